@@ -1,0 +1,122 @@
+package store
+
+import "sync"
+
+// Directory holds in memory what every request looks up: API keys, partners, tags and hosts. The hot path and
+// authentication read nothing else. An engine fills it at start and after each committed change;
+// everyone else only reads. All methods may be called at once from many goroutines.
+type Directory struct {
+	mu       sync.RWMutex
+	partners map[PartnerID]Partner
+	keys     map[KeyID]Key
+	tags     map[TagID]Tag
+	hosts    map[string]hostTags
+}
+
+// hostTags is what is known of one host.
+type hostTags struct {
+	tags     int   // tags on the host
+	only     TagID // one of them
+	reserved bool  // a partner's tracking domain: known even before its first tag
+}
+
+// NewDirectory returns an empty directory.
+func NewDirectory() *Directory {
+	return &Directory{
+		partners: map[PartnerID]Partner{},
+		keys:     map[KeyID]Key{},
+		tags:     map[TagID]Tag{},
+		hosts:    map[string]hostTags{},
+	}
+}
+
+// Partner returns a partner.
+func (d *Directory) Partner(id PartnerID) (Partner, bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	p, ok := d.partners[id]
+	return p, ok
+}
+
+// Key returns an API key's record, valid or not.
+func (d *Directory) Key(id KeyID) (Key, bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	k, ok := d.keys[id]
+	return k, ok
+}
+
+// Tag returns a tag with its host.
+func (d *Directory) Tag(id TagID) (Tag, bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	t, ok := d.tags[id]
+	return t, ok
+}
+
+// KnowsHost reports whether a host is that of a server-side tag or a partner's tracking domain. The
+// name is in lower case, without a port.
+func (d *Directory) KnowsHost(host string) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	h := d.hosts[host]
+	return h.tags > 0 || h.reserved
+}
+
+// OnlyTag returns the one tag on a host; false when there are none or several. The empty host
+// stands for the shared host of client-side tags.
+func (d *Directory) OnlyTag(host string) (Tag, bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	h := d.hosts[host]
+	if h.tags != 1 {
+		return Tag{}, false
+	}
+	t, ok := d.tags[h.only]
+	return t, ok
+}
+
+// SetPartner adds or replaces a partner; when its tracking domain changed, the host of its
+// preverified tags changes too.
+func (d *Directory) SetPartner(p Partner) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old := d.partners[p.ID]
+	d.partners[p.ID] = p
+	if old.TrackingDomain == p.TrackingDomain {
+		return
+	}
+	if old.TrackingDomain != "" {
+		delete(d.hosts, old.TrackingDomain)
+	}
+	moved := hostTags{reserved: true}
+	for id, t := range d.tags {
+		if t.Partner == p.ID && t.Type == Preverified {
+			t.Host = p.TrackingDomain
+			d.tags[id] = t
+			moved.tags++
+			moved.only = id
+		}
+	}
+	d.hosts[p.TrackingDomain] = moved
+}
+
+// SetKey adds or replaces a key.
+func (d *Directory) SetKey(k Key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.keys[k.ID] = k
+}
+
+// SetTag adds or replaces a tag. A tag's host does not change here.
+func (d *Directory) SetTag(t Tag) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, known := d.tags[t.ID]; !known {
+		h := d.hosts[t.Host]
+		h.tags++
+		h.only = t.ID
+		d.hosts[t.Host] = h
+	}
+	d.tags[t.ID] = t
+}

@@ -1,0 +1,85 @@
+package store
+
+import (
+	"net"
+	"regexp"
+	"strings"
+
+	"golang.org/x/net/publicsuffix"
+)
+
+// The spec's patterns. Go's expressions have no look-ahead: "no ://" follows from the character
+// classes, and "no www." is checked beside the pattern.
+var (
+	domainPattern    = regexp.MustCompile(`^([a-zA-Z0-9-]+\.)+[a-zA-Z]{2,}$`)
+	subdomainPattern = regexp.MustCompile(`^([a-zA-Z0-9-]+\.)*[a-zA-Z0-9-]+\.[a-zA-Z]{2,}$`)
+)
+
+// maxDomainLength leaves room for "mtag-xxxx." within the 253 characters of a DNS name.
+const maxDomainLength = 253 - len("mtag-xxxx.")
+
+// CheckRootDomain returns a domain in lower case when it is a registrable root domain: no
+// protocol, no www, no subdomain (spec, Generate tag: domain).
+func CheckRootDomain(field, s string) (string, error) {
+	d := strings.ToLower(s)
+	switch {
+	case d == "":
+		return "", Invalid(field, "is required")
+	case strings.Contains(d, "://"):
+		return "", Invalid(field, "must not have a protocol: send example.com, not https://example.com")
+	case strings.HasPrefix(d, "www."):
+		return "", Invalid(field, "must not start with www.: send the root domain")
+	case !domainPattern.MatchString(d) || !isDNSName(d) || len(d) > maxDomainLength:
+		return "", Invalid(field, "must be a domain name such as example.com")
+	}
+	root, err := publicsuffix.EffectiveTLDPlusOne(d)
+	if err != nil {
+		return "", Invalid(field, "must be a root domain such as example.com, not a public suffix")
+	}
+	if root != d {
+		return "", Invalid(field, "must be the root domain %s, without a subdomain", root)
+	}
+	return d, nil
+}
+
+// CheckHostName returns a full host name in lower case (spec, Verify: subdomain).
+func CheckHostName(field, s string) (string, error) {
+	h := strings.ToLower(s)
+	switch {
+	case h == "":
+		return "", Invalid(field, "is required")
+	case !subdomainPattern.MatchString(h) || !isDNSName(h) || len(h) > 253:
+		return "", Invalid(field, "must be a full host name without protocol, such as mtag-ab12.example.com")
+	}
+	return h, nil
+}
+
+// isDNSName checks what the spec's patterns leave open: labels of at most 63 characters that do
+// not begin or end with a hyphen.
+func isDNSName(s string) bool {
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// RootDomain is the public-suffix-plus-one of a host name, or the name itself where it has none.
+func RootDomain(host string) string {
+	if root, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil {
+		return root
+	}
+	return host
+}
+
+// HostName is the host of a Host header or configuration value: lower case, no port, no trailing dot.
+func HostName(hostport string) string {
+	h := hostport
+	if strings.Contains(h, ":") {
+		if host, _, err := net.SplitHostPort(h); err == nil {
+			h = host
+		}
+	}
+	return strings.ToLower(strings.TrimSuffix(h, "."))
+}

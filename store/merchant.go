@@ -1,0 +1,44 @@
+package store
+
+import (
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Merchant is a shop of one partner (spec, Resources: Merchant).
+type Merchant struct {
+	ID        MerchantID `json:"merchantId"`
+	Partner   PartnerID  `json:"partnerId"`
+	Name      string     `json:"name"`
+	Domain    string     `json:"domain,omitempty"` // as told on creation; not a registration
+	CreatedAt time.Time  `json:"createdAt"`
+
+	// Tags are the merchant's tags, oldest first, at most one of each type.
+	Tags []Tag `json:"-"`
+}
+
+// Tag returns the merchant's tag of a type.
+func (m Merchant) Tag(t TagType) (Tag, bool) {
+	for _, tag := range m.Tags {
+		if tag.Type == t {
+			return tag, true
+		}
+	}
+	return Tag{}, false
+}
+
+// maxNameLength is in characters.
+const maxNameLength = 256
+
+// CheckName trims a partner's or merchant's name; 1 to 256 characters must remain.
+func CheckName(field, name string) (string, error) {
+	name = strings.TrimSpace(name)
+	switch n := utf8.RuneCountInString(name); {
+	case n == 0:
+		return "", Invalid(field, "is required and must not be empty")
+	case n > maxNameLength:
+		return "", Invalid(field, "must have at most %d characters", maxNameLength)
+	}
+	return name, nil
+}

@@ -1,0 +1,172 @@
+package store
+
+import (
+	"crypto/rand"
+	"math/big"
+	"time"
+)
+
+// TagType is one of the three types of tag (spec, "What the service does").
+type TagType string
+
+// The types of tag, in the spec's words.
+const (
+	ClientSide  TagType = "client-side"
+	ServerSide  TagType = "server-side"
+	Preverified TagType = "preverified"
+)
+
+// ParseTagType reads a type as a client writes it; "server_side" stands for "server-side".
+func ParseTagType(s string) (TagType, error) {
+	switch t := TagType(s); t {
+	case ClientSide, ServerSide, Preverified:
+		return t, nil
+	case "server_side":
+		return ServerSide, nil
+	}
+	return "", Invalid("type", "must be one of client-side, server-side, preverified")
+}
+
+func (t TagType) idPrefix() string {
+	switch t {
+	case ClientSide:
+		return "cs_"
+	case ServerSide:
+		return "ss_"
+	default:
+		return "pv_"
+	}
+}
+
+// NeedsRecord reports whether tags of this type come with a DNS record to configure.
+func (t TagType) NeedsRecord() bool { return t != ClientSide }
+
+// TagStatus is a tag's state on the wire.
+type TagStatus string
+
+// The states of a tag (spec, "States and transitions").
+const (
+	Active   TagStatus = "active"
+	Inactive TagStatus = "inactive"
+)
+
+// Lifecycle tells a partner how far an installation has come.
+type Lifecycle string
+
+// The words of the lifecycle, in the order in which a tag passes them.
+const (
+	WaitingForDNS    Lifecycle = "waiting_for_dns"
+	WaitingForEvents Lifecycle = "waiting_for_events"
+	Receiving        Lifecycle = "receiving"
+)
+
+// Tag is a tracking tag of one merchant (spec, Resources: Tracking tag).
+type Tag struct {
+	ID        TagID      `json:"tagId"`
+	Merchant  MerchantID `json:"merchantId"`
+	Partner   PartnerID  `json:"partnerId"`
+	Type      TagType    `json:"type"`
+	CreatedAt time.Time  `json:"createdAt"`
+
+	// Label is the record.name of the form mtag-xxxx; empty for client-side tags.
+	Label string `json:"label,omitempty"`
+	// Domain is the registered root domain of a server-side tag; empty for the others.
+	Domain string `json:"domain,omitempty"`
+	// Host serves the tag: <label>.<domain> for a server-side tag, the partner's tracking domain
+	// for a preverified one. Empty for client-side tags: their shared host is configuration, not
+	// data.
+	Host string `json:"-"`
+
+	Verified  bool `json:"isVerified"`  // DNS was correct once
+	Connected bool `json:"isConnected"` // DNS was correct when last looked at
+
+	// DNS is what the last verification saw; nil before the first.
+	DNS *DNSFinding `json:"dns,omitempty"`
+}
+
+// Status is the tag's state on the wire: a server-side tag is inactive until its DNS was correct
+// once, the others are active from the start.
+func (t Tag) Status() TagStatus {
+	if t.Type == ServerSide && !t.Verified {
+		return Inactive
+	}
+	return Active
+}
+
+// Lifecycle tells how far the installation has come; lastEvent is zero before the first event.
+func (t Tag) Lifecycle(lastEvent time.Time) Lifecycle {
+	switch {
+	case t.Status() == Inactive:
+		return WaitingForDNS
+	case lastEvent.IsZero():
+		return WaitingForEvents
+	default:
+		return Receiving
+	}
+}
+
+// NewTag makes the tag that generate answers with (spec, "States and transitions", rows "(no tag)").
+// label and domain are empty where the type has none.
+func NewTag(m Merchant, t TagType, label, domain string, now time.Time) Tag {
+	tag := Tag{ID: NewTagID(t), Merchant: m.ID, Partner: m.Partner, Type: t, CreatedAt: now, Label: label, Domain: domain}
+	switch t {
+	case ServerSide:
+		tag.Host = label + "." + domain
+	default:
+		// Nothing to wait for: the shared host, or the DNS that the partner configured once.
+		tag.Verified, tag.Connected = true, true
+	}
+	return tag
+}
+
+// VerifiedBy is the tag after DNS was found correct (spec, "verify, DNS correct"): both flags are set,
+// and they stay set when it is found correct again.
+func (t Tag) VerifiedBy(f DNSFinding) Tag {
+	t.Verified, t.Connected, t.DNS = true, true, &f
+	return t
+}
+
+// UnverifiedBy is the tag after DNS was found pending, missing or wrong: the state is unchanged and
+// only the finding is kept. A tag that was verified before stays active.
+func (t Tag) UnverifiedBy(f DNSFinding) Tag {
+	t.DNS = &f
+	return t
+}
+
+const (
+	labelPrefix   = "mtag-"
+	labelAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
+	labelCodeLen  = 4
+)
+
+// DrawLabel draws a label of the form mtag-xxxx that taken does not know. It gives up with an error
+// when every one of the 36⁴ codes is taken.
+func DrawLabel(taken func(label string) bool) (string, error) {
+	space := 1
+	for range labelCodeLen {
+		space *= len(labelAlphabet)
+	}
+	start, err := rand.Int(rand.Reader, big.NewInt(int64(space)))
+	if err != nil {
+		return "", err
+	}
+	// From a random start, steps of a prime that does not divide the space visit every code once,
+	// and a collision is not followed by its neighbour.
+	const stride = 1_000_003
+	for i := range space {
+		label := labelPrefix + labelCode((int(start.Int64())+i*stride)%space)
+		if !taken(label) {
+			return label, nil
+		}
+	}
+	return "", &Error{Kind: KindInternal, Message: "every mtag-xxxx label is taken"}
+}
+
+func labelCode(n int) string {
+	var code [labelCodeLen]byte
+	for i := range code {
+		code[i] = labelAlphabet[n%len(labelAlphabet)]
+		n /= len(labelAlphabet)
+	}
+	return string(code[:])
+}

@@ -29,7 +29,7 @@ func (p Partner) PreverifiedEnabled() bool { return p.TrackingDomain != "" }
 type Key struct {
 	ID        KeyID      `json:"keyId"`
 	Partner   PartnerID  `json:"partnerId"`
-	Secret    [32]byte   `json:"secretSha256"`
+	Secret    []byte     `json:"secretSha256"` // SHA-256
 	CreatedAt time.Time  `json:"createdAt"`
 	ExpiresAt *time.Time `json:"expiresAt"` // nil: never
 	RevokedAt *time.Time `json:"revokedAt"` // nil: not revoked
@@ -62,7 +62,8 @@ var keyEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPad
 func NewKey(partner PartnerID, now time.Time, expiresIn time.Duration) (Key, APIKey) {
 	random := strings.ToLower(rand.Text() + rand.Text()) // 26 base32 characters each
 	id, secret := random[:keyIDLen], random[keyIDLen:keyIDLen+secretLen]
-	k := Key{ID: KeyID(id), Partner: partner, Secret: sha256.Sum256([]byte(secret)), CreatedAt: now}
+	sum := sha256.Sum256([]byte(secret))
+	k := Key{ID: KeyID(id), Partner: partner, Secret: sum[:], CreatedAt: now}
 	if expiresIn > 0 {
 		t := now.Add(expiresIn)
 		k.ExpiresAt = &t
@@ -96,5 +97,5 @@ func (a APIKey) Matches(k Key) bool {
 	}
 	start := len(apiKeyPrefix) + keyIDLen
 	sum := sha256.Sum256([]byte(a[start : start+secretLen]))
-	return subtle.ConstantTimeCompare(sum[:], k.Secret[:]) == 1
+	return subtle.ConstantTimeCompare(sum[:], k.Secret) == 1
 }

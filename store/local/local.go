@@ -1,10 +1,43 @@
-// Package local is the embedded engine: control data in bbolt, events and identities in Badger, under one data directory.
+// Package local is the embedded engine: control data in bbolt, events and identities in Badger, in
+// one data directory.
+//
+//	DIR/control.db  partners, keys, merchants, tags: control.go says how
+//	DIR/events/     Badger: events, their index, identity links, event_id marks
+//
+// # The way of a mark
+//
+// Record queues the mark; the committer (committer.go, group.go) resolves, links and deduplicates
+// what waits and writes it as one synced transaction; Record returns. The index (index.go, tree.go) takes
+// the events up in memory, a moment later and in the same order, and writes itself down every few
+// seconds. A listing (query.go, reader.go) waits for that moment, so that it sees every event that was
+// acknowledged before it.
+//
+// # Keys in Badger
+//
+// Integers in keys are big endian. A merchant is the 16 bytes of its UUID, a seq 8 bytes that grow with
+// each chunk and commit. Values are made of varints and length-prefixed bytes.
+//
+//	'F'                                    format version
+//	'E' seq                                chunk of events (chunk.go)
+//	'L' merchant, SHA-256 of identifier    identity link: the muid
+//	'D' merchant, 16 bytes of SHA-256      event_id mark: time of receipt, µs since 1970 (8 bytes)
+//	'R' merchant                           root record of the merchant's index (index.go)
+//	'T' merchant, node id (8 bytes)        node of the merchant's index (tree.go)
+//	'C'                                    seq up to which the stored index covers the chunks
 package local
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
+	"math"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"time"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/options"
 
 	"mtagd/store"
 )
@@ -15,18 +48,178 @@ type Options struct {
 	Now func() time.Time // nil: time.Now
 }
 
-// Open opens or creates the engine in dir.
-func Open(dir string, opt Options) (store.Engine, error) { return nil, errors.New("not yet") }
-
-// OpenControl opens the control data alone, for operator commands beside no server. It fails with ErrInUse
-// when another process has it open.
-func OpenControl(dir string, opt Options) (ControlStore, error) { return nil, errors.New("not yet") }
-
-// ControlStore is the control data opened alone.
-type ControlStore interface {
-	store.Control
-	Close() error
+func (o Options) withDefaults() Options {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
 }
 
-// ErrInUse is returned when another process has the data directory open.
-var ErrInUse = errors.New("data directory is in use by another process")
+// Engine implements store.Engine.
+type Engine struct {
+	*Control
+	db        *badger.DB
+	index     *index
+	committer *committer
+	disk      *diskWatch
+}
+
+var _ store.Engine = (*Engine)(nil)
+
+// Open opens or creates the engine in dir. It fails with ErrInUse when another process has it open.
+func Open(dir string, opt Options) (store.Engine, error) {
+	opt = opt.withDefaults()
+	control, err := OpenControl(dir, opt)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{Control: control}
+	if err := e.openEvents(filepath.Join(dir, "events"), opt); err != nil {
+		if e.db != nil {
+			err = errors.Join(err, e.db.Close())
+		}
+		return nil, errors.Join(err, control.Close())
+	}
+	return e, nil
+}
+
+func (e *Engine) openEvents(dir string, opt Options) error {
+	log := &badgerLog{log: opt.Log}
+	db, err := badger.OpenManaged(badgerOptions(dir).WithLogger(log))
+	if err != nil {
+		return fmt.Errorf("open %s: %w", dir, err)
+	}
+	e.db = db
+	if log.tableIgnored.Load() {
+		// Badger goes on without a table whose checksum is wrong. We do not: events that were
+		// acknowledged would be gone without a word.
+		return fmt.Errorf("open %s: a table is corrupt; restore it from a backup", dir)
+	}
+	if err := checkFormat(db); err != nil {
+		return fmt.Errorf("open %s: %w", dir, err)
+	}
+	clock := &clock{now: opt.Now, last: db.MaxVersion()}
+	if e.index, err = openIndex(db, clock); err != nil {
+		return fmt.Errorf("open %s: %w", dir, err)
+	}
+	e.disk = watchDisk(dir, opt.Log)
+	e.committer = newCommitter(db, clock, e.index, e.disk.ready)
+	return nil
+}
+
+// badgerOptions suit two cores and half a gigabyte. The reasons:
+//   - SyncWrites: db.Sync would leave out what a rotation of the memtable has just sealed.
+//   - Conflicts cannot happen: the committer alone writes links and marks, the index alone nodes.
+//   - Values stay in the tables (they are far below the threshold), so the value log stays empty.
+//   - Blocks are compressed with zstd: a chunk is a block, and its events resemble each other.
+func badgerOptions(dir string) badger.Options {
+	return badger.DefaultOptions(dir).
+		WithSyncWrites(true).
+		WithDetectConflicts(false).
+		WithMetricsEnabled(false).
+		WithMemTableSize(32 << 20).
+		WithNumMemtables(3).
+		WithNumCompactors(2).
+		WithBlockCacheSize(64 << 20).
+		WithValueLogFileSize(16 << 20).
+		WithCompression(options.ZSTD).
+		WithNumVersionsToKeep(1)
+}
+
+// checkFormat writes the format version into a new database and refuses one of another version.
+func checkFormat(db *badger.DB) error {
+	txn := db.NewTransactionAt(math.MaxUint64, true)
+	defer txn.Discard()
+	key := []byte{prefixFormat}
+	item, err := txn.Get(key)
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		if err := txn.Set(key, []byte(eventsFormat)); err != nil {
+			return err
+		}
+		return txn.CommitAt(1, nil)
+	}
+	if err != nil {
+		return err
+	}
+	return item.Value(func(b []byte) error {
+		if string(b) != eventsFormat {
+			return fmt.Errorf("format %q is not known to this version, which reads %q", b, eventsFormat)
+		}
+		return nil
+	})
+}
+
+// Record implements store.Events.
+func (e *Engine) Record(marks []store.Mark) error {
+	if len(marks) == 0 {
+		return nil
+	}
+	for i := range marks {
+		if _, err := newMerchantKey(marks[i].Merchant); err != nil {
+			return err
+		}
+	}
+	return e.committer.submit(request{marks: marks})
+}
+
+// Resolve implements store.Events.
+func (e *Engine) Resolve(merchant store.MerchantID, id store.Identity) (store.MUID, error) {
+	m, err := newMerchantKey(merchant)
+	if err != nil {
+		return "", err
+	}
+	if id.MUID != "" {
+		if len(id.Keys()) == 0 {
+			return id.MUID, nil
+		}
+		return id.MUID, e.committer.submit(request{link: &link{m, id}})
+	}
+	txn := e.db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	return resolve(txn, m, &id)
+}
+
+// Ready implements store.Engine.
+func (e *Engine) Ready() error {
+	if _, failed := e.committer.state(); failed != nil {
+		return fmt.Errorf("a write failed: %w", failed)
+	}
+	if err := e.index.failure(); err != nil {
+		return err
+	}
+	return e.disk.ready()
+}
+
+// Close implements store.Engine.
+func (e *Engine) Close() error {
+	e.committer.close()
+	err := e.index.close()
+	e.disk.close()
+	return errors.Join(err, e.db.Close(), e.Control.Close())
+}
+
+// badgerLog passes Badger's messages on, and notices the one that must stop us.
+type badgerLog struct {
+	log          *slog.Logger
+	tableIgnored atomic.Bool
+}
+
+func (l *badgerLog) Errorf(format string, args ...any) {
+	if strings.HasPrefix(format, "Ignoring table") {
+		l.tableIgnored.Store(true)
+	}
+	l.log.Error("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
+}
+
+func (l *badgerLog) Warningf(format string, args ...any) {
+	l.log.Warn("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
+}
+
+func (l *badgerLog) Infof(format string, args ...any) {
+	l.log.Debug("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
+}
+
+func (l *badgerLog) Debugf(string, ...any) {}

@@ -1,0 +1,115 @@
+package local
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store"
+)
+
+// A chunk holds events in their order of receipt, of any merchants, and is their permanent home: it
+// is written once, by the commit that acknowledges them. Each event is
+//
+//	merchant (16 bytes) | tag, name, muid, raw (each length-prefixed) | time (varint, µs since 1970)
+//
+// where the series, tag and name, stands as one run of bytes so that it can be looked up as one.
+const (
+	chunkBytes  = 8 << 10 // a chunk is closed when it has reached this size …
+	chunkEvents = 256     // … or this number of events
+)
+
+// chunkEvent is one event of a chunk; its fields alias the chunk.
+type chunkEvent struct {
+	merchant merchantKey
+	series   []byte // tag and name, each length-prefixed
+	muid     []byte
+	raw      []byte
+	time     int64 // µs since 1970
+}
+
+func appendEvent(b []byte, m merchantKey, mark *store.Mark, muid store.MUID) []byte {
+	b = append(b, m[:]...)
+	b = appendPrefixed(b, string(mark.Tag))
+	b = appendPrefixed(b, mark.Name)
+	b = appendPrefixed(b, string(muid))
+	b = appendPrefixed(b, mark.Raw)
+	return binary.AppendVarint(b, mark.Time.UnixMicro())
+}
+
+// next reads the next event of a chunk.
+func (d *decoder) next() (e chunkEvent) {
+	copy(e.merchant[:], d.bytes(len(e.merchant)))
+	start := d.b
+	d.prefixed()
+	d.prefixed()
+	e.series = start[:len(start)-len(d.b)]
+	e.muid = d.prefixed()
+	e.raw = d.prefixed()
+	e.time = d.varint()
+	return e
+}
+
+// splitSeries returns the tag and the name of a series.
+func splitSeries(series []byte) (tag store.TagID, name string) {
+	d := decoder{b: series}
+	tag = store.TagID(d.prefixed())
+	return tag, string(d.prefixed())
+}
+
+// event returns the event at an index of a chunk, as a listing shows it.
+func chunkEventAt(chunk []byte, p position) (chunkEvent, error) {
+	d := decoder{b: chunk}
+	var e chunkEvent
+	for range int(p.index) + 1 {
+		e = d.next()
+	}
+	return e, d.err("chunk")
+}
+
+func (e chunkEvent) listed(p position) store.Event {
+	_, name := splitSeries(e.series)
+	return store.Event{
+		ID:   p.eventID(),
+		MUID: store.MUID(e.muid),
+		Name: name,
+		Time: time.UnixMicro(e.time).UTC(),
+		Raw:  e.raw,
+	}
+}
+
+// chunkReader reads events that are named by their positions.
+type chunkReader struct {
+	txn    *badger.Txn
+	chunks map[uint64][]byte // by seq: neighbours in a listing are often neighbours in a chunk
+}
+
+// maxChunksKept bounds a reader's memory.
+const maxChunksKept = 256
+
+func (e *Engine) chunks() *chunkReader {
+	return &chunkReader{txn: e.db.NewTransactionAt(math.MaxUint64, false), chunks: map[uint64][]byte{}}
+}
+
+func (r *chunkReader) close() { r.txn.Discard() }
+
+func (r *chunkReader) event(p position) (chunkEvent, error) {
+	data, ok := r.chunks[p.seq]
+	if !ok {
+		item, err := r.txn.Get(appendChunkKey(nil, p.seq))
+		if err != nil {
+			return chunkEvent{}, fmt.Errorf("chunk %d: %w", p.seq, err)
+		}
+		if data, err = item.ValueCopy(nil); err != nil {
+			return chunkEvent{}, fmt.Errorf("chunk %d: %w", p.seq, err)
+		}
+		if len(r.chunks) >= maxChunksKept {
+			clear(r.chunks)
+		}
+		r.chunks[p.seq] = data
+	}
+	return chunkEventAt(data, p)
+}

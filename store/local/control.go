@@ -1,0 +1,215 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/goccy/go-json"
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"mtagd/store"
+)
+
+// Control is the control data: partners, keys, merchants and tags, in one bbolt file. Each change is one
+// synced transaction, and what must be unique (a domain, a label, one tag of a type) is decided inside it.
+//
+// Buckets, values in JSON unless another form is given:
+//
+//	meta               "format" → version
+//	partners           partner id → Partner
+//	keys               key id → Key
+//	merchants          merchant id → Merchant
+//	partner_merchants  partner id → bucket: ordinal (8 bytes, big endian, from 1) → merchant id
+//	tags               tag id → Tag
+//	merchant_tags      merchant id, "/", type → tag id
+//	domains            root domain of a server-side tag → tag id
+//	labels             mtag-xxxx → tag id
+//	tracking_domains   host → partner id
+type Control struct {
+	db  *bolt.DB
+	dir *store.Directory
+	now func() time.Time
+
+	mu sync.Mutex // held over a transaction and its change of dir, so that both have one order
+}
+
+var (
+	bucketMeta             = []byte("meta")
+	bucketPartners         = []byte("partners")
+	bucketKeys             = []byte("keys")
+	bucketMerchants        = []byte("merchants")
+	bucketPartnerMerchants = []byte("partner_merchants")
+	bucketTags             = []byte("tags")
+	bucketMerchantTags     = []byte("merchant_tags")
+	bucketDomains          = []byte("domains")
+	bucketLabels           = []byte("labels")
+	bucketTrackingDomains  = []byte("tracking_domains")
+
+	buckets = [][]byte{bucketMeta, bucketPartners, bucketKeys, bucketMerchants, bucketPartnerMerchants,
+		bucketTags, bucketMerchantTags, bucketDomains, bucketLabels, bucketTrackingDomains}
+)
+
+// controlFormat is the version of the file's layout. A file of another version is refused.
+const controlFormat = "1"
+
+// lockWait is how long an opener waits for another process to let go of the file: an operator
+// command holds it for milliseconds, a server for as long as it runs.
+const lockWait = 2 * time.Second
+
+// ErrInUse is returned when another process has the data directory open.
+var ErrInUse = errors.New("data directory is in use by another process")
+
+// OpenControl opens or creates the control data in dir, without the events: for operator commands
+// beside no server. It fails with ErrInUse when another process has it open.
+func OpenControl(dir string, opt Options) (*Control, error) {
+	opt = opt.withDefaults()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "control.db")
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, FreelistType: bolt.FreelistMapType})
+	if errors.Is(err, berrors.ErrTimeout) {
+		return nil, ErrInUse
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	c := &Control{db: db, dir: store.NewDirectory(), now: opt.Now}
+	if err := errors.Join(c.prepare(), c.load()); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
+	}
+	return c, nil
+}
+
+// Close closes the file.
+func (c *Control) Close() error { return c.db.Close() }
+
+// Directory is the in-memory view of the control data.
+func (c *Control) Directory() *store.Directory { return c.dir }
+
+// prepare creates the buckets of a new file and checks the format of an old one.
+func (c *Control) prepare() error {
+	return c.db.Update(func(tx *bolt.Tx) error {
+		for _, name := range buckets {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		meta := tx.Bucket(bucketMeta)
+		switch format := meta.Get([]byte("format")); {
+		case format == nil:
+			return meta.Put([]byte("format"), []byte(controlFormat))
+		case string(format) != controlFormat:
+			return fmt.Errorf("format %q is not known to this version, which reads %q", format, controlFormat)
+		}
+		return nil
+	})
+}
+
+// load fills the directory.
+func (c *Control) load() error {
+	return c.db.View(func(tx *bolt.Tx) error {
+		partners, err := all[store.Partner](tx, bucketPartners)
+		if err != nil {
+			return err
+		}
+		for _, p := range partners {
+			c.dir.SetPartner(p)
+		}
+		keys, err := all[store.Key](tx, bucketKeys)
+		if err != nil {
+			return err
+		}
+		for _, k := range keys {
+			c.dir.SetKey(k)
+		}
+		tags, err := all[store.Tag](tx, bucketTags)
+		if err != nil {
+			return err
+		}
+		for _, t := range tags {
+			if t, err = c.withHost(tx, t); err != nil {
+				return err
+			}
+			c.dir.SetTag(t)
+		}
+		return nil
+	})
+}
+
+// withHost fills in a tag's host, which follows from its label, domain and partner.
+func (c *Control) withHost(tx *bolt.Tx, t store.Tag) (store.Tag, error) {
+	switch t.Type {
+	case store.ServerSide:
+		t.Host = t.Label + "." + t.Domain
+	case store.Preverified:
+		p, err := get[store.Partner](tx, bucketPartners, string(t.Partner), "partner")
+		if err != nil {
+			return t, err
+		}
+		t.Host = p.TrackingDomain
+	}
+	return t, nil
+}
+
+// update runs change in one transaction and, once it is on disk, publish.
+func (c *Control) update(ctx context.Context, change func(tx *bolt.Tx) error, publish func()) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.db.Update(change); err != nil {
+		return err
+	}
+	publish()
+	return nil
+}
+
+func (c *Control) view(ctx context.Context, read func(tx *bolt.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return c.db.View(read)
+}
+
+// get reads one value; what names it in a KindNotFound error.
+func get[T any](tx *bolt.Tx, bucket []byte, key, what string) (T, error) {
+	var v T
+	b := tx.Bucket(bucket).Get([]byte(key))
+	if b == nil {
+		return v, store.NotFound(what)
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("%s %q: %w", bucket, key, err)
+	}
+	return v, nil
+}
+
+func put[T any](tx *bolt.Tx, bucket []byte, key string, v T) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return tx.Bucket(bucket).Put([]byte(key), b)
+}
+
+func all[T any](tx *bolt.Tx, bucket []byte) ([]T, error) {
+	var values []T
+	err := tx.Bucket(bucket).ForEach(func(k, b []byte) error {
+		var v T
+		if err := json.Unmarshal(b, &v); err != nil {
+			return fmt.Errorf("%s %q: %w", bucket, bytes.Clone(k), err)
+		}
+		values = append(values, v)
+		return nil
+	})
+	return values, err
+}

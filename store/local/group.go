@@ -1,0 +1,153 @@
+package local
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store"
+)
+
+// groupWriter puts a group into a transaction.
+type groupWriter struct {
+	txn   *badger.Txn
+	clock *clock
+	arena *arena
+	now   time.Time
+
+	chunks []chunk
+	open   int // where the open chunk starts in the arena; it is open while events > 0
+	events int
+}
+
+// mark resolves, deduplicates and appends one mark (store.Events, Record).
+func (w *groupWriter) mark(m *store.Mark) error {
+	key, err := newMerchantKey(m.Merchant)
+	if err != nil {
+		return err
+	}
+	muid := m.Identity.MUID
+	if muid == "" {
+		if muid, err = resolve(w.txn, key, &m.Identity); err != nil {
+			return err
+		}
+		if muid == "" {
+			m.Outcome = store.Unresolved
+			return nil
+		}
+	}
+	if m.DedupeID != "" {
+		first, err := w.remember(key, m.DedupeID)
+		if err != nil {
+			return err
+		}
+		if !first {
+			m.Outcome = store.Duplicate
+			return nil
+		}
+	}
+	if m.Identity.MUID != "" {
+		if err := w.link(key, &m.Identity); err != nil {
+			return err
+		}
+	}
+	if w.events == 0 {
+		w.open = len(w.arena.events)
+	}
+	w.arena.events = appendEvent(w.arena.events, key, m, muid)
+	w.events++
+	m.Outcome = store.Recorded
+	if len(w.arena.events)-w.open >= chunkBytes || w.events == chunkEvents {
+		return w.closeChunk()
+	}
+	return nil
+}
+
+// closeChunk ends the open chunk, if there is one.
+func (w *groupWriter) closeChunk() error {
+	if w.events == 0 {
+		return nil
+	}
+	c := chunk{seq: w.clock.next(), data: w.arena.events[w.open:len(w.arena.events):len(w.arena.events)]}
+	w.events = 0
+	w.chunks = append(w.chunks, c)
+	return w.txn.Set(w.arena.key(func(b []byte) []byte { return appendChunkKey(b, c.seq) }), c.data)
+}
+
+// resolve returns the muid linked to the first of the identifiers that has a link, or "".
+func resolve(txn *badger.Txn, m merchantKey, id *store.Identity) (muid store.MUID, err error) {
+	for _, k := range id.Keys() {
+		var buf [64]byte
+		item, err := txn.Get(appendLinkKey(buf[:0], m, k))
+		if errors.Is(err, badger.ErrKeyNotFound) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		err = item.Value(func(b []byte) error {
+			muid = store.MUID(b)
+			return nil
+		})
+		return muid, err
+	}
+	return "", nil
+}
+
+// link links the identifiers to the muid. A link that stands already is not written again.
+func (w *groupWriter) link(m merchantKey, id *store.Identity) error {
+	for _, k := range id.Keys() {
+		key := w.arena.key(func(b []byte) []byte { return appendLinkKey(b, m, k) })
+		item, err := w.txn.Get(key)
+		if err != nil && !errors.Is(err, badger.ErrKeyNotFound) {
+			return err
+		}
+		stands := false
+		if err == nil {
+			if err := item.Value(func(b []byte) error {
+				stands = string(b) == string(id.MUID)
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		if stands {
+			continue
+		}
+		if err := w.txn.Set(key, []byte(id.MUID)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dedupeTTL is when Badger may drop an event_id mark. It is longer than the window, which our own
+// clock decides on, so that the two clocks need not agree to the second.
+const dedupeTTL = store.DedupeWindow + 24*time.Hour
+
+// remember marks an event_id and reports whether it was new within the window.
+func (w *groupWriter) remember(m merchantKey, id string) (first bool, err error) {
+	sum := sha256.Sum256([]byte(id))
+	key := w.arena.key(func(b []byte) []byte { return appendDedupeKey(b, m, [16]byte(sum[:])) })
+	switch item, err := w.txn.Get(key); {
+	case errors.Is(err, badger.ErrKeyNotFound):
+	case err != nil:
+		return false, err
+	default:
+		var at time.Time
+		if err := item.Value(func(b []byte) error {
+			at = time.UnixMicro(int64(binary.BigEndian.Uint64(b)))
+			return nil
+		}); err != nil {
+			return false, err
+		}
+		if w.now.Sub(at) < store.DedupeWindow {
+			return false, nil
+		}
+	}
+	value := w.arena.key(func(b []byte) []byte { return binary.BigEndian.AppendUint64(b, uint64(w.now.UnixMicro())) })
+	return true, w.txn.SetEntry(badger.NewEntry(key, value).WithTTL(dedupeTTL))
+}

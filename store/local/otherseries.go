@@ -1,0 +1,104 @@
+package local
+
+import (
+	"context"
+	"slices"
+)
+
+// A merchant whose visitors make up more than maxSeries names has events of which the index does
+// not know the series. Pages of such merchants that depend on the series are found by looking at
+// the range's events one by one: exact, but in time that grows with the range.
+
+// scanStep is how many entries are looked at before applying may go on.
+const scanStep = 4096
+
+// scanPage does for such a merchant what reader.page does for the others, as of the chunk upTo.
+func (e *Engine) scanPage(ctx context.Context, m merchantKey, s *selection, upTo uint64) (total uint64, page []entry, err error) {
+	sizes := map[string]uint64{}
+	err = e.scan(ctx, m, s, upTo, func(group string, _ entry) { sizes[group]++ })
+	if err != nil {
+		return 0, nil, err
+	}
+	total, stretches := s.stretches(sizes)
+	seen := map[string]uint64{}
+	found := map[string][]entry{}
+	err = e.scan(ctx, m, s, upTo, func(group string, at entry) {
+		i := seen[group]
+		seen[group]++
+		for _, run := range stretches {
+			if run.group == group && run.from <= i && i < run.to {
+				found[group] = append(found[group], at)
+			}
+		}
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, run := range stretches {
+		if s.newestFirst() {
+			slices.Reverse(found[run.group])
+		}
+		page = append(page, found[run.group]...)
+	}
+	return total, page, nil
+}
+
+// scan yields the selected entries in the order of time.
+func (e *Engine) scan(ctx context.Context, m merchantKey, s *selection, upTo uint64, yield func(group string, at entry)) error {
+	chunks := e.chunks()
+	defer chunks.close()
+	for from := s.lo; ; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var step []entry
+		var names []string
+		err := e.index.view(m, func(r *reader) (err error) {
+			names = slices.Clone(r.t.series)
+			step, err = r.after(from, scanStep)
+			return err
+		})
+		if err != nil || len(step) == 0 {
+			return err
+		}
+		for _, at := range step {
+			if at.compare(s.hi) >= 0 {
+				return nil
+			}
+			if at.seq > upTo {
+				continue // committed after the query was
+			}
+			series := names[at.series]
+			if at.series == otherSeries {
+				event, err := chunks.event(at.position)
+				if err != nil {
+					return err
+				}
+				series = string(event.series)
+			}
+			if group, ok := s.takes(series); ok {
+				yield(group, at)
+			}
+		}
+		from = step[len(step)-1].entryKey
+		from.index++
+	}
+}
+
+// after returns up to limit entries of any series, from k on.
+func (r *reader) after(k entryKey, limit uint64) ([]entry, error) {
+	low, err := r.before(k)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]bool, len(low))
+	var from, total uint64
+	for id, n := range low {
+		all[id] = true
+		from += n
+	}
+	for _, s := range r.t.root.counts {
+		total += s.n
+	}
+	return r.slice(nil, all, from, min(from+limit, total))
+}

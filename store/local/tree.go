@@ -1,0 +1,270 @@
+package local
+
+import (
+	"cmp"
+	"encoding/binary"
+	"sort"
+)
+
+// The index of a merchant's events is a counted B+ tree. Its leaves hold one entry per event in the
+// order (event time, position); each inner node knows, for each of its children, how many events of
+// each series (tag and name) are below it. So the number of events before a time, of any choice of
+// series, is a sum along one path, and the n-th event of that choice is found by walking one path
+// down, whatever the number of events, the page, or how the times are spread.
+
+// entryKey orders events: by time, equal times by position.
+type entryKey struct {
+	time int64 // µs since 1970
+	position
+}
+
+func (k entryKey) compare(o entryKey) int {
+	return cmp.Or(cmp.Compare(k.time, o.time), cmp.Compare(k.seq, o.seq), cmp.Compare(k.index, o.index))
+}
+
+// entry is an event in a leaf.
+type entry struct {
+	entryKey
+	series uint32
+}
+
+// Sizes of nodes. Entries take about 9 bytes, children about 60 with 20 series.
+const (
+	leafEntries   = 128
+	innerChildren = 64
+)
+
+// node is a leaf, with entries, or an inner node, with children; never both.
+type node struct {
+	entries  []entry
+	children []child
+}
+
+// child is an inner node's knowledge of one node below it.
+type child struct {
+	first  entryKey // no entry below is less
+	counts counts   // events below, by series
+	id     uint64   // where the node is stored; 0 while it never was
+	node   *node    // the node while it is in memory, because it changed; else nil
+}
+
+// counts is a number of events for each series, ascending by series, without zeroes.
+type counts []seriesCount
+
+type seriesCount struct {
+	series uint32
+	n      uint64
+}
+
+func (c *counts) add(series uint32, n uint64) {
+	s := *c
+	i := len(s)
+	// Most merchants have few series: a linear search from the end beats a binary one.
+	for i > 0 && s[i-1].series > series {
+		i--
+	}
+	if i > 0 && s[i-1].series == series {
+		s[i-1].n += n
+		return
+	}
+	s = append(s, seriesCount{})
+	copy(s[i+1:], s[i:])
+	s[i] = seriesCount{series, n}
+	*c = s
+}
+
+// newChild describes a node that is in memory.
+func newChild(n *node) child {
+	c := child{node: n}
+	if n.children == nil {
+		c.first = n.entries[0].entryKey
+		for _, e := range n.entries {
+			c.counts.add(e.series, 1)
+		}
+		return c
+	}
+	c.first = n.children[0].first
+	for _, below := range n.children {
+		for _, s := range below.counts {
+			c.counts.add(s.series, s.n)
+		}
+	}
+	return c
+}
+
+// insert adds an entry below c and returns c's new right sibling where c's node had to be split.
+// load brings a node into memory, to be changed.
+func (c *child) insert(e entry, load func(id uint64) (*node, error)) (right *child, err error) {
+	if c.node == nil {
+		if c.node, err = load(c.id); err != nil {
+			return nil, err
+		}
+	}
+	n := c.node
+	if n.children == nil {
+		right = n.insertEntry(e)
+	} else {
+		// The last child that begins at or before e, or the first.
+		i := max(0, sort.Search(len(n.children), func(i int) bool { return n.children[i].first.compare(e.entryKey) > 0 })-1)
+		below, err := n.children[i].insert(e, load)
+		if err != nil {
+			return nil, err
+		}
+		if below != nil {
+			right = n.insertChild(i+1, *below)
+		}
+	}
+	if right != nil {
+		left := newChild(n)
+		c.first, c.counts = left.first, left.counts
+		return right, nil
+	}
+	c.counts.add(e.series, 1)
+	if e.compare(c.first) < 0 {
+		c.first = e.entryKey
+	}
+	return nil, nil
+}
+
+func (n *node) insertEntry(e entry) (right *child) {
+	i := len(n.entries)
+	if i > 0 && n.entries[i-1].compare(e.entryKey) > 0 {
+		i = sort.Search(i, func(i int) bool { return n.entries[i].compare(e.entryKey) > 0 })
+	}
+	if len(n.entries) == leafEntries {
+		r := &node{}
+		// In order of time, which is the rule, the full leaf stays full. Else both halves get room.
+		at := leafEntries / 2
+		if i == leafEntries {
+			at = leafEntries
+		}
+		r.entries = append(make([]entry, 0, leafEntries), n.entries[at:]...)
+		n.entries = n.entries[:at]
+		if i >= at {
+			r.insertEntry(e)
+		} else {
+			n.insertEntry(e)
+		}
+		c := newChild(r)
+		return &c
+	}
+	n.entries = append(n.entries, entry{})
+	copy(n.entries[i+1:], n.entries[i:])
+	n.entries[i] = e
+	return nil
+}
+
+func (n *node) insertChild(i int, c child) (right *child) {
+	if len(n.children) == innerChildren {
+		r := &node{}
+		at := innerChildren / 2
+		if i == innerChildren {
+			at = innerChildren
+		}
+		r.children = append(make([]child, 0, innerChildren), n.children[at:]...)
+		clear(n.children[at:])
+		n.children = n.children[:at]
+		if i >= at {
+			r.insertChild(i-at, c)
+		} else {
+			n.insertChild(i, c)
+		}
+		rc := newChild(r)
+		return &rc
+	}
+	n.children = append(n.children, child{})
+	copy(n.children[i+1:], n.children[i:])
+	n.children[i] = c
+	return nil
+}
+
+// The stored form of a node: 0 and the entries, or 1 and the children. Keys are differences to the
+// key before.
+//
+//	entry:  key, series (uvarint)
+//	child:  key, id (uvarint), number of series (uvarint), for each: series as difference to the
+//	        one before (uvarint), events (uvarint)
+//	key:    time (varint), seq (varint), index (uvarint, not a difference)
+
+func (n *node) encode(b []byte) []byte {
+	var prev entryKey
+	if n.children == nil {
+		b = binary.AppendUvarint(append(b, 0), uint64(len(n.entries)))
+		for _, e := range n.entries {
+			b = appendEntryKey(b, &prev, e.entryKey)
+			b = binary.AppendUvarint(b, uint64(e.series))
+		}
+		return b
+	}
+	b = binary.AppendUvarint(append(b, 1), uint64(len(n.children)))
+	for _, c := range n.children {
+		b = appendEntryKey(b, &prev, c.first)
+		b = binary.AppendUvarint(b, c.id)
+		b = c.counts.encode(b)
+	}
+	return b
+}
+
+func decodeNode(b []byte) (*node, error) {
+	d := decoder{b: b}
+	n := &node{}
+	var prev entryKey
+	switch kind, count := d.uvarint(), d.count(); kind {
+	case 0:
+		n.entries = make([]entry, count, max(count, leafEntries))
+		for i := range n.entries {
+			n.entries[i].entryKey = d.entryKey(&prev)
+			n.entries[i].series = uint32(d.uvarint())
+		}
+	case 1:
+		n.children = make([]child, count, max(count, innerChildren))
+		var all counts // one allocation for the counts of all children
+		for i := range n.children {
+			c := &n.children[i]
+			c.first = d.entryKey(&prev)
+			c.id = d.uvarint()
+			start := len(all)
+			all = d.counts(all)
+			c.counts = all[start:len(all):len(all)]
+		}
+	default:
+		d.failed = true
+	}
+	return n, d.err("index node")
+}
+
+func (c counts) encode(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(len(c)))
+	var prev uint32
+	for _, s := range c {
+		b = binary.AppendUvarint(b, uint64(s.series-prev))
+		b = binary.AppendUvarint(b, s.n)
+		prev = s.series
+	}
+	return b
+}
+
+// counts appends the counts that come next to c.
+func (d *decoder) counts(c counts) counts {
+	var prev uint32
+	for range d.count() {
+		prev += uint32(d.uvarint())
+		c = append(c, seriesCount{prev, d.uvarint()})
+	}
+	return c
+}
+
+func appendEntryKey(b []byte, prev *entryKey, k entryKey) []byte {
+	b = binary.AppendVarint(b, k.time-prev.time)
+	b = binary.AppendVarint(b, int64(k.seq-prev.seq))
+	b = binary.AppendUvarint(b, uint64(k.index))
+	*prev = k
+	return b
+}
+
+func (d *decoder) entryKey(prev *entryKey) entryKey {
+	prev.time += d.varint()
+	prev.seq += uint64(d.varint())
+	prev.index = uint16(d.uvarint())
+	return *prev
+}

@@ -1,0 +1,235 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"testing"
+)
+
+// savedTree is a tree whose nodes are written to a map and dropped from memory now and then, as a
+// checkpoint does.
+type savedTree struct {
+	tree
+	stored map[uint64][]byte
+}
+
+func newSavedTree() *savedTree {
+	return &savedTree{
+		tree:   tree{root: child{node: &node{}}, nextID: 1, series: []string{""}},
+		stored: map[uint64][]byte{},
+	}
+}
+
+func (s *savedTree) load(id uint64) (*node, error) {
+	b, ok := s.stored[id]
+	if !ok {
+		return nil, fmt.Errorf("node %d is not stored", id)
+	}
+	s.replaced = append(s.replaced, id)
+	return decodeNode(b)
+}
+
+func (s *savedTree) save(t *testing.T) {
+	var root []byte
+	for _, w := range s.store(nil, merchantKey{}, 0) {
+		switch {
+		case w.key[0] == prefixRoot:
+			root = w.value
+		case w.value == nil:
+			delete(s.stored, nodeIDOf(w.key))
+		default:
+			s.stored[nodeIDOf(w.key)] = w.value
+		}
+	}
+	loaded, err := decodeTree(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.tree = *loaded
+}
+
+func nodeIDOf(key []byte) (id uint64) {
+	for _, b := range key[len(key)-8:] {
+		id = id<<8 | uint64(b)
+	}
+	return id
+}
+
+// check walks the whole tree and compares what every child is said to hold with what it holds.
+func (s *savedTree) check(t *testing.T) (reachable int) {
+	var walk func(c *child, lo entryKey) []entry
+	walk = func(c *child, lo entryKey) []entry {
+		n := c.node
+		if n == nil {
+			reachable++
+			var err error
+			if n, err = decodeNode(s.stored[c.id]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all := slices.Clone(n.entries)
+		for i := range n.children {
+			below := &n.children[i]
+			entries := walk(below, below.first)
+			if entries[0].compare(below.first) < 0 {
+				t.Fatalf("entry %v is below a child that begins at %v", entries[0], below.first)
+			}
+			all = append(all, entries...)
+		}
+		var counted counts
+		for _, e := range all {
+			counted.add(e.series, 1)
+		}
+		if !slices.Equal(counted, c.counts) {
+			t.Fatalf("a child counts %v, but holds %v", c.counts, counted)
+		}
+		return all
+	}
+	walk(&s.root, entryKey{})
+	return reachable
+}
+
+func TestTreeHoldsWhatWasInserted(t *testing.T) {
+	orders := map[string]func(rng *rand.Rand, i int) int64{
+		"ascending":        func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 },
+		"descending":       func(_ *rand.Rand, i int) int64 { return -int64(i) * 1000 },
+		"shuffled":         func(rng *rand.Rand, _ int) int64 { return rng.Int64N(1 << 40) },
+		"nearly ascending": func(rng *rand.Rand, i int) int64 { return int64(i)*1000 + rng.Int64N(100_000) },
+		"all at once":      func(*rand.Rand, int) int64 { return 42 },
+		"extremes":         func(rng *rand.Rand, _ int) int64 { return int64(rng.Uint64()) >> 2 },
+	}
+	for name, timeOf := range orders {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(1, 2))
+			const n = 30_000 // three levels
+			s := newSavedTree()
+			s.series = make([]string, 8)
+			var want []entry
+			for i := range n {
+				e := entry{entryKey{timeOf(rng, i), position{uint64(1000 + i/5), uint16(i % 5)}}, uint32(rng.IntN(8))}
+				want = append(want, e)
+				if err := s.insert(e, s.load); err != nil {
+					t.Fatal(err)
+				}
+				if rng.IntN(2000) == 0 {
+					s.save(t)
+				}
+			}
+			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j].entryKey) < 0 })
+			s.check(t)
+			r := &reader{t: &s.tree}
+			s.attach(t)
+			for range 300 {
+				compareWithSlice(t, rng, r, want)
+			}
+		})
+	}
+}
+
+// attach brings all nodes into memory, so that a reader needs no database.
+func (s *savedTree) attach(t *testing.T) {
+	var walk func(c *child)
+	walk = func(c *child) {
+		if c.node == nil {
+			var err error
+			if c.node, err = s.load(c.id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range c.node.children {
+			walk(&c.node.children[i])
+		}
+	}
+	walk(&s.root)
+}
+
+func compareWithSlice(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
+	t.Helper()
+	k := want[rng.IntN(len(want))].entryKey
+	k.index += uint16(rng.IntN(2))
+	before, err := r.before(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	members := make([]bool, len(before))
+	for i := range members {
+		members[i] = rng.IntN(2) == 0
+	}
+	counted := make([]uint64, len(before))
+	var matching []entry
+	for _, e := range want {
+		if e.compare(k) < 0 {
+			counted[e.series]++
+		}
+		if members[e.series] {
+			matching = append(matching, e)
+		}
+	}
+	if !slices.Equal(before, counted) {
+		t.Fatalf("before %v: %v events, want %v", k, before, counted)
+	}
+	from := rng.IntN(len(matching) + 1)
+	to := min(len(matching), from+rng.IntN(300))
+	got, err := r.slice(nil, members, uint64(from), uint64(to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, matching[from:to]) {
+		t.Fatalf("slice [%d,%d) of %d differs", from, to, len(matching))
+	}
+}
+
+func TestCheckpointsLeaveNoNodeBehind(t *testing.T) {
+	s := newSavedTree()
+	rng := rand.New(rand.NewPCG(3, 4))
+	s.series = make([]string, 2)
+	for i := range 20_000 {
+		e := entry{entryKey{rng.Int64N(1 << 30), position{uint64(i + 1), 0}}, 1}
+		if err := s.insert(e, s.load); err != nil {
+			t.Fatal(err)
+		}
+		if i%500 == 499 {
+			s.save(t)
+		}
+	}
+	reachable := s.check(t)
+	// What the last checkpoint replaced is deleted by the next one.
+	if left := len(s.stored) - len(s.garbage); left != reachable {
+		t.Fatalf("%d nodes are stored beside the garbage, %d are reachable", left, reachable)
+	}
+}
+
+func FuzzNode(f *testing.F) {
+	leaf := &node{entries: []entry{{entryKey{5, position{7, 1}}, 2}, {entryKey{9, position{6, 0}}, 1}}}
+	inner := &node{children: []child{{first: entryKey{-5, position{7, 1}}, id: 3, counts: counts{{1, 2}, {9, 1}}}}}
+	f.Add(leaf.encode(nil))
+	f.Add(inner.encode(nil))
+	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n, err := decodeNode(b)
+		if err != nil {
+			if !errors.Is(err, errCorrupt) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again, err := decodeNode(n.encode(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(again.entries, n.entries) {
+			t.Fatalf("%v became %v", n.entries, again.entries)
+		}
+		if len(again.children) != len(n.children) {
+			t.Fatalf("%d children became %d", len(n.children), len(again.children))
+		}
+		for i, c := range n.children {
+			if a := again.children[i]; a.first != c.first || a.id != c.id || !slices.Equal(a.counts, c.counts) {
+				t.Fatalf("%v became %v", c, a)
+			}
+		}
+	})
+}

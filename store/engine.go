@@ -78,12 +78,14 @@ type Events interface {
 	// appended, and where the mark has both a muid and identifiers, they are linked to it: the
 	// newest link wins.
 	//
+	// KindInvalid: a muid is longer than MaxMUIDLength; nothing was recorded.
 	// KindUnavailable: the engine cannot take the marks, nothing was recorded, and a later try may
 	// succeed. On any other error the marks may or may not have been recorded.
 	Record(marks []Mark) error
 
 	// Resolve returns the muid of an identity: its own, which is then durably linked to the
 	// identifiers beside it, or the one linked to the first identifier that has a link, or "".
+	// Errors as of Record.
 	Resolve(merchant MerchantID, id Identity) (MUID, error)
 
 	// Events returns one page of a merchant's events. A merchant or tag without events gives an

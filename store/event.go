@@ -38,6 +38,7 @@ const (
 	MaxBatchBytes     = 1 << 20  // one request's JSON array
 	MaxBatchEvents    = 1000
 	MaxDedupeIDLength = 128 // bytes of event_id
+	MaxMUIDLength     = 256 // bytes; a muid is a UUID where the browser tag made it
 )
 
 // Event is a recorded event as the listing returns it (spec, Resources: Event record).

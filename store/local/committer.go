@@ -1,6 +1,8 @@
 package local
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"sync"
 
@@ -51,6 +53,9 @@ type group struct {
 	err      error
 }
 
+// errCommit is the error of a transaction of which it is not known whether it is on disk.
+var errCommit = errors.New("commit failed")
+
 const (
 	// A group's marks make up to five entries each. Both bounds keep a transaction below half of
 	// what Badger takes (MaxBatchCount, MaxBatchSize).
@@ -61,7 +66,7 @@ const (
 	// come back at once.
 	maxWaiting = 8 << 20
 
-	markOverhead = 200 // bytes a mark costs beside its body
+	markOverhead = 200 // bytes of keys and lengths
 )
 
 func newCommitter(db *badger.DB, clock *clock, x *index, ready func() error) *committer {
@@ -73,11 +78,14 @@ func newCommitter(db *badger.DB, clock *clock, x *index, ready func() error) *co
 
 // submit queues a request and returns when it is on disk or failed.
 func (c *committer) submit(r request) error {
-	size := 0
+	n, size := len(r.marks), 0
 	for i := range r.marks {
-		size += len(r.marks[i].Raw) + markOverhead
+		size += len(r.marks[i].Raw) + identityBytes(&r.marks[i].Identity)
 	}
-	g, err := c.join(r, size)
+	if r.link != nil {
+		n, size = 1, identityBytes(&r.link.identity)
+	}
+	g, err := c.join(r, n, size)
 	if err != nil {
 		return err
 	}
@@ -85,7 +93,12 @@ func (c *committer) submit(r request) error {
 	return g.err
 }
 
-func (c *committer) join(r request, size int) (*group, error) {
+// identityBytes is what a mark takes beside its body: its muid stands in the event and in each link.
+func identityBytes(id *store.Identity) int {
+	return markOverhead + len(id.MUID)*(1+len(id.Keys()))
+}
+
+func (c *committer) join(r request, marks, size int) (*group, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -100,14 +113,14 @@ func (c *committer) join(r request, size int) (*group, error) {
 		return nil, err
 	}
 	n := len(c.waiting)
-	if n == 0 || c.waiting[n-1].marks+len(r.marks) > groupMarks || c.waiting[n-1].bytes+size > groupBytes {
+	if n == 0 || c.waiting[n-1].marks+marks > groupMarks || c.waiting[n-1].bytes+size > groupBytes {
 		c.waiting = append(c.waiting, &group{done: make(chan struct{})})
 		n++
 		c.arrived.Signal()
 	}
 	g := c.waiting[n-1]
 	g.requests = append(g.requests, r)
-	g.marks += len(r.marks)
+	g.marks += marks
 	g.bytes += size
 	c.bytes += size
 	return g, nil
@@ -136,7 +149,7 @@ func (c *committer) run() {
 		c.mu.Lock()
 		c.bytes -= g.bytes
 		c.committed = max(c.committed, last)
-		if g.err != nil {
+		if errors.Is(g.err, errCommit) {
 			c.failed = g.err
 		}
 		c.mu.Unlock()
@@ -185,7 +198,7 @@ func (c *committer) commit(g *group) (last uint64, err error) {
 		return 0, err
 	}
 	if err := w.txn.CommitAt(c.clock.next(), nil); err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%w: %w", errCommit, err)
 	}
 	release := func() { c.arenas.put(w.arena) }
 	if len(w.chunks) == 0 {

@@ -161,6 +161,9 @@ func (e *Engine) Record(marks []store.Mark) error {
 		if _, err := newMerchantKey(marks[i].Merchant); err != nil {
 			return err
 		}
+		if err := checkMUID(marks[i].Identity.MUID); err != nil {
+			return err
+		}
 	}
 	return e.committer.submit(request{marks: marks})
 }
@@ -169,6 +172,9 @@ func (e *Engine) Record(marks []store.Mark) error {
 func (e *Engine) Resolve(merchant store.MerchantID, id store.Identity) (store.MUID, error) {
 	m, err := newMerchantKey(merchant)
 	if err != nil {
+		return "", err
+	}
+	if err := checkMUID(id.MUID); err != nil {
 		return "", err
 	}
 	if id.MUID != "" {
@@ -180,6 +186,13 @@ func (e *Engine) Resolve(merchant store.MerchantID, id store.Identity) (store.MU
 	txn := e.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	return resolve(txn, m, &id)
+}
+
+func checkMUID(id store.MUID) error {
+	if len(id) > store.MaxMUIDLength {
+		return store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)
+	}
+	return nil
 }
 
 // Ready implements store.Engine.

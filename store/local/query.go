@@ -72,7 +72,7 @@ func newSelection(q store.Query) *selection {
 		}
 	}
 	if !q.To.IsZero() {
-		s.hi.time = q.To.UnixMicro() + 1
+		s.hi.time = max(q.To.UnixMicro()+1, s.lo.time) // a range that ends before it starts is empty
 	}
 	if q.Names != nil {
 		s.names = make(map[string]bool, len(q.Names))

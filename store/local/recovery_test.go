@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -285,5 +287,52 @@ func TestPastItsBoundTheQueueRefuses(t *testing.T) {
 	wait(-maxWaiting)
 	if err := e.Record(marks); err != nil {
 		t.Errorf("Record gives %v", err)
+	}
+}
+
+// Marks with long muids, identifiers and large bodies, from many callers at once: each group must
+// still fit into one transaction.
+func TestLargeMarksFitIntoAGroup(t *testing.T) {
+	e := open(t, t.TempDir())
+	defer closeEngine(t, e)
+	m := store.NewMerchantID()
+	const callers, marks = 8, 500
+	var all sync.WaitGroup
+	for c := range callers {
+		all.Go(func() {
+			batch := make([]store.Mark, marks)
+			for i := range batch {
+				id := store.Identity{MUID: store.MUID(strings.Repeat("u", store.MaxMUIDLength))}
+				id.Add(store.Email, fmt.Sprintf("a%d-%d@example.com", c, i))
+				id.Add(store.Phone, fmt.Sprint(1e6*c+i))
+				id.Add(store.DeviceID, fmt.Sprintf("device-%d-%d", c, i))
+				batch[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "Login", Identity: id, DedupeID: fmt.Sprint(c, i), Raw: fmt.Appendf(nil, `{"x":"%0900d"}`, i)}
+			}
+			err := e.Record(batch)
+			for store.KindOf(err) == store.KindUnavailable {
+				runtime.Gosched()
+				err = e.Record(batch)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if got := everything(t, e, m)[0].Total; got != callers*marks {
+		t.Errorf("%d events, want %d", got, callers*marks)
+	}
+}
+
+func TestAMuidIsBounded(t *testing.T) {
+	e := open(t, t.TempDir())
+	defer closeEngine(t, e)
+	m := store.NewMerchantID()
+	id := store.Identity{MUID: store.MUID(strings.Repeat("u", store.MaxMUIDLength+1))}
+	if err := e.Record([]store.Mark{{Merchant: m, Name: "Login", Identity: id, Raw: []byte("{}")}}); store.KindOf(err) != store.KindInvalid {
+		t.Errorf("Record gives %v, want KindInvalid", err)
+	}
+	if _, err := e.Resolve(m, id); store.KindOf(err) != store.KindInvalid {
+		t.Errorf("Resolve gives %v, want KindInvalid", err)
 	}
 }

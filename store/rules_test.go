@@ -1,0 +1,233 @@
+package store
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRootDomains(t *testing.T) {
+	for domain, want := range map[string]string{
+		"example.com":                    "example.com",
+		"EXAMPLE.Com":                    "example.com",
+		"example.co.uk":                  "example.co.uk",
+		"my-shop.io":                     "my-shop.io",
+		"shop.test":                      "shop.test",
+		"":                               "",
+		"shop.example.com":               "",
+		"shop.example.co.uk":             "",
+		"www.example.com":                "",
+		"https://example.com":            "",
+		"example.com/path":               "",
+		"example.com.":                   "",
+		"example":                        "",
+		"co.uk":                          "",
+		"example..com":                   "",
+		"-example.com":                   "",
+		"example-.com":                   "",
+		"exa mple.com":                   "",
+		"exämple.com":                    "",
+		"127.0.0.1":                      "",
+		"example.c":                      "",
+		"example.com:8080":               "",
+		"*.example.com":                  "",
+		strings.Repeat("a", 63) + ".com": strings.Repeat("a", 63) + ".com",
+		strings.Repeat("a", 64) + ".com": "",
+	} {
+		got, err := CheckRootDomain("domain", domain)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v; want %q", domain, got, err, want)
+		}
+		if err != nil && (KindOf(err) != KindInvalid || !strings.HasPrefix(err.Error(), "domain ")) {
+			t.Errorf("%q: the error %q does not name the field", domain, err)
+		}
+	}
+}
+
+func TestHostNames(t *testing.T) {
+	for host, want := range map[string]string{
+		"mtag-ab12.example.com":                "mtag-ab12.example.com",
+		"MTAG-ab12.a.b.Shop.de":                "mtag-ab12.a.b.shop.de",
+		"example.com":                          "example.com",
+		"":                                     "",
+		"http://a.example.com":                 "",
+		"a.example.com/":                       "",
+		"localhost":                            "",
+		"a..example.com":                       "",
+		"-a.example.com":                       "",
+		strings.Repeat("abcdefg.", 32) + "com": "",
+	} {
+		got, err := CheckHostName("subdomain", host)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v; want %q", host, got, err, want)
+		}
+	}
+}
+
+func TestAHostHeaderIsFolded(t *testing.T) {
+	for header, want := range map[string]string{
+		"Example.com":      "example.com",
+		"example.com:8080": "example.com",
+		"example.com.":     "example.com",
+		"example.com.:80":  "example.com",
+		"[::1]:8080":       "::1",
+		"127.0.0.1:80":     "127.0.0.1",
+		"":                 "",
+	} {
+		if got := HostName(header); got != want {
+			t.Errorf("%q: %q, want %q", header, got, want)
+		}
+	}
+}
+
+func TestAnAPIKeyIsOneWordThatFindsAndProvesItsKey(t *testing.T) {
+	now := time.Now()
+	key, text := NewKey("p", now, 0)
+	other, _ := NewKey("p", now, 0)
+	if !strings.HasPrefix(string(text), "mtp_") || strings.ContainsAny(string(text), " -.:/+=") {
+		t.Errorf("%q is not one word with the prefix", text)
+	}
+	if strings.Contains(string(text), string(key.Secret)) {
+		t.Error("the record holds the secret itself")
+	}
+	if id, err := text.ID(); err != nil || id != key.ID {
+		t.Errorf("its id is %q, %v; want %q", id, err, key.ID)
+	}
+	if !text.Matches(key) || text.Matches(other) {
+		t.Error("the text must match its own key only")
+	}
+	wrongSecret := text[:20] + "a" + text[21:]
+	if wrongSecret == text {
+		wrongSecret = text[:20] + "b" + text[21:]
+	}
+	for _, malformed := range []APIKey{"", "mtp_", text[:len(text)-1], text + "a", "xyz_" + text[4:], wrongSecret, APIKey(strings.ToUpper(string(text)))} {
+		if _, err := malformed.ID(); err == nil {
+			t.Errorf("the malformed key of %d characters has an id", len(malformed))
+		}
+	}
+	if wrongSecret.Matches(key) {
+		t.Error("another secret matches")
+	}
+}
+
+func TestKeysExpireAndAreRevoked(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	key, _ := NewKey("p", now, time.Hour)
+	if !key.Valid(now) || !key.Valid(now.Add(time.Hour-1)) || key.Valid(now.Add(time.Hour)) {
+		t.Error("a key is valid until its expiry, and not at it")
+	}
+	key.RevokedAt = &now
+	if key.Valid(now) {
+		t.Error("a revoked key is valid")
+	}
+}
+
+func TestIdentifiersThatAreTheSameHaveOneKey(t *testing.T) {
+	key := func(kind IdentifierKind, value string) (k IdentityKey, ok bool) {
+		var id Identity
+		if ok = id.Add(kind, value); ok {
+			k = id.Keys()[0]
+		}
+		return k, ok
+	}
+	for _, same := range []struct {
+		kind   IdentifierKind
+		values []string
+	}{
+		{Email, []string{"jane@example.com", " Jane@Example.COM\t"}},
+		{Phone, []string{"+49 (151) 123-456", "0049151123456", "49151123456"}},
+		{DeviceID, []string{"abc", " abc "}},
+	} {
+		first, _ := key(same.kind, same.values[0])
+		for _, v := range same.values[1:] {
+			if k, ok := key(same.kind, v); !ok || k != first {
+				t.Errorf("%q and %q have different keys", same.values[0], v)
+			}
+		}
+	}
+	email, _ := key(Email, "123")
+	phone, _ := key(Phone, "123")
+	upper, _ := key(DeviceID, "ABC")
+	lower, _ := key(DeviceID, "abc")
+	if email == phone || upper == lower {
+		t.Error("kinds are apart, and a device id keeps its case")
+	}
+	for kind, empty := range map[IdentifierKind]string{Email: " \t", Phone: "call me", DeviceID: ""} {
+		if _, ok := key(kind, empty); ok {
+			t.Errorf("%q counts as an identifier", empty)
+		}
+	}
+}
+
+func TestTagStates(t *testing.T) {
+	m := Merchant{ID: "m", Partner: "p"}
+	now := time.Now()
+	server := NewTag(m, ServerSide, "mtag-ab12", "example.com", now)
+	if server.Status() != Inactive || server.Verified || server.Connected || server.Lifecycle(time.Time{}) != WaitingForDNS {
+		t.Errorf("a new server-side tag is %+v", server)
+	}
+	if server.Host != "mtag-ab12.example.com" {
+		t.Errorf("its host is %q", server.Host)
+	}
+	for _, tt := range []TagType{ClientSide, Preverified} {
+		if tag := NewTag(m, tt, "", "", now); tag.Status() != Active || tag.Lifecycle(time.Time{}) != WaitingForEvents {
+			t.Errorf("a new %s tag is %+v", tt, tag)
+		}
+	}
+	wrong := server.UnverifiedBy(DNSFinding{Verdict: DNSWrong})
+	if wrong.Status() != Inactive || wrong.DNS.Verdict != DNSWrong {
+		t.Errorf("after wrong DNS it is %+v", wrong)
+	}
+	verified := wrong.VerifiedBy(DNSFinding{Verdict: DNSCorrect})
+	if verified.Status() != Active || !verified.Verified || !verified.Connected || verified.Lifecycle(time.Time{}) != WaitingForEvents {
+		t.Errorf("after correct DNS it is %+v", verified)
+	}
+	if verified.Lifecycle(now) != Receiving {
+		t.Error("with an event it is receiving")
+	}
+	if again := verified.UnverifiedBy(DNSFinding{Verdict: DNSPending}); again.Status() != Active {
+		t.Error("a verified tag stays active")
+	}
+}
+
+func TestTagIDsTellTheirType(t *testing.T) {
+	for tt, prefix := range map[TagType]string{ClientSide: "cs_", ServerSide: "ss_", Preverified: "pv_"} {
+		a, b := NewTagID(tt), NewTagID(tt)
+		if a == b || !strings.HasPrefix(string(a), prefix) || len(a) != len(prefix)+20 {
+			t.Errorf("%s: %q and %q", tt, a, b)
+		}
+	}
+}
+
+func TestLabelsAreDrawnUntilAFreeOne(t *testing.T) {
+	const space = 36 * 36 * 36 * 36
+	label, err := DrawLabel(func(string) bool { return false })
+	if err != nil || len(label) != len("mtag-xxxx") || !strings.HasPrefix(label, "mtag-") {
+		t.Errorf("drew %q, %v", label, err)
+	}
+	seen := make(map[string]bool, space)
+	label, err = DrawLabel(func(l string) bool {
+		seen[l] = true
+		return len(seen) < space // only the last one that is asked for is free
+	})
+	if err != nil || len(seen) != space {
+		t.Errorf("the only free label was not found among %d: %v", len(seen), err)
+	}
+	if _, err = DrawLabel(func(string) bool { return true }); err == nil {
+		t.Errorf("drew %q when all were taken", label)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for name, want := range map[string]string{
+		" Shoe shop \n":          "Shoe shop",
+		"":                       "",
+		" \t ":                   "",
+		strings.Repeat("ö", 256): strings.Repeat("ö", 256),
+		strings.Repeat("ö", 257): "",
+	} {
+		if got, err := CheckName("name", name); got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v", name, got, err)
+		}
+	}
+}

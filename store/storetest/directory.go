@@ -1,0 +1,111 @@
+package storetest
+
+import (
+	"testing"
+
+	"mtagd/store"
+)
+
+var directoryTests = []test{
+	{"partners and keys are in the directory when their change returns, and after reopening", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		if got, ok := b.Directory().Partner(p.ID); !ok || !samePartner(got, p) {
+			t.Errorf("partner %+v, %v; want %+v", got, ok, p)
+		}
+		key, _ := b.key(p, 0)
+		if got, ok := b.Directory().Key(key.ID); !ok || !sameKey(got, key) {
+			t.Errorf("key %+v, %v; want %+v", got, ok, key)
+		}
+		key, err := b.RevokeKey(t.Context(), key.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p = b.preverified(p, "track.acme.com")
+		for _, when := range []string{"at once", "after reopening"} {
+			if got, ok := b.Directory().Key(key.ID); !ok || !sameKey(got, key) || got.RevokedAt == nil {
+				t.Errorf("%s: revoked key %+v, %v; want %+v", when, got, ok, key)
+			}
+			if got, ok := b.Directory().Partner(p.ID); !ok || !samePartner(got, p) {
+				t.Errorf("%s: partner %+v, %v; want %+v", when, got, ok, p)
+			}
+			b.reopen()
+		}
+	}},
+	{"tags and hosts are in the directory when generate returns, and after reopening", func(t *testing.T, b *bed) {
+		p := b.preverified(b.partner("Acme"), "track.acme.com")
+		if !b.Directory().KnowsHost("track.acme.com") {
+			t.Error("the tracking domain is not known before its first tag")
+		}
+		m := b.merchant(p, "Shop")
+		var tags []store.Tag
+		for _, kind := range []store.TagType{store.ClientSide, store.ServerSide, store.Preverified} {
+			tag := b.tag(m, kind, "shop.com")
+			tags = append(tags, tag)
+			if got, ok := b.Directory().Tag(tag.ID); !ok || !sameTag(got, tag) {
+				t.Errorf("%s: %+v, %v; want %+v", kind, got, ok, tag)
+			}
+		}
+		for _, when := range []string{"at once", "after reopening"} {
+			for _, tag := range tags {
+				if got, ok := b.Directory().Tag(tag.ID); !ok || !sameTag(got, tag) {
+					t.Errorf("%s: %s: %+v, %v; want %+v", when, tag.Type, got, ok, tag)
+				}
+				if got, ok := b.Directory().OnlyTag(tag.Host); !ok || !sameTag(got, tag) {
+					t.Errorf("%s: the only tag on %q is %+v, %v; want %+v", when, tag.Host, got, ok, tag)
+				}
+				if tag.Host != "" && !b.Directory().KnowsHost(tag.Host) {
+					t.Errorf("%s: %q is not known", when, tag.Host)
+				}
+			}
+			b.reopen()
+		}
+		other := b.merchant(p, "Other")
+		b.tag(other, store.ClientSide, "")
+		b.tag(other, store.Preverified, "")
+		for _, host := range []string{"", "track.acme.com"} {
+			if got, ok := b.Directory().OnlyTag(host); ok {
+				t.Errorf("of two tags on %q the only one is %+v", host, got)
+			}
+		}
+	}},
+	{"a conflict leaves no host behind", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		first := b.tag(b.merchant(p, "Shop"), store.ServerSide, "shop.com")
+		rival := b.merchant(p, "Rival")
+		if _, _, err := b.GenerateTag(t.Context(), rival.ID, store.ServerSide, "shop.com"); err == nil {
+			t.Fatal("no conflict")
+		}
+		if got, ok := b.Directory().OnlyTag(first.Host); !ok || got.ID != first.ID {
+			t.Errorf("the tag on %s is %+v, %v", first.Host, got, ok)
+		}
+	}},
+	{"an updated tag is in the directory when the update returns, and after reopening", func(t *testing.T, b *bed) {
+		tag := b.tag(b.merchant(b.partner("Acme"), "Shop"), store.ServerSide, "shop.com")
+		tag, err := b.UpdateTag(t.Context(), tag.ID, func(tag store.Tag) store.Tag {
+			return tag.VerifiedBy(store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", CheckedAt: start})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, when := range []string{"at once", "after reopening"} {
+			if got, ok := b.Directory().Tag(tag.ID); !ok || got.Status() != store.Active || !sameTag(got, tag) {
+				t.Errorf("%s: %+v, %v; want %+v", when, got, ok, tag)
+			}
+			b.reopen()
+		}
+	}},
+	{"a moved tracking domain is in the directory when the move returns, and after reopening", func(t *testing.T, b *bed) {
+		p := b.preverified(b.partner("Acme"), "track.acme.com")
+		tag := b.tag(b.merchant(p, "Shop"), store.Preverified, "")
+		b.preverified(p, "t.acme.net")
+		for _, when := range []string{"at once", "after reopening"} {
+			if b.Directory().KnowsHost("track.acme.com") || !b.Directory().KnowsHost("t.acme.net") {
+				t.Errorf("%s: the old domain is known, or the new one is not", when)
+			}
+			if got, ok := b.Directory().OnlyTag("t.acme.net"); !ok || got.ID != tag.ID || got.Host != "t.acme.net" {
+				t.Errorf("%s: the tag on the new domain is %+v, %v", when, got, ok)
+			}
+			b.reopen()
+		}
+	}},
+}

@@ -1,0 +1,202 @@
+package storetest
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// ingest records events from several goroutines and counts those that were acknowledged.
+type ingest struct {
+	acknowledged atomic.Int64
+	all          sync.WaitGroup
+}
+
+// start has each of writers record until more says no or Record fails; ended is told the error.
+func (in *ingest) start(b *bed, m store.MerchantID, tags []store.TagID, writers int, more func(call int) bool, ended func(error)) {
+	for w := range writers {
+		in.all.Go(func() {
+			for call := 0; more(call); call++ {
+				var marks []store.Mark
+				for i := range 1 + call%3 {
+					e := mark(m, tags[(w+i)%len(tags)], "user-1")
+					e.Name = fmt.Sprintf("Event%d", (w+call)%5)
+					e.Time = start.Add(time.Duration(call/4) * time.Second)
+					e.Raw = fmt.Appendf(nil, `{"n":%d}`, w*1_000_000+call*10+i)
+					marks = append(marks, e)
+				}
+				if err := b.Record(marks); err != nil {
+					ended(err)
+					return
+				}
+				in.acknowledged.Add(int64(len(marks)))
+			}
+		})
+	}
+}
+
+// collect lists all of a merchant's events page by page and wants each once, in order.
+func collect(t *testing.T, b *bed, q store.Query) map[store.EventID]int {
+	t.Helper()
+	seen := map[store.EventID]int{}
+	var last store.Event
+	for q.Limit = 100; ; q.Offset += q.Limit {
+		page, err := b.Events(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range page.Events {
+			if _, twice := seen[e.ID]; twice {
+				t.Errorf("event %s is listed twice", e.ID)
+			}
+			if len(seen) > 0 && !inOrder(q, last, e) {
+				t.Errorf("%v %s %s is listed before %v %s %s", last.Time, last.Name, last.ID, e.Time, e.Name, e.ID)
+			}
+			seen[e.ID], last = numberOf(e), e
+		}
+		if len(page.Events) < q.Limit {
+			if len(seen) != page.Total {
+				t.Errorf("%d events on all pages, total %d", len(seen), page.Total)
+			}
+			return seen
+		}
+	}
+}
+
+// inOrder reports whether a may be listed right before b.
+func inOrder(q store.Query, a, b store.Event) bool {
+	// Ids stand in for the places in the order of receipt that the oracle knows.
+	x, y := known{n: 0, name: a.Name, time: a.Time}, known{n: 1, name: b.Name, time: b.Time}
+	if a.ID > b.ID {
+		x.n, y.n = 1, 0
+	}
+	return order{q.SortBy, q.Asc}.compare(x, y) < 0
+}
+
+var durabilityTests = []test{
+	{"an open engine is ready", func(t *testing.T, b *bed) {
+		if err := b.Ready(); err != nil {
+			t.Error(err)
+		}
+		b.reopen()
+		if err := b.Ready(); err != nil {
+			t.Errorf("after reopening: %v", err)
+		}
+	}},
+	{"a closed engine takes no marks", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		b.close()
+		if err := b.Record([]store.Mark{mark(m, tag, "user-1")}); err == nil {
+			t.Error("they were taken")
+		}
+	}},
+	{"every acknowledged event of concurrent ingest is listed once, and after reopening too", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		m := oracles[0].merchant
+		var in ingest
+		in.start(b, m, tags[0], 8, func(call int) bool { return call < 60 }, func(err error) { t.Error(err) })
+		in.all.Wait()
+		for range 2 {
+			for _, way := range everyOrder {
+				seen := collect(t, b, store.Query{Merchant: m, SortBy: way.by, Asc: way.asc})
+				numbers := map[int]bool{}
+				for _, n := range seen {
+					numbers[n] = true
+				}
+				if want := int(in.acknowledged.Load()); len(seen) != want || len(numbers) != want {
+					t.Errorf("by %s asc %v: %d events with %d bodies, want %d", way.by, way.asc, len(seen), len(numbers), want)
+				}
+			}
+			b.reopen()
+		}
+	}},
+	{"a page during ingest has all that was acknowledged before, and its total is as of the same moment", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		m := oracles[0].merchant
+		var in ingest
+		var done atomic.Bool
+		in.start(b, m, tags[0], 4, func(int) bool { return !done.Load() }, func(err error) { t.Error(err) })
+		last := 0
+		for i := range 150 {
+			way := everyOrder[i%len(everyOrder)]
+			before := int(in.acknowledged.Load())
+			q := store.Query{Merchant: m, SortBy: way.by, Asc: way.asc, Limit: 100}
+			page, err := b.Events(t.Context(), q)
+			if err != nil {
+				t.Error(err)
+				break
+			}
+			if page.Total < before || page.Total < last || len(page.Events) != min(page.Total, 100) {
+				t.Errorf("%d events of %d; %d were acknowledged before, and the last total was %d", len(page.Events), page.Total, before, last)
+			}
+			for i := 1; i < len(page.Events); i++ {
+				if !inOrder(q, page.Events[i-1], page.Events[i]) {
+					t.Errorf("%+v is listed before %+v", page.Events[i-1], page.Events[i])
+				}
+			}
+			last = page.Total
+			// A page in the middle is exact only if the events before it and after it are
+			// counted as of one moment.
+			q.Offset = page.Total / 2
+			if page, err = b.Events(t.Context(), q); err != nil || len(page.Events) != min(page.Total-q.Offset, 100) {
+				t.Errorf("offset %d: %d events of %d, %v", q.Offset, len(page.Events), page.Total, err)
+			}
+			if t.Failed() {
+				break
+			}
+		}
+		done.Store(true)
+		in.all.Wait()
+	}},
+	{"Close during ingest loses nothing that was acknowledged and keeps nothing that was refused", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		m := oracles[0].merchant
+		var in ingest
+		var unsure atomic.Int64 // calls that ended with an error that says neither
+		enough := make(chan struct{})
+		var once sync.Once
+		in.start(b, m, tags[0], 8, func(int) bool {
+			if in.acknowledged.Load() > 200 {
+				once.Do(func() { close(enough) })
+			}
+			return true
+		}, func(err error) {
+			if store.KindOf(err) != store.KindUnavailable {
+				unsure.Add(1)
+			}
+		})
+		<-enough
+		engine := b.Engine
+		if err := engine.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		in.all.Wait()
+		b.Engine = b.open(t, b.dir, b.clock.Now)
+		_, total := b.list(m)
+		acknowledged := int(in.acknowledged.Load())
+		if total < acknowledged || total > acknowledged+3*int(unsure.Load()) {
+			t.Errorf("%d events, %d were acknowledged, %d calls are unsure", total, acknowledged, unsure.Load())
+		}
+	}},
+	{"an engine that is reopened again and again goes on where it was", func(t *testing.T, b *bed) {
+		r := newRandom(t)
+		oracles, tags := newShops(b, 2)
+		for range 8 {
+			for i, o := range oracles {
+				var marks []store.Mark
+				for range r.IntN(40) {
+					marks = append(marks, o.mark(pick(r, tags[i]...), randomName(r), randomTime(r)))
+				}
+				b.record(marks)
+			}
+			b.reopen()
+			for i, o := range oracles {
+				expectRandom(t, b, r, o, tags[i], 20)
+			}
+		}
+	}},
+}

@@ -1,0 +1,299 @@
+package storetest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// newShops makes n merchants with two tags each.
+func newShops(b *bed, n int) (oracles []*oracle, tags [][]store.TagID) {
+	b.t.Helper()
+	p := b.preverified(b.partner("Acme"), "track.acme.com")
+	for range n {
+		m := b.merchant(p, "Shop")
+		oracles = append(oracles, &oracle{merchant: m.ID})
+		tags = append(tags, []store.TagID{b.tag(m, store.ClientSide, "").ID, b.tag(m, store.Preverified, "").ID})
+	}
+	return oracles, tags
+}
+
+func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
+
+// randomTime favours what index structures trip over: equal times, neighbours, round borders, and
+// times long before and after the others.
+func randomTime(r *rand.Rand) time.Time {
+	near := start.Add(time.Duration(r.Int64N(int64(30 * 24 * time.Hour))))
+	switch r.IntN(10) {
+	case 0, 1:
+		return start
+	case 2:
+		return start.Add(time.Duration(r.IntN(7)-3) * time.Microsecond)
+	case 3:
+		return near.Truncate(pick(r, time.Second, time.Minute, time.Hour, 24*time.Hour))
+	case 4:
+		return near.Truncate(pick(r, time.Second, time.Minute, time.Hour, 24*time.Hour)).Add(-time.Microsecond)
+	case 5:
+		return time.UnixMicro(near.UnixMicro() >> r.IntN(48) << r.IntN(8))
+	case 6:
+		return time.Date(1+r.IntN(9999), time.Month(1+r.IntN(12)), 1+r.IntN(28), 0, 0, 0, 0, time.UTC)
+	default:
+		return near
+	}
+}
+
+// randomName is one of a few common names or of many rare ones, some the beginning of another.
+func randomName(r *rand.Rand) string {
+	if r.IntN(10) > 0 {
+		return pick(r, "PageView", "PageView", "PageView", "Purchase", "PurchaseX", "P", "AddToCart", "Zz")
+	}
+	return fmt.Sprintf("Rare%d", r.IntN(50))
+}
+
+func randomQuery(r *rand.Rand, o *oracle, tags []store.TagID) store.Query {
+	q := store.Query{Merchant: o.merchant, SortBy: pick(r, store.ByTime, store.ByName), Asc: r.IntN(2) == 0}
+	if r.IntN(3) == 0 {
+		q.Tag = pick(r, tags...)
+	}
+	if r.IntN(2) == 0 {
+		for range 1 + r.IntN(4) {
+			q.Names = append(q.Names, pick(r, randomName(r), randomName(r), randomName(r), "Unknown"))
+		}
+	}
+	bound := func() time.Time {
+		if r.IntN(3) == 0 || len(o.events) == 0 {
+			return randomTime(r).Truncate(time.Microsecond)
+		}
+		at := pick(r, o.events...).time
+		return at.Add(time.Duration(r.IntN(3)-1) * time.Microsecond)
+	}
+	if r.IntN(2) == 0 {
+		q.From = bound()
+	}
+	if r.IntN(2) == 0 {
+		q.To = bound()
+	}
+	if !q.To.IsZero() && q.To.Before(q.From) {
+		q.From, q.To = q.To, q.From // the other way round has a test of its own
+	}
+	q.Limit = pick(r, 1, 2, 12, 99, 100, 1+r.IntN(100))
+	_, total := o.page(q)
+	q.Offset = max(0, pick(r, 0, r.IntN(total+1), r.IntN(total+1), total-q.Limit, total-1, total, total+1, math.MaxInt))
+	return q
+}
+
+// expectRandom compares the pages of random queries until one is wrong.
+func expectRandom(t *testing.T, b *bed, r *rand.Rand, o *oracle, tags []store.TagID, queries int) {
+	t.Helper()
+	for range queries {
+		if !o.expect(t, b, randomQuery(r, o, tags)) {
+			return
+		}
+	}
+}
+
+// expectAllPages walks a listing from its first page to the one past the end.
+func expectAllPages(t *testing.T, b *bed, o *oracle, q store.Query, limit int) {
+	t.Helper()
+	q.Merchant, q.Limit = o.merchant, limit
+	_, total := o.page(q)
+	for q.Offset = 0; q.Offset < total+limit; q.Offset += limit {
+		if !o.expect(t, b, q) {
+			return
+		}
+	}
+}
+
+var everyOrder = []order{{store.ByTime, true}, {store.ByTime, false}, {store.ByName, true}, {store.ByName, false}}
+
+// expectEveryOrder walks all pages in each of the four orders.
+func expectEveryOrder(t *testing.T, b *bed, o *oracle, limit int) {
+	t.Helper()
+	for _, way := range everyOrder {
+		expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc}, limit)
+	}
+}
+
+var listingTests = []test{
+	{"a merchant or a tag without events has an empty page", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 2)
+		b.record([]store.Mark{oracles[0].mark(tags[0][0], "Purchase", start)})
+		for _, way := range everyOrder {
+			for _, tag := range []store.TagID{"", tags[0][0], tags[1][0], tags[1][1], "cs_unknown"} {
+				oracles[1].expect(t, b, store.Query{Tag: tag, SortBy: way.by, Asc: way.asc, Limit: 12})
+			}
+			for _, tag := range []store.TagID{"", tags[0][0], tags[0][1], tags[1][0]} {
+				oracles[0].expect(t, b, store.Query{Tag: tag, SortBy: way.by, Asc: way.asc, Limit: 12})
+			}
+			nobody := oracle{merchant: store.NewMerchantID()}
+			nobody.expect(t, b, store.Query{SortBy: way.by, Asc: way.asc, Limit: 12})
+		}
+	}},
+	{"random queries on random events give the page that sorting gives, at once and after reopening", func(t *testing.T, b *bed) {
+		r := newRandom(t)
+		oracles, tags := newShops(b, 2)
+		for range 60 {
+			var marks []store.Mark
+			for range 1 + r.IntN(80) {
+				i := r.IntN(len(oracles))
+				marks = append(marks, oracles[i].mark(pick(r, tags[i]...), randomName(r), randomTime(r)))
+			}
+			b.record(marks)
+			i := r.IntN(len(oracles))
+			expectRandom(t, b, r, oracles[i], tags[i], 3)
+		}
+		for range 2 {
+			for i, o := range oracles {
+				expectRandom(t, b, r, o, tags[i], 200)
+				for _, way := range everyOrder {
+					expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc, Names: []string{"Purchase", "P"}}, 37)
+					expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc}, 100)
+				}
+			}
+			if t.Failed() {
+				return
+			}
+			b.reopen()
+		}
+	}},
+	{"events of one time are ordered by id, in the order asked for", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		o := oracles[0]
+		for i := range 30 {
+			var marks []store.Mark
+			for j := range 10 {
+				marks = append(marks, o.mark(tags[0][j%2], pick(rand.New(rand.NewPCG(uint64(i), uint64(j))), "A", "B", "C"), start))
+			}
+			b.record(marks)
+		}
+		for range 2 {
+			expectEveryOrder(t, b, o, 7)
+			for _, way := range everyOrder {
+				expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc, From: start, To: start, Names: []string{"B"}}, 11)
+			}
+			b.reopen()
+		}
+	}},
+	{"events received in the reverse of their time are listed by time", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		for i := range 300 {
+			b.record([]store.Mark{oracles[0].mark(tags[0][0], "PageView", start.Add(-time.Duration(i)*time.Minute))})
+			if i%50 == 0 {
+				oracles[0].expect(t, b, store.Query{SortBy: store.ByTime, Limit: 100})
+			}
+		}
+		expectEveryOrder(t, b, oracles[0], 50)
+	}},
+	{"times from the year 0 to the year 9999 are kept and ordered", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		o := oracles[0]
+		var marks []store.Mark
+		for _, text := range []string{
+			"9999-12-31T23:59:59.999999Z", "1970-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "1969-12-31T23:59:59.999999Z",
+			"0000-01-01T00:00:00Z", "1582-10-15T00:00:00Z", "2262-04-11T23:47:16.854776Z", "1677-09-21T00:12:43.145224Z", "0001-01-01T00:00:00.000001Z",
+		} {
+			at, err := time.Parse(time.RFC3339Nano, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			marks = append(marks, o.mark(tags[0][0], "Ancient", at))
+		}
+		b.record(marks)
+		for range 2 {
+			expectEveryOrder(t, b, o, 2)
+			for _, from := range o.events {
+				for _, to := range o.events {
+					if to.time.Before(from.time) {
+						continue
+					}
+					o.expect(t, b, store.Query{SortBy: store.ByTime, From: from.time, To: to.time, Limit: 100})
+				}
+			}
+			b.reopen()
+		}
+	}},
+	{"ranges are inclusive to the microsecond", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		o := oracles[0]
+		var marks []store.Mark
+		for i := range 9 {
+			marks = append(marks, o.mark(tags[0][0], "Purchase", start.Add(time.Duration(i)*time.Microsecond)))
+		}
+		b.record(marks)
+		for from := -1; from <= 9; from++ {
+			for to := from; to <= 9; to++ {
+				for _, way := range everyOrder {
+					o.expect(t, b, store.Query{
+						SortBy: way.by, Asc: way.asc, Limit: 12,
+						From: start.Add(time.Duration(from) * time.Microsecond), To: start.Add(time.Duration(to) * time.Microsecond),
+					})
+				}
+			}
+		}
+	}},
+	{"a range that ends before it starts is empty", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		for i := range 5 {
+			b.record([]store.Mark{oracles[0].mark(tags[0][0], "Purchase", start.Add(time.Duration(i)*time.Hour))})
+		}
+		for _, way := range everyOrder {
+			for _, names := range [][]string{nil, {"Purchase"}} {
+				for _, gap := range []time.Duration{time.Microsecond, time.Hour, 3 * time.Hour} {
+					oracles[0].expect(t, b, store.Query{
+						SortBy: way.by, Asc: way.asc, Names: names, Limit: 12,
+						From: start.Add(3 * time.Hour), To: start.Add(3*time.Hour - gap),
+					})
+				}
+			}
+		}
+	}},
+	{"2000 distinct names are filtered and sorted", func(t *testing.T, b *bed) {
+		r := newRandom(t)
+		oracles, tags := newShops(b, 1)
+		o := oracles[0]
+		for range 4 {
+			var marks []store.Mark
+			for i := range 1000 {
+				marks = append(marks, o.mark(tags[0][i%2], fmt.Sprintf("Name%d", len(o.events)%2000), randomTime(r)))
+			}
+			b.record(marks)
+		}
+		var many []string
+		for i := range 500 {
+			many = append(many, fmt.Sprintf("Name%d", i*3))
+		}
+		for range 2 {
+			for _, way := range everyOrder {
+				expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc}, 100)
+				expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc, Names: many, Tag: tags[0][0]}, 100)
+				o.expect(t, b, store.Query{SortBy: way.by, Asc: way.asc, Names: []string{"Name1999", "Name0", "Name1999"}, Limit: 100})
+			}
+			b.reopen()
+		}
+	}},
+	{"a name in the filter twice counts once, and an unknown one not at all", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		b.record([]store.Mark{oracles[0].mark(tags[0][0], "A", start), oracles[0].mark(tags[0][0], "B", start)})
+		for _, names := range [][]string{{"A", "A"}, {"A", "Unknown"}, {"Unknown"}, {"B", "A", "B"}, {"a"}, {""}} {
+			for _, way := range everyOrder {
+				oracles[0].expect(t, b, store.Query{SortBy: way.by, Asc: way.asc, Names: names, Limit: 12})
+			}
+		}
+	}},
+	{"an engine does not change the query", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		b.record([]store.Mark{oracles[0].mark(tags[0][0], "A", start)})
+		names := []string{"B", "A", "B"}
+		for _, way := range everyOrder {
+			oracles[0].expect(t, b, store.Query{SortBy: way.by, Asc: way.asc, Names: names, Limit: 12})
+		}
+		if !slices.Equal(names, []string{"B", "A", "B"}) {
+			t.Errorf("the names are now %v", names)
+		}
+	}},
+}

@@ -1,0 +1,153 @@
+package storetest
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// oracle is one merchant's events as a plain slice, in the order of receipt. What an engine lists
+// must be what sorting, filtering and cutting that slice gives.
+type oracle struct {
+	merchant store.MerchantID
+	events   []known
+	orders   map[order][]known // the slice sorted, made anew when it has grown
+}
+
+// known is a recorded event. Its body has its number, so that an event of a listing is recognised
+// although the engine gives the ids.
+type known struct {
+	n    int // its place in the order of receipt
+	tag  store.TagID
+	muid store.MUID
+	name string
+	time time.Time
+	raw  string
+}
+
+type order struct {
+	by  store.SortKey
+	asc bool
+}
+
+// mark makes the mark of the merchant's next event and takes it as recorded.
+func (o *oracle) mark(tag store.TagID, name string, at time.Time) store.Mark {
+	n := len(o.events)
+	k := known{
+		n: n, tag: tag, muid: store.MUID(fmt.Sprintf("user-%d", n%17)),
+		name: name, time: at.Truncate(time.Microsecond), raw: fmt.Sprintf(`{"n":%d}`, n),
+	}
+	o.events = append(o.events, k)
+	return store.Mark{
+		Merchant: o.merchant, Tag: tag, Identity: store.Identity{MUID: k.muid}, Name: name, Time: at, Raw: []byte(k.raw),
+	}
+}
+
+// compare is the documented order: equal times by id in the order asked for; equal names by time,
+// newest first, and those by id, newest first.
+func (o order) compare(a, b known) int {
+	sign := -1
+	if o.asc {
+		sign = 1
+	}
+	byTime := cmp.Or(a.time.Compare(b.time), cmp.Compare(a.n, b.n))
+	if o.by == store.ByTime {
+		return sign * byTime
+	}
+	return cmp.Or(sign*cmp.Compare(a.name, b.name), -byTime)
+}
+
+// page is the page that a query must give.
+func (o *oracle) page(q store.Query) (page []known, total int) {
+	way := order{q.SortBy, q.Asc}
+	sorted := o.orders[way]
+	if len(sorted) != len(o.events) {
+		sorted = slices.SortedFunc(slices.Values(o.events), way.compare)
+		if o.orders == nil {
+			o.orders = map[order][]known{}
+		}
+		o.orders[way] = sorted
+	}
+	for _, k := range sorted {
+		switch {
+		case q.Tag != "" && k.tag != q.Tag,
+			q.Names != nil && !slices.Contains(q.Names, k.name),
+			!q.From.IsZero() && k.time.Before(q.From),
+			!q.To.IsZero() && k.time.After(q.To):
+			continue
+		}
+		if total >= q.Offset && len(page) < q.Limit {
+			page = append(page, k)
+		}
+		total++
+	}
+	return page, total
+}
+
+// expect compares an engine's page with the oracle's. It reports false when they differ.
+func (o *oracle) expect(t testing.TB, b *bed, q store.Query) bool {
+	t.Helper()
+	q.Merchant = o.merchant
+	want, total := o.page(q)
+	got, err := b.Events(t.Context(), q)
+	if err != nil {
+		t.Errorf("%s: %v", describe(q), err)
+		return false
+	}
+	numbers := func() (n []int) {
+		for _, k := range want {
+			n = append(n, k.n)
+		}
+		return n
+	}
+	if got.Total != total || len(got.Events) != len(want) {
+		t.Errorf("%s: %d events of %d, want %d of %d\n got %v\nwant %v",
+			describe(q), len(got.Events), got.Total, len(want), total, numbersOf(got.Events), numbers())
+		return false
+	}
+	for i, k := range want {
+		e := got.Events[i]
+		if string(e.Raw) != k.raw || e.MUID != k.muid || e.Name != k.name || !e.Time.Equal(k.time) {
+			t.Errorf("%s: event %d is %+v with %s, want %+v\n got %v\nwant %v",
+				describe(q), i, e, e.Raw, k, numbersOf(got.Events), numbers())
+			return false
+		}
+	}
+	return true
+}
+
+func numbersOf(events []store.Event) (n []int) {
+	for _, e := range events {
+		n = append(n, numberOf(e))
+	}
+	return n
+}
+
+// numberOf is the number in an event's body, -1 when it has none.
+func numberOf(e store.Event) int {
+	body := struct{ N *int }{}
+	if err := json.Unmarshal(e.Raw, &body); err != nil || body.N == nil {
+		return -1
+	}
+	return *body.N
+}
+
+func describe(q store.Query) string {
+	names := fmt.Sprint(q.Names)
+	if len(q.Names) > 5 {
+		names = fmt.Sprintf("%v and %d more", q.Names[:5], len(q.Names)-5)
+	}
+	when := func(t time.Time) string {
+		if t.IsZero() {
+			return "open"
+		}
+		return t.Format(time.RFC3339Nano)
+	}
+	return fmt.Sprintf("tag %q names %s from %s to %s by %s asc %v offset %d limit %d",
+		q.Tag, names, when(q.From), when(q.To), q.SortBy, q.Asc, q.Offset, q.Limit)
+}

@@ -1,0 +1,208 @@
+package storetest
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// The steps that lead up to what a test is about end the test when they fail.
+
+func (b *bed) partner(name string) store.Partner {
+	b.t.Helper()
+	p, err := b.AddPartner(b.t.Context(), name)
+	if err != nil {
+		b.t.Fatalf("add partner: %v", err)
+	}
+	return p
+}
+
+func (b *bed) preverified(p store.Partner, domain string) store.Partner {
+	b.t.Helper()
+	p, err := b.EnablePreverified(b.t.Context(), p.ID, domain)
+	if err != nil {
+		b.t.Fatalf("enable preverified at %s: %v", domain, err)
+	}
+	return p
+}
+
+func (b *bed) key(p store.Partner, expiresIn time.Duration) (store.Key, store.APIKey) {
+	b.t.Helper()
+	k, text, err := b.IssueKey(b.t.Context(), p.ID, expiresIn)
+	if err != nil {
+		b.t.Fatalf("issue key: %v", err)
+	}
+	return k, text
+}
+
+// sameTime compares what may be nil.
+func sameTime(a, b *time.Time) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Equal(*b)
+}
+
+func samePartner(a, b store.Partner) bool {
+	return a.ID == b.ID && a.Name == b.Name && a.TrackingDomain == b.TrackingDomain && a.CreatedAt.Equal(b.CreatedAt)
+}
+
+func sameKey(a, b store.Key) bool {
+	return a.ID == b.ID && a.Partner == b.Partner && bytes.Equal(a.Secret, b.Secret) && a.CreatedAt.Equal(b.CreatedAt) &&
+		sameTime(a.ExpiresAt, b.ExpiresAt) && sameTime(a.RevokedAt, b.RevokedAt)
+}
+
+var partnerTests = []test{
+	{"partners are listed oldest first, and after reopening too", func(t *testing.T, b *bed) {
+		want := []store.Partner{b.partner("Zeta"), b.partner("Alpha"), b.partner("Zeta")}
+		want[1] = b.preverified(want[1], "track.alpha.com")
+		if !want[0].CreatedAt.Before(want[1].CreatedAt) {
+			t.Errorf("created at %v, then at %v: the engine does not use its clock", want[0].CreatedAt, want[1].CreatedAt)
+		}
+		for _, when := range []string{"at once", "after reopening"} {
+			got, err := b.Partners(t.Context())
+			if err != nil || !slices.EqualFunc(got, want, samePartner) {
+				t.Errorf("%s: %v, %v; want %v", when, got, err, want)
+			}
+			b.reopen()
+		}
+	}},
+	{"a new engine has no partners", func(t *testing.T, b *bed) {
+		if got, err := b.Partners(t.Context()); err != nil || len(got) > 0 {
+			t.Errorf("got %v, %v", got, err)
+		}
+	}},
+	{"a partner's name is trimmed and must not be empty", func(t *testing.T, b *bed) {
+		if p := b.partner("  Acme  "); p.Name != "Acme" || !store.IsUUIDv4(string(p.ID)) || p.PreverifiedEnabled() {
+			t.Errorf("got %+v", p)
+		}
+		_, err := b.AddPartner(t.Context(), "  ")
+		expectInvalid(t, err, "name")
+	}},
+	{"a key's text matches its record, of which the secret's hash alone is kept", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		key, text := b.key(p, 0)
+		other, _ := b.key(p, 0)
+		if id, err := text.ID(); err != nil || id != key.ID || !text.Matches(key) || text.Matches(other) {
+			t.Errorf("the text has id %q, %v, and matches %v; the other key %v", id, err, text.Matches(key), text.Matches(other))
+		}
+		if key.Partner != p.ID || key.ExpiresAt != nil || key.RevokedAt != nil {
+			t.Errorf("got %+v", key)
+		}
+	}},
+	{"a partner's keys are listed oldest first, expired and revoked ones too, and after reopening", func(t *testing.T, b *bed) {
+		p, other := b.partner("Acme"), b.partner("Other")
+		var want []store.Key
+		for _, life := range []time.Duration{0, time.Minute, time.Hour} {
+			k, _ := b.key(p, life)
+			want = append(want, k)
+		}
+		b.key(other, 0)
+		if e := want[1].ExpiresAt; e == nil || !e.Equal(want[1].CreatedAt.Add(time.Minute)) {
+			t.Errorf("a key of a minute made at %v expires at %v", want[1].CreatedAt, e)
+		}
+		b.clock.move(10 * time.Minute)
+		revoked, err := b.RevokeKey(t.Context(), want[0].ID)
+		if err != nil || revoked.RevokedAt == nil {
+			t.Fatalf("revoke: %+v, %v", revoked, err)
+		}
+		want[0] = revoked
+		for _, when := range []string{"at once", "after reopening"} {
+			got, err := b.Keys(t.Context(), p.ID)
+			if err != nil || !slices.EqualFunc(got, want, sameKey) {
+				t.Errorf("%s: %v, %v; want %v", when, got, err, want)
+			}
+			b.reopen()
+		}
+	}},
+	{"a key that is revoked again keeps the first time", func(t *testing.T, b *bed) {
+		key, _ := b.key(b.partner("Acme"), 0)
+		first, err := b.RevokeKey(t.Context(), key.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.clock.move(time.Hour)
+		again, err := b.RevokeKey(t.Context(), key.ID)
+		if err != nil || !sameKey(first, again) || again.Valid(b.clock.Now()) {
+			t.Errorf("got %+v, %v; want %+v", again, err, first)
+		}
+	}},
+	{"what belongs to an unknown partner or key is not found", func(t *testing.T, b *bed) {
+		b.partner("Acme")
+		_, _, err := b.IssueKey(t.Context(), store.NewPartnerID(), 0)
+		expectKind(t, err, store.KindNotFound)
+		_, err = b.Keys(t.Context(), store.NewPartnerID())
+		expectKind(t, err, store.KindNotFound)
+		_, err = b.RevokeKey(t.Context(), "aaaaaaaaaaaa")
+		expectKind(t, err, store.KindNotFound)
+		_, err = b.EnablePreverified(t.Context(), store.NewPartnerID(), "track.acme.com")
+		expectKind(t, err, store.KindNotFound)
+		_, err = b.AddMerchant(t.Context(), store.NewPartnerID(), "Shop", "")
+		expectKind(t, err, store.KindNotFound)
+	}},
+	{"a tracking domain is a full host name, kept in lower case", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		for _, domain := range []string{"", "https://track.acme.com", "track", "track_1.acme.com", "-.acme.com"} {
+			_, err := b.EnablePreverified(t.Context(), p.ID, domain)
+			expectInvalid(t, err, "domain")
+		}
+		if p = b.preverified(p, "Track.Acme.COM"); p.TrackingDomain != "track.acme.com" || !p.PreverifiedEnabled() {
+			t.Errorf("got %+v", p)
+		}
+	}},
+	{"a tracking domain belongs to one partner, who may enable it again", func(t *testing.T, b *bed) {
+		p, other := b.partner("Acme"), b.partner("Other")
+		b.preverified(p, "track.acme.com")
+		b.preverified(p, "track.acme.com")
+		_, err := b.EnablePreverified(t.Context(), other.ID, "TRACK.acme.com")
+		expectKind(t, err, store.KindConflict)
+		b.reopen()
+		_, err = b.EnablePreverified(t.Context(), other.ID, "track.acme.com")
+		expectKind(t, err, store.KindConflict)
+		if got, _ := b.Directory().Partner(other.ID); got.PreverifiedEnabled() {
+			t.Errorf("after a conflict the partner is %+v", got)
+		}
+	}},
+	{"a tracking domain that its partner left is free", func(t *testing.T, b *bed) {
+		p, other := b.partner("Acme"), b.partner("Other")
+		b.preverified(p, "track.acme.com")
+		b.preverified(p, "track.acme.net")
+		b.preverified(other, "track.acme.com")
+	}},
+	{"a tracking domain cannot be on a root domain that a server-side tag has registered", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		b.tag(b.merchant(p, "Shop"), store.ServerSide, "shop.com")
+		for _, domain := range []string{"shop.com", "track.shop.com", "a.b.shop.com"} {
+			_, err := b.EnablePreverified(t.Context(), p.ID, domain)
+			expectKind(t, err, store.KindConflict)
+		}
+		b.preverified(p, "track.othershop.com")
+	}},
+	{"of several partners who want one tracking domain at once one gets it", func(t *testing.T, b *bed) {
+		var partners []store.Partner
+		for range 6 {
+			partners = append(partners, b.partner("Acme"))
+		}
+		errs := atOnce(len(partners), func(i int) error {
+			_, err := b.EnablePreverified(t.Context(), partners[i].ID, "track.acme.com")
+			return err
+		})
+		expectOneWinner(t, errs)
+	}},
+}
+
+// expectOneWinner wants one nil and conflicts otherwise.
+func expectOneWinner(t *testing.T, errs []error) {
+	t.Helper()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+			continue
+		}
+		expectKind(t, err, store.KindConflict)
+	}
+	if won != 1 {
+		t.Errorf("%d won, want 1", won)
+	}
+}

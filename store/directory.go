@@ -60,7 +60,7 @@ func (d *Directory) KnowsHost(host string) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	h := d.hosts[host]
-	return h.tags > 0 || h.reserved
+	return host != "" && (h.tags > 0 || h.reserved)
 }
 
 // OnlyTag returns the one tag on a host; false when there are none or several. The empty host

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -119,7 +120,7 @@ var durabilityTests = []test{
 		m := oracles[0].merchant
 		var in ingest
 		var done atomic.Bool
-		in.start(b, m, tags[0], 4, func(int) bool { return !done.Load() }, func(err error) { t.Error(err) })
+		in.start(b, m, tags[0], 4, func(call int) bool { return call < 200 && !done.Load() }, func(err error) { t.Error(err) })
 		last := 0
 		for i := range 150 {
 			way := everyOrder[i%len(everyOrder)]
@@ -159,11 +160,11 @@ var durabilityTests = []test{
 		var unsure atomic.Int64 // calls that ended with an error that says neither
 		enough := make(chan struct{})
 		var once sync.Once
-		in.start(b, m, tags[0], 8, func(int) bool {
+		in.start(b, m, tags[0], 8, func(call int) bool {
 			if in.acknowledged.Load() > 200 {
 				once.Do(func() { close(enough) })
 			}
-			return true
+			return call < 2000 // or else an engine that Close does not stop would go on for ever
 		}, func(err error) {
 			if store.KindOf(err) != store.KindUnavailable {
 				unsure.Add(1)
@@ -180,6 +181,34 @@ var durabilityTests = []test{
 		acknowledged := int(in.acknowledged.Load())
 		if total < acknowledged || total > acknowledged+3*int(unsure.Load()) {
 			t.Errorf("%d events, %d were acknowledged, %d calls are unsure", total, acknowledged, unsure.Load())
+		}
+	}},
+	{"what was acknowledged survives a kill", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 1)
+		o := oracles[0]
+		for i := range 20 {
+			e := withID(o.mark(tags[0][i%2], "Purchase", start.Add(time.Duration(i)*time.Hour)), fmt.Sprintf("order-%d", i))
+			e.Identity = who(e.Identity.MUID, email(fmt.Sprintf("%d@example.com", i)))
+			b.record([]store.Mark{e}, store.Recorded)
+		}
+		b.resolve(o.merchant, who("user-x", device("d")))
+		key, _ := b.key(b.partner("Late"), 0)
+
+		// What a killed engine leaves behind is its files as they are, with nothing closed.
+		left := t.TempDir()
+		if err := os.CopyFS(left, os.DirFS(b.dir)); err != nil {
+			t.Fatal(err)
+		}
+		b.close()
+		b.dir = left
+		b.Engine, b.running = b.open(t, left, b.clock.Now), true
+
+		expectEveryOrder(t, b, o, 7)
+		b.expectResolved(o.merchant, who("", email("19@example.com")), store.MUID(o.events[19].muid))
+		b.expectResolved(o.merchant, who("", device("d")), "user-x")
+		b.record([]store.Mark{withID(mark(o.merchant, tags[0][0], "user-1"), "order-19")}, store.Duplicate)
+		if got, ok := b.Directory().Key(key.ID); !ok || !sameKey(got, key) {
+			t.Errorf("key %+v, %v; want %+v", got, ok, key)
 		}
 	}},
 	{"an engine that is reopened again and again goes on where it was", func(t *testing.T, b *bed) {

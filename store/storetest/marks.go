@@ -126,6 +126,7 @@ var markTests = []test{
 				}
 			}
 			b.record([]store.Mark{withID(mark(shop, tag, "user-1"), "order-1")}, store.Duplicate)
+			b.expectResolved(shop, who("", email("a@example.com")), "user-1")
 			if last, err := b.LastEventAt(t.Context(), shop, tag); err != nil || !last.Equal(start) {
 				t.Errorf("%s: last event at %v, %v; want %v", when, last, err, start)
 			}

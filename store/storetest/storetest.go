@@ -10,7 +10,8 @@
 //
 //	storetest.go    Run, and the engine under test with its clock
 //	partners.go     partners, keys and preverified access
-//	merchants.go    merchants, tags, generate
+//	merchants.go    merchants and their pages
+//	tags.go         generate, update, tags that move
 //	directory.go    the in-memory view follows every change
 //	marks.go        Record: outcomes, event_id marks, what is kept of a mark
 //	identities.go   who an event belongs to

@@ -3,7 +3,11 @@ package storetest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +23,7 @@ func TestSuite(t *testing.T) { Run(t, openMemory) }
 
 func BenchmarkSuite(b *testing.B) { Bench(b, openMemory) }
 
-var disks sync.Map // directory → *disk
+var disks sync.Map // name → *disk
 
 // disk is what survives Close.
 type disk struct {
@@ -56,10 +60,20 @@ type memory struct {
 }
 
 func openMemory(t testing.TB, dir string, now func() time.Time) store.Engine {
+	// The directory has the name of its disk, so that a copy of it is a copy of the disk.
+	path := filepath.Join(dir, "disk")
+	name, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		name = []byte(dir)
+		err = os.WriteFile(path, name, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	fresh := &disk{links: map[memoryLink]store.MUID{}, received: map[memoryMark]time.Time{}}
-	d, found := disks.LoadOrStore(dir, fresh)
+	d, found := disks.LoadOrStore(string(name), fresh)
 	if !found {
-		t.Cleanup(func() { disks.Delete(dir) })
+		t.Cleanup(func() { disks.Delete(string(name)) })
 	}
 	m := &memory{disk: d.(*disk), now: now, directory: store.NewDirectory()}
 	m.open = true

@@ -1,0 +1,71 @@
+package edge
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/goccy/go-json/jsontext"
+)
+
+// FuzzDecode compares with encoding/json: both must agree on what is a JSON object, and on the
+// strings of the routing fields.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		`{"muid":"m","email":"a@b.c","phone":"+49","deviceId":"d","event":"A","type":"B","event_time":"t","event_id":"1"}`,
+		`{"muid":"a","muid":"b","MUID":"c","mu\u0069d":"d","muid ":"e"}`, `{"muid":"\ud83d\u0000\"\\\/\b"}`, `{"muid":"😀\ud83d\ude00"}`,
+		`{"muid":null,"event":5,"type":{"a":[1,2,{"muid":"no"}]},"event_id":true}`, `{"muid":"m"} `, `null`, `[]`, `{`, `{}x`, `{"a":01}`, `{"a":1e5,}`,
+		"{\"a\":\"\x01\"}", "{\"\xff\":1}", `{"":"","a":-0.0e-0}`, `{"x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got := new(fields)
+		refused := got.decode(body)
+		var want map[string]json.RawMessage
+		valid := utf8.Valid(body) && bytes.HasPrefix(body, []byte("{")) && json.Unmarshal(body, &want) == nil
+		if (refused == nil) != valid {
+			t.Fatalf("decode accepts %v, encoding/json %v: %q", refused == nil, valid, body)
+		}
+		if !valid {
+			return
+		}
+		for name, v := range map[string]jsontext.Value{
+			"muid": got.MUID, "email": got.Email, "phone": got.Phone, "deviceId": got.DeviceID,
+			"event": got.Event, "type": got.Type, "event_time": got.EventTime, "event_id": got.EventID,
+		} {
+			var s *string
+			wantText := ""
+			wantString := json.Unmarshal(want[name], &s) == nil && s != nil
+			if wantString {
+				wantText = *s
+			}
+			if gotText, ok := text(v); ok != wantString || gotText != wantText {
+				t.Errorf("%s: %q %v, encoding/json %q %v", name, gotText, ok, wantText, wantString)
+			}
+		}
+	})
+}
+
+// Fields are used again for the next event: nothing of the last one may show through.
+func TestDecodeForgetsTheLastEvent(t *testing.T) {
+	var f fields
+	if f.decode([]byte(`{"muid":"m","email":"e","phone":"1","deviceId":"d","event":"A","type":"B","event_time":"t","event_id":"i"}`)) != nil {
+		t.Fatal("refused")
+	}
+	if f.decode([]byte(`{"event":"B"}`)) != nil {
+		t.Fatal("refused")
+	}
+	if id, refused := f.identity(""); refused != noIdentifier {
+		t.Errorf("identity %+v of an event without one", id)
+	}
+	if len(f.Type) != 0 || len(f.EventTime) != 0 || len(f.EventID) != 0 || string(f.Event) != `"B"` {
+		t.Errorf("left over: %+v", f)
+	}
+}
+
+var purchase = []byte(`{"muid":"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11","event":"Purchase","event_id":"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a12",` +
+	`"event_time":"2026-11-20T10:00:00Z","value":129.5,"currency":"EUR","products":[{"id":"a1","name":"Shoe","price":64.75,"quantity":2}],` +
+	`"pageUrl":"https://shop.example.com/checkout/thanks","pageTitle":"Thank you","email":"someone@example.com"}`)

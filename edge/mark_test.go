@@ -1,0 +1,234 @@
+package edge
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+func TestMarkAnswers(t *testing.T) {
+	w := newWorld(t)
+	w.mark(`{"muid":"known","event":"Login","email":"Ann@Example.com","phone":"+49 170 1","deviceId":"d1"}`).want(t, 201, "")
+	big := func(n int) string {
+		frame := `{"muid":"m","event":"Big","x":""}`
+		return strings.Replace(frame, `"x":"`, `"x":"`+strings.Repeat("a", n-len(frame)), 1)
+	}
+	for _, tt := range []struct {
+		name, body string
+		status     int
+		part       string
+	}{
+		{"an event with a muid is accepted", `{"muid":"m1","event":"Purchase","value":1}`, 201, `{"message":"Event accepted"}`},
+		{"an email resolves in any case", `{"email":" ann@example.COM","event":"Purchase"}`, 201, "Event accepted"},
+		{"a phone resolves in any spelling", `{"phone":"0049-170-1","event":"Purchase"}`, 201, "Event accepted"},
+		{"a deviceId resolves", `{"deviceId":"d1","event":"Purchase"}`, 201, "Event accepted"},
+		{"an unknown user is not found", `{"email":"nobody@example.com","event":"Purchase"}`, 404, `{"success":false,"message":"No muid found`},
+		{"no identifier is refused in the spec's words", `{"event":"Purchase"}`, 400, `{"success":false,"message":"muid, email, or deviceId is required."}`},
+		{"a blank muid is no identifier", `{"muid":"  ","event":"Purchase"}`, 400, "is required."},
+		{"a numeric muid is no identifier", `{"muid":7,"event":"Purchase"}`, 400, "is required."},
+		{"a phone without digits is no identifier", `{"phone":"call me","event":"Purchase"}`, 400, "is required."},
+		{"a muid of 256 bytes is accepted", `{"muid":"` + strings.Repeat("m", 256) + `","event":"Purchase"}`, 201, ""},
+		{"a muid of 257 bytes is refused", `{"muid":"` + strings.Repeat("m", 257) + `","event":"Purchase"}`, 400, `"message":"muid must have`},
+		{"names are compared by case", `{"MUID":"m","Email":"ann@example.com","event":"Purchase"}`, 400, "is required."},
+		{"a missing identifier is told before a missing event", `{}`, 400, "is required."},
+		{"a missing event is named", `{"muid":"m"}`, 400, `"message":"event is required`},
+		{"an event in lower case is refused", `{"muid":"m","event":"purchase"}`, 400, `"message":"event must be`},
+		{"an event with a blank is refused", `{"muid":"m","event":"Add To"}`, 400, `"message":"event must be`},
+		{"an event that is a number is refused", `{"muid":"m","event":5,"type":"Purchase"}`, 400, `"message":"event must be`},
+		{"an event of 64 letters is accepted", `{"muid":"m","event":"` + strings.Repeat("A", 64) + `"}`, 201, ""},
+		{"an event of 65 letters is refused", `{"muid":"m","event":"` + strings.Repeat("A", 65) + `"}`, 400, "event must be"},
+		{"type stands for an absent event", `{"muid":"m","type":"Search"}`, 201, ""},
+		{"type stands for a null event", `{"muid":"m","event":null,"type":"Search"}`, 201, ""},
+		{"a name written with escapes is read", `{"mu\u0069d":"m","event":"\u0050ageView"}`, 201, ""},
+		{"half an emoji is accepted", `{"muid":"m","event":"PageView","pageTitle":"Hi \ud83d"}`, 201, ""},
+		{"a byte order mark is skipped", "\ufeff{\"muid\":\"m\",\"event\":\"PageView\"}", 201, ""},
+		{"fields of odd types are stored", `{"muid":"m","event":"Purchase","shipping_cost":"25","products":7}`, 201, ""},
+		{"an event_id that is a number is refused", `{"muid":"m","event":"A","event_id":5}`, 400, `"message":"event_id must be`},
+		{"an event_id of 129 bytes is refused", `{"muid":"m","event":"A","event_id":"` + strings.Repeat("i", 129) + `"}`, 400, `"message":"event_id must have`},
+		{"an empty event_id is none", `{"muid":"m","event":"A","event_id":""}`, 201, ""},
+		{"an event_time of any sort is no error", `{"muid":"m","event":"A","event_time":{"no":1}}`, 201, ""},
+		{"an empty body is refused", ``, 400, "JSON object"},
+		{"null is refused", `null`, 400, "JSON object"},
+		{"a string is refused", `"muid"`, 400, "JSON object"},
+		{"broken JSON is refused", `{"muid":"m","event":"A"`, 400, "JSON object"},
+		{"text after the object is refused", `{"muid":"m","event":"A"} x`, 400, "JSON object"},
+		{"bytes that are not UTF-8 are refused", "{\"muid\":\"m\",\"event\":\"A\",\"x\":\"\xff\"}", 400, "UTF-8"},
+		{"64 KiB is accepted", big(64 << 10), 201, ""},
+		{"64 KiB and a byte is refused", big(64<<10 + 1), 413, `"success":false`},
+		{"more than 1 MiB is refused", big(3 << 20), 413, `"success":false`},
+		{"64 KiB of opening brackets are refused", strings.Repeat("[", 64<<10), 400, "JSON array"},
+		{"a deeply nested field is refused", `{"x":` + strings.Repeat("[", 30000) + strings.Repeat("]", 30000) + `}`, 400, "JSON object"},
+	} {
+		t.Run(tt.name, func(t *testing.T) { w.mark(tt.body).want(t, tt.status, tt.part) })
+	}
+}
+
+func TestMarkStoresTheObjectAsSent(t *testing.T) {
+	w := newWorld(t)
+	object := `{ "muid":"m1" , "muid":"m2","event":"Purchase",  "Z":1.0,"a":"\u00e9" }`
+	w.mark("\n "+object+"\t\n").want(t, 201, "")
+	got := w.events()
+	if len(got) != 1 || string(got[0].Raw) != object || got[0].MUID != "m2" || got[0].Name != "Purchase" {
+		t.Errorf("stored %+v, want the object as sent and the last muid", got)
+	}
+}
+
+func TestMarkRecordsNothingWhenItRefuses(t *testing.T) {
+	w := newWorld(t)
+	for _, body := range []string{`{"email":"a@b.c","event":"A"}`, `{"event":"A"}`, `{"muid":"m"}`, `[{"muid":"m","event":"A"},]`} {
+		w.mark(body)
+	}
+	if got := w.events(); len(got) != 0 {
+		t.Errorf("stored %d events of refused requests", len(got))
+	}
+}
+
+func TestMarkTakesTheEventTimeUnlessItIsInTheFuture(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	w := newWorld(t, func(cfg *Config) { cfg.Now = func() time.Time { return now } })
+	for _, tt := range []struct {
+		name, sent string
+		want       time.Time
+	}{
+		{"a past time is kept", "2026-11-20T10:30:00.25Z", time.Date(2026, 11, 20, 10, 30, 0, 25e7, time.UTC)},
+		{"an offset is converted", "2026-11-20T10:30:00+02:00", time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)},
+		{"five minutes ahead is a clock that is fast", "2026-11-20T12:05:00Z", now.Add(5 * time.Minute)},
+		{"more is the future", "2026-11-20T12:05:01Z", now},
+		{"a date alone is no time", "2026-11-20", now},
+		{"an hour of one digit is not RFC 3339", "2026-11-20T1:30:00Z", now},
+		{"the first hours of time are not ours", "0000-01-01T00:00:00+05:00", now},
+		{"a decimal comma is not RFC 3339", "2026-11-20T10:30:00,5Z", now},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := len(w.events())
+			muid := fmt.Sprint("time-", before)
+			w.mark(`{"muid":"`+muid+`","event":"A","event_time":"`+tt.sent+`"}`).want(t, 201, "")
+			for _, e := range w.events() {
+				if string(e.MUID) == muid && !e.Time.Equal(tt.want) {
+					t.Errorf("event_time %v, want %v", e.Time, tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestMarkRecordsARepeatedEventIDOnce(t *testing.T) {
+	w := newWorld(t)
+	for range 3 {
+		w.mark(`{"muid":"m","event":"Purchase","event_id":"order-1"}`).want(t, 201, `{"message":"Event accepted"}`)
+	}
+	if got := w.events(); len(got) != 1 {
+		t.Errorf("stored %d events, want 1", len(got))
+	}
+}
+
+func TestMarkTakesTheMUIDOfTheCookie(t *testing.T) {
+	w := newWorld(t)
+	path := "/mark/" + string(w.client.ID)
+	w.do("POST", clientHost, path, `{"event":"A","email":"c@example.com"}`, "Cookie", "x=1; _muid=cookie-muid; y=2").want(t, 201, "")
+	w.do("POST", clientHost, path, `{"event":"A","muid":"body-muid"}`, "Cookie", "_muid=cookie-muid").want(t, 201, "")
+	w.do("POST", clientHost, path, `{"event":"A"}`, "Cookie", "not_muid=z; a=_muid=z").want(t, 400, "is required.")
+	w.do("POST", clientHost, path, `{"event":"A"}`, "Cookie", "_muid="+strings.Repeat("z", 200)).want(t, 400, "is required.")
+	w.do("POST", clientHost, "/id/"+string(w.client.ID), `{"email":"c@example.com"}`).want(t, 200, `"muid":"cookie-muid"`)
+	var muids []string
+	for _, e := range w.events() {
+		muids = append(muids, string(e.MUID))
+	}
+	if got := strings.Join(muids, " "); got != "cookie-muid body-muid" {
+		t.Errorf("recorded for %q", got)
+	}
+}
+
+func TestMarkAnswersABatchEventByEvent(t *testing.T) {
+	w := newWorld(t)
+	large := `{"muid":"m","event":"A","x":"` + strings.Repeat("a", 64<<10) + `"}`
+	r := w.mark(` [ {"muid":"m1","event":"First","email":"b@example.com"}, {"event":"A"}, 7, {"email":"b@example.com","event":"Second"},
+		{"email":"nobody@example.com","event":"A"}, ` + large + `, {"muid":"m","event":"bad"} ] `)
+	r.want(t, 200, `{"accepted":2,"results":[{"status":201,"message":"Event accepted"},{"status":400,"success":false,"message":"muid, email, or deviceId is required."}`)
+	var got struct {
+		Accepted int
+		Results  []struct{ Status int }
+	}
+	if err := json.Unmarshal([]byte(r.body), &got); err != nil {
+		t.Fatal(err)
+	}
+	if s := fmt.Sprint(got.Results); s != "[{201} {400} {400} {201} {404} {413} {400}]" {
+		t.Errorf("results %s", s)
+	}
+	events := w.events()
+	if len(events) != 2 || events[1].MUID != "m1" || string(events[1].Raw) != `{"email":"b@example.com","event":"Second"}` {
+		t.Errorf("stored %+v, want the two good ones, the second resolved by the first", events)
+	}
+}
+
+func TestMarkRefusesABatchAsAWhole(t *testing.T) {
+	w := newWorld(t)
+	good := `{"muid":"m","event":"A"}`
+	for _, tt := range []struct {
+		name, body string
+		status     int
+	}{
+		{"when it is empty", `[]`, 400},
+		{"when it has 1001 events", "[" + strings.Repeat(good+",", 1000) + good + "]", 400},
+		{"when an element is broken", `[` + good + `,{"a":}]`, 400},
+		{"when it ends early", `[` + good, 400},
+		{"when text follows", `[` + good + `] ` + good, 400},
+		{"when it is not UTF-8", "[" + good + ",\"\xff\"]", 400},
+		{"when it is larger than 1 MiB", "[" + strings.Repeat(" ", 1<<20) + good + "]", 413},
+	} {
+		t.Run(tt.name, func(t *testing.T) { w.mark(tt.body).want(t, tt.status, `"success":false`) })
+	}
+	if got := w.events(); len(got) != 0 {
+		t.Errorf("stored %d events of refused batches", len(got))
+	}
+	w.mark("["+strings.Repeat(good+",", 999)+good+"]").want(t, 200, `{"accepted":1000,`)
+}
+
+func TestIDAnswers(t *testing.T) {
+	w := newWorld(t)
+	id := func(body string) reply { return w.do("POST", clientHost, "/id/"+string(w.client.ID), body) }
+	id(`{"email":"ann@example.com"}`).want(t, 200, `{"success":true,"muid":null}`)
+	id(`{"muid":"m\"1","email":"ann@example.com"}`).want(t, 200, `{"success":true,"muid":"m\"1"}`)
+	id(`{"email":"ANN@example.com"}`).want(t, 200, `{"success":true,"muid":"m\"1"}`)
+	id(`{"deviceId":"d"}`).want(t, 200, `"muid":null`)
+	id(`{}`).want(t, 400, "muid, email, or deviceId is required.")
+	id(`[]`).want(t, 400, "JSON object")
+	id(`{`).want(t, 400, "JSON object")
+	w.do("POST", w.serverSide.Host, "/id/"+string(w.serverSide.ID), `{"email":"ann@example.com"}`).want(t, 200, `m\"1`)
+	if got := w.events(); len(got) != 0 {
+		t.Errorf("/id recorded %d events", len(got))
+	}
+}
+
+func TestMarkTellsWhenTheEngineCannotTakeEvents(t *testing.T) {
+	f := &faulty{}
+	w := newWorld(t, replaceEngine(f))
+	f.record = func([]store.Mark) error { return store.Unavailable("disk is full") }
+	for _, body := range []string{`{"muid":"m","event":"A"}`, `[{"muid":"m","event":"A"},{}]`} {
+		r := w.mark(body)
+		r.want(t, 503, `{"success":false,"message":`)
+		if r.header.Get("Retry-After") != "1" || strings.Contains(r.body, "disk") {
+			t.Errorf("got Retry-After %q and %s", r.header.Get("Retry-After"), r.body)
+		}
+	}
+	f.record = func([]store.Mark) error { return errOnPurpose }
+	w.mark(`{"muid":"m","event":"A"}`).want(t, 500, `{"success":false,"message":"Unable to process request"}`)
+}
+
+func TestLogsHoldNothingOfAVisitor(t *testing.T) {
+	f := &faulty{}
+	w := newWorld(t, replaceEngine(f))
+	f.record = func([]store.Mark) error { return errOnPurpose }
+	path := "/mark/" + string(w.client.ID)
+	w.do("POST", clientHost, path, `{"muid":"SECRET","email":"SECRET","event":"A"}`, "Cookie", "_muid=SECRET", "Authorization", "Bearer SECRET")
+	w.raw("POST "+path+" HTTP/1.1\r\nHost: "+clientHost+"\r\nCookie: SECRET\r\nAuthorization: SECRET\x01\r\n\r\n", true)
+	w.raw("POST "+path+" HTTP/1.1\r\nHost: "+clientHost+"\r\nSECRET\r\n\r\n", true)
+	w.shutdown()
+	if log := w.log.String(); strings.Contains(log, "SECRET") || strings.Contains(log, "127.0.0.1") || !strings.Contains(log, "on purpose") {
+		t.Errorf("log: %s", log)
+	}
+}

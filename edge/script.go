@@ -1,0 +1,88 @@
+package edge
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// script is the loader in the encodings it is sent in, the preferred one first, the plain one last.
+type script [3]encodedScript
+
+type encodedScript struct {
+	encoding string // as in Accept-Encoding; empty for plain
+	etag     string
+	body     []byte
+}
+
+// newScript compresses the loader as well as can be: it is done once.
+func newScript(loader []byte) script {
+	sum := sha256.Sum256(loader)
+	version := hex.EncodeToString(sum[:8])
+	return script{
+		{"br", `"` + version + `-br"`, fasthttp.AppendBrotliBytesLevel(nil, loader, fasthttp.CompressBrotliBestCompression)},
+		{"gzip", `"` + version + `-gzip"`, fasthttp.AppendGzipBytesLevel(nil, loader, fasthttp.CompressBestCompression)},
+		{"", `"` + version + `"`, loader},
+	}
+}
+
+// send is GET /script (spec, Script). Pages keep the script for an hour, and use an old one for up to a day
+// while they fetch the next.
+func (s *script) send(ctx *fasthttp.RequestCtx) {
+	e := s.choose(view(ctx.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
+	h := &ctx.Response.Header
+	h.Set(fasthttp.HeaderCacheControl, "public, max-age=3600, stale-while-revalidate=86400")
+	h.Set(fasthttp.HeaderETag, e.etag)
+	// Vary names Origin for a request without one, too: a cache must not give its copy to another.
+	h.Set(fasthttp.HeaderVary, "Accept-Encoding, Origin")
+	if matches(view(ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch)), e.etag) {
+		ctx.Response.SetStatusCode(fasthttp.StatusNotModified)
+		return
+	}
+	h.SetContentType("text/javascript; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if e.encoding != "" {
+		h.SetContentEncoding(e.encoding)
+	}
+	ctx.Response.SetBodyRaw(e.body)
+}
+
+func (s *script) choose(acceptEncoding string) *encodedScript {
+	for i := range s {
+		if s[i].encoding == "" || accepts(acceptEncoding, s[i].encoding) {
+			return &s[i]
+		}
+	}
+	panic("script has no plain form")
+}
+
+// accepts reports whether an Accept-Encoding header names an encoding, or *, with a weight above 0.
+func accepts(header, encoding string) bool {
+	others := false
+	for item := range strings.SplitSeq(header, ",") {
+		name, params, _ := strings.Cut(item, ";")
+		name = strings.TrimSpace(name)
+		weight := strings.ToLower(strings.ReplaceAll(params, " ", ""))
+		wanted := !strings.HasPrefix(weight, "q=0") || strings.ContainsAny(weight, "123456789")
+		if strings.EqualFold(name, encoding) {
+			return wanted
+		}
+		if name == "*" {
+			others = wanted
+		}
+	}
+	return others
+}
+
+// matches reports whether an If-None-Match header names an entity tag.
+func matches(header, etag string) bool {
+	for item := range strings.SplitSeq(header, ",") {
+		item = strings.TrimSpace(item)
+		if item == "*" || strings.TrimPrefix(item, "W/") == etag {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,310 @@
+package edge
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mtagd/store"
+)
+
+func TestShutdownAnswersWhatIsRunning(t *testing.T) {
+	f := &faulty{}
+	w := newWorld(t, replaceEngine(f))
+	const clients = 8
+	var waiting sync.WaitGroup
+	waiting.Add(clients)
+	release := make(chan struct{})
+	f.record = func(marks []store.Mark) error {
+		waiting.Done()
+		<-release
+		return f.Engine.Record(marks)
+	}
+	replies := make(chan reply, clients)
+	for range clients {
+		go func() { replies <- w.mark(event) }()
+	}
+	waiting.Wait()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		w.shutdown()
+	}()
+	for !w.server.stopping.Load() {
+		runtime.Gosched()
+	}
+	close(release)
+	<-stopped
+	for range clients {
+		r := <-replies
+		r.want(t, 201, "Event accepted")
+		if !r.closes {
+			t.Error("an answer during shutdown left its connection open")
+		}
+	}
+	if n := len(w.events()); n != clients {
+		t.Errorf("recorded %d events, want %d", n, clients)
+	}
+	if c, err := net.Dial("tcp", w.addr); err == nil {
+		c.Close()
+		t.Error("a connection was accepted after Shutdown")
+	}
+}
+
+func TestShutdownGivesUpWithItsContext(t *testing.T) {
+	f := &faulty{}
+	w := newWorld(t, replaceEngine(f))
+	running, release := make(chan struct{}), make(chan struct{})
+	f.record = func([]store.Mark) error { close(running); <-release; return errOnPurpose }
+	done := make(chan reply, 1)
+	go func() { done <- w.mark(event) }()
+	<-running
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := w.server.Shutdown(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Shutdown: %v", err)
+	}
+	close(release)
+	(<-done).want(t, 500, "")
+}
+
+// Under load, every event that was answered with 201 before or during a shutdown is recorded, and
+// none is recorded without an answer.
+func TestShutdownUnderLoadLosesNoAnswer(t *testing.T) {
+	w := newWorld(t)
+	var accepted atomic.Int64
+	var clients, started sync.WaitGroup
+	for range 8 {
+		clients.Add(1)
+		started.Add(1)
+		go func() {
+			defer clients.Done()
+			transport := &http.Transport{}
+			defer transport.CloseIdleConnections()
+			for i := 0; ; i++ {
+				req, _ := http.NewRequest("POST", "http://"+w.addr+"/mark/"+string(w.client.ID), strings.NewReader(event))
+				req.Host = clientHost
+				resp, err := transport.RoundTrip(req)
+				if err == nil && resp.StatusCode == 201 {
+					accepted.Add(1)
+				}
+				if i == 0 {
+					started.Done()
+				}
+				if err != nil {
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+		}()
+	}
+	started.Wait()
+	w.shutdown()
+	clients.Wait()
+	page, err := w.engine.Events(t.Context(), store.Query{Merchant: w.merchant, SortBy: store.ByTime, Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if int64(page.Total) != accepted.Load() {
+		t.Errorf("%d events recorded, %d answered with 201", page.Total, accepted.Load())
+	}
+}
+
+func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
+	w := newWorld(t)
+	c := w.dial()
+	defer c.Close()
+	one := "POST /mark/" + string(w.client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\n" + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(event), event)
+	two := "GET /health HTTP/1.1\r\nHost: " + clientHost + "\r\nContent-Length: 3\r\n\r\nabc"
+	if _, err := io.WriteString(c, one+two+one); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(c)
+	for _, want := range []int{201, 200, 201} {
+		if got := readReply(t, r).StatusCode; got != want {
+			t.Errorf("got %d, want %d", got, want)
+		}
+	}
+}
+
+func TestExpectContinue(t *testing.T) {
+	w := newWorld(t)
+	head := "POST /mark/" + string(w.client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\nExpect: 100-continue\r\n"
+	c := w.dial()
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, head+"Content-Length: %d\r\n\r\n", len(event)); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(c)
+	if got := readReply(t, r).StatusCode; got != 100 {
+		t.Fatalf("got %d, want 100", got)
+	}
+	if _, err := io.WriteString(c, event); err != nil {
+		t.Fatal(err)
+	}
+	if got := readReply(t, r).StatusCode; got != 201 {
+		t.Errorf("got %d, want 201", got)
+	}
+	if got := w.raw(head+"Content-Length: 2000000\r\n\r\n", false); !strings.HasPrefix(got, "HTTP/1.1 413 ") || !strings.Contains(got, `"success":false`) {
+		t.Errorf("got %q, want 413 without being asked for the body", got)
+	}
+}
+
+func TestAPanicIsAnsweredAndTheServerGoesOn(t *testing.T) {
+	f := &faulty{}
+	w := newWorld(t, replaceEngine(f))
+	f.record = func([]store.Mark) error { panic("on purpose") }
+	w.mark(event).want(t, 500, `{"success":false,"message":"Unable to process request"}`)
+	w.do("GET", baseHost, "/v1/panic", "").want(t, 500, `"statusCode":500`)
+	f.record = nil
+	w.mark(event).want(t, 201, "")
+	if got := w.counted()["mtagd_panics_total"]; got != 2 {
+		t.Errorf("counted %v panics, want 2", got)
+	}
+}
+
+func TestRequestsAndEventsAreCounted(t *testing.T) {
+	w := newWorld(t)
+	w.mark(event)
+	w.mark(`{"muid":"m","event":"A","event_id":"1"}`)
+	w.mark(`{"muid":"m","event":"A","event_id":"1"}`)
+	w.mark(`[{"muid":"m","event":"A"},{"email":"x@y.z","event":"A"},{}]`)
+	w.mark(`{}`)
+	w.do("GET", baseHost, "/v1/x", "")
+	w.shutdown()
+	got := w.counted()
+	for name, want := range map[string]float64{
+		"mtagd_http_requests_total tag 201":     3,
+		"mtagd_http_requests_total tag 200":     1,
+		"mtagd_http_requests_total tag 400":     1,
+		"mtagd_http_requests_total partner 200": 1,
+		"mtagd_events_total recorded":           3,
+		"mtagd_events_total duplicate":          1,
+		"mtagd_events_total unresolved":         1,
+		"mtagd_events_total refused":            2,
+	} {
+		if got[name] != want {
+			t.Errorf("%s: %v, want %v", name, got[name], want)
+		}
+	}
+}
+
+// counted are the counters' values by name and labels.
+func (w *world) counted() map[string]float64 {
+	w.Helper()
+	families, err := w.registry.Gather()
+	if err != nil {
+		w.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			name := family.GetName()
+			for _, l := range []string{"surface", "code", "outcome"} {
+				if labels[l] != "" {
+					name += " " + labels[l]
+				}
+			}
+			values[name] = m.GetCounter().GetValue()
+		}
+	}
+	return values
+}
+
+// scarce is a listener that has no descriptors for its first connections.
+type scarce struct {
+	net.Listener
+	failures int
+}
+
+func (l *scarce) Accept() (net.Conn, error) {
+	if l.failures > 0 {
+		l.failures--
+		return nil, &net.OpError{Op: "accept", Err: unix.EMFILE}
+	}
+	return l.Listener.Accept()
+}
+
+func TestAcceptWaitsForDescriptors(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	client, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	c, err := listener{&scarce{ln, 2}, slog.New(slog.DiscardHandler)}.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
+
+func TestASlowRequestIsGivenUp(t *testing.T) {
+	w := newWorld(t)
+	cfg := w.server.Config
+	cfg.Metrics = nil
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.http.ReadTimeout = 50 * time.Millisecond
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ln) }()
+	slow := world{T: t, addr: ln.Addr().String()}
+	for _, request := range []string{
+		"POST /mark/x HTTP/1.1\r\nHost: " + clientHost + "\r\nX",
+		"POST /mark/x HTTP/1.1\r\nHost: " + clientHost + "\r\nContent-Length: 10\r\n\r\nabc",
+	} {
+		if got := slow.raw(request, false); !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, `"success":false`) {
+			t.Errorf("got %q, want 408", got)
+		}
+	}
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServeTellsWhenItsListenerIsClosed(t *testing.T) {
+	w := newWorld(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Close()
+	s, err := New(Config{Engine: w.engine, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(ln); err == nil {
+		t.Error("Serve returned nil without Shutdown")
+	}
+}

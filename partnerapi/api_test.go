@@ -1,0 +1,395 @@
+package partnerapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+	"mtagd/store/local"
+)
+
+const (
+	merchants = "/v1/partners/merchant"
+	generate  = "/v1/partners/tracktag/generate"
+	verify    = "/v1/partners/tracktag/verify"
+	tracktag  = "/v1/partners/tracktag"
+	events    = "/v1/partners/events"
+	config    = "/v1/partners/config"
+)
+
+// service is the API over a real engine, with a clock and a DNS that the test holds in its hands.
+type service struct {
+	t      testing.TB
+	engine store.Engine
+	handle fasthttp.RequestHandler
+	now    time.Time
+	dns    lookup
+	log    bytes.Buffer
+}
+
+func newService(t testing.TB) *service {
+	t.Helper()
+	s := &service{t: t, now: time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)}
+	quiet := slog.New(slog.DiscardHandler)
+	engine, err := local.Open(t.TempDir(), local.Options{Log: quiet, Now: func() time.Time { return s.now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.engine = engine
+	s.serve(engine)
+	return s
+}
+
+// serve puts the API over an engine.
+func (s *service) serve(engine store.Engine) {
+	s.handle = New(Config{
+		Engine:        engine,
+		DNS:           &s.dns,
+		ClientTagHost: "tags.example.net",
+		CNAMETarget:   "cname.example.net",
+		TagURL:        func(host string) string { return "https://" + host },
+		Log:           slog.New(slog.NewTextHandler(&s.log, nil)),
+		Now:           func() time.Time { return s.now },
+	})
+}
+
+// lookup is a DNS with one answer for every host.
+type lookup struct {
+	mu    sync.Mutex
+	found store.DNSFinding
+	asked []string
+}
+
+func (l *lookup) Verify(ctx context.Context, host string) store.DNSFinding {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = append(l.asked, host)
+	if _, bounded := ctx.Deadline(); !bounded {
+		panic("a DNS look-up without a deadline")
+	}
+	return l.found
+}
+
+// partner is a partner of the service, and its way to call it.
+type partner struct {
+	*service
+	store.Partner
+	key string
+}
+
+func (s *service) partner(name string) *partner {
+	s.t.Helper()
+	p, err := s.engine.AddPartner(s.t.Context(), name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, key, err := s.engine.IssueKey(s.t.Context(), p.ID, 0)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &partner{s, p, string(key)}
+}
+
+// answer is a response.
+type answer struct {
+	t      testing.TB
+	status int
+	header *fasthttp.ResponseHeader
+	body   string
+}
+
+// in is the answer, examined in a subtest.
+func (a answer) in(t testing.TB) answer {
+	a.t = t
+	return a
+}
+
+// request sends a request with the headers given as name, value, name, value.
+func (s *service) request(method, uri, body string, headers ...string) answer {
+	s.t.Helper()
+	var r fasthttp.RequestCtx
+	r.Request.Header.SetMethod(method)
+	r.Request.SetRequestURI(uri)
+	r.Request.SetBodyString(body)
+	for pair := range slices.Chunk(headers, 2) {
+		r.Request.Header.Add(pair[0], pair[1])
+	}
+	s.handle(&r)
+	return answer{s.t, r.Response.StatusCode(), &r.Response.Header, string(r.Response.Body())}
+}
+
+func (p *partner) get(uri string) answer {
+	p.t.Helper()
+	return p.request("GET", uri, "", "Authorization", "Bearer "+p.key)
+}
+
+func (p *partner) post(uri, body string) answer {
+	p.t.Helper()
+	return p.request("POST", uri, body, "Authorization", "Bearer "+p.key)
+}
+
+// postf posts a body made with the verbs of fmt.
+func (p *partner) postf(uri, format string, args ...any) answer {
+	p.t.Helper()
+	return p.post(uri, fmt.Sprintf(format, args...))
+}
+
+// merchant creates a merchant and returns its id.
+func (p *partner) merchant(name string) string {
+	p.t.Helper()
+	return p.postf(merchants, `{"name":%q}`, name).is(201).str("merchantId")
+}
+
+// generate generates a tag and returns the answer.
+func (p *partner) generate(merchant, tagType, domain string) answer {
+	p.t.Helper()
+	return p.postf(generate, `{"merchantId":%q,"type":%q,"domain":%q}`, merchant, tagType, domain).is(200)
+}
+
+// is demands a status, and that the body is JSON.
+func (a answer) is(status int) answer {
+	a.t.Helper()
+	if a.status != status {
+		a.t.Fatalf("got %d %s, want %d", a.status, a.body, status)
+	}
+	if got := string(a.header.ContentType()); got != "application/json" {
+		a.t.Errorf("Content-Type %q, want application/json", got)
+	}
+	if !json.Valid([]byte(a.body)) {
+		a.t.Errorf("body is not JSON: %s", a.body)
+	}
+	return a
+}
+
+// fails demands the standard error body.
+func (a answer) fails(status int, code, message string) {
+	a.t.Helper()
+	want := fmt.Sprintf(`{"message":%q,"code":%q,"statusCode":%d}`, message, code, status)
+	if a.is(status).body != want {
+		a.t.Errorf("got  %s\nwant %s", a.body, want)
+	}
+}
+
+// invalid demands a 400 that names the field.
+func (a answer) invalid(field, why string) {
+	a.t.Helper()
+	a.fails(400, "VALIDATION_ERROR", "Invalid request parameters: "+field+" "+why)
+}
+
+// at is the value at a path such as "pagination.total" or "events.0.id", nil where there is none.
+func (a answer) at(path string) any {
+	a.t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(a.body), &v); err != nil {
+		a.t.Fatalf("%v: %s", err, a.body)
+	}
+	for step := range strings.SplitSeq(path, ".") {
+		switch in := v.(type) {
+		case map[string]any:
+			v = in[step]
+		case []any:
+			var i int
+			if _, err := fmt.Sscan(step, &i); err != nil || i >= len(in) {
+				return nil
+			}
+			v = in[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+// str is the string at a path.
+func (a answer) str(path string) string {
+	a.t.Helper()
+	s, ok := a.at(path).(string)
+	if !ok {
+		a.t.Fatalf("no string at %s of %s", path, a.body)
+	}
+	return s
+}
+
+// has demands a value at a path.
+func (a answer) has(path string, want any) answer {
+	a.t.Helper()
+	if n, ok := want.(int); ok {
+		want = float64(n)
+	}
+	if got := a.at(path); got != want {
+		a.t.Errorf("%s is %v, want %v, in %s", path, got, want, a.body)
+	}
+	return a
+}
+
+// keys demands the names of the object at a path, no more and no fewer.
+func (a answer) keys(path string, want ...string) answer {
+	a.t.Helper()
+	object, _ := a.at(path).(map[string]any)
+	if path == "" {
+		if err := json.Unmarshal([]byte(a.body), &object); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	var got []string
+	for name := range object {
+		got = append(got, name)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		a.t.Errorf("%q has the names %q, want %q", path, got, want)
+	}
+	return a
+}
+
+const (
+	nobody  = "00000000-0000-4000-8000-000000000000" // the id of no merchant
+	denied  = "Access denied"
+	missing = "Resource not found"
+)
+
+func TestRoutes(t *testing.T) {
+	p := newService(t).partner("Agency")
+	for _, c := range []struct {
+		is, method, uri string
+		status          int
+		allow           string
+	}{
+		{"an unknown path is not found", "GET", "/v1/partners/nothing", 404, ""},
+		{"another version is not found", "GET", "/v2/partners/merchant", 404, ""},
+		{"the root is not found", "GET", "/", 404, ""},
+		{"an empty path is not found", "GET", "", 404, ""},
+		{"a server-wide request is not found", "OPTIONS", "*", 404, ""},
+		{"a trailing slash is another path", "GET", merchants + "/", 404, ""},
+		{"upper case is another path", "GET", "/v1/partners/MERCHANT", 404, ""},
+		{"a doubled slash is another path", "GET", "/v1//partners/merchant", 404, ""},
+		{"dots are not walked", "GET", "/v1/partners/config/../merchant", 404, ""},
+		{"encoded dots are not walked", "GET", merchants + "/%2e%2e/config", 404, ""},
+		{"a null byte ends no path", "GET", config + "%00", 404, ""},
+		{"something below a merchant is not found", "GET", merchants + "/" + nobody + "/tags", 404, ""},
+		{"an encoded slash stays in its segment", "GET", merchants + "/a%2Fb", 400, ""},
+		{"broken percent-encoding is no id", "GET", merchants + "/%zz", 400, ""},
+		{"invalid UTF-8 is no tag", "GET", tracktag + "/cs_\xff\xfe", 404, ""},
+		{"a merchant id may be percent-encoded", "GET", merchants + "/%30" + nobody[1:], 404, ""},
+		{"merchants are not deleted", "DELETE", merchants, 405, "GET, POST"},
+		{"one merchant is only read", "PUT", merchants + "/" + nobody, 405, "GET"},
+		{"a tag is only read", "POST", tracktag + "/cs_x", 405, "GET"},
+		{"generate is posted", "GET", generate, 405, "POST"},
+		{"generate has two names", "GET", tracktag, 405, "POST"},
+		{"verify is posted", "GET", verify, 405, "POST"},
+		{"events are read", "POST", events, 405, "GET"},
+		{"config is read", "PATCH", config, 405, "GET"},
+		{"there is no CORS", "OPTIONS", merchants, 405, "GET, POST"},
+		{"a method of one's own is not allowed", "BREW", config, 405, "GET"},
+		{"a word that begins like generate is a tag id", "GET", tracktag + "/generated", 404, ""},
+	} {
+		t.Run(c.is, func(t *testing.T) {
+			a := p.request(c.method, c.uri, "", "Authorization", "Bearer "+p.key, "Origin", "https://shop.example").in(t)
+			a.is(c.status).has("statusCode", c.status).keys("", "message", "code", "statusCode")
+			if got := string(a.header.Peek("Allow")); got != c.allow {
+				t.Errorf("Allow %q, want %q", got, c.allow)
+			}
+			if a.header.Peek("Access-Control-Allow-Origin") != nil {
+				t.Error("CORS headers on the partner API")
+			}
+		})
+	}
+}
+
+func TestRouteComesBeforeAuthentication(t *testing.T) {
+	s := newService(t)
+	s.request("GET", "/v1/partners/nothing", "").fails(404, "NOT_FOUND", missing)
+	s.request("DELETE", config, "").fails(405, "VALIDATION_ERROR", "Method not allowed")
+}
+
+func TestBodyOver64KiBIsRefused(t *testing.T) {
+	p := newService(t).partner("Agency")
+	const around = len(`{"name":"x","more":""}`)
+	p.post(merchants, `{"name":"x","more":"`+strings.Repeat("x", 64<<10-around)+`"}`).is(201)
+	p.post(merchants, `{"name":"x","more":"`+strings.Repeat("x", 64<<10-around+1)+`"}`).
+		fails(413, "VALIDATION_ERROR", "Request body is larger than 64 KiB")
+}
+
+func TestAuthenticationComesBeforeTheBody(t *testing.T) {
+	s := newService(t)
+	s.request("POST", merchants, strings.Repeat("x", 64<<10+1)).is(401)
+	s.request("POST", merchants, "not JSON").is(401)
+}
+
+// failing is an engine whose every call on merchants fails.
+type failing struct {
+	store.Engine
+	err error
+}
+
+func (f failing) Merchants(context.Context, store.PartnerID, int, int) ([]store.Merchant, int, error) {
+	return nil, 0, f.err
+}
+
+func TestEngineErrors(t *testing.T) {
+	for _, c := range []struct {
+		is         string
+		err        error
+		status     int
+		code       string
+		message    string
+		retryAfter string
+		logged     bool
+	}{
+		{"an unexpected error tells nothing of itself", errors.New("disk /dev/sda1 is on fire"), 500, "SERVICE_ERROR", "Unable to process request", "", true},
+		{"an internal error keeps its message", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
+		{"an engine that cannot take it asks to come back", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
+		{"an invalid field is named", store.Invalid("page", "is odd"), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
+		{"a wrapped error keeps its kind", fmt.Errorf("wrapped: %w", store.Invalid("page", "is odd")), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
+		{"what does not exist is not found", store.NotFound("merchant"), 404, "NOT_FOUND", missing, "", false},
+		{"what is another's is denied", errAnotherPartners, 403, "FORBIDDEN", denied, "", false},
+		{"a taken domain is a conflict", &store.Error{Kind: store.KindConflict, Field: "domain", Message: "is taken"}, 409, "VALIDATION_ERROR", "Domain already registered", "", false},
+	} {
+		t.Run(c.is, func(t *testing.T) {
+			s := newService(t)
+			p := s.partner("Agency")
+			s.serve(failing{s.engine, c.err})
+			a := p.get(merchants)
+			a.fails(c.status, c.code, c.message)
+			if got := string(a.header.Peek("Retry-After")); got != c.retryAfter {
+				t.Errorf("Retry-After %q, want %q", got, c.retryAfter)
+			}
+			if got := strings.Contains(s.log.String(), "on fire"); got != c.logged {
+				t.Errorf("logged %v, want %v: %s", got, c.logged, s.log.String())
+			}
+			if strings.Contains(s.log.String(), p.key) {
+				t.Error("the log has the API key")
+			}
+		})
+	}
+}
+
+func TestWriteErrorTakesItsCodeFromTheStatus(t *testing.T) {
+	for status, want := range map[int]string{
+		400: "VALIDATION_ERROR", 401: "AUTHENTICATION_ERROR", 403: "FORBIDDEN", 404: "NOT_FOUND",
+		405: "VALIDATION_ERROR", 409: "VALIDATION_ERROR", 413: "VALIDATION_ERROR", 421: "VALIDATION_ERROR",
+		422: "VALIDATION_ERROR", 431: "VALIDATION_ERROR", 500: "SERVICE_ERROR", 503: "SERVICE_ERROR",
+	} {
+		var r fasthttp.RequestCtx
+		WriteError(&r, status, "Why \"not\"\xff")
+		a := answer{t, r.Response.StatusCode(), &r.Response.Header, string(r.Response.Body())}
+		a.is(status).has("code", want).has("message", "Why \"not\"\uFFFD").has("statusCode", status)
+	}
+}

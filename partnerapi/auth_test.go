@@ -1,0 +1,110 @@
+package partnerapi
+
+import (
+	"encoding/base32"
+	"encoding/binary"
+	"hash/crc32"
+	"strings"
+	"testing"
+	"time"
+)
+
+const unauthenticated = `{"message":"Authentication required","code":"AUTHENTICATION_ERROR","statusCode":401}`
+
+func (a answer) unauthenticated() {
+	a.t.Helper()
+	if a.is(401).body != unauthenticated {
+		a.t.Errorf("got %s", a.body)
+	}
+	if got := string(a.header.Peek("WWW-Authenticate")); got != "Bearer" {
+		a.t.Errorf("WWW-Authenticate %q, want Bearer", got)
+	}
+}
+
+// withChecksum completes the prefix, id and secret of an API key.
+func withChecksum(s string) string {
+	sum := binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(strings.TrimPrefix(s, "mtp_"))))
+	return s + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum))
+}
+
+func TestEveryBadKeyHasTheSameAnswer(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+
+	if withChecksum(p.key[:len(p.key)-7]) != p.key {
+		t.Fatal("the test's checksum is not that of API keys")
+	}
+	const secret = len("mtp_") + 12 // where it begins
+	forged := withChecksum(p.key[:secret] + strings.Repeat("a", 32))
+	mistyped := []byte(p.key)
+	mistyped[20] = 'a' + (mistyped[20]-'a'+1)%26
+
+	revoked, revokedKey, err := s.engine.IssueKey(t.Context(), p.ID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.engine.RevokeKey(t.Context(), revoked.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, expiredKey, err := s.engine.IssueKey(t.Context(), p.ID, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.request("GET", config, "", "Authorization", "Bearer "+string(expiredKey)).is(200)
+	s.now = s.now.Add(time.Hour)
+
+	for _, c := range []struct {
+		is      string
+		headers []string
+	}{
+		{"no header", nil},
+		{"an empty header", []string{"Authorization", ""}},
+		{"the scheme alone", []string{"Authorization", "Bearer"}},
+		{"the scheme and a space", []string{"Authorization", "Bearer "}},
+		{"the key alone", []string{"Authorization", p.key}},
+		{"another scheme", []string{"Authorization", "Basic " + p.key}},
+		{"the scheme in lower case", []string{"Authorization", "bearer " + p.key}},
+		{"two spaces", []string{"Authorization", "Bearer  " + p.key}},
+		{"something after the key", []string{"Authorization", "Bearer " + p.key + " x"}},
+		{"two headers", []string{"Authorization", "Bearer " + p.key, "Authorization", "Bearer " + p.key}},
+		{"the key in another header", []string{"X-Api-Key", p.key}},
+		{"a key that was never issued", []string{"Authorization", "Bearer " + withChecksum("mtp_"+strings.Repeat("a", 44))}},
+		{"a typing error", []string{"Authorization", "Bearer " + string(mistyped)}},
+		{"the key in upper case", []string{"Authorization", "Bearer " + strings.ToUpper(p.key)}},
+		{"a wrong secret under a right checksum", []string{"Authorization", "Bearer " + forged}},
+		{"a revoked key", []string{"Authorization", "Bearer " + string(revokedKey)}},
+		{"an expired key", []string{"Authorization", "Bearer " + string(expiredKey)}},
+		{"a very long key", []string{"Authorization", "Bearer " + strings.Repeat("a", 4000)}},
+		{"bytes that are not text", []string{"Authorization", "Bearer \xff\xfe\x01"}},
+	} {
+		t.Run(c.is, func(t *testing.T) {
+			a := s.request("GET", config, "", c.headers...).in(t)
+			a.unauthenticated()
+		})
+	}
+}
+
+func TestEveryRouteAsksForAKey(t *testing.T) {
+	s := newService(t)
+	for _, route := range [][2]string{
+		{"GET", merchants}, {"POST", merchants}, {"GET", merchants + "/" + nobody}, {"GET", merchants + "/bad"},
+		{"POST", generate}, {"POST", tracktag}, {"POST", verify}, {"GET", tracktag + "/cs_x"},
+		{"GET", events}, {"GET", config},
+	} {
+		s.request(route[0], route[1], "{}").unauthenticated()
+	}
+}
+
+func TestRevocationTakesEffectOnTheNextRequest(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	p.get(config).is(200)
+	keys, err := s.engine.Keys(t.Context(), p.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.engine.RevokeKey(t.Context(), keys[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	p.get(config).unauthenticated()
+}

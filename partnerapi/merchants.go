@@ -1,0 +1,140 @@
+package partnerapi
+
+import (
+	"context"
+	"net/url"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+)
+
+// merchantJSON is a merchant as the API shows it (spec, Resources: Merchant).
+type merchantJSON struct {
+	MerchantID store.MerchantID               `json:"merchantId"`
+	TagID      store.TagID                    `json:"tagId,omitempty"` // the oldest tag's
+	Name       string                         `json:"name"`
+	Domain     string                         `json:"domain,omitempty"`
+	CreatedAt  string                         `json:"createdAt"`
+	Tracktags  map[store.TagType]tracktagJSON `json:"tracktags"`
+}
+
+type tracktagJSON struct {
+	Subdomain string          `json:"subdomain"` // the tag's host
+	Status    store.TagStatus `json:"status"`
+	CreatedAt string          `json:"createdAt"`
+}
+
+func (a *api) showMerchant(m store.Merchant) merchantJSON {
+	shown := merchantJSON{
+		MerchantID: m.ID,
+		Name:       m.Name,
+		Domain:     m.Domain,
+		CreatedAt:  timestamp(m.CreatedAt),
+		Tracktags:  make(map[store.TagType]tracktagJSON, len(m.Tags)),
+	}
+	if len(m.Tags) > 0 {
+		shown.TagID = m.Tags[0].ID
+	}
+	for _, t := range m.Tags {
+		shown.Tracktags[t.Type] = tracktagJSON{
+			Subdomain: a.host(t),
+			Status:    t.Status(),
+			CreatedAt: timestamp(t.CreatedAt),
+		}
+	}
+	return shown
+}
+
+// listMerchants returns one page of the partner's merchants, oldest first (spec, List merchants).
+func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	p := params{args: r.QueryArgs()}
+	w := p.window(10)
+	if p.err != nil {
+		return p.err
+	}
+	merchants, total, err := a.Engine.Merchants(ctx, partner.ID, w.offset(), w.limit)
+	if err != nil {
+		return err
+	}
+	list := struct {
+		Merchants  []merchantJSON `json:"merchants"`
+		Pagination pagination     `json:"pagination"`
+	}{Pagination: w.of(total)}
+	for _, m := range merchants {
+		list.Merchants = append(list.Merchants, a.showMerchant(m))
+	}
+	return reply(r, fasthttp.StatusOK, list)
+}
+
+// getMerchant returns a merchant of the partner; that another partner has it is not told (spec, Get
+// merchant by id).
+func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	id := pathParam(r, "merchantId")
+	if !store.IsUUIDv4(id) {
+		return store.Invalid("merchantId", "must be a UUID v4")
+	}
+	m, err := a.Engine.Merchant(ctx, store.ParseMerchantID(id))
+	if err != nil {
+		return err
+	}
+	if m.Partner != partner.ID {
+		return store.NotFound("merchant")
+	}
+	return reply(r, fasthttp.StatusOK, a.showMerchant(m))
+}
+
+// createMerchant creates a merchant. The domain is kept as information, not as a registration
+// (spec, Create merchant).
+func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	var in struct {
+		Name   string  `json:"name"`
+		Domain *string `json:"domain"`
+	}
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	name, err := store.CheckName("name", in.Name)
+	if err != nil {
+		return err
+	}
+	var domain string
+	if in.Domain != nil {
+		if domain, err = store.CheckRootDomain("domain", *in.Domain); err != nil {
+			return err
+		}
+	}
+	m, err := a.Engine.AddMerchant(ctx, partner.ID, name, domain)
+	if err != nil {
+		return err
+	}
+	return reply(r, fasthttp.StatusCreated, struct {
+		MerchantID store.MerchantID `json:"merchantId"`
+		Name       string           `json:"name"`
+		Domain     string           `json:"domain,omitempty"`
+		CreatedAt  string           `json:"createdAt"`
+	}{m.ID, m.Name, m.Domain, timestamp(m.CreatedAt)})
+}
+
+// ownMerchant returns a merchant that must be the partner's.
+func (a *api) ownMerchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {
+	m, err := a.Engine.Merchant(ctx, store.ParseMerchantID(id))
+	if err != nil {
+		return store.Merchant{}, err
+	}
+	if m.Partner != partner.ID {
+		return store.Merchant{}, errAnotherPartners
+	}
+	return m, nil
+}
+
+// pathParam is a parameter of the path; "", which is no resource's id, where its percent-encoding is
+// broken.
+func pathParam(r *fasthttp.RequestCtx, name string) string {
+	raw, _ := r.UserValue(name).(string)
+	value, err := url.PathUnescape(raw)
+	if err != nil {
+		return ""
+	}
+	return value
+}

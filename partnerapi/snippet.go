@@ -1,0 +1,25 @@
+package partnerapi
+
+import (
+	"fmt"
+	"html"
+	"net/url"
+	"strings"
+
+	"mtagd/store"
+)
+
+// snippet is what a page has in its head to install a tag (spec, Browser installation contract).
+// tagURL is the address of the tag's host.
+func snippet(tagURL string, id store.TagID) string {
+	return fmt.Sprintf(`<script>
+  window.mtrem = window.mtrem || [];
+  window.mtag = window.mtag || function () { mtrem.push(arguments); };
+  mtag('init', '%s', { consent: true });
+</script>
+<script async src="%s"></script>
+`, inScript.Replace(tagURL+"?tagId="+url.QueryEscape(string(id))), html.EscapeString(tagURL+"/script"))
+}
+
+// inScript escapes what would end a string in single quotes, or the script element around it.
+var inScript = strings.NewReplacer(`\`, `\\`, `'`, `\'`, "\n", `\n`, "\r", `\r`, `<`, `\x3C`)

@@ -1,0 +1,96 @@
+package partnerapi
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+func TestReadTag(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	p.enablePreverified()
+	id := p.merchant("Shop")
+	common := []string{"tagId", "type", "status", "merchantId", "host", "createdAt", "isConnected", "isVerified",
+		"lifecycle", "lastEventAt", "snippet", "dns"}
+
+	client := p.generate(id, "client-side", "").str("tagId")
+	p.get(tracktag+"/"+client).is(200).keys("", common...).
+		has("tagId", client).has("type", "client-side").has("status", "active").has("merchantId", id).
+		has("host", "tags.example.net").has("createdAt", "2026-11-20T08:30:00Z").
+		has("isConnected", true).has("isVerified", true).has("lifecycle", "waiting_for_events").
+		has("lastEventAt", nil).has("dns", nil)
+
+	server := p.generate(id, "server-side", "example.com")
+	p.get(tracktag+"/"+server.str("tagId")).is(200).keys("", append(common, "record")...).
+		has("status", "inactive").has("lifecycle", "waiting_for_dns").
+		has("isConnected", false).has("isVerified", false).
+		has("host", server.str("record.name")+".example.com").has("record.name", server.str("record.name"))
+
+	preverified := p.generate(id, "preverified", "").str("tagId")
+	p.get(tracktag+"/"+preverified).is(200).keys("", append(common, "record")...).
+		has("status", "active").has("host", ours)
+
+	s.record(id, client, event{at: "2026-11-20T08:29:59.5Z", name: "Purchase"})
+	p.get(tracktag+"/"+client).is(200).has("lifecycle", "receiving").has("lastEventAt", "2026-11-20T08:29:59Z")
+}
+
+func TestReadTagOfAnother(t *testing.T) {
+	s := newService(t)
+	p, other := s.partner("Agency"), s.partner("Other")
+	theirs := other.generate(other.merchant("Theirs"), "client-side", "").str("tagId")
+	p.get(tracktag+"/"+theirs).fails(403, "FORBIDDEN", denied)
+	for _, unknown := range []string{"cs_unknown", strings.ToUpper(theirs), "x", "%00", strings.Repeat("a", 5000)} {
+		p.get(tracktag+"/"+unknown).fails(404, "NOT_FOUND", missing)
+	}
+}
+
+func TestSnippet(t *testing.T) {
+	const want = `<script>
+  window.mtrem = window.mtrem || [];
+  window.mtag = window.mtag || function () { mtrem.push(arguments); };
+  mtag('init', 'https://tags.example.net?tagId=cs_a-b_C', { consent: true });
+</script>
+<script async src="https://tags.example.net/script"></script>
+`
+	if got := snippet("https://tags.example.net", "cs_a-b_C"); got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+	hostile := snippet(`https://x'"</script>\`, `'</script>&`)
+	if got := strings.Count(hostile, "</script>"); got != 2 {
+		t.Errorf("a value closes a script element:\n%s", hostile)
+	}
+	for _, want := range []string{`'https://x\'"\x3C/script>\\?tagId=%27%3C%2Fscript%3E%26'`, `"https://x&#39;&#34;&lt;/script&gt;\/script"`} {
+		if !strings.Contains(hostile, want) {
+			t.Errorf("no %s in:\n%s", want, hostile)
+		}
+	}
+}
+
+// event is an event to be recorded.
+type event struct{ at, name, muid, raw string }
+
+// record records events of a tag.
+func (s *service) record(merchant, tag string, list ...event) {
+	s.t.Helper()
+	marks := make([]store.Mark, len(list))
+	for i, e := range list {
+		at, err := time.Parse(time.RFC3339, e.at)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if e.muid == "" {
+			e.muid = "visitor"
+		}
+		if e.raw == "" {
+			e.raw = `{}`
+		}
+		marks[i] = store.Mark{Merchant: store.MerchantID(merchant), Tag: store.TagID(tag), Name: e.name, Time: at,
+			Identity: store.Identity{MUID: store.MUID(e.muid)}, Raw: []byte(e.raw)}
+	}
+	if err := s.engine.Record(marks); err != nil {
+		s.t.Fatal(err)
+	}
+}

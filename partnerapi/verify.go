@@ -1,0 +1,129 @@
+package partnerapi
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+)
+
+// lookupTimeout bounds the look at a tag host's DNS: a customer waits for it.
+const lookupTimeout = 10 * time.Second
+
+// verifyTag looks at the DNS of a tag's host, keeps what it saw, and activates the tag when the
+// record is correct (spec, Verify server-side tag DNS).
+func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	var in struct {
+		MerchantID string `json:"merchantId"`
+		TagID      string `json:"tagId"`
+		Subdomain  string `json:"subdomain"`
+	}
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	if in.MerchantID == "" && in.TagID == "" {
+		return store.Invalid("merchantId", "is required")
+	}
+	host, err := store.CheckHostName("subdomain", in.Subdomain)
+	if err != nil {
+		return err
+	}
+	t, err := a.tagToVerify(ctx, partner, in.MerchantID, in.TagID, host)
+	if err != nil {
+		return err
+	}
+
+	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	found := a.DNS.Verify(lookup, host)
+	a.Log.Info("tag host verified", "tag", t.ID, "host", host,
+		"verdict", found.Verdict, "code", found.Code, "detail", found.Detail)
+
+	transition := store.Tag.UnverifiedBy
+	if found.Verdict == store.DNSCorrect {
+		transition = store.Tag.VerifiedBy
+	}
+	_, err = a.Engine.UpdateTag(ctx, t.ID, func(t store.Tag) store.Tag { return transition(t, found) })
+	if err != nil {
+		return err
+	}
+	switch found.Verdict {
+	case store.DNSCorrect:
+		return reply(r, fasthttp.StatusOK, struct {
+			Verified bool `json:"verified"`
+		}{true})
+	case store.DNSPending:
+		return a.replyPending(r)
+	case store.DNSWrong:
+		WriteError(r, fasthttp.StatusBadRequest, "Tag verification failed. Please check your DNS configuration")
+		return nil
+	default:
+		return fmt.Errorf("verify %s: %s: %s", host, found.Code, found.Detail)
+	}
+}
+
+// tagToVerify finds the partner's tag that a verification is about: by its merchant, by its id, or
+// by both, which must then agree. Its host must be the one that is to be verified.
+func (a *api) tagToVerify(ctx context.Context, partner store.Partner, merchantID, tagID, host string) (store.Tag, error) {
+	var tags []store.Tag
+	if merchantID != "" {
+		m, err := a.ownMerchant(ctx, partner, merchantID)
+		if err != nil {
+			return store.Tag{}, err
+		}
+		tags = m.Tags
+	}
+	if tagID != "" {
+		t, err := a.ownTag(ctx, partner, tagID)
+		if err != nil {
+			return store.Tag{}, err
+		}
+		if merchantID != "" && t.Merchant != store.ParseMerchantID(merchantID) {
+			return store.Tag{}, store.Invalid("tagId", "must be a tag of the merchant in merchantId")
+		}
+		tags = []store.Tag{t}
+	}
+	var hosts []string
+	for _, t := range tags {
+		if !t.Type.NeedsRecord() {
+			continue
+		}
+		if t.Host == host {
+			return t, nil
+		}
+		hosts = append(hosts, t.Host)
+	}
+	if hosts == nil {
+		return store.Tag{}, store.NotFound("verifiable tag")
+	}
+	return store.Tag{}, store.Invalid("subdomain", "must be the tag's host: %s", strings.Join(hosts, " or "))
+}
+
+// replyPending answers that DNS is not there yet. Alone among the errors, its body is wrapped (spec,
+// Errors: formats, 2).
+func (a *api) replyPending(r *fasthttp.RequestCtx) error {
+	type pending struct {
+		Code       string `json:"code"`
+		Message    string `json:"message"`
+		StatusCode int    `json:"statusCode"`
+		Timestamp  string `json:"timestamp"`
+		Path       string `json:"path"`
+		Method     string `json:"method"`
+	}
+	const status = fasthttp.StatusUnprocessableEntity
+	return reply(r, status, struct {
+		Success bool    `json:"success"`
+		Error   pending `json:"error"`
+	}{Error: pending{
+		Code:       code(status),
+		Message:    "DNS verification pending. Please allow time for DNS propagation and try again",
+		StatusCode: status,
+		Timestamp:  timestamp(a.Now()),
+		Path:       string(r.Path()),
+		Method:     string(r.Method()),
+	}})
+}

@@ -29,8 +29,14 @@ func (v *Verifier) look(ctx context.Context, r resolver, host string) store.DNSF
 		}
 		if _, told := aliases[name]; !told {
 			answer, err := r.ask(ctx, name, dns.TypeCNAME)
-			if err != nil {
+			switch {
+			case errors.Is(err, errRefused) && name != host:
+				// A server that knows the host's zone alone: the host's own record stands all the same.
+				return v.wrongTarget(host, aliases[host])
+			case err != nil:
 				return unsettled(host, err)
+			case answer.Rcode == dns.RcodeNameError && len(answer.Answer) == 0 && name == host:
+				return v.noRecord(host)
 			}
 			for _, rr := range answer.Answer {
 				if c, ok := rr.(*dns.CNAME); ok {
@@ -58,28 +64,32 @@ func (v *Verifier) look(ctx context.Context, r resolver, host string) store.DNSF
 // host has none.
 func (v *Verifier) lookAtEnd(ctx context.Context, r resolver, host, first, end string) store.DNSFinding {
 	found, err := r.addresses(ctx, end)
-	if err != nil {
-		return unsettled(host, err)
-	}
-	if len(found) > 0 {
-		ours, err := r.addresses(ctx, v.target)
-		if err != nil {
-			return unsettled(host, err)
-		}
-		if isSubset(found, ours) {
+	if err == nil && len(found) > 0 {
+		var ours map[netip.Addr]bool
+		if ours, err = r.addresses(ctx, v.target); err == nil && isSubset(found, ours) {
 			return finding(store.DNSCorrect, "flattened", "%s has the addresses of %s", bare(host), bare(v.target))
 		}
 	}
 	switch {
-	case first != "":
-		return finding(store.DNSWrong, "wrong_target", "%s points to %s; point it to %s", bare(host), bare(first), bare(v.target))
+	case first != "": // whatever is known of addresses
+		return v.wrongTarget(host, first)
+	case err != nil:
+		return unsettled(host, err)
 	case len(found) > 0:
 		return finding(store.DNSWrong, "wrong_address",
 			"%s has addresses that are not those of %s; replace its A and AAAA records by a CNAME record that points to %s",
 			bare(host), bare(v.target), bare(v.target))
 	default:
-		return finding(store.DNSWrong, "no_record", "%s has no record; add a CNAME record that points to %s", bare(host), bare(v.target))
+		return v.noRecord(host)
 	}
+}
+
+func (v *Verifier) wrongTarget(host, first string) store.DNSFinding {
+	return finding(store.DNSWrong, "wrong_target", "%s points to %s; point it to %s", bare(host), bare(first), bare(v.target))
+}
+
+func (v *Verifier) noRecord(host string) store.DNSFinding {
+	return finding(store.DNSWrong, "no_record", "%s has no record; add a CNAME record that points to %s", bare(host), bare(v.target))
 }
 
 func isSubset(some, of map[netip.Addr]bool) bool {

@@ -118,7 +118,7 @@ func (v *Verifier) Verify(ctx context.Context, host string) store.DNSFinding {
 		v.log.Debug("dns seen", "host", bare(host), "resolver", v.resolvers[i].address,
 			"verdict", f.Verdict, "code", f.Code, "detail", f.Detail)
 	}
-	v.log.Info("dns checked", "host", bare(host),
+	v.log.Debug("dns checked", "host", bare(host),
 		"verdict", finding.Verdict, "code", finding.Code, "detail", finding.Detail)
 	return finding
 }

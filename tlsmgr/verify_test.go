@@ -101,6 +101,33 @@ func TestOneResolver(t *testing.T) {
 	})
 }
 
+// What the host's own record says counts, whatever can be found out about the name that it points to.
+func TestARecordElsewhereIsWrongWhateverIsThere(t *testing.T) {
+	for name, there := range map[string]int{
+		"REFUSED":  dns.RcodeRefused,
+		"NXDOMAIN": dns.RcodeNameError,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, "elsewhere", &server{reply: func(question, answer *dns.Msg, _ bool) *dns.Msg {
+				if strings.EqualFold(question.Question[0].Name, testHost+".") {
+					return answer
+				}
+				return new(dns.Msg).SetRcode(question, there)
+			}})
+			expect(t, newVerifier(t, s.address).Verify(t.Context(), testHost), store.DNSWrong, "wrong_target", "points to elsewhere.net")
+		})
+	}
+	t.Run("SERVFAIL for its addresses", func(t *testing.T) {
+		s := serve(t, "elsewhere", &server{reply: func(question, answer *dns.Msg, _ bool) *dns.Msg {
+			if question.Question[0].Qtype == dns.TypeCNAME {
+				return answer
+			}
+			return new(dns.Msg).SetRcode(question, dns.RcodeServerFailure)
+		}})
+		expect(t, newVerifier(t, s.address).Verify(t.Context(), testHost), store.DNSWrong, "wrong_target", "points to elsewhere.net")
+	})
+}
+
 // withRcode answers everything with a code and no records.
 func withRcode(code int) func(question, answer *dns.Msg, overTCP bool) *dns.Msg {
 	return func(question, _ *dns.Msg, _ bool) *dns.Msg {

@@ -1,0 +1,53 @@
+# What a newcomer needs: make run, make test. What CI runs: make check.
+
+GO ?= go
+FUZZTIME ?= 20s
+
+.PHONY: run build test check format vet staticcheck tidy fuzz vuln cc
+
+run: build
+	bin/mtagd dev
+
+build:
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
+
+# The race detector is linked with a C compiler.
+test: cc
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+check: format vet staticcheck tidy test
+
+format:
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; }
+
+vet:
+	$(GO) vet ./...
+
+staticcheck:
+	$(GO) tool staticcheck ./...
+
+tidy:
+	$(GO) mod tidy -diff
+
+# Each fuzz target in turn, for FUZZTIME.
+fuzz:
+	@set -e; for package in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "$$package $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
+		done; \
+	done
+
+# Apart from check: it asks the vulnerability database at vuln.go.dev, and check must pass on a machine that
+# reaches nothing but a module proxy.
+vuln:
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...
+
+cc:
+	@command -v $$($(GO) env CC) >/dev/null && exit 0; \
+	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev >/dev/null; \
+	else \
+		echo "make test needs a C compiler for the race detector: install gcc (Debian: sudo apt-get install gcc libc6-dev) and run it again." >&2; \
+		exit 1; \
+	fi

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// startDev runs "mtagd dev" in dir on a free port, and returns its address and the API key it shows.
+func startDev(t *testing.T, dir string) (url, key string) {
+	t.Helper()
+	cmd := exec.Command("mtagd", "dev", "--http", "127.0.0.1:0")
+	cmd.Dir = dir
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("mtagd dev: %v", err)
+		}
+	})
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		switch words := strings.Fields(lines.Text()); {
+		case len(words) == 3 && words[0] == "API":
+			key = words[2]
+		case len(words) == 3 && words[0] == "Demo":
+			url = strings.TrimSuffix(words[2], "/demo/")
+		case strings.Contains(lines.Text(), "curl"):
+			go io.Copy(io.Discard, stdout)
+			return url, key
+		}
+	}
+	t.Fatal("mtagd dev ended before it said where it is")
+	return
+}
+
+func get(t *testing.T, url, key string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequest("GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+key)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// Each start of development mode shows the same key, which works, and the key is nobody else's to read.
+func TestDevKeepsItsKey(t *testing.T) {
+	dir := t.TempDir()
+	var first string
+	t.Run("first start", func(t *testing.T) {
+		var url string
+		url, first = startDev(t, dir)
+		if status, body := get(t, url+"/v1/partners/merchant", first); status != 200 || !strings.Contains(body, "Demo shop") {
+			t.Errorf("%d %s", status, body)
+		}
+		info, err := os.Stat(filepath.Join(dir, "data", "demo.key"))
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("demo.key: %v, mode %v", err, info.Mode())
+		}
+	})
+	t.Run("second start", func(t *testing.T) {
+		url, second := startDev(t, dir)
+		if second != first {
+			t.Error("the key has changed")
+		}
+		_, body := get(t, url+"/v1/partners/merchant", second)
+		var list struct{ Pagination struct{ TotalItems int } }
+		if err := json.Unmarshal([]byte(body), &list); err != nil || list.Pagination.TotalItems != 1 {
+			t.Errorf("want the one demo merchant: %s", body)
+		}
+	})
+	t.Run("start after the key was revoked", func(t *testing.T) {
+		cmd := exec.Command("mtagd", "key", "revoke", first[len("mtp_"):len("mtp_")+12])
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		url, third := startDev(t, dir)
+		if status, body := get(t, url+"/v1/partners/config", third); status != 200 || third == first {
+			t.Errorf("%d %s", status, body)
+		}
+	})
+}
+
+// The demo page has the two script elements of the browser installation contract, in their order,
+// with the demo merchant's tag.
+func TestDemoPage(t *testing.T) {
+	url, key := startDev(t, t.TempDir())
+	status, page := get(t, url+"/demo/", "")
+	if status != 200 {
+		t.Fatalf("%d %s", status, page)
+	}
+	_, merchants := get(t, url+"/v1/partners/merchant", key)
+	tag := regexp.MustCompile(`"tagId":"(cs_[^"]+)"`).FindStringSubmatch(merchants)
+	if tag == nil {
+		t.Fatalf("the demo merchant has no tag: %s", merchants)
+	}
+	init := strings.Index(page, `mtag('init', "`+url+`" + '?tagId=' + "`+tag[1]+`", { consent: true })`)
+	loader := strings.Index(page, `<script async src="`+url+`/script">`)
+	if init < 0 || loader < init {
+		t.Errorf("init at %d, loader at %d:\n%s", init, loader, page)
+	}
+	if strings.Contains(page, "mtp_") {
+		t.Error("the page has an API key in it")
+	}
+	if status, _ := get(t, url+"/demo/other", ""); status != 404 {
+		t.Errorf("another page below /demo/ is answered with %d", status)
+	}
+}
+
+// The README's walk works word for word.
+func TestReadmeWalk(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("the walk needs curl")
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script strings.Builder
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
+		script.WriteString(block[1])
+	}
+	dir := t.TempDir()
+	url, _ := startDev(t, dir)
+	cmd := exec.Command("sh", "-euc", strings.ReplaceAll(script.String(), "http://127.0.0.1:8080", url))
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got := strings.Count(string(out), `{"message":"Event accepted"}`); got != 2 {
+		t.Errorf("%d of 2 events were accepted:\n%s", got, out)
+	}
+	if !strings.Contains(string(out), `"event_name":"Purchase"`) || !strings.Contains(string(out), `"totalItems":2`) {
+		t.Errorf("the events are not listed:\n%s", out)
+	}
+}

@@ -1,0 +1,303 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// bench is a service with one partner, one merchant and its client-side tag.
+type bench struct {
+	*service
+	t        *testing.T
+	client   *http.Client
+	zone     *zone
+	data     string
+	key      string
+	merchant string
+	tag      string
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	zone, err := startZone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(zone.stop)
+	b := &bench{
+		t: t, zone: zone, data: filepath.Join(t.TempDir(), "data"),
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
+	}
+	t.Cleanup(b.client.CloseIdleConnections)
+	b.start()
+	if _, b.key, err = newPartner(b.data, "Load"); err != nil {
+		t.Fatal(err)
+	}
+	b.merchant = b.api("POST", "/v1/partners/merchant", `{"name":"Load"}`)["merchantId"].(string)
+	b.tag = b.api("POST", "/v1/partners/tracktag/generate",
+		fmt.Sprintf(`{"merchantId":%q,"type":"client-side"}`, b.merchant))["tagId"].(string)
+	return b
+}
+
+func (b *bench) start() {
+	b.t.Helper()
+	service, err := startService(b.data, b.zone.address)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.service = service
+	b.t.Cleanup(func() {
+		if service.ended {
+			return
+		}
+		if err := service.stop(); err != nil {
+			b.t.Error(err)
+		}
+	})
+}
+
+// api asks the partner API and returns its answer's object.
+func (b *bench) api(method, path, body string) map[string]any {
+	b.t.Helper()
+	a, err := b.do(b.client, request{host: baseHost, method: method, path: path, key: b.key, body: body})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var object map[string]any
+	if err := json.Unmarshal(a.body, &object); err != nil || a.status >= 300 {
+		b.t.Fatalf("%s %s: %d %s", method, path, a.status, a.body)
+	}
+	return object
+}
+
+// muids lists all events, page by page, and counts them by muid.
+func (b *bench) muids() (count map[string]int, total int) {
+	b.t.Helper()
+	count = map[string]int{}
+	for page := 1; ; page++ {
+		var list struct {
+			Events []struct {
+				MUID string `json:"muid"`
+			}
+			Pagination struct {
+				TotalItems  int
+				HasNextPage bool
+			}
+		}
+		path := fmt.Sprintf("/v1/partners/events?merchantId=%s&limit=100&sortOrder=asc&page=%d", b.merchant, page)
+		a, err := b.do(b.client, request{host: baseHost, method: "GET", path: path, key: b.key})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if err := json.Unmarshal(a.body, &list); err != nil || a.status != http.StatusOK {
+			b.t.Fatalf("%s: %d %s", path, a.status, a.body)
+		}
+		for _, e := range list.Events {
+			count[e.MUID]++
+		}
+		if !list.Pagination.HasNextPage {
+			return count, list.Pagination.TotalItems
+		}
+	}
+}
+
+// An event that was answered with 201 is listed exactly once after each of three kills under load,
+// and the total is the number of events listed.
+func TestKillUnderLoad(t *testing.T) {
+	const (
+		rounds  = 3
+		workers = 16
+		enough  = 400 // answers before the kill
+	)
+	b := newBench(t)
+	acknowledged := map[string]bool{}
+	for round := range rounds {
+		var (
+			mu    sync.Mutex
+			acks  int
+			ready = make(chan struct{})
+			all   sync.WaitGroup
+		)
+		for worker := range workers {
+			all.Go(func() {
+				for i := 0; ; i++ {
+					muid := fmt.Sprintf("r%d-w%d-%d", round, worker, i)
+					a, err := b.do(b.client, request{
+						host: tagHost, method: "POST", path: "/mark/" + b.tag,
+						body: fmt.Sprintf(`{"muid":%q,"event":"Purchase","value":1}`, muid),
+					})
+					if err != nil || a.status != http.StatusCreated {
+						return // the service is gone
+					}
+					mu.Lock()
+					acknowledged[muid] = true
+					if acks++; acks == enough {
+						close(ready)
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		<-ready
+		if err := b.kill(); err != nil {
+			t.Fatal(err)
+		}
+		all.Wait()
+
+		b.start()
+		listed, total := b.muids()
+		for muid := range acknowledged {
+			if listed[muid] != 1 {
+				t.Errorf("round %d: the acknowledged event of %s is listed %d times", round, muid, listed[muid])
+			}
+		}
+		sum := 0
+		for muid, n := range listed {
+			sum += n
+			if n != 1 {
+				t.Errorf("round %d: the event of %s is listed %d times", round, muid, n)
+			}
+		}
+		if total != sum {
+			t.Errorf("round %d: the total is %d, and %d events are listed", round, total, sum)
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	if err := b.stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+// Requests under way when the service is asked to stop are answered, and what they recorded is there
+// afterwards.
+func TestStopUnderLoad(t *testing.T) {
+	b := newBench(t)
+	var (
+		all     sync.WaitGroup
+		sent    atomic.Int64
+		mu      sync.Mutex
+		acks    = map[string]bool{}
+		started = make(chan struct{})
+	)
+	for worker := range 16 {
+		all.Go(func() {
+			for i := 0; ; i++ {
+				muid := fmt.Sprintf("w%d-%d", worker, i)
+				a, err := b.do(b.client, request{
+					host: tagHost, method: "POST", path: "/mark/" + b.tag,
+					body: fmt.Sprintf(`{"muid":%q,"event":"Purchase"}`, muid),
+				})
+				if err != nil {
+					return // no connection is accepted any more
+				}
+				if a.status != http.StatusCreated {
+					t.Errorf("answered %d %s while stopping", a.status, a.body)
+					return
+				}
+				mu.Lock()
+				acks[muid] = true
+				mu.Unlock()
+				if sent.Add(1) == 200 {
+					close(started)
+				}
+			}
+		})
+	}
+	<-started
+	if err := b.stop(); err != nil {
+		t.Fatalf("stop: %v\n%s", err, b.Log())
+	}
+	all.Wait()
+
+	b.start()
+	listed, total := b.muids()
+	for muid := range acks {
+		if listed[muid] != 1 {
+			t.Errorf("the acknowledged event of %s is listed %d times", muid, listed[muid])
+		}
+	}
+	if total < len(acks) {
+		t.Errorf("the total is %d, and %d events were acknowledged", total, len(acks))
+	}
+}
+
+// Sixteen calls at once to generate the same tag make one tag, and one of them says that it is new.
+func TestConcurrentGenerate(t *testing.T) {
+	b := newBench(t)
+	const calls = 16
+	for _, c := range []struct{ kind, body string }{
+		{"server-side", `{"merchantId":%q,"type":"server-side","domain":"shoes.com"}`},
+		{"client-side", `{"merchantId":%q,"type":"client-side"}`},
+	} {
+		merchant := b.api("POST", "/v1/partners/merchant", `{"name":"Shoe shop"}`)["merchantId"]
+		var (
+			mu       sync.Mutex
+			ids      = map[string]int{}
+			messages = map[string]int{}
+			all      sync.WaitGroup
+		)
+		for range calls {
+			all.Go(func() {
+				a, err := b.do(b.client, request{
+					host: baseHost, method: "POST", path: "/v1/partners/tracktag/generate",
+					key: b.key, body: fmt.Sprintf(c.body, merchant),
+				})
+				var tag struct{ TagID, Message string }
+				if err == nil {
+					err = json.Unmarshal(a.body, &tag)
+				}
+				if err != nil || a.status != http.StatusOK {
+					t.Errorf("%s: %v %d %s", c.kind, err, a.status, a.body)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				ids[tag.TagID]++
+				messages[tag.Message]++
+			})
+		}
+		all.Wait()
+		if len(ids) != 1 || messages["New tag created successfully"] != 1 || messages["Existing tag retrieved"] != calls-1 {
+			t.Errorf("%s: %d tags, messages %v", c.kind, len(ids), messages)
+		}
+	}
+}
+
+// Of sixteen merchants that ask for one domain at once, one gets it and the others are told that it is taken.
+func TestConcurrentDomain(t *testing.T) {
+	b := newBench(t)
+	const merchants = 16
+	var (
+		mu       sync.Mutex
+		statuses []int
+		all      sync.WaitGroup
+	)
+	for range merchants {
+		merchant := b.api("POST", "/v1/partners/merchant", `{"name":"Shoe shop"}`)["merchantId"]
+		all.Go(func() {
+			a, err := b.do(b.client, request{
+				host: baseHost, method: "POST", path: "/v1/partners/tracktag/generate", key: b.key,
+				body: fmt.Sprintf(`{"merchantId":%q,"type":"server-side","domain":"one.com"}`, merchant),
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			statuses = append(statuses, a.status)
+		})
+	}
+	all.Wait()
+	slices.Sort(statuses)
+	want := append([]int{http.StatusOK}, slices.Repeat([]int{http.StatusConflict}, merchants-1)...)
+	if !slices.Equal(statuses, want) {
+		t.Errorf("statuses are %v", statuses)
+	}
+}

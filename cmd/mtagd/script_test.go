@@ -1,0 +1,361 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestScripts runs testdata/*.txtar: exchanges with a real service, written down as a partner
+// would see them. Beside testscript's own commands they use:
+//
+//	serve [FLAG...]              start the service on $WORK/data, or start it again
+//	shutdown                     end it with SIGTERM; it must exit with 0
+//	crash                        end it with SIGKILL
+//	partner NAME                 make a partner: $NAME is its id, $NAME_KEY its API key; "as NAME" follows
+//	as NAME | as nobody          whose API key the api command sends
+//	with HEADER: VALUE           a header of the next request; VALUE may be empty to drop it
+//	api METHOD PATH [BODY]       a request to the base host
+//	tag METHOD PATH [BODY]       a request to the client tag host
+//	on HOST METHOD PATH [BODY]   a request to another host
+//	admin PATH                   a GET request to the admin address
+//	status N                     the answer's status
+//	error N CODE [TEXT]          status and standard error body; TEXT is part of the message
+//	json PATH VALUE              a value of the answer's JSON; "PATH ~ REGEXP", "PATH -> VARIABLE";
+//	                             PATH is .a.b[0]; .a.length is how much is in it
+//	! json PATH                  there is no such value
+//	printed PATH ...             the same for what the last command printed
+//	header NAME VALUE            a header of the answer; "NAME ~ REGEXP"
+//	! header NAME                there is no such header
+//	body TEXT                    the whole body; "~ REGEXP"
+//	dns NAME TYPE VALUE          a record of the DNS that the service asks; "dns NAME servfail"; "dns NAME" removes
+//	fails CODE ARGUMENT...       "mtagd ARGUMENT..." exits with CODE, prints nothing and says one line
+//	says TEXT                    what the line has in it
+//	log REGEXP                   the service's log has a match; "! log" has none
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			zone, err := startZone()
+			if err != nil {
+				return err
+			}
+			w := &world{zone: zone, keys: map[string]string{}, header: http.Header{}}
+			env.Values[worldKey{}] = w
+			env.Defer(func() {
+				zone.stop()
+				if w.service == nil || w.service.ended {
+					return
+				}
+				if err := w.service.stop(); err != nil {
+					env.T().Fatal(err)
+				}
+			})
+			env.Setenv("GORACE", noExitSleep)
+			env.Setenv("DATA", filepath.Join(env.WorkDir, "data"))
+			env.Setenv("RESOLVER", zone.address)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"serve":    cmdServe,
+			"shutdown": cmdShutdown,
+			"crash":    cmdCrash,
+			"partner":  cmdPartner,
+			"as":       cmdAs,
+			"with":     cmdWith,
+			"api":      cmdAPI,
+			"tag":      cmdTag,
+			"admin":    cmdAdmin,
+			"on":       cmdOn,
+			"status":   cmdStatus,
+			"error":    cmdError,
+			"json":     cmdJSON,
+			"printed":  cmdPrinted,
+			"header":   cmdHeader,
+			"body":     cmdBody,
+			"dns":      cmdDNS,
+			"fails":    cmdFails,
+			"says":     cmdSays,
+			"log":      cmdLog,
+		},
+	})
+}
+
+// world is what a script's commands share.
+type world struct {
+	zone    *zone
+	service *service
+	keys    map[string]string // API keys by partner name
+	as      string
+	header  http.Header // of the next request
+	answer  answer
+}
+
+type worldKey struct{}
+
+func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
+
+// arguments fails the script unless the command was given at least n arguments.
+func arguments(ts *testscript.TestScript, neg bool, args []string, n int) {
+	if neg || len(args) < n {
+		ts.Fatalf("wrong use of this command: see TestScripts")
+	}
+}
+
+func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 0)
+	w := worldOf(ts)
+	service, err := startService(ts.Getenv("DATA"), w.zone.address, args...)
+	ts.Check(err)
+	w.service = service
+	ts.Setenv("HTTP", service.http)
+	ts.Setenv("ADMIN", service.admin)
+}
+
+func cmdShutdown(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 0)
+	ts.Check(worldOf(ts).service.stop())
+}
+
+func cmdCrash(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 0)
+	ts.Check(worldOf(ts).service.kill())
+}
+
+func cmdPartner(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 1)
+	w, name := worldOf(ts), args[0]
+	id, key, err := newPartner(ts.Getenv("DATA"), name)
+	ts.Check(err)
+	w.keys[name], w.as = key, name
+	ts.Setenv(strings.ToUpper(name), id)
+	ts.Setenv(strings.ToUpper(name)+"_KEY", key)
+}
+
+func cmdAs(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 1)
+	w := worldOf(ts)
+	if _, ok := w.keys[args[0]]; !ok && args[0] != "nobody" {
+		ts.Fatalf("there is no partner %s", args[0])
+	}
+	w.as = args[0]
+}
+
+func cmdWith(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 1)
+	name := strings.TrimSuffix(args[0], ":")
+	value := strings.Join(args[1:], " ")
+	if value == "" {
+		worldOf(ts).header[http.CanonicalHeaderKey(name)] = nil
+		return
+	}
+	worldOf(ts).header.Add(name, value)
+}
+
+func cmdAPI(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 2)
+	w := worldOf(ts)
+	send(ts, w, baseHost, w.keys[w.as], args)
+}
+
+func cmdTag(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 2)
+	send(ts, worldOf(ts), tagHost, "", args)
+}
+
+func cmdOn(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 3)
+	send(ts, worldOf(ts), args[0], "", args[1:])
+}
+
+func cmdAdmin(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 1)
+	w := worldOf(ts)
+	resp, err := http.Get("http://" + w.service.admin + args[0])
+	ts.Check(err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	ts.Check(err)
+	w.answer = answer{resp.StatusCode, resp.Header, body}
+}
+
+func send(ts *testscript.TestScript, w *world, host, key string, args []string) {
+	var err error
+	w.answer, err = w.service.do(http.DefaultClient, request{
+		host: host, method: args[0], path: args[1], key: key,
+		body: strings.Join(args[2:], " "), header: w.header,
+	})
+	ts.Check(err)
+	w.header = http.Header{}
+	ts.Logf("[%d] %s", w.answer.status, w.answer.body)
+}
+
+func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 1)
+	if got := worldOf(ts).answer.status; strconv.Itoa(got) != args[0] {
+		ts.Fatalf("status is %d, want %s", got, args[0])
+	}
+}
+
+// cmdError checks the spec's standard error body (spec, Errors: formats, 1).
+func cmdError(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 2)
+	cmdStatus(ts, false, args[:1])
+	var got map[string]any
+	ts.Check(json.Unmarshal(worldOf(ts).answer.body, &got))
+	message, _ := got["message"].(string)
+	if len(got) != 3 || got["code"] != args[1] || fmt.Sprint(got["statusCode"]) != args[0] || message == "" {
+		ts.Fatalf("not the standard body of %s %s: %v", args[0], args[1], got)
+	}
+	if text := strings.Join(args[2:], " "); !strings.Contains(message, text) {
+		ts.Fatalf("message %q does not say %q", message, text)
+	}
+}
+
+func cmdJSON(ts *testscript.TestScript, neg bool, args []string) {
+	checkJSON(ts, neg, worldOf(ts).answer.body, args)
+}
+
+func cmdPrinted(ts *testscript.TestScript, neg bool, args []string) {
+	checkJSON(ts, neg, []byte(ts.ReadFile("stdout")), args)
+}
+
+func checkJSON(ts *testscript.TestScript, neg bool, document []byte, args []string) {
+	if len(args) == 0 {
+		ts.Fatalf("usage: json PATH [VALUE | ~ REGEXP | -> VARIABLE]")
+	}
+	got, found, err := lookUp(document, args[0])
+	ts.Check(err)
+	switch {
+	case neg && len(args) == 1:
+		if found {
+			ts.Fatalf("%s is there: %s", args[0], got)
+		}
+	case neg || len(args) == 1:
+		ts.Fatalf("wrong use of this command: see TestScripts")
+	case !found:
+		ts.Fatalf("there is no %s", args[0])
+	case args[1] == "->" && len(args) == 3:
+		ts.Setenv(args[2], got)
+	default:
+		compare(ts, args[0], got, args[1:])
+	}
+}
+
+// compare checks a text against "VALUE" or "~ REGEXP".
+func compare(ts *testscript.TestScript, what, got string, want []string) {
+	if want[0] == "~" {
+		pattern := strings.Join(want[1:], " ")
+		match, err := regexp.MatchString(pattern, got)
+		ts.Check(err)
+		if !match {
+			ts.Fatalf("%s is %q, which does not match %s", what, got, pattern)
+		}
+		return
+	}
+	if value := strings.Join(want, " "); got != value {
+		ts.Fatalf("%s is %q, want %q", what, got, value)
+	}
+}
+
+// lookUp finds a value in a JSON document. A string is returned as it is, anything else as JSON.
+func lookUp(document []byte, path string) (value string, found bool, err error) {
+	var v any
+	if err := json.Unmarshal(document, &v); err != nil {
+		return "", false, fmt.Errorf("not JSON: %q", document)
+	}
+	found = true
+	for _, step := range strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' }) {
+		switch at := v.(type) {
+		case map[string]any:
+			if step == "length" {
+				v = len(at)
+				continue
+			}
+			if v, found = at[step]; !found {
+				return "", false, nil
+			}
+		case []any:
+			if step == "length" {
+				v = len(at)
+				continue
+			}
+			i, err := strconv.Atoi(step)
+			if err != nil || i >= len(at) {
+				return "", false, err
+			}
+			v = at[i]
+		default:
+			return "", false, nil
+		}
+	}
+	if s, ok := v.(string); ok {
+		return s, true, nil
+	}
+	text, err := json.Marshal(v)
+	return string(text), true, err
+}
+
+func cmdHeader(ts *testscript.TestScript, neg bool, args []string) {
+	values, found := worldOf(ts).answer.header[http.CanonicalHeaderKey(args[0])]
+	switch {
+	case neg && found:
+		ts.Fatalf("there is a header %s: %q", args[0], values)
+	case neg:
+	case !found:
+		ts.Fatalf("there is no header %s", args[0])
+	default:
+		compare(ts, args[0], strings.Join(values, ", "), args[1:])
+	}
+}
+
+func cmdBody(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 1)
+	compare(ts, "body", strings.TrimSpace(string(worldOf(ts).answer.body)), args)
+}
+
+func cmdDNS(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 1)
+	ts.Check(worldOf(ts).zone.set(args[0], args[1:]...))
+}
+
+func cmdFails(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 1)
+	err := ts.Exec("mtagd", args[1:]...)
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || strconv.Itoa(exit.ExitCode()) != args[0] {
+		ts.Fatalf("ended with %v, want exit status %s", err, args[0])
+	}
+	if out := ts.ReadFile("stdout"); out != "" {
+		ts.Fatalf("printed %q", out)
+	}
+	said := ts.ReadFile("stderr")
+	if !strings.HasPrefix(said, "mtagd: ") || strings.Count(said, "\n") != 1 || !strings.HasSuffix(said, "\n") {
+		ts.Fatalf("not one line that begins with the program's name: %q", said)
+	}
+}
+
+func cmdSays(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 1)
+	if said, want := ts.ReadFile("stderr"), strings.Join(args, " "); !strings.Contains(said, want) {
+		ts.Fatalf("said %q, want %q", said, want)
+	}
+}
+
+func cmdLog(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, false, args, 1)
+	match, err := regexp.MatchString(strings.Join(args, " "), worldOf(ts).service.Log())
+	ts.Check(err)
+	if match == neg {
+		ts.Fatalf("log: %s", worldOf(ts).service.Log())
+	}
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge"
+	"mtagd/partnerapi"
+	"mtagd/store/local"
+	"mtagd/tlsmgr"
+)
+
+// How long requests under way may take to finish once the service stops.
+const (
+	stopTimeout       = 15 * time.Second
+	sideStopTimeout   = 2 * time.Second // operator commands and admin pages
+	sideHeaderTimeout = 5 * time.Second
+)
+
+// config is what the service runs with; every value was checked.
+type config struct {
+	Data          string
+	HTTP          string // listening address
+	BaseHost      string
+	ClientTagHost string
+	CNAMETarget   string
+	Resolvers     []string // empty: the system's
+	Admin         string   // listening address; empty: none
+	AdminOptional bool     // do without when the address is taken
+	Log           *slog.Logger
+
+	// Dev is where development mode's start-up text goes; nil in production.
+	Dev io.Writer
+}
+
+// Run serves until a signal ends it.
+func (c *serveCommand) Run(p *process) error {
+	if err := c.check(p.origin); err != nil {
+		return err
+	}
+	if c.TLS == "acme" {
+		return errors.New("--tls acme is not available yet; use --tls off")
+	}
+	return serve(p.ctx, config{
+		Data:          p.data,
+		HTTP:          c.HTTP,
+		BaseHost:      c.BaseHost,
+		ClientTagHost: c.ClientTagHost,
+		CNAMETarget:   c.CNAMETarget,
+		Resolvers:     c.DNSResolver,
+		Admin:         c.Admin,
+		AdminOptional: !p.origin.given("admin"),
+		Log:           c.logger(p.stderr),
+	})
+}
+
+// serve starts the parts in the order in which they need each other, waits until ctx ends or a part
+// fails, and stops them in the reverse order: a request that was accepted is answered, and an
+// event that was acknowledged is on disk.
+func serve(ctx context.Context, cfg config) (err error) {
+	log := cfg.Log
+
+	engine, err := local.Open(cfg.Data, local.Options{Log: log, Now: time.Now})
+	if err != nil {
+		return fmt.Errorf("data directory %s: %w", cfg.Data, err)
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+
+	verifier, err := tlsmgr.NewVerifier(tlsmgr.Config{CNAMETarget: cfg.CNAMETarget, Resolvers: cfg.Resolvers, Log: log, Now: time.Now})
+	if err != nil {
+		return err
+	}
+
+	// The port is taken before there is a server for it: --http may leave the choice open, and
+	// development mode's tag URLs need the outcome. Whoever connects meanwhile waits.
+	listener, err := net.Listen("tcp", cfg.HTTP)
+	if err != nil {
+		return fmt.Errorf("--http: %w", err)
+	}
+	defer listener.Close()
+
+	tagURL := func(host string) string { return "https://" + host }
+	var demo *demoShop
+	var demoHandler fasthttp.RequestHandler
+	if cfg.Dev != nil {
+		tagURL = devTagURL(listener.Addr())
+		demo, err = openDemoShop(ctx, engine, cfg.Data, tagURL(cfg.ClientTagHost))
+		if err != nil {
+			return fmt.Errorf("demo shop: %w", err)
+		}
+		demoHandler = demo.serve
+	}
+
+	api := partnerapi.New(partnerapi.Config{
+		Engine:        engine,
+		DNS:           verifier,
+		ClientTagHost: cfg.ClientTagHost,
+		CNAMETarget:   cfg.CNAMETarget,
+		TagURL:        tagURL,
+		Log:           log,
+		Now:           time.Now,
+	})
+	metrics := newMetrics()
+	server, err := edge.New(edge.Config{
+		Engine:        engine,
+		BaseHost:      cfg.BaseHost,
+		ClientTagHost: cfg.ClientTagHost,
+		PartnerAPI:    api,
+		PartnerError:  partnerapi.WriteError,
+		Demo:          demoHandler,
+		Log:           log,
+		Metrics:       metrics,
+		Now:           time.Now,
+	})
+	if err != nil {
+		return err
+	}
+
+	// A part that ends by itself, for whatever reason, ends the service.
+	failed := make(chan error, 3)
+	var serving atomic.Bool
+
+	operators, err := listenOperators(cfg.Data)
+	if err != nil {
+		return fmt.Errorf("operator socket: %w", err)
+	}
+	defer background(operators, operatorHandler(engine), log, failed)()
+
+	admin, err := listenAdmin(cfg)
+	if err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	if admin != nil {
+		ready := func() error {
+			if !serving.Load() {
+				return errors.New("stopping")
+			}
+			return engine.Ready()
+		}
+		defer background(admin, adminHandler(metrics, ready), log, failed)()
+		log.Info("admin listening", "address", admin.Addr().String())
+	}
+
+	serving.Store(true)
+	go func() { failed <- server.Serve(listener) }()
+	log.Info("listening", "http", listener.Addr().String(), "base_host", cfg.BaseHost, "client_tag_host", cfg.ClientTagHost)
+	if demo != nil {
+		if err := demo.announce(cfg.Dev, cfg.Data); err != nil {
+			return err
+		}
+	}
+
+	select {
+	case <-ctx.Done():
+	case err := <-failed:
+		return fmt.Errorf("serving ended: %w", err)
+	}
+
+	log.Info("stopping")
+	serving.Store(false)
+	stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if err := server.Shutdown(stopping); err != nil {
+		log.Warn("requests were cut off", "error", err)
+	}
+	return nil
+}
+
+// background serves a side door, and reports to failed when that ends. The function it returns closes the
+// door.
+func background(l net.Listener, h http.Handler, log *slog.Logger, failed chan<- error) (stop func()) {
+	server := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: sideHeaderTimeout,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	go func() { failed <- server.Serve(l) }()
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), sideStopTimeout)
+		defer cancel()
+		if err := server.Shutdown(ctx); err != nil {
+			log.Warn("requests were cut off", "address", l.Addr().String(), "error", errors.Join(err, server.Close()))
+		}
+	}
+}

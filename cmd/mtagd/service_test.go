@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestMain makes this test binary stand for mtagd itself: what the tests run as "mtagd" is the
+// real program in a process of its own.
+func TestMain(m *testing.M) {
+	// Under the race detector, a process sleeps for a second before it exits, unless told otherwise.
+	os.Setenv("GORACE", noExitSleep)
+	testscript.Main(m, map[string]func(){"mtagd": main})
+}
+
+const noExitSleep = "atexit_sleep_ms=0"
+
+// The hosts that a service under test answers for.
+const (
+	baseHost    = "api.mtagd.test"
+	tagHost     = "tags.mtagd.test"
+	cnameTarget = "cname.mtagd.test"
+)
+
+// startTimeout bounds the wait for a process; it is no expectation.
+const startTimeout = 30 * time.Second
+
+// service is a running "mtagd serve".
+type service struct {
+	cmd   *exec.Cmd
+	http  string // host:port
+	admin string // host:port
+
+	ended bool // was asked to end, or killed
+
+	mu   sync.Mutex
+	log  strings.Builder // its standard error
+	done chan struct{}   // closed when the log has ended
+}
+
+// startService runs "mtagd serve" on free ports and waits until it is ready.
+func startService(data, resolver string, flags ...string) (*service, error) {
+	args := []string{
+		"serve", "--tls", "off", "--data", data,
+		"--http", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+		"--base-host", baseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget,
+		"--dns-resolver", resolver, "--log-format", "json",
+	}
+	s := &service{cmd: exec.Command("mtagd", append(args, flags...)...), done: make(chan struct{})}
+	stderr, err := s.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	listening := make(chan struct{})
+	go s.readLog(stderr, listening)
+	select {
+	case <-listening:
+		return s, s.waitReady()
+	case <-s.done:
+		return nil, fmt.Errorf("mtagd ended before it listened: %w: %s", s.cmd.Wait(), s.Log())
+	case <-time.After(startTimeout):
+		return nil, errors.Join(errors.New("mtagd does not listen"), s.cmd.Process.Kill())
+	}
+}
+
+// readLog keeps the log and finds the two addresses in it.
+func (s *service) readLog(stderr io.Reader, listening chan<- struct{}) {
+	defer close(s.done)
+	lines := bufio.NewScanner(stderr)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		s.mu.Lock()
+		s.log.WriteString(lines.Text() + "\n")
+		s.mu.Unlock()
+		var line struct{ Msg, HTTP, Address string }
+		if json.Unmarshal(lines.Bytes(), &line) != nil {
+			continue // the error that ends the process is a plain line
+		}
+		switch line.Msg {
+		case "admin listening":
+			s.admin = line.Address
+		case "listening":
+			s.http = line.HTTP
+			close(listening)
+		}
+	}
+}
+
+func (s *service) waitReady() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	for {
+		resp, err := http.Get("http://" + s.admin + "/readyz")
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("mtagd is not ready")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// Log is what the service wrote to standard error so far.
+func (s *service) Log() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.String()
+}
+
+// stop asks the service to end, and returns an error unless it exits with 0.
+func (s *service) stop() error {
+	if err := s.end(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("%w: %s", err, s.Log())
+	}
+	return s.complaint()
+}
+
+// kill ends the service without notice.
+func (s *service) kill() error {
+	err := s.end(syscall.SIGKILL)
+	if _, killed := errors.AsType[*exec.ExitError](err); !killed {
+		return fmt.Errorf("not killed: %w", err)
+	}
+	return s.complaint()
+}
+
+func (s *service) end(signal os.Signal) error {
+	s.ended = true
+	if err := s.cmd.Process.Signal(signal); err != nil {
+		return err
+	}
+	<-s.done
+	return s.cmd.Wait()
+}
+
+// complaint is an error when the log has something in it that must never be there, whatever was asked of
+// the service.
+func (s *service) complaint() error {
+	for _, bad := range []string{"DATA RACE", "panic", "mtp_"} {
+		if strings.Contains(s.Log(), bad) {
+			return fmt.Errorf("%q in the log: %s", bad, s.Log())
+		}
+	}
+	return nil
+}
+
+// answer is an HTTP answer, read.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// request is an HTTP request to a service under test; Host goes on the wire whatever the address is.
+type request struct {
+	host, method, path, key, body string
+	header                        http.Header
+}
+
+func (s *service) do(client *http.Client, r request) (answer, error) {
+	req, err := http.NewRequest(r.method, "http://"+s.http+r.path, strings.NewReader(r.body))
+	if err != nil {
+		return answer{}, err
+	}
+	req.Host = r.host
+	if r.body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.key != "" {
+		req.Header.Set("Authorization", "Bearer "+r.key)
+	}
+	for name, values := range r.header {
+		req.Header[name] = values
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, body}, err
+}
+
+// newPartner creates a partner and a key with the operator commands.
+func newPartner(data, name string) (id, key string, err error) {
+	out, err := exec.Command("mtagd", "partner", "add", "--name", name, "--data", data).Output()
+	if err != nil {
+		return "", "", err
+	}
+	var partner struct{ PartnerID string }
+	if err := json.Unmarshal(out, &partner); err != nil {
+		return "", "", err
+	}
+	out, err = exec.Command("mtagd", "key", "issue", "--partner", partner.PartnerID, "--data", data).Output()
+	if err != nil {
+		return "", "", err
+	}
+	var issued struct{ APIKey string }
+	err = json.Unmarshal(out, &issued)
+	return partner.PartnerID, issued.APIKey, err
+}

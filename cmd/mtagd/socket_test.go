@@ -1,0 +1,73 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// Operator commands that run at once, while servers start and stop beside them, all succeed.
+func TestOperatorsAtOnce(t *testing.T) {
+	zone, err := startZone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(zone.stop)
+	data := filepath.Join(t.TempDir(), "data")
+	const commands, each = 4, 4
+	var all sync.WaitGroup
+	for c := range commands {
+		all.Go(func() {
+			for i := range each {
+				name := fmt.Sprintf("Partner %d-%d", c, i)
+				if out, err := exec.Command("mtagd", "partner", "add", "--name", name, "--data", data).CombinedOutput(); err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+			}
+		})
+	}
+	for range 2 {
+		service, err := startService(data, zone.address)
+		if err != nil {
+			// An offline command had the data directory; the server gave up before the command did.
+			t.Log(err)
+			continue
+		}
+		if err := service.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	all.Wait()
+
+	out, err := exec.Command("mtagd", "partner", "list", "--data", data).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var partners []struct{ PartnerID string }
+	if err := json.Unmarshal(out, &partners); err != nil || len(partners) != commands*each {
+		t.Errorf("%d partners of %d, %v", len(partners), commands*each, err)
+	}
+}
+
+// Only the owner may open the operator socket.
+func TestSocketMode(t *testing.T) {
+	data := t.TempDir()
+	l, err := listenOperators(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(data, socketName))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, mode %v", err, info.Mode())
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(data, socketName)); !os.IsNotExist(err) {
+		t.Errorf("the socket is left behind: %v", err)
+	}
+}

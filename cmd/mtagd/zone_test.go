@@ -1,0 +1,117 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+
+	"github.com/miekg/dns"
+)
+
+// zone is the DNS that a service under test asks: one recursive resolver on loopback, with the
+// records that a test sets.
+type zone struct {
+	address string
+	servers [2]*dns.Server
+
+	mu      sync.Mutex
+	records map[string][]dns.RR
+	failing map[string]bool // names answered with SERVFAIL
+}
+
+// startZone listens on one port that is free for both UDP and TCP.
+func startZone() (*zone, error) {
+	udp, tcp, err := listenBoth()
+	for range 20 {
+		if err == nil {
+			break
+		}
+		udp, tcp, err = listenBoth()
+	}
+	if err != nil {
+		return nil, err
+	}
+	z := &zone{address: udp.LocalAddr().String(), records: map[string][]dns.RR{}, failing: map[string]bool{}}
+	z.servers = [2]*dns.Server{{PacketConn: udp, Handler: z}, {Listener: tcp, Handler: z}}
+	for _, server := range z.servers {
+		go server.ActivateAndServe() // ends with stop
+	}
+	return z, z.set(cnameTarget, "A", "192.0.2.1")
+}
+
+func listenBoth() (net.PacketConn, net.Listener, error) {
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	tcp, err := net.Listen("tcp", udp.LocalAddr().String())
+	if err != nil {
+		return nil, nil, errors.Join(err, udp.Close())
+	}
+	return udp, tcp, nil
+}
+
+func (z *zone) stop() {
+	for _, server := range z.servers {
+		server.Shutdown() // fails only when it did not run yet
+	}
+}
+
+// set gives a name one record, "servfail" for answer, or nothing.
+func (z *zone) set(name string, record ...string) error {
+	name = dns.CanonicalName(name)
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	delete(z.records, name)
+	delete(z.failing, name)
+	if len(record) == 0 {
+		return nil
+	}
+	if record[0] == "servfail" {
+		z.failing[name] = true
+		return nil
+	}
+	rr, err := dns.NewRR(fmt.Sprintf("%s 60 IN %s", name, strings.Join(record, " ")))
+	if err != nil {
+		return err
+	}
+	z.records[name] = append(z.records[name], rr)
+	return nil
+}
+
+// ServeDNS answers like a recursive resolver: with the whole chain of CNAME records.
+func (z *zone) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
+	reply := new(dns.Msg).SetReply(query)
+	reply.RecursionAvailable = true
+	z.mu.Lock()
+	question := query.Question[0]
+	name := dns.CanonicalName(question.Name)
+	for range 8 {
+		if z.failing[name] {
+			reply.Rcode = dns.RcodeServerFailure
+			break
+		}
+		records, exists := z.records[name]
+		if !exists {
+			reply.Rcode = dns.RcodeNameError
+			break
+		}
+		next := ""
+		for _, rr := range records {
+			if rr.Header().Rrtype == question.Qtype {
+				reply.Answer = append(reply.Answer, rr)
+			} else if alias, ok := rr.(*dns.CNAME); ok {
+				reply.Answer = append(reply.Answer, rr)
+				next = dns.CanonicalName(alias.Target)
+			}
+		}
+		if next == "" {
+			break
+		}
+		name = next
+	}
+	z.mu.Unlock()
+	w.WriteMsg(reply) // the asker has a time-out for an answer that is lost
+}

@@ -74,7 +74,7 @@ func (w *groupWriter) closeChunk() error {
 	c := chunk{seq: w.clock.next(), data: w.arena.events[w.open:len(w.arena.events):len(w.arena.events)]}
 	w.events = 0
 	w.chunks = append(w.chunks, c)
-	return w.txn.Set(w.arena.key(func(b []byte) []byte { return appendChunkKey(b, c.seq) }), c.data)
+	return w.txn.Set(w.arena.key(func(b []byte) []byte { return appendChunkKey(b, c.seq) }), w.arena.pack(c.data))
 }
 
 // resolve returns the muid linked to the first of the identifiers that has a link, or "".

@@ -416,12 +416,19 @@ func (x *index) replay() error {
 	}
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
 	defer it.Close()
+	var data []byte
 	for it.Seek(appendChunkKey(nil, x.applied+1)); it.Valid(); it.Next() {
 		seq, err := parseChunkKey(it.Item().Key())
 		if err != nil {
 			return err
 		}
-		if err := it.Item().Value(func(data []byte) error { return x.apply([]chunk{{seq, data}}) }); err != nil {
+		if err := it.Item().Value(func(packed []byte) error {
+			data, err = unpackChunk(data[:0], packed)
+			return err
+		}); err != nil {
+			return err
+		}
+		if err := x.apply([]chunk{{seq, data}}); err != nil {
 			return err
 		}
 		x.applied = seq

@@ -114,7 +114,8 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 //   - SyncWrites: db.Sync would leave out what a rotation of the memtable has just sealed.
 //   - Conflicts cannot happen: the committer alone writes links and marks, the index alone nodes.
 //   - Values stay in the tables (they are far below the threshold), so the value log stays empty.
-//   - Blocks are compressed with zstd: a chunk is a block, and its events resemble each other.
+//   - Chunks are compressed already, so that blocks need neither compression nor a cache: they are read
+//     where they lie in the mapped file.
 func badgerOptions(dir string) badger.Options {
 	return badger.DefaultOptions(dir).
 		WithSyncWrites(true).
@@ -123,9 +124,9 @@ func badgerOptions(dir string) badger.Options {
 		WithMemTableSize(32 << 20).
 		WithNumMemtables(3).
 		WithNumCompactors(2).
-		WithBlockCacheSize(64 << 20).
+		WithBlockCacheSize(0).
 		WithValueLogFileSize(16 << 20).
-		WithCompression(options.ZSTD).
+		WithCompression(options.None).
 		WithNumVersionsToKeep(1)
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -45,12 +46,72 @@ const (
 	drainBytes = 16 << 20
 )
 
-// conn is a connection whose last answer may come before the request was read to its end. Closing it
-// then would reset the connection, and the reset can overtake the answer: the client of an oversized
-// body would see a broken connection in place of its 413.
+// conn is a connection that arms its deadlines lazily, and that closes without losing an answer.
 type conn struct {
 	*net.TCPConn
+	read, write deadline
+
+	// drain is set when the last answer comes before its request was read to the end. Closing the
+	// connection then would reset it, and the reset can overtake the answer: the client of an
+	// oversized body would see a broken connection in place of its 413.
 	drain atomic.Bool
+}
+
+// deadline is a deadline that is mostly moved on: fasthttp sets three for each request, and arming
+// one costs as much as parsing a small event. So only an earlier one is armed at once; when
+// the armed one passes before the wanted one, the wanted one is armed then. It belongs to the
+// goroutine that reads or writes.
+type deadline struct{ wanted, armed time.Time }
+
+func (d *deadline) set(t time.Time, arm func(time.Time) error) error {
+	d.wanted = t
+	if !t.IsZero() && !d.armed.IsZero() && !t.Before(d.armed) {
+		return nil
+	}
+	d.armed = t
+	return arm(t)
+}
+
+// passed reports whether err tells that the wanted deadline passed, and arms it where only
+// the armed one did.
+func (d *deadline) passed(err error, arm func(time.Time) error) bool {
+	if !errors.Is(err, os.ErrDeadlineExceeded) || d.wanted.Equal(d.armed) || !time.Now().Before(d.wanted) {
+		return true
+	}
+	d.armed = d.wanted
+	return arm(d.wanted) != nil
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error { return c.read.set(t, c.TCPConn.SetReadDeadline) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *conn) SetWriteDeadline(t time.Time) error { return c.write.set(t, c.TCPConn.SetWriteDeadline) }
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.TCPConn.Read(b)
+		if err == nil || n > 0 || c.read.passed(err, c.TCPConn.SetReadDeadline) {
+			return n, err
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (written int, err error) {
+	for {
+		n, err := c.TCPConn.Write(b[written:])
+		written += n
+		if err == nil || c.write.passed(err, c.TCPConn.SetWriteDeadline) {
+			return written, err
+		}
+	}
 }
 
 // drainOnClose marks a request's connection as having unread bytes.

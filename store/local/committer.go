@@ -60,7 +60,7 @@ const (
 	// A group's marks make up to five entries each. Both bounds keep a transaction below half of
 	// what Badger takes (MaxBatchCount, MaxBatchSize).
 	groupMarks = 2000
-	groupBytes = 2 << 20
+	groupBytes = 3 << 19
 
 	// maxWaiting bounds memory and the time an accepted request waits: past it, callers are told to
 	// come back at once.

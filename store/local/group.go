@@ -18,6 +18,9 @@ type groupWriter struct {
 	arena *arena
 	now   time.Time
 
+	merchant store.MerchantID // of the last mark
+	key      merchantKey      // its key
+
 	chunks []chunk
 	open   int // where the open chunk starts in the arena; it is open while events > 0
 	events int
@@ -25,12 +28,16 @@ type groupWriter struct {
 
 // mark resolves, deduplicates and appends one mark (store.Events, Record).
 func (w *groupWriter) mark(m *store.Mark) error {
-	key, err := newMerchantKey(m.Merchant)
-	if err != nil {
-		return err
+	if m.Merchant != w.merchant { // neighbours are often of one merchant
+		key, err := newMerchantKey(m.Merchant)
+		if err != nil {
+			return err
+		}
+		w.merchant, w.key = m.Merchant, key
 	}
-	muid := m.Identity.MUID
+	key, muid := w.key, m.Identity.MUID
 	if muid == "" {
+		var err error
 		if muid, err = resolve(w.txn, key, &m.Identity); err != nil {
 			return err
 		}

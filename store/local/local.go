@@ -121,7 +121,7 @@ func badgerOptions(dir string) badger.Options {
 		WithSyncWrites(true).
 		WithDetectConflicts(false).
 		WithMetricsEnabled(false).
-		WithMemTableSize(32 << 20).
+		WithMemTableSize(24 << 20).
 		WithNumMemtables(3).
 		WithNumCompactors(2).
 		WithBlockCacheSize(0).

@@ -60,7 +60,7 @@ const (
 	// A group's marks make up to five entries each. Both bounds keep a transaction below half of
 	// what Badger takes (MaxBatchCount, MaxBatchSize).
 	groupMarks = 2000
-	groupBytes = 3 << 19
+	groupBytes = 1 << 20
 
 	// maxWaiting bounds memory and the time an accepted request waits: past it, callers are told to
 	// come back at once.
@@ -70,7 +70,7 @@ const (
 )
 
 func newCommitter(db *badger.DB, clock *clock, x *index, ready func() error) *committer {
-	c := &committer{db: db, clock: clock, index: x, ready: ready, done: make(chan struct{}), committed: x.applied, arenas: make(arenas, indexQueue+2)}
+	c := &committer{db: db, clock: clock, index: x, ready: ready, done: make(chan struct{}), committed: x.covered, arenas: make(arenas, indexQueue+2)}
 	c.arrived.L = &c.mu
 	go c.run()
 	return c

@@ -54,7 +54,7 @@ func (e *Engine) scan(ctx context.Context, m merchantKey, s *selection, upTo uin
 		var step []entry
 		var names []string
 		err := e.index.view(m, func(r *reader) (err error) {
-			names = slices.Clone(r.t.series)
+			names = r.series
 			step, err = r.after(from, scanStep)
 			return err
 		})
@@ -97,8 +97,8 @@ func (r *reader) after(k entryKey, limit uint64) ([]entry, error) {
 		all[id] = true
 		from += n
 	}
-	for _, s := range r.t.root.counts {
-		total += s.n
+	for _, root := range r.trees {
+		total += root.total()
 	}
 	return r.slice(nil, all, from, min(from+limit, total))
 }

@@ -1,0 +1,119 @@
+package local
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"github.com/dgraph-io/badger/v4"
+)
+
+// tree is a merchant's stored tree. Its zero value is that of a merchant without events.
+type tree struct {
+	root    child    // id 0: no events
+	nextID  uint64   // ids from here on were never used in a tree that was finished
+	applied uint64   // chunks up to this seq are in the tree
+	garbage []uint64 // stored nodes that this root no longer reaches
+	series  []string // by number; a series is a tag and a name, each length-prefixed
+}
+
+// The root record: next id, root id, applied (uvarints), first key, counts of the root, garbage (number,
+// ids), series (number, each length-prefixed).
+func (t *tree) encode(b []byte) []byte {
+	b = binary.AppendUvarint(b, t.nextID)
+	b = binary.AppendUvarint(b, t.root.id)
+	b = binary.AppendUvarint(b, t.applied)
+	b = appendEntryKey(b, &entryKey{}, t.root.first)
+	b = t.root.counts.encode(b)
+	b = binary.AppendUvarint(b, uint64(len(t.garbage)))
+	for _, id := range t.garbage {
+		b = binary.AppendUvarint(b, id)
+	}
+	b = binary.AppendUvarint(b, uint64(len(t.series)))
+	for _, s := range t.series {
+		b = appendPrefixed(b, s)
+	}
+	return b
+}
+
+func decodeTree(b []byte) (*tree, error) {
+	d := decoder{b: b}
+	t := &tree{nextID: d.uvarint(), root: child{id: d.uvarint()}, applied: d.uvarint()}
+	t.root.first = d.entryKey(&entryKey{})
+	t.root.counts = d.counts(nil)
+	t.garbage = make([]uint64, d.count())
+	for i := range t.garbage {
+		t.garbage[i] = d.uvarint()
+	}
+	t.series = make([]string, d.count())
+	for i := range t.series {
+		t.series[i] = string(d.prefixed())
+	}
+	return t, d.err("index root")
+}
+
+// loadTree reads a merchant's stored tree.
+func loadTree(txn *badger.Txn, m merchantKey) (*tree, error) {
+	t := &tree{nextID: 1, series: []string{""}}
+	_, err := lookup(txn, appendRootKey(nil, m), func(b []byte) (err error) {
+		t, err = decodeTree(b)
+		return err
+	})
+	return t, err
+}
+
+func loadNode(txn *badger.Txn, m merchantKey, id uint64) (n *node, err error) {
+	found, err := lookup(txn, appendNodeKey(nil, m, id), func(b []byte) (err error) {
+		n, err = decodeNode(b)
+		return err
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("%w: index node %d is missing", errCorrupt, id)
+	}
+	return n, err
+}
+
+// maxSeries bounds what a merchant's root record and inner nodes hold, whatever names visitors make
+// up. Events of further series count as otherSeries: listed correctly, but slower (otherseries.go).
+const maxSeries = 1024
+
+// otherSeries stands for all series beyond maxSeries.
+const otherSeries = 0
+
+// dictionary numbers a merchant's series, from 1.
+type dictionary struct {
+	mu     sync.RWMutex
+	series []string // by number
+	ids    map[string]uint32
+}
+
+func newDictionary(series []string) *dictionary {
+	d := &dictionary{series: series, ids: make(map[string]uint32, len(series))}
+	for id, s := range series {
+		d.ids[s] = uint32(id)
+	}
+	return d
+}
+
+// id returns the number of a series, and gives it one when it is new.
+func (d *dictionary) id(series []byte) uint32 {
+	if id, ok := d.ids[string(series)]; ok {
+		return id
+	}
+	if len(d.series) > maxSeries {
+		return otherSeries
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := uint32(len(d.series))
+	d.series = append(d.series, string(series))
+	d.ids[d.series[id]] = id
+	return id
+}
+
+// names returns the series by number. They do not change; later ones come behind them.
+func (d *dictionary) names() []string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.series
+}

@@ -96,6 +96,9 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 		return fmt.Errorf("open %s: %w", dir, err)
 	}
 	e.db = db
+	// Nobody reads the past. Until it is told so, a managed database keeps all that was ever replaced,
+	// deleted or expired.
+	db.SetDiscardTs(math.MaxUint64)
 	if log.tableIgnored.Load() {
 		// Badger goes on without a table whose checksum is wrong. We do not: events that were
 		// acknowledged would be gone without a word.

@@ -62,9 +62,10 @@ const (
 	groupMarks = 2000
 	groupBytes = 1 << 20
 
-	// maxWaiting bounds memory and the time an accepted request waits: past it, callers are told to
-	// come back at once.
-	maxWaiting = 8 << 20
+	// maxWaiting bounds the time an accepted request waits: past it, callers are told to come back at
+	// once. It leaves room for dozens of the largest requests that may be sent; their bodies are in
+	// memory in any case.
+	maxWaiting = 32 << 20
 
 	markOverhead = 200 // bytes of keys and lengths
 )

@@ -58,7 +58,6 @@ func (x *index) merge(f frozen) error {
 	if err := w.commit(); err != nil {
 		return err
 	}
-	x.db.SetDiscardTs(x.clock.next()) // only the newest version of a key is ever read
 
 	x.mu.Lock()
 	defer x.mu.Unlock()

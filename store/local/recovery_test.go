@@ -284,6 +284,24 @@ func TestPastItsBoundTheQueueRefuses(t *testing.T) {
 	}
 }
 
+// Sixteen callers with the largest batches, or 256 with the largest events, are no overload: none is
+// turned away while the disk is busy.
+func TestTheQueueTakesTheLargestRequests(t *testing.T) {
+	for _, c := range []struct{ callers, marks, bytes int }{
+		{16, store.MaxBatchEvents, store.MaxBatchBytes},
+		{256, 1, store.MaxEventBytes},
+	} {
+		busy := &committer{ready: func() error { return nil }} // nothing leaves the queue
+		busy.arrived.L = &busy.mu
+		for i := range c.callers {
+			if _, err := busy.join(request{}, c.marks, c.bytes+c.marks*markOverhead); err != nil {
+				t.Errorf("caller %d of %d with %d bytes: %v", i+1, c.callers, c.bytes, err)
+				break
+			}
+		}
+	}
+}
+
 // Marks with long muids, identifiers and large bodies, from many callers at once: each group must
 // still fit into one transaction.
 func TestLargeMarksFitIntoAGroup(t *testing.T) {

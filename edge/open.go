@@ -29,6 +29,12 @@ func (o *connections) remove(c *conn) {
 	delete(o.all, c)
 }
 
+func (o *connections) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.all)
+}
+
 // hurry ends the reading on every connection. Requests that were read already are still answered.
 func (o *connections) hurry() {
 	o.mu.Lock()

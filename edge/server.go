@@ -138,6 +138,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return s.http.ShutdownWithContext(ctx)
 }
 
+// Connections is the number of open connections.
+func (s *Server) Connections() int { return s.open.count() }
+
 // maxConnections leaves an eighth of the process's descriptors, and some, to the engine's files.
 func maxConnections() (int, error) {
 	var limit unix.Rlimit

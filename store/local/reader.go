@@ -73,9 +73,11 @@ func (r *reader) page(s *selection) (total uint64, page []entry, counted bool, e
 	if err != nil {
 		return 0, nil, false, err
 	}
-	groups := r.groups(s)
-	if high[otherSeries] > low[otherSeries] && (s.filtered() || s.SortBy == store.ByName) {
-		return 0, nil, false, nil
+	groups, doubtful := r.groups(s)
+	for id, is := range doubtful {
+		if is && high[id] > low[id] {
+			return 0, nil, false, nil
+		}
 	}
 	sizes := map[string]uint64{}
 	for g, members := range groups {
@@ -105,24 +107,35 @@ func (r *reader) page(s *selection) (total uint64, page []entry, counted bool, e
 	return total, page, true, nil
 }
 
-// groups returns, for each group of the selection, which series are in it.
-func (r *reader) groups(s *selection) map[string][]bool {
-	groups := map[string][]bool{}
-	add := func(g string, id int) {
-		if groups[g] == nil {
-			groups[g] = make([]bool, len(r.series))
+// groups returns, for each group of the selection, which series are in it, and which series are
+// doubtful: other series of which it takes some events, but not all or not all in one group.
+func (r *reader) groups(s *selection) (groups map[string][]bool, doubtful []bool) {
+	groups = map[string][]bool{}
+	doubtful = make([]bool, len(r.series))
+	known := map[store.TagID]int{} // how many of the selected names are series of the tag
+	for id, series := range r.series {
+		group, ok := s.takes(series)
+		if !ok {
+			continue
 		}
-		groups[g][id] = true
+		tag, name := splitSeries([]byte(series))
+		if name == "" && (s.names != nil || s.SortBy == store.ByName) {
+			doubtful[id] = true
+			continue
+		}
+		known[tag]++
+		if groups[group] == nil {
+			groups[group] = make([]bool, len(r.series))
+		}
+		groups[group][id] = true
 	}
-	for id := otherSeries + 1; id < len(r.series); id++ {
-		if g, ok := s.takes(r.series[id]); ok {
-			add(g, id)
+	for id, series := range r.series {
+		// A name that is a series of its own is never in the tag's other series.
+		if tag, _ := splitSeries([]byte(series)); s.names != nil && known[tag] == len(s.names) {
+			doubtful[id] = false
 		}
 	}
-	if !s.filtered() && s.SortBy != store.ByName {
-		add("", otherSeries)
-	}
-	return groups
+	return groups, doubtful
 }
 
 // before counts the events before k, by series.
@@ -193,7 +206,7 @@ func (r *reader) treesFollow() (bool, error) {
 		if err := r.addBefore(earlier, r.trees[i], root.first); err != nil {
 			return false, err
 		}
-		if sum(earlier, nil) < r.trees[i].total() {
+		if sum(earlier, nil) < r.trees[i].counts.of(nil) {
 			return false, nil
 		}
 	}
@@ -299,12 +312,7 @@ func (w *slicer) walk(c *child) error {
 			return nil
 		}
 		below := &n.children[i]
-		var matching uint64
-		for _, s := range below.counts {
-			if w.series[s.series] {
-				matching += s.n
-			}
-		}
+		matching := below.counts.of(w.series)
 		if matching <= w.skip {
 			w.skip -= matching
 			continue

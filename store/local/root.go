@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store"
 )
 
 // tree is a merchant's stored tree. Its zero value is that of a merchant without events.
@@ -14,7 +16,7 @@ type tree struct {
 	nextID  uint64   // ids from here on were never used in a tree that was finished
 	applied uint64   // chunks up to this seq are in the tree
 	garbage []uint64 // stored nodes that this root no longer reaches
-	series  []string // by number; a series is a tag and a name, each length-prefixed
+	series  []string // by number, from 1
 }
 
 // The root record: next id, root id, applied (uvarints), first key, counts of the root, garbage (number,
@@ -74,11 +76,25 @@ func loadNode(txn *badger.Txn, m merchantKey, id uint64) (n *node, err error) {
 }
 
 // maxSeries bounds what a merchant's root record and inner nodes hold, whatever names visitors make
-// up. Events of further series count as otherSeries: listed correctly, but slower (otherseries.go).
+// up. Events of further series count in their tag's other series: they are listed all the same, but
+// some of their listings are slower (otherseries.go).
 const maxSeries = 1024
 
-// otherSeries stands for all series beyond maxSeries.
-const otherSeries = 0
+// A series is a tag and a name, each length-prefixed; a tag's other series has the empty name, which no
+// event has.
+
+// splitSeries returns the tag and the name of a series.
+func splitSeries(series []byte) (tag store.TagID, name string) {
+	d := decoder{b: series}
+	tag = store.TagID(d.prefixed())
+	return tag, string(d.prefixed())
+}
+
+// otherSeries returns the other series of a series' tag.
+func otherSeries(series []byte) string {
+	tag, _ := splitSeries(series)
+	return string(appendPrefixed(appendPrefixed(nil, string(tag)), ""))
+}
 
 // dictionary numbers a merchant's series, from 1.
 type dictionary struct {
@@ -100,14 +116,18 @@ func (d *dictionary) id(series []byte) uint32 {
 	if id, ok := d.ids[string(series)]; ok {
 		return id
 	}
+	name := string(series)
 	if len(d.series) > maxSeries {
-		return otherSeries
+		name = otherSeries(series)
+		if id, ok := d.ids[name]; ok {
+			return id
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	id := uint32(len(d.series))
-	d.series = append(d.series, string(series))
-	d.ids[d.series[id]] = id
+	d.series = append(d.series, name)
+	d.ids[name] = id
 	return id
 }
 

@@ -57,6 +57,16 @@ type seriesCount struct {
 	n      uint64
 }
 
+// of is the number of events of some series; nil for all.
+func (c counts) of(series []bool) (n uint64) {
+	for _, s := range c {
+		if series == nil || series[s.series] {
+			n += s.n
+		}
+	}
+	return n
+}
+
 func (c *counts) add(series uint32, n uint64) {
 	s := *c
 	i := len(s)
@@ -121,14 +131,6 @@ func (c *child) each(visit func(entry) error) error {
 		}
 	}
 	return nil
-}
-
-// total is the number of events below c, of all series.
-func (c *child) total() (n uint64) {
-	for _, s := range c.counts {
-		n += s.n
-	}
-	return n
 }
 
 // insert adds an entry below c and returns c's new right sibling where c's node had to be split.

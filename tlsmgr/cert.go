@@ -149,7 +149,7 @@ func newCertificates(cfg CertConfig, p pace) (*Certificates, error) {
 		Logger:             log,
 	})
 	base := certmagic.Config{
-		Storage:             &certmagic.FileStorage{Path: cfg.Dir},
+		Storage:             newCertStore(cfg.Dir),
 		DisableStorageCheck: true, // it writes a test file before each order
 		OnEvent:             c.onEvent,
 		Logger:              log,
@@ -227,8 +227,6 @@ func (c *Certificates) Stop() {
 	case <-time.After(stopPatience):
 		c.Log.Warn("a certificate renewal was cut off")
 	}
-	// A lock that stays behind would hold up the next order of its host.
-	certmagic.CleanUpOwnLocks(context.Background(), zap.New(newLogCore(c.Log)))
 }
 
 // serves reports whether handshakes for a name are answered. It does no I/O: a flood of made-up

@@ -3,6 +3,7 @@ package tlsmgr
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"mtagd/store"
@@ -18,7 +19,6 @@ type hostCert struct {
 	problem   string    // why the last order or renewal failed; "" after a success
 	lastTry   time.Time // of an order
 	nextTry   time.Time // zero unless an order failed
-	correct   time.Time // when DNS was last found correct
 	movedAway bool      // DNS was last found to lead elsewhere
 }
 
@@ -40,7 +40,7 @@ func (c *Certificates) host(name string) *hostCert {
 }
 
 // Order gets a host's certificate in the background, from disk or else from the CA; it is called
-// when the host's DNS was found correct. An order that failed before is not tried before its time, unless
+// when there is reason to believe that the host's DNS leads here. An order that failed before is not tried before its time, unless
 // its last try is a while ago: whoever calls has just repaired something.
 func (c *Certificates) Order(host string) {
 	if !c.serves(host) {
@@ -49,7 +49,7 @@ func (c *Certificates) Order(host string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.host(host)
-	h.correct, h.movedAway = time.Now(), false
+	h.movedAway = false
 	if h.onItsWay == nil && c.certificateOf(host).IsZero() {
 		c.bring(host, h)
 	} else if !h.nextTry.IsZero() && time.Since(h.lastTry) > c.pace.caLimited {
@@ -98,8 +98,8 @@ func (c *Certificates) hasMovedAway(host string) bool {
 	return h != nil && h.movedAway
 }
 
-// mayOrder decides before each order and each renewal: it looks at the host's DNS, unless that was found
-// correct a moment ago. Only a record that leads elsewhere is in the way. Where DNS gives no answer
+// mayOrder decides before each order and each renewal: it looks at the host's DNS, unless verify found
+// that correct a moment ago. Only a record that leads elsewhere is in the way. Where DNS gives no answer
 // the CA has the last word: an outage of our resolvers must not let certificates expire.
 func (c *Certificates) mayOrder(ctx context.Context, host string) error {
 	if !c.serves(host) {
@@ -108,10 +108,10 @@ func (c *Certificates) mayOrder(ctx context.Context, host string) error {
 	if c.own[host] {
 		return nil
 	}
-	c.mu.Lock()
-	fresh := time.Since(c.host(host).correct) < freshFinding
-	c.mu.Unlock()
-	if !fresh {
+	verified := slices.ContainsFunc(c.directory.TagsOn(host), func(t store.Tag) bool {
+		return t.Connected && t.DNS != nil && t.DNS.Verdict == store.DNSCorrect && time.Since(t.DNS.CheckedAt) < freshFinding
+	})
+	if !verified {
 		c.look(ctx, host)
 	}
 	if c.hasMovedAway(host) {
@@ -123,16 +123,6 @@ func (c *Certificates) mayOrder(ctx context.Context, host string) error {
 // look looks at a host's DNS and keeps what changes by it.
 func (c *Certificates) look(ctx context.Context, host string) {
 	found := c.LookUp(ctx, host)
-	c.mu.Lock()
-	h := c.host(host)
-	switch found.Verdict {
-	case store.DNSCorrect:
-		h.correct, h.movedAway = time.Now(), false
-	case store.DNSWrong:
-		h.correct, h.movedAway = time.Time{}, true
-	}
-	c.mu.Unlock()
-
 	var transition func(store.Tag, store.DNSFinding) store.Tag
 	switch found.Verdict {
 	case store.DNSCorrect:
@@ -140,10 +130,15 @@ func (c *Certificates) look(ctx context.Context, host string) {
 	case store.DNSWrong:
 		transition = store.Tag.MovedAwayBy
 	default:
-		return
+		return // nothing is certain
 	}
+	connected := found.Verdict == store.DNSCorrect
+	c.mu.Lock()
+	c.host(host).movedAway = !connected
+	c.mu.Unlock()
+
 	for _, tag := range c.directory.TagsOn(host) {
-		if connected := found.Verdict == store.DNSCorrect; tag.Connected == connected || !tag.Verified {
+		if tag.Connected == connected {
 			continue
 		}
 		_, err := c.Engine.UpdateTag(ctx, tag.ID, func(t store.Tag) store.Tag { return transition(t, found) })

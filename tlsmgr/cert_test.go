@@ -168,11 +168,12 @@ func TestCertificatesOutliveAFailingCA(t *testing.T) {
 			t.Parallel()
 			w := newCertWorld(t, acmetest.Options{})
 			w.start()
-			before, after := w.addTag("before.com", true), w.addTag("after.com", true)
+			before := w.addTag("before.com", true)
 			w.certs.Order(before.Host)
 			w.untilStatus(before.Host, store.CertificateValid)
 
 			c.fail(w.ca, true)
+			after := w.addTag("after.com", true)
 			w.certs.Order(after.Host)
 			got := w.untilStatus(after.Host, store.CertificateFailed)
 			if !strings.Contains(got.Detail, c.detail) || got.NextTry.IsZero() {
@@ -219,7 +220,7 @@ func TestUnknownNamesCostNothing(t *testing.T) {
 	ordered, files := w.ca.Orders(), countFiles(t, w.dir)
 
 	names := []string{inactive.Host, "nobody.test", "sub." + w.ownHost, "*." + w.ownHost, "127.0.0.1", "xn--", "a..b",
-		strings.Repeat("a", 63) + ".test", "../../etc", w.ownHost + "."}
+		strings.Repeat("a", 63) + ".test", "../../etc"}
 	for _, name := range names {
 		if greet(t, w.https, name) {
 			t.Errorf("a handshake for %q succeeded", name)
@@ -280,7 +281,7 @@ func TestRevokedCertificateIsReplaced(t *testing.T) {
 	w.start()
 	w.untilStatus(w.ownHost, store.CertificateValid)
 	revoked := w.mustVisit(w.ownHost)
-	w.ca.Revoke(revoked)
+	w.ca.Revoke(t, revoked)
 	w.until("another certificate is served", func() bool { return !w.mustVisit(w.ownHost).Equal(revoked) })
 }
 

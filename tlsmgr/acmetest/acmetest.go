@@ -116,13 +116,20 @@ func (c *CA) Refuse(problem string) {
 	c.refusal = problem
 }
 
-// Revoke revokes a certificate, by the CA's own decision. Whoever asks for its renewal information is told to
-// renew at once.
-func (c *CA) Revoke(cert *x509.Certificate) {
+// Revoke revokes a certificate, by the CA's own decision: who asks for its renewal information is told that
+// the time to renew has passed. Pebble's own answer would do the same in a window of one second, which
+// clients take for malformed.
+func (c *CA) Revoke(t testing.TB, cert *x509.Certificate) {
+	t.Helper()
 	c.db.RevokeCertificate(&core.RevokedCertificate{
 		Certificate: &core.Certificate{ID: fmt.Sprintf("%x", cert.SerialNumber), Cert: cert, DER: cert.Raw},
 		RevokedAt:   time.Now(),
 	})
+	window := fmt.Sprintf(`{"suggestedWindow":{"start":%q,"end":%q}}`,
+		time.Now().Add(-2*time.Hour).Format(time.RFC3339), time.Now().Add(-time.Hour).Format(time.RFC3339))
+	if err := c.db.SetARIResponse(cert.SerialNumber, window); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Orders is how many orders there were, those that were refused included.

@@ -34,10 +34,11 @@ import (
 	"mtagd/store"
 )
 
-// Config is what the API is made of. Every field is required.
+// Config is what the API is made of. Every field is required, but Certificates.
 type Config struct {
 	Engine        store.Engine
 	DNS           Verifier
+	Certificates  Certificates             // nil where TLS ends in front of the service
 	ClientTagHost string                   // host of client-side tags
 	CNAMETarget   string                   // record.value: what the merchants' records point to
 	TagURL        func(host string) string // address of a tag host; "https://<host>" but in development
@@ -48,6 +49,14 @@ type Config struct {
 // Verifier looks at a tag host's DNS. It gives up when ctx ends.
 type Verifier interface {
 	Verify(ctx context.Context, host string) store.DNSFinding
+}
+
+// Certificates looks after the certificates of tag hosts. Neither method waits for anything.
+type Certificates interface {
+	// Order gets a certificate in the background for a host whose DNS was just found correct.
+	Order(host string)
+	// Certificate tells how far that has come.
+	Certificate(host string) store.Certificate
 }
 
 // maxBody is the largest request body, in bytes.

@@ -35,7 +35,9 @@ type service struct {
 	handle fasthttp.RequestHandler
 	now    time.Time
 	dns    lookup
-	log    bytes.Buffer
+
+	certificates Certificates
+	log          bytes.Buffer
 }
 
 func newService(t testing.TB) *service {
@@ -61,6 +63,7 @@ func (s *service) serve(engine store.Engine) {
 	s.handle = New(Config{
 		Engine:        engine,
 		DNS:           &s.dns,
+		Certificates:  s.certificates,
 		ClientTagHost: "tags.example.net",
 		CNAMETarget:   "cname.example.net",
 		TagURL:        func(host string) string { return "https://" + host },

@@ -61,6 +61,17 @@ func (w *world) visit(path string) *tab {
 	return t
 }
 
+// visitUndriven opens a page in a tab that is closed with the profile.
+func (w *world) visitUndriven(path string) {
+	w.Helper()
+	_, err := chromedp.CallBrowser(w.profile, target.CreateTarget, target.CreateTargetParams{
+		URL: w.gate.url(shopHost) + path, BrowserContextID: chromedp.FromContext(w.profile).BrowserContextID,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
 func (t *tab) act(actions ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
 	if err := chromedp.Do(t.ctx, actions...); err != nil {

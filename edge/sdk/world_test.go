@@ -178,6 +178,16 @@ func (s *service) call(t *testing.T, method, path string, body, result any) {
 	}
 }
 
+// newTag makes a merchant with a client-side tag.
+func (s *service) newTag(t *testing.T) (merchantID, tagID string) {
+	t.Helper()
+	var merchant struct{ MerchantID string }
+	s.call(t, "POST", "/merchant", map[string]string{"name": "Shop"}, &merchant)
+	var tag struct{ TagID string }
+	s.call(t, "POST", "/tracktag/generate", map[string]string{"merchantId": merchant.MerchantID, "type": "client-side"}, &tag)
+	return merchant.MerchantID, tag.TagID
+}
+
 // world is a merchant with a client-side tag, the pages of its shop, and a browser profile that visits them.
 type world struct {
 	*testing.T
@@ -189,6 +199,7 @@ type world struct {
 
 	mu    sync.Mutex
 	pages map[string]page // by path
+	asked map[string]bool // paths that pages were asked for
 }
 
 // page is a document of a shop.
@@ -201,15 +212,12 @@ type page struct {
 func newWorld(t *testing.T, on ...*service) *world {
 	t.Helper()
 	t.Parallel()
-	w := &world{T: t, service: shared, pages: map[string]page{}}
+	s := shared
 	if len(on) > 0 {
-		w.service = on[0]
+		s = on[0]
 	}
-	var merchant struct{ MerchantID string }
-	w.service.call(t, "POST", "/merchant", map[string]string{"name": "Shop"}, &merchant)
-	var tag struct{ TagID string }
-	w.service.call(t, "POST", "/tracktag/generate", map[string]string{"merchantId": merchant.MerchantID, "type": "client-side"}, &tag)
-	w.merchant, w.tag = merchant.MerchantID, tag.TagID
+	w := &world{T: t, service: s, pages: map[string]page{}, asked: map[string]bool{}}
+	w.merchant, w.tag = s.newTag(t)
 	w.gate = newGate(w)
 
 	profile, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
@@ -237,6 +245,7 @@ func (w *world) page(path, head string, header ...string) {
 func (w *world) servePage(out http.ResponseWriter, r *http.Request) {
 	w.mu.Lock()
 	p, ok := w.pages[r.URL.Path]
+	w.asked[r.URL.Path] = true
 	w.mu.Unlock()
 	if !ok {
 		http.NotFound(out, r)
@@ -247,6 +256,13 @@ func (w *world) servePage(out http.ResponseWriter, r *http.Request) {
 	}
 	out.Header().Set("Content-Type", "text/html; charset=utf-8")
 	io.WriteString(out, p.html)
+}
+
+// wasAsked reports whether a browser has asked for a path of a shop.
+func (w *world) wasAsked(path string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked[path]
 }
 
 // initCall and loader are the parts of the installation (spec, Browser installation contract).
@@ -286,6 +302,22 @@ func (w *world) events() []event {
 			return all
 		}
 	}
+}
+
+// backend sends an event as a merchant's server does, and returns the status.
+func (w *world) backend(event string) int {
+	w.Helper()
+	req, err := http.NewRequest("POST", "http://"+w.service.addr+"/mark/"+w.tag, strings.NewReader(event))
+	if err != nil {
+		w.Fatal(err)
+	}
+	req.Host = tagHost
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		w.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp.StatusCode
 }
 
 // names are those of events, sorted.

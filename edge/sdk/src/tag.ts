@@ -60,7 +60,7 @@ function run(call: ArrayLike<unknown>) {
   try {
     commands[call[0] as string](call[1], call[2]);
   } catch (error) {
-    warn(call[0], error);
+    warn(call, error);
   }
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
+	"strings"
 	"sync"
 	"time"
 )
@@ -81,15 +82,14 @@ func newGate(w *world) *gate {
 	return g
 }
 
-// url is the address of a host without TLS.
+// url is the address of a host; "tls " before it says how.
 func (g *gate) url(host string) string {
+	if host, ok := strings.CutPrefix(host, "tls "); ok {
+		_, port, _ := net.SplitHostPort(g.tls.Listener.Addr().String())
+		return "https://" + host + ":" + port
+	}
 	_, port, _ := net.SplitHostPort(g.server.Listener.Addr().String())
 	return "http://" + host + ":" + port
-}
-
-func (g *gate) tlsURL(host string) string {
-	_, port, _ := net.SplitHostPort(g.tls.Listener.Addr().String())
-	return "https://" + host + ":" + port
 }
 
 func (g *gate) serve(out http.ResponseWriter, r *http.Request, forward http.Handler) {
@@ -171,6 +171,14 @@ func cutAnswer(_ http.ResponseWriter, r *http.Request, service http.Handler) {
 	panic(http.ErrAbortHandler)
 }
 
+// hold keeps requests until the channel is closed, and then passes them on.
+func hold(until <-chan struct{}) fault {
+	return func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+		<-until
+		service.ServeHTTP(out, r)
+	}
+}
+
 // seen are the requests for events so far.
 func (g *gate) seen() []request {
 	g.mu.Lock()
@@ -182,4 +190,11 @@ func (g *gate) seen() []request {
 		}
 	}
 	return all
+}
+
+// atOnce is how many requests for events were open at the same time, at most.
+func (g *gate) atOnce() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.most
 }

@@ -3,8 +3,6 @@ package sdk_test
 import (
 	"fmt"
 	"testing"
-
-	"github.com/chromedp/chromedp"
 )
 
 // views are the addresses of the page views, in their order, each with the one that it came from.
@@ -44,20 +42,31 @@ func TestAChangeOfTheAddressIsAPageView(t *testing.T) {
 }
 
 func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
-	w := newWorld(t)
-	w.page("/next", w.snippet(true))
-	tab := w.visit("/")
-	tab.do(`window.kept = true`)
-	w.want("PageView")
-	tab.goTo(w.gate.url(shopHost) + "/next")
-	w.want("PageView", "PageView")
-	tab.act(chromedp.Evaluate[chromedp.Void](`history.back()`))
-	w.want(times(3, "PageView")...)
-	if kept := tab.get(`location.pathname + window.kept`); kept != "/true" {
-		t.Errorf("the page was loaded anew (%s), so this has tested nothing", kept)
+	for _, tt := range []struct {
+		name  string
+		fault fault
+	}{{"with nothing to do", nil}, {"before the next try", refuse(503)}} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/next", w.snippet(true))
+			w.gate.stand(tt.fault)
+			tab := w.visit("/")
+			tab.do(`window.kept = true`)
+			w.wait("an answer", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status > 0 })
+			tab.goTo(w.gate.url(shopHost) + "/next")
+			w.gate.stand(nil)
+			w.want("PageView", "PageView")
+			tab.do(`history.back()`)
+			tab.waitFor("/")
+			w.want(times(3, "PageView")...)
+			if kept := tab.get(`location.pathname + window.kept`); kept != "/true" {
+				t.Errorf("the page was loaded anew (%s), so this has tested nothing", kept)
+			}
+			tab.do(`mtag('event', 'AfterReturn')`)
+			w.want("PageView", "PageView", "PageView", "AfterReturn")
+			tab.wantNothingStored()
+		})
 	}
-	tab.do(`mtag('event', 'AfterReturn')`)
-	w.want("PageView", "PageView", "PageView", "AfterReturn")
 }
 
 // Chromium prerenders nothing in a tab that is driven, so this one drives itself.

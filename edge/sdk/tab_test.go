@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
@@ -23,7 +24,11 @@ type tab struct {
 // tab opens an empty tab. Nothing that a page throws goes unnoticed.
 func (w *world) tab() *tab {
 	w.Helper()
-	ctx, cancel := chromedp.NewContext(w.profile)
+	ctx, cancel := w.profile, func() {}
+	if w.inUse {
+		ctx, cancel = chromedp.NewContext(w.profile)
+	}
+	w.inUse = true
 	w.Cleanup(cancel)
 	messages := chromedp.Console(ctx)
 	// The first action starts the tab, which ends with that action's context.
@@ -83,6 +88,30 @@ func (t *tab) act(actions ...chromedp.Action[chromedp.Void]) {
 func (t *tab) goTo(url string) {
 	t.Helper()
 	t.act(chromedp.Navigate(url))
+}
+
+// waitFor waits until a page that the tab goes to by itself is there.
+func (t *tab) waitFor(path string) {
+	t.Helper()
+	t.wait(path, func() bool {
+		there, err := chromedp.Run(t.ctx, chromedp.Evaluate[bool](`location.pathname == '`+path+`' && document.readyState == 'complete'`))
+		return err == nil && there // an error says that the page is just being replaced
+	})
+}
+
+// minimize takes the tab's window out of sight.
+func (t *tab) minimize() {
+	t.Helper()
+	window, err := chromedp.CallBrowser(t.ctx, cdpbrowser.GetWindowForTarget,
+		cdpbrowser.GetWindowForTargetParams{TargetID: chromedp.FromContext(t.ctx).Target.TargetID})
+	if err == nil {
+		_, err = chromedp.CallBrowser(t.ctx, cdpbrowser.SetWindowBounds, cdpbrowser.SetWindowBoundsParams{
+			WindowID: window.WindowID, Bounds: &cdpbrowser.Bounds{WindowState: cdpbrowser.WindowStateMinimized},
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // do runs statements in the page.

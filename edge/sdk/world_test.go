@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -40,7 +41,11 @@ var (
 	shared  *service
 )
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	flag.Set("test.parallel", "8") // most of a test's time is waiting
+	os.Exit(runTests(m))
+}
 
 func runTests(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "mtagd-sdk-")
@@ -195,7 +200,8 @@ type world struct {
 	gate     *gate
 	merchant string
 	tag      string
-	profile  context.Context // of the browser; its first tab is not used
+	profile  context.Context // of the browser, with its first tab
+	inUse    bool            // the first tab is
 
 	mu    sync.Mutex
 	pages map[string]page // by path

@@ -109,6 +109,9 @@ func serve(ctx context.Context, cfg config) (err error) {
 		Log:           log,
 		Now:           time.Now,
 	})
+	if demo != nil {
+		demo.api = api
+	}
 	metrics := newMetrics()
 	server, err := edge.New(edge.Config{
 		Engine:        engine,

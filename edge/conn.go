@@ -17,7 +17,8 @@ import (
 // take that error for the end. Connections wait in the kernel's queue meanwhile.
 type listener struct {
 	net.Listener
-	log *slog.Logger
+	log  *slog.Logger
+	open *connections // takes each connection
 }
 
 func (l listener) Accept() (net.Conn, error) {
@@ -26,7 +27,7 @@ func (l listener) Accept() (net.Conn, error) {
 		switch {
 		case err == nil:
 			if tcp, ok := c.(*net.TCPConn); ok {
-				return &conn{TCPConn: tcp}, nil
+				return l.open.add(tcp), nil
 			}
 			return c, nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
@@ -49,6 +50,8 @@ const (
 // conn is a connection that arms its deadlines lazily, and that closes without losing an answer.
 type conn struct {
 	*net.TCPConn
+	open        *connections // it is one of them until it is closed
+	hurried     atomic.Bool  // it gives nothing to read any more
 	read, write deadline
 
 	// drain is set when the last answer comes before its request was read to the end. Closing the
@@ -83,7 +86,12 @@ func (d *deadline) passed(err error, arm func(time.Time) error) bool {
 }
 
 // SetReadDeadline implements net.Conn.
-func (c *conn) SetReadDeadline(t time.Time) error { return c.read.set(t, c.TCPConn.SetReadDeadline) }
+func (c *conn) SetReadDeadline(t time.Time) error {
+	if c.hurried.Load() {
+		return c.TCPConn.SetReadDeadline(time.Now())
+	}
+	return c.read.set(t, c.TCPConn.SetReadDeadline)
+}
 
 // SetWriteDeadline implements net.Conn.
 func (c *conn) SetWriteDeadline(t time.Time) error { return c.write.set(t, c.TCPConn.SetWriteDeadline) }
@@ -97,7 +105,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 func (c *conn) Read(b []byte) (int, error) {
 	for {
 		n, err := c.TCPConn.Read(b)
-		if err == nil || n > 0 || c.read.passed(err, c.TCPConn.SetReadDeadline) {
+		if err == nil || n > 0 || c.hurried.Load() || c.read.passed(err, c.TCPConn.SetReadDeadline) {
 			return n, err
 		}
 	}
@@ -124,6 +132,7 @@ func drainOnClose(ctx *fasthttp.RequestCtx) {
 // Close sends what was written; a marked connection is then read for a short while, until the client
 // has seen the end and closes its side.
 func (c *conn) Close() error {
+	c.open.remove(c)
 	if c.drain.Swap(false) && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(drainTime)) == nil {
 		// Whether the client closed, went on for too long or vanished: the connection ends here.
 		_, _ = io.CopyN(io.Discard, c.TCPConn, drainBytes)

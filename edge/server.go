@@ -14,6 +14,7 @@
 //	answer.go    every answer that does not change, rendered once
 //	script.go    GET /script
 //	conn.go      accepting under descriptor pressure, closing without losing an answer
+//	open.go      the open connections, for a stop that does not wait for silent ones
 //	metrics.go   what is counted
 package edge
 
@@ -61,6 +62,7 @@ type Server struct {
 	http      *fasthttp.Server
 	script    script
 	metrics   *metrics
+	open      connections
 	stopping  atomic.Bool
 }
 
@@ -103,7 +105,7 @@ func New(cfg Config) (*Server, error) {
 // Serve answers plain HTTP on a listener until Shutdown, and then returns nil. Any earlier return is
 // an error, also when someone else closed the listener.
 func (s *Server) Serve(ln net.Listener) error {
-	err := s.http.Serve(listener{ln, s.Log})
+	err := s.http.Serve(listener{ln, s.Log, &s.open})
 	if s.stopping.Load() {
 		return nil
 	}
@@ -118,6 +120,11 @@ func (s *Server) Serve(ln net.Listener) error {
 // when the stop falls between an answer and the next request.
 const settleTime = 50 * time.Millisecond
 
+// patience is how long a stop waits for requests that have not arrived in full, and for connections on
+// which none has begun: clients open those in advance, and waiting for each one's read timeout would
+// hold up every stop.
+const patience = 2 * time.Second
+
 // Shutdown stops accepting connections and returns when every running request was answered, or with
 // ctx's error when that takes too long. From here on each answer closes its connection. The engine
 // must stay open until Shutdown has returned.
@@ -127,8 +134,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-time.After(settleTime):
 	case <-ctx.Done():
 	}
+	defer time.AfterFunc(patience, s.open.hurry).Stop()
 	return s.http.ShutdownWithContext(ctx)
 }
+
+// Connections is the number of open connections.
+func (s *Server) Connections() int { return s.open.count() }
 
 // maxConnections leaves an eighth of the process's descriptors, and some, to the engine's files.
 func maxConnections() (int, error) {

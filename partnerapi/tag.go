@@ -9,7 +9,8 @@ import (
 )
 
 // readTag shows all that is known of a tag: how far its installation has come, what the last
-// verification saw, and what a page has to install (spec, Get tag by identifier).
+// verification saw, and what a page has to install (spec, Get tag by identifier). As with a merchant, that
+// another partner has it is not told.
 func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	type finding struct {
 		Verdict   store.DNSVerdict `json:"verdict"`
@@ -17,9 +18,12 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 		Detail    string           `json:"detail"`
 		CheckedAt string           `json:"checkedAt"`
 	}
-	t, err := a.ownTag(ctx, partner, pathParam(r, "tagId"))
+	t, err := a.Engine.Tag(ctx, store.TagID(pathParam(r, "tagId")))
 	if err != nil {
 		return err
+	}
+	if t.Partner != partner.ID {
+		return store.NotFound("tag")
 	}
 	lastEvent, err := a.Engine.LastEventAt(ctx, t.Merchant, t.ID)
 	if err != nil {
@@ -53,16 +57,4 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 		shown.DNS = &finding{t.DNS.Verdict, t.DNS.Code, t.DNS.Detail, timestamp(t.DNS.CheckedAt)}
 	}
 	return reply(r, fasthttp.StatusOK, shown)
-}
-
-// ownTag returns a tag that must be the partner's.
-func (a *api) ownTag(ctx context.Context, partner store.Partner, id string) (store.Tag, error) {
-	t, err := a.Engine.Tag(ctx, store.TagID(id))
-	if err != nil {
-		return store.Tag{}, err
-	}
-	if t.Partner != partner.ID {
-		return store.Tag{}, errAnotherPartners
-	}
-	return t, nil
 }

@@ -37,6 +37,11 @@ func Invalid(field, format string, args ...any) error {
 	return &Error{Kind: KindInvalid, Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
+// Conflict is the error of a field whose value is taken; the message as for Invalid.
+func Conflict(field, message string) error {
+	return &Error{Kind: KindConflict, Field: field, Message: message}
+}
+
 // NotFound is the error of a resource that does not exist.
 func NotFound(what string) error {
 	return &Error{Kind: KindNotFound, Message: what + " not found"}

@@ -153,6 +153,7 @@ func serve(ctx context.Context, cfg config) (err error) {
 		log.Info("admin listening", "address", admin.Addr().String())
 	}
 
+	limitMemory(ctx, server.Connections)
 	serving.Store(true)
 	go func() { failed <- server.Serve(listener) }()
 	log.Info("listening", "http", listener.Addr().String(), "base_host", cfg.BaseHost, "client_tag_host", cfg.ClientTagHost)

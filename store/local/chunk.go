@@ -84,14 +84,7 @@ func (d *decoder) next() (e chunkEvent) {
 	return e
 }
 
-// splitSeries returns the tag and the name of a series.
-func splitSeries(series []byte) (tag store.TagID, name string) {
-	d := decoder{b: series}
-	tag = store.TagID(d.prefixed())
-	return tag, string(d.prefixed())
-}
-
-// event returns the event at an index of a chunk, as a listing shows it.
+// chunkEventAt returns the event at a position of its chunk.
 func chunkEventAt(chunk []byte, p position) (chunkEvent, error) {
 	d := decoder{b: chunk}
 	var e chunkEvent

@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy fuzz vuln cc
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium
 
 run: build
 	bin/mtagd dev
@@ -11,11 +11,11 @@ run: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
-# The race detector is linked with a C compiler.
-test: cc
+# The race detector is linked with a C compiler; the browser tag is tested in a browser.
+test: cc chromium
 	CGO_ENABLED=1 $(GO) test -race ./...
 
-check: format vet staticcheck tidy test
+check: format vet staticcheck tidy generated test
 
 format:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; }
@@ -28,6 +28,10 @@ staticcheck:
 
 tidy:
 	$(GO) mod tidy -diff
+
+generated:
+	@before=$$(cksum edge/sdk/loader.js); $(GO) generate ./...; \
+	test "$$before" = "$$(cksum edge/sdk/loader.js)" || { echo "edge/sdk/loader.js was not what its source makes; it is now."; exit 1; }
 
 # Each fuzz target in turn, for FUZZTIME.
 fuzz:
@@ -44,10 +48,16 @@ vuln:
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...
 
 cc:
-	@command -v $$($(GO) env CC) >/dev/null && exit 0; \
+	@command -v $$($(GO) env CC) >/dev/null || $(call install,gcc libc6-dev,a C compiler for the race detector)
+
+chromium:
+	@command -v chromium >/dev/null || $(call install,chromium,Chromium to test the browser tag)
+
+# $(call install,PACKAGES,PURPOSE) installs Debian packages where it may, and else says what is missing.
+install = { \
 	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev >/dev/null; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	else \
-		echo "make test needs a C compiler for the race detector: install gcc (Debian: sudo apt-get install gcc libc6-dev) and run it again." >&2; \
+		echo "make test needs $(2): install $(1) (Debian: sudo apt-get install $(1)) and run it again." >&2; \
 		exit 1; \
-	fi
+	fi; }

@@ -155,6 +155,9 @@ func serve(ctx context.Context, cfg config) (err error) {
 		Log:           log,
 		Now:           time.Now,
 	})
+	if demo != nil {
+		demo.api = api
+	}
 	edgeConfig := edge.Config{
 		Engine:         engine,
 		BaseHost:       cfg.BaseHost,

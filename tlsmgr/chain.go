@@ -61,43 +61,38 @@ func (c *chain) from(ctx context.Context, path []string) sighting {
 	return c.together(ctx, path, c.ask(ctx, name))
 }
 
-// opinion is what some of a zone's name servers agree on.
-type opinion struct {
-	views []view
-	sighting
-}
-
 // together is what the views of a zone's name servers come to: of one resolver there is but one. A
 // server without an answer does not outweigh one that has it, since that is how DNS is meant to work.
 func (c *chain) together(ctx context.Context, path []string, views []view) sighting {
-	var opinions []opinion
+	var opinions [][]view // those that say the same
 	for _, v := range views {
-		i := slices.IndexFunc(opinions, func(o opinion) bool { return v.agrees(o.views[0]) })
+		i := slices.IndexFunc(opinions, func(o []view) bool { return v.agrees(o[0]) })
 		if i < 0 {
-			i = len(opinions)
-			opinions = append(opinions, opinion{})
+			opinions = append(opinions, []view{v})
+		} else {
+			opinions[i] = append(opinions[i], v)
 		}
-		opinions[i].views = append(opinions[i].views, v)
 	}
 	first := map[store.DNSVerdict]sighting{}
 	var sayings, failing []string
-	for i, o := range opinions {
-		o.sighting = c.judge(ctx, path, o.views)
-		opinions[i] = o
-		if _, ok := first[o.verdict]; !ok {
-			first[o.verdict] = o.sighting
+	disagree := false
+	for _, o := range opinions {
+		s := c.judge(ctx, path, o)
+		if _, ok := first[s.verdict]; !ok {
+			first[s.verdict] = s
 		}
-		if o.views[0].err != nil {
-			failing = append(failing, o.fact)
-		} else if o.verdict != "" {
-			sayings = append(sayings, said(servers(o.views), o.sighting))
+		if o[0].err != nil {
+			failing = append(failing, s.fact)
+			continue
 		}
+		sayings = append(sayings, said(servers(o), s))
+		disagree = disagree || s.verdict != store.DNSCorrect
 	}
 	correct, someCorrect := first[store.DNSCorrect]
 	wrong, someWrong := first[store.DNSWrong]
 	pending, somePending := first[store.DNSPending]
 	switch {
-	case someCorrect && len(sayings) > 1:
+	case someCorrect && disagree:
 		return sighting{verdict: store.DNSPending, code: "servers_disagree", fact: strings.Join(sayings, ", but "),
 			fix: "make all name servers give the same record, then try again", own: true}
 	case someCorrect:
@@ -222,7 +217,7 @@ func (c *chain) wrong(code, fact, fix string) sighting {
 // agrees reports whether two servers say the same about a name.
 func (v view) agrees(w view) bool {
 	if v.err != nil || w.err != nil {
-		return errors.Is(v.err, w.err)
+		return v.err != nil && w.err != nil && v.failure().code == w.failure().code
 	}
 	return slices.Equal(slices.Sorted(slices.Values(v.aliases)), slices.Sorted(slices.Values(w.aliases))) &&
 		maps.Equal(v.addresses, w.addresses)

@@ -49,26 +49,32 @@ func serve(t *testing.T, zone string, s *server) *server {
 		servers = append(servers, &dns.Server{Listener: tcp, Handler: s.handler(true)})
 	}
 	for _, d := range servers {
-		started := make(chan struct{})
-		d.NotifyStartedFunc = func() { close(started) }
-		ended := make(chan error, 1)
-		go func() { ended <- d.ActivateAndServe() }()
-		<-started
-		t.Cleanup(func() {
-			if err := d.Shutdown(); err != nil {
-				t.Error(err)
-			}
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		})
+		run(t, d)
 	}
 	return s
 }
 
+// run runs a server until the test ends.
+func run(t *testing.T, d *dns.Server) {
+	t.Helper()
+	started := make(chan struct{})
+	d.NotifyStartedFunc = func() { close(started) }
+	ended := make(chan error, 1)
+	go func() { ended <- d.ActivateAndServe() }()
+	<-started
+	t.Cleanup(func() {
+		if err := d.Shutdown(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func readZone(t *testing.T, zone string) []dns.RR {
 	t.Helper()
-	f, err := os.Open(filepath.Join("testdata", zone+".zone"))
+	f, err := os.Open(filepath.Join("testdata", "resolver", zone+".zone"))
 	if err != nil {
 		t.Fatal(err)
 	}

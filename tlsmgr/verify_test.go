@@ -31,6 +31,7 @@ func newVerifier(t *testing.T, resolvers ...string) *Verifier {
 	if err != nil {
 		t.Fatal(err)
 	}
+	v.nameServerTimeout = 500 * time.Millisecond
 	for i := range v.resolvers {
 		v.resolvers[i].timeout = 500 * time.Millisecond
 	}

@@ -38,16 +38,20 @@ var resolverFailures = []failure{
 	{nil, "unreachable", "no DNS resolver can be reached", "try again later"},
 }
 
+// failure is the row that a view without an answer belongs to.
+func (v view) failure() failure {
+	table := nameServerFailures
+	if v.by.recursive() {
+		table = resolverFailures
+	}
+	return table[slices.IndexFunc(table, func(f failure) bool { return f.err == nil || errors.Is(v.err, f.err) })]
+}
+
 // unsettled is the sighting after a question about the last name of a path that got no answer to go
 // by, from servers that all failed in the same way.
 func (c *chain) unsettled(path []string, views []view) sighting {
-	by, err := views[0].by, views[0].err
-	table := nameServerFailures
-	if by.recursive() {
-		table = resolverFailures
-	}
-	row := table[slices.IndexFunc(table, func(f failure) bool { return f.err == nil || errors.Is(err, f.err) })]
-	words := strings.NewReplacer("{name}", bare(path[len(path)-1]), "{who}", servers(views), "{zone}", bare(by.zone))
+	row := views[0].failure()
+	words := strings.NewReplacer("{name}", bare(path[len(path)-1]), "{who}", servers(views), "{zone}", bare(views[0].by.zone))
 	s := sighting{verdict: store.DNSPending, code: row.code, fact: words.Replace(row.fact), fix: words.Replace(row.fix), own: true}
 	if s.code == "unreachable" {
 		s.verdict = store.DNSUnreachable

@@ -30,32 +30,26 @@ type zone struct {
 	private, homeless []string
 }
 
-// zoneOf finds the zone that holds a name: the closest name above it that the resolvers know name
-// servers of. Where they fail for the domain itself, as they do when its name servers are silent or
-// lame, it is the zone above that knows whom it is delegated to.
+// zoneOf finds the zone that holds a name: the closest one above it that the resolvers know name servers
+// of. Where they fail for the domain itself, as they do when its name servers are silent or lame, a
+// zone above is found instead, which knows whom the domain is delegated to.
 func (l *lookup) zoneOf(ctx context.Context, name string) zone {
 	ctx, cancel := l.patient(ctx)
 	defer cancel()
 
-	root := dns.Fqdn(store.RootDomain(bare(name)))
-	var candidates []string // closest first
-	for i, end := dns.NextLabel(name, 0); !end && dns.IsSubDomain(root, name[i:]); i, end = dns.NextLabel(name, i) {
-		candidates = append(candidates, name[i:])
+	candidates := above(name)
+	domain := slices.Index(candidates, dns.Fqdn(store.RootDomain(bare(name))))
+	if domain < 0 {
+		return zone{} // a name with dots inside its labels
 	}
-	if name == root {
-		candidates = append(candidates, root)
-	}
-	if i, end := dns.NextLabel(root, 0); !end {
-		candidates = append(candidates, root[i:])
-	}
-	const most = 6
-	candidates = candidates[max(0, len(candidates)-most):]
+	skipped := max(0, domain-maxCuts)
+	candidates, domain = candidates[skipped:], domain-skipped
 
 	found := make([][]string, len(candidates))
-	failed := make([]bool, len(candidates))
+	errs := make([]error, len(candidates))
 	l.each(len(candidates), func(i int) {
-		m, err := l.anyResolver(ctx, candidates[i], dns.TypeNS)
-		if failed[i] = err != nil; failed[i] {
+		var m *dns.Msg
+		if m, errs[i] = l.anyResolver(ctx, candidates[i], dns.TypeNS); errs[i] != nil {
 			return
 		}
 		for _, rr := range m.Answer {
@@ -65,12 +59,27 @@ func (l *lookup) zoneOf(ctx context.Context, name string) zone {
 		}
 	})
 	for i, servers := range found {
-		above := i == len(candidates)-1 // the public suffix, which is to be asked only whom it delegates to
-		if servers != nil && (!above || i > 0 && failed[i-1]) {
+		if i > domain && errs[domain] == nil {
+			break
+		}
+		if servers != nil {
 			return l.newZone(ctx, candidates[i], servers, nil)
 		}
 	}
 	return zone{}
+}
+
+// above lists a domain and what is above it, or all that is above another name: closest first, the root
+// last.
+func above(name string) []string {
+	var names []string
+	if name == dns.Fqdn(store.RootDomain(bare(name))) {
+		names = append(names, name)
+	}
+	for i, end := dns.NextLabel(name, 0); !end; i, end = dns.NextLabel(name, i) {
+		names = append(names, name[i:])
+	}
+	return append(names, ".")
 }
 
 // newZone finds the addresses of a zone's name servers. Addresses that came with a delegation spare

@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy fuzz vuln cc
+.PHONY: run build test check format vet staticcheck tidy fuzz vuln cc bind
 
 run: build
 	bin/mtagd dev
@@ -11,8 +11,8 @@ run: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
-# The race detector is linked with a C compiler.
-test: cc
+# The race detector is linked with a C compiler, and DNS verification is tested against a real name server.
+test: cc bind
 	CGO_ENABLED=1 $(GO) test -race ./...
 
 check: format vet staticcheck tidy test
@@ -44,10 +44,18 @@ vuln:
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...
 
 cc:
-	@command -v $$($(GO) env CC) >/dev/null && exit 0; \
+	$(call need,$$($(GO) env CC),gcc libc6-dev,a C compiler for the race detector)
+
+bind:
+	$(call need,named,bind9,the name server BIND)
+
+# $(call need,PROGRAM,PACKAGES,WHAT): a program that the tests run, installed where that may be done.
+define need
+@PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null && exit 0; \
 	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev >/dev/null; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(2) >/dev/null; \
 	else \
-		echo "make test needs a C compiler for the race detector: install gcc (Debian: sudo apt-get install gcc libc6-dev) and run it again." >&2; \
+		echo "make test needs $(3): install it (Debian: sudo apt-get install $(2)) and run make test again." >&2; \
 		exit 1; \
 	fi
+endef

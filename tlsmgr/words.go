@@ -20,7 +20,7 @@ type failure struct {
 }
 
 var nameServerFailures = []failure{
-	{errServfail, "servfail", "the answer about {name} from {who} is SERVFAIL", "check the zone {zone} there, then try again"},
+	{errServfail, "servfail", "the answer about {name} from {who} is SERVFAIL", "check the zone there, then try again"},
 	{errLame, "lame_delegation", "{zone} is delegated to {who}, where it is not served", "serve the zone there, or correct its name servers at the registrar"},
 	{errNoTCP, "no_tcp", "the answer about {name} from {who} does not fit into UDP, and none comes over TCP", "open TCP port 53 there"},
 	{errBadAnswer, "bad_answer", "the answer about {name} from {who} cannot be used", "check these name servers, then try again"},

@@ -11,7 +11,7 @@ run: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
-# The race detector is linked with a C compiler, and DNS verification is tested against a real name server.
+# The race detector is linked with a C compiler; DNS verification is tested against a real name server.
 test: cc bind
 	CGO_ENABLED=1 $(GO) test -race ./...
 
@@ -44,18 +44,16 @@ vuln:
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...
 
 cc:
-	$(call need,$$($(GO) env CC),gcc libc6-dev,a C compiler for the race detector)
+	@command -v $$($(GO) env CC) >/dev/null || $(call install,gcc libc6-dev,a C compiler for the race detector)
 
 bind:
-	$(call need,named,bind9,the name server BIND)
+	@PATH="$$PATH:/usr/sbin" command -v named >/dev/null || $(call install,bind9,the name server BIND to test DNS verification)
 
-# $(call need,PROGRAM,PACKAGES,WHAT): a program that the tests run, installed where that may be done.
-define need
-@PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null && exit 0; \
+# $(call install,PACKAGES,PURPOSE) installs Debian packages where it may, and else says what is missing.
+install = { \
 	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(2) >/dev/null; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	else \
-		echo "make test needs $(3): install it (Debian: sudo apt-get install $(2)) and run make test again." >&2; \
+		echo "make test needs $(2): install $(1) (Debian: sudo apt-get install $(1)) and run it again." >&2; \
 		exit 1; \
-	fi
-endef
+	fi; }

@@ -162,7 +162,7 @@ func (b *bind) run(t *testing.T, name, config string) {
 
 func (b *bind) verifier(t *testing.T) *Verifier {
 	v := newVerifier(t, fmt.Sprintf("127.0.0.1:%d", b.resolverPort))
-	v.port, v.allowPrivate, v.caIdentity = b.port, true, "letsencrypt.org"
+	v.port, v.allowPrivate, v.ca.known = b.port, true, []string{"letsencrypt.org"}
 	v.resolvers[0].timeout = 3 * time.Second
 	return v
 }

@@ -3,6 +3,7 @@ package tlsmgr
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -18,11 +19,12 @@ var challenges = []string{"http-01", "tls-alpn-01"}
 // name that is an alias are its target's, so that the CNAME target's own come first; what a
 // merchant put at the domain years ago for the shop's certificate comes next and is the commonest cause.
 func (l *lookup) askCAA(ctx context.Context) sighting {
-	if l.caIdentity == "" {
-		return sighting{}
-	}
 	ctx, cancel := l.patient(ctx)
 	defer cancel()
+	identities := l.ca.identities(ctx)
+	if len(identities) == 0 {
+		return sighting{}
+	}
 
 	var hosts []string
 	for i, end := 0, false; !end; i, end = dns.NextLabel(l.host, i) {
@@ -51,14 +53,14 @@ func (l *lookup) askCAA(ctx context.Context) sighting {
 		}
 		switch {
 		case len(records) == 0:
-		case mayIssue(records, l.caIdentity):
+		case mayIssue(records, identities):
 			return sighting{}
 		default:
 			at := bare(dns.CanonicalName(records[0].Hdr.Name))
 			return sighting{
 				code: "ok_caa_forbids",
-				fact: "the CAA records at " + at + " forbid " + l.caIdentity + " to issue the certificate for " + bare(l.host),
-				fix:  `add the record: ` + at + ` CAA 0 issue "` + l.caIdentity + `"`,
+				fact: "the CAA records at " + at + " forbid " + identities[0] + " to issue the certificate for " + bare(l.host),
+				fix:  `add the record: ` + at + ` CAA 0 issue "` + identities[0] + `"`,
 			}
 		}
 	}
@@ -68,14 +70,14 @@ func (l *lookup) askCAA(ctx context.Context) sighting {
 // mayIssue reports whether a set of CAA records lets a CA issue a certificate for a name without a
 // wildcard, by one of our challenges (RFC 8659, section 4; RFC 8657). Which accounts a
 // record is bound to is not looked at.
-func mayIssue(records []*dns.CAA, identity string) bool {
+func mayIssue(records []*dns.CAA, identities []string) bool {
 	const critical = 128
 	restricted, allowed := false, false
 	for _, rr := range records {
 		switch strings.ToLower(rr.Tag) {
 		case "issue":
 			restricted = true
-			allowed = allowed || names(rr.Value, identity)
+			allowed = allowed || names(rr.Value, identities)
 		case "issuewild", "iodef", "issuemail":
 		default:
 			if rr.Flag&critical != 0 {
@@ -87,10 +89,12 @@ func mayIssue(records []*dns.CAA, identity string) bool {
 }
 
 // names reports whether the value of an "issue" record, such as
-// "letsencrypt.org; validationmethods=http-01", names a CA and one of our challenges.
-func names(value, identity string) bool {
+// "letsencrypt.org; validationmethods=http-01", names a CA, by one of its identities, and one of our
+// challenges.
+func names(value string, identities []string) bool {
 	domain, parameters, _ := strings.Cut(value, ";")
-	if !strings.EqualFold(strings.TrimSpace(domain), identity) {
+	domain = strings.TrimSpace(domain)
+	if !slices.ContainsFunc(identities, func(identity string) bool { return strings.EqualFold(domain, identity) }) {
 		return false
 	}
 	for parameter := range strings.SplitSeq(parameters, ";") {
@@ -104,10 +108,8 @@ func names(value, identity string) bool {
 
 func namesChallenge(methods string) bool {
 	for method := range strings.SplitSeq(methods, ",") {
-		for _, ours := range challenges {
-			if strings.TrimSpace(method) == ours {
-				return true
-			}
+		if slices.Contains(challenges, strings.TrimSpace(method)) {
+			return true
 		}
 	}
 	return false

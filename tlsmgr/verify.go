@@ -3,6 +3,7 @@ package tlsmgr
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,13 +20,14 @@ import (
 
 // Config says what to check against and whom to ask.
 type Config struct {
-	CNAMETarget  string           // the name that merchants point their records at
-	Resolvers    []string         // host:port each; empty: those of /etc/resolv.conf
-	Port         int              // port asked at a zone's own name servers; 0: 53
-	AllowPrivate bool             // ask name servers at private addresses too
-	CAIdentity   string           // the CA's name in CAA records, such as "letsencrypt.org"; empty: CAA is not looked at
-	Log          *slog.Logger     // nil: no log
-	Now          func() time.Time // nil: time.Now
+	CNAMETarget   string           // the name that merchants point their records at
+	Resolvers     []string         // host:port each; empty: those of /etc/resolv.conf
+	Port          int              // port asked at a zone's own name servers; 0: 53
+	AllowPrivate  bool             // ask name servers at private addresses too
+	ACMEDirectory string           // URL of the CA that CAA records must admit; empty: CAA is not looked at
+	ACMERoots     *x509.CertPool   // of that URL's own certificate; nil: the system's
+	Log           *slog.Logger     // nil: no log
+	Now           func() time.Time // nil: time.Now
 }
 
 // verifyTimeout bounds a whole verification: a merchant waits for it, and a chain of slow zones
@@ -39,7 +41,7 @@ type Verifier struct {
 	resolvers    []nameServer
 	port         int
 	allowPrivate bool
-	caIdentity   string // lower case
+	ca           *ca
 	log          *slog.Logger
 	now          func() time.Time
 
@@ -66,7 +68,6 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		target:            dns.CanonicalName(target),
 		port:              cmp.Or(cfg.Port, 53),
 		allowPrivate:      cfg.AllowPrivate,
-		caIdentity:        strings.ToLower(cfg.CAIdentity),
 		log:               cfg.Log,
 		now:               cfg.Now,
 		timeout:           verifyTimeout,
@@ -84,6 +85,7 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 	if v.now == nil {
 		v.now = time.Now
 	}
+	v.ca = newCA(cfg, v.log, v.now)
 	return v, nil
 }
 

@@ -413,7 +413,9 @@ func (w *world) verifier(t *testing.T) *Verifier {
 	}
 	v := newVerifier(t, resolvers...)
 	v.allowPrivate = !w.public
-	v.caIdentity = w.ca
+	if w.ca != "" {
+		v.ca.known = []string{w.ca}
+	}
 	if _, err := fmt.Sscan(w.port, &v.port); err != nil {
 		t.Fatal(err)
 	}

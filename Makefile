@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium bind
 
 run: build
 	bin/mtagd dev
@@ -11,8 +11,9 @@ run: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
-# The race detector is linked with a C compiler; the browser tag is tested in a browser.
-test: cc chromium
+# The race detector is linked with a C compiler; the browser tag is tested in a browser, DNS verification
+# against a real name server.
+test: cc chromium bind
 	CGO_ENABLED=1 $(GO) test -race ./...
 
 check: format vet staticcheck tidy generated test
@@ -52,6 +53,9 @@ cc:
 
 chromium:
 	@command -v chromium >/dev/null || $(call install,chromium,Chromium to test the browser tag)
+
+bind:
+	@PATH="$$PATH:/usr/sbin" command -v named >/dev/null || $(call install,bind9,the name server BIND to test DNS verification)
 
 # $(call install,PACKAGES,PURPOSE) installs Debian packages where it may, and else says what is missing.
 install = { \

@@ -51,7 +51,7 @@ func TestReadTagShowsItsCertificate(t *testing.T) {
 	s := newService(t)
 	certs := &certificates{}
 	s.certificates = certs
-	s.serve(s.engine)
+	s.serve(s.engine, &s.dns)
 	p := s.partner("Agency")
 	tag := p.generate(p.merchant("Shop"), "server-side", "example.com").str("tagId")
 

@@ -37,6 +37,11 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 		return err
 	}
 
+	leave, err := a.lookups.enter(partner.ID)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	found := a.DNS.Verify(lookup, host)

@@ -47,7 +47,7 @@ func (c *chart) write(w io.Writer) error {
 		return fmt.Errorf("chart %q: nothing to show", c.title)
 	}
 	step := niceStep(top / 6)
-	right := math.Ceil(top/step) * step
+	right := top * 1.02
 	floor, ceiling := math.Floor(math.Log10(low)), math.Ceil(math.Log10(high))
 	ceiling = max(ceiling, floor+1)
 	x := func(v float64) float64 { return plotLeft + v/right*(plotRight-plotLeft) }
@@ -70,7 +70,7 @@ func (c *chart) write(w io.Writer) error {
 	text("", "start", plotLeft, 30, ` font-size="18" font-weight="600" fill="#111"`, c.title)
 	text("", "start", plotLeft, 50, ` fill="#666"`, c.subtitle)
 
-	for v := 0.0; v <= right+step/2; v += step {
+	for v := 0.0; v <= right; v += step {
 		rule(x(v), plotTop, x(v), plotBottom, "#eee")
 		text("", "middle", x(v), plotBottom+18, "", grouped(int(v+0.5)))
 	}

@@ -4,15 +4,20 @@
 // Read in this order:
 //
 //	main.go      the command line
-//	load.go      the load generator: open and closed loop, latency from the intended time
+//	load.go      a phase of load, open or closed loop, and what comes of it
+//	generator.go how it is driven: by epoll, with latency from the intended time
 //	conn.go      its connections, plain and TLS
 //	events.go    the events it sends
 //	dataset.go   the listing's data: made so that every total is known beforehand
+//	fill.go      how it is made through a running server
 //	queries.go   random listing queries, timed and checked
 //	bare.go      the ceiling: a fasthttp server that answers 201 and does nothing
 //	process.go   servers as child processes, and what the kernel knows of them
 //	service.go   mtagd as such a process, set up through its own commands and API
-//	run.go       the whole measurement, phase by phase
+//	run.go       the whole measurement
+//	hotpath.go   its phases of POST /mark against the bare ceiling
+//	latency.go   its phases at a fixed offered load, and of overload
+//	listing.go   its phases with data: filling, starting, listing
 //	report.go    the table
 //	chart.go     the picture
 package main

@@ -57,9 +57,11 @@ func (g *generator) connect(ctx context.Context) (err error) {
 	if err := unix.EpollCtl(g.epoll, unix.EPOLL_CTL_ADD, g.timer, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: timerSlot}); err != nil {
 		return err
 	}
-	interval := unix.NsecToTimespec(tick.Nanoseconds())
-	if err := unix.TimerfdSettime(g.timer, 0, &unix.ItimerSpec{Interval: interval, Value: interval}, nil); err != nil {
-		return err
+	if g.p.rate > 0 { // a closed loop is driven by the answers
+		interval := unix.NsecToTimespec(tick.Nanoseconds())
+		if err := unix.TimerfdSettime(g.timer, 0, &unix.ItimerSpec{Interval: interval, Value: interval}, nil); err != nil {
+			return err
+		}
 	}
 	for i := range g.p.conns {
 		if ctx.Err() != nil {
@@ -95,15 +97,18 @@ func (g *generator) close() {
 func (g *generator) run(ctx context.Context) error {
 	events := make([]unix.EpollEvent, 512)
 	g.began = time.Now()
-	for {
+	for sending := true; ; {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		now := time.Since(g.began)
-		sending := now < g.p.duration && !g.exhausted && ctx.Err() == nil
 		if sending {
 			g.sendDue(now)
+			sending = now < g.p.duration && !g.exhausted
 		}
 		if !sending && (g.open == 0 || now > g.p.duration+drainTimeout) {
 			g.end(now)
-			return ctx.Err()
+			return nil
 		}
 		n, err := unix.EpollWait(g.epoll, events, 100)
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -122,18 +127,17 @@ func (g *generator) run(ctx context.Context) error {
 	}
 }
 
-// sendDue sends the requests whose time has come, as far as connections are free.
+// sendDue sends the requests whose time has come, as far as connections are free. A closed loop's are always due.
 func (g *generator) sendDue(now time.Duration) {
 	for len(g.idle) > 0 {
-		intended := now
+		intended := time.Since(g.began)
 		if g.p.rate > 0 {
 			intended = intendedTime(g.issued, g.p.rate)
-			if intended > now {
-				return
-			}
 		} else {
-			now = time.Since(g.began)
-			intended = now
+			now = intended
+		}
+		if intended > now || intended >= g.p.duration {
+			return
 		}
 		c := g.idle[0]
 		if c.closed {

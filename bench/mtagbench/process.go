@@ -56,6 +56,7 @@ func start(ctx context.Context, program string, args ...string) (*process, error
 
 func (p *process) read(output io.Reader) {
 	defer close(p.lines)
+	defer io.Copy(io.Discard, output) // after a line too long to scan, so that writing it does not block
 	for scanner := bufio.NewScanner(output); scanner.Scan(); {
 		p.mu.Lock()
 		p.tail = append(p.tail[max(0, len(p.tail)-9):], scanner.Text())

@@ -63,10 +63,8 @@ func (b *bench) curve() error {
 				l := &c.lines[i*len(percentiles)+j]
 				l.points = append(l.points, point{rate, p.of(r).Seconds() * 1000})
 			}
-			if s.name == "mtagd" {
-				b.report.tell(fmt.Sprintf("%.0f %% of the maximum, %s: p50, p99, slowest", 100*part, perSecond(rate)),
-					fmt.Sprintf("%s, %s, %s", milliseconds(r.at(50).Seconds()), milliseconds(r.at(99).Seconds()), milliseconds(r.max().Seconds())))
-			}
+			b.report.tell(fmt.Sprintf("%.0f %% of mtagd's maximum, %s, %s: p50, p99, slowest", 100*part, perSecond(rate), s.name),
+				fmt.Sprintf("%s, %s, %s", milliseconds(r.at(50).Seconds()), milliseconds(r.at(99).Seconds()), milliseconds(r.max().Seconds())))
 		}
 	}
 	var picture bytes.Buffer

@@ -27,7 +27,7 @@ type process struct {
 
 	mu   sync.Mutex
 	tail []string // its last lines
-	peak int64    // the most anonymous memory seen, bytes
+	peak int64    // the most anonymous memory since it was last taken, bytes
 }
 
 const stopTimeout = 30 * time.Second
@@ -86,10 +86,13 @@ func (p *process) watch() {
 	}
 }
 
-func (p *process) peakMemory() int64 {
+// takePeak returns the most anonymous memory since it was last called.
+func (p *process) takePeak() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.peak
+	taken := p.peak
+	p.peak = 0
+	return taken
 }
 
 // await returns the first non-empty value that find sees in a line of output.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -57,6 +58,13 @@ type bench struct {
 	load    dataset   // the merchant that takes the load
 	data    *manifest // what is listed
 	maximum float64   // events/s of mtagd with many connections
+	peaks   []peak
+}
+
+// peak is the most anonymous memory in a part of the run.
+type peak struct {
+	part  string
+	bytes int64
 }
 
 // Run measures, and writes what it saw.
@@ -80,12 +88,31 @@ func (c *runCommand) Run(p *program) (err error) {
 	if b.service, err = newService(ctx, c.Server, filepath.Join(dir, "data")); err != nil {
 		return err
 	}
-	for _, phase := range []func() error{
-		b.fill, b.starts, b.list, b.compare, b.batches, b.steady, b.curve, b.listUnderLoad, b.memory, b.overload, b.memoryAfter,
+	for _, part := range []struct {
+		name string // as the memory is told by
+		run  func() error
+	}{
+		{"", b.machine},
+		{"filling", b.fill},
+		{"started again, once killed", b.starts},
+		{"listing", b.list},
+		{"single events", b.compare},
+		{"batches", b.batches},
+		{"half of the maximum", b.steady},
+		{"offered loads", b.curve},
+		{"listing under ingest", b.listUnderLoad},
+		{"overload", b.overload},
 	} {
-		if err := phase(); err != nil {
+		if err := part.run(); err != nil {
 			return errors.Join(err, ctx.Err())
 		}
+		if part.name != "" {
+			b.peaks = append(b.peaks, peak{part.name, b.service.takePeak()})
+		}
+	}
+	b.memory()
+	if err := b.service.stop(); err != nil {
+		return err
 	}
 	if err := b.write(); err != nil {
 		return err
@@ -106,19 +133,47 @@ func (b *bench) children() (all []*process) {
 	return all
 }
 
-// Memory is told twice: what normal work takes, and what thousands of connections add to it.
-const memoryTarget = 512 << 20
-
-func (b *bench) memory() error {
-	b.report.section("Memory", "RssAnon, looked at ten times a second in all phases up to here.")
-	b.report.atMost("the most of mtagd", float64(b.service.peak()), memoryTarget, mebibytes)
-	b.report.tell("the most of bare", mebibytes(float64(b.bare.peakMemory())))
+// machine tells what the others on this machine leave to the run: a synced write is what every group of events
+// waits for.
+func (b *bench) machine() error {
+	const writes, size = 200, 64 << 10
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(b.Temp, "mtagbench")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	took := newHistogram()
+	for range writes {
+		began := time.Now()
+		if _, err := file.Write(make([]byte, size)); err != nil {
+			return err
+		}
+		if err := file.Sync(); err != nil {
+			return err
+		}
+		record(took, time.Since(began))
+	}
+	b.report.section("Machine", "Before the run.")
+	b.report.tell("load average of the last minute, other work included", strings.Fields(string(load))[0])
+	for _, p := range []float64{50, 99} {
+		b.report.tell(fmt.Sprintf("a synced write of %d KiB, p%.0f", size>>10, p), milliseconds(float64(took.ValueAtQuantile(p))/1e6))
+	}
 	return nil
 }
 
-func (b *bench) memoryAfter() error {
-	b.report.atMost("the most of mtagd, with this", float64(b.service.peak()), memoryTarget, mebibytes)
-	return b.service.stop()
+// memoryTarget is for mtagd's anonymous memory throughout, in bytes.
+const memoryTarget = 512 << 20
+
+func (b *bench) memory() {
+	b.report.section("Memory", "The most of mtagd's RssAnon in each part of the run, looked at ten times a second.")
+	for _, p := range b.peaks {
+		b.report.atMost(p.part, float64(p.bytes), memoryTarget, mebibytes)
+	}
 }
 
 // write writes the table to the results and to standard output.

@@ -28,7 +28,7 @@ type service struct {
 	ready         time.Duration // from the start to /readyz
 	admin         string        // address
 	api           *client
-	earlierPeak   int64 // the most memory of its processes before this one
+	earlierPeak   int64 // the most memory of the processes before this one
 }
 
 // newService starts mtagd on an empty data directory and makes a partner with preverified access.
@@ -66,7 +66,7 @@ func (s *service) operate(ctx context.Context, out any, args ...string) error {
 // start starts the server and returns when it is ready.
 func (s *service) start(ctx context.Context) (err error) {
 	if s.process != nil {
-		s.earlierPeak = max(s.earlierPeak, s.peakMemory())
+		s.earlierPeak = max(s.earlierPeak, s.process.takePeak())
 	}
 	began := time.Now()
 	s.process, err = start(ctx, s.program, "serve", "--tls", "off", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", s.data,
@@ -130,8 +130,12 @@ func (s *service) page(ctx context.Context, path string) ([]byte, error) {
 	return body, err
 }
 
-// peak is the most anonymous memory of all its processes.
-func (s *service) peak() int64 { return max(s.earlierPeak, s.peakMemory()) }
+// takePeak returns the most anonymous memory of its processes since it was last called.
+func (s *service) takePeak() int64 {
+	taken := max(s.earlierPeak, s.process.takePeak())
+	s.earlierPeak = 0
+	return taken
+}
 
 // mark is where the events of a dataset's first tag go.
 func (s *service) mark(d *dataset) target {

@@ -24,6 +24,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,7 +58,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	parsed := kong.Parse(new(commandLine), kong.Name("mtagbench"), kong.Description("Measures mtagd, on loopback."))
-	parsed.FatalIfErrorf(parsed.Run(&program{ctx: ctx, stdout: os.Stdout, stderr: os.Stderr}))
+	err := parsed.Run(&program{ctx: ctx, stdout: os.Stdout, stderr: os.Stderr})
+	if err != nil && ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	parsed.FatalIfErrorf(err)
 }
 
 type loadCommand struct {

@@ -104,7 +104,7 @@ func (c *runCommand) Run(p *program) (err error) {
 		{"overload", b.overload},
 	} {
 		if err := part.run(); err != nil {
-			return errors.Join(err, ctx.Err())
+			return err
 		}
 		if part.name != "" {
 			b.peaks = append(b.peaks, peak{part.name, b.service.takePeak()})

@@ -47,7 +47,7 @@ bench-quick: build mtagbench
 	bin/mtagbench run --out bin/results --events 100000 --merchants 10 --queries 50 --rounds 2 --round 1s --steady 5s $(BENCHFLAGS)
 
 bench-full: build mtagbench
-	bin/mtagbench run --events 10000000 --order shuffled --queries 1000 --rounds 5 --round 5s --steady 10m $(BENCHFLAGS)
+	bin/mtagbench run --events 10000000 --queries 1000 --rounds 5 --round 5s --steady 10m $(BENCHFLAGS)
 
 # Each step in one process, in the form that benchstat compares.
 bench-steps:

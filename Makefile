@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium bind
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium bind bench bench-quick bench-full bench-steps mtagbench
 
 run: build
 	bin/mtagd dev
@@ -42,6 +42,24 @@ fuzz:
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
 		done; \
 	done
+
+# mtagd beside the bare ceiling, on loopback: a table and a picture in bench/results. What the figures mean is in
+# bench/README.md. About four minutes; bench-quick takes one, bench-full half an hour, at the size of the targets.
+bench: build mtagbench
+	bin/mtagbench run $(BENCHFLAGS)
+
+bench-quick: build mtagbench
+	bin/mtagbench run --out bin/results --events 100000 --merchants 10 --queries 50 --rounds 2 --round 1s --steady 5s $(BENCHFLAGS)
+
+bench-full: build mtagbench
+	bin/mtagbench run --events 10000000 --queries 1000 --rounds 5 --round 5s --steady 10m $(BENCHFLAGS)
+
+# Each step in one process, in the form that benchstat compares.
+bench-steps:
+	$(GO) test -run '^$$' -bench . -count $(or $(COUNT),6) ./bench
+
+mtagbench:
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagbench ./bench/mtagbench
 
 # Apart from check: it asks the vulnerability database at vuln.go.dev, and check must pass on a machine that
 # reaches nothing but a module proxy.

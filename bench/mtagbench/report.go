@@ -112,9 +112,9 @@ func grouped(n int) string {
 
 // Targets of the listing.
 const (
-	listTarget    = 5 * time.Millisecond // p99
-	listGrowth    = 2                    // times the same query on the small dataset
-	percentOfList = 99
+	listTarget     = 5 * time.Millisecond // p99
+	listGrowth     = 2                    // times the same query on the small dataset
+	listPercentile = 99
 )
 
 // listings adds what listAll measured: for each kind the p99 on the large dataset, and how often the time of the
@@ -125,7 +125,7 @@ func (r *report) listings(all []listing, m *manifest) {
 		fmt.Sprintf("Any page, limit and order of each kind, beside %d other merchants; compared with the same queries on %s events. "+
 			"Every answer's total, length, order and names were checked.", m.Others+1, grouped(m.Small.Events)))
 	for _, l := range all {
-		p99 := float64(l.large.ValueAtQuantile(percentOfList)) / 1e6
+		p99 := float64(l.large.ValueAtQuantile(listPercentile)) / 1e6
 		growth := float64(l.large.ValueAtQuantile(50)) / float64(l.small.ValueAtQuantile(50))
 		r.atMost(l.kind.name+", p99", p99, listTarget.Seconds(), milliseconds)
 		r.atMost(fmt.Sprintf("%s, p50 %s against %s", l.kind.name,

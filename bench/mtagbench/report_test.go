@@ -67,8 +67,8 @@ func TestMedian(t *testing.T) {
 // A chart is well-formed, its lines lie within the axes, higher values are higher up, and no label covers another.
 func TestChart(t *testing.T) {
 	c := chart{title: "a < b & c", x: "x", y: "y", lines: []line{
-		{label: "one", colour: "#111", points: []point{{0, 1}, {1000, 10}, {2000, 100}}},
-		{label: "two", colour: "#222", dash: "2 4", points: []point{{0, 0.5}, {2000, 101}}},
+		{label: "one", colour: "#111", points: []point{{0, 1}, {1000, 31.6227766}, {2000, 1000}}},
+		{label: "two", colour: "#222", dash: "2 4", points: []point{{0, 0.5}, {2000, 990}}},
 		{label: "three", colour: "#333", points: []point{{2000, 0.011}}},
 		{label: "four", colour: "#444", points: []point{{2000, 0.01}}},
 	}}
@@ -126,6 +126,9 @@ func TestChart(t *testing.T) {
 		t.Errorf("decades differ in height: %v", one)
 	}
 	for a, at := range labels {
+		if at < plotTop || at > plotBottom+labelHeight/2 {
+			t.Errorf("label %s is beside no part of the plot", a)
+		}
 		for b, other := range labels {
 			if a != b && abs(at-other) < labelHeight-0.2 {
 				t.Errorf("labels %s and %s overlap", a, b)

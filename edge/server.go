@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -74,7 +75,8 @@ const (
 type Server struct {
 	Config
 	directory *store.Directory
-	http      *fasthttp.Server
+	http      *fasthttp.Server // answers everything over plain HTTP
+	https     *fasthttp.Server // the same, over TLS
 	plain     *fasthttp.Server // sends on to HTTPS
 	script    script
 	metrics   *metrics
@@ -101,6 +103,8 @@ func New(cfg Config) (*Server, error) {
 		metrics:   m,
 	}
 	s.http = s.newHTTP(s.handle, concurrency)
+	s.https = s.newHTTP(s.handle, concurrency)
+	s.https.ReduceMemoryUsage = true // browsers keep their connections: idle ones hold no buffers
 	s.plain = s.newHTTP(s.handlePlain, concurrency)
 	return s, nil
 }
@@ -129,7 +133,7 @@ func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepti
 
 // ServeTLS is as Serve, over HTTPS.
 func (s *Server) ServeTLS(ln net.Listener) error {
-	return s.serve(s.http, newTLSListener(s.accepting(ln), s.TLS, s.HandshakesPerIP, s.http.Concurrency, s.Log, s.metrics))
+	return s.serve(s.https, newTLSListener(s.accepting(ln), s.TLS, s.HandshakesPerIP, s.https.Concurrency, s.Log, s.metrics))
 }
 
 // ServePlain is as Serve, and answers nothing but the CA's challenges and redirects to HTTPS.
@@ -170,7 +174,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	defer time.AfterFunc(patience, s.open.hurry).Stop()
-	return errors.Join(s.plain.ShutdownWithContext(ctx), s.http.ShutdownWithContext(ctx))
+	var all sync.WaitGroup
+	var errs [3]error
+	for i, server := range []*fasthttp.Server{s.http, s.https, s.plain} { // at once: none goes on accepting
+		all.Go(func() { errs[i] = server.ShutdownWithContext(ctx) })
+	}
+	all.Wait()
+	return errors.Join(errs[:]...)
 }
 
 // Connections is the number of open connections.

@@ -273,6 +273,7 @@ func TestPlainHTTP(t *testing.T) {
 		{trackingHost, "/", 308, "https://" + trackingHost + "/"},
 		{clientHost, "http://" + clientHost + "/script", 308, "https://" + clientHost + "/script"},
 		{clientHost, "@elsewhere.test/", 400, ""},
+		{clientHost, "*", 400, ""},
 		{"nobody.test", "/", 421, ""},
 		{clientHost, challengePath + "token", 200, "the answer"},
 		{clientHost, challengePath + "other", 404, ""},

@@ -45,6 +45,7 @@ type pace struct {
 	recheck    time.Duration // in which the DNS of every host is looked at once
 	visitor    time.Duration // how long a handshake waits for a certificate that is on its way
 	order      time.Duration // how long one order may take
+	repair     time.Duration // since the last try of a failed order, after which Order brings the next one forward
 
 	// The waits after a first failure; each further one doubles, up to most.
 	caFailed    time.Duration // the CA could not be reached, or failed itself
@@ -58,6 +59,7 @@ var usualPace = pace{
 	recheck:     time.Hour,
 	visitor:     8 * time.Second,
 	order:       3 * time.Minute,
+	repair:      10 * time.Minute,
 	caFailed:    5 * time.Second,
 	hostRefused: time.Minute,
 	caLimited:   10 * time.Minute,
@@ -142,17 +144,16 @@ func newCertificates(cfg CertConfig, p pace) (*Certificates, error) {
 		return nil, err
 	}
 
-	log := zap.New(newLogCore(cfg.Log))
+	log := zap.New(&logCore{log: cfg.Log, words: c.words})
 	c.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert:   c.configFor,
 		RenewCheckInterval: p.renewCheck,
 		Logger:             log,
 	})
 	base := certmagic.Config{
-		Storage:             newCertStore(cfg.Dir),
-		DisableStorageCheck: true, // it writes a test file before each order
-		OnEvent:             c.onEvent,
-		Logger:              log,
+		Storage: newCertStore(cfg.Dir),
+		OnEvent: c.onEvent,
+		Logger:  log,
 	}
 	c.renewing = certmagic.New(c.cache, base)
 	issuer := certmagic.NewACMEIssuer(c.renewing, c.issuerTemplate(log))

@@ -1,8 +1,12 @@
 package tlsmgr
 
 import (
+	"bytes"
+	"context"
 	"crypto/tls"
+	"errors"
 	"io/fs"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
@@ -283,6 +287,72 @@ func TestRevokedCertificateIsReplaced(t *testing.T) {
 	revoked := w.mustVisit(w.ownHost)
 	w.ca.Revoke(t, revoked)
 	w.until("another certificate is served", func() bool { return !w.mustVisit(w.ownHost).Equal(revoked) })
+}
+
+func TestLogHasNoContact(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{EAB: [2]string{"kid-1", "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"}})
+	var log bytes.Buffer
+	stop := w.start(func(cfg *CertConfig, _ *pace) {
+		cfg.Email = "Ops@example.com"
+		cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	w.untilStatus(w.ownHost, store.CertificateFailed) // no account without the binding
+	stop()
+	if !strings.Contains(log.String(), "registering account") || strings.Contains(strings.ToLower(log.String()), "ops@") {
+		t.Errorf("log: %s", log.String())
+	}
+}
+
+func TestOldVersionsOfTLSAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	w.mustVisit(w.ownHost)
+	for version, accepted := range map[uint16]bool{
+		tls.VersionTLS10: false, tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true,
+	} {
+		c, err := tls.Dial("tcp", w.https, &tls.Config{
+			ServerName: w.ownHost, RootCAs: w.ca.Issuers, MinVersion: version, MaxVersion: version,
+		})
+		if (err == nil) != accepted {
+			t.Errorf("%s: %v", tls.VersionName(version), err)
+		}
+		if err == nil {
+			c.Close()
+		}
+	}
+}
+
+func TestStorageLocks(t *testing.T) {
+	s := newCertStore(t.TempDir())
+	if err := s.Lock(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := s.TryLock(t.Context(), "b"); !ok || err != nil {
+		t.Errorf("another name cannot be locked: %v", err)
+	}
+	if ok, _ := s.TryLock(t.Context(), "a"); ok {
+		t.Error("locked twice")
+	}
+	given, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Lock(given, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a given-up wait ends with %v", err)
+	}
+	waiting := make(chan error)
+	go func() { waiting <- s.Lock(t.Context(), "a") }()
+	for _, name := range []string{"a", "b"} {
+		if err := s.Unlock(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	if err := s.Unlock(t.Context(), "a"); err != nil || len(s.locks) != 0 {
+		t.Errorf("%v; %d locks are left", err, len(s.locks))
+	}
 }
 
 func TestExternalAccountBinding(t *testing.T) {

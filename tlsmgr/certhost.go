@@ -49,10 +49,11 @@ func (c *Certificates) Order(host string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.host(host)
+	wasAway := h.movedAway
 	h.movedAway = false
-	if h.onItsWay == nil && c.certificateOf(host).IsZero() {
+	if h.onItsWay == nil && (wasAway || c.certificateOf(host).IsZero()) {
 		c.bring(host, h)
-	} else if !h.nextTry.IsZero() && time.Since(h.lastTry) > c.pace.caLimited {
+	} else if !h.nextTry.IsZero() && time.Since(h.lastTry) > c.pace.repair {
 		select {
 		case h.hurry <- struct{}{}:
 		default: // it was told before

@@ -2,8 +2,10 @@ package tlsmgr
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zapcore"
@@ -15,19 +17,27 @@ import (
 // or a client's address stay behind, so only those that are known to be harmless are taken.
 type logCore struct {
 	log    *slog.Logger
+	words  func(string) string // takes out what must not be logged
 	fields []zapcore.Field
 }
 
 var harmlessFields = []string{"identifier", "identifiers", "subjects", "server_name", "issuer", "ca", "error",
 	"expiration", "remaining", "url", "method", "status_code", "challenge_type", "explanation_url"}
 
-func newLogCore(log *slog.Logger) zapcore.Core { return &logCore{log: log} }
+// words is a text without the contact of the ACME account, which certmagic puts into some errors, in lower
+// case.
+func (c *Certificates) words(text string) string {
+	if c.Email == "" {
+		return text
+	}
+	return strings.NewReplacer(c.Email, "(contact)", strings.ToLower(c.Email), "(contact)").Replace(text)
+}
 
 // Enabled leaves out what is said when all is well: issuing and renewing are logged elsewhere, once.
 func (l *logCore) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }
 
 func (l *logCore) With(fields []zapcore.Field) zapcore.Core {
-	return &logCore{l.log, slices.Concat(l.fields, fields)}
+	return &logCore{l.log, l.words, slices.Concat(l.fields, fields)}
 }
 
 func (l *logCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -45,10 +55,10 @@ func (l *logCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 			f.AddTo(values)
 		}
 	}
-	attrs := []slog.Attr{slog.String("event", entry.Message)}
+	attrs := []slog.Attr{slog.String("event", l.words(entry.Message))}
 	for _, key := range harmlessFields {
 		if v, ok := values.Fields[key]; ok {
-			attrs = append(attrs, slog.Any(key, v))
+			attrs = append(attrs, slog.String(key, l.words(fmt.Sprint(v))))
 		}
 	}
 	l.log.LogAttrs(context.Background(), slog.LevelWarn, "certificates", attrs...)

@@ -57,17 +57,18 @@ func (c *Certificates) settle(host string, h *hostCert, err error, failures int)
 	h.problem = problemOf(err)
 	h.lastTry = time.Now()
 	h.nextTry = h.lastTry.Add(wait)
-	c.metrics.failed.Inc()
-	c.Log.Warn("certificate not issued", "host", host, "error", err, "next_try_in", wait.Round(time.Second))
+	c.Log.Warn("certificate not issued", "host", host, "error", c.words(err.Error()), "next_try_in", wait.Round(time.Second))
 	return wait, true
 }
 
-// try loads a host's certificate into memory, and orders it where there is none on disk.
+// try loads a host's certificate into memory, and orders one where there is none on disk, or one that is
+// due for renewal: that of a host which comes back, or of a service that was down for weeks.
 func (c *Certificates) try(host string) error {
-	ctx, cancel := context.WithTimeout(c.ctx, c.pace.order)
-	defer cancel()
-	err := c.load(ctx, host)
-	if !errors.Is(err, fs.ErrNotExist) {
+	old, err := c.load(host)
+	switch {
+	case err == nil && !old.NeedsRenewal(c.ordering):
+		return nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
 	select {
@@ -79,20 +80,28 @@ func (c *Certificates) try(host string) error {
 	if err := c.bucket.Wait(c.ctx); err != nil {
 		return err
 	}
-	ctx, cancel = context.WithTimeout(c.ctx, c.pace.order) // waiting in line does not count
+	ctx, cancel := context.WithTimeout(c.ctx, c.pace.order)
 	defer cancel()
 	began := time.Now()
-	if err := c.ordering.ObtainCertSync(ctx, host); err != nil {
+	if old.Empty() {
+		err = c.ordering.ObtainCertSync(ctx, host)
+	} else {
+		err = c.ordering.RenewCertSync(ctx, host, false)
+	}
+	if err != nil {
 		return err
 	}
 	c.Log.Info("certificate issued", "host", host, "took", time.Since(began).Round(time.Millisecond))
-	return c.load(ctx, host)
+	issued, err := c.load(host)
+	if err == nil && !old.Empty() && old.Hash() != issued.Hash() {
+		c.cache.Remove([]string{old.Hash()})
+	}
+	return err
 }
 
 // load puts the certificate on disk into memory. The error is fs.ErrNotExist where there is none.
-func (c *Certificates) load(ctx context.Context, host string) error {
-	_, err := c.ordering.CacheManagedCertificate(ctx, host)
-	return err
+func (c *Certificates) load(host string) (certmagic.Certificate, error) {
+	return c.ordering.CacheManagedCertificate(c.ctx, host)
 }
 
 // onEvent is called by certmagic at the turns of an order or a renewal, and waited for.
@@ -116,10 +125,10 @@ func (c *Certificates) onEvent(ctx context.Context, event string, data map[strin
 			c.Log.Info("certificate renewed", "host", host)
 		}
 	case "cert_failed":
+		c.metrics.failed.Inc()
 		if err, _ := data["error"].(error); renewal && err != nil {
-			c.metrics.failed.Inc()
 			c.renewed(host, err)
-			c.Log.Warn("certificate not renewed", "host", host, "error", err, "expires_in", data["remaining"])
+			c.Log.Warn("certificate not renewed", "host", host, "error", c.words(err.Error()), "expires_in", data["remaining"])
 		}
 	}
 	return nil

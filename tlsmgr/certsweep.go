@@ -15,9 +15,11 @@ func (c *Certificates) loadAll() {
 		if c.ctx.Err() != nil {
 			return
 		}
-		if c.certificateOf(host).IsZero() && c.load(c.ctx, host) != nil {
-			c.want(host) // not on disk, or not readable: the way with all the rest
-			continue
+		if c.certificateOf(host).IsZero() {
+			if _, err := c.load(host); err != nil {
+				c.want(host) // not on disk, or not readable: the way with all the rest
+				continue
+			}
 		}
 		c.mu.Lock()
 		c.host(host)
@@ -79,10 +81,12 @@ func (c *Certificates) pause(d time.Duration) bool {
 	}
 }
 
-// lookAgain looks at a host's DNS, and gets its certificate should that be missing.
+// lookAgain looks at a host's DNS. The certificate of a host that came back may have expired meanwhile, or
+// never have been ordered.
 func (c *Certificates) lookAgain(ctx context.Context, host string) {
+	wasAway := c.hasMovedAway(host)
 	c.look(ctx, host)
-	if c.certificateOf(host).IsZero() {
+	if wasAway || c.certificateOf(host).IsZero() {
 		c.want(host)
 	}
 }

@@ -29,6 +29,7 @@ var quickPace = pace{
 	recheck:     200 * time.Millisecond,
 	visitor:     20 * time.Second,
 	order:       20 * time.Second,
+	repair:      time.Hour,
 	caFailed:    50 * time.Millisecond,
 	hostRefused: 50 * time.Millisecond,
 	caLimited:   50 * time.Millisecond,

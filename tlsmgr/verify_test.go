@@ -231,6 +231,24 @@ func TestAsking(t *testing.T) {
 		cancel()
 		expect(t, newVerifier(t, s.address).Verify(ctx, testHost), store.DNSPending, "timeout")
 	})
+	t.Run("verifications of one host at the same time are one", func(t *testing.T) {
+		release := make(chan struct{})
+		s := serve(t, "correct", &server{reply: func(_, answer *dns.Msg, _ bool) *dns.Msg {
+			<-release
+			return answer
+		}})
+		v := newVerifier(t, s.address)
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		v.Verify(gone, testHost) // goes on for others
+		joined := v.underWay.DoChan(testHost+".", func() (any, error) {
+			t.Error("there is none to join")
+			return store.DNSFinding{}, nil
+		})
+		close(release)
+		found := <-joined
+		expect(t, found.Val.(store.DNSFinding), store.DNSCorrect, "ok")
+	})
 	t.Run("stray packets before the answer are passed over", func(t *testing.T) {
 		conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 		if err != nil {
@@ -241,23 +259,24 @@ func TestAsking(t *testing.T) {
 		go func() {
 			defer close(done)
 			buf := make([]byte, 1232)
-			n, asker, err := conn.ReadFrom(buf)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			question := new(dns.Msg)
-			if err := question.Unpack(buf[:n]); err != nil {
-				t.Error(err)
-				return
-			}
-			forged := new(dns.Msg).SetRcode(question, dns.RcodeNameError)
-			forged.Id++
-			answer := new(dns.Msg).SetReply(question)
-			answer.Answer = records
-			for _, packet := range [][]byte{[]byte("x"), []byte("not a DNS message at all"), pack(t, forged), pack(t, answer)} {
-				if _, err := conn.WriteTo(packet, asker); err != nil {
+			for {
+				n, asker, err := conn.ReadFrom(buf)
+				if err != nil {
+					return // closed below
+				}
+				question := new(dns.Msg)
+				if err := question.Unpack(buf[:n]); err != nil {
 					t.Error(err)
+					return
+				}
+				forged := new(dns.Msg).SetRcode(question, dns.RcodeNameError)
+				forged.Id++
+				answer := new(dns.Msg).SetReply(question)
+				answer.Answer = records
+				for _, packet := range [][]byte{[]byte("x"), []byte("not a DNS message at all"), pack(t, forged), pack(t, answer)} {
+					if _, err := conn.WriteTo(packet, asker); err != nil {
+						t.Error(err)
+					}
 				}
 			}
 		}()

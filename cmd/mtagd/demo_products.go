@@ -59,7 +59,7 @@ var demoProducts = []demoProduct{
 		Facts: [][2]string{{"Holds", "650 ml"}, {"Height", "21 cm"}, {"Weight", "720 g"}},
 	},
 	{
-		ID: "cups-pebble", Name: "Pebble cups, set of 3", Category: "Cups", Price: 38.5, Glaze: "moss", Shadow: 140,
+		ID: "cups-pebble", Name: "Pebble cups, set of 3", Category: "Cups", Price: 38.5, Glaze: "moss", Shadow: 168,
 		Line:  "Espresso, and good company",
 		Text:  "Three small cups, thrown off the hump one after the other. They stack, though they would rather not.",
 		Facts: [][2]string{{"Holds", "80 ml each"}, {"Height", "5.5 cm"}, {"Weight", "160 g each"}},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -213,6 +214,7 @@ func TestAServerThatIsKilledAndStartedAgain(t *testing.T) {
 
 func TestOfflineAndBack(t *testing.T) {
 	w := newWorld(t)
+	w.page("/", neverRetries+w.snippet(true))
 	tab := w.visit("/")
 	w.want("PageView")
 	tab.offline(true)
@@ -226,6 +228,13 @@ func TestOfflineAndBack(t *testing.T) {
 	tab.wantNothingStored()
 }
 
+// neverRetries makes the time until the next try endless, so that only something else can lead to one.
+const neverRetries = `<script>
+	const set = setTimeout;
+	window.setTimeout = (f, ms) => set(f, ms > 100 && ms < 30000 ? 1e9 : ms);
+</script>`
+
+// offline cuts the tab off from the network, or connects it again.
 func (t *tab) offline(is bool) {
 	t.Helper()
 	everywhere := &network.Conditions{Offline: is, DownloadThroughput: -1, UploadThroughput: -1}
@@ -287,6 +296,7 @@ func TestOneTabSendsAtATime(t *testing.T) {
 					refuse(503)(out, r, service)
 					return
 				}
+				time.Sleep(100 * time.Millisecond) // long enough for another tab to begin, if it does
 				service.ServeHTTP(out, r)
 			})
 			wanted := []string{}
@@ -312,6 +322,27 @@ func TestOneTabSendsAtATime(t *testing.T) {
 				t.Errorf("%d requests at once", w.gate.atOnce())
 			}
 		})
+	}
+}
+
+// Of two tabs that take the lease at the same time, the later one has it.
+func TestALeaseThatAnotherTabTakes(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>
+		const set = localStorage.setItem;
+		Storage.prototype.setItem = function (key, value) {
+			set.call(this, key, value);
+			if (key != '_mtag.lease' || window.taken) return;
+			window.taken = Date.now();
+			setTimeout(() => set.call(this, key, taken + 1500 + ''));
+		};
+	</script>`+w.snippet(true))
+	tab := w.tab()
+	tab.goTo(w.gate.url(otherHost) + "/")
+	w.want("PageView")
+	taken, err := strconv.ParseInt(tab.get(`taken`), 10, 64)
+	if waited := w.gate.seen()[0].time.Sub(time.UnixMilli(taken)); err != nil || waited < 1500*time.Millisecond {
+		t.Errorf("sent %v after another tab took the lease for 1.5s (%v)", waited, err)
 	}
 }
 

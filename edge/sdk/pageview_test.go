@@ -3,6 +3,7 @@ package sdk_test
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // views are the addresses of the page views, in their order, each with the one that it came from.
@@ -86,6 +87,13 @@ func TestAPrerenderedPageIsViewedWhenItIsShown(t *testing.T) {
 		t.Errorf("before it is shown: %s", got)
 	}
 	w.page("/plain", "")
-	w.visit("/plain").do(`new BroadcastChannel('go').postMessage('/next')`)
-	w.want("PageView", "PageView", "ViewItem")
+	other := w.visit("/plain")
+	shown := time.Now()
+	other.do(`new BroadcastChannel('go').postMessage('/next')`)
+	for _, e := range w.want("PageView", "PageView", "ViewItem")[1:] {
+		at, err := time.Parse(time.RFC3339, e.RawData["event_time"].(string))
+		if err != nil || at.Before(shown.Truncate(time.Millisecond)) {
+			t.Errorf("%s at %v, before the page was shown at %v (%v)", e.EventName, at, shown, err)
+		}
+	}
 }

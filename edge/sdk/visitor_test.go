@@ -41,6 +41,7 @@ func TestTheMUIDIsACookieOfTheRootDomain(t *testing.T) {
 		secure          bool
 	}{
 		{"with TLS", "tls " + shopHost, "tls " + tagHost, ".shop.localhost", true},
+		{"with TLS, and a tag host of another site", "tls " + otherHost, "tls " + tagHost, ".other.test", true},
 		{"without TLS", shopHost, tagHost, ".shop.localhost", false},
 		{"a tag host of another site", otherHost, tagHost, ".other.test", false},
 		{"under a public suffix", "www.shop.co.uk", tagHost, ".shop.co.uk", false},

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -74,6 +75,27 @@ func TestRestartOrdersNothing(t *testing.T) {
 	if n := w.ca.Orders(); n != ordered {
 		t.Errorf("%d orders after the restart", n-ordered)
 	}
+}
+
+// Registering that was cut off leaves the folder of an account behind, which must not be taken for one.
+func TestRegisteringThatWasCutOffIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	stop := w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	stop()
+	registrations, err := filepath.Glob(filepath.Join(w.dir, "acme", "*", "users", "default", "*.json"))
+	if err != nil || len(registrations) != 1 {
+		t.Fatalf("registrations %v, %v", registrations, err)
+	}
+	if err := os.Remove(registrations[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(w.dir, "certificates")); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
 }
 
 func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -194,7 +193,6 @@ func serve(ctx context.Context, cfg config) (err error) {
 
 	// A part that ends by itself, for whatever reason, ends the service.
 	failed := make(chan error, 4)
-	var serving atomic.Bool
 
 	operators, err := listenOperators(cfg.Data)
 	if err != nil {
@@ -208,7 +206,7 @@ func serve(ctx context.Context, cfg config) (err error) {
 	}
 	if admin != nil {
 		ready := func() error {
-			if !serving.Load() {
+			if ctx.Err() != nil {
 				return errors.New("stopping")
 			}
 			return engine.Ready()
@@ -218,7 +216,14 @@ func serve(ctx context.Context, cfg config) (err error) {
 	}
 
 	limitMemory(ctx, server.Connections)
-	serving.Store(true)
+	defer func() {
+		log.Info("stopping")
+		stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		if err := server.Shutdown(stopping); err != nil {
+			log.Warn("requests were cut off", "error", err)
+		}
+	}()
 	if https == nil {
 		go func() { failed <- server.Serve(listener) }()
 		log.Info("listening", "http", listener.Addr().String(), "base_host", cfg.BaseHost, "client_tag_host", cfg.ClientTagHost)
@@ -237,18 +242,10 @@ func serve(ctx context.Context, cfg config) (err error) {
 
 	select {
 	case <-ctx.Done():
+		return nil
 	case err := <-failed:
 		return fmt.Errorf("serving ended: %w", err)
 	}
-
-	log.Info("stopping")
-	serving.Store(false)
-	stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
-	if err := server.Shutdown(stopping); err != nil {
-		log.Warn("requests were cut off", "error", err)
-	}
-	return nil
 }
 
 // background serves a side door, and reports to failed when that ends. The function it returns closes the

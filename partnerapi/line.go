@@ -11,8 +11,8 @@ import (
 // the sockets that those of the others need. Verifications beyond this number wait in line; one is
 // sent away only when the line does not move.
 const (
-	lookupsPerPartner = 128
-	lineTimeout       = 10 * time.Second
+	lookupsPerPartner = 256
+	lineTimeout       = 15 * time.Second
 )
 
 // line limits how much each partner has under way. It keeps a little for every partner that was ever

@@ -174,6 +174,8 @@ func (c *chain) missing(ctx context.Context, seen view) sighting {
 			fmt.Sprintf("register it, or have its name servers entered, and add a CNAME record for %s that points to %s", bare(c.host), bare(c.target)))
 	}
 	// Providers' forms add the domain to whatever is written into them without a final dot.
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	twice := c.host + root
 	if m, err := seen.by.ask(ctx, twice, dns.TypeCNAME); err == nil {
 		found := view{by: seen.by, told: map[string]string{}, addresses: map[netip.Addr]bool{}}

@@ -129,9 +129,9 @@ func (l *lookup) askZone(ctx context.Context, name string) (zone, []view) {
 			views[i] = view{by: z.servers[i], err: errBadAnswer}
 			views[i] = z.servers[i].view(ctx, name)
 		})
-		// A host without a route to a server cannot tell whether it answers.
+		// Without IPv6, for example, nothing can be told of a server that has nothing else.
 		views = slices.DeleteFunc(views, func(v view) bool {
-			return errors.Is(v.err, syscall.ENETUNREACH) || errors.Is(v.err, syscall.EHOSTUNREACH)
+			return errors.Is(v.err, syscall.ENETUNREACH) || errors.Is(v.err, syscall.EADDRNOTAVAIL) || errors.Is(v.err, syscall.EAFNOSUPPORT)
 		})
 		below := slices.IndexFunc(views, func(v view) bool { return v.delegated != nil })
 		if below < 0 {

@@ -264,23 +264,24 @@ func TestAsking(t *testing.T) {
 		go func() {
 			defer close(done)
 			buf := make([]byte, 1232)
-			n, asker, err := conn.ReadFrom(buf)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			question := new(dns.Msg)
-			if err := question.Unpack(buf[:n]); err != nil {
-				t.Error(err)
-				return
-			}
-			forged := new(dns.Msg).SetRcode(question, dns.RcodeNameError)
-			forged.Id++
-			answer := new(dns.Msg).SetReply(question)
-			answer.Answer = records
-			for _, packet := range [][]byte{[]byte("x"), []byte("not a DNS message at all"), pack(t, forged), pack(t, answer)} {
-				if _, err := conn.WriteTo(packet, asker); err != nil {
+			for {
+				n, asker, err := conn.ReadFrom(buf)
+				if err != nil {
+					return // closed below
+				}
+				question := new(dns.Msg)
+				if err := question.Unpack(buf[:n]); err != nil {
 					t.Error(err)
+					return
+				}
+				forged := new(dns.Msg).SetRcode(question, dns.RcodeNameError)
+				forged.Id++
+				answer := new(dns.Msg).SetReply(question)
+				answer.Answer = records
+				for _, packet := range [][]byte{[]byte("x"), []byte("not a DNS message at all"), pack(t, forged), pack(t, answer)} {
+					if _, err := conn.WriteTo(packet, asker); err != nil {
+						t.Error(err)
+					}
 				}
 			}
 		}()

@@ -114,14 +114,18 @@ func serve(ctx context.Context, cfg config) (err error) {
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 
-	verifier, err := tlsmgr.NewVerifier(tlsmgr.Config{
+	dnsConfig := tlsmgr.Config{
 		CNAMETarget:  cfg.CNAMETarget,
 		Resolvers:    cfg.Resolvers,
 		Port:         cfg.DNSPort,
 		AllowPrivate: cfg.DNSPrivate,
 		Log:          log,
 		Now:          time.Now,
-	})
+	}
+	if cfg.TLS != nil {
+		dnsConfig.ACMEDirectory, dnsConfig.ACMERoots = cfg.TLS.CA, cfg.TLS.Roots
+	}
+	verifier, err := tlsmgr.NewVerifier(dnsConfig)
 	if err != nil {
 		return err
 	}

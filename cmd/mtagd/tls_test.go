@@ -240,6 +240,34 @@ func TestTagReadShowsTheCertificate(t *testing.T) {
 	}
 }
 
+// The CA's name in CAA records is the one that its directory tells.
+func TestTagReadWarnsOfRecordsThatForbidTheCertificate(t *testing.T) {
+	w := newSecureWorld(t)
+	client := w.client()
+	if err := w.zone.set("shop.com", "CAA", `0 issue "other.example"`); err != nil {
+		t.Fatal(err)
+	}
+	merchant, tag, host, err := w.newTag(client, "shop.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var verified struct{ Verified bool }
+	body := fmt.Sprintf(`{"merchantId":%q,"subdomain":%q}`, merchant, host)
+	if err := w.api(client, "POST", "/tracktag/verify", body, &verified); err != nil || !verified.Verified {
+		t.Errorf("verify: %+v, %v", verified, err)
+	}
+	var read struct {
+		DNS struct{ Verdict, Code, Detail string }
+	}
+	if err := w.api(client, "GET", "/tracktag/"+tag, "", &read); err != nil {
+		t.Fatal(err)
+	}
+	const want = "the CAA records at shop.com forbid pebble.letsencrypt.org"
+	if d := read.DNS; d.Verdict != "correct" || d.Code != "ok_caa_forbids" || !strings.Contains(d.Detail, want) {
+		t.Errorf("dns is %+v", d)
+	}
+}
+
 func TestPreverifyOrdersTheTrackingDomain(t *testing.T) {
 	w := newSecureWorld(t)
 	const domain = "track.agency.com"

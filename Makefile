@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy fuzz vuln cc
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium bind bench bench-quick bench-full bench-steps mtagbench
 
 run: build
 	bin/mtagd dev
@@ -11,11 +11,12 @@ run: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
-# The race detector is linked with a C compiler.
-test: cc
+# The race detector is linked with a C compiler; the browser tag is tested in a browser, DNS verification
+# against a real name server.
+test: cc chromium bind
 	CGO_ENABLED=1 $(GO) test -race ./...
 
-check: format vet staticcheck tidy test
+check: format vet staticcheck tidy generated test
 
 format:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; }
@@ -29,6 +30,10 @@ staticcheck:
 tidy:
 	$(GO) mod tidy -diff
 
+generated:
+	@before=$$(cksum edge/sdk/loader.js); $(GO) generate ./...; \
+	test "$$before" = "$$(cksum edge/sdk/loader.js)" || { echo "edge/sdk/loader.js was not what its source makes; it is now."; exit 1; }
+
 # Each fuzz target in turn, for FUZZTIME.
 fuzz:
 	@set -e; for package in $$($(GO) list ./...); do \
@@ -38,16 +43,43 @@ fuzz:
 		done; \
 	done
 
+# mtagd beside the bare ceiling, on loopback: a table and a picture in bench/results. What the figures mean is in
+# bench/README.md. About four minutes; bench-quick takes one, bench-full half an hour, at the size of the targets.
+bench: build mtagbench
+	bin/mtagbench run $(BENCHFLAGS)
+
+bench-quick: build mtagbench
+	bin/mtagbench run --out bin/results --events 100000 --merchants 10 --queries 50 --rounds 2 --round 1s --steady 5s $(BENCHFLAGS)
+
+bench-full: build mtagbench
+	bin/mtagbench run --events 10000000 --queries 1000 --rounds 5 --round 5s --steady 10m $(BENCHFLAGS)
+
+# Each step in one process, in the form that benchstat compares.
+bench-steps:
+	$(GO) test -run '^$$' -bench . -count $(or $(COUNT),6) ./bench
+
+mtagbench:
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagbench ./bench/mtagbench
+
 # Apart from check: it asks the vulnerability database at vuln.go.dev, and check must pass on a machine that
 # reaches nothing but a module proxy.
 vuln:
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...
 
 cc:
-	@command -v $$($(GO) env CC) >/dev/null && exit 0; \
+	@command -v $$($(GO) env CC) >/dev/null || $(call install,gcc libc6-dev,a C compiler for the race detector)
+
+chromium:
+	@command -v chromium >/dev/null || $(call install,chromium,Chromium to test the browser tag)
+
+bind:
+	@PATH="$$PATH:/usr/sbin" command -v named >/dev/null || $(call install,bind9,the name server BIND to test DNS verification)
+
+# $(call install,PACKAGES,PURPOSE) installs Debian packages where it may, and else says what is missing.
+install = { \
 	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev >/dev/null; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	else \
-		echo "make test needs a C compiler for the race detector: install gcc (Debian: sudo apt-get install gcc libc6-dev) and run it again." >&2; \
+		echo "make test needs $(2): install $(1) (Debian: sudo apt-get install $(1)) and run it again." >&2; \
 		exit 1; \
-	fi
+	fi; }

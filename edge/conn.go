@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 // take that error for the end. Connections wait in the kernel's queue meanwhile.
 type listener struct {
 	net.Listener
-	log *slog.Logger
+	log  *slog.Logger
+	open *connections // takes each connection
 }
 
 func (l listener) Accept() (net.Conn, error) {
@@ -26,7 +28,7 @@ func (l listener) Accept() (net.Conn, error) {
 		switch {
 		case err == nil:
 			if tcp, ok := c.(*net.TCPConn); ok {
-				return &conn{TCPConn: tcp}, nil
+				return l.open.add(tcp), nil
 			}
 			return c, nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
@@ -46,12 +48,79 @@ const (
 	drainBytes = 16 << 20
 )
 
-// conn is a connection whose last answer may come before the request was read to its end. Closing it
-// then would reset the connection, and the reset can overtake the answer: the client of an oversized
-// body would see a broken connection in place of its 413.
+// conn is a connection that arms its deadlines lazily, and that closes without losing an answer.
 type conn struct {
 	*net.TCPConn
+	open        *connections // it is one of them until it is closed
+	hurried     atomic.Bool  // it gives nothing to read any more
+	read, write deadline
+
+	// drain is set when the last answer comes before its request was read to the end. Closing the
+	// connection then would reset it, and the reset can overtake the answer: the client of an
+	// oversized body would see a broken connection in place of its 413.
 	drain atomic.Bool
+}
+
+// deadline is a deadline that is mostly moved on: fasthttp sets three for each request, and arming
+// one costs as much as parsing a small event. So only an earlier one is armed at once; when
+// the armed one passes before the wanted one, the wanted one is armed then. It belongs to the
+// goroutine that reads or writes.
+type deadline struct{ wanted, armed time.Time }
+
+func (d *deadline) set(t time.Time, arm func(time.Time) error) error {
+	d.wanted = t
+	if !t.IsZero() && !d.armed.IsZero() && !t.Before(d.armed) {
+		return nil
+	}
+	d.armed = t
+	return arm(t)
+}
+
+// passed reports whether err tells that the wanted deadline passed, and arms it where only
+// the armed one did.
+func (d *deadline) passed(err error, arm func(time.Time) error) bool {
+	if !errors.Is(err, os.ErrDeadlineExceeded) || d.wanted.Equal(d.armed) || !time.Now().Before(d.wanted) {
+		return true
+	}
+	d.armed = d.wanted
+	return arm(d.wanted) != nil
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	if c.hurried.Load() {
+		return c.TCPConn.SetReadDeadline(time.Now())
+	}
+	return c.read.set(t, c.TCPConn.SetReadDeadline)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *conn) SetWriteDeadline(t time.Time) error { return c.write.set(t, c.TCPConn.SetWriteDeadline) }
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.TCPConn.Read(b)
+		if err == nil || n > 0 || c.hurried.Load() || c.read.passed(err, c.TCPConn.SetReadDeadline) {
+			return n, err
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (written int, err error) {
+	for {
+		n, err := c.TCPConn.Write(b[written:])
+		written += n
+		if err == nil || c.write.passed(err, c.TCPConn.SetWriteDeadline) {
+			return written, err
+		}
+	}
 }
 
 // drainOnClose marks a request's connection as having unread bytes.
@@ -74,6 +143,7 @@ func drainOnClose(ctx *fasthttp.RequestCtx) {
 // Close sends what was written; a marked connection is then read for a short while, until the client
 // has seen the end and closes its side.
 func (c *conn) Close() error {
+	c.open.remove(c)
 	if c.drain.Swap(false) && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(drainTime)) == nil {
 		// Whether the client closed, went on for too long or vanished: the connection ends here.
 		_, _ = io.CopyN(io.Discard, c.TCPConn, drainBytes)

@@ -160,6 +160,11 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
 	switch {
+	case errors.As(err, &timeout) && timeout.Timeout() && s.stopping.Load():
+		// Not 408, the client's fault: with this one it comes again.
+		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
+		s.fail(ctx, v.surface, fasthttp.StatusServiceUnavailable, "The service is stopping, please retry")
+		return
 	case errors.As(err, &timeout) && timeout.Timeout():
 		s.fail(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
 		return // whoever sends so slowly is not waited for

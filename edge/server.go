@@ -15,6 +15,7 @@
 //	answer.go    every answer that does not change, rendered once
 //	script.go    GET /script
 //	conn.go      accepting under descriptor pressure, closing without losing an answer
+//	open.go      the open connections, for a stop that does not wait for silent ones
 //	handshake.go TLS: handshakes beside each other, limited per client
 //	proxy.go     the PROXY protocol of a load balancer in front
 //	metrics.go   what is counted
@@ -79,6 +80,7 @@ type Server struct {
 	plain     *fasthttp.Server // sends on to HTTPS
 	script    script
 	metrics   *metrics
+	open      connections
 	stopping  atomic.Bool
 }
 
@@ -138,7 +140,7 @@ func (s *Server) ServeTLS(ln net.Listener) error {
 func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln)) }
 
 func (s *Server) accepting(ln net.Listener) net.Listener {
-	return behindProxies(listener{ln, s.Log}, s.TrustedProxies)
+	return behindProxies(listener{ln, s.Log, &s.open}, s.TrustedProxies)
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
@@ -157,6 +159,11 @@ func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
 // when the stop falls between an answer and the next request.
 const settleTime = 50 * time.Millisecond
 
+// patience is how long a stop waits for requests that have not arrived in full, and for connections on
+// which none has begun: clients open those in advance, and waiting for each one's read timeout would
+// hold up every stop.
+const patience = 2 * time.Second
+
 // Shutdown stops accepting connections and returns when every running request was answered, or with
 // ctx's error when that takes too long. From here on each answer closes its connection. The engine
 // must stay open until Shutdown has returned.
@@ -166,6 +173,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-time.After(settleTime):
 	case <-ctx.Done():
 	}
+	defer time.AfterFunc(patience, s.open.hurry).Stop()
 	var all sync.WaitGroup
 	var errs [3]error
 	for i, server := range []*fasthttp.Server{s.http, s.https, s.plain} { // at once: none goes on accepting
@@ -174,6 +182,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	all.Wait()
 	return errors.Join(errs[:]...)
 }
+
+// Connections is the number of open connections.
+func (s *Server) Connections() int { return s.open.count() }
 
 // maxConnections leaves an eighth of the process's descriptors, and some, to the engine's files.
 func maxConnections() (int, error) {

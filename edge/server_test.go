@@ -81,6 +81,29 @@ func TestShutdownGivesUpWithItsContext(t *testing.T) {
 	(<-done).want(t, 500, "")
 }
 
+// Clients open connections in advance, and some stop half-way through a request: a stop waits for
+// neither as long as a running server would.
+func TestShutdownDoesNotWaitForTheSilent(t *testing.T) {
+	w := newWorld(t)
+	silent, half := w.dial(), w.dial()
+	defer silent.Close()
+	defer half.Close()
+	const begun = "POST /mark HTTP/1.1\r\nHost: " + clientHost + "\r\nContent-Length: 100\r\n\r\n{"
+	if _, err := io.WriteString(half, begun); err != nil {
+		t.Fatal(err)
+	}
+	w.mark(event).want(t, 201, "") // accepted after both
+	ctx, cancel := context.WithTimeout(t.Context(), readTimeout-patience)
+	defer cancel()
+	if err := w.server.Shutdown(ctx); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+	resp := readReply(t, bufio.NewReader(half))
+	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("half a request got %d, want 503 with Retry-After", resp.StatusCode)
+	}
+}
+
 // Under load, every event that was answered with 201 before or during a shutdown is recorded, and
 // none is recorded without an answer.
 func TestShutdownUnderLoadLosesNoAnswer(t *testing.T) {
@@ -254,7 +277,7 @@ func TestAcceptWaitsForDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	c, err := listener{&scarce{ln, 2}, slog.New(slog.DiscardHandler)}.Accept()
+	c, err := listener{&scarce{ln, 2}, slog.New(slog.DiscardHandler), new(connections)}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,6 +55,7 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, t target, v *visit) {
 		default:
 			s.resolve(ctx, &tag)
 		}
+		renewCookie(ctx, t.host)
 	case "script", "health":
 		if more {
 			notFound.send(ctx)
@@ -165,30 +166,4 @@ func preflight(ctx *fasthttp.RequestCtx) {
 	}
 	h.Set(fasthttp.HeaderAccessControlMaxAge, "86400")
 	ctx.Response.SetStatusCode(fasthttp.StatusNoContent)
-}
-
-// maxCookieMUID is in bytes; the loader's own are UUIDs.
-const maxCookieMUID = 128
-
-// cookieMUID is the value of the _muid cookie, "" where it has none of use. No other cookie is looked at.
-// The result aliases the request.
-func cookieMUID(ctx *fasthttp.RequestCtx) string {
-	for pair := range bytes.SplitSeq(ctx.Request.Header.Peek(fasthttp.HeaderCookie), []byte(";")) {
-		muid, ok := bytes.CutPrefix(bytes.TrimLeft(pair, " "), []byte("_muid="))
-		if ok && len(muid) <= maxCookieMUID && isCookieValue(muid) {
-			return view(muid)
-		}
-	}
-	return ""
-}
-
-// isCookieValue reports whether a value has only the characters that a cookie may have (RFC 6265,
-// cookie-octet).
-func isCookieValue(b []byte) bool {
-	for _, c := range b {
-		if c <= ' ' || c > '~' || c == '"' || c == ',' || c == ';' || c == '\\' {
-			return false
-		}
-	}
-	return true
 }

@@ -14,6 +14,7 @@
 //	merchants.go  list, get and create merchants
 //	generate.go   generate a tag, and how a tag is shown
 //	verify.go     verify a tag's DNS
+//	line.go       how many verifications a partner has under way
 //	tag.go        read a tag
 //	snippet.go    what a page installs
 //	events.go     list events
@@ -62,7 +63,10 @@ type Certificates interface {
 // maxBody is the largest request body, in bytes.
 const maxBody = 64 << 10
 
-type api struct{ Config }
+type api struct {
+	Config
+	lookups *line
+}
 
 // handler answers one request of an authenticated partner, or returns why it cannot.
 type handler func(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error
@@ -72,7 +76,7 @@ type resource map[string]handler
 
 // New returns the whole API. It does not recover from panics; the server around it does.
 func New(cfg Config) fasthttp.RequestHandler {
-	a := &api{cfg}
+	a := &api{Config: cfg, lookups: newLine(lookupsPerPartner, lineTimeout)}
 	routes := router.New()
 	// A path has one spelling.
 	routes.RedirectFixedPath, routes.RedirectTrailingSlash = false, false

@@ -10,7 +10,8 @@ import (
 )
 
 // readTag shows all that is known of a tag: how far its installation has come, what the last
-// verification saw, how far its host's certificate has come, and what a page has to install (spec, Get tag by identifier).
+// verification saw, how far its host's certificate has come, and what a page has to install (spec, Get tag by identifier). As with a merchant, that
+// another partner has it is not told.
 func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	type finding struct {
 		Verdict   store.DNSVerdict `json:"verdict"`
@@ -24,9 +25,12 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 		NotAfter *string                 `json:"notAfter"`
 		NextTry  *string                 `json:"nextTry"`
 	}
-	t, err := a.ownTag(ctx, partner, pathParam(r, "tagId"))
+	t, err := a.Engine.Tag(ctx, store.TagID(pathParam(r, "tagId")))
 	if err != nil {
 		return err
+	}
+	if t.Partner != partner.ID {
+		return store.NotFound("tag")
 	}
 	lastEvent, err := a.Engine.LastEventAt(ctx, t.Merchant, t.ID)
 	if err != nil {
@@ -71,16 +75,4 @@ func optional(t time.Time) *string {
 		return nil
 	}
 	return new(timestamp(t))
-}
-
-// ownTag returns a tag that must be the partner's.
-func (a *api) ownTag(ctx context.Context, partner store.Partner, id string) (store.Tag, error) {
-	t, err := a.Engine.Tag(ctx, store.TagID(id))
-	if err != nil {
-		return store.Tag{}, err
-	}
-	if t.Partner != partner.ID {
-		return store.Tag{}, errAnotherPartners
-	}
-	return t, nil
 }

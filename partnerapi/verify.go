@@ -37,6 +37,11 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 		return err
 	}
 
+	leave, err := a.lookups.enter(partner.ID)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	found := a.DNS.Verify(lookup, host)
@@ -81,9 +86,12 @@ func (a *api) tagToVerify(ctx context.Context, partner store.Partner, merchantID
 		tags = m.Tags
 	}
 	if tagID != "" {
-		t, err := a.ownTag(ctx, partner, tagID)
+		t, err := a.Engine.Tag(ctx, store.TagID(tagID))
 		if err != nil {
 			return store.Tag{}, err
+		}
+		if t.Partner != partner.ID {
+			return store.Tag{}, errAnotherPartners
 		}
 		if merchantID != "" && t.Merchant != store.ParseMerchantID(merchantID) {
 			return store.Tag{}, store.Invalid("tagId", "must be a tag of the merchant in merchantId")

@@ -37,7 +37,7 @@ func TestVerify(t *testing.T) {
 			s := newService(t)
 			certs := &certificates{}
 			s.certificates = certs
-			s.serve(s.engine)
+			s.serve(s.engine, &s.dns)
 			p := s.partner("Agency")
 			id := p.merchant("Shop")
 			tag := p.generate(id, "server-side", "example.com")

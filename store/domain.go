@@ -11,8 +11,7 @@ import (
 // The spec's patterns. Go's expressions have no look-ahead: "no ://" follows from the character
 // classes, and "no www." is checked beside the pattern.
 var (
-	domainPattern    = regexp.MustCompile(`^([a-zA-Z0-9-]+\.)+[a-zA-Z]{2,}$`)
-	subdomainPattern = regexp.MustCompile(`^([a-zA-Z0-9-]+\.)*[a-zA-Z0-9-]+\.[a-zA-Z]{2,}$`)
+	domainPattern = regexp.MustCompile(`^([a-zA-Z0-9-]+\.)+[a-zA-Z]{2,}$`)
 )
 
 // maxDomainLength leaves room for "mtag-xxxx." within the 253 characters of a DNS name.
@@ -48,7 +47,7 @@ func CheckHostName(field, s string) (string, error) {
 	switch {
 	case h == "":
 		return "", Invalid(field, "is required")
-	case !subdomainPattern.MatchString(h) || !isDNSName(h) || len(h) > 253:
+	case !domainPattern.MatchString(h) || !isDNSName(h) || len(h) > 253:
 		return "", Invalid(field, "must be a full host name without protocol, such as mtag-ab12.example.com")
 	}
 	return h, nil

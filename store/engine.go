@@ -76,7 +76,7 @@ type Events interface {
 	// else the outcome is Unresolved and nothing is kept. With a DedupeID recorded for the merchant
 	// within DedupeWindow, the outcome is Duplicate and nothing changes. Otherwise the event is
 	// appended, and where the mark has both a muid and identifiers, they are linked to it: the
-	// newest link wins.
+	// newest link wins. A muid that was resolved links nothing.
 	//
 	// KindInvalid: a muid is longer than MaxMUIDLength; nothing was recorded.
 	// KindUnavailable: the engine cannot take the marks, nothing was recorded, and a later try may
@@ -89,7 +89,7 @@ type Events interface {
 	Resolve(merchant MerchantID, id Identity) (MUID, error)
 
 	// Events returns one page of a merchant's events. A merchant or tag without events gives an
-	// empty page.
+	// empty page, and so does a range that ends before it starts. A name given twice counts once.
 	Events(ctx context.Context, q Query) (Page, error)
 
 	// LastEventAt is the newest event_time of a tag's events, zero where there is none.

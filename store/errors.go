@@ -16,6 +16,7 @@ const (
 	KindForbidden        // the resource exists, and is another partner's
 	KindConflict         // the domain belongs to another merchant
 	KindUnavailable      // the engine cannot take it now; nothing was done; try again
+	KindBusy             // the caller has too much under way; nothing was done; try again
 )
 
 // Error is an error with a kind. Message is for the caller, who may be a customer: no internals.
@@ -37,6 +38,11 @@ func Invalid(field, format string, args ...any) error {
 	return &Error{Kind: KindInvalid, Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
+// Conflict is the error of a field whose value is taken; the message as for Invalid.
+func Conflict(field, message string) error {
+	return &Error{Kind: KindConflict, Field: field, Message: message}
+}
+
 // NotFound is the error of a resource that does not exist.
 func NotFound(what string) error {
 	return &Error{Kind: KindNotFound, Message: what + " not found"}
@@ -45,6 +51,11 @@ func NotFound(what string) error {
 // Unavailable is the error of an engine that cannot take a write now.
 func Unavailable(why string) error {
 	return &Error{Kind: KindUnavailable, Message: why}
+}
+
+// Busy is the error of a caller that has too much under way.
+func Busy(why string) error {
+	return &Error{Kind: KindBusy, Message: why}
 }
 
 // KindOf is the kind of an error, KindInternal where it has none.

@@ -11,12 +11,14 @@ type MUID string
 // IdentifierKind names what identifies a user beside a muid.
 type IdentifierKind uint8
 
-// The kinds of identifier, in their order of precedence when a muid is resolved.
+// The kinds of identifier, in their order of precedence when a muid is resolved. The numbers are part
+// of what is hashed, so they never change.
 const (
-	Email IdentifierKind = iota
-	Phone
-	DeviceID
-	identifierKinds
+	Email    IdentifierKind = 0
+	Phone    IdentifierKind = 1
+	DeviceID IdentifierKind = 2
+
+	identifierKinds = 3
 )
 
 // IdentityKey is the SHA-256 of a normalised identifier and its kind. Only such hashes are stored

@@ -1,8 +1,8 @@
 package store
 
 import (
-	"crypto/rand"
-	"math/big"
+	"errors"
+	"math/rand/v2"
 	"time"
 )
 
@@ -144,29 +144,23 @@ const (
 	labelPrefix   = "mtag-"
 	labelAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
 	labelCodeLen  = 4
+	labelSpace    = 36 * 36 * 36 * 36
 )
 
 // DrawLabel draws a label of the form mtag-xxxx that taken does not know. It gives up with an error
 // when every one of the 36⁴ codes is taken.
 func DrawLabel(taken func(label string) bool) (string, error) {
-	space := 1
-	for range labelCodeLen {
-		space *= len(labelAlphabet)
-	}
-	start, err := rand.Int(rand.Reader, big.NewInt(int64(space)))
-	if err != nil {
-		return "", err
-	}
 	// From a random start, steps of a prime that does not divide the space visit every code once,
 	// and a collision is not followed by its neighbour.
 	const stride = 1_000_003
-	for i := range space {
-		label := labelPrefix + labelCode((int(start.Int64())+i*stride)%space)
+	start := rand.IntN(labelSpace)
+	for i := range labelSpace {
+		label := labelPrefix + labelCode((start+i*stride)%labelSpace)
 		if !taken(label) {
 			return label, nil
 		}
 	}
-	return "", &Error{Kind: KindInternal, Message: "every mtag-xxxx label is taken"}
+	return "", errors.New("every mtag-xxxx label is taken")
 }
 
 func labelCode(n int) string {

@@ -109,32 +109,6 @@ func TestDevKeepsItsKey(t *testing.T) {
 	})
 }
 
-// The demo page has the two script elements of the browser installation contract, in their order,
-// with the demo merchant's tag.
-func TestDemoPage(t *testing.T) {
-	url, key := startDev(t, t.TempDir())
-	status, page := get(t, url+"/demo/", "")
-	if status != 200 {
-		t.Fatalf("%d %s", status, page)
-	}
-	_, merchants := get(t, url+"/v1/partners/merchant", key)
-	tag := regexp.MustCompile(`"tagId":"(cs_[^"]+)"`).FindStringSubmatch(merchants)
-	if tag == nil {
-		t.Fatalf("the demo merchant has no tag: %s", merchants)
-	}
-	init := strings.Index(page, `mtag('init', "`+url+`" + '?tagId=' + "`+tag[1]+`", { consent: true })`)
-	loader := strings.Index(page, `<script async src="`+url+`/script">`)
-	if init < 0 || loader < init {
-		t.Errorf("init at %d, loader at %d:\n%s", init, loader, page)
-	}
-	if strings.Contains(page, "mtp_") {
-		t.Error("the page has an API key in it")
-	}
-	if status, _ := get(t, url+"/demo/other", ""); status != 404 {
-		t.Errorf("another page below /demo/ is answered with %d", status)
-	}
-}
-
 // The README's walk works word for word.
 func TestReadmeWalk(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {

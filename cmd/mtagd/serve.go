@@ -37,6 +37,8 @@ type config struct {
 	ClientTagHost string
 	CNAMETarget   string
 	Resolvers     []string       // empty: the system's
+	DNSPort       int            // of zones' own name servers
+	DNSPrivate    bool           // ask name servers at private addresses too
 	Proxies       []netip.Prefix // whose connections begin with a PROXY protocol header
 	Admin         string         // listening address; empty: none
 	AdminOptional bool           // do without when the address is taken
@@ -93,6 +95,8 @@ func (c *serveCommand) Run(p *process) error {
 		ClientTagHost: c.ClientTagHost,
 		CNAMETarget:   c.CNAMETarget,
 		Resolvers:     c.DNSResolver,
+		DNSPort:       c.DNSPort,
+		DNSPrivate:    c.DNSAllowPrivate,
 		Admin:         c.Admin,
 		AdminOptional: !p.origin.given("admin"),
 		Log:           c.logger(p.stderr),
@@ -111,7 +115,14 @@ func serve(ctx context.Context, cfg config) (err error) {
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 
-	verifier, err := tlsmgr.NewVerifier(tlsmgr.Config{CNAMETarget: cfg.CNAMETarget, Resolvers: cfg.Resolvers, Log: log, Now: time.Now})
+	verifier, err := tlsmgr.NewVerifier(tlsmgr.Config{
+		CNAMETarget:  cfg.CNAMETarget,
+		Resolvers:    cfg.Resolvers,
+		Port:         cfg.DNSPort,
+		AllowPrivate: cfg.DNSPrivate,
+		Log:          log,
+		Now:          time.Now,
+	})
 	if err != nil {
 		return err
 	}
@@ -155,6 +166,9 @@ func serve(ctx context.Context, cfg config) (err error) {
 		Log:           log,
 		Now:           time.Now,
 	})
+	if demo != nil {
+		demo.api = api
+	}
 	edgeConfig := edge.Config{
 		Engine:         engine,
 		BaseHost:       cfg.BaseHost,
@@ -203,6 +217,7 @@ func serve(ctx context.Context, cfg config) (err error) {
 		log.Info("admin listening", "address", admin.Addr().String())
 	}
 
+	limitMemory(ctx, server.Connections)
 	serving.Store(true)
 	if https == nil {
 		go func() { failed <- server.Serve(listener) }()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
+	"github.com/klauspost/compress/zstd"
 
 	"mtagd/store"
 )
@@ -16,11 +17,41 @@ import (
 //
 //	merchant (16 bytes) | tag, name, muid, raw (each length-prefixed) | time (varint, µs since 1970)
 //
-// where the series, tag and name, stands as one run of bytes so that it can be looked up as one.
+// where the series, tag and name, stands as one run of bytes so that it can be looked up as one. A
+// chunk is stored as one zstd frame: events resemble each other, and all that Badger does with a
+// value (log, memtable, sync, compaction) costs by the byte.
 const (
 	chunkBytes  = 8 << 10 // a chunk is closed when it has reached this size …
 	chunkEvents = 256     // … or this number of events
 )
+
+// The codec's memory is its window, which need not exceed the largest chunk: chunkBytes and an event.
+const chunkWindow = 128 << 10
+
+var (
+	chunkEncoder = must(zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithEncoderCRC(false), zstd.WithWindowSize(chunkWindow), zstd.WithLowerEncoderMem(true)))
+	chunkDecoder = must(zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxMemory(16<<20)))
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err) // options that do not fit together
+	}
+	return v
+}
+
+// packChunk appends the stored form of a chunk.
+func packChunk(dst, chunk []byte) []byte { return chunkEncoder.EncodeAll(chunk, dst) }
+
+// unpackChunk appends the chunk of which packed is the stored form.
+func unpackChunk(dst, packed []byte) ([]byte, error) {
+	chunk, err := chunkDecoder.DecodeAll(packed, dst)
+	if err != nil {
+		return nil, fmt.Errorf("%w: chunk: %w", errCorrupt, err)
+	}
+	return chunk, nil
+}
 
 // chunkEvent is one event of a chunk; its fields alias the chunk.
 type chunkEvent struct {
@@ -53,14 +84,7 @@ func (d *decoder) next() (e chunkEvent) {
 	return e
 }
 
-// splitSeries returns the tag and the name of a series.
-func splitSeries(series []byte) (tag store.TagID, name string) {
-	d := decoder{b: series}
-	tag = store.TagID(d.prefixed())
-	return tag, string(d.prefixed())
-}
-
-// event returns the event at an index of a chunk, as a listing shows it.
+// chunkEventAt returns the event at a position of its chunk.
 func chunkEventAt(chunk []byte, p position) (chunkEvent, error) {
 	d := decoder{b: chunk}
 	var e chunkEvent
@@ -103,7 +127,10 @@ func (r *chunkReader) event(p position) (chunkEvent, error) {
 		if err != nil {
 			return chunkEvent{}, fmt.Errorf("chunk %d: %w", p.seq, err)
 		}
-		if data, err = item.ValueCopy(nil); err != nil {
+		if err := item.Value(func(packed []byte) error {
+			data, err = unpackChunk(nil, packed)
+			return err
+		}); err != nil {
 			return chunkEvent{}, fmt.Errorf("chunk %d: %w", p.seq, err)
 		}
 		if len(r.chunks) >= maxChunksKept {

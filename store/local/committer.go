@@ -60,17 +60,18 @@ const (
 	// A group's marks make up to five entries each. Both bounds keep a transaction below half of
 	// what Badger takes (MaxBatchCount, MaxBatchSize).
 	groupMarks = 2000
-	groupBytes = 2 << 20
+	groupBytes = 1 << 20
 
-	// maxWaiting bounds memory and the time an accepted request waits: past it, callers are told to
-	// come back at once.
-	maxWaiting = 8 << 20
+	// maxWaiting bounds the time an accepted request waits: past it, callers are told to come back at
+	// once. It leaves room for dozens of the largest requests that may be sent; their bodies are in
+	// memory in any case.
+	maxWaiting = 32 << 20
 
 	markOverhead = 200 // bytes of keys and lengths
 )
 
 func newCommitter(db *badger.DB, clock *clock, x *index, ready func() error) *committer {
-	c := &committer{db: db, clock: clock, index: x, ready: ready, done: make(chan struct{}), committed: x.applied, arenas: make(arenas, indexQueue+2)}
+	c := &committer{db: db, clock: clock, index: x, ready: ready, done: make(chan struct{}), committed: x.covered, arenas: make(arenas, indexQueue+2)}
 	c.arrived.L = &c.mu
 	go c.run()
 	return c

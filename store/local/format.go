@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dgraph-io/badger/v4"
 	"github.com/google/uuid"
 
 	"mtagd/store"
@@ -62,6 +63,18 @@ func appendRootKey(b []byte, m merchantKey) []byte {
 
 func appendNodeKey(b []byte, m merchantKey, id uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(append(b, prefixNode), m[:]...), id)
+}
+
+// lookup gives the value of a key to use, and reports whether the key has one.
+func lookup(txn *badger.Txn, key []byte, use func(value []byte) error) (bool, error) {
+	item, err := txn.Get(key)
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, item.Value(use)
 }
 
 // position is where an event stands: its chunk and its place in it. Positions grow in the order of

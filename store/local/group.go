@@ -3,7 +3,6 @@ package local
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -18,6 +17,9 @@ type groupWriter struct {
 	arena *arena
 	now   time.Time
 
+	merchant store.MerchantID // of the last mark
+	key      merchantKey      // its key
+
 	chunks []chunk
 	open   int // where the open chunk starts in the arena; it is open while events > 0
 	events int
@@ -25,12 +27,16 @@ type groupWriter struct {
 
 // mark resolves, deduplicates and appends one mark (store.Events, Record).
 func (w *groupWriter) mark(m *store.Mark) error {
-	key, err := newMerchantKey(m.Merchant)
-	if err != nil {
-		return err
+	if m.Merchant != w.merchant { // neighbours are often of one merchant
+		key, err := newMerchantKey(m.Merchant)
+		if err != nil {
+			return err
+		}
+		w.merchant, w.key = m.Merchant, key
 	}
-	muid := m.Identity.MUID
+	key, muid := w.key, m.Identity.MUID
 	if muid == "" {
+		var err error
 		if muid, err = resolve(w.txn, key, &m.Identity); err != nil {
 			return err
 		}
@@ -74,25 +80,20 @@ func (w *groupWriter) closeChunk() error {
 	c := chunk{seq: w.clock.next(), data: w.arena.events[w.open:len(w.arena.events):len(w.arena.events)]}
 	w.events = 0
 	w.chunks = append(w.chunks, c)
-	return w.txn.Set(w.arena.key(func(b []byte) []byte { return appendChunkKey(b, c.seq) }), c.data)
+	return w.txn.Set(w.arena.key(func(b []byte) []byte { return appendChunkKey(b, c.seq) }), w.arena.pack(c.data))
 }
 
 // resolve returns the muid linked to the first of the identifiers that has a link, or "".
 func resolve(txn *badger.Txn, m merchantKey, id *store.Identity) (muid store.MUID, err error) {
 	for _, k := range id.Keys() {
 		var buf [64]byte
-		item, err := txn.Get(appendLinkKey(buf[:0], m, k))
-		if errors.Is(err, badger.ErrKeyNotFound) {
-			continue
-		}
-		if err != nil {
-			return "", err
-		}
-		err = item.Value(func(b []byte) error {
+		found, err := lookup(txn, appendLinkKey(buf[:0], m, k), func(b []byte) error {
 			muid = store.MUID(b)
 			return nil
 		})
-		return muid, err
+		if found || err != nil {
+			return muid, err
+		}
 	}
 	return "", nil
 }
@@ -101,18 +102,12 @@ func resolve(txn *badger.Txn, m merchantKey, id *store.Identity) (muid store.MUI
 func (w *groupWriter) link(m merchantKey, id *store.Identity) error {
 	for _, k := range id.Keys() {
 		key := w.arena.key(func(b []byte) []byte { return appendLinkKey(b, m, k) })
-		item, err := w.txn.Get(key)
-		if err != nil && !errors.Is(err, badger.ErrKeyNotFound) {
-			return err
-		}
 		stands := false
-		if err == nil {
-			if err := item.Value(func(b []byte) error {
-				stands = string(b) == string(id.MUID)
-				return nil
-			}); err != nil {
-				return err
-			}
+		if _, err := lookup(w.txn, key, func(b []byte) error {
+			stands = string(b) == string(id.MUID)
+			return nil
+		}); err != nil {
+			return err
 		}
 		if stands {
 			continue
@@ -132,21 +127,13 @@ const dedupeTTL = store.DedupeWindow + 24*time.Hour
 func (w *groupWriter) remember(m merchantKey, id string) (first bool, err error) {
 	sum := sha256.Sum256([]byte(id))
 	key := w.arena.key(func(b []byte) []byte { return appendDedupeKey(b, m, [16]byte(sum[:])) })
-	switch item, err := w.txn.Get(key); {
-	case errors.Is(err, badger.ErrKeyNotFound):
-	case err != nil:
+	var at time.Time
+	found, err := lookup(w.txn, key, func(b []byte) error {
+		at = time.UnixMicro(int64(binary.BigEndian.Uint64(b)))
+		return nil
+	})
+	if err != nil || found && w.now.Sub(at) < store.DedupeWindow {
 		return false, err
-	default:
-		var at time.Time
-		if err := item.Value(func(b []byte) error {
-			at = time.UnixMicro(int64(binary.BigEndian.Uint64(b)))
-			return nil
-		}); err != nil {
-			return false, err
-		}
-		if w.now.Sub(at) < store.DedupeWindow {
-			return false, nil
-		}
 	}
 	value := w.arena.key(func(b []byte) []byte { return binary.BigEndian.AppendUint64(b, uint64(w.now.UnixMicro())) })
 	return true, w.txn.SetEntry(badger.NewEntry(key, value).WithTTL(dedupeTTL))

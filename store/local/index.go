@@ -2,7 +2,6 @@ package local
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -11,29 +10,35 @@ import (
 	"github.com/dgraph-io/badger/v4"
 )
 
-// index keeps a counted tree (tree.go) for each merchant. It trails the commits: events are
-// committed as chunks, acknowledged, and then applied to the trees by one goroutine, in memory. From time to
-// time a checkpoint writes the changed nodes. What was applied after the last checkpoint is applied
-// again from the chunks when the engine starts, so a crash loses nothing and counts nothing twice.
-//
-// Stored nodes never change: a checkpoint writes changed nodes under new ids, then the root record
-// that names them. The nodes they replace are listed in that record as garbage and deleted by the tree's next checkpoint.
+// index keeps a counted tree (tree.go) for each merchant, in two layers: the stored tree, and in
+// memory a tree of the events that came since. It trails the commits: events are committed as
+// chunks, acknowledged, and then applied in memory by one goroutine. Every few seconds a merge
+// (merge.go) takes what is in memory into the stored trees. What was not merged is applied again from the
+// chunks when the engine starts, so a crash loses nothing and counts nothing twice.
 type index struct {
 	db    *badger.DB
 	clock *clock
 
-	mu    sync.RWMutex          // readers hold it while they walk a tree
-	trees map[merchantKey]*tree // trees that changed since the last checkpoint
-	nodes int                   // nodes in memory, in all trees
+	mu      sync.RWMutex // readers hold it while they walk trees
+	recent  map[merchantKey]*recent
+	entries int    // in the active trees
+	covered uint64 // chunks up to this seq are in the trees
 
-	queue       chan appendix
-	checkpoints chan struct{} // asks for a checkpoint now
-	done        chan struct{} // closed when the goroutine has ended
+	queue chan appendix
+	done  chan struct{} // closed when the goroutine has ended
 
 	progress sync.Mutex
 	advanced sync.Cond // applied or err changed
-	applied  uint64    // chunks up to this seq are in the trees
+	applied  uint64    // as covered
 	err      error     // why nothing is applied any more
+}
+
+// recent is a merchant's events that are not in its stored tree.
+type recent struct {
+	stored *tree // the tree that the others add to
+	series *dictionary
+	active child // takes new events
+	frozen child // is being merged
 }
 
 // appendix is what one commit adds: chunks in ascending order.
@@ -48,39 +53,22 @@ type chunk struct {
 }
 
 const (
-	// A checkpoint is due after this time, or when this many nodes are in memory. Half a million
-	// events, the most that come in that time, are replayed in less than a second.
-	checkpointInterval = 5 * time.Second
-	checkpointNodes    = 8192
+	// A merge is due after this time, or when this many events are in memory: about 25 MB, and
+	// replayed in less than a second.
+	mergeInterval = 5 * time.Second
+	mergeEntries  = 500_000
 
-	// indexQueue is how many commits may be waiting to be applied. Applying is about ten times as
+	// maxEntries stops applying, and in the end committing, when merges do not keep up.
+	maxEntries = 2 * mergeEntries
+
+	// indexQueue is how many commits may be waiting to be applied. Applying is several times as
 	// fast as committing, so the queue is empty but for moments.
 	indexQueue = 16
-
-	// maxSeries bounds what a merchant's root record and inner nodes hold, whatever names visitors
-	// make up. Events of further series count as series 0: listed correctly, but slower (overflow.go).
-	maxSeries = 1024
 )
 
-// otherSeries stands for all series beyond maxSeries.
-const otherSeries = 0
-
-// tree is a merchant's index in memory.
-type tree struct {
-	root    child
-	nextID  uint64   // ids from here on were never used
-	applied uint64   // chunks up to this seq are in the stored tree
-	garbage []uint64 // stored nodes that this root no longer reaches
-	series  []string // tag and name (as in a chunk), by series; 0 is otherSeries
-
-	ids      map[string]uint32 // series by tag and name; nil while the tree is only read
-	replaced []uint64          // stored nodes that were replaced since the root record was written
-}
-
-// openIndex opens the index and applies the chunks that the last checkpoint does not cover.
+// openIndex opens the index and applies the chunks that the stored trees do not cover.
 func openIndex(db *badger.DB, clock *clock) (*index, error) {
-	x := &index{db: db, clock: clock, trees: map[merchantKey]*tree{}, queue: make(chan appendix, indexQueue), checkpoints: make(chan struct{}), done: make(chan struct{})}
-	x.advanced.L = &x.progress
+	x := newIndex(db, clock)
 	if err := x.replay(); err != nil {
 		return nil, err
 	}
@@ -88,10 +76,22 @@ func openIndex(db *badger.DB, clock *clock) (*index, error) {
 	return x, nil
 }
 
+func newIndex(db *badger.DB, clock *clock) *index {
+	x := &index{
+		db:     db,
+		clock:  clock,
+		recent: map[merchantKey]*recent{},
+		queue:  make(chan appendix, indexQueue),
+		done:   make(chan struct{}),
+	}
+	x.advanced.L = &x.progress
+	return x
+}
+
 // push hands over what a commit added. It blocks while too much is waiting.
 func (x *index) push(a appendix) { x.queue <- a }
 
-// close applies what was pushed, writes a checkpoint and ends. Nothing may be pushed any more.
+// close applies what was pushed, merges it and ends. Nothing may be pushed any more.
 func (x *index) close() error {
 	close(x.queue)
 	<-x.done
@@ -124,63 +124,63 @@ func (x *index) advance(seq uint64, err error) {
 	x.advanced.Broadcast()
 }
 
+// run applies what is pushed, while merges go on beside it, one at a time.
 func (x *index) run() {
 	defer close(x.done)
-	ticker := time.NewTicker(checkpointInterval)
+	ticker := time.NewTicker(mergeInterval)
 	defer ticker.Stop()
-	due := false
+	merged := make(chan error, 1)
+	merging, due := false, false
 	for {
+		queue := x.queue
+		if merging && x.entries >= maxEntries {
+			queue = nil
+		}
 		select {
 		case <-ticker.C:
 			due = true
-		case <-x.checkpoints:
-			due = true
-		case a, open := <-x.queue:
+		case err := <-merged:
+			merging = false
+			x.advance(0, err)
+		case a, open := <-queue:
 			if !open {
-				x.step(appendix{}, true)
+				if merging {
+					x.advance(0, <-merged)
+				}
+				if x.failure() == nil {
+					x.advance(0, x.merge(x.freeze()))
+				}
 				return
 			}
-			x.step(a, false)
+			x.take(a)
 		}
-		if due || x.nodes >= checkpointNodes {
-			x.step(appendix{}, true)
-			due = false
+		if !merging && (due || x.entries >= mergeEntries) && x.failure() == nil {
+			merging, due = true, false
+			f := x.freeze()
+			go func() { merged <- x.merge(f) }()
 		}
 	}
 }
 
-// step applies an appendix and, if asked to, writes a checkpoint. After a failure it only lets go
-// of memory: the chunks are safe, and the next start applies them.
-func (x *index) step(a appendix, checkpoint bool) {
-	if a.release != nil {
-		defer a.release()
-	}
+// take applies an appendix. After a failure it only lets go of the memory: the chunks are safe, and
+// the next start applies them.
+func (x *index) take(a appendix) {
+	defer a.release()
 	if x.failure() != nil {
 		return
 	}
-	if len(a.chunks) > 0 {
-		err := x.apply(a.chunks)
-		x.advance(a.chunks[len(a.chunks)-1].seq, err)
-		if err != nil {
-			return
-		}
-	}
-	if checkpoint {
-		if err := x.checkpoint(); err != nil {
-			x.advance(0, err)
-		}
-	}
+	err := x.apply(a.chunks)
+	x.advance(a.chunks[len(a.chunks)-1].seq, err)
 }
 
-// apply adds the chunks' events to the trees.
+// apply adds the chunks' events to the trees in memory.
 func (x *index) apply(chunks []chunk) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	txn := x.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	var m merchantKey
-	var t *tree
-	var load func(id uint64) (*node, error)
+	var r *recent
 	for _, c := range chunks {
 		d := decoder{b: c.data}
 		for i := uint16(0); len(d.b) > 0; i++ {
@@ -188,248 +188,73 @@ func (x *index) apply(chunks []chunk) error {
 			if err := d.err("chunk"); err != nil {
 				return err
 			}
-			if t == nil || e.merchant != m {
-				m = e.merchant
+			if r == nil || e.merchant != m {
 				var err error
-				if t, err = x.changing(txn, m); err != nil {
+				if r, err = x.recentOf(txn, e.merchant); err != nil {
 					return err
 				}
-				load = func(id uint64) (*node, error) {
-					x.nodes++
-					t.replaced = append(t.replaced, id)
-					return loadNode(txn, m, id)
-				}
+				m = e.merchant
 			}
-			if c.seq <= t.applied {
-				continue // a replay of what a checkpoint already covers
+			if c.seq <= r.stored.applied {
+				continue // a replay of what a merge already covers
 			}
-			at := entry{entryKey{e.time, position{c.seq, i}}, t.seriesID(e.series)}
-			if err := t.insert(at, load); err != nil {
+			if err := r.active.insertAtRoot(entry{entryKey{e.time, position{c.seq, i}}, r.series.id(e.series)}, nil); err != nil {
 				return err
 			}
+			x.entries++
 		}
+		x.covered = c.seq
 	}
 	return nil
 }
 
-// changing returns a merchant's tree to be changed; x.mu is held.
-func (x *index) changing(txn *badger.Txn, m merchantKey) (*tree, error) {
-	if t := x.trees[m]; t != nil {
-		return t, nil
+// recentOf returns what is in memory of a merchant; x.mu is held.
+func (x *index) recentOf(txn *badger.Txn, m merchantKey) (*recent, error) {
+	if r := x.recent[m]; r != nil {
+		return r, nil
 	}
 	t, err := loadTree(txn, m)
 	if err != nil {
 		return nil, err
 	}
-	if t == nil {
-		t = &tree{root: child{node: &node{}}, nextID: 1, series: []string{""}}
-		x.nodes++
-	}
-	t.ids = make(map[string]uint32, len(t.series))
-	for id, name := range t.series {
-		t.ids[name] = uint32(id)
-	}
-	x.trees[m] = t
-	return t, nil
+	r := &recent{stored: t, series: newDictionary(t.series)}
+	x.recent[m] = r
+	return r, nil
 }
 
-// seriesID returns the number of a series, and gives it one when it is new.
-func (t *tree) seriesID(name []byte) uint32 {
-	if id, ok := t.ids[string(name)]; ok {
-		return id
-	}
-	if len(t.series) > maxSeries {
-		return otherSeries
-	}
-	id := uint32(len(t.series))
-	t.series = append(t.series, string(name))
-	t.ids[t.series[id]] = id
-	return id
-}
-
-func (t *tree) insert(e entry, load func(id uint64) (*node, error)) error {
-	right, err := t.root.insert(e, load)
-	if err != nil || right == nil {
-		return err
-	}
-	t.root = newChild(&node{children: append(make([]child, 0, innerChildren), t.root, *right)})
-	return nil
-}
-
-// write is a key and its new value; nil deletes it.
-type write struct{ key, value []byte }
-
-// checkpoint writes the changed trees and forgets them.
-func (x *index) checkpoint() error {
-	if len(x.trees) == 0 {
-		return nil
-	}
-	if err := x.commit(x.writes()); err != nil {
-		return err
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.trees = map[merchantKey]*tree{}
-	x.nodes = 0
-	return nil
-}
-
-// writes returns the writes of a checkpoint, in their order.
-func (x *index) writes() (writes []write) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for m, t := range x.trees {
-		if t.root.node == nil {
-			continue // a replay found that the stored tree has it all
-		}
-		writes = t.store(writes, m, x.applied)
-	}
-	// The record of how far the index has come is the last: with it, all the others are there.
-	return append(writes, write{[]byte{prefixCheckpoint}, binary.BigEndian.AppendUint64(nil, x.applied)})
-}
-
-// commit makes the writes in their order, in transactions that stay well below Badger's limit.
-func (x *index) commit(writes []write) error {
-	maxBytes, maxCount := x.db.MaxBatchSize()/2, int(x.db.MaxBatchCount()/2)
-	for len(writes) > 0 {
-		txn := x.db.NewTransactionAt(math.MaxUint64, true)
-		n, size := 0, int64(0)
-		for ; n < len(writes) && n < maxCount && size < maxBytes; n++ {
-			w := writes[n]
-			size += int64(len(w.key) + len(w.value))
-			set := func() error { return txn.Set(w.key, w.value) }
-			if w.value == nil {
-				set = func() error { return txn.Delete(w.key) }
-			}
-			if err := set(); err != nil {
-				txn.Discard()
-				return err
-			}
-		}
-		if err := txn.CommitAt(x.clock.next(), nil); err != nil {
-			return err
-		}
-		writes = writes[n:]
-	}
-	return nil
-}
-
-// store appends the writes that bring the stored tree up to the one in memory.
-func (t *tree) store(writes []write, m merchantKey, applied uint64) []write {
-	for _, id := range t.garbage {
-		writes = append(writes, write{key: appendNodeKey(nil, m, id)})
-	}
-	t.garbage, t.replaced = t.replaced, nil
-	t.applied = applied
-	writes = t.storeNode(writes, m, &t.root)
-	return append(writes, write{appendRootKey(nil, m), t.encode(nil)})
-}
-
-func (t *tree) storeNode(writes []write, m merchantKey, c *child) []write {
-	for i := range c.node.children {
-		if below := &c.node.children[i]; below.node != nil {
-			writes = t.storeNode(writes, m, below)
-		}
-	}
-	c.id = t.nextID
-	t.nextID++
-	return append(writes, write{appendNodeKey(nil, m, c.id), c.node.encode(nil)})
-}
-
-// The root record: next id, root id, applied (uvarints), counts of the root, garbage (number, ids),
-// series (number, each length-prefixed).
-func (t *tree) encode(b []byte) []byte {
-	b = binary.AppendUvarint(b, t.nextID)
-	b = binary.AppendUvarint(b, t.root.id)
-	b = binary.AppendUvarint(b, t.applied)
-	b = t.root.counts.encode(b)
-	b = binary.AppendUvarint(b, uint64(len(t.garbage)))
-	for _, id := range t.garbage {
-		b = binary.AppendUvarint(b, id)
-	}
-	b = binary.AppendUvarint(b, uint64(len(t.series)))
-	for _, s := range t.series {
-		b = appendPrefixed(b, s)
-	}
-	return b
-}
-
-func decodeTree(b []byte) (*tree, error) {
-	d := decoder{b: b}
-	t := &tree{nextID: d.uvarint(), root: child{id: d.uvarint()}, applied: d.uvarint()}
-	t.root.counts = d.counts(nil)
-	t.garbage = make([]uint64, d.count())
-	for i := range t.garbage {
-		t.garbage[i] = d.uvarint()
-	}
-	t.series = make([]string, d.count())
-	for i := range t.series {
-		t.series[i] = string(d.prefixed())
-	}
-	return t, d.err("index root")
-}
-
-// loadTree reads a merchant's root record; nil when the merchant has no events.
-func loadTree(txn *badger.Txn, m merchantKey) (t *tree, err error) {
-	item, err := txn.Get(appendRootKey(nil, m))
-	if errors.Is(err, badger.ErrKeyNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	err = item.Value(func(b []byte) error {
-		t, err = decodeTree(b)
-		return err
-	})
-	return t, err
-}
-
-func loadNode(txn *badger.Txn, m merchantKey, id uint64) (n *node, err error) {
-	item, err := txn.Get(appendNodeKey(nil, m, id))
-	if err != nil {
-		return nil, fmt.Errorf("index node %d: %w", id, err)
-	}
-	err = item.Value(func(b []byte) error {
-		n, err = decodeNode(b)
-		return err
-	})
-	return n, err
-}
-
-// replay applies the chunks that came after the last checkpoint.
+// replay applies the chunks that came after the last merge.
 func (x *index) replay() error {
 	txn := x.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	item, err := txn.Get([]byte{prefixCheckpoint})
-	switch {
-	case errors.Is(err, badger.ErrKeyNotFound):
-	case err != nil:
+	if _, err := lookup(txn, []byte{prefixCheckpoint}, func(b []byte) error {
+		x.covered = binary.BigEndian.Uint64(b)
+		return nil
+	}); err != nil {
 		return err
-	default:
-		if err := item.Value(func(b []byte) error {
-			x.applied = binary.BigEndian.Uint64(b)
-			return nil
-		}); err != nil {
-			return err
-		}
 	}
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
 	defer it.Close()
-	for it.Seek(appendChunkKey(nil, x.applied+1)); it.Valid(); it.Next() {
+	var data []byte
+	for it.Seek(appendChunkKey(nil, x.covered+1)); it.Valid(); it.Next() {
 		seq, err := parseChunkKey(it.Item().Key())
 		if err != nil {
 			return err
 		}
-		if err := it.Item().Value(func(data []byte) error { return x.apply([]chunk{{seq, data}}) }); err != nil {
+		if err := it.Item().Value(func(packed []byte) error {
+			data, err = unpackChunk(data[:0], packed)
+			return err
+		}); err != nil {
 			return err
 		}
-		x.applied = seq
-		if x.nodes >= checkpointNodes {
-			if err := x.checkpoint(); err != nil {
+		if err := x.apply([]chunk{{seq, data}}); err != nil {
+			return err
+		}
+		if x.entries >= mergeEntries {
+			if err := x.merge(x.freeze()); err != nil {
 				return err
 			}
 		}
 	}
+	x.applied = x.covered
 	return nil
 }

@@ -7,23 +7,26 @@
 // # The way of a mark
 //
 // Record queues the mark; the committer (committer.go, group.go) resolves, links and deduplicates
-// what waits and writes it as one synced transaction; Record returns. The index (index.go, tree.go) takes
-// the events up in memory, a moment later and in the same order, and writes itself down every few
-// seconds. A listing (query.go, reader.go) waits for that moment, so that it sees every event that was
-// acknowledged before it.
+// what waits and writes it as one synced transaction; Record returns. The index (index.go) takes
+// the events up in memory, a moment later and in the same order, and every few seconds merges them
+// into the stored trees (merge.go, tree.go, root.go). A listing (query.go, reader.go) waits for that moment, so
+// that it sees every event that was acknowledged before it.
 //
-// # Keys in Badger
+// # What is in Badger
 //
-// Integers in keys are big endian. A merchant is the 16 bytes of its UUID, a seq 8 bytes that grow with
-// each chunk and commit. Values are made of varints and length-prefixed bytes.
+// Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq numbers chunks and
+// commits (clock.go); the commit timestamps are seqs too. A key's newest version counts, the others are
+// garbage.
 //
-//	'F'                                    format version
-//	'E' seq                                chunk of events (chunk.go)
-//	'L' merchant, SHA-256 of identifier    identity link: the muid
-//	'D' merchant, 16 bytes of SHA-256      event_id mark: time of receipt, µs since 1970 (8 bytes)
-//	'R' merchant                           root record of the merchant's index (index.go)
-//	'T' merchant, node id (8 bytes)        node of the merchant's index (tree.go)
-//	'C'                                    seq up to which the stored index covers the chunks
+//	'F'                                 format version, in ASCII digits
+//	'E' seq (8 bytes)                   chunk of events: a zstd frame (chunk.go)
+//	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
+//	                                    byte for its kind (store.IdentifierKind) and its normalised value
+//	'D' merchant, event_id (16)         event_id mark: time of receipt, µs since 1970 (8 bytes, big endian),
+//	                                    under the first 16 bytes of the event_id's SHA-256
+//	'R' merchant                        root record of the merchant's stored tree (root.go)
+//	'T' merchant, node id (8 bytes)     node of that tree (tree.go)
+//	'C'                                 seq up to which the stored trees cover the chunks (8 bytes, big endian)
 package local
 
 import (
@@ -93,6 +96,9 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 		return fmt.Errorf("open %s: %w", dir, err)
 	}
 	e.db = db
+	// Nobody reads the past. Until it is told so, a managed database keeps all that was ever replaced,
+	// deleted or expired.
+	db.SetDiscardTs(math.MaxUint64)
 	if log.tableIgnored.Load() {
 		// Badger goes on without a table whose checksum is wrong. We do not: events that were
 		// acknowledged would be gone without a word.
@@ -106,7 +112,7 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 		return fmt.Errorf("open %s: %w", dir, err)
 	}
 	e.disk = watchDisk(dir, opt.Log)
-	e.committer = newCommitter(db, clock, e.index, e.disk.ready)
+	e.committer = newCommitter(db, clock, e.index, e.accepts)
 	return nil
 }
 
@@ -114,18 +120,19 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 //   - SyncWrites: db.Sync would leave out what a rotation of the memtable has just sealed.
 //   - Conflicts cannot happen: the committer alone writes links and marks, the index alone nodes.
 //   - Values stay in the tables (they are far below the threshold), so the value log stays empty.
-//   - Blocks are compressed with zstd: a chunk is a block, and its events resemble each other.
+//   - Chunks are compressed already, so that blocks need neither compression nor a cache: they are read
+//     where they lie in the mapped file.
 func badgerOptions(dir string) badger.Options {
 	return badger.DefaultOptions(dir).
 		WithSyncWrites(true).
 		WithDetectConflicts(false).
 		WithMetricsEnabled(false).
-		WithMemTableSize(32 << 20).
+		WithMemTableSize(16 << 20).
 		WithNumMemtables(3).
 		WithNumCompactors(2).
-		WithBlockCacheSize(64 << 20).
+		WithBlockCacheSize(0).
 		WithValueLogFileSize(16 << 20).
-		WithCompression(options.ZSTD).
+		WithCompression(options.None).
 		WithNumVersionsToKeep(1)
 }
 
@@ -134,22 +141,19 @@ func checkFormat(db *badger.DB) error {
 	txn := db.NewTransactionAt(math.MaxUint64, true)
 	defer txn.Discard()
 	key := []byte{prefixFormat}
-	item, err := txn.Get(key)
-	if errors.Is(err, badger.ErrKeyNotFound) {
-		if err := txn.Set(key, []byte(eventsFormat)); err != nil {
-			return err
-		}
-		return txn.CommitAt(1, nil)
-	}
-	if err != nil {
-		return err
-	}
-	return item.Value(func(b []byte) error {
+	found, err := lookup(txn, key, func(b []byte) error {
 		if string(b) != eventsFormat {
 			return fmt.Errorf("format %q is not known to this version, which reads %q", b, eventsFormat)
 		}
 		return nil
 	})
+	if err != nil || found {
+		return err
+	}
+	if err := txn.Set(key, []byte(eventsFormat)); err != nil {
+		return err
+	}
+	return txn.CommitAt(1, nil)
 }
 
 // Record implements store.Events.
@@ -200,8 +204,13 @@ func (e *Engine) Ready() error {
 	if _, failed := e.committer.state(); failed != nil {
 		return fmt.Errorf("a write failed: %w", failed)
 	}
+	return e.accepts()
+}
+
+// accepts tells why no marks can be taken at the moment, beside what the committer knows itself.
+func (e *Engine) accepts() error {
 	if err := e.index.failure(); err != nil {
-		return err
+		return store.Unavailable("the event index failed")
 	}
 	return e.disk.ready()
 }

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// A merchant whose visitors make up more than maxSeries names has events of which the index does
-// not know the series. Pages of such merchants that depend on the series are found by looking at
-// the range's events one by one: exact, but in time that grows with the range.
+// A merchant whose visitors make up more than maxSeries names has events of which the index knows
+// the tag, but not the name. What asks for such a name, or sorts by name, is found by looking at these
+// events one by one: exact, but in time that grows with their number.
 
 // scanStep is how many entries are looked at before applying may go on.
 const scanStep = 4096
@@ -53,9 +53,10 @@ func (e *Engine) scan(ctx context.Context, m merchantKey, s *selection, upTo uin
 		}
 		var step []entry
 		var names []string
+		var doubtful []bool
 		err := e.index.view(m, func(r *reader) (err error) {
-			names = slices.Clone(r.t.series)
-			step, err = r.after(from, scanStep)
+			names = r.series
+			step, doubtful, err = r.after(s, from, scanStep)
 			return err
 		})
 		if err != nil || len(step) == 0 {
@@ -69,7 +70,7 @@ func (e *Engine) scan(ctx context.Context, m merchantKey, s *selection, upTo uin
 				continue // committed after the query was
 			}
 			series := names[at.series]
-			if at.series == otherSeries {
+			if doubtful[at.series] {
 				event, err := chunks.event(at.position)
 				if err != nil {
 					return err
@@ -85,20 +86,25 @@ func (e *Engine) scan(ctx context.Context, m merchantKey, s *selection, upTo uin
 	}
 }
 
-// after returns up to limit entries of any series, from k on.
-func (r *reader) after(k entryKey, limit uint64) ([]entry, error) {
-	low, err := r.before(k)
+// after returns up to limit entries from k on, of the series that the selection takes and of the doubtful
+// ones.
+func (r *reader) after(s *selection, k entryKey, limit uint64) (entries []entry, doubtful []bool, err error) {
+	groups, doubtful := r.groups(s)
+	series := slices.Clone(doubtful)
+	for _, members := range groups {
+		for id, member := range members {
+			series[id] = series[id] || member
+		}
+	}
+	earlier, err := r.before(k)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	all := make([]bool, len(low))
-	var from, total uint64
-	for id, n := range low {
-		all[id] = true
-		from += n
+	from := sum(earlier, series)
+	var total uint64
+	for _, root := range r.trees {
+		total += root.counts.of(series)
 	}
-	for _, s := range r.t.root.counts {
-		total += s.n
-	}
-	return r.slice(nil, all, from, min(from+limit, total))
+	entries, err = r.slice(nil, series, from, min(from+limit, total))
+	return entries, doubtful, err
 }

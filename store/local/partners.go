@@ -48,10 +48,10 @@ func (c *Control) EnablePreverified(ctx context.Context, id store.PartnerID, dom
 		}
 		tracking := tx.Bucket(bucketTrackingDomains)
 		if owner := tracking.Get([]byte(domain)); owner != nil && string(owner) != string(id) {
-			return &store.Error{Kind: store.KindConflict, Field: "domain", Message: "is another partner's tracking domain"}
+			return store.Conflict("domain", "is another partner's tracking domain")
 		}
 		if tx.Bucket(bucketDomains).Get([]byte(store.RootDomain(domain))) != nil {
-			return &store.Error{Kind: store.KindConflict, Field: "domain", Message: "is on a root domain that a server-side tag has registered"}
+			return store.Conflict("domain", "is on a root domain that a server-side tag has registered")
 		}
 		if p.TrackingDomain != "" {
 			if err := tracking.Delete([]byte(p.TrackingDomain)); err != nil {

@@ -83,14 +83,12 @@ func newSelection(q store.Query) *selection {
 	return s
 }
 
-// filtered reports whether some series may not be selected.
-func (s *selection) filtered() bool { return s.names != nil || s.Tag != "" }
-
-// takes reports whether the events of a series are selected, and the group they are listed in: events sorted
-// by name are listed name by name, events sorted by time in one group.
+// takes reports whether events of a series are selected, those of an other series perhaps not all, and the
+// group they are listed in: events sorted by name are listed name by name, events sorted by time in
+// one group.
 func (s *selection) takes(series string) (group string, ok bool) {
 	tag, name := splitSeries([]byte(series))
-	if s.Tag != "" && s.Tag != tag || s.names != nil && !s.names[name] {
+	if s.Tag != "" && s.Tag != tag || s.names != nil && name != "" && !s.names[name] {
 		return "", false
 	}
 	if s.SortBy == store.ByName {

@@ -89,44 +89,34 @@ func crash(t *testing.T, dir string) *Engine {
 func TestACrashLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
-	defer closeEngine(t, e)
+	defer func() { closeEngine(t, e) }()
 	m, other := store.NewMerchantID(), store.NewMerchantID()
 	record(t, e, m, 700)
 	if got, want := everything(t, crash(t, dir), m), everything(t, e, m); !reflect.DeepEqual(got, want) {
-		t.Errorf("before any checkpoint: %d events after the crash, %d before", got[0].Total, want[0].Total)
+		t.Errorf("before any merge: %d events after the crash, %d before", got[0].Total, want[0].Total)
 	}
-	checkpoint(t, e)
+	closeEngine(t, e) // which merges
+	e = open(t, dir)
 	record(t, e, other, 300)
 	record(t, e, m, 300)
 	after := crash(t, dir)
 	for _, m := range []store.MerchantID{m, other} {
 		if got, want := everything(t, after, m), everything(t, e, m); !reflect.DeepEqual(got, want) {
-			t.Errorf("after a checkpoint: %d events after the crash, %d before", got[0].Total, want[0].Total)
+			t.Errorf("after a merge: %d events after the crash, %d before", got[0].Total, want[0].Total)
 		}
 	}
 }
 
-// checkpoint makes an open engine write its index now.
-func checkpoint(t *testing.T, e *Engine) {
-	t.Helper()
-	committed, _ := e.committer.state()
-	if err := e.index.wait(committed); err != nil {
-		t.Fatal(err)
-	}
-	e.index.checkpoints <- struct{}{}
-	e.index.checkpoints <- struct{}{} // taken when the first is done
-}
-
-// A checkpoint is several transactions. Cut off after any of its writes, the next start must find
+// A merge is several transactions. Cut off after any of its writes, the next start must find
 // every event once.
-func TestACheckpointCutOffLeavesTheIndexWhole(t *testing.T) {
+func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
 	merchants := []store.MerchantID{store.NewMerchantID(), store.NewMerchantID()}
 	for _, m := range merchants {
 		record(t, e, m, 400)
 	}
-	closeEngine(t, e) // with a first checkpoint, so that there are nodes to replace
+	closeEngine(t, e) // with a first merge, so that there are nodes to replace
 
 	e = open(t, dir)
 	for _, m := range merchants {
@@ -147,7 +137,7 @@ func TestACheckpointCutOffLeavesTheIndexWhole(t *testing.T) {
 		if err := os.CopyFS(base, os.DirFS(cut)); err != nil {
 			t.Fatal(err)
 		}
-		all := cutOffCheckpoint(t, filepath.Join(base, "events"), done)
+		all := cutOffMerge(t, filepath.Join(base, "events"), done)
 		e := open(t, base)
 		for _, m := range merchants {
 			if got := everything(t, e, m); !reflect.DeepEqual(got, want[m]) {
@@ -165,25 +155,29 @@ func TestACheckpointCutOffLeavesTheIndexWhole(t *testing.T) {
 	}
 }
 
-// cutOffCheckpoint replays the chunks and makes only the first writes of a checkpoint. It returns how many
+// cutOffMerge replays the chunks and makes only the first writes of a merge. It returns how many
 // writes a whole one has.
-func cutOffCheckpoint(t *testing.T, dir string, writes int) (all int) {
+func cutOffMerge(t *testing.T, dir string, writes int) (all int) {
 	t.Helper()
 	db, err := badger.OpenManaged(badgerOptions(dir).WithLogger(&badgerLog{log: quiet}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	x := &index{db: db, clock: &clock{now: time.Now, last: db.MaxVersion()}, trees: map[merchantKey]*tree{}}
-	x.advanced.L = &x.progress
+	x := newIndex(db, &clock{now: time.Now, last: db.MaxVersion()})
 	if err := x.replay(); err != nil {
 		t.Fatal(err)
 	}
-	planned := x.writes()
-	if err := x.commit(planned[:min(writes, len(planned))]); err != nil {
+	w := &merger{db: db, clock: x.clock}
+	if _, err := w.mergeAll(x.freeze()); err != nil {
 		t.Fatal(err)
 	}
-	return len(planned)
+	all = len(w.writes)
+	w.writes = w.writes[:min(writes, all)]
+	if err := w.commit(); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
@@ -287,6 +281,24 @@ func TestPastItsBoundTheQueueRefuses(t *testing.T) {
 	wait(-maxWaiting)
 	if err := e.Record(marks); err != nil {
 		t.Errorf("Record gives %v", err)
+	}
+}
+
+// Sixteen callers with the largest batches, or 256 with the largest events, are no overload: none is
+// turned away while the disk is busy.
+func TestTheQueueTakesTheLargestRequests(t *testing.T) {
+	for _, c := range []struct{ callers, marks, bytes int }{
+		{16, store.MaxBatchEvents, store.MaxBatchBytes},
+		{256, 1, store.MaxEventBytes},
+	} {
+		busy := &committer{ready: func() error { return nil }} // nothing leaves the queue
+		busy.arrived.L = &busy.mu
+		for i := range c.callers {
+			if _, err := busy.join(request{}, c.marks, c.bytes+c.marks*markOverhead); err != nil {
+				t.Errorf("caller %d of %d with %d bytes: %v", i+1, c.callers, c.bytes, err)
+				break
+			}
+		}
 	}
 }
 

@@ -46,6 +46,9 @@ func (c *Control) GenerateTag(ctx context.Context, id store.MerchantID, t store.
 func (c *Control) newTag(tx *bolt.Tx, m store.Merchant, t store.TagType, domain string) (store.Tag, error) {
 	var label string
 	var err error
+	if t != store.ServerSide {
+		domain = ""
+	}
 	if t.NeedsRecord() {
 		if label, err = store.DrawLabel(func(l string) bool { return tx.Bucket(bucketLabels).Get([]byte(l)) != nil }); err != nil {
 			return store.Tag{}, err
@@ -64,9 +67,6 @@ func (c *Control) newTag(tx *bolt.Tx, m store.Merchant, t store.TagType, domain 
 		if !p.PreverifiedEnabled() {
 			return store.Tag{}, store.Invalid("type", "preverified is not enabled for this partner")
 		}
-		domain = ""
-	default:
-		domain = ""
 	}
 	tag, err := c.withHost(tx, store.NewTag(m, t, label, domain, c.now().UTC()))
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *Control) newTag(tx *bolt.Tx, m store.Merchant, t store.TagType, domain 
 // domain is on it.
 func domainIsFree(tx *bolt.Tx, domain string) error {
 	if tx.Bucket(bucketDomains).Get([]byte(domain)) != nil {
-		return &store.Error{Kind: store.KindConflict, Field: "domain", Message: "is already registered"}
+		return store.Conflict("domain", "is already registered")
 	}
 	return tx.Bucket(bucketTrackingDomains).ForEach(func(host, _ []byte) error {
 		if store.RootDomain(string(host)) == domain {
@@ -126,7 +126,7 @@ func (c *Control) UpdateTag(ctx context.Context, id store.TagID, change func(sto
 			return err
 		}
 		old := tag
-		if tag = change(tag); tag.ID != old.ID || tag.Merchant != old.Merchant || tag.Type != old.Type || tag.Label != old.Label || tag.Domain != old.Domain {
+		if tag = change(tag); tag.ID != old.ID || tag.Merchant != old.Merchant || tag.Partner != old.Partner || tag.Type != old.Type || tag.Label != old.Label || tag.Domain != old.Domain {
 			return fmt.Errorf("a tag's identity must not change")
 		}
 		return put(tx, bucketTags, string(id), tag)

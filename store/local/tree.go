@@ -3,6 +3,7 @@ package local
 import (
 	"cmp"
 	"encoding/binary"
+	"slices"
 	"sort"
 )
 
@@ -56,6 +57,16 @@ type seriesCount struct {
 	n      uint64
 }
 
+// of is the number of events of some series; nil for all.
+func (c counts) of(series []bool) (n uint64) {
+	for _, s := range c {
+		if series == nil || series[s.series] {
+			n += s.n
+		}
+	}
+	return n
+}
+
 func (c *counts) add(series uint32, n uint64) {
 	s := *c
 	i := len(s)
@@ -67,10 +78,7 @@ func (c *counts) add(series uint32, n uint64) {
 		s[i-1].n += n
 		return
 	}
-	s = append(s, seriesCount{})
-	copy(s[i+1:], s[i:])
-	s[i] = seriesCount{series, n}
-	*c = s
+	*c = slices.Insert(s, i, seriesCount{series, n})
 }
 
 // newChild describes a node that is in memory.
@@ -90,6 +98,39 @@ func newChild(n *node) child {
 		}
 	}
 	return c
+}
+
+// insertAtRoot adds an entry to the tree of which c is the root; c is the zero child for an empty
+// tree. load brings a node into memory, to be changed; nil where all are.
+func (c *child) insertAtRoot(e entry, load func(id uint64) (*node, error)) error {
+	if c.node == nil && c.id == 0 {
+		*c = newChild(&node{entries: []entry{e}})
+		return nil
+	}
+	right, err := c.insert(e, load)
+	if err != nil || right == nil {
+		return err
+	}
+	*c = newChild(&node{children: append(make([]child, 0, innerChildren), *c, *right)})
+	return nil
+}
+
+// each calls visit for each entry below c, in their order. All nodes are in memory.
+func (c *child) each(visit func(entry) error) error {
+	if c.node == nil {
+		return nil
+	}
+	for _, e := range c.node.entries {
+		if err := visit(e); err != nil {
+			return err
+		}
+	}
+	for i := range c.node.children {
+		if err := c.node.children[i].each(visit); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // insert adds an entry below c and returns c's new right sibling where c's node had to be split.
@@ -133,49 +174,39 @@ func (n *node) insertEntry(e entry) (right *child) {
 	}
 	if len(n.entries) == leafEntries {
 		r := &node{}
-		// In order of time, which is the rule, the full leaf stays full. Else both halves get room.
-		at := leafEntries / 2
-		if i == leafEntries {
-			at = leafEntries
-		}
-		r.entries = append(make([]entry, 0, leafEntries), n.entries[at:]...)
-		n.entries = n.entries[:at]
-		if i >= at {
-			r.insertEntry(e)
-		} else {
-			n.insertEntry(e)
-		}
+		n.entries, r.entries = insertFull(n.entries, i, e)
 		c := newChild(r)
 		return &c
 	}
-	n.entries = append(n.entries, entry{})
-	copy(n.entries[i+1:], n.entries[i:])
-	n.entries[i] = e
+	n.entries = slices.Insert(n.entries, i, e)
 	return nil
 }
 
 func (n *node) insertChild(i int, c child) (right *child) {
 	if len(n.children) == innerChildren {
 		r := &node{}
-		at := innerChildren / 2
-		if i == innerChildren {
-			at = innerChildren
-		}
-		r.children = append(make([]child, 0, innerChildren), n.children[at:]...)
-		clear(n.children[at:])
-		n.children = n.children[:at]
-		if i >= at {
-			r.insertChild(i-at, c)
-		} else {
-			n.insertChild(i, c)
-		}
+		n.children, r.children = insertFull(n.children, i, c)
 		rc := newChild(r)
 		return &rc
 	}
-	n.children = append(n.children, child{})
-	copy(n.children[i+1:], n.children[i:])
-	n.children[i] = c
+	n.children = slices.Insert(n.children, i, c)
 	return nil
+}
+
+// insertFull splits the items of a full node around an insertion at i. In order of time, which is the rule,
+// the left node stays full; else both get room.
+func insertFull[T any](items []T, i int, item T) (left, right []T) {
+	at := len(items) / 2
+	if i == len(items) {
+		at = i
+	}
+	right = append(make([]T, 0, len(items)), items[at:]...)
+	clear(items[at:])
+	left = items[:at]
+	if i < at {
+		return slices.Insert(left, i, item), right
+	}
+	return left, slices.Insert(right, i-at, item)
 }
 
 // The stored form of a node: 0 and the entries, or 1 and the children. Keys are differences to the

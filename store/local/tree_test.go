@@ -10,17 +10,15 @@ import (
 )
 
 // savedTree is a tree whose nodes are written to a map and dropped from memory now and then, as a
-// checkpoint does.
+// merge does.
 type savedTree struct {
 	tree
 	stored map[uint64][]byte
+	old    []uint64 // garbage of the last save
 }
 
 func newSavedTree() *savedTree {
-	return &savedTree{
-		tree:   tree{root: child{node: &node{}}, nextID: 1, series: []string{""}},
-		stored: map[uint64][]byte{},
-	}
+	return &savedTree{tree: tree{nextID: 1, series: make([]string, 8)}, stored: map[uint64][]byte{}}
 }
 
 func (s *savedTree) load(id uint64) (*node, error) {
@@ -28,27 +26,25 @@ func (s *savedTree) load(id uint64) (*node, error) {
 	if !ok {
 		return nil, fmt.Errorf("node %d is not stored", id)
 	}
-	s.replaced = append(s.replaced, id)
+	s.garbage = append(s.garbage, id)
 	return decodeNode(b)
 }
 
 func (s *savedTree) save(t *testing.T) {
-	var root []byte
-	for _, w := range s.store(nil, merchantKey{}, 0) {
-		switch {
-		case w.key[0] == prefixRoot:
-			root = w.value
-		case w.value == nil:
-			delete(s.stored, nodeIDOf(w.key))
-		default:
-			s.stored[nodeIDOf(w.key)] = w.value
-		}
+	for _, id := range s.old {
+		delete(s.stored, id)
 	}
-	loaded, err := decodeTree(root)
+	w := &merger{}
+	w.storeNodes(&s.tree, merchantKey{}, &s.root)
+	for _, write := range w.writes {
+		s.stored[nodeIDOf(write.key)] = write.value
+	}
+	loaded, err := decodeTree(s.encode(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.tree = *loaded
+	s.tree, s.old = *loaded, loaded.garbage
+	s.garbage = nil
 }
 
 func nodeIDOf(key []byte) (id uint64) {
@@ -106,12 +102,11 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			const n = 30_000 // three levels
 			s := newSavedTree()
-			s.series = make([]string, 8)
 			var want []entry
 			for i := range n {
 				e := entry{entryKey{timeOf(rng, i), position{uint64(1000 + i/5), uint16(i % 5)}}, uint32(rng.IntN(8))}
 				want = append(want, e)
-				if err := s.insert(e, s.load); err != nil {
+				if err := s.root.insertAtRoot(e, s.load); err != nil {
 					t.Fatal(err)
 				}
 				if rng.IntN(2000) == 0 {
@@ -120,9 +115,38 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 			}
 			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j].entryKey) < 0 })
 			s.check(t)
-			r := &reader{t: &s.tree}
 			s.attach(t)
+			r := &reader{series: s.series, trees: []*child{&s.root}}
 			for range 300 {
+				compareWithSlice(t, rng, r, want)
+			}
+		})
+	}
+}
+
+// A listing adds up the stored tree and those in memory, whether they follow each other in time or
+// not.
+func TestTreesAreReadAsOne(t *testing.T) {
+	for name, timeOf := range map[string]func(rng *rand.Rand, i int) int64{
+		"one after the other": func(_ *rand.Rand, i int) int64 { return int64(i) - 15_000 },
+		"mixed":               func(rng *rand.Rand, _ int) int64 { return int64(rng.Uint64()) >> 4 },
+		"all at once":         func(*rand.Rand, int) int64 { return -42 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(5, 6))
+			const n = 30_000
+			var trees [3]child
+			var want []entry
+			for i := range n {
+				e := entry{entryKey{timeOf(rng, i), position{uint64(1000 + i/5), uint16(i % 5)}}, uint32(rng.IntN(8))}
+				want = append(want, e)
+				if err := trees[i*len(trees)/n].insertAtRoot(e, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j].entryKey) < 0 })
+			r := &reader{series: make([]string, 8), trees: []*child{&trees[0], &trees[1], &trees[2]}}
+			for range 100 {
 				compareWithSlice(t, rng, r, want)
 			}
 		})
@@ -182,13 +206,12 @@ func compareWithSlice(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 	}
 }
 
-func TestCheckpointsLeaveNoNodeBehind(t *testing.T) {
+func TestSavesLeaveNoNodeBehind(t *testing.T) {
 	s := newSavedTree()
 	rng := rand.New(rand.NewPCG(3, 4))
-	s.series = make([]string, 2)
 	for i := range 20_000 {
 		e := entry{entryKey{rng.Int64N(1 << 30), position{uint64(i + 1), 0}}, 1}
-		if err := s.insert(e, s.load); err != nil {
+		if err := s.root.insertAtRoot(e, s.load); err != nil {
 			t.Fatal(err)
 		}
 		if i%500 == 499 {
@@ -196,8 +219,8 @@ func TestCheckpointsLeaveNoNodeBehind(t *testing.T) {
 		}
 	}
 	reachable := s.check(t)
-	// What the last checkpoint replaced is deleted by the next one.
-	if left := len(s.stored) - len(s.garbage); left != reachable {
+	// What the last save replaced is deleted by the next one.
+	if left := len(s.stored) - len(s.old); left != reachable {
 		t.Fatalf("%d nodes are stored beside the garbage, %d are reachable", left, reachable)
 	}
 }

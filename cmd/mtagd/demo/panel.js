@@ -1,0 +1,66 @@
+// The panel: what the partner's listing returns, asked for again and again, and the switch for consent.
+'use strict';
+
+{
+  const list = document.querySelector('[data-events]');
+  const live = document.querySelector('[data-live]');
+  const known = new Set();
+  let first = true;
+
+  const kinds = { Purchase: 'sold', Refund: 'back', RemoveFromCart: 'back' };
+  const kindOf = (event) => kinds[event.event_name] || ('value' in event.raw_data ? 'money' : '');
+
+  function about({ event_name, raw_data }) {
+    if (event_name === 'Search') return `“${raw_data.search_term}”`;
+    const parts = [];
+    if ('value' in raw_data) parts.push(`${raw_data.currency} ${raw_data.value.toFixed(2)}`);
+    if (raw_data.products) parts.push(raw_data.products.map((p) => `${p.quantity} × ${p.name}`).join(', '));
+    return parts.join(' · ') || new URL(raw_data.pageUrl).pathname;
+  }
+
+  function element(name, properties, ...children) {
+    const made = Object.assign(document.createElement(name), properties);
+    made.append(...children);
+    return made;
+  }
+
+  function item(event) {
+    const time = new Date(event.event_time);
+    const summary = element('summary', {},
+      element('i'),
+      element('strong', { textContent: event.event_name }),
+      element('time', { dateTime: event.event_time, textContent: time.toLocaleTimeString('en-GB') }),
+      element('em', { textContent: about(event) }));
+    const details = element('details', { className: kindOf(event) }, summary);
+    details.addEventListener('toggle', () => {
+      if (!details.querySelector('pre')) details.append(element('pre', { textContent: JSON.stringify(event, null, 2) }));
+    });
+    return element('li', { className: first ? '' : 'new' }, details);
+  }
+
+  async function refresh() {
+    try {
+      const response = await fetch('/demo/events');
+      if (!response.ok) throw response.status;
+      const { events, pagination } = await response.json();
+      live.classList.add('on');
+      document.querySelector('[data-total]').textContent = pagination.totalItems;
+      const fresh = events.filter((event) => !known.has(event.id));
+      fresh.forEach((event) => known.add(event.id));
+      if (fresh.length) list.querySelector('.empty')?.remove();
+      list.prepend(...fresh.map(item));
+      first = false;
+    } catch {
+      live.classList.remove('on');
+    }
+    setTimeout(refresh, document.hidden ? 5000 : 1000);
+  }
+  refresh();
+
+  const consent = document.querySelector('[data-consent]');
+  consent.checked = localStorage.getItem('consent') !== 'no';
+  consent.addEventListener('change', () => {
+    localStorage.setItem('consent', consent.checked ? 'yes' : 'no');
+    mtag('consent', consent.checked);
+  });
+}

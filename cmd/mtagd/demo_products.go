@@ -1,0 +1,98 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+)
+
+// demoProduct is a piece of the demo shop.
+type demoProduct struct {
+	ID       string  `json:"id"`
+	Name     string  `json:"name"`
+	Category string  `json:"category"`
+	Price    float64 `json:"price"` // EUR
+	Glaze    string  `json:"glaze"`
+
+	Line   string      `json:"-"` // in a list
+	Text   string      `json:"-"` // on its page
+	Facts  [][2]string `json:"-"` // a name and a value each
+	Shadow int         `json:"-"` // half the width of the drawing's
+}
+
+// PriceText is the price with two decimals.
+func (p demoProduct) PriceText() string { return strconv.FormatFloat(p.Price, 'f', 2, 64) }
+
+// Cups are the places of the cups in the drawing of the set.
+func (p demoProduct) Cups() [][2]int { return [][2]int{{32, 146}, {262, 146}, {146, 154}} }
+
+var demoGlazes = []string{"sand", "moss", "ink", "rust"}
+
+var demoProducts = []demoProduct{
+	{
+		ID: "mug-dune", Name: "Dune mug", Category: "Cups", Price: 28, Glaze: "rust", Shadow: 100,
+		Line:  "Holds heat, and a hand",
+		Text:  "A mug with a broad foot that stands firm and a handle with room for four fingers. The lower third stays bare, the way it came off the wheel.",
+		Facts: [][2]string{{"Holds", "320 ml"}, {"Height", "9.5 cm"}, {"Weight", "380 g"}},
+	},
+	{
+		ID: "dripper-halo", Name: "Halo dripper", Category: "Coffee", Price: 34, Glaze: "sand", Shadow: 96,
+		Line:  "One cup at a time",
+		Text:  "A cone with ridges that turn like a wheel track, so that the water finds its way around all of the coffee. For paper filters of size 02.",
+		Facts: [][2]string{{"For", "1 to 4 cups"}, {"Height", "10 cm"}, {"Weight", "410 g"}},
+	},
+	{
+		ID: "kettle-heron", Name: "Heron kettle", Category: "Coffee", Price: 89, Glaze: "ink", Shadow: 122,
+		Line:  "Pours as thin as a thread",
+		Text:  "The spout is drawn by hand from one piece of clay and bent while it is still soft. Stands on gas and on ceramic hobs.",
+		Facts: [][2]string{{"Holds", "900 ml"}, {"Height", "17 cm"}, {"Weight", "1,150 g"}},
+	},
+	{
+		ID: "bowl-tide", Name: "Tide bowl", Category: "Table", Price: 42, Glaze: "moss", Shadow: 134,
+		Line:  "For salad, or for keys",
+		Text:  "A wide bowl with a single line that runs around it like the mark of high water. No two lines are alike.",
+		Facts: [][2]string{{"Holds", "2.1 l"}, {"Width", "28 cm"}, {"Weight", "980 g"}},
+	},
+	{
+		ID: "vase-reed", Name: "Reed vase", Category: "Home", Price: 56, Glaze: "sand", Shadow: 86,
+		Line:  "Three stems are enough",
+		Text:  "A narrow neck that holds few stems upright over a belly with plenty of water. Glazed inside, so that it keeps it there.",
+		Facts: [][2]string{{"Holds", "650 ml"}, {"Height", "21 cm"}, {"Weight", "720 g"}},
+	},
+	{
+		ID: "cups-pebble", Name: "Pebble cups, set of 3", Category: "Cups", Price: 38.5, Glaze: "moss", Shadow: 168,
+		Line:  "Espresso, and good company",
+		Text:  "Three small cups, thrown off the hump one after the other. They stack, though they would rather not.",
+		Facts: [][2]string{{"Holds", "80 ml each"}, {"Height", "5.5 cm"}, {"Weight", "160 g each"}},
+	},
+}
+
+func findDemoProduct(id string) (demoProduct, bool) {
+	for _, p := range demoProducts {
+		if p.ID == id {
+			return p, true
+		}
+	}
+	return demoProduct{}, false
+}
+
+// searchDemo finds the pieces that have the query in their words; an empty one finds all.
+func searchDemo(query string) []demoProduct {
+	var found []demoProduct
+	for _, p := range demoProducts {
+		if strings.Contains(strings.ToLower(p.Name+" "+p.Category+" "+p.Line), strings.ToLower(query)) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// demoBeside are three other pieces.
+func demoBeside(p demoProduct) []demoProduct {
+	var others []demoProduct
+	for _, other := range demoProducts {
+		if other.ID != p.ID && len(others) < 3 {
+			others = append(others, other)
+		}
+	}
+	return others
+}

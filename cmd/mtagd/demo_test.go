@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// openBrowser starts headless Chromium for one test.
+func openBrowser(t *testing.T) context.Context {
+	t.Helper()
+	allocator, stop := chromedp.NewExecAllocator(t.Context(),
+		chromedp.ExecPath("chromium"), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.NoFirstRun,
+		chromedp.Flag("headless", "new"), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1440, 900))
+	t.Cleanup(stop)
+	ctx, closeTab := chromedp.NewContext(allocator)
+	t.Cleanup(closeTab)
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("Chromium is needed, which make test installs: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Whoever walks through the demo shop sends the event of each step, and sees it in the panel.
+func TestDemoShop(t *testing.T) {
+	url, key := startDev(t, t.TempDir())
+	ctx := openBrowser(t)
+	console := chromedp.Console(ctx)
+	do := func(steps ...chromedp.Action[chromedp.Void]) {
+		t.Helper()
+		if err := chromedp.Do(ctx, steps...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	follow := func(link, to string) {
+		t.Helper()
+		do(chromedp.Click(chromedp.CSS(link)), chromedp.WaitReady(chromedp.CSS(to)))
+	}
+	do(chromedp.Navigate(url+"/demo/"), chromedp.SendKeys(chromedp.CSS("[name=q]"), "cup\r"), chromedp.WaitVisible(chromedp.CSS(".intro.small")))
+	follow(`a[href="/demo/product/mug-dune"]`, "[data-add]")
+	do(chromedp.Click(chromedp.CSS("[data-wish]")), chromedp.Click(chromedp.CSS("[data-add]")))
+	follow(`a[href="/demo/product/dripper-halo"]`, "[data-product=dripper-halo]")
+	do(chromedp.Click(chromedp.CSS("[data-add]")))
+	follow(".to-cart", "[data-lines] li:nth-child(2)")
+	do(chromedp.Click(chromedp.CSS("[data-lines] li:nth-child(2) [data-remove]")))
+	follow(`a[href="/demo/checkout"]`, "[data-brief] li")
+	do(chromedp.Click(chromedp.CSS("[name=tier][value=express]")), chromedp.Click(chromedp.CSS("[name=payment][value=invoice]")))
+	follow("[data-checkout] .primary", "[data-refund]")
+	do(chromedp.Click(chromedp.CSS("[data-refund]")))
+
+	want := []string{
+		"AddPaymentInfo", "AddShippingInfo", "AddToCart", "AddToCart", "AddToWishlist", "BeginCheckout",
+		"PageView", "PageView", "PageView", "PageView", "PageView", "PageView", "PageView",
+		"Purchase", "Refund", "RemoveFromCart", "Search", "ViewCart", "ViewContent", "ViewItem", "ViewItem",
+	}
+	names := func() []string {
+		text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`[...document.querySelectorAll('[data-events] strong')].map((e) => e.textContent).sort().join(' ')`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(text)
+	}
+	for len(names()) < len(want) {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the panel has %v", names())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if got := names(); !slices.Equal(got, want) {
+		t.Errorf("the panel has %v\nwant %v", got, want)
+	}
+
+	merchant := regexp.MustCompile(`"merchantId":"([^"]+)"`)
+	_, list := get(t, url+"/v1/partners/merchant", key)
+	_, list = get(t, url+"/v1/partners/events?events=Purchase&merchantId="+merchant.FindStringSubmatch(list)[1], key)
+	var purchases struct {
+		Events []struct {
+			RawData struct {
+				Value         float64
+				Currency      string
+				ShippingCost  float64 `json:"shipping_cost"`
+				TransactionID string  `json:"transaction_id"`
+				Email         string
+				Products      []struct {
+					ID       string
+					Quantity int
+				}
+			} `json:"raw_data"`
+		}
+	}
+	if err := json.Unmarshal([]byte(list), &purchases); err != nil || len(purchases.Events) != 1 {
+		t.Fatalf("%v: %s", err, list)
+	}
+	p := purchases.Events[0].RawData
+	if p.Value != 28 || p.Currency != "EUR" || p.ShippingCost != 9.9 || p.TransactionID == "" || p.Email != "ann@example.com" ||
+		len(p.Products) != 1 || p.Products[0].ID != "mug-dune" || p.Products[0].Quantity != 1 {
+		t.Errorf("the purchase is %+v", p)
+	}
+
+	chromedp.Cancel(ctx)
+	for m, err := range console {
+		if err != nil {
+			break
+		}
+		t.Errorf("in the console: %v", m)
+	}
+}
+
+// Each page has the two script elements of the browser installation contract, in their order, with the demo
+// merchant's tag, and no key.
+func TestDemoPages(t *testing.T) {
+	url, key := startDev(t, t.TempDir())
+	_, merchants := get(t, url+"/v1/partners/merchant", key)
+	tag := regexp.MustCompile(`"tagId":"(cs_[^"]+)"`).FindStringSubmatch(merchants)
+	if tag == nil {
+		t.Fatalf("the demo merchant has no tag: %s", merchants)
+	}
+	for _, path := range []string{"", "?q=mug", "product/mug-dune", "cart", "checkout", "thank-you"} {
+		status, page := get(t, url+"/demo/"+path, "")
+		if status != 200 {
+			t.Errorf("%s: %d %s", path, status, page)
+		}
+		init := strings.Index(page, `mtag('init', "`+url+`?tagId=`+tag[1]+`", { consent: `)
+		loader := strings.Index(page, `<script async src="`+url+`/script">`)
+		if init < 0 || loader < init {
+			t.Errorf("%s: init at %d, loader at %d:\n%s", path, init, loader, page)
+		}
+		if strings.Contains(page, "mtp_") {
+			t.Errorf("%s has an API key in it", path)
+		}
+	}
+	if status, body := get(t, url+"/demo/events", ""); status != 200 || !strings.Contains(body, `"events":[`) || strings.Contains(body, "mtp_") {
+		t.Errorf("%d %s", status, body)
+	}
+	for _, path := range []string{"other", "product/", "product/none", "layout.html", "../demo.key"} {
+		if status, _ := get(t, url+"/demo/"+path, ""); status != 404 {
+			t.Errorf("%s is answered with %d", path, status)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package sdk_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"strings"
+	"sync"
+	"time"
+)
+
+// gate is the one server that the browser sees. Requests to the tag host go on to the service, unless a
+// test stands in their way; all others are for pages of shops.
+type gate struct {
+	server *httptest.Server
+	tls    *httptest.Server
+
+	mu       sync.Mutex
+	requests []request
+	open     int // requests for events that are not answered yet
+	most     int // of them at once
+	fault    fault
+}
+
+// request is one that a tag made.
+type request struct {
+	method, path string
+	header       http.Header
+	body         string
+	time         time.Time
+	status       int // of the answer; 0 while there is none
+}
+
+func (r request) String() string { return fmt.Sprintf("%s %s %d", r.method, r.path, r.status) }
+
+// events are those that a request carries.
+func (r request) events() []map[string]any {
+	var many []map[string]any
+	if json.Unmarshal([]byte(r.body), &many) == nil {
+		return many
+	}
+	var one map[string]any
+	if json.Unmarshal([]byte(r.body), &one) == nil {
+		return []map[string]any{one}
+	}
+	return nil
+}
+
+// fault answers a request in the place of the service, or passes it on.
+type fault func(out http.ResponseWriter, r *http.Request, service http.Handler)
+
+func newGate(w *world) *gate {
+	g := &gate{}
+	forward := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", w.service.addr, r.In.Host
+		},
+		ErrorHandler: func(out http.ResponseWriter, r *http.Request, err error) {
+			panic(http.ErrAbortHandler) // the service is gone: so is the connection
+		},
+	}
+	handler := http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.Host)
+		if host != tagHost {
+			w.servePage(out, r)
+			return
+		}
+		g.serve(out, r, forward)
+	})
+	g.server, g.tls = httptest.NewServer(handler), httptest.NewTLSServer(handler)
+	w.Cleanup(func() {
+		g.server.CloseClientConnections()
+		g.server.Close()
+		g.tls.CloseClientConnections()
+		g.tls.Close()
+	})
+	return g
+}
+
+// url is the address of a host; "tls " before it says how.
+func (g *gate) url(host string) string {
+	if host, ok := strings.CutPrefix(host, "tls "); ok {
+		_, port, _ := net.SplitHostPort(g.tls.Listener.Addr().String())
+		return "https://" + host + ":" + port
+	}
+	_, port, _ := net.SplitHostPort(g.server.Listener.Addr().String())
+	return "http://" + host + ":" + port
+}
+
+func (g *gate) serve(out http.ResponseWriter, r *http.Request, forward http.Handler) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the browser has gone
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	forEvents := r.URL.Path != "/script"
+	g.mu.Lock()
+	n := len(g.requests)
+	g.requests = append(g.requests, request{method: r.Method, path: r.URL.Path, header: r.Header.Clone(), body: string(body), time: time.Now()})
+	fault := g.fault
+	if forEvents {
+		g.open++
+		g.most = max(g.most, g.open)
+	}
+	g.mu.Unlock()
+	noted := &statusNote{ResponseWriter: out}
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.requests[n].status = noted.status
+		if forEvents {
+			g.open--
+		}
+	}()
+	if fault == nil || !forEvents {
+		forward.ServeHTTP(noted, r)
+		return
+	}
+	fault(noted, r, forward)
+}
+
+type statusNote struct {
+	http.ResponseWriter
+	status int
+}
+
+func (s *statusNote) WriteHeader(status int) {
+	s.status = status
+	s.ResponseWriter.WriteHeader(status)
+}
+
+func (s *statusNote) Write(b []byte) (int, error) {
+	if s.status == 0 {
+		s.status = http.StatusOK
+	}
+	return s.ResponseWriter.Write(b)
+}
+
+// stand puts a fault in the way of every request for events; nil clears the way.
+func (g *gate) stand(f fault) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.fault = f
+}
+
+// refuse answers as the service does when it cannot take events.
+func refuse(status int, header ...string) fault {
+	return func(out http.ResponseWriter, r *http.Request, _ http.Handler) {
+		out.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
+		out.Header().Set("Access-Control-Allow-Credentials", "true")
+		out.Header().Set("Access-Control-Expose-Headers", "Retry-After")
+		for i := 0; i < len(header); i += 2 {
+			out.Header().Set(header[i], header[i+1])
+		}
+		out.WriteHeader(status)
+		fmt.Fprintf(out, `{"success":false,"message":"status %d on purpose"}`, status)
+	}
+}
+
+// cut ends the connection without an answer.
+func cut(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
+
+// cutAnswer does so after the service has had the request.
+func cutAnswer(_ http.ResponseWriter, r *http.Request, service http.Handler) {
+	service.ServeHTTP(httptest.NewRecorder(), r)
+	panic(http.ErrAbortHandler)
+}
+
+// hold keeps requests until the channel is closed, and then passes them on.
+func hold(until <-chan struct{}) fault {
+	return func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+		<-until
+		service.ServeHTTP(out, r)
+	}
+}
+
+// seen are the requests for events so far.
+func (g *gate) seen() []request {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var all []request
+	for _, r := range g.requests {
+		if r.path != "/script" {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// atOnce is how many requests for events were open at the same time, at most.
+func (g *gate) atOnce() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.most
+}

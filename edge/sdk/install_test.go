@@ -1,0 +1,202 @@
+package sdk_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestCallsBeforeAndAfterTheLoaderRunInOrder(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", "<script>"+w.initCall(true)+`
+		mtag('event', 'AsArguments', { n: 1 });
+		mtrem.push(['event', 'AsArray', { n: 2 }]);
+		mtrem.push(['event', 'OneOf'], ['event', 'Two']);
+	</script><script async src=`+w.loader()+`></script>`)
+	tab := w.visit("/")
+	w.want("PageView", "AsArguments", "AsArray", "OneOf", "Two")
+	tab.do(`mtag('event', 'LaterAsArguments'); mtrem.push(['event', 'LaterAsArray'])`)
+	w.want("PageView", "AsArguments", "AsArray", "OneOf", "Two", "LaterAsArguments", "LaterAsArray")
+	var order []string
+	for _, r := range w.gate.seen() {
+		for _, e := range r.events() {
+			order = append(order, e["event"].(string))
+		}
+	}
+	if got, want := strings.Join(order, " "), "PageView AsArguments AsArray OneOf Two LaterAsArguments LaterAsArray"; got != want {
+		t.Errorf("sent: %s\nwant: %s", got, want)
+	}
+}
+
+func TestAnEventIsItsFieldsAndThePagesOwn(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	tab.do(`
+		mtag('set', { plan: 'gold' });
+		const products = [{ id: 'p1', name: 'Schöne Schuhe 👟' }];
+		mtag('event', { type: 'Purchase', value: 89, currency: 'EUR', products });
+		products.push('changed after the call');
+		mtag('event', 'Search', { search_term: 'shoes', plan: 'silver' });
+	`)
+	for _, e := range w.want("PageView", "Purchase", "Search") {
+		raw := e.RawData
+		for _, field := range []string{"event_id", "event_time", "pageUrl", "pageTitle", "language", "screen", "timezone"} {
+			if text, ok := raw[field].(string); !ok || text == "" {
+				t.Errorf("%s: %s is %v", e.EventName, field, raw[field])
+			}
+		}
+		if raw["pageUrl"] != w.gate.url(shopHost)+"/" || raw["pageTitle"] != "Shop /" || raw["muid"] != e.MUID || raw["referrer"] != "" {
+			t.Errorf("%s: %v", e.EventName, raw)
+		}
+		switch e.EventName {
+		case "Purchase":
+			if fmt.Sprint(raw["products"]) != "[map[id:p1 name:Schöne Schuhe 👟]]" || raw["value"] != 89.0 || raw["plan"] != "gold" {
+				t.Errorf("Purchase: %v", raw)
+			}
+		case "Search":
+			if raw["plan"] != "silver" {
+				t.Errorf("a field of mtag('set') went before the event's own: %v", raw)
+			}
+		}
+	}
+}
+
+func TestRequestsNeedNoPreflight(t *testing.T) {
+	w := newWorld(t)
+	w.visit("/").do(`mtag('event', 'Lead')`)
+	w.want("PageView", "Lead")
+	for _, r := range w.gate.seen() {
+		if r.method != "POST" || r.header.Get("Content-Type") != "text/plain;charset=UTF-8" {
+			t.Errorf("%v with %v", r, r.header)
+		}
+	}
+}
+
+func TestOneTagPerPage(t *testing.T) {
+	w := newWorld(t)
+	_, other := w.service.newTag(t)
+	tab := w.visit("/")
+	w.want("PageView")
+	tab.do(`
+		mtag('init', '%s?tagId=%s', { consent: false });
+		const again = document.createElement('script');
+		again.src = '%s?again';
+		again.onload = () => mtag('event', 'AfterTheSecondLoader');
+		document.head.append(again);
+	`, w.gate.url(tagHost), other, w.loader())
+	w.want("PageView", "AfterTheSecondLoader")
+	if !tab.warned("only one tag may be installed per page") {
+		t.Errorf("no warning: %v", tab.lines())
+	}
+	for _, r := range w.gate.seen() {
+		if r.path != "/mark/"+w.tag {
+			t.Errorf("sent: %v", r)
+		}
+	}
+}
+
+func TestTheSnippetInsertedDynamically(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", "")
+	w.visit("/").do(`
+		const add = (script) => document.head.append(Object.assign(document.createElement('script'), script));
+		add({ text: %q });
+		add({ src: %q, async: true });
+	`, w.initCall(true), w.loader())
+	w.want("PageView")
+}
+
+// A tag manager puts custom HTML into the page as text, and then makes its script elements anew so that they run.
+func TestTheSnippetAsATagManagersCustomHTML(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", "")
+	w.visit("/").do(`
+		const box = document.createElement('div');
+		box.innerHTML = %q;
+		document.body.append(box);
+		for (const dead of box.querySelectorAll('script')) {
+			const live = document.createElement('script');
+			for (const { name, value } of dead.attributes) live.setAttribute(name, value);
+			live.text = dead.text;
+			dead.replaceWith(live);
+		}
+	`, w.snippet(true))
+	w.want("PageView")
+}
+
+func TestAStrictContentSecurityPolicy(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script nonce="n0">`+w.initCall(true)+`</script><script async src=`+w.loader()+`></script>`,
+		"Content-Security-Policy", "default-src 'none'; require-trusted-types-for 'script'; "+
+			"script-src 'nonce-n0' "+w.gate.url(tagHost)+"; connect-src "+w.gate.url(tagHost))
+	tab := w.visit("/")
+	w.want("PageView")
+	tab.goTo("about:blank")
+	for _, line := range tab.lines() {
+		if strings.Contains(line, "Content Security Policy") {
+			t.Error(line)
+		}
+	}
+}
+
+func TestALoaderThatComesLateMissesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", "<script>"+w.initCall(true)+` mtag('event', 'Early')</script>`)
+	tab := w.visit("/")
+	tab.do(`
+		mtag('event', 'WhileWaiting');
+		document.head.append(Object.assign(document.createElement('script'), { src: %q }));
+	`, w.loader())
+	w.want("PageView", "Early", "WhileWaiting")
+}
+
+func TestIdentifyLinksTheVisitorToBackendEvents(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'Login'); mtag('identify', { email: 'Ann@Example.com' }); mtag('event', 'Search')`)
+	seen := w.want("PageView", "Login", "Search")
+	status := 0
+	w.wait("the backend's event", func() bool {
+		status = w.backend(`{"email":"ann@example.com","event":"Refund"}`)
+		return status != http.StatusNotFound
+	})
+	if status != http.StatusCreated {
+		t.Fatalf("the backend's event: %d", status)
+	}
+	for _, e := range w.want("PageView", "Login", "Search", "Refund") {
+		if e.MUID != seen[0].MUID {
+			t.Errorf("%s is of %s, want %s", e.EventName, e.MUID, seen[0].MUID)
+		}
+	}
+}
+
+// What a page does wrong is told on the console and changes nothing for the rest.
+func TestMistakesAreReported(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	for _, tt := range []struct{ call, warning string }{
+		{`mtag('evnet', 'X')`, "evnet"},
+		{`mtag('event', 'Big', { n: 1n })`, "BigInt"},
+		{`mtag('event', 'not pascal case')`, "event must be a PascalCase name"},
+		{`mtag('event')`, "event is required"},
+		{`mtrem.push(null)`, ""},
+	} {
+		tab.do("%s", tt.call)
+		w.wait("a warning about "+tt.call, func() bool { return tab.warned(tt.warning) })
+	}
+	tab.do(`mtag('event', 'Good')`)
+	w.want("PageView", "Good")
+}
+
+func TestAnInitURLThatIsWrongIsReported(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", "<script async src="+w.loader()+"></script>")
+	tab := w.visit("/")
+	tab.do(`window.mtrem.push(['init', 'tags.shop.localhost?tagId=x', { consent: true }])`)
+	w.wait("a warning", func() bool { return tab.warned("init") })
+	tab.do(`window.mtrem.push(['init', '%s', { consent: true }])`, w.gate.url(tagHost))
+	w.wait("a warning", func() bool { return tab.warned("no tagId") })
+	tab.do("%s", w.initCall(true))
+	w.want("PageView")
+}

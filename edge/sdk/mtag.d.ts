@@ -1,0 +1,157 @@
+// Types of the browser tag's function, mtag(), and of the pre-defined events. Copy this file into a project
+// that calls mtag(), or name it in the project's tsconfig.json under "files".
+
+export interface Product {
+  /** Unique product id. */
+  id: string;
+  name?: string;
+  /** For example a comma-separated path. */
+  category?: string;
+  variants?: Variant[];
+  /** How many were added or purchased. */
+  quantity?: number;
+  price?: number;
+  description?: string;
+  /** Coupon used at checkout. */
+  coupon?: string;
+  /** An amount of money: a percentage must be converted. */
+  discount?: number;
+}
+
+export interface Variant {
+  /** For example size or colour pairs. */
+  attributes: Record<string, string>;
+  price: {
+    original: number;
+    discounted?: number;
+    /** Currency code. */
+    currency: string;
+  };
+  isAvailable: boolean;
+}
+
+/** What identifies a user, beside the muid in the tag's cookie. The service keeps these as hashes. */
+export interface Identifiers {
+  email?: string;
+  phone?: string;
+  deviceId?: string;
+}
+
+/** Fields that every event may have. The tag adds the page's own. */
+export interface Event {
+  email?: string;
+  phone?: string;
+  /** An event with the same event_id is recorded once within 7 days; the tag makes one for each event. */
+  event_id?: string;
+}
+
+export interface Sale extends Event {
+  value?: number;
+  /** Currency code, 3 characters. */
+  currency?: string;
+  products?: Product[];
+}
+
+export interface ItemView extends Sale {
+  content_event?: 'product' | 'image' | 'video' | 'blog' | (string & {});
+}
+
+export interface PaymentInfo extends Sale {
+  payment_event?: string;
+}
+
+export interface ShippingInfo extends Sale {
+  shipping_tier?: string;
+}
+
+/** The value is that of the whole transaction. */
+export interface Checkout extends Sale {
+  shipping_cost?: number;
+  tax?: number;
+}
+
+export interface Order extends Checkout {
+  transaction_id?: string;
+}
+
+export interface Return extends Sale {
+  transaction_id?: string;
+}
+
+export interface Search extends Event {
+  item_id?: string;
+  search_term?: string;
+}
+
+export interface Share extends Event {
+  item_id?: string;
+  share_method?: string;
+}
+
+export interface Lead extends Event {
+  value?: number;
+  currency?: string;
+}
+
+export interface Application extends Event {
+  application_id?: string;
+}
+
+/** An event with fields of one's own. */
+export interface CustomEvent extends Event {
+  [field: string]: unknown;
+}
+
+/** The pre-defined events by name. */
+export interface Events {
+  ViewContent: Event;
+  ViewItem: ItemView;
+  Login: Event;
+  Signup: Event;
+  CompleteRegistration: CustomEvent;
+  StartTrial: Sale;
+  AddPaymentInfo: PaymentInfo;
+  AddShippingInfo: ShippingInfo;
+  ViewCart: Sale;
+  AddToCart: Sale;
+  AddToWishlist: Sale;
+  RemoveFromCart: Sale;
+  BeginCheckout: Checkout;
+  Purchase: Order;
+  Refund: Return;
+  Search: Search;
+  Share: Share;
+  Subscribe: Sale;
+  Lead: Lead;
+  SubmitApplication: Application;
+  Contact: Event;
+  Donate: Event;
+  Schedule: Event;
+}
+
+/** The fields of the event of that name: a pre-defined one's, or any where the name is one's own. */
+export type Fields<Name extends string> = Name extends keyof Events ? Events[Name] : CustomEvent;
+
+export interface Mtag {
+  /** Installs the tag: its host's URL with ?tagId=, and whether the visitor has given consent to tracking. */
+  (command: 'init', url: string, options: { consent: boolean }): void;
+  /** Sends an event; names are PascalCase. */
+  <Name extends string>(command: 'event', event: { type: Name } & Fields<Name>): void;
+  <Name extends string>(command: 'event', name: Name, fields?: Fields<Name>): void;
+  /** Says who the visitor is, so that events from a backend find them. */
+  (command: 'identify', identifiers: Identifiers): void;
+  /** Says that the visitor has given consent, or has withdrawn it. */
+  (command: 'consent', given: boolean): void;
+  /** Adds fields to each later event. */
+  (command: 'set', fields: Record<string, unknown>): void;
+}
+
+declare global {
+  interface Window {
+    /** Calls of mtag(), as its arguments or as arrays. */
+    mtrem?: ArrayLike<unknown>[];
+    mtag?: Mtag;
+  }
+  /** Made by the init snippet. */
+  const mtag: Mtag;
+}

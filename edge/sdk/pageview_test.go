@@ -1,0 +1,99 @@
+package sdk_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// views are the addresses of the page views, in their order, each with the one that it came from.
+func (w *world) views() string {
+	w.Helper()
+	text := ""
+	for _, r := range w.gate.seen() {
+		for _, e := range r.events() {
+			if e["event"] == "PageView" {
+				text += fmt.Sprintf("%s from %s\n", e["pageUrl"], e["referrer"])
+			}
+		}
+	}
+	return text
+}
+
+func TestAChangeOfTheAddressIsAPageView(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	tab.do(`
+		history.pushState({}, '', '/shoes');
+		history.pushState({}, '', '/shoes');
+		history.replaceState({ state: 'alone' }, '');
+		history.replaceState({}, '', '/shoes?size=42');
+		history.pushState({}, '', '/cart');
+		location.hash = '#total';
+	`)
+	w.want(times(5, "PageView")...)
+	tab.do(`history.go(-2)`)
+	w.want(times(6, "PageView")...)
+	at := w.gate.url(shopHost)
+	want := fmt.Sprintf("%[1]s/ from \n%[1]s/shoes from %[1]s/\n%[1]s/shoes?size=42 from %[1]s/shoes\n"+
+		"%[1]s/cart from %[1]s/shoes?size=42\n%[1]s/cart#total from %[1]s/cart\n%[1]s/shoes?size=42 from %[1]s/cart#total\n", at)
+	if got := w.views(); got != want {
+		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+}
+
+func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		fault fault
+	}{{"with nothing to do", nil}, {"before the next try", refuse(503)}} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/next", w.snippet(true))
+			w.gate.stand(tt.fault)
+			tab := w.visit("/")
+			tab.do(`window.kept = true`)
+			w.wait("an answer", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status > 0 })
+			tab.goTo(w.gate.url(shopHost) + "/next")
+			w.gate.stand(nil)
+			w.want("PageView", "PageView")
+			tab.do(`history.back()`)
+			tab.waitFor("/")
+			w.want(times(3, "PageView")...)
+			if kept := tab.get(`location.pathname + window.kept`); kept != "/true" {
+				t.Errorf("the page was loaded anew (%s), so this has tested nothing", kept)
+			}
+			tab.do(`mtag('event', 'AfterReturn')`)
+			w.want("PageView", "PageView", "PageView", "AfterReturn")
+			tab.wantNothingStored()
+		})
+	}
+}
+
+// Chromium prerenders nothing in a tab that is driven, so this one drives itself.
+func TestAPrerenderedPageIsViewedWhenItIsShown(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", w.snippet(true)+`<script>
+		mtag('event', 'ViewItem');
+		if (document.prerendering) onload = () => fetch('/prerendered');
+	</script>`)
+	w.page("/", w.snippet(true)+`
+		<script type="speculationrules">{"prerender":[{"urls":["/next"],"eagerness":"immediate"}]}</script>
+		<script>new BroadcastChannel('go').onmessage = (message) => (location.href = message.data)</script>`)
+	w.visitUndriven("/")
+	w.want("PageView")
+	w.wait("the prerendered page", func() bool { return w.wasAsked("/prerendered") })
+	if got := names(w.events()); got != "PageView" {
+		t.Errorf("before it is shown: %s", got)
+	}
+	w.page("/plain", "")
+	other := w.visit("/plain")
+	shown := time.Now()
+	other.do(`new BroadcastChannel('go').postMessage('/next')`)
+	for _, e := range w.want("PageView", "PageView", "ViewItem")[1:] {
+		at, err := time.Parse(time.RFC3339, e.RawData["event_time"].(string))
+		if err != nil || at.Before(shown.Truncate(time.Millisecond)) {
+			t.Errorf("%s at %v, before the page was shown at %v (%v)", e.EventName, at, shown, err)
+		}
+	}
+}

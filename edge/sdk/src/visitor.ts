@@ -1,0 +1,61 @@
+// The visitor: the muid in its cookie, on the root domain, so that all hosts of a site share it.
+
+const COOKIE = '_muid';
+const PROBE = '_mtag';
+const SECONDS = 400 * 24 * 60 * 60; // the longest that browsers keep a cookie
+
+let muid = '';
+
+// visitor is the muid of the cookie, or a new one. The cookie is written either way, once per page, which
+// renews it. A page that may not have cookies gets a muid of its own.
+export function visitor() {
+  if (!muid) {
+    muid = read(COOKIE) || uuid();
+    write(COOKIE, muid, SECONDS);
+    muid = read(COOKIE) || muid; // another tab may have been faster
+  }
+  return muid;
+}
+
+// erase makes the visitor unknown.
+export function erase() {
+  muid = '';
+  if (read(COOKIE)) write(COOKIE, '', 0);
+}
+
+function read(name: string) {
+  try {
+    return ('; ' + document.cookie).split('; ' + name + '=')[1].split(';')[0];
+  } catch {
+    return ''; // no such cookie, or none at all in a sandbox
+  }
+}
+
+function write(name: string, value: string, seconds: number, domain = root()) {
+  try {
+    document.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + (domain && ';domain=' + domain) +
+      (location.protocol == 'https:' ? ';secure' : '');
+  } catch {}
+}
+
+// root is the root domain: browsers refuse a cookie on a public suffix, so it is the first domain from the right
+// that takes one. localhost has none.
+function root() {
+  const labels = location.hostname.split('.');
+  const value = Math.random() + ''; // not that of another tab's probe
+  for (let n = labels.length - 2; n >= 0; n--) {
+    const domain = labels.slice(n).join('.');
+    write(PROBE, value, 9, domain);
+    if (read(PROBE) == value) {
+      write(PROBE, '', 0, domain);
+      return domain;
+    }
+  }
+  return '';
+}
+
+export function uuid() {
+  const hex = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte, i) =>
+    ((i == 6 ? (byte & 15) | 64 : i == 8 ? (byte & 63) | 128 : byte) + 256).toString(16).slice(1)).join('');
+  return hex.replace(/^(.{8})(....)(....)(....)/, '$1-$2-$3-$4-');
+}

@@ -1,0 +1,158 @@
+package sdk_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	cdpbrowser "github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
+	"github.com/chromedp/chromedp"
+)
+
+// tab is a tab of a world's profile.
+type tab struct {
+	*world
+	ctx context.Context
+
+	mu      sync.Mutex
+	console []string
+}
+
+// tab opens an empty tab. Nothing that a page throws goes unnoticed.
+func (w *world) tab() *tab {
+	w.Helper()
+	ctx, cancel := w.profile, func() {}
+	if w.inUse {
+		ctx, cancel = chromedp.NewContext(w.profile)
+	}
+	w.inUse = true
+	w.Cleanup(cancel)
+	messages := chromedp.Console(ctx)
+	// The first action starts the tab, which ends with that action's context.
+	if err := chromedp.Do(ctx); err != nil {
+		w.Fatal(err)
+	}
+	bounded, stop := context.WithTimeout(ctx, 2*patience)
+	w.Cleanup(stop)
+	t := &tab{world: w, ctx: bounded}
+	go func() {
+		for m, err := range messages {
+			if err != nil {
+				return // the tab is closed
+			}
+			t.mu.Lock()
+			t.console = append(t.console, string(m.Type)+": "+m.Text)
+			t.mu.Unlock()
+		}
+	}()
+	w.Cleanup(func() {
+		for _, line := range t.lines() {
+			if strings.HasPrefix(line, string(chromedp.ConsoleException)) {
+				w.Errorf("in the console: %s", line)
+			}
+		}
+	})
+	return t
+}
+
+// visit opens a page of the shop in a new tab.
+func (w *world) visit(path string) *tab {
+	w.Helper()
+	t := w.tab()
+	t.goTo(w.gate.url(shopHost) + path)
+	return t
+}
+
+// visitUndriven opens a page in a tab that is closed with the profile.
+func (w *world) visitUndriven(path string) {
+	w.Helper()
+	_, err := chromedp.CallBrowser(w.profile, target.CreateTarget, target.CreateTargetParams{
+		URL: w.gate.url(shopHost) + path, BrowserContextID: chromedp.FromContext(w.profile).BrowserContextID,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (t *tab) act(actions ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	if err := chromedp.Do(t.ctx, actions...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// goTo loads a page.
+func (t *tab) goTo(url string) {
+	t.Helper()
+	t.act(chromedp.Navigate(url))
+}
+
+// waitFor waits until a page that the tab goes to by itself is there.
+func (t *tab) waitFor(path string) {
+	t.Helper()
+	t.wait(path, func() bool {
+		there, err := chromedp.Run(t.ctx, chromedp.Evaluate[bool](`location.pathname == '`+path+`' && document.readyState == 'complete'`))
+		return err == nil && there // an error says that the page is just being replaced
+	})
+}
+
+// minimize takes the tab's window out of sight.
+func (t *tab) minimize() {
+	t.Helper()
+	window, err := chromedp.CallBrowser(t.ctx, cdpbrowser.GetWindowForTarget,
+		cdpbrowser.GetWindowForTargetParams{TargetID: chromedp.FromContext(t.ctx).Target.TargetID})
+	if err == nil {
+		_, err = chromedp.CallBrowser(t.ctx, cdpbrowser.SetWindowBounds, cdpbrowser.SetWindowBoundsParams{
+			WindowID: window.WindowID, Bounds: &cdpbrowser.Bounds{WindowState: cdpbrowser.WindowStateMinimized},
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// do runs statements in the page.
+func (t *tab) do(script string, args ...any) {
+	t.Helper()
+	t.act(chromedp.Evaluate[chromedp.Void]("{" + fmt.Sprintf(script, args...) + "\n}"))
+}
+
+// get is the text of an expression's value in the page; a promise is waited for.
+func (t *tab) get(expression string) string {
+	t.Helper()
+	text, err := chromedp.Run(t.ctx, chromedp.Evaluate[string](
+		"Promise.resolve("+expression+").then(String)", func(p *runtime.EvaluateParams) { chromedp.EvalAwaitPromise(p) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// close closes the tab as its user would.
+func (t *tab) close() {
+	t.Helper()
+	id := chromedp.FromContext(t.ctx).Target.TargetID
+	if _, err := chromedp.CallBrowser(t.ctx, target.CloseTarget, target.CloseTargetParams{TargetID: id}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lines are what the console has, each with its kind before it.
+func (t *tab) lines() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]string(nil), t.console...)
+}
+
+// warned reports whether the tag has written a warning with that text.
+func (t *tab) warned(text string) bool {
+	for _, line := range t.lines() {
+		if strings.HasPrefix(line, "warning: mtag:") && strings.Contains(line, text) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,121 @@
+package sdk_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const sale = "value:number currency:string products:Product[]"
+
+// The pre-defined events of the spec, each with its fields beside email and phone.
+var predefined = map[string]string{
+	"ViewContent":          "",
+	"ViewItem":             sale + " content_event:string",
+	"Login":                "",
+	"Signup":               "",
+	"CompleteRegistration": "[any]",
+	"StartTrial":           sale,
+	"AddPaymentInfo":       sale + " payment_event:string",
+	"AddShippingInfo":      sale + " shipping_tier:string",
+	"ViewCart":             sale,
+	"AddToCart":            sale,
+	"AddToWishlist":        sale,
+	"RemoveFromCart":       sale,
+	"BeginCheckout":        sale + " shipping_cost:number tax:number",
+	"Purchase":             sale + " shipping_cost:number tax:number transaction_id:string",
+	"Refund":               sale + " transaction_id:string",
+	"Search":               "item_id:string search_term:string",
+	"Share":                "item_id:string share_method:string",
+	"Subscribe":            sale,
+	"Lead":                 "value:number currency:string",
+	"SubmitApplication":    "application_id:string",
+	"Contact":              "",
+	"Donate":               "",
+	"Schedule":             "",
+}
+
+var (
+	declaration = regexp.MustCompile(`(?ms)^export interface (\w+)(?: extends (\w+))? \{\n(.*?)^\}`)
+	member      = regexp.MustCompile(`(?m)^  (\w+)(\??): (.*);$`)
+)
+
+// fieldsOf are the fields of an interface and of those that it extends, "name:type"; all must be optional
+// unless they are named in required.
+func fieldsOf(t *testing.T, types map[string][]string, name string, required ...string) []string {
+	t.Helper()
+	found, ok := types[name]
+	if !ok {
+		t.Fatalf("there is no interface %s", name)
+	}
+	var all []string
+	if found[2] != "" {
+		all = fieldsOf(t, types, found[2])
+	}
+	for _, m := range member.FindAllStringSubmatch(found[3], -1) {
+		field, optional, kind := m[1], m[2] == "?", m[3]
+		if optional == slices.Contains(required, field) {
+			t.Errorf("%s.%s: optional is %v", name, field, optional)
+		}
+		if strings.Contains(kind, "(string & {})") {
+			kind = "string" // any string, of which some are suggested
+		}
+		all = append(all, field+":"+kind)
+	}
+	if strings.Contains(found[3], "[field: string]: unknown;") {
+		all = append(all, "[any]")
+	}
+	return all
+}
+
+func TestTheTypesHaveEveryPredefinedEvent(t *testing.T) {
+	text, err := os.ReadFile("mtag.d.ts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := map[string][]string{}
+	for _, d := range declaration.FindAllStringSubmatch(string(text), -1) {
+		types[d[1]] = d
+	}
+	declared := 0
+	for _, m := range member.FindAllStringSubmatch(types["Events"][3], -1) {
+		declared++
+		name := m[1]
+		want, ok := predefined[name]
+		if !ok {
+			t.Errorf("%s is no pre-defined event", name)
+			continue
+		}
+		fields := append(strings.Fields(want), "email:string", "phone:string", "event_id:string")
+		got := fieldsOf(t, types, m[3])
+		slices.Sort(fields)
+		slices.Sort(got)
+		if !slices.Equal(got, fields) {
+			t.Errorf("%s has %v\nwant %v", name, got, fields)
+		}
+	}
+	if declared != len(predefined) {
+		t.Errorf("%d of %d events are declared", declared, len(predefined))
+	}
+
+	product := fieldsOf(t, types, "Product", "id")
+	want := "id:string name:string category:string variants:Variant[] quantity:number price:number description:string coupon:string discount:number"
+	if got := strings.Join(product, " "); got != want {
+		t.Errorf("Product has %s\nwant %s", got, want)
+	}
+	const variant = `  /** For example size or colour pairs. */
+  attributes: Record<string, string>;
+  price: {
+    original: number;
+    discounted?: number;
+    /** Currency code. */
+    currency: string;
+  };
+  isAvailable: boolean;
+`
+	if types["Variant"][3] != variant {
+		t.Errorf("Variant is\n%s", types["Variant"][3])
+	}
+}

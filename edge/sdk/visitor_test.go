@@ -1,0 +1,208 @@
+package sdk_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/storage"
+	"github.com/chromedp/chromedp"
+)
+
+var uuidV4 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+
+// cookies are all that the profile has.
+func (w *world) cookies() []*network.Cookie {
+	w.Helper()
+	jar, err := chromedp.CallBrowser(w.profile, storage.GetCookies,
+		storage.GetCookiesParams{BrowserContextID: chromedp.FromContext(w.profile).BrowserContextID})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return jar.Cookies
+}
+
+// muidCookie is the one cookie that the profile has.
+func (w *world) muidCookie() *network.Cookie {
+	w.Helper()
+	jar := w.cookies()
+	if len(jar) != 1 || jar[0].Name != "_muid" {
+		w.Fatalf("cookies: %v", jar)
+	}
+	return jar[0]
+}
+
+func TestTheMUIDIsACookieOfTheRootDomain(t *testing.T) {
+	for _, tt := range []struct {
+		name, shop, tag string
+		domain          string
+		secure          bool
+	}{
+		{"with TLS", "tls " + shopHost, "tls " + tagHost, ".shop.localhost", true},
+		{"with TLS, and a tag host of another site", "tls " + otherHost, "tls " + tagHost, ".other.test", true},
+		{"without TLS", shopHost, tagHost, ".shop.localhost", false},
+		{"a tag host of another site", otherHost, tagHost, ".other.test", false},
+		{"under a public suffix", "www.shop.co.uk", tagHost, ".shop.co.uk", false},
+		{"an address", "127.0.0.1", tagHost, "127.0.0.1", false},
+		{"one label", "localhost", tagHost, "localhost", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/", strings.ReplaceAll(w.snippet(true), w.gate.url(tagHost), w.gate.url(tt.tag)))
+			tab := w.tab()
+			tab.goTo(w.gate.url(tt.shop) + "/")
+			muid := w.want("PageView")[0].MUID
+			c := w.muidCookie()
+			if !uuidV4.MatchString(muid) || c.Value != muid || c.Domain != tt.domain || c.Path != "/" || c.Secure != tt.secure ||
+				c.SameSite != network.CookieSameSiteLax || c.HTTPOnly {
+				t.Errorf("muid %q, cookie %+v", muid, c)
+			}
+			left := time.Until(time.Unix(int64(c.Expires), 0))
+			if left < 399*24*time.Hour || left > 400*24*time.Hour {
+				t.Errorf("expires in %v", left)
+			}
+		})
+	}
+}
+
+func TestTheMUIDIsTheSameOnAllHostsOfASite(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	w.want("PageView")
+	tab.goTo(w.gate.url("blog.shop.localhost") + "/")
+	events := w.want("PageView", "PageView")
+	if events[0].MUID != events[1].MUID {
+		t.Errorf("muids %s and %s", events[0].MUID, events[1].MUID)
+	}
+	w.muidCookie()
+}
+
+// A browser that keeps scripts' cookies for a week only keeps the tag host's for its whole time.
+func TestTheTagHostRenewsTheCookie(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	w.want("PageView")
+	before := w.muidCookie()
+	tab.do(`document.cookie = '_muid=%s;path=/;domain=shop.localhost;max-age=600'`, before.Value)
+	if left := time.Until(time.Unix(int64(w.muidCookie().Expires), 0)); left > time.Hour {
+		t.Fatalf("expires in %v, so this tests nothing", left)
+	}
+	tab.do(`mtag('event', 'Search')`)
+	w.want("PageView", "Search")
+	tab.wantNothingStored()
+	after := w.muidCookie()
+	if left := time.Until(time.Unix(int64(after.Expires), 0)); after.Value != before.Value || left < 399*24*time.Hour {
+		t.Errorf("expires in %v: %+v", left, after)
+	}
+}
+
+// wantNoTrace fails when anything is on the device or was sent.
+func (t *tab) wantNoTrace() {
+	t.Helper()
+	if jar := t.cookies(); len(jar) > 0 {
+		t.Errorf("cookies: %v", jar)
+	}
+	if got := t.get(`JSON.stringify([localStorage, sessionStorage])`); got != "[{},{}]" {
+		t.Errorf("stored: %s", got)
+	}
+	if got := t.get(`indexedDB.databases().then((list) => list.length)`); got != "0" {
+		t.Errorf("%s databases", got)
+	}
+}
+
+func TestWithoutConsentThereIsNoTrace(t *testing.T) {
+	for _, options := range []string{"{ consent: false }", "{}", "undefined", "{ consent: 'false' }"} {
+		t.Run(options, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/", strings.ReplaceAll(w.snippet(false), "{ consent: false }", options))
+			tab := w.visit("/")
+			tab.do(`
+				mtag('event', 'Purchase', { email: 'ann@example.com' });
+				mtag('identify', { email: 'ann@example.com' });
+				history.pushState({}, '', '/next');
+			`)
+			tab.wantNoTrace()
+			tab.goTo("about:blank")
+			tab.goTo(w.gate.url(shopHost) + "/")
+			tab.wantNoTrace()
+			tab.close()
+			if seen := w.gate.seen(); len(seen) > 0 {
+				t.Errorf("requests: %v", seen)
+			}
+		})
+	}
+}
+
+func TestEventsWaitForConsent(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", w.snippet(false))
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'Early')`)
+	tab.wantNoTrace()
+	tab.do(`mtag('consent', true); mtag('event', 'Late')`)
+	events := w.want("PageView", "Early", "Late")
+	for _, e := range events {
+		if e.MUID != w.muidCookie().Value {
+			t.Errorf("%s is of %s", e.EventName, e.MUID)
+		}
+	}
+}
+
+// Many pages ask for consent anew at each load; the visitor stays the same.
+func TestConsentThatIsAskedForAtEachLoad(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", w.snippet(false))
+	tab := w.visit("/")
+	tab.do(`mtag('consent', true)`)
+	first := w.want("PageView")[0].MUID
+	tab.goTo(w.gate.url(shopHost) + "/")
+	tab.do(`mtag('consent', true)`)
+	if second := w.want("PageView", "PageView")[1].MUID; second != first {
+		t.Errorf("muids %s and %s", first, second)
+	}
+}
+
+func TestConsentThatIsWithdrawn(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	first := w.want("PageView")[0].MUID
+	tab.wantNothingStored()
+	tab.do(`mtag('consent', false); mtag('event', 'WithoutConsent')`)
+	tab.wantNoTrace()
+	sent := len(w.gate.seen())
+	tab.do(`history.pushState({}, '', '/next')`)
+	tab.wantNoTrace()
+	if now := len(w.gate.seen()); now != sent {
+		t.Errorf("%d requests after consent was withdrawn", now-sent)
+	}
+	tab.do(`mtag('consent', true)`)
+	events := w.want("PageView", "PageView", "WithoutConsent")
+	if second := events[1].MUID; second == first || second != w.muidCookie().Value {
+		t.Errorf("the visitor is %s again", second)
+	}
+}
+
+// What is on its way when consent is withdrawn arrives once, and its answer brings no cookie back; what waits
+// for another try waits for consent.
+func TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay(t *testing.T) {
+	w := newWorld(t)
+	answer := make(chan struct{})
+	w.gate.stand(hold(answer))
+	tab := w.visit("/")
+	w.wait("the request", func() bool { return len(w.gate.seen()) == 1 })
+	tab.do(`mtag('event', 'Waiting'); mtag('consent', false)`)
+	close(answer)
+	w.want("PageView")
+	w.wait("the answer", func() bool {
+		return tab.get(`performance.getEntriesByName('`+w.gate.url(tagHost)+`/mark/`+w.tag+`').length`) == "1"
+	})
+	w.wait("its cookie to be gone", func() bool { return len(w.cookies()) == 0 })
+	tab.wantNoTrace()
+	if got := len(w.gate.seen()); got != 1 {
+		t.Errorf("%d requests", got)
+	}
+	tab.do(`mtag('consent', true)`)
+	w.want("PageView", "Waiting")
+}

@@ -1,0 +1,65 @@
+package local
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// Whoever can send events can make up names. What a merchant usually asks for must not get slower
+// by that: known names and whole tags are counted, only made-up names and sorting by name are looked for.
+func TestMadeUpNamesDoNotSlowDownTheOthers(t *testing.T) {
+	e := open(t, t.TempDir())
+	defer closeEngine(t, e)
+	m := store.NewMerchantID()
+	key, err := newMerchantKey(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var marks []store.Mark
+	add := func(tag store.TagID, name string) {
+		mark := store.Mark{Merchant: m, Tag: tag, Name: name, Time: time.UnixMicro(int64(len(marks))), Raw: []byte("{}")}
+		mark.Identity.MUID = "u-1"
+		marks = append(marks, mark)
+	}
+	for range 3 {
+		add("cs_a", "Purchase")
+		add("ss_b", "Purchase")
+	}
+	for i := range 2 * maxSeries {
+		add("cs_a", fmt.Sprintf("MadeUp%d", i))
+	}
+	if err := e.Record(marks); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		asks    string
+		query   store.Query
+		total   int
+		counted bool
+	}{
+		{"for everything", store.Query{}, 6 + 2*maxSeries, true},
+		{"for a flooded tag", store.Query{Tag: "cs_a"}, 3 + 2*maxSeries, true},
+		{"for a known name", store.Query{Tag: "cs_a", Names: []string{"Purchase"}}, 3, true},
+		{"for a tag without made-up names, by name", store.Query{Tag: "ss_b", SortBy: store.ByName}, 3, true},
+		{"for a name that has a series and one that has none", store.Query{Names: []string{"Purchase", "MadeUp2000"}}, 7, false},
+		{"for everything by name", store.Query{SortBy: store.ByName}, 6 + 2*maxSeries, false},
+	} {
+		c.query.Merchant, c.query.Limit = m, 10
+		page, err := e.Events(ctx, c.query)
+		if err != nil || page.Total != c.total {
+			t.Errorf("who asks %s gets %d events, %v; want %d", c.asks, page.Total, err, c.total)
+		}
+		if err := e.index.view(key, func(r *reader) error {
+			_, _, counted, err := r.page(newSelection(c.query))
+			if counted != c.counted {
+				t.Errorf("who asks %s: counted is %v", c.asks, counted)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

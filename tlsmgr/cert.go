@@ -68,7 +68,7 @@ var usualPace = pace{
 
 const (
 	// ordersAtOnce bounds the orders under way. An order waits for the CA for most of its time.
-	ordersAtOnce = 32
+	ordersAtOnce = 100
 	// lookUpsAtOnce bounds the hourly look-ups under way.
 	lookUpsAtOnce = 8
 	// freshFinding is how long a correct finding need not be looked up again.
@@ -99,6 +99,7 @@ type Certificates struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
+	// mu is never held while the cache is asked: configFor takes it while the cache is locked.
 	mu    sync.Mutex
 	hosts map[string]*hostCert
 }

@@ -40,18 +40,19 @@ func (c *Certificates) host(name string) *hostCert {
 }
 
 // Order gets a host's certificate in the background, from disk or else from the CA; it is called
-// when there is reason to believe that the host's DNS leads here. An order that failed before is not tried before its time, unless
-// its last try is a while ago: whoever calls has just repaired something.
+// when there is reason to believe that the host's DNS leads here. An order that failed before is not
+// tried before its time, unless its last try is a while ago: whoever calls has just repaired something.
 func (c *Certificates) Order(host string) {
 	if !c.serves(host) {
 		return
 	}
+	missing := c.certificateOf(host).IsZero()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.host(host)
 	wasAway := h.movedAway
 	h.movedAway = false
-	if h.onItsWay == nil && (wasAway || c.certificateOf(host).IsZero()) {
+	if h.onItsWay == nil && (wasAway || missing) {
 		c.bring(host, h)
 	} else if !h.nextTry.IsZero() && time.Since(h.lastTry) > c.pace.repair {
 		select {
@@ -81,7 +82,8 @@ func (c *Certificates) Certificate(host string) store.Certificate {
 	}
 }
 
-// certificateOf is when the certificate in memory expires, zero where there is none.
+// certificateOf is when the certificate in memory expires, zero where there is none. The caller does
+// not hold c.mu: see there.
 func (c *Certificates) certificateOf(host string) time.Time {
 	var latest time.Time
 	for _, cert := range c.cache.AllMatchingCertificates(host) {

@@ -12,9 +12,9 @@ build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
 # The race detector is linked with a C compiler; the browser tag is tested in a browser, DNS verification
-# against a real name server.
+# against a real name server. One package after the other: browsers and crash tests want the machine for themselves.
 test: cc chromium bind
-	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 $(GO) test -race -p 1 ./...
 
 check: format vet staticcheck tidy generated test
 

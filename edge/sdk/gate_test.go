@@ -58,7 +58,7 @@ func newGate(w *world) *gate {
 	g := &gate{}
 	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", w.service.addr, r.In.Host
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", *w.service.addr.Load(), r.In.Host
 		},
 		ErrorHandler: func(out http.ResponseWriter, r *http.Request, err error) {
 			panic(http.ErrAbortHandler) // the service is gone: so is the connection

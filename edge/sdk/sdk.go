@@ -3,8 +3,9 @@
 // made of it by go generate. The types that sites can use are in mtag.d.ts.
 //
 // The script answers to the calls of mtag(), keeps events until the tag host has answered for them, and sees
-// page views by itself. It sends to POST /mark/:tagId an event as one JSON object, or several as an array, as text/plain
-// so that the browser asks for no preflight, and to POST /id/:tagId what identifies the visitor. In the browser it keeps:
+// page views by itself. It sends to POST /mark/:tagId an event as one JSON object, or several as an array, as
+// text/plain so that the browser asks for no preflight, and to POST /id/:tagId what identifies the visitor. In the
+// browser it keeps:
 //
 //	cookie _muid                   the visitor's muid, on the site's root domain, 400 days from the last page
 //	localStorage _mtag.<tagId>.…   an event that is not answered for yet: its JSON text without the muid;

@@ -98,6 +98,15 @@ func TestTheTagHostRenewsTheCookie(t *testing.T) {
 	}
 }
 
+// noted notes whatever a page does to keep something on the device.
+const noted = `<script>
+	window.kept = [];
+	for (const [type, name] of [[Storage, 'setItem'], [IDBFactory, 'open'], [CacheStorage, 'open']]) {
+		type.prototype[name] = function (...all) { kept.push([name, ...all]) };
+	}
+	Object.defineProperty(document, 'cookie', { set(cookie) { kept.push(cookie) }, get() { return '' } });
+</script>`
+
 // wantNoTrace fails when anything is on the device or was sent.
 func (t *tab) wantNoTrace() {
 	t.Helper()
@@ -116,14 +125,19 @@ func TestWithoutConsentThereIsNoTrace(t *testing.T) {
 	for _, options := range []string{"{ consent: false }", "{}", "undefined", "{ consent: 'false' }"} {
 		t.Run(options, func(t *testing.T) {
 			w := newWorld(t)
-			w.page("/", strings.ReplaceAll(w.snippet(false), "{ consent: false }", options))
+			w.page("/", noted+strings.ReplaceAll(w.snippet(false), "{ consent: false }", options))
 			tab := w.visit("/")
 			tab.do(`
 				mtag('event', 'Purchase', { email: 'ann@example.com' });
 				mtag('identify', { email: 'ann@example.com' });
 				history.pushState({}, '', '/next');
+				for (let i = 0; i < 50; i++) mtag('event', 'Big', { text: 'x'.repeat(60000) });
 			`)
 			tab.wantNoTrace()
+			if kept := tab.get(`kept`); kept != "" {
+				t.Errorf("for a moment there was %s", kept)
+			}
+			w.wait("a warning about the full queue", func() bool { return tab.warned("the oldest is given up") })
 			tab.goTo("about:blank")
 			tab.goTo(w.gate.url(shopHost) + "/")
 			tab.wantNoTrace()

@@ -15,6 +15,7 @@ const MAX_AGE = 6 * 864e5; // ms; the tag host knows an event_id for 7 days
 const TIMEOUT = 3e4; // ms
 const FIRST_DELAY = 500; // ms
 const MAX_DELAY = 3e4; // ms
+const MAX_TOLD = 864e5; // ms; timers overflow after 24 days
 
 type Path = 'mark' | 'id';
 
@@ -51,8 +52,7 @@ function hold(key: string, text: string) {
 function drop(key: string) {
   chars -= (waiting.get(key) || '').length;
   waiting.delete(key);
-  stored((s) => s.setItem(prefix + key, ''));
-  stored((s) => s.removeItem(prefix + key));
+  if (ready()) stored((s) => (s.setItem(prefix + key, ''), s.removeItem(prefix + key)));
 }
 
 // open says which tag the events are for, and whether they may go.
@@ -178,7 +178,8 @@ async function send() {
       const text = waiting.get(key);
       if (text && waiting.delete(key)) waiting.set(key, text);
     });
-    later(Math.min(Math.max(delay, 0), 864e5) + Math.min(MAX_DELAY, FIRST_DELAY * 2 ** failures++) * (0.5 + Math.random() / 2));
+    const backOff = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** failures++);
+    later(Math.min(Math.max(delay, 0), MAX_TOLD) + backOff * (0.5 + Math.random() / 2));
   } else {
     most = Math.min(most * 2, MAX_BATCH);
     failures = 0;

@@ -1,0 +1,105 @@
+package sdk_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+)
+
+func TestTenTabsClosedInMidFlight(t *testing.T) {
+	w := newWorld(t)
+	closed := make(chan struct{})
+	w.gate.stand(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+		<-closed
+		if len(w.gate.seen())%3 == 0 {
+			refuse(503)(out, r, service)
+			return
+		}
+		service.ServeHTTP(out, r)
+	})
+	wanted := []string{}
+	for i := range 10 {
+		tab := w.visit("/")
+		tab.do(`mtag('event', 'InTab%d'); mtag('event', 'Last%d')`, i, i)
+		wanted = append(wanted, "PageView", fmt.Sprint("InTab", i), fmt.Sprint("Last", i))
+		tab.close()
+	}
+	w.gate.stand(nil)
+	close(closed)
+	w.visit("/").wantNothingStored()
+	w.want(append(wanted, "PageView")...)
+}
+
+// The next page of the site sends what could not be sent before the page was left.
+func TestAPageThatIsLeftRightAfterAnEvent(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", w.snippet(true))
+	for _, tt := range []struct {
+		name  string
+		fault fault
+	}{{"", nil}, {"Cut", cut}, {"Refused", refuse(503)}, {"AnswerLost", cutAnswer}} {
+		w.gate.stand(tt.fault)
+		tab := w.visit("/")
+		tab.do(`mtag('event', 'Leaving%s'); location.href = '/next'`, tt.name)
+		tab.waitFor("/next")
+		w.gate.stand(nil)
+		tab.wantNothingStored()
+	}
+	w.want(append(times(8, "PageView"), "Leaving", "LeavingCut", "LeavingRefused", "LeavingAnswerLost")...)
+}
+
+func TestATabClosedWhileItWaitsForTheNextTry(t *testing.T) {
+	w := newWorld(t)
+	w.gate.stand(refuse(503, "Retry-After", "600"))
+	tab := w.visit("/")
+	tab.do(`for (let i = 0; i < 20; i++) mtag('event', 'Waiting')`)
+	w.wait("the first answer", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status == 503 })
+	tab.close()
+	w.gate.stand(nil)
+	w.visit("/").wantNothingStored()
+	w.want(append(times(20, "Waiting"), "PageView", "PageView")...)
+}
+
+// More than the browser lets outlive a page.
+func TestAPageThatLeavesMuchBehind(t *testing.T) {
+	w := newWorld(t)
+	w.gate.stand(cut)
+	tab := w.visit("/")
+	tab.do(`for (let i = 0; i < 300; i++) mtag('event', 'Many', { text: 'ä'.repeat(300) })`)
+	tab.close()
+	w.wait("requests of the closed page", func() bool { return len(w.gate.seen()) > 0 })
+	w.gate.stand(nil)
+	w.visit("/").wantNothingStored()
+	w.want(append(times(300, "Many"), "PageView", "PageView")...)
+	for _, r := range w.gate.seen() {
+		if len(r.body) > 64<<10 {
+			t.Errorf("a body of %d bytes", len(r.body))
+		}
+	}
+}
+
+// An event of a page whose user looks at something else is as good as any.
+func TestAHiddenPage(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	tab.minimize()
+	w.wait("the page to be hidden", func() bool { return tab.get(`document.visibilityState`) == "hidden" })
+	tab.do(`mtag('event', 'Hidden')`)
+	w.want("PageView", "Hidden")
+	tab.wantNothingStored()
+}
+
+// A phone may end a hidden page without another word.
+func TestAPageThatGetsHiddenHandsOverWhatWaits(t *testing.T) {
+	w := newWorld(t)
+	w.gate.stand(refuse(503, "Retry-After", "600"))
+	tab := w.visit("/")
+	w.wait("the first answer", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status == 503 })
+	tab.do(`mtag('event', 'Waiting')`)
+	w.gate.stand(nil)
+	tab.minimize()
+	w.want("PageView", "Waiting")
+	if got := tab.get(stored); got != "2" {
+		t.Errorf("%s events are stored after a beacon, which nobody answers for", got)
+	}
+}

@@ -1,0 +1,87 @@
+package sdk_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// The hosts of the tests. Pages of the shop and the tag host are of one site, and Chromium trusts localhost as if
+// it had TLS; the other shop is of another site, without TLS.
+const (
+	tagHost   = "tags.shop.localhost"
+	shopHost  = "www.shop.localhost"
+	otherHost = "www.other.test"
+)
+
+// patience bounds every wait; it is no expectation.
+const patience = 40 * time.Second
+
+// What all tests share: the program, the browser, and a service with one partner.
+var (
+	mtagd   string
+	browser context.Context
+	shared  *service
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	flag.Set("test.parallel", "8") // most of a test's time is waiting
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "mtagd-sdk-")
+	if err != nil {
+		return fail(err)
+	}
+	defer os.RemoveAll(dir)
+	mtagd = filepath.Join(dir, "mtagd")
+	if out, err := exec.Command("go", "build", "-o", mtagd, "mtagd/cmd/mtagd").CombinedOutput(); err != nil {
+		return fail(fmt.Errorf("%w: %s", err, out))
+	}
+	stop, err := startBrowser(filepath.Join(dir, "profile"))
+	if err != nil {
+		return fail(err)
+	}
+	defer stop()
+	if shared, err = startService(filepath.Join(dir, "data")); err != nil {
+		return fail(err)
+	}
+	defer shared.kill()
+	return m.Run()
+}
+
+func fail(err error) int {
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// startBrowser starts headless Chromium, in which every name leads to this machine.
+func startBrowser(profile string) (stop func(), err error) {
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		return nil, fmt.Errorf("the tests of the browser tag need Chromium; make test installs it: %w", err)
+	}
+	allocator, cancel := chromedp.NewExecAllocator(context.Background(),
+		chromedp.ExecPath(path), chromedp.UserDataDir(profile), chromedp.NoSandbox, chromedp.NoFirstRun,
+		chromedp.Flag("headless", "new"), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-sync", true), chromedp.Flag("ignore-certificate-errors", true),
+		chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.Flag("host-resolver-rules", "MAP * 127.0.0.1"))
+	var close context.CancelFunc
+	browser, close = chromedp.NewContext(allocator)
+	if err := chromedp.Do(browser); err != nil {
+		cancel()
+		return nil, err
+	}
+	return func() { close(); cancel() }, nil
+}

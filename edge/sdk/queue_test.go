@@ -1,0 +1,165 @@
+package sdk_test
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// stored is how many events localStorage keeps.
+const stored = `Object.keys(localStorage).filter((key) => key.startsWith('_mtag.cs_')).length`
+
+// wantNothingStored waits until the tag host has answered for every event.
+func (t *tab) wantNothingStored() {
+	t.Helper()
+	t.wait("an empty queue", func() bool { return t.get(stored) == "0" })
+}
+
+func TestAFullLocalStorage(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>
+		for (let size = 5e6; size >= 1; size = Math.floor(size / 2)) {
+			try { for (let i = 0; ; i++) localStorage.setItem(size + 'of' + i, 'x'.repeat(size)) } catch {}
+		}
+	</script>`+w.snippet(true))
+	w.gate.stand(refuse(503))
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'InMemory')`)
+	w.wait("a second try", func() bool { return len(w.gate.seen()) > 1 })
+	if got := tab.get(stored); got != "0" {
+		t.Errorf("%s events are stored, so this has tested nothing", got)
+	}
+	w.gate.stand(nil)
+	w.want("PageView", "InMemory")
+}
+
+// In a sandbox, a page may have neither localStorage nor cookies nor locks.
+func TestADeniedLocalStorage(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", w.snippet(true)+`<script>mtag('event', 'InTheSandbox')</script>`, "Content-Security-Policy", "sandbox allow-scripts")
+	w.gate.stand(refuse(503))
+	tab := w.visit("/")
+	if got := tab.get(`(() => { try { return localStorage.length } catch (error) { return error.name } })()`); got != "SecurityError" {
+		t.Errorf("localStorage: %s, so this has tested nothing", got)
+	}
+	w.wait("a second try", func() bool { return len(w.gate.seen()) > 1 })
+	w.gate.stand(nil)
+	events := w.want("PageView", "InTheSandbox")
+	if events[0].MUID != events[1].MUID || events[0].MUID == "" {
+		t.Errorf("muids %q and %q", events[0].MUID, events[1].MUID)
+	}
+}
+
+// Pages with TLS have locks, the others make do with a lease.
+func TestOneTabSendsAtATime(t *testing.T) {
+	for _, host := range []string{shopHost, otherHost} {
+		t.Run(host, func(t *testing.T) {
+			w := newWorld(t)
+			var tries atomic.Int32
+			w.gate.stand(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+				if tries.Add(1) < 4 {
+					refuse(503)(out, r, service)
+					return
+				}
+				time.Sleep(100 * time.Millisecond) // long enough for another tab to begin, if it does
+				service.ServeHTTP(out, r)
+			})
+			wanted := []string{}
+			var tabs []*tab
+			for range 3 {
+				tab := w.tab()
+				tab.goTo(w.gate.url(host) + "/")
+				tabs = append(tabs, tab)
+				wanted = append(wanted, "PageView")
+			}
+			if locks := tabs[0].get(`!!navigator.locks`); locks != fmt.Sprint(host == shopHost) {
+				t.Fatalf("locks: %s", locks)
+			}
+			for i, tab := range tabs {
+				tab.do(`for (let i = 0; i < 5; i++) mtag('event', 'InTab%d')`, i)
+				wanted = append(wanted, times(5, fmt.Sprint("InTab", i))...)
+			}
+			w.want(wanted...)
+			for _, tab := range tabs {
+				tab.wantNothingStored()
+			}
+			if w.gate.atOnce() > 1 {
+				t.Errorf("%d requests at once", w.gate.atOnce())
+			}
+		})
+	}
+}
+
+// Of two tabs that take the lease at the same time, the later one has it.
+func TestALeaseThatAnotherTabTakes(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>
+		const set = localStorage.setItem;
+		Storage.prototype.setItem = function (key, value) {
+			set.call(this, key, value);
+			if (key != '_mtag.lease' || window.taken) return;
+			window.taken = Date.now();
+			setTimeout(() => set.call(this, key, taken + 1500 + ''));
+		};
+	</script>`+w.snippet(true))
+	tab := w.tab()
+	tab.goTo(w.gate.url(otherHost) + "/")
+	w.want("PageView")
+	taken, err := strconv.ParseInt(tab.get(`taken`), 10, 64)
+	if waited := w.gate.seen()[0].time.Sub(time.UnixMilli(taken)); err != nil || waited < 1500*time.Millisecond {
+		t.Errorf("sent %v after another tab took the lease for 1.5s (%v)", waited, err)
+	}
+}
+
+func TestAnEventThatIsTooLarge(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	tab.do(`
+		mtag('event', 'Before');
+		mtag('event', 'TooLarge', { text: 'ä'.repeat(33000) });
+		mtag('event', 'JustFits', { text: 'ä'.repeat(32300) });
+		mtag('event', 'After');
+	`)
+	w.want("PageView", "Before", "JustFits", "After")
+	if !tab.warned("too large, not sent: TooLarge") {
+		t.Errorf("console: %v", tab.lines())
+	}
+	tab.wantNothingStored()
+}
+
+// What is more than 6 days old may have been recorded more than 7 days ago, when the tag host has forgotten it.
+func TestWhatIsTooOldIsNotSent(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>
+		const days = 24 * 60 * 60 * 1000;
+		const put = (age, text) => localStorage.setItem('_mtag.`+w.tag+`.' + Math.floor(Date.now() - age) + 'mark0.5', text);
+		put(6.1 * days, '{"event":"TooOld"}');
+		put(5.9 * days, '{"event":"OldEnough"}');
+		put(1, 'broken');
+		localStorage.setItem('_mtag.cs_other.' + Date.now() + 'mark0.5', '{"event":"OfAnotherTag"}');
+		localStorage.setItem('cart', '{"event":"OfTheShop"}');
+	</script>`+w.snippet(true))
+	tab := w.visit("/")
+	w.want("PageView", "OldEnough")
+	w.wait("the rest", func() bool { return tab.get(`Object.keys(localStorage).length`) == "3" })
+}
+
+func TestTheQueueIsBounded(t *testing.T) {
+	w := newWorld(t)
+	w.gate.stand(cut)
+	tab := w.visit("/")
+	tab.do(`for (let i = 0; i < 100; i++) mtag('event', 'Big' + i, { text: 'x'.repeat(30000) })`)
+	size := `Object.entries(localStorage).join('').length < 2.1e6`
+	if tab.get(size) != "true" || !tab.warned("the oldest is given up") {
+		t.Errorf("%s characters stored; console: %v", tab.get(size), tab.lines())
+	}
+	w.gate.stand(nil)
+	tab.wantNothingStored()
+	events := w.events()
+	if last := events[len(events)-1].EventName; last != "Big99" || len(events) < 50 {
+		t.Errorf("%d events, the last is %s", len(events), last)
+	}
+}

@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium bind bench bench-quick bench-full bench-steps mtagbench
 
 run: build
 	bin/mtagd dev
@@ -11,8 +11,9 @@ run: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
-# The race detector is linked with a C compiler; the browser tag is tested in a browser.
-test: cc chromium
+# The race detector is linked with a C compiler; the browser tag is tested in a browser, DNS verification
+# against a real name server.
+test: cc chromium bind
 	CGO_ENABLED=1 $(GO) test -race ./...
 
 check: format vet staticcheck tidy generated test
@@ -42,6 +43,24 @@ fuzz:
 		done; \
 	done
 
+# mtagd beside the bare ceiling, on loopback: a table and a picture in bench/results. What the figures mean is in
+# bench/README.md. About four minutes; bench-quick takes one, bench-full half an hour, at the size of the targets.
+bench: build mtagbench
+	bin/mtagbench run $(BENCHFLAGS)
+
+bench-quick: build mtagbench
+	bin/mtagbench run --out bin/results --events 100000 --merchants 10 --queries 50 --rounds 2 --round 1s --steady 5s $(BENCHFLAGS)
+
+bench-full: build mtagbench
+	bin/mtagbench run --events 10000000 --queries 1000 --rounds 5 --round 5s --steady 10m $(BENCHFLAGS)
+
+# Each step in one process, in the form that benchstat compares.
+bench-steps:
+	$(GO) test -run '^$$' -bench . -count $(or $(COUNT),6) ./bench
+
+mtagbench:
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagbench ./bench/mtagbench
+
 # Apart from check: it asks the vulnerability database at vuln.go.dev, and check must pass on a machine that
 # reaches nothing but a module proxy.
 vuln:
@@ -52,6 +71,9 @@ cc:
 
 chromium:
 	@command -v chromium >/dev/null || $(call install,chromium,Chromium to test the browser tag)
+
+bind:
+	@PATH="$$PATH:/usr/sbin" command -v named >/dev/null || $(call install,bind9,the name server BIND to test DNS verification)
 
 # $(call install,PACKAGES,PURPOSE) installs Debian packages where it may, and else says what is missing.
 install = { \

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pires/go-proxyproto"
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
 )
@@ -124,8 +125,18 @@ func (c *conn) Write(b []byte) (written int, err error) {
 
 // drainOnClose marks a request's connection as having unread bytes.
 func drainOnClose(ctx *fasthttp.RequestCtx) {
-	if c, ok := ctx.Conn().(*conn); ok {
-		c.drain.Store(true)
+	for c := ctx.Conn(); c != nil; {
+		switch outer := c.(type) {
+		case *conn:
+			outer.drain.Store(true)
+			return
+		case *tlsConn:
+			c = outer.NetConn()
+		case *proxyproto.Conn:
+			c = outer.Raw()
+		default:
+			return
+		}
 	}
 }
 

@@ -47,11 +47,18 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	if fault == "" {
 		fault = framingFault(&ctx.Request.Header)
 	}
+	secure, isTLS := ctx.Conn().(*tlsConn)
+	if isTLS && s.HSTS && t.host == s.BaseHost {
+		ctx.Response.Header.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
+	}
 	switch {
 	case fault != "":
 		drainOnClose(ctx)
 		ctx.SetConnectionClose()
 		s.fail(ctx, v.surface, fasthttp.StatusBadRequest, fault)
+	case isTLS && t.host != secure.serverName:
+		// One host's certificate must not speak for another.
+		s.fail(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served on this connection")
 	case !known:
 		s.fail(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served here")
 	case v.surface == partnerSurface:

@@ -13,6 +13,8 @@ type metrics struct {
 	duration [endpoints]prometheus.Observer
 	panics   prometheus.Counter
 	events   [outcomes]prometheus.Counter
+
+	handshakes [handshakeOutcomes]prometheus.Counter
 }
 
 // endpoint is a label of the duration histogram.
@@ -43,8 +45,20 @@ const (
 
 var outcomeNames = [outcomes]string{"recorded", "duplicate", "unresolved", "refused", "failed"}
 
+// handshakeOutcome is how a TLS handshake ended.
+type handshakeOutcome uint8
+
+const (
+	handshakeDone handshakeOutcome = iota
+	handshakeFailed
+	handshakeLimited // too many under way for the client's address
+	handshakeOutcomes
+)
+
+var handshakeNames = [handshakeOutcomes]string{"done", "failed", "limited"}
+
 // statusCodes are those that the tag server and the partner API answer with.
-var statusCodes = []int{200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413, 421, 422, 431, 500, 503}
+var statusCodes = []int{200, 201, 204, 304, 308, 400, 401, 403, 404, 405, 408, 409, 413, 421, 422, 431, 500, 503}
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -60,12 +74,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		Name: "mtagd_events_total",
 		Help: "Events received, by what became of them.",
 	}, []string{"outcome"})
+	handshakes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "mtagd_tls_handshakes_total",
+		Help: "TLS handshakes, by how they ended.",
+	}, []string{"outcome"})
 	m := &metrics{panics: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "mtagd_panics_total",
 		Help: "Requests that ended in a panic.",
 	})}
 	if reg != nil {
-		for _, c := range []prometheus.Collector{requests, duration, events, m.panics} {
+		for _, c := range []prometheus.Collector{requests, duration, events, handshakes, m.panics} {
 			if err := reg.Register(c); err != nil {
 				return nil, err
 			}
@@ -81,6 +99,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	for o, name := range outcomeNames {
 		m.events[o] = events.WithLabelValues(name)
+	}
+	for o, name := range handshakeNames {
+		m.handshakes[o] = handshakes.WithLabelValues(name)
 	}
 	return m, nil
 }

@@ -6,6 +6,7 @@
 //
 //	server.go    what the server is made of, how it starts and stops
 //	dispatch.go  the way of every request: framing, host, surface, panics
+//	plain.go     the way of a request over plain HTTP, where there is HTTPS
 //	framing.go   what fasthttp lets through and a proxy in front might read differently
 //	tag.go       the routes of a tag host, CORS, which tag a request means
 //	mark.go      POST /mark: one event or a batch, on disk before the answer
@@ -15,14 +16,19 @@
 //	script.go    GET /script
 //	conn.go      accepting under descriptor pressure, closing without losing an answer
 //	open.go      the open connections, for a stop that does not wait for silent ones
+//	handshake.go TLS: handshakes beside each other, limited per client
+//	proxy.go     the PROXY protocol of a load balancer in front
 //	metrics.go   what is counted
 package edge
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +51,16 @@ type Config struct {
 	Log           *slog.Logger
 	Metrics       prometheus.Registerer // nil: none registered
 	Now           func() time.Time
+
+	// With TLS, ServeTLS answers for all hosts, and ServePlain sends there whoever comes over plain HTTP.
+	TLS             *tls.Config
+	Challenge       func(host, path string) (answer string, ok bool) // what a CA is answered at a path over plain HTTP
+	HSTS            bool                                             // browsers shall never use plain HTTP for the base host
+	HandshakesPerIP int                                              // most handshakes under way for one client address; 0: any number
+
+	// TrustedProxies are the addresses whose connections begin with a PROXY protocol header; none: nobody's
+	// do.
+	TrustedProxies []netip.Prefix
 }
 
 // Limits of a request and a connection.
@@ -59,7 +75,9 @@ const (
 type Server struct {
 	Config
 	directory *store.Directory
-	http      *fasthttp.Server
+	http      *fasthttp.Server // answers everything over plain HTTP
+	https     *fasthttp.Server // the same, over TLS
+	plain     *fasthttp.Server // sends on to HTTPS
 	script    script
 	metrics   *metrics
 	open      connections
@@ -84,11 +102,19 @@ func New(cfg Config) (*Server, error) {
 		script:    newScript(sdk.Loader()),
 		metrics:   m,
 	}
-	s.http = &fasthttp.Server{
-		Handler:                      s.handle,
+	s.http = s.newHTTP(s.handle, concurrency)
+	s.https = s.newHTTP(s.handle, concurrency)
+	s.https.ReduceMemoryUsage = true // browsers keep their connections: idle ones hold no buffers
+	s.plain = s.newHTTP(s.handlePlain, concurrency)
+	return s, nil
+}
+
+func (s *Server) newHTTP(handler fasthttp.RequestHandler, concurrency int) *fasthttp.Server {
+	return &fasthttp.Server{
+		Handler:                      handler,
 		ErrorHandler:                 s.handleUnreadable,
 		ExpectHandler:                s.expect,
-		Logger:                       formatLogger{cfg.Log},
+		Logger:                       formatLogger{s.Log},
 		Concurrency:                  concurrency,
 		ReadBufferSize:               maxHeaderBytes,
 		MaxRequestBodySize:           store.MaxBatchBytes,
@@ -99,13 +125,26 @@ func New(cfg Config) (*Server, error) {
 		DisablePreParseMultipartForm: true,
 		CloseOnShutdown:              true,
 	}
-	return s, nil
 }
 
-// Serve answers plain HTTP on a listener until Shutdown, and then returns nil. Any earlier return is
-// an error, also when someone else closed the listener.
-func (s *Server) Serve(ln net.Listener) error {
-	err := s.http.Serve(listener{ln, s.Log, &s.open})
+// Serve answers everything over plain HTTP on a listener until Shutdown, and then returns nil. Any earlier
+// return is an error, also when someone else closed the listener.
+func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepting(ln)) }
+
+// ServeTLS is as Serve, over HTTPS.
+func (s *Server) ServeTLS(ln net.Listener) error {
+	return s.serve(s.https, newTLSListener(s.accepting(ln), s.TLS, s.HandshakesPerIP, s.https.Concurrency, s.Log, s.metrics))
+}
+
+// ServePlain is as Serve, and answers nothing but the CA's challenges and redirects to HTTPS.
+func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln)) }
+
+func (s *Server) accepting(ln net.Listener) net.Listener {
+	return behindProxies(listener{ln, s.Log, &s.open}, s.TrustedProxies)
+}
+
+func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
+	err := http.Serve(ln)
 	if s.stopping.Load() {
 		return nil
 	}
@@ -135,7 +174,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	defer time.AfterFunc(patience, s.open.hurry).Stop()
-	return s.http.ShutdownWithContext(ctx)
+	var all sync.WaitGroup
+	var errs [3]error
+	for i, server := range []*fasthttp.Server{s.http, s.https, s.plain} { // at once: none goes on accepting
+		all.Go(func() { errs[i] = server.ShutdownWithContext(ctx) })
+	}
+	all.Wait()
+	return errors.Join(errs[:]...)
 }
 
 // Connections is the number of open connections.

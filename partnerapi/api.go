@@ -14,6 +14,7 @@
 //	merchants.go  list, get and create merchants
 //	generate.go   generate a tag, and how a tag is shown
 //	verify.go     verify a tag's DNS
+//	line.go       how many verifications a partner has under way
 //	tag.go        read a tag
 //	snippet.go    what a page installs
 //	events.go     list events
@@ -34,10 +35,11 @@ import (
 	"mtagd/store"
 )
 
-// Config is what the API is made of. Every field is required.
+// Config is what the API is made of. Every field is required, but Certificates.
 type Config struct {
 	Engine        store.Engine
 	DNS           Verifier
+	Certificates  Certificates             // nil where TLS ends in front of the service
 	ClientTagHost string                   // host of client-side tags
 	CNAMETarget   string                   // record.value: what the merchants' records point to
 	TagURL        func(host string) string // address of a tag host; "https://<host>" but in development
@@ -50,10 +52,21 @@ type Verifier interface {
 	Verify(ctx context.Context, host string) store.DNSFinding
 }
 
+// Certificates looks after the certificates of tag hosts. Neither method waits for anything.
+type Certificates interface {
+	// Order gets a certificate in the background for a host whose DNS was just found correct.
+	Order(host string)
+	// Certificate tells how far that has come.
+	Certificate(host string) store.Certificate
+}
+
 // maxBody is the largest request body, in bytes.
 const maxBody = 64 << 10
 
-type api struct{ Config }
+type api struct {
+	Config
+	lookups *line
+}
 
 // handler answers one request of an authenticated partner, or returns why it cannot.
 type handler func(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error
@@ -63,7 +76,7 @@ type resource map[string]handler
 
 // New returns the whole API. It does not recover from panics; the server around it does.
 func New(cfg Config) fasthttp.RequestHandler {
-	a := &api{cfg}
+	a := &api{Config: cfg, lookups: newLine(lookupsPerPartner, lineTimeout)}
 	routes := router.New()
 	// A path has one spelling.
 	routes.RedirectFixedPath, routes.RedirectTrailingSlash = false, false

@@ -35,7 +35,9 @@ type service struct {
 	handle fasthttp.RequestHandler
 	now    time.Time
 	dns    lookup
-	log    bytes.Buffer
+
+	certificates Certificates
+	log          bytes.Buffer
 }
 
 func newService(t testing.TB) *service {
@@ -52,15 +54,16 @@ func newService(t testing.TB) *service {
 		}
 	})
 	s.engine = engine
-	s.serve(engine)
+	s.serve(engine, &s.dns)
 	return s
 }
 
-// serve puts the API over an engine.
-func (s *service) serve(engine store.Engine) {
+// serve puts the API over an engine and a DNS.
+func (s *service) serve(engine store.Engine, dns Verifier) {
 	s.handle = New(Config{
 		Engine:        engine,
-		DNS:           &s.dns,
+		DNS:           dns,
+		Certificates:  s.certificates,
 		ClientTagHost: "tags.example.net",
 		CNAMETarget:   "cname.example.net",
 		TagURL:        func(host string) string { return "https://" + host },
@@ -356,6 +359,7 @@ func TestEngineErrors(t *testing.T) {
 		{"an unexpected error tells nothing of itself", errors.New("disk /dev/sda1 is on fire"), 500, "SERVICE_ERROR", "Unable to process request", "", true},
 		{"an internal error keeps its message", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
 		{"an engine that cannot take it asks to come back", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
+		{"a caller with too much under way is asked to come back", store.Busy("too many"), 429, "VALIDATION_ERROR", "Too many requests at once. Please try again", "1", false},
 		{"an invalid field is named", store.Invalid("page", "is odd"), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"a wrapped error keeps its kind", fmt.Errorf("wrapped: %w", store.Invalid("page", "is odd")), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"what does not exist is not found", store.NotFound("merchant"), 404, "NOT_FOUND", missing, "", false},
@@ -365,7 +369,7 @@ func TestEngineErrors(t *testing.T) {
 		t.Run(c.is, func(t *testing.T) {
 			s := newService(t)
 			p := s.partner("Agency")
-			s.serve(failing{s.engine, c.err})
+			s.serve(failing{s.engine, c.err}, &s.dns)
 			a := p.get(merchants)
 			a.fails(c.status, c.code, c.message)
 			if got := string(a.header.Peek("Retry-After")); got != c.retryAfter {
@@ -385,7 +389,7 @@ func TestWriteErrorTakesItsCodeFromTheStatus(t *testing.T) {
 	for status, want := range map[int]string{
 		400: "VALIDATION_ERROR", 401: "AUTHENTICATION_ERROR", 403: "FORBIDDEN", 404: "NOT_FOUND",
 		405: "VALIDATION_ERROR", 409: "VALIDATION_ERROR", 413: "VALIDATION_ERROR", 421: "VALIDATION_ERROR",
-		422: "VALIDATION_ERROR", 431: "VALIDATION_ERROR", 500: "SERVICE_ERROR", 503: "SERVICE_ERROR",
+		422: "VALIDATION_ERROR", 429: "VALIDATION_ERROR", 431: "VALIDATION_ERROR", 500: "SERVICE_ERROR", 503: "SERVICE_ERROR",
 	} {
 		var r fasthttp.RequestCtx
 		WriteError(&r, status, "Why \"not\"\xff")

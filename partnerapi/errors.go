@@ -21,6 +21,7 @@ var answers = [...]struct {
 	store.KindForbidden:   {fasthttp.StatusForbidden, "Access denied"},
 	store.KindConflict:    {fasthttp.StatusConflict, "Domain already registered"},
 	store.KindUnavailable: {fasthttp.StatusServiceUnavailable, "Unable to process request"},
+	store.KindBusy:        {fasthttp.StatusTooManyRequests, "Too many requests at once. Please try again"},
 }
 
 // code is the word that clients branch on. A status without a row in the spec's table belongs to
@@ -65,7 +66,7 @@ func WriteError(r *fasthttp.RequestCtx, status int, message string) {
 	switch status {
 	case fasthttp.StatusUnauthorized:
 		r.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, "Bearer")
-	case fasthttp.StatusServiceUnavailable:
+	case fasthttp.StatusTooManyRequests, fasthttp.StatusServiceUnavailable:
 		r.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
 	}
 	body := appendString([]byte(`{"message":`), message)

@@ -14,14 +14,14 @@ func TestReadTag(t *testing.T) {
 	p.enablePreverified()
 	id := p.merchant("Shop")
 	common := []string{"tagId", "type", "status", "merchantId", "host", "createdAt", "isConnected", "isVerified",
-		"lifecycle", "lastEventAt", "snippet", "dns"}
+		"lifecycle", "lastEventAt", "snippet", "dns", "certificate"}
 
 	client := p.generate(id, "client-side", "").str("tagId")
 	p.get(tracktag+"/"+client).is(200).keys("", common...).
 		has("tagId", client).has("type", "client-side").has("status", "active").has("merchantId", id).
 		has("host", "tags.example.net").has("createdAt", "2026-11-20T08:30:00Z").
 		has("isConnected", true).has("isVerified", true).has("lifecycle", "waiting_for_events").
-		has("lastEventAt", nil).has("dns", nil)
+		has("lastEventAt", nil).has("dns", nil).has("certificate", nil)
 
 	server := p.generate(id, "server-side", "example.com")
 	p.get(tracktag+"/"+server.str("tagId")).is(200).keys("", append(common, "record")...).
@@ -35,6 +35,35 @@ func TestReadTag(t *testing.T) {
 
 	s.record(id, client, event{at: "2026-11-20T08:29:59.5Z", name: "Purchase"})
 	p.get(tracktag+"/"+client).is(200).has("lifecycle", "receiving").has("lastEventAt", "2026-11-20T08:29:59Z")
+}
+
+// certificates are those of a test: what was ordered, and one state for every host.
+type certificates struct {
+	ordered []string
+	state   store.Certificate
+}
+
+func (c *certificates) Order(host string) { c.ordered = append(c.ordered, host) }
+
+func (c *certificates) Certificate(string) store.Certificate { return c.state }
+
+func TestReadTagShowsItsCertificate(t *testing.T) {
+	s := newService(t)
+	certs := &certificates{}
+	s.certificates = certs
+	s.serve(s.engine, &s.dns)
+	p := s.partner("Agency")
+	tag := p.generate(p.merchant("Shop"), "server-side", "example.com").str("tagId")
+
+	certs.state = store.Certificate{Status: store.CertificateNone}
+	p.get(tracktag+"/"+tag).is(200).keys("certificate", "status", "detail", "notAfter", "nextTry").
+		has("certificate.status", "none").has("certificate.detail", "").
+		has("certificate.notAfter", nil).has("certificate.nextTry", nil)
+	certs.state = store.Certificate{Status: store.CertificateFailed, Detail: "why", NextTry: s.now}
+	p.get(tracktag+"/"+tag).is(200).
+		has("certificate.status", "failed").has("certificate.detail", "why").has("certificate.nextTry", "2026-11-20T08:30:00Z")
+	certs.state = store.Certificate{Status: store.CertificateValid, NotAfter: s.now}
+	p.get(tracktag+"/"+tag).is(200).has("certificate.status", "valid").has("certificate.notAfter", "2026-11-20T08:30:00Z")
 }
 
 func TestReadTagOfAnother(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 // lookupTimeout bounds the look at a tag host's DNS: a customer waits for it.
 const lookupTimeout = 10 * time.Second
 
-// verifyTag looks at the DNS of a tag's host, keeps what it saw, and activates the tag when the
-// record is correct (spec, Verify server-side tag DNS).
+// verifyTag looks at the DNS of a tag's host, keeps what it saw, and activates the tag and orders its
+// certificate when the record is correct (spec, Verify server-side tag DNS).
 func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
 		MerchantID string `json:"merchantId"`
@@ -37,6 +37,11 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 		return err
 	}
 
+	leave, err := a.lookups.enter(partner.ID)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	found := a.DNS.Verify(lookup, host)
@@ -53,6 +58,9 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	}
 	switch found.Verdict {
 	case store.DNSCorrect:
+		if a.Certificates != nil {
+			a.Certificates.Order(host)
+		}
 		return reply(r, fasthttp.StatusOK, struct {
 			Verified bool `json:"verified"`
 		}{true})

@@ -35,6 +35,9 @@ func TestVerify(t *testing.T) {
 	} {
 		t.Run(string(c.verdict), func(t *testing.T) {
 			s := newService(t)
+			certs := &certificates{}
+			s.certificates = certs
+			s.serve(s.engine, &s.dns)
 			p := s.partner("Agency")
 			id := p.merchant("Shop")
 			tag := p.generate(id, "server-side", "example.com")
@@ -47,6 +50,9 @@ func TestVerify(t *testing.T) {
 			}
 			if got := fmt.Sprint(s.dns.asked); got != "["+host+"]" {
 				t.Errorf("DNS was asked for %s, want %s", got, host)
+			}
+			if ordered := len(certs.ordered) == 1 && certs.ordered[0] == host; ordered != c.verified {
+				t.Errorf("ordered certificates for %q", certs.ordered)
 			}
 			p.get(tracktag+"/"+tag.str("tagId")).is(200).
 				has("status", c.tag).has("isVerified", c.verified).has("isConnected", c.verified).has("lifecycle", c.stage).

@@ -63,6 +63,49 @@ func (d *Directory) KnowsHost(host string) bool {
 	return host != "" && (h.tags > 0 || h.reserved)
 }
 
+// ServesTLS reports whether a host may have a TLS certificate: it is that of an active server-side
+// tag, or a partner's tracking domain. The name is in lower case, without a port.
+func (d *Directory) ServesTLS(host string) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.servesTLS(host, d.hosts[host])
+}
+
+func (d *Directory) servesTLS(host string, h hostTags) bool {
+	// A host that is not reserved is one server-side tag's alone.
+	return host != "" && (h.reserved || h.tags > 0 && d.tags[h.only].Status() == Active)
+}
+
+// TLSHosts returns the hosts that ServesTLS reports, in no order.
+func (d *Directory) TLSHosts() []string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var hosts []string
+	for host, h := range d.hosts {
+		if d.servesTLS(host, h) {
+			hosts = append(hosts, host)
+		}
+	}
+	return hosts
+}
+
+// TagsOn returns the tags on a host, in no order.
+func (d *Directory) TagsOn(host string) []Tag {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	h := d.hosts[host]
+	if h.tags == 1 {
+		return []Tag{d.tags[h.only]}
+	}
+	var tags []Tag
+	for _, t := range d.tags {
+		if h.tags > 0 && t.Host == host {
+			tags = append(tags, t)
+		}
+	}
+	return tags
+}
+
 // OnlyTag returns the one tag on a host; false when there are none or several. The empty host
 // stands for the shared host of client-side tags.
 func (d *Directory) OnlyTag(host string) (Tag, bool) {

@@ -16,6 +16,7 @@ const (
 	KindForbidden        // the resource exists, and is another partner's
 	KindConflict         // the domain belongs to another merchant
 	KindUnavailable      // the engine cannot take it now; nothing was done; try again
+	KindBusy             // the caller has too much under way; nothing was done; try again
 )
 
 // Error is an error with a kind. Message is for the caller, who may be a customer: no internals.
@@ -50,6 +51,11 @@ func NotFound(what string) error {
 // Unavailable is the error of an engine that cannot take a write now.
 func Unavailable(why string) error {
 	return &Error{Kind: KindUnavailable, Message: why}
+}
+
+// Busy is the error of a caller that has too much under way.
+func Busy(why string) error {
+	return &Error{Kind: KindBusy, Message: why}
 }
 
 // KindOf is the kind of an error, KindInternal where it has none.

@@ -185,6 +185,13 @@ func TestTagStates(t *testing.T) {
 	if verified.Lifecycle(now) != Receiving {
 		t.Error("with an event it is receiving")
 	}
+	away := verified.MovedAwayBy(DNSFinding{Verdict: DNSWrong})
+	if away.Status() != Active || away.Connected || !away.Verified || away.DNS.Verdict != DNSWrong {
+		t.Errorf("after DNS led elsewhere it is %+v", away)
+	}
+	if back := away.VerifiedBy(DNSFinding{Verdict: DNSCorrect}); !back.Connected {
+		t.Error("once DNS is correct again it is not connected")
+	}
 	if again := verified.UnverifiedBy(DNSFinding{Verdict: DNSPending}); again.Status() != Active {
 		t.Error("a verified tag stays active")
 	}

@@ -133,6 +133,13 @@ func (t Tag) UnverifiedBy(f DNSFinding) Tag {
 	return t
 }
 
+// MovedAwayBy is the tag after DNS, correct before, was found to lead elsewhere: it is no longer
+// connected. Its status does not change; a later verification connects it again.
+func (t Tag) MovedAwayBy(f DNSFinding) Tag {
+	t.Connected, t.DNS = false, &f
+	return t
+}
+
 const (
 	labelPrefix   = "mtag-"
 	labelAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789"

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -15,7 +14,6 @@ import (
 type server struct {
 	address string
 	records []dns.RR
-	queries atomic.Int64
 
 	// chases: answers carry the whole chain of CNAME records, as most resolvers' do, and not its
 	// first record alone.
@@ -51,26 +49,32 @@ func serve(t *testing.T, zone string, s *server) *server {
 		servers = append(servers, &dns.Server{Listener: tcp, Handler: s.handler(true)})
 	}
 	for _, d := range servers {
-		started := make(chan struct{})
-		d.NotifyStartedFunc = func() { close(started) }
-		ended := make(chan error, 1)
-		go func() { ended <- d.ActivateAndServe() }()
-		<-started
-		t.Cleanup(func() {
-			if err := d.Shutdown(); err != nil {
-				t.Error(err)
-			}
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		})
+		run(t, d)
 	}
 	return s
 }
 
+// run runs a server until the test ends.
+func run(t *testing.T, d *dns.Server) {
+	t.Helper()
+	started := make(chan struct{})
+	d.NotifyStartedFunc = func() { close(started) }
+	ended := make(chan error, 1)
+	go func() { ended <- d.ActivateAndServe() }()
+	<-started
+	t.Cleanup(func() {
+		if err := d.Shutdown(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func readZone(t *testing.T, zone string) []dns.RR {
 	t.Helper()
-	f, err := os.Open(filepath.Join("testdata", zone+".zone"))
+	f, err := os.Open(filepath.Join("testdata", "resolver", zone+".zone"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +92,6 @@ func readZone(t *testing.T, zone string) []dns.RR {
 
 func (s *server) handler(overTCP bool) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, question *dns.Msg) {
-		s.queries.Add(1)
 		answer := s.answer(question)
 		if s.reply != nil {
 			answer = s.reply(question, answer, overTCP)

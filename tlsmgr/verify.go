@@ -1,45 +1,54 @@
 package tlsmgr
 
 import (
+	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sync/singleflight"
 
 	"mtagd/store"
 )
 
 // Config says what to check against and whom to ask.
 type Config struct {
-	CNAMETarget string           // the name that merchants point their records at
-	Resolvers   []string         // host:port each; empty: those of /etc/resolv.conf
-	Log         *slog.Logger     // nil: no log
-	Now         func() time.Time // nil: time.Now
+	CNAMETarget   string           // the name that merchants point their records at
+	Resolvers     []string         // host:port each; empty: those of /etc/resolv.conf
+	Port          int              // port asked at a zone's own name servers; 0: 53
+	AllowPrivate  bool             // ask name servers at private addresses too
+	ACMEDirectory string           // URL of the CA that CAA records must admit; empty: CAA is not looked at
+	ACMERoots     *x509.CertPool   // of that URL's own certificate; nil: the system's
+	Log           *slog.Logger     // nil: no log
+	Now           func() time.Time // nil: time.Now
 }
 
-const (
-	// askTimeout is how long one try of one question waits for its answer.
-	askTimeout = 2 * time.Second
-	// verifyTimeout bounds a whole verification: a merchant waits for it, and a chain of slow
-	// zones could take a minute.
-	verifyTimeout = 10 * time.Second
-)
+// verifyTimeout bounds a whole verification: a merchant waits for it, and a chain of slow zones
+// could take a minute.
+const verifyTimeout = 8 * time.Second
 
 // Verifier checks whether tag hosts reach the CNAME target (spec, Verify server-side tag DNS). Its
 // methods may be called at once from many goroutines.
 type Verifier struct {
-	target    string // canonical: lower case, with the final dot
-	resolvers []resolver
-	timeout   time.Duration
-	log       *slog.Logger
-	now       func() time.Time
+	target       string // canonical: lower case, with the final dot
+	resolvers    []nameServer
+	port         int
+	allowPrivate bool
+	ca           *ca
+	log          *slog.Logger
+	now          func() time.Time
+
+	timeout           time.Duration // of a verification
+	nameServerTimeout time.Duration
+
+	underWay singleflight.Group // verifications, by host
 }
 
 // NewVerifier returns an error when the CNAME target is not a host name, a resolver is not a
@@ -55,12 +64,20 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 			return nil, fmt.Errorf("tlsmgr: system resolvers: %w", err)
 		}
 	}
-	v := &Verifier{target: dns.CanonicalName(target), timeout: verifyTimeout, log: cfg.Log, now: cfg.Now}
+	v := &Verifier{
+		target:            dns.CanonicalName(target),
+		port:              cmp.Or(cfg.Port, 53),
+		allowPrivate:      cfg.AllowPrivate,
+		log:               cfg.Log,
+		now:               cfg.Now,
+		timeout:           verifyTimeout,
+		nameServerTimeout: nameServerTimeout,
+	}
 	for _, address := range addresses {
 		if _, _, err := net.SplitHostPort(address); err != nil {
 			return nil, fmt.Errorf("tlsmgr: resolver: %w", err)
 		}
-		v.resolvers = append(v.resolvers, resolver{address: address, timeout: askTimeout})
+		v.resolvers = append(v.resolvers, nameServer{name: resolverName(address), address: address, timeout: resolverTimeout})
 	}
 	if v.log == nil {
 		v.log = slog.New(slog.DiscardHandler)
@@ -68,6 +85,7 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 	if v.now == nil {
 		v.now = time.Now
 	}
+	v.ca = newCA(cfg, v.log, v.now)
 	return v, nil
 }
 
@@ -88,72 +106,23 @@ func systemResolvers(path string) ([]string, error) {
 	return addresses, nil
 }
 
-// Verify asks every resolver at once where a host leads, and tells what their answers come to. It
-// takes at most 10 seconds, less when ctx ends before.
+// Verify asks the name servers of the host's zone and every resolver where the host leads, and tells what
+// their answers come to. It takes at most 8 seconds, less when ctx ends before. Verifications of
+// one host at the same time are one.
 func (v *Verifier) Verify(ctx context.Context, host string) store.DNSFinding {
-	ctx, cancel := context.WithTimeout(ctx, v.timeout)
-	defer cancel()
-
 	host = dns.CanonicalName(host)
-	seen := make([]store.DNSFinding, len(v.resolvers))
-	var all sync.WaitGroup
-	for i, r := range v.resolvers {
-		all.Go(func() {
-			// The records come from strangers' zones: one that trips the parser must not end the
-			// process.
-			defer func() {
-				if p := recover(); p != nil {
-					v.log.Error("dns look-up panicked", "host", bare(host), "resolver", r.address, "panic", p)
-					seen[i] = unsettled(host, errBadAnswer)
-				}
-			}()
-			seen[i] = v.look(ctx, r, host)
-		})
-	}
-	all.Wait()
-
-	finding := v.together(host, seen)
-	finding.CheckedAt = v.now().UTC()
-	for i, f := range seen {
-		v.log.Debug("dns seen", "host", bare(host), "resolver", v.resolvers[i].address,
-			"verdict", f.Verdict, "code", f.Code, "detail", f.Detail)
-	}
-	v.log.Debug("dns checked", "host", bare(host),
-		"verdict", finding.Verdict, "code", finding.Code, "detail", finding.Detail)
-	return finding
-}
-
-// together is what the resolvers' findings come to. A resolver that cannot be reached says nothing
-// about the host, so the others decide. Among those, one right answer says that the record exists
-// and the rest is waiting; without one, a wrong answer says more than no answer.
-func (v *Verifier) together(host string, seen []store.DNSFinding) store.DNSFinding {
-	first := map[store.DNSVerdict]store.DNSFinding{}
-	for _, f := range seen {
-		if _, ok := first[f.Verdict]; !ok {
-			first[f.Verdict] = f
-		}
-	}
-	correct, someCorrect := first[store.DNSCorrect]
-	wrong, someWrong := first[store.DNSWrong]
-	pending, somePending := first[store.DNSPending]
-	switch {
-	case someCorrect && (someWrong || somePending):
-		return finding(store.DNSPending, "partly_propagated",
-			"%s points to %s, but not every resolver sees it yet; try again in a few minutes", bare(host), bare(v.target))
-	case someCorrect:
-		return correct
-	case someWrong:
-		return wrong
-	case somePending:
-		return pending
-	default:
-		return finding(store.DNSUnreachable, "unreachable", "no DNS resolver can be reached; try again later")
+	found := v.underWay.DoChan(host, func() (any, error) {
+		// Not ctx: others may wait for the same finding.
+		ctx, cancel := context.WithTimeout(context.Background(), v.timeout)
+		defer cancel()
+		return v.verify(ctx, host), nil
+	})
+	select {
+	case f := <-found:
+		return f.Val.(store.DNSFinding)
+	case <-ctx.Done():
+		f := finding(store.DNSPending, "timeout", "no answer about "+bare(host)+" came in time", "try again in a few minutes")
+		f.CheckedAt = v.now().UTC()
+		return f
 	}
 }
-
-func finding(verdict store.DNSVerdict, code, detail string, args ...any) store.DNSFinding {
-	return store.DNSFinding{Verdict: verdict, Code: code, Detail: fmt.Sprintf(detail, args...)}
-}
-
-// bare is a name as people write it, without the final dot.
-func bare(name string) string { return strings.TrimSuffix(name, ".") }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -38,7 +39,9 @@ import (
 //	header NAME VALUE            a header of the answer; "NAME ~ REGEXP"
 //	! header NAME                there is no such header
 //	body TEXT                    the whole body; "~ REGEXP"
-//	dns NAME TYPE VALUE          a record of the DNS that the service asks; "dns NAME servfail"; "dns NAME" removes
+//	dns NAME TYPE VALUE          the record of a name in the DNS that the service asks; "dns NAME also TYPE VALUE" is
+//	                             one more; "dns NAME" removes; "dns NAME servfail|bogus|refuse|silent" is no answer;
+//	                             "dns @ADDRESS NAME ..." is at a zone's own name server, $DNSPORT its port
 //	fails CODE ARGUMENT...       "mtagd ARGUMENT..." exits with CODE, prints nothing and says one line
 //	says TEXT                    what the line has in it
 //	log REGEXP                   the service's log has a match; "! log" has none
@@ -46,14 +49,17 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
-			zone, err := startZone()
+			resolver, err := startZone()
 			if err != nil {
 				return err
 			}
-			w := &world{zone: zone, keys: map[string]string{}, header: http.Header{}}
+			w := &world{zone: resolver, nameServers: map[string]*zone{}, keys: map[string]string{}, header: http.Header{}}
 			env.Values[worldKey{}] = w
 			env.Defer(func() {
-				zone.stop()
+				resolver.stop()
+				for _, server := range w.nameServers {
+					server.stop()
+				}
 				if w.service == nil || w.service.ended {
 					return
 				}
@@ -63,7 +69,12 @@ func TestScripts(t *testing.T) {
 			})
 			env.Setenv("GORACE", noExitSleep)
 			env.Setenv("DATA", filepath.Join(env.WorkDir, "data"))
-			env.Setenv("RESOLVER", zone.address)
+			env.Setenv("RESOLVER", resolver.address)
+			_, port, err := net.SplitHostPort(resolver.address)
+			if err != nil {
+				return err
+			}
+			env.Setenv("DNSPORT", port)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -93,12 +104,13 @@ func TestScripts(t *testing.T) {
 
 // world is what a script's commands share.
 type world struct {
-	zone    *zone
-	service *service
-	keys    map[string]string // API keys by partner name
-	as      string
-	header  http.Header // of the next request
-	answer  answer
+	zone        *zone
+	nameServers map[string]*zone // by address
+	service     *service
+	keys        map[string]string // API keys by partner name
+	as          string
+	header      http.Header // of the next request
+	answer      answer
 }
 
 type worldKey struct{}
@@ -326,7 +338,19 @@ func cmdBody(ts *testscript.TestScript, neg bool, args []string) {
 
 func cmdDNS(ts *testscript.TestScript, neg bool, args []string) {
 	arguments(ts, neg, args, 1)
-	ts.Check(worldOf(ts).zone.set(args[0], args[1:]...))
+	w := worldOf(ts)
+	z := w.zone
+	if address, ok := strings.CutPrefix(args[0], "@"); ok {
+		arguments(ts, neg, args, 2)
+		if z = w.nameServers[address]; z == nil {
+			var err error
+			z, err = startNameServer(net.JoinHostPort(address, ts.Getenv("DNSPORT")))
+			ts.Check(err)
+			w.nameServers[address] = z
+		}
+		args = args[1:]
+	}
+	ts.Check(z.set(args[0], args[1:]...))
 }
 
 func cmdFails(ts *testscript.TestScript, neg bool, args []string) {

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -29,17 +31,33 @@ const (
 // config is what the service runs with; every value was checked.
 type config struct {
 	Data          string
-	HTTP          string // listening address
+	HTTP          string     // listening address
+	TLS           *tlsConfig // nil: everything answers on HTTP
 	BaseHost      string
 	ClientTagHost string
 	CNAMETarget   string
-	Resolvers     []string // empty: the system's
-	Admin         string   // listening address; empty: none
-	AdminOptional bool     // do without when the address is taken
+	Resolvers     []string       // empty: the system's
+	DNSPort       int            // of zones' own name servers
+	DNSPrivate    bool           // ask name servers at private addresses too
+	Proxies       []netip.Prefix // whose connections begin with a PROXY protocol header
+	Admin         string         // listening address; empty: none
+	AdminOptional bool           // do without when the address is taken
 	Log           *slog.Logger
 
 	// Dev is where development mode's start-up text goes; nil in production.
 	Dev io.Writer
+}
+
+// tlsConfig is what HTTPS is served with.
+type tlsConfig struct {
+	HTTPS           string // listening address
+	HandshakesPerIP int
+	HSTS            bool
+
+	CA                   string         // URL of the ACME directory
+	Roots                *x509.CertPool // of the CA's own certificate; nil: the system's
+	Email                string
+	EABKeyID, EABHMACKey string
 }
 
 // Run serves until a signal ends it.
@@ -47,16 +65,38 @@ func (c *serveCommand) Run(p *process) error {
 	if err := c.check(p.origin); err != nil {
 		return err
 	}
+	var secure *tlsConfig
 	if c.TLS == "acme" {
-		return errors.New("--tls acme is not available yet; use --tls off")
+		roots, err := readRoots(c.ACMECARoot)
+		if err != nil {
+			return &usageError{where: p.origin.of("acme-ca-root"), err: err}
+		}
+		secure = &tlsConfig{
+			HTTPS:           c.HTTPS,
+			HandshakesPerIP: c.HandshakesPerIP,
+			HSTS:            c.HSTS,
+			CA:              c.ACMECA,
+			Roots:           roots,
+			Email:           c.ACMEEmail,
+			EABKeyID:        c.ACMEEABKeyID,
+			EABHMACKey:      c.ACMEEABHMACKey,
+		}
+	}
+	var proxies []netip.Prefix
+	for _, network := range c.TrustedProxy {
+		proxies = append(proxies, netip.MustParsePrefix(network)) // was checked
 	}
 	return serve(p.ctx, config{
 		Data:          p.data,
 		HTTP:          c.HTTP,
+		TLS:           secure,
+		Proxies:       proxies,
 		BaseHost:      c.BaseHost,
 		ClientTagHost: c.ClientTagHost,
 		CNAMETarget:   c.CNAMETarget,
 		Resolvers:     c.DNSResolver,
+		DNSPort:       c.DNSPort,
+		DNSPrivate:    c.DNSAllowPrivate,
 		Admin:         c.Admin,
 		AdminOptional: !p.origin.given("admin"),
 		Log:           c.logger(p.stderr),
@@ -75,7 +115,14 @@ func serve(ctx context.Context, cfg config) (err error) {
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 
-	verifier, err := tlsmgr.NewVerifier(tlsmgr.Config{CNAMETarget: cfg.CNAMETarget, Resolvers: cfg.Resolvers, Log: log, Now: time.Now})
+	verifier, err := tlsmgr.NewVerifier(tlsmgr.Config{
+		CNAMETarget:  cfg.CNAMETarget,
+		Resolvers:    cfg.Resolvers,
+		Port:         cfg.DNSPort,
+		AllowPrivate: cfg.DNSPrivate,
+		Log:          log,
+		Now:          time.Now,
+	})
 	if err != nil {
 		return err
 	}
@@ -87,6 +134,15 @@ func serve(ctx context.Context, cfg config) (err error) {
 		return fmt.Errorf("--http: %w", err)
 	}
 	defer listener.Close()
+
+	metrics := newMetrics()
+	var https *secureSide
+	if cfg.TLS != nil {
+		if https, err = openSecureSide(cfg, engine, verifier, metrics, listener.Addr()); err != nil {
+			return err
+		}
+		defer https.close()
+	}
 
 	tagURL := func(host string) string { return "https://" + host }
 	var demo *demoShop
@@ -103,6 +159,7 @@ func serve(ctx context.Context, cfg config) (err error) {
 	api := partnerapi.New(partnerapi.Config{
 		Engine:        engine,
 		DNS:           verifier,
+		Certificates:  https.forAPI(),
 		ClientTagHost: cfg.ClientTagHost,
 		CNAMETarget:   cfg.CNAMETarget,
 		TagURL:        tagURL,
@@ -112,31 +169,38 @@ func serve(ctx context.Context, cfg config) (err error) {
 	if demo != nil {
 		demo.api = api
 	}
-	metrics := newMetrics()
-	server, err := edge.New(edge.Config{
-		Engine:        engine,
-		BaseHost:      cfg.BaseHost,
-		ClientTagHost: cfg.ClientTagHost,
-		PartnerAPI:    api,
-		PartnerError:  partnerapi.WriteError,
-		Demo:          demoHandler,
-		Log:           log,
-		Metrics:       metrics,
-		Now:           time.Now,
-	})
+	edgeConfig := edge.Config{
+		Engine:         engine,
+		BaseHost:       cfg.BaseHost,
+		ClientTagHost:  cfg.ClientTagHost,
+		PartnerAPI:     api,
+		PartnerError:   partnerapi.WriteError,
+		Demo:           demoHandler,
+		Log:            log,
+		Metrics:        metrics,
+		Now:            time.Now,
+		TrustedProxies: cfg.Proxies,
+	}
+	if https != nil {
+		edgeConfig.TLS = https.certificates.TLSConfig()
+		edgeConfig.Challenge = https.certificates.HTTPChallenge
+		edgeConfig.HSTS = cfg.TLS.HSTS
+		edgeConfig.HandshakesPerIP = cfg.TLS.HandshakesPerIP
+	}
+	server, err := edge.New(edgeConfig)
 	if err != nil {
 		return err
 	}
 
 	// A part that ends by itself, for whatever reason, ends the service.
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
 	var serving atomic.Bool
 
 	operators, err := listenOperators(cfg.Data)
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	defer background(operators, operatorHandler(engine), log, failed)()
+	defer background(operators, operatorHandler(https.control(engine)), log, failed)()
 
 	admin, err := listenAdmin(cfg)
 	if err != nil {
@@ -155,8 +219,16 @@ func serve(ctx context.Context, cfg config) (err error) {
 
 	limitMemory(ctx, server.Connections)
 	serving.Store(true)
-	go func() { failed <- server.Serve(listener) }()
-	log.Info("listening", "http", listener.Addr().String(), "base_host", cfg.BaseHost, "client_tag_host", cfg.ClientTagHost)
+	if https == nil {
+		go func() { failed <- server.Serve(listener) }()
+		log.Info("listening", "http", listener.Addr().String(), "base_host", cfg.BaseHost, "client_tag_host", cfg.ClientTagHost)
+	} else {
+		go func() { failed <- server.ServePlain(listener) }()
+		go func() { failed <- server.ServeTLS(https.listener) }()
+		https.certificates.Start() // challenges can be answered from here on
+		log.Info("listening", "http", listener.Addr().String(), "https", https.listener.Addr().String(),
+			"base_host", cfg.BaseHost, "client_tag_host", cfg.ClientTagHost)
+	}
 	if demo != nil {
 		if err := demo.announce(cfg.Dev, cfg.Data); err != nil {
 			return err

@@ -43,6 +43,7 @@ const startTimeout = 30 * time.Second
 type service struct {
 	cmd   *exec.Cmd
 	http  string // host:port
+	https string // host:port, with --tls acme
 	admin string // host:port
 
 	ended bool // was asked to end, or killed
@@ -89,7 +90,7 @@ func (s *service) readLog(stderr io.Reader, listening chan<- struct{}) {
 		s.mu.Lock()
 		s.log.WriteString(lines.Text() + "\n")
 		s.mu.Unlock()
-		var line struct{ Msg, HTTP, Address string }
+		var line struct{ Msg, HTTP, HTTPS, Address string }
 		if json.Unmarshal(lines.Bytes(), &line) != nil {
 			continue // the error that ends the process is a plain line
 		}
@@ -97,7 +98,7 @@ func (s *service) readLog(stderr io.Reader, listening chan<- struct{}) {
 		case "admin listening":
 			s.admin = line.Address
 		case "listening":
-			s.http = line.HTTP
+			s.http, s.https = line.HTTP, line.HTTPS
 			close(listening)
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +34,14 @@ type serveCommand struct {
 	ACMECARoot string `name:"acme-ca-root" placeholder:"FILE" help:"PEM file of the roots that vouch for the ACME CA itself (default the system's)."`
 	ACMEEmail  string `name:"acme-email" placeholder:"ADDRESS" help:"Contact that the ACME CA may write to."`
 
+	ACMEEABKeyID   string `name:"acme-eab-key-id" placeholder:"ID" help:"Key id of the account's external binding, where the ACME CA wants one."`
+	ACMEEABHMACKey string `name:"acme-eab-hmac-key" placeholder:"KEY" help:"HMAC key of the external binding, in base64url. It is a secret: better in the environment or the configuration file."`
+
+	HandshakesPerIP int      `name:"handshakes-per-ip" default:"1024" placeholder:"N" help:"Most TLS handshakes under way for one client address, 0 for any number (default ${default})."`
+	HSTS            bool     `name:"hsts" help:"Tell browsers to use nothing but HTTPS for the base host, for a year."`
+	ProxyProtocol   bool     `help:"Connections from --trusted-proxy begin with a PROXY protocol header."`
+	TrustedProxy    []string `placeholder:"CIDR" help:"Network of the load balancers in front; repeatable."`
+
 	DNSResolver     []string `name:"dns-resolver" placeholder:"HOST:PORT" help:"Resolver asked when a tag host is verified; repeatable (default those of /etc/resolv.conf)."`
 	DNSPort         int      `name:"dns-port" default:"53" placeholder:"N" help:"Port asked at a zone's own name servers (default ${default})."`
 	DNSAllowPrivate bool     `name:"dns-allow-private" help:"Ask name servers at private addresses too."`
@@ -60,6 +69,10 @@ func (c *serveCommand) check(from origin) error {
 		{"acme-ca", checkURL(c.ACMECA)},
 		{"acme-ca-root", checkRoots(c.ACMECARoot)},
 		{"acme-email", checkEmail(c.ACMEEmail)},
+		{"acme-eab-key-id", checkEAB(c.ACMEEABKeyID, c.ACMEEABHMACKey)},
+		{"handshakes-per-ip", checkLeast(c.HandshakesPerIP, 0)},
+		{"proxy-protocol", checkProxyProtocol(c.ProxyProtocol, c.TrustedProxy)},
+		{"trusted-proxy", checkNetworks(c.TrustedProxy)},
 		{"dns-resolver", checkResolvers(c.DNSResolver)},
 		{"dns-port", checkPort(strconv.Itoa(c.DNSPort), 1)},
 		{"admin", checkAdmin(c.Admin)},
@@ -176,17 +189,24 @@ func checkURL(s string) error {
 }
 
 func checkRoots(file string) error {
+	_, err := readRoots(file)
+	return err
+}
+
+// readRoots returns nil for no file.
+func readRoots(file string) (*x509.CertPool, error) {
 	if file == "" {
-		return nil
+		return nil, nil
 	}
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if !x509.NewCertPool().AppendCertsFromPEM(pem) {
-		return fmt.Errorf("%s holds no PEM certificate", file)
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no PEM certificate", file)
 	}
-	return nil
+	return roots, nil
 }
 
 func checkEmail(s string) error {
@@ -195,6 +215,43 @@ func checkEmail(s string) error {
 	}
 	if a, err := mail.ParseAddress(s); err != nil || a.Address != s {
 		return errors.New("must be an email address")
+	}
+	return nil
+}
+
+func checkEAB(keyID, hmacKey string) error {
+	if (keyID == "") != (hmacKey == "") {
+		return errors.New("goes together with --acme-eab-hmac-key")
+	}
+	if _, err := base64.RawURLEncoding.DecodeString(hmacKey); err != nil {
+		return errors.New("needs an --acme-eab-hmac-key in base64url, without padding") // the key is not repeated
+	}
+	return nil
+}
+
+func checkLeast(n, least int) error {
+	if n < least {
+		return fmt.Errorf("must be at least %d, not %d", least, n)
+	}
+	return nil
+}
+
+// checkProxyProtocol refuses half of the pair: a header that anybody may send, or trust without a use.
+func checkProxyProtocol(on bool, trusted []string) error {
+	if on != (len(trusted) > 0) {
+		return errors.New("goes together with --trusted-proxy")
+	}
+	return nil
+}
+
+// checkNetworks gives a bare IP address the length of itself alone.
+func checkNetworks(networks []string) error {
+	for i, n := range networks {
+		if ip, err := netip.ParseAddr(n); err == nil {
+			networks[i] = netip.PrefixFrom(ip, ip.BitLen()).String()
+		} else if _, err := netip.ParsePrefix(n); err != nil {
+			return fmt.Errorf("must be a network such as 10.0.0.0/8 or an IP address, not %q", n)
+		}
 	}
 	return nil
 }

@@ -11,38 +11,43 @@ import (
 )
 
 // zone is the DNS that a service under test asks: one recursive resolver on loopback, with the
-// records that a test sets.
+// records that a test sets. A zone's own name server is another one, at another address.
 type zone struct {
 	address string
 	servers [2]*dns.Server
 
 	mu      sync.Mutex
 	records map[string][]dns.RR
-	failing map[string]bool // names answered with SERVFAIL
+	failing map[string]string // names with something wrong: servfail, bogus, refuse, silent
 }
 
 // startZone listens on one port that is free for both UDP and TCP.
 func startZone() (*zone, error) {
-	udp, tcp, err := listenBoth()
+	z, err := startNameServer("127.0.0.1:0")
 	for range 20 {
 		if err == nil {
-			break
+			return z, z.set(cnameTarget, "A", "192.0.2.1")
 		}
-		udp, tcp, err = listenBoth()
+		z, err = startNameServer("127.0.0.1:0")
 	}
+	return nil, err
+}
+
+func startNameServer(address string) (*zone, error) {
+	udp, tcp, err := listenBoth(address)
 	if err != nil {
 		return nil, err
 	}
-	z := &zone{address: udp.LocalAddr().String(), records: map[string][]dns.RR{}, failing: map[string]bool{}}
+	z := &zone{address: udp.LocalAddr().String(), records: map[string][]dns.RR{}, failing: map[string]string{}}
 	z.servers = [2]*dns.Server{{PacketConn: udp, Handler: z}, {Listener: tcp, Handler: z}}
 	for _, server := range z.servers {
 		go server.ActivateAndServe() // ends with stop
 	}
-	return z, z.set(cnameTarget, "A", "192.0.2.1")
+	return z, nil
 }
 
-func listenBoth() (net.PacketConn, net.Listener, error) {
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+func listenBoth(address string) (net.PacketConn, net.Listener, error) {
+	udp, err := net.ListenPacket("udp", address)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -59,18 +64,22 @@ func (z *zone) stop() {
 	}
 }
 
-// set gives a name one record, "servfail" for answer, or nothing.
+// set gives a name one record, something wrong, or nothing. With "also" before it, a record is one more.
 func (z *zone) set(name string, record ...string) error {
 	name = dns.CanonicalName(name)
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	delete(z.records, name)
-	delete(z.failing, name)
-	if len(record) == 0 {
-		return nil
+	if len(record) > 0 && record[0] == "also" {
+		record = record[1:]
+	} else {
+		delete(z.records, name)
+		delete(z.failing, name)
 	}
-	if record[0] == "servfail" {
-		z.failing[name] = true
+	switch {
+	case len(record) == 0:
+		return nil
+	case len(record) == 1:
+		z.failing[name] = record[0]
 		return nil
 	}
 	rr, err := dns.NewRR(fmt.Sprintf("%s 60 IN %s", name, strings.Join(record, " ")))
@@ -81,15 +90,26 @@ func (z *zone) set(name string, record ...string) error {
 	return nil
 }
 
-// ServeDNS answers like a recursive resolver: with the whole chain of CNAME records.
+// ServeDNS answers like a recursive resolver, with the whole chain of CNAME records, or with authority
+// when no recursion is desired.
 func (z *zone) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	reply := new(dns.Msg).SetReply(query)
-	reply.RecursionAvailable = true
+	reply.RecursionAvailable = query.RecursionDesired
+	reply.Authoritative = !query.RecursionDesired
 	z.mu.Lock()
 	question := query.Question[0]
 	name := dns.CanonicalName(question.Name)
 	for range 8 {
-		if z.failing[name] {
+		wrong := z.failing[name]
+		if wrong == "silent" {
+			z.mu.Unlock()
+			return
+		}
+		if wrong == "refuse" {
+			reply.Rcode = dns.RcodeRefused
+			break
+		}
+		if wrong == "servfail" || wrong == "bogus" && !query.CheckingDisabled {
 			reply.Rcode = dns.RcodeServerFailure
 			break
 		}

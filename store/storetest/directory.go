@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 
 	"mtagd/store"
@@ -65,6 +66,45 @@ var directoryTests = []test{
 		for _, host := range []string{"", "track.acme.com"} {
 			if got, ok := b.Directory().OnlyTag(host); ok {
 				t.Errorf("of two tags on %q the only one is %+v", host, got)
+			}
+		}
+	}},
+	{"hosts that may have certificates are active tags' and tracking domains", func(t *testing.T, b *bed) {
+		p := b.preverified(b.partner("Acme"), "track.acme.com")
+		m := b.merchant(p, "Shop")
+		b.tag(m, store.ClientSide, "")
+		tag := b.tag(m, store.ServerSide, "shop.com")
+		tls := func(hosts ...string) {
+			t.Helper()
+			got := b.Directory().TLSHosts()
+			slices.Sort(got)
+			slices.Sort(hosts)
+			if !slices.Equal(got, hosts) {
+				t.Errorf("hosts %q, want %q", got, hosts)
+			}
+			for _, host := range []string{"", "shop.com", tag.Host, "track.acme.com", "Track.acme.com"} {
+				if b.Directory().ServesTLS(host) != slices.Contains(hosts, host) {
+					t.Errorf("ServesTLS(%q) is wrong", host)
+				}
+			}
+		}
+		tls("track.acme.com")
+		_, err := b.UpdateTag(t.Context(), tag.ID, func(tag store.Tag) store.Tag {
+			return tag.VerifiedBy(store.DNSFinding{Verdict: store.DNSCorrect})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tls("track.acme.com", tag.Host)
+		b.tag(m, store.Preverified, "")
+		b.tag(b.merchant(p, "Other"), store.Preverified, "")
+		b.reopen()
+		tls("track.acme.com", tag.Host)
+		b.preverified(p, "t.acme.net")
+		tls("t.acme.net", tag.Host)
+		for host, want := range map[string]int{"t.acme.net": 2, tag.Host: 1, "track.acme.com": 0, "nobody.com": 0} {
+			if got := len(b.Directory().TagsOn(host)); got != want {
+				t.Errorf("%d tags on %s, want %d", got, host, want)
 			}
 		}
 	}},

@@ -1,0 +1,166 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"github.com/valyala/fasthttp/fasthttputil"
+
+	"mtagd/edge"
+	"mtagd/store"
+)
+
+const tagHost = "tags.mtagd.test"
+
+// instant is an engine that has recorded at once: what is left is the tag server's own work.
+type instant struct {
+	store.Engine
+	directory *store.Directory
+}
+
+func (e *instant) Directory() *store.Directory { return e.directory }
+
+func (e *instant) Record(marks []store.Mark) error {
+	for i := range marks {
+		marks[i].Outcome = store.Recorded
+	}
+	return nil
+}
+
+// BenchmarkMark is POST /mark from the bytes of the request to those of the answer, over connections in memory:
+//
+//	bare     fasthttp with a constant answer
+//	decode   the tag server before an engine that records at once
+//	durable  the whole: the answer follows the synced commit
+func BenchmarkMark(b *testing.B) {
+	fake := &instant{directory: store.NewDirectory()}
+	tag := store.NewTag(store.Merchant{ID: store.NewMerchantID()}, store.ClientSide, "", "", time.Now())
+	fake.directory.SetTag(tag)
+
+	b.Run("step=bare", func(b *testing.B) {
+		server := &fasthttp.Server{
+			NoDefaultServerHeader: true,
+			Handler: func(ctx *fasthttp.RequestCtx) {
+				ctx.SetStatusCode(fasthttp.StatusCreated)
+				ctx.SetContentType("application/json")
+				ctx.SetBodyString(`{"message":"Event accepted"}`)
+			},
+		}
+		exchange(b, 1, server.Serve, server.ShutdownWithContext, &tag)
+	})
+	b.Run("step=decode", func(b *testing.B) {
+		server := newServer(b, fake)
+		exchange(b, 1, server.Serve, server.Shutdown, &tag)
+	})
+	for _, n := range []int{1, 64, 256} {
+		b.Run(fmt.Sprintf("step=durable/callers=%d", n), func(b *testing.B) {
+			engine := openEngine(b)
+			tag := addTag(b, engine)
+			server := newServer(b, engine)
+			exchange(b, n, server.Serve, server.Shutdown, tag)
+		})
+	}
+}
+
+func newServer(b *testing.B, e store.Engine) *edge.Server {
+	b.Helper()
+	server, err := edge.New(edge.Config{
+		Engine: e, BaseHost: "api.mtagd.test", ClientTagHost: tagHost,
+		Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return server
+}
+
+// exchange sends events to a server on n connections, each the next one after the answer to the last.
+func exchange(b *testing.B, n int, serve func(net.Listener) error, shutdown func(context.Context) error, tag *store.Tag) {
+	listener := fasthttputil.NewInmemoryListener()
+	served := make(chan error, 1)
+	go func() { served <- serve(listener) }()
+	body := event(1)
+	request := fmt.Appendf(nil, "POST /mark/%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", tag.ID, tagHost, len(body), body)
+
+	conns, answers := make([]net.Conn, n), make([][]byte, n)
+	for i := range n {
+		c, err := listener.Dial()
+		if err != nil {
+			b.Fatal(err)
+		}
+		conns[i], answers[i] = c, firstAnswer(b, c, request)
+	}
+	b.ReportAllocs()
+	b.SetBytes(int64(len(body)))
+	callers(b, n, func(i int) error {
+		if _, err := conns[i].Write(request); err != nil {
+			return err
+		}
+		// Every answer has the length of the first one.
+		if _, err := io.ReadFull(conns[i], answers[i]); err != nil {
+			return err
+		}
+		if !bytes.HasPrefix(answers[i], []byte("HTTP/1.1 201 ")) {
+			return fmt.Errorf("got %s", answers[i])
+		}
+		return nil
+	})
+	for _, c := range conns {
+		if err := c.Close(); err != nil {
+			b.Error(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := errors.Join(shutdown(ctx), <-served); err != nil {
+		b.Error(err)
+	}
+}
+
+// firstAnswer sends a request and returns a buffer of the answer's length.
+func firstAnswer(b *testing.B, c net.Conn, request []byte) []byte {
+	b.Helper()
+	if _, err := c.Write(request); err != nil {
+		b.Fatal(err)
+	}
+	buffer := make([]byte, 4096)
+	n, err := c.Read(buffer) // written in one piece
+	if err != nil || !bytes.HasPrefix(buffer[:n], fmt.Appendf(nil, "HTTP/1.1 %d ", http.StatusCreated)) {
+		b.Fatalf("got %q, %v", buffer[:n], err)
+	}
+	return buffer[:n]
+}
+
+// BenchmarkDirectory is what a request looks up: its host, then its tag.
+func BenchmarkDirectory(b *testing.B) {
+	for _, size := range []int{100, 100_000} {
+		b.Run(fmt.Sprintf("tags=%d", size), func(b *testing.B) {
+			d := store.NewDirectory()
+			tags := make([]store.Tag, size)
+			for i := range tags {
+				tags[i] = store.NewTag(store.Merchant{ID: store.NewMerchantID()}, store.ServerSide, fmt.Sprintf("mtag-%d", i), "shop.com", time.Now())
+				d.SetTag(tags[i])
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				for i := 0; pb.Next(); i++ {
+					t := &tags[i*7919%size]
+					if _, ok := d.Tag(t.ID); !ok || !d.KnowsHost(t.Host) {
+						b.Error("a tag is not known")
+						return
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+func testDataset(tags, events int) *dataset {
+	d := &dataset{Merchant: "m", Events: events, Start: time.Date(2025, 10, 1, 0, 0, 0, 0, time.UTC), Step: 1234567 * time.Microsecond}
+	for i := range tags {
+		d.Tags = append(d.Tags, datasetTag{ID: fmt.Sprintf("tag%d", i), Host: fmt.Sprintf("host%d", i)})
+	}
+	return d
+}
+
+// Events have one size and are JSON, whatever is in them.
+func TestEventSize(t *testing.T) {
+	for n, name := range names {
+		for _, event := range [][]byte{
+			appendEvent(nil, uint64(n), name, time.Time{}, false),
+			appendEvent(nil, uint64(n), name, time.Time{}, true),
+			appendEvent(nil, uint64(n), name, time.Now(), false),
+		} {
+			if len(event) != eventSize || !json.Valid(event) {
+				t.Errorf("%d bytes: %s", len(event), event)
+			}
+		}
+	}
+}
+
+// A request's head tells the length of its body, for single events and for batches.
+func TestRequestLength(t *testing.T) {
+	for _, batch := range []int{1, 2, 1000} {
+		request, events := newMarks(target{path: "/mark/x", host: "h"}, batch, false).next(nil)
+		head, body, _ := bytes.Cut(request, []byte("\r\n\r\n"))
+		if events != batch || !strings.Contains(string(head), fmt.Sprintf("Content-Length: %d", len(body))) || !json.Valid(body) {
+			t.Errorf("a batch of %d: %d events in %d bytes after %s", batch, events, len(body), head)
+		}
+	}
+}
+
+// A count is what counting one by one gives.
+func TestDatasetCount(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, tags := range []int{1, 2} {
+		d := testDataset(tags, 400)
+		for range 200 {
+			lo := random.IntN(d.Events)
+			hi := lo + random.IntN(d.Events-lo)
+			tag := random.IntN(tags+1) - 1
+			selected := map[string]bool{names[random.IntN(len(names))]: true, names[random.IntN(len(names))]: true}
+			if random.IntN(3) == 0 {
+				selected = nil
+			}
+			want := 0
+			for i := lo; i < hi; i++ {
+				if (selected == nil || selected[d.name(i)]) && (tag < 0 || i%tags == tag) {
+					want++
+				}
+			}
+			if got := d.count(lo, hi, selected, tag); got != want {
+				t.Fatalf("%d tags, events %d to %d, names %v, tag %d: %d, want %d", tags, lo, hi, selected, tag, got, want)
+			}
+		}
+	}
+}
+
+// Filling sends every event once, to its tag, in either order.
+func TestFillerSendsEachEventOnce(t *testing.T) {
+	for _, o := range []order{ordered, shuffled} {
+		d := testDataset(2, 5000)
+		f := newFiller(d, target{}, o)
+		seen := map[string]int{} // tag by time
+		inOrder, last := true, [2]string{}
+		for {
+			request, events := f.next(nil)
+			if events == 0 {
+				break
+			}
+			head, body, _ := bytes.Cut(request, []byte("\r\n\r\n"))
+			tag := 0
+			if bytes.Contains(head, []byte("POST /mark/tag1 HTTP/1.1\r\nHost: host1\r\n")) {
+				tag = 1
+			}
+			var batch []struct {
+				Event string
+				Time  string `json:"event_time"`
+			}
+			if err := json.Unmarshal(body, &batch); err != nil || len(batch) != events {
+				t.Fatalf("%d of %d events: %v", len(batch), events, err)
+			}
+			for _, e := range batch {
+				if _, twice := seen[e.Time]; twice {
+					t.Fatalf("%s: the event of %s is sent twice", o, e.Time)
+				}
+				seen[e.Time] = tag
+				inOrder = inOrder && last[tag] < e.Time
+				last[tag] = e.Time
+			}
+		}
+		if len(seen) != d.Events || inOrder != (o == ordered) {
+			t.Errorf("%s: %d events, in order %v", o, len(seen), inOrder)
+		}
+		for i := range d.Events {
+			at := d.at(i).Format("2006-01-02T15:04:05.000000Z")
+			if tag, sent := seen[at]; !sent || tag != i%2 {
+				t.Fatalf("%s: event %d was sent %v, to tag %d", o, i, sent, tag)
+			}
+		}
+	}
+}
+
+// A query asks for a page that exists, and knows how many events are on it.
+func TestQueries(t *testing.T) {
+	d := testDataset(2, 4000)
+	for _, k := range kinds {
+		for i := range 100 {
+			q := k.query(d, rand.New(rand.NewPCG(7, uint64(i))))
+			if q.total > 0 && q.returned == 0 || q.returned > 100 || q.total > d.Events {
+				t.Errorf("%s: %d of %d: %s", k.name, q.returned, q.total, q.path)
+			}
+			if strings.Contains(q.path, "events=") != k.filter || strings.Contains(q.path, "startDate=") != k.ranged || strings.Contains(q.path, "tagId=") != k.tagged {
+				t.Errorf("%s: %s", k.name, q.path)
+			}
+		}
+	}
+}
+
+// An answer is taken only with the right total, length, order and names.
+func TestCheckOfAnswers(t *testing.T) {
+	const at = `{"id":"%s","event_name":"%s","event_time":"2026-01-01T00:00:0%dZ"}`
+	page := func(total int, events ...string) string {
+		return fmt.Sprintf(`{"events":[%s],"pagination":{"totalItems":%d}}`, strings.Join(events, ","), total)
+	}
+	event := func(id, name string, second int) string { return fmt.Sprintf(at, id, name, second) }
+	down := query{total: 9, returned: 2}
+	up := query{total: 9, returned: 2, asc: true}
+	byName := query{total: 9, returned: 2, byName: true, asc: true}
+	logins := query{total: 9, returned: 2, names: map[string]bool{"Login": true}}
+	for _, c := range []struct {
+		what string
+		q    query
+		body string
+		good bool
+	}{
+		{"newest first", down, page(9, event("1", "Login", 5), event("2", "Login", 4)), true},
+		{"equal times", down, page(9, event("1", "Login", 5), event("2", "Login", 5)), true},
+		{"oldest first where newest was asked for", down, page(9, event("1", "Login", 4), event("2", "Login", 5)), false},
+		{"oldest first", up, page(9, event("1", "Login", 4), event("2", "Login", 5)), true},
+		{"newest first where oldest was asked for", up, page(9, event("1", "Login", 5), event("2", "Login", 4)), false},
+		{"names in order", byName, page(9, event("1", "Login", 4), event("2", "Refund", 5)), true},
+		{"names out of order", byName, page(9, event("1", "Refund", 5), event("2", "Login", 4)), false},
+		{"equal names, newest first", byName, page(9, event("1", "Login", 5), event("2", "Login", 4)), true},
+		{"equal names, oldest first", byName, page(9, event("1", "Login", 4), event("2", "Login", 5)), false},
+		{"a wrong total", down, page(8, event("1", "Login", 5), event("2", "Login", 4)), false},
+		{"a short page", down, page(9, event("1", "Login", 5)), false},
+		{"an event twice", down, page(9, event("1", "Login", 5), event("1", "Login", 5)), false},
+		{"a name not asked for", logins, page(9, event("1", "Login", 5), event("2", "Refund", 4)), false},
+		{"no JSON", down, "<html>", false},
+	} {
+		if err := c.q.check([]byte(c.body)); (err == nil) != c.good {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}

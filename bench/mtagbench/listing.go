@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// fill makes the data, so that everything after it is measured on a server that has some.
+func (b *bench) fill() (err error) {
+	b.progress("filling: %s events, %s, and %d other merchants", grouped(b.Events), b.Order, b.Merchants)
+	written, err := b.service.written()
+	if err != nil {
+		return err
+	}
+	var r *result
+	if b.data, r, err = fill(b.ctx, b.service.api, b.Events, 400, b.Merchants-1, b.Order); err != nil {
+		return err
+	}
+	if b.load, err = b.service.api.newDataset("load"); err != nil {
+		return err
+	}
+	after, err := b.service.written()
+	if err != nil {
+		return err
+	}
+	all := r.events + smallEvents + (b.Merchants-1)*otherEvents
+	b.report.section("Data", fmt.Sprintf("Batches of %d, %s, from %d connections, over 400 days and %d names.", fillBatch, b.Order, 8, len(names)))
+	b.report.tell(grouped(r.events)+" events of one merchant", perSecond(r.rate()))
+	b.report.tell("write amplification: written to disk against bytes of bodies", times(float64(after-written)/float64(all*eventSize)))
+	if err := b.service.stop(); err != nil {
+		return err
+	}
+	used, err := diskUsage(b.service.data)
+	if err != nil {
+		return err
+	}
+	b.report.tell(fmt.Sprintf("disk per event of %d bytes, once stopped", eventSize), bytesEach(float64(used)/float64(all)))
+	return b.service.start(b.ctx)
+}
+
+// starts kills the server under load and starts it again.
+func (b *bench) starts() error {
+	b.progress("starting again: after a stop, after a kill")
+	b.report.section("Start", fmt.Sprintf("Until /readyz answers, with %s events.", grouped(b.Events)))
+	b.report.atMost("after a stop", b.service.ready.Seconds(), 2, seconds)
+	killed := make(chan error, 1)
+	server := b.service.process
+	go func() {
+		time.Sleep(b.Round)
+		killed <- server.kill()
+	}()
+	t := b.service.mark(&b.load)
+	// The kill breaks every connection; the time for the answers bounds what is left of the phase.
+	_, err := load(b.ctx, marking(t, manyConnections, 1, b.Round+100*time.Millisecond))
+	if err := errors.Join(err, <-killed); err != nil {
+		return err
+	}
+	if err := b.service.start(b.ctx); err != nil {
+		return err
+	}
+	b.report.atMost("after a kill under full load", b.service.ready.Seconds(), 2, seconds)
+	return nil
+}
+
+func (b *bench) list() error {
+	b.progress("listing: %d queries of %d kinds, on two datasets", b.Queries, len(kinds))
+	all, err := listAll(b.ctx, b.service.api, b.data, b.Queries)
+	if err != nil {
+		return err
+	}
+	b.report.listings(all, b.data)
+	return nil
+}
+
+const listingsPerSecond = 20
+
+// listUnderLoad takes events as fast as they come, into the merchant that is listed, alone and with listings in turns.
+func (b *bench) listUnderLoad() error {
+	t := b.service.mark(&b.data.Large)
+	took := newHistogram()
+	var kept []float64
+	for round := range b.Rounds {
+		b.progress("listing under full ingest, round %d of %d", round+1, b.Rounds)
+		var rates [2]float64
+		for i, listing := range []bool{false, true} {
+			ctx, stop := context.WithCancel(b.ctx)
+			listed := make(chan error, 1)
+			go func() {
+				if listing {
+					listed <- b.listSteadily(ctx, uint64(round), func(d time.Duration) { record(took, d) })
+				} else {
+					listed <- nil
+				}
+			}()
+			r, err := load(b.ctx, marking(t, manyConnections, 1, 2*b.Round))
+			stop()
+			if err := errors.Join(err, <-listed); err != nil {
+				return err
+			}
+			if err := r.healthy(); err != nil {
+				return err
+			}
+			rates[i] = r.rate()
+		}
+		kept = append(kept, rates[1]/rates[0])
+	}
+	b.report.section("Listing under full ingest",
+		fmt.Sprintf("%d listings/s of all kinds, at fixed times, while %d connections send events to the same merchant as fast as answers come; %d listings in all.",
+			listingsPerSecond, manyConnections, took.TotalCount()))
+	b.report.tell("listing p50", milliseconds(float64(took.ValueAtQuantile(50))/1e6))
+	b.report.atMost("listing p99", float64(took.ValueAtQuantile(99))/1e6, 0.025, milliseconds)
+	b.report.atMost("events/s lost to it", 1-median(kept), 0.10, percent)
+	return nil
+}
+
+// listSteadily lists at fixed times until ctx ends, and tells how long each took from its intended time. The load
+// adds events while it lists, so answers are not compared with what fill made.
+func (b *bench) listSteadily(ctx context.Context, seed uint64, took func(time.Duration)) error {
+	random := rand.New(rand.NewPCG(seed, 0))
+	began := time.Now()
+	for n := 0; ; n++ {
+		intended := intendedTime(n, listingsPerSecond)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(intended - time.Since(began)):
+		}
+		q := kinds[n%len(kinds)].query(&b.data.Large, random)
+		if _, err := b.service.api.ask("GET", q.path, nil); err != nil {
+			return err
+		}
+		took(time.Since(began) - intended)
+	}
+}

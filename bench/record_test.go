@@ -1,0 +1,30 @@
+package bench
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// BenchmarkRecord is the engine's part of an event: from the mark to the synced commit.
+func BenchmarkRecord(b *testing.B) {
+	for _, c := range []struct{ callers, batch int }{{1, 1}, {64, 1}, {256, 1}, {1, 100}, {16, 100}} {
+		b.Run(fmt.Sprintf("callers=%d/batch=%d", c.callers, c.batch), func(b *testing.B) {
+			engine := openEngine(b)
+			tag := addTag(b, engine)
+			batches := make([][]store.Mark, c.callers)
+			var n atomic.Int64
+			for i := range batches {
+				for range c.batch {
+					batches[i] = append(batches[i], mark(tag, int(n.Add(1)), time.Now()))
+				}
+			}
+			b.ReportAllocs()
+			callers(b, c.callers, func(caller int) error { return engine.Record(batches[caller]) })
+			perSecond(b, c.batch)
+		})
+	}
+}

@@ -1,0 +1,177 @@
+package edge
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+)
+
+// handshakeTimeout is from a connection's first moment to the end of its handshake.
+const handshakeTimeout = 10 * time.Second
+
+// tlsConn is a connection whose handshake is done.
+type tlsConn struct {
+	*tls.Conn
+	serverName string // what the client asked for, in lower case
+}
+
+// tlsListener accepts connections whose handshake is done. Handshakes run beside each other: a slow or
+// idle client costs a goroutine for ten seconds, and the HTTP server never hears of one that fails.
+type tlsListener struct {
+	net.Listener
+	config  *tls.Config
+	perIP   int // most handshakes under way for one client address; 0: any number
+	log     *slog.Logger
+	metrics *metrics
+
+	slots chan struct{} // one for each handshake under way
+	ready chan net.Conn
+	ended chan struct{} // closed when the listener beneath has ended
+	err   error         // why; set before ended is closed
+
+	mu       sync.Mutex
+	underWay map[netip.Addr]int
+}
+
+// newTLSListener starts to accept connections; Close ends that.
+func newTLSListener(ln net.Listener, config *tls.Config, perIP, atOnce int, log *slog.Logger, m *metrics) *tlsListener {
+	l := &tlsListener{
+		Listener: ln,
+		config:   config,
+		perIP:    perIP,
+		log:      log,
+		metrics:  m,
+		slots:    make(chan struct{}, atOnce),
+		ready:    make(chan net.Conn),
+		ended:    make(chan struct{}),
+		underWay: map[netip.Addr]int{},
+	}
+	go l.acceptAll()
+	return l
+}
+
+// Accept implements net.Listener.
+func (l *tlsListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.ready:
+		return c, nil
+	case <-l.ended:
+		return nil, l.err
+	}
+}
+
+func (l *tlsListener) acceptAll() {
+	for {
+		l.slots <- struct{}{} // connections wait in the kernel's queue meanwhile
+		c, err := l.Listener.Accept()
+		if err != nil {
+			l.err = err
+			close(l.ended)
+			return
+		}
+		go func() {
+			defer func() { <-l.slots }()
+			l.serve(c)
+		}()
+	}
+}
+
+// serve takes one connection through its handshake and hands it over, or closes it.
+func (l *tlsListener) serve(c net.Conn) {
+	done := l.handshake(c)
+	if done == nil {
+		// The client has gone or was sent away; there is nobody to tell of an error.
+		_ = c.Close()
+		return
+	}
+	select {
+	case l.ready <- done:
+	case <-l.ended:
+		_ = c.Close()
+	}
+}
+
+// handshake returns nil when the connection is not to be served.
+func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.metrics.panics.Inc()
+			l.log.Error("panic", "surface", "handshake", "value", p, "stack", string(debug.Stack()))
+			done = nil
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	if c.SetDeadline(deadline) != nil {
+		return nil
+	}
+	client := clientOf(c.RemoteAddr()) // behind a proxy, this reads the proxy's header
+	if !l.begin(client) {
+		l.metrics.handshakes[handshakeLimited].Inc()
+		return nil
+	}
+	defer l.end(client)
+
+	secure := tls.Server(c, l.config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		l.metrics.handshakes[handshakeFailed].Inc()
+		return nil
+	}
+	l.metrics.handshakes[handshakeDone].Inc()
+	state := secure.ConnectionState()
+	if state.NegotiatedProtocol != "" && state.NegotiatedProtocol != "http/1.1" {
+		_ = secure.Close() // a challenge of the CA: the handshake was all that it wanted
+		return nil
+	}
+	if c.SetDeadline(time.Time{}) != nil {
+		return nil
+	}
+	return &tlsConn{secure, strings.ToLower(state.ServerName)}
+}
+
+func (l *tlsListener) begin(client netip.Addr) bool {
+	if l.perIP == 0 {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.underWay[client] >= l.perIP {
+		return false
+	}
+	l.underWay[client]++
+	return true
+}
+
+func (l *tlsListener) end(client netip.Addr) {
+	if l.perIP == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.underWay[client]--; l.underWay[client] == 0 {
+		delete(l.underWay, client)
+	}
+}
+
+// clientOf is what counts as one client: an IPv4 address, or the /64 network that a client of IPv6
+// has to itself.
+func clientOf(address net.Addr) netip.Addr {
+	at, err := netip.ParseAddrPort(address.String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	ip := at.Addr().Unmap().WithZone("")
+	if ip.Is6() {
+		if network, err := ip.Prefix(64); err == nil {
+			return network.Addr()
+		}
+	}
+	return ip
+}

@@ -1,0 +1,327 @@
+package edge
+
+import (
+	"bufio"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+)
+
+// withTLS gives a server one certificate that is good for every name but "refused.test".
+func withTLS(t *testing.T) func(*Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return func(cfg *Config) {
+		cfg.TLS = &tls.Config{
+			NextProtos: []string{"http/1.1", "acme-tls/1"},
+			GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+				if hello.ServerName == "refused.test" {
+					return nil, errors.New("refused")
+				}
+				return &certificate, nil
+			},
+		}
+		cfg.Challenge = func(host, path string) (string, bool) {
+			return "the answer", host == clientHost && path == challengePath+"token"
+		}
+	}
+}
+
+// listen opens one more listener of the world's server.
+func (w *world) listen(serve func(net.Listener) error) (address string) {
+	w.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- serve(ln) }()
+	w.Cleanup(func() {
+		w.shutdown()
+		if err := <-served; err != nil {
+			w.Errorf("serving: %v", err)
+		}
+	})
+	return ln.Addr().String()
+}
+
+// dialTLS shakes hands under a name.
+func (w *world) dialTLS(address, serverName string, protocols ...string) (*tls.Conn, error) {
+	w.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		w.Fatal(err)
+	}
+	secure := tls.Client(c, &tls.Config{ServerName: serverName, InsecureSkipVerify: true, NextProtos: protocols})
+	return secure, secure.Handshake()
+}
+
+// ask sends one request on a connection and reads the answer.
+func ask(t *testing.T, c net.Conn, method, host, path, body string) *http.Response {
+	t.Helper()
+	if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s", method, path, host, len(body), body); err != nil {
+		t.Fatal(err)
+	}
+	return readReply(t, bufio.NewReader(c))
+}
+
+func TestTLSConnectionServesItsOwnHostAlone(t *testing.T) {
+	w := newWorld(t, withTLS(t))
+	address := w.listen(w.server.ServeTLS)
+	for _, c := range []struct {
+		serverName, host string
+		want             int
+	}{
+		{clientHost, clientHost, 200},
+		{strings.ToUpper(clientHost), clientHost, 200},
+		{clientHost, clientHost + ":443", 200},
+		{clientHost, w.serverSide.Host, 421},
+		{w.serverSide.Host, w.serverSide.Host, 200},
+		{w.serverSide.Host, baseHost, 421},
+		{"", clientHost, 421},
+	} {
+		conn, err := w.dialTLS(address, c.serverName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp := ask(t, conn, "GET", c.host, "/health", ""); resp.StatusCode != c.want {
+			t.Errorf("%s on a connection to %q: %s", c.host, c.serverName, resp.Status)
+		}
+	}
+}
+
+func TestTLSKeepsAConnectionForManyEvents(t *testing.T) {
+	w := newWorld(t, withTLS(t))
+	conn, err := w.dialTLS(w.listen(w.server.ServeTLS), clientHost, "http/1.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if resp := ask(t, conn, "POST", clientHost, "/mark/"+string(w.client.ID), event); resp.StatusCode != 201 {
+			t.Errorf("%s", resp.Status)
+		}
+	}
+	if n := len(w.events()); n != 3 {
+		t.Errorf("%d events", n)
+	}
+}
+
+// The client of an oversized body sees its 413, not a broken connection, through TLS and a proxy too.
+func TestAnswerBeforeTheBodyArrivesOverTLS(t *testing.T) {
+	w := newWorld(t, withTLS(t), func(cfg *Config) { cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	address := w.listen(w.server.ServeTLS)
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "PROXY TCP4 192.0.2.7 192.0.2.1 4000 443\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	secure := tls.Client(c, &tls.Config{ServerName: clientHost, InsecureSkipVerify: true})
+	const size = 4 << 20
+	fmt.Fprintf(secure, "POST /mark/%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", w.client.ID, clientHost, size)
+	if _, err := io.CopyN(secure, zeros{}, size); err != nil {
+		t.Fatalf("the body could not be sent: %v", err)
+	}
+	if resp := readReply(t, bufio.NewReader(secure)); resp.StatusCode != 413 {
+		t.Errorf("%s", resp.Status)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+func TestFailedAndChallengeHandshakesAreNotServed(t *testing.T) {
+	w := newWorld(t, withTLS(t))
+	address := w.listen(w.server.ServeTLS)
+	if _, err := w.dialTLS(address, "refused.test"); err == nil {
+		t.Error("a refused handshake succeeded")
+	}
+	challenge, err := w.dialTLS(address, clientHost, "acme-tls/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := challenge.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection of a challenge goes on: %v", err)
+	}
+	if conn, err := w.dialTLS(address, clientHost); err != nil || ask(t, conn, "GET", clientHost, "/health", "").StatusCode != 200 {
+		t.Errorf("after these, others are not served: %v", err)
+	}
+}
+
+func TestHandshakesAreLimitedPerClient(t *testing.T) {
+	w := newWorld(t, withTLS(t), func(cfg *Config) {
+		cfg.HandshakesPerIP = 2
+		cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
+	})
+	address := w.listen(w.server.ServeTLS)
+	// begin connects for a client that says nothing, and reports whether it is kept.
+	begin := func(client string) net.Conn {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		fmt.Fprintf(c, "PROXY TCP4 %s 192.0.2.1 4000 443\r\n", client)
+		return c
+	}
+	idle := []net.Conn{begin("192.0.2.7"), begin("192.0.2.7")}
+	for deadline := time.Now().Add(10 * time.Second); w.limited() == 0; { // until the two are counted, more are let in
+		if time.Now().After(deadline) {
+			t.Fatal("a third handshake is never refused")
+		}
+		third := begin("192.0.2.7")
+		if err := third.SetDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = third.Read(make([]byte, 1)) // closed, or let in
+		third.Close()
+	}
+	other := tls.Client(begin("192.0.2.8"), &tls.Config{ServerName: clientHost, InsecureSkipVerify: true})
+	if err := other.Handshake(); err != nil {
+		t.Errorf("another client: %v", err)
+	}
+	for _, c := range idle {
+		c.Close()
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		again := tls.Client(begin("192.0.2.7"), &tls.Config{ServerName: clientHost, InsecureSkipVerify: true})
+		if again.Handshake() == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a client whose handshakes have ended is still kept out")
+		}
+	}
+}
+
+// limited is how many handshakes were refused for their client's sake.
+func (w *world) limited() (n int) {
+	w.Helper()
+	families, err := w.registry.Gather()
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == "mtagd_tls_handshakes_total" && m.Label[0].GetValue() == "limited" {
+				n = int(m.Counter.GetValue())
+			}
+		}
+	}
+	return n
+}
+
+func TestHSTSIsForTheBaseHostOverTLS(t *testing.T) {
+	w := newWorld(t, withTLS(t), func(cfg *Config) { cfg.HSTS = true })
+	address := w.listen(w.server.ServeTLS)
+	for host, want := range map[string]string{baseHost: "max-age=31536000", clientHost: ""} {
+		conn, err := w.dialTLS(address, host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := ask(t, conn, "GET", host, "/health", "").Header.Get("Strict-Transport-Security"); got != want {
+			t.Errorf("%s: %q", host, got)
+		}
+	}
+	if got := w.do("GET", baseHost, "/v1/x", "").header.Get("Strict-Transport-Security"); got != "" {
+		t.Errorf("over plain HTTP: %q", got)
+	}
+}
+
+func TestPlainHTTP(t *testing.T) {
+	w := newWorld(t, withTLS(t))
+	w.addr = w.listen(w.server.ServePlain)
+	for _, c := range []struct {
+		host, target string
+		status       int
+		location     string // or the body
+	}{
+		{baseHost, "/v1/partners/merchant?page=2", 308, "https://" + baseHost + "/v1/partners/merchant?page=2"},
+		{clientHost, "/mark/x", 308, "https://" + clientHost + "/mark/x"},
+		{clientHost + ":80", "/mark/x?", 308, "https://" + clientHost + "/mark/x?"},
+		{w.serverSide.Host, "//elsewhere.test/", 308, "https://" + w.serverSide.Host + "//elsewhere.test/"},
+		{trackingHost, "/", 308, "https://" + trackingHost + "/"},
+		{clientHost, "http://" + clientHost + "/script", 308, "https://" + clientHost + "/script"},
+		{clientHost, "@elsewhere.test/", 400, ""},
+		{clientHost, "*", 400, ""},
+		{"nobody.test", "/", 421, ""},
+		{clientHost, challengePath + "token", 200, "the answer"},
+		{clientHost, challengePath + "other", 404, ""},
+		{baseHost, challengePath + "token", 404, ""},
+	} {
+		conn := w.dial()
+		resp := ask(t, conn, "POST", c.host, c.target, event)
+		conn.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := resp.Header.Get("Location")
+		if c.status == 200 {
+			got = string(body)
+		}
+		if resp.StatusCode != c.status || got != c.location {
+			t.Errorf("%s %s: %s %q", c.host, c.target, resp.Status, got)
+		}
+	}
+	if n := len(w.events()); n != 0 {
+		t.Errorf("%d events were recorded", n)
+	}
+}
+
+func TestProxyProtocol(t *testing.T) {
+	header := proxyproto.HeaderProxyFromAddrs(2,
+		&net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 4000}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80})
+	v2, err := header.Format()
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := "GET /health HTTP/1.1\r\nHost: " + clientHost + "\r\nConnection: close\r\n\r\n"
+	for _, c := range []struct {
+		name, trusted, sent, want string
+	}{
+		{"version 1 of a trusted proxy", "127.0.0.0/8", "PROXY TCP4 192.0.2.7 192.0.2.1 4000 80\r\n" + request, "HTTP/1.1 200"},
+		{"version 2 of a trusted proxy", "127.0.0.0/8", string(v2) + request, "HTTP/1.1 200"},
+		{"a trusted proxy's health check", "127.0.0.0/8", "PROXY UNKNOWN\r\n" + request, "HTTP/1.1 200"},
+		{"no header of a trusted proxy", "127.0.0.0/8", request, ""},
+		{"no header of anybody else", "192.0.2.0/24", request, "HTTP/1.1 200"},
+		{"a header of anybody else", "192.0.2.0/24", "PROXY TCP4 192.0.2.7 192.0.2.1 4000 80\r\n" + request, "HTTP/1.1 400"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, func(cfg *Config) { cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix(c.trusted)} })
+			if got := w.raw(c.sent, true); !strings.HasPrefix(got, c.want) || (c.want == "" && got != "") {
+				t.Errorf("answered %q", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,225 @@
+// Package acmetest runs a real ACME CA inside a test: Pebble, with its validation of challenges and all. A
+// test can make it break down, refuse, and issue certificates that expire in seconds, and count what
+// is ordered.
+package acmetest
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/letsencrypt/pebble/v2/ca"
+	"github.com/letsencrypt/pebble/v2/core"
+	"github.com/letsencrypt/pebble/v2/db"
+	"github.com/letsencrypt/pebble/v2/va"
+	"github.com/letsencrypt/pebble/v2/wfe"
+)
+
+// Options say what kind of CA it is.
+type Options struct {
+	Resolver string        // host:port of the DNS that validation asks, over TCP
+	Validity time.Duration // of certificates; 0: 90 days
+	EAB      [2]string     // key id and base64url HMAC key that a new account has to bring; empty: none
+}
+
+// CA is a running CA. Its methods may be called at once from many goroutines.
+type CA struct {
+	URL       string         // of the ACME directory
+	Roots     *x509.CertPool // vouch for the server at URL
+	Issuers   *x509.CertPool // vouch for the certificates that it issues
+	RootsFile string         // Roots in PEM
+
+	db         *db.MemoryStore
+	http, alpn *forward
+
+	mu      sync.Mutex
+	down    bool
+	refusal string // an ACME error type; empty: none
+	orders  int
+}
+
+// Paths of Pebble's, which has no names for them.
+const (
+	newOrderPath    = "/order-plz"
+	renewalInfoPath = "/draft-ietf-acme-ari-03/renewalInfo/"
+)
+
+// Start runs a CA until the test ends.
+func Start(t testing.TB, opt Options) *CA {
+	t.Helper()
+	// Pebble is made to shake its clients: it sleeps, refuses good nonces and validates twice. That costs time
+	// here, and is the client library's affair.
+	for name, value := range map[string]string{
+		"PEBBLE_VA_NOSLEEP": "1", "PEBBLE_WFE_NONCEREJECT": "0", "PEBBLE_AUTHZREUSE": "0",
+	} {
+		if err := os.Setenv(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	quiet := log.New(io.Discard, "", 0)
+	c := &CA{db: db.NewMemoryStore(), http: newForward(t), alpn: newForward(t)}
+	if opt.EAB != [2]string{} {
+		if err := c.db.AddExternalAccountKeyByID(opt.EAB[0], opt.EAB[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	profiles := map[string]ca.Profile{"default": {ValidityPeriod: uint64(opt.Validity / time.Second)}}
+	authority := ca.New(quiet, c.db, "", "ecdsa", 0, 1, profiles)
+	validator := va.New(quiet, c.http.port(), c.alpn.port(), false, opt.Resolver, c.db)
+	front := wfe.New(quiet, c.db, validator, authority, []string{"pebble.letsencrypt.org"}, false, opt.EAB != [2]string{}, 0, 0)
+	server := httptest.NewUnstartedServer(c.faulty(front.Handler()))
+	server.Config.ErrorLog = quiet
+	server.StartTLS()
+	t.Cleanup(server.Close)
+
+	c.URL = server.URL + wfe.DirectoryPath
+	c.Roots = x509.NewCertPool()
+	c.Roots.AddCert(server.Certificate())
+	c.Issuers = x509.NewCertPool()
+	c.Issuers.AddCert(authority.GetRootCert(0).Cert)
+	c.RootsFile = t.TempDir() + "/roots.pem"
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(c.RootsFile, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Validate says where challenges are answered: HTTP-01 at http, TLS-ALPN-01 at https; "" is nowhere.
+func (c *CA) Validate(http, https string) {
+	c.http.set(http)
+	c.alpn.set(https)
+}
+
+// BreakDown makes every request fail as if the CA were not there, or ends that.
+func (c *CA) BreakDown(down bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.down = down
+}
+
+// Refuse makes every new order fail with an ACME error type such as "rateLimited", or ends that with "".
+func (c *CA) Refuse(problem string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refusal = problem
+}
+
+// Revoke revokes a certificate, by the CA's own decision: who asks for its renewal information is told that
+// the time to renew has passed. Pebble's own answer would do the same in a window of one second, which
+// clients take for malformed.
+func (c *CA) Revoke(t testing.TB, cert *x509.Certificate) {
+	t.Helper()
+	c.db.RevokeCertificate(&core.RevokedCertificate{
+		Certificate: &core.Certificate{ID: fmt.Sprintf("%x", cert.SerialNumber), Cert: cert, DER: cert.Raw},
+		RevokedAt:   time.Now(),
+	})
+	window := fmt.Sprintf(`{"suggestedWindow":{"start":%q,"end":%q}}`,
+		time.Now().Add(-2*time.Hour).Format(time.RFC3339), time.Now().Add(-time.Hour).Format(time.RFC3339))
+	if err := c.db.SetARIResponse(cert.SerialNumber, window); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Orders is how many orders there were, those that were refused included.
+func (c *CA) Orders() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.orders
+}
+
+// faulty puts the faults that were asked for before the real CA.
+func (c *CA) faulty(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		isOrder := r.URL.Path == newOrderPath
+		c.mu.Lock()
+		down, refusal := c.down, ""
+		if isOrder && !down {
+			c.orders++
+			refusal = c.refusal
+		}
+		c.mu.Unlock()
+		switch {
+		case down:
+			panic(http.ErrAbortHandler) // the connection breaks
+		case refusal != "":
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprintf(w, `{"type":"urn:ietf:params:acme:error:%s","detail":"refused on purpose","status":429}`, refusal)
+		case strings.HasPrefix(r.URL.Path, renewalInfoPath):
+			answer := httptest.NewRecorder()
+			next.ServeHTTP(answer, r)
+			maps.Copy(w.Header(), answer.Header())
+			w.Header().Set("Retry-After", "1") // seconds, not the usual hours
+			w.WriteHeader(answer.Code)
+			w.Write(answer.Body.Bytes()) // fails when the client has gone
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// forward passes connections on to an address that is not known yet when the CA starts.
+type forward struct {
+	listener net.Listener
+
+	mu sync.Mutex
+	to string
+}
+
+func newForward(t testing.TB) *forward {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &forward{listener: l}
+	t.Cleanup(func() { l.Close() })
+	go f.serve()
+	return f
+}
+
+func (f *forward) port() int { return f.listener.Addr().(*net.TCPAddr).Port }
+
+func (f *forward) set(to string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.to = to
+}
+
+func (f *forward) serve() {
+	for {
+		client, err := f.listener.Accept()
+		if err != nil {
+			return
+		}
+		f.mu.Lock()
+		to := f.to
+		f.mu.Unlock()
+		go pass(client, to)
+	}
+}
+
+// pass copies both ways until one side ends.
+func pass(client net.Conn, to string) {
+	defer client.Close()
+	server, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	done := make(chan error, 2)
+	go func() { _, err := io.Copy(server, client); done <- err }()
+	go func() { _, err := io.Copy(client, server); done <- err }()
+	<-done
+}

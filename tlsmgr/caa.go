@@ -1,0 +1,116 @@
+package tlsmgr
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// The challenges by which a certificate is ordered.
+var challenges = []string{"http-01", "tls-alpn-01"}
+
+// askCAA looks for CAA records that stop the CA from issuing a certificate for the host. Its sighting has
+// no code when nothing stands in the way, or when that cannot be known.
+//
+// The records that count are the first ones on the way up from the host, RFC 8659, section 3. Those of a
+// name that is an alias are its target's, so that the CNAME target's own come first; what a
+// merchant put at the domain years ago for the shop's certificate comes next and is the commonest cause.
+func (l *lookup) askCAA(ctx context.Context) sighting {
+	ctx, cancel := l.patient(ctx)
+	defer cancel()
+	identities := l.ca.identities(ctx)
+	if len(identities) == 0 {
+		return sighting{}
+	}
+
+	var hosts []string
+	for i, end := 0, false; !end; i, end = dns.NextLabel(l.host, i) {
+		hosts = append(hosts, l.host[i:])
+	}
+	answers := make([]*dns.Msg, len(hosts))
+	errs := make([]error, len(hosts))
+	l.each(len(hosts), func(i int) { answers[i], errs[i] = l.anyResolver(ctx, hosts[i], dns.TypeCAA) })
+
+	for i, name := range hosts {
+		if errors.Is(errs[i], errServfail) || errors.Is(errs[i], errBogus) {
+			return sighting{
+				code: "ok_caa_servfail",
+				fact: "the look-up of CAA records at " + bare(name) + " fails (SERVFAIL), so no CA may issue a certificate for " + bare(l.host),
+				fix:  "have the name servers of " + bare(name) + " answer questions of type CAA",
+			}
+		}
+		if errs[i] != nil {
+			return sighting{}
+		}
+		var records []*dns.CAA
+		for _, rr := range answers[i].Answer {
+			if caa, ok := rr.(*dns.CAA); ok {
+				records = append(records, caa)
+			}
+		}
+		switch {
+		case len(records) == 0:
+		case mayIssue(records, identities):
+			return sighting{}
+		default:
+			at := bare(dns.CanonicalName(records[0].Hdr.Name))
+			return sighting{
+				code: "ok_caa_forbids",
+				fact: "the CAA records at " + at + " forbid " + identities[0] + " to issue the certificate for " + bare(l.host),
+				fix:  `add the record: ` + at + ` CAA 0 issue "` + identities[0] + `"`,
+			}
+		}
+	}
+	return sighting{}
+}
+
+// mayIssue reports whether a set of CAA records lets a CA issue a certificate for a name without a
+// wildcard, by one of our challenges (RFC 8659, section 4; RFC 8657). Which accounts a
+// record is bound to is not looked at.
+func mayIssue(records []*dns.CAA, identities []string) bool {
+	const critical = 128
+	restricted, allowed := false, false
+	for _, rr := range records {
+		switch strings.ToLower(rr.Tag) {
+		case "issue":
+			restricted = true
+			allowed = allowed || names(rr.Value, identities)
+		case "issuewild", "iodef", "issuemail":
+		default:
+			if rr.Flag&critical != 0 {
+				return false
+			}
+		}
+	}
+	return allowed || !restricted
+}
+
+// names reports whether the value of an "issue" record, such as
+// "letsencrypt.org; validationmethods=http-01", names a CA, by one of its identities, and one of our
+// challenges.
+func names(value string, identities []string) bool {
+	domain, parameters, _ := strings.Cut(value, ";")
+	domain = strings.TrimSpace(domain)
+	if !slices.ContainsFunc(identities, func(identity string) bool { return strings.EqualFold(domain, identity) }) {
+		return false
+	}
+	for parameter := range strings.SplitSeq(parameters, ";") {
+		tag, methods, _ := strings.Cut(strings.TrimSpace(parameter), "=")
+		if strings.EqualFold(strings.TrimSpace(tag), "validationmethods") && !namesChallenge(methods) {
+			return false
+		}
+	}
+	return true
+}
+
+func namesChallenge(methods string) bool {
+	for method := range strings.SplitSeq(methods, ",") {
+		if slices.Contains(challenges, strings.TrimSpace(method)) {
+			return true
+		}
+	}
+	return false
+}

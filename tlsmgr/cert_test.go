@@ -1,0 +1,386 @@
+package tlsmgr
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/tlsmgr/acmetest"
+)
+
+func TestCertificateIsOrderedAfterVerifyOverEachChallenge(t *testing.T) {
+	for name, validate := range map[string]func(w *certWorld){
+		"HTTP-01":     func(w *certWorld) { w.ca.Validate(w.http, "") },
+		"TLS-ALPN-01": func(w *certWorld) { w.ca.Validate("", w.https) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newCertWorld(t, acmetest.Options{})
+			w.start()
+			validate(w)
+			tag := w.addTag("shop.com", true)
+			w.certs.Order(tag.Host)
+			w.untilStatus(tag.Host, store.CertificateValid)
+			w.mustVisit(tag.Host)
+			w.mustVisit(strings.ToUpper(tag.Host))
+		})
+	}
+}
+
+func TestFirstVisitorWaitsForTheOrderUnderWay(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.mustVisit(tag.Host)
+}
+
+func TestOwnHostsAndTrackingDomainsAreOrderedAtStart(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	if _, err := w.engine.EnablePreverified(t.Context(), w.partner, w.trackingHost); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	w.untilStatus(w.trackingHost, store.CertificateValid)
+}
+
+func TestRestartOrdersNothing(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	tag := w.addTag("shop.com", true)
+	stop := w.start()
+	before := w.mustVisit(tag.Host)
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	stop()
+	ordered := w.ca.Orders()
+	w.ca.BreakDown(true)
+	w.start()
+	if after := w.mustVisit(tag.Host); !after.Equal(before) {
+		t.Error("another certificate after the restart")
+	}
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders after the restart", n-ordered)
+	}
+}
+
+// Registering that was cut off leaves the folder of an account behind, which must not be taken for one.
+func TestRegisteringThatWasCutOffIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	stop := w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	stop()
+	registrations, err := filepath.Glob(filepath.Join(w.dir, "acme", "*", "users", "default", "*.json"))
+	if err != nil || len(registrations) != 1 {
+		t.Fatalf("registrations %v, %v", registrations, err)
+	}
+	if err := os.Remove(registrations[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(w.dir, "certificates")); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+}
+
+func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{Validity: 6 * time.Second})
+	w.start()
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	first := w.untilStatus(tag.Host, store.CertificateValid)
+	w.until("the certificate is renewed", func() bool {
+		cert := w.certs.Certificate(tag.Host)
+		if cert.Status != store.CertificateValid {
+			t.Fatalf("in between it was %+v", cert)
+		}
+		return cert.NotAfter.After(first.NotAfter)
+	})
+	w.mustVisit(tag.Host)
+}
+
+func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{Validity: 3 * time.Second})
+	w.start(func(cfg *CertConfig, _ *pace) { cfg.Hosts = nil })
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateValid)
+
+	w.setDNS(tag.Host, store.DNSWrong)
+	now := func() store.Tag {
+		got, err := w.engine.Tag(t.Context(), tag.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	w.until("the tag is not connected", func() bool { return !now().Connected })
+	if got := now(); got.Status() != store.Active || got.DNS.Verdict != store.DNSWrong {
+		t.Errorf("the tag is %s with finding %+v", got.Status(), got.DNS)
+	}
+	ordered := w.ca.Orders()
+	w.untilStatus(tag.Host, store.CertificatePending) // it has expired
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders for a host that moved away", n-ordered)
+	}
+
+	w.setDNS(tag.Host, store.DNSCorrect)
+	w.until("the tag is connected", func() bool { return now().Connected })
+	w.untilStatus(tag.Host, store.CertificateValid)
+	w.mustVisit(tag.Host)
+}
+
+func TestDNSWithoutAnAnswerDoesNotStopAnOrder(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	if _, err := w.engine.EnablePreverified(t.Context(), w.partner, w.trackingHost); err != nil {
+		t.Fatal(err)
+	}
+	w.setDNS(w.trackingHost, store.DNSUnreachable)
+	w.start()
+	w.untilStatus(w.trackingHost, store.CertificateValid)
+}
+
+func TestTrackingDomainElsewhereIsNotOrdered(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	if _, err := w.engine.EnablePreverified(t.Context(), w.partner, w.trackingHost); err != nil {
+		t.Fatal(err)
+	}
+	w.setDNS(w.trackingHost, store.DNSWrong)
+	w.start(func(cfg *CertConfig, _ *pace) { cfg.Hosts = nil })
+	w.until("it was looked at", func() bool { return w.certs.hasMovedAway(w.trackingHost) })
+	w.untilStatus(w.trackingHost, store.CertificateNone)
+	if _, err := w.visit(w.trackingHost); err == nil {
+		t.Error("a handshake succeeded")
+	}
+	if n := w.ca.Orders(); n != 0 {
+		t.Errorf("%d orders", n)
+	}
+}
+
+func TestCertificatesOutliveAFailingCA(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail   func(ca *acmetest.CA, on bool)
+		detail string
+	}{
+		"that is down": {func(ca *acmetest.CA, on bool) { ca.BreakDown(on) }, "cannot be reached"},
+		"that limits the rate": {func(ca *acmetest.CA, on bool) {
+			if on {
+				ca.Refuse("rateLimited")
+			} else {
+				ca.Refuse("")
+			}
+		}, "refused on purpose"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newCertWorld(t, acmetest.Options{})
+			w.start()
+			before := w.addTag("before.com", true)
+			w.certs.Order(before.Host)
+			w.untilStatus(before.Host, store.CertificateValid)
+
+			c.fail(w.ca, true)
+			after := w.addTag("after.com", true)
+			w.certs.Order(after.Host)
+			got := w.untilStatus(after.Host, store.CertificateFailed)
+			if !strings.Contains(got.Detail, c.detail) || got.NextTry.IsZero() {
+				t.Errorf("state %+v", got)
+			}
+			w.mustVisit(before.Host)
+			if _, err := w.visit(after.Host); err == nil {
+				t.Error("a handshake succeeded without a certificate")
+			}
+
+			c.fail(w.ca, false)
+			w.untilStatus(after.Host, store.CertificateValid)
+			w.mustVisit(after.Host)
+		})
+	}
+}
+
+func TestFailedOrdersBackOff(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start(func(cfg *CertConfig, p *pace) { cfg.Hosts = nil; p.hostRefused = time.Hour; p.most = time.Hour })
+	w.ca.Validate("", "") // challenges fail
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateFailed)
+	ordered := w.ca.Orders()
+	for range 20 {
+		w.certs.Order(tag.Host)
+		if _, err := w.visit(tag.Host); err == nil {
+			t.Fatal("a handshake succeeded")
+		}
+	}
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders while it should wait", n-ordered)
+	}
+}
+
+func TestUnknownNamesCostNothing(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	inactive := w.addTag("later.com", false)
+	ordered, files := w.ca.Orders(), countFiles(t, w.dir)
+
+	names := []string{inactive.Host, "nobody.test", "sub." + w.ownHost, "*." + w.ownHost, "127.0.0.1", "xn--", "a..b",
+		strings.Repeat("a", 63) + ".test", "../../etc"}
+	for _, name := range names {
+		if greet(t, w.https, name) {
+			t.Errorf("a handshake for %q succeeded", name)
+		}
+	}
+	for range 300 {
+		if greet(t, w.https, "nobody.test") {
+			t.Fatal("a handshake for nobody succeeded")
+		}
+	}
+	if greet(t, w.https, "") {
+		t.Error("a handshake without a name succeeded")
+	}
+	if greet(t, w.https, "nobody.test", "acme-tls/1") || greet(t, w.https, w.ownHost, "acme-tls/1") {
+		t.Error("a handshake for a challenge that does not exist succeeded")
+	}
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders", n-ordered)
+	}
+	if n := countFiles(t, w.dir); n != files {
+		t.Errorf("%d files more", n-files)
+	}
+	w.certs.mu.Lock()
+	defer w.certs.mu.Unlock()
+	if len(w.certs.hosts) != 1 {
+		t.Errorf("records of %d hosts", len(w.certs.hosts))
+	}
+}
+
+// greet reports whether a handshake succeeds, whatever certificate it shows.
+func greet(t *testing.T, address, name string, protocols ...string) bool {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return tls.Client(c, &tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: protocols}).Handshake() == nil
+}
+
+func countFiles(t *testing.T, dir string) (n int) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			n++
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestRevokedCertificateIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	revoked := w.mustVisit(w.ownHost)
+	w.ca.Revoke(t, revoked)
+	w.until("another certificate is served", func() bool { return !w.mustVisit(w.ownHost).Equal(revoked) })
+}
+
+func TestLogHasNoContact(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{EAB: [2]string{"kid-1", "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"}})
+	var log bytes.Buffer
+	stop := w.start(func(cfg *CertConfig, _ *pace) {
+		cfg.Email = "Ops@example.com"
+		cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	w.untilStatus(w.ownHost, store.CertificateFailed) // no account without the binding
+	stop()
+	if !strings.Contains(log.String(), "registering account") || strings.Contains(strings.ToLower(log.String()), "ops@") {
+		t.Errorf("log: %s", log.String())
+	}
+}
+
+func TestOldVersionsOfTLSAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	w.mustVisit(w.ownHost)
+	for version, accepted := range map[uint16]bool{
+		tls.VersionTLS10: false, tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true,
+	} {
+		c, err := tls.Dial("tcp", w.https, &tls.Config{
+			ServerName: w.ownHost, RootCAs: w.ca.Issuers, MinVersion: version, MaxVersion: version,
+		})
+		if (err == nil) != accepted {
+			t.Errorf("%s: %v", tls.VersionName(version), err)
+		}
+		if err == nil {
+			c.Close()
+		}
+	}
+}
+
+func TestStorageLocks(t *testing.T) {
+	s := newCertStore(t.TempDir())
+	if err := s.Lock(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := s.TryLock(t.Context(), "b"); !ok || err != nil {
+		t.Errorf("another name cannot be locked: %v", err)
+	}
+	if ok, _ := s.TryLock(t.Context(), "a"); ok {
+		t.Error("locked twice")
+	}
+	given, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Lock(given, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a given-up wait ends with %v", err)
+	}
+	waiting := make(chan error)
+	go func() { waiting <- s.Lock(t.Context(), "a") }()
+	for _, name := range []string{"a", "b"} {
+		if err := s.Unlock(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	if err := s.Unlock(t.Context(), "a"); err != nil || len(s.locks) != 0 {
+		t.Errorf("%v; %d locks are left", err, len(s.locks))
+	}
+}
+
+func TestExternalAccountBinding(t *testing.T) {
+	t.Parallel()
+	eab := [2]string{"kid-1", "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"}
+	w := newCertWorld(t, acmetest.Options{EAB: eab})
+	w.start(func(cfg *CertConfig, _ *pace) { cfg.EABKeyID, cfg.EABHMACKey = eab[0], eab[1] })
+	w.untilStatus(w.ownHost, store.CertificateValid)
+}

@@ -1,6 +1,7 @@
 package tlsmgr
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"log/slog"
@@ -174,11 +175,12 @@ func (c *Certificates) issuerTemplate(log *zap.Logger) certmagic.ACMEIssuer {
 	template := certmagic.ACMEIssuer{
 		CA:                        c.CA,
 		TrustedRoots:              c.Roots,
-		Email:                     c.Email,
+		Email:                     cmp.Or(c.Email, noEmail),
 		Agreed:                    true,
 		DisableDistributedSolvers: true, // one process: challenges need not go through the disk
 		CertObtainTimeout:         c.pace.order,
 		Logger:                    log,
+		NewAccountFunc:            c.prepareAccount,
 	}
 	// Certmagic tries to listen where challenges are answered, and is content when somebody does.
 	template.ListenHost, template.AltHTTPPort = solverAddress(c.HTTP)
@@ -187,6 +189,19 @@ func (c *Certificates) issuerTemplate(log *zap.Logger) certmagic.ACMEIssuer {
 		template.ExternalAccount = &acme.EAB{KeyID: c.EABKeyID, MACKey: c.EABHMACKey}
 	}
 	return template
+}
+
+// noEmail is the address by which certmagic knows the account without one. Left to itself, it looks for an
+// address among the accounts on disk, and while the first one is just being written takes the
+// name of its folder, which is this, for one.
+const noEmail = "default"
+
+// prepareAccount is called before an account is registered.
+func (c *Certificates) prepareAccount(_ context.Context, _ *certmagic.ACMEIssuer, account acme.Account) (acme.Account, error) {
+	if c.Email == "" {
+		account.Contact = nil // CAs refuse noEmail
+	}
+	return account, nil
 }
 
 func solverAddress(listening net.Addr) (host string, port int) {

@@ -115,6 +115,19 @@ func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
 	w.mustVisit(tag.Host)
 }
 
+// A CA does not let one account replace another's certificate.
+func TestCertificateIsRenewedByAnotherAccount(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{Validity: 20 * time.Second})
+	stop := w.start()
+	before := w.untilStatus(w.ownHost, store.CertificateValid)
+	stop()
+	w.start(func(cfg *CertConfig, _ *pace) { cfg.Email = "ops@example.com" })
+	w.until("the certificate is renewed", func() bool {
+		return w.certs.Certificate(w.ownHost).NotAfter.After(before.NotAfter)
+	})
+}
+
 func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{Validity: 3 * time.Second})

@@ -128,6 +128,9 @@ func (c *Certificates) onEvent(ctx context.Context, event string, data map[strin
 		c.metrics.failed.Inc()
 		if err, _ := data["error"].(error); renewal && err != nil {
 			c.renewed(host, err)
+			if isRefusedOrder(err) {
+				c.want(host) // as an order of its own
+			}
 			c.Log.Warn("certificate not renewed", "host", host, "error", c.words(err.Error()), "expires_in", data["remaining"])
 		}
 	}
@@ -173,6 +176,15 @@ func problemOf(err error) string {
 		return "the certificate authority cannot be reached"
 	}
 	return "the certificate could not be ordered"
+}
+
+// isRefusedOrder reports whether a CA refused an order before it challenged anybody. That of a renewal says which
+// certificate it replaces, which the CA holds against it when that is another account's: the contact
+// was changed, say. Certmagic would say the same every time.
+func isRefusedOrder(err error) bool {
+	problem, ok := errors.AsType[acme.Problem](err)
+	return ok && problem.Status < http.StatusInternalServerError && problem.Type != acme.ProblemTypeRateLimited &&
+		strings.Contains(err.Error(), "creating new order")
 }
 
 func isLetsEncrypt(ca string) bool {

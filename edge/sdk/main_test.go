@@ -11,6 +11,11 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	// The service that is built below: a change of it must run these tests anew.
+	_ "mtagd/edge"
+	_ "mtagd/partnerapi"
+	_ "mtagd/store/local"
 )
 
 // The hosts of the tests. Pages of the shop and the tag host are of one site, and Chromium trusts localhost as if

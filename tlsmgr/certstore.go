@@ -2,7 +2,6 @@ package tlsmgr
 
 import (
 	"context"
-	"path"
 	"sync"
 
 	"github.com/caddyserver/certmagic"
@@ -24,16 +23,6 @@ type certLock struct {
 
 func newCertStore(dir string) *certStore {
 	return &certStore{FileStorage: &certmagic.FileStorage{Path: dir}, locks: map[string]*certLock{}}
-}
-
-// List implements certmagic.Storage. It hides the ACME accounts: without a contact of its own, certmagic
-// takes the name of the latest account's folder for one. Where registering was cut off, that is the folder of
-// the account without a contact, "default", which no CA accepts as an address.
-func (s *certStore) List(ctx context.Context, prefix string, recursive bool) ([]string, error) {
-	if path.Base(prefix) == "users" {
-		return nil, nil
-	}
-	return s.FileStorage.List(ctx, prefix, recursive)
 }
 
 // Lock implements certmagic.Locker.

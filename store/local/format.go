@@ -105,23 +105,27 @@ type decoder struct {
 	failed bool
 }
 
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
+func (d *decoder) fail() { d.failed, d.b = true, nil }
+
+// skip passes over a number of n bytes; where encoding/binary read none, n is not positive and the
+// number is 0.
+func (d *decoder) skip(n int) {
 	if n <= 0 {
-		d.failed, d.b = true, nil
-		return 0
+		d.fail()
+		return
 	}
 	d.b = d.b[n:]
+}
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.b)
+	d.skip(n)
 	return v
 }
 
 func (d *decoder) varint() int64 {
 	v, n := binary.Varint(d.b)
-	if n <= 0 {
-		d.failed, d.b = true, nil
-		return 0
-	}
-	d.b = d.b[n:]
+	d.skip(n)
 	return v
 }
 
@@ -130,7 +134,7 @@ func (d *decoder) varint() int64 {
 func (d *decoder) count() int {
 	n := d.uvarint()
 	if n > uint64(len(d.b)) {
-		d.failed, d.b = true, nil
+		d.fail()
 		return 0
 	}
 	return int(n)
@@ -139,7 +143,7 @@ func (d *decoder) count() int {
 // bytes returns the next n bytes, which alias the value.
 func (d *decoder) bytes(n int) []byte {
 	if n > len(d.b) {
-		d.failed, d.b = true, nil
+		d.fail()
 		return nil
 	}
 	v := d.b[:n:n]

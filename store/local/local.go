@@ -9,7 +9,7 @@
 // Record queues the mark; the committer (committer.go, group.go) resolves, links and deduplicates
 // what waits and writes it as one synced transaction; Record returns. The index (index.go) takes
 // the events up in memory, a moment later and in the same order, and every few seconds merges them
-// into the stored trees (merge.go, tree.go, root.go). A listing (query.go, reader.go) waits for that moment, so
+// into the stored trees (merge.go, tree.go, root.go). A listing (query.go, reader.go, slice.go) waits for that moment, so
 // that it sees every event that was acknowledged before it.
 //
 // # What is in Badger

@@ -59,6 +59,11 @@ type conn struct {
 	// connection then would reset it, and the reset can overtake the answer: the client of an
 	// oversized body would see a broken connection in place of its 413.
 	drain atomic.Bool
+
+	// What the body of its request has to do with the budget for bodies; only the goroutine that serves the
+	// connection looks.
+	bodyHeld    int64 // bytes
+	bodyRefused bool
 }
 
 // deadline is a deadline that is mostly moved on: fasthttp sets three for each request, and arming
@@ -123,20 +128,26 @@ func (c *conn) Write(b []byte) (written int, err error) {
 	}
 }
 
-// drainOnClose marks a request's connection as having unread bytes.
-func drainOnClose(ctx *fasthttp.RequestCtx) {
-	for c := ctx.Conn(); c != nil; {
+// connOf is the connection beneath TLS and the PROXY protocol; nil where it is none of this package's.
+func connOf(c net.Conn) *conn {
+	for {
 		switch outer := c.(type) {
 		case *conn:
-			outer.drain.Store(true)
-			return
+			return outer
 		case *tlsConn:
 			c = outer.NetConn()
 		case *proxyproto.Conn:
 			c = outer.Raw()
 		default:
-			return
+			return nil
 		}
+	}
+}
+
+// drainOnClose marks a request's connection as having unread bytes.
+func drainOnClose(ctx *fasthttp.RequestCtx) {
+	if c := connOf(ctx.Conn()); c != nil {
+		c.drain.Store(true)
 	}
 }
 

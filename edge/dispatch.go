@@ -39,6 +39,7 @@ type visit struct {
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	v := visit{began: ctx.Time()}
 	defer s.end(ctx, &v)
+	settleBody(ctx)
 	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
 	known := s.place(&v, t)
 	if v.onTagHost {
@@ -161,13 +162,13 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	var timeout net.Error
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout() && s.stopping.Load():
-		// Not 408, the client's fault: with this one it comes again.
-		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
-		s.fail(ctx, v.surface, fasthttp.StatusServiceUnavailable, "The service is stopping, please retry")
+		s.comeAgain(ctx, v.surface, "The service is stopping, please retry") // not 408, the client's fault
 		return
 	case errors.As(err, &timeout) && timeout.Timeout():
 		s.fail(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
 		return // whoever sends so slowly is not waited for
+	case errors.Is(err, fasthttp.ErrBodyTooLarge) && bodyRefused(ctx):
+		s.comeAgain(ctx, v.surface, "Too many large requests are under way, please retry")
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		s.tooLarge(ctx, v.surface)
 	case errors.As(err, &small):
@@ -178,9 +179,10 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	drainOnClose(ctx)
 }
 
-// expect answers a client that asks before it sends its body: there is no need to send one that is too large.
+// expect answers a client that asks before it sends its body: there is no need to send one that will not be
+// read.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
-	if ctx.Request.Header.ContentLength() <= s.http.MaxRequestBodySize {
+	if ctx.Request.Header.ContentLength() <= store.MaxBatchBytes && !bodyRefused(ctx) {
 		return fasthttp.StatusContinue
 	}
 	s.handleUnreadable(ctx, fasthttp.ErrBodyTooLarge)
@@ -193,6 +195,12 @@ func (s *Server) tooLarge(ctx *fasthttp.RequestCtx, sf surface) {
 		return
 	}
 	s.fail(ctx, sf, fasthttp.StatusRequestEntityTooLarge, "Request body is too large")
+}
+
+// comeAgain answers a request that can be served later.
+func (s *Server) comeAgain(ctx *fasthttp.RequestCtx, sf surface, message string) {
+	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
+	s.fail(ctx, sf, fasthttp.StatusServiceUnavailable, message)
 }
 
 // fail answers with an error in the form of a surface.

@@ -3,6 +3,7 @@ package edge
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -10,6 +11,8 @@ import (
 type connections struct {
 	mu  sync.Mutex
 	all map[*conn]struct{}
+
+	bodies atomic.Int64 // bytes of the budget for bodies that their requests hold
 }
 
 func (o *connections) add(tcp *net.TCPConn) *conn {

@@ -7,6 +7,7 @@
 //	server.go    what the server is made of, how it starts and stops
 //	dispatch.go  the way of every request: framing, host, surface, panics
 //	plain.go     the way of a request over plain HTTP, where there is HTTPS
+//	body.go      how much memory bodies may take before they have arrived
 //	framing.go   what fasthttp lets through and a proxy in front might read differently
 //	tag.go       the routes of a tag host, CORS, which tag a request means
 //	mark.go      POST /mark: one event or a batch, on disk before the answer
@@ -114,6 +115,8 @@ func (s *Server) newHTTP(handler fasthttp.RequestHandler, concurrency int) *fast
 		Handler:                      handler,
 		ErrorHandler:                 s.handleUnreadable,
 		ExpectHandler:                s.expect,
+		HeaderReceived:               limitBody,
+		ConnState:                    bodyDone,
 		Logger:                       formatLogger{s.Log},
 		Concurrency:                  concurrency,
 		ReadBufferSize:               maxHeaderBytes,

@@ -1,0 +1,132 @@
+package edge
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// Clients that announce much and send little can neither exhaust the memory nor keep events out.
+func TestSlowUploadsShareABudget(t *testing.T) {
+	w := newWorld(t)
+	const uploads = bodyBudget / store.MaxBatchBytes
+	batch := "[" + event + strings.Repeat(" ", store.MaxBatchBytes-len(event)-2) + "]"
+	path := "/mark/" + string(w.client.ID)
+	var slow [uploads]net.Conn
+	for i := range slow {
+		slow[i] = w.dial()
+		defer slow[i].Close()
+		length := fmt.Sprintf("Content-Length: %d\r\n\r\n[", len(batch))
+		if i%2 > 0 {
+			length = fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n[", len(batch))
+		}
+		if _, err := io.WriteString(slow[i], "POST "+path+" HTTP/1.1\r\nHost: "+clientHost+"\r\n"+length); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.waitForBodies(bodyBudget)
+
+	refused := w.do("POST", clientHost, path, batch, "Origin", "https://shop.com")
+	refused.want(t, 503, `{"success":false,"message":"Too many large requests`)
+	if refused.header.Get("Retry-After") == "" || refused.header.Get("Access-Control-Allow-Origin") == "" {
+		t.Errorf("a page cannot tell when to retry: %v", refused.header)
+	}
+	w.do("POST", baseHost, "/v1/partners/merchant", batch).want(t, 503, `"statusCode":503`)
+	head := "POST " + path + " HTTP/1.1\r\nHost: " + clientHost + "\r\n"
+	for _, large := range []string{
+		head + "Expect: 100-continue\r\nContent-Length: 500000\r\n\r\n",
+		head + "Transfer-Encoding: chunked\r\n\r\n8000\r\n[",
+	} {
+		if got := w.raw(large, false); !strings.HasPrefix(got, "HTTP/1.1 503 ") {
+			t.Errorf("got %q, want 503", got)
+		}
+	}
+	w.mark(event).want(t, 201, "accepted")
+	if got := w.raw(head+"Connection: close\r\n"+chunks(event), false); !strings.HasPrefix(got, "HTTP/1.1 201 ") {
+		t.Errorf("a small chunked event got %q, want 201", got)
+	}
+
+	if _, err := io.WriteString(slow[0], batch[1:]); err != nil {
+		t.Fatal(err)
+	}
+	if got := readReply(t, bufio.NewReader(slow[0])).StatusCode; got != 200 {
+		t.Errorf("an upload that was let in got %d, want 200", got)
+	}
+	w.waitForBodies(bodyBudget - store.MaxBatchBytes)
+	w.mark(batch).want(t, 200, `"accepted":1`)
+	for _, c := range slow {
+		c.Close()
+	}
+	w.waitForBodies(0)
+}
+
+// However a request ends, its body's share of the budget comes back.
+func TestBodiesGiveBackWhatTheyHeld(t *testing.T) {
+	w := newWorld(t)
+	path := "/mark/" + string(w.client.ID)
+	for _, c := range []struct{ name, host, path, rest string }{
+		{"a body that breaks off", clientHost, path, "Content-Length: 500000\r\n\r\n["},
+		{"a chunked body that never begins", clientHost, path, "Transfer-Encoding: chunked\r\n\r\n"},
+		{"a chunk that breaks off", clientHost, path, "Transfer-Encoding: chunked\r\n\r\n8000\r\n["},
+		{"a chunk of no size", clientHost, path, "Transfer-Encoding: chunked\r\n\r\nx\r\n"},
+		{"a client that asks and leaves", clientHost, path, "Expect: 100-continue\r\nContent-Length: 500000\r\n\r\n"},
+		{"a body for an unknown host", "nobody.test", path, "Content-Length: 20000\r\n\r\n" + strings.Repeat(" ", 20000)},
+		{"a panic", baseHost, "/v1/panic", "Content-Length: 20000\r\n\r\n" + strings.Repeat(" ", 20000)},
+		{"a chunked event", clientHost, path, chunks(event)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			client := w.dial()
+			defer client.Close()
+			if _, err := io.WriteString(client, "POST "+c.path+" HTTP/1.1\r\nHost: "+c.host+"\r\n"+c.rest); err != nil {
+				t.Fatal(err)
+			}
+			if err := client.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadAll(client); err != nil {
+				t.Fatal(err)
+			}
+			w.waitForBodies(0)
+		})
+	}
+}
+
+// A small chunked body does not hold its share while the event is on its way to the disk.
+func TestSmallChunkedBodiesHoldNothing(t *testing.T) {
+	var w *world
+	held := int64(-1)
+	w = newWorld(t, replaceEngine(&faulty{record: func(marks []store.Mark) error {
+		held = w.server.open.bodies.Load()
+		marks[0].Outcome = store.Recorded
+		return nil
+	}}))
+	w.raw("POST /mark/"+string(w.client.ID)+" HTTP/1.1\r\nHost: "+clientHost+"\r\nConnection: close\r\n"+chunks(event), false)
+	if held != 0 {
+		t.Errorf("%d bytes are held while a small event is recorded, want none", held)
+	}
+}
+
+// chunks is a body in one chunk, with the header that announces it.
+func chunks(body string) string {
+	return fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body)
+}
+
+// waitForBodies waits until all bodies together hold that many bytes.
+func (w *world) waitForBodies(bytes int64) {
+	w.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		held := w.server.open.bodies.Load()
+		if held == bytes {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("bodies hold %d bytes, want %d", held, bytes)
+		}
+	}
+}

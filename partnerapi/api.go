@@ -3,19 +3,20 @@
 //
 // Every request takes the same way: route and method, API key, size of the body, parameters,
 // existence, ownership, state. The first of these that is wrong decides the answer. A handler
-// decodes, asks the engine, and answers or returns an error; errors.go alone turns errors into
-// status codes.
+// decodes, asks the engine, and answers or returns an error, which errors.go alone turns into a
+// status code. What is no error of an operation is answered where it is found: a wrong method, key
+// or size here, DNS that is not right in verify.go.
 //
 //	api.go        routes, and the way to a handler
 //	auth.go       who is asking
 //	errors.go     from errors to answers
 //	json.go       bodies in and out
-//	query.go      query parameters and pagination
+//	query.go      parameters of path and query, pagination
 //	merchants.go  list, get and create merchants
-//	generate.go   generate a tag, and how a tag is shown
+//	generate.go   generate a tag
 //	verify.go     verify a tag's DNS
 //	line.go       how many verifications a partner has under way
-//	tag.go        read a tag
+//	tag.go        read a tag, and how a tag is shown
 //	snippet.go    what a page installs
 //	events.go     list events
 //	config.go     what is enabled for the partner

@@ -54,7 +54,7 @@ func (a *api) fail(r *fasthttp.RequestCtx, err error) {
 	}
 	if answer.status >= fasthttp.StatusInternalServerError {
 		a.Log.Error("partner API request failed",
-			"method", string(r.Method()), "path", string(r.Path()), "status", answer.status, "err", err)
+			"method", string(r.Method()), "path", string(r.Path()), "status", answer.status, "error", err)
 	}
 	WriteError(r, answer.status, message)
 }

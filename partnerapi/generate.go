@@ -8,39 +8,6 @@ import (
 	"mtagd/store"
 )
 
-// tagJSON is a tag as the API shows it (spec, Resources: Tracking tag).
-type tagJSON struct {
-	TagID   store.TagID     `json:"tagId"`
-	Type    store.TagType   `json:"type"`
-	Status  store.TagStatus `json:"status"`
-	Message string          `json:"message,omitempty"` // what generate did
-	Record  *recordJSON     `json:"record,omitempty"`
-}
-
-// recordJSON is the DNS record that a tag needs.
-type recordJSON struct {
-	Type  string `json:"type"`
-	Name  string `json:"name"`
-	Value string `json:"value"`
-	TTL   int    `json:"ttl"` // seconds
-}
-
-func (a *api) showTag(t store.Tag) tagJSON {
-	shown := tagJSON{TagID: t.ID, Type: t.Type, Status: t.Status()}
-	if t.Type.NeedsRecord() {
-		shown.Record = &recordJSON{Type: "CNAME", Name: t.Label, Value: a.CNAMETarget, TTL: 300}
-	}
-	return shown
-}
-
-// host is where a tag is served.
-func (a *api) host(t store.Tag) string {
-	if t.Type == store.ClientSide {
-		return a.ClientTagHost
-	}
-	return t.Host
-}
-
 // generateTag returns the merchant's tag of a type, a new one where there is none yet (spec,
 // Generate tag). A tag that exists is returned as it is, whatever valid domain is sent.
 func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {

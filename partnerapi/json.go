@@ -55,4 +55,4 @@ func appendString(b []byte, s string) []byte {
 }
 
 // timestamp is the form of every time in the API (spec, Resources: ISO 8601 in UTC).
-func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
+func timestamp(t time.Time) string { return t.UTC().Format(store.TimeFormat) }

@@ -2,7 +2,6 @@ package partnerapi
 
 import (
 	"context"
-	"net/url"
 
 	"github.com/valyala/fasthttp"
 
@@ -74,7 +73,7 @@ func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if !store.IsUUIDv4(id) {
 		return store.Invalid("merchantId", "must be a UUID v4")
 	}
-	m, err := a.Engine.Merchant(ctx, store.ParseMerchantID(id))
+	m, err := a.Engine.Merchant(ctx, store.FoldMerchantID(id))
 	if err != nil {
 		return err
 	}
@@ -118,7 +117,7 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 
 // ownMerchant returns a merchant that must be the partner's.
 func (a *api) ownMerchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {
-	m, err := a.Engine.Merchant(ctx, store.ParseMerchantID(id))
+	m, err := a.Engine.Merchant(ctx, store.FoldMerchantID(id))
 	if err != nil {
 		return store.Merchant{}, err
 	}
@@ -126,15 +125,4 @@ func (a *api) ownMerchant(ctx context.Context, partner store.Partner, id string)
 		return store.Merchant{}, errAnotherPartners
 	}
 	return m, nil
-}
-
-// pathParam is a parameter of the path; "", which is no resource's id, where its percent-encoding is
-// broken.
-func pathParam(r *fasthttp.RequestCtx, name string) string {
-	raw, _ := r.UserValue(name).(string)
-	value, err := url.PathUnescape(raw)
-	if err != nil {
-		return ""
-	}
-	return value
 }

@@ -2,6 +2,7 @@ package partnerapi
 
 import (
 	"math"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,17 @@ import (
 
 	"mtagd/store"
 )
+
+// pathParam is a parameter of the path; "", which is no resource's id, where its percent-encoding is
+// broken.
+func pathParam(r *fasthttp.RequestCtx, name string) string {
+	raw, _ := r.UserValue(name).(string)
+	value, err := url.PathUnescape(raw)
+	if err != nil {
+		return ""
+	}
+	return value
+}
 
 // params reads query parameters. The first one that is wrong is kept in err, which the caller looks
 // at when it has read them all.

@@ -9,9 +9,45 @@ import (
 	"mtagd/store"
 )
 
+// tagJSON is a tag as the API shows it (spec, Resources: Tracking tag).
+type tagJSON struct {
+	TagID   store.TagID     `json:"tagId"`
+	Type    store.TagType   `json:"type"`
+	Status  store.TagStatus `json:"status"`
+	Message string          `json:"message,omitempty"` // what generate did
+	Record  *recordJSON     `json:"record,omitempty"`
+}
+
+// recordTTL is how long resolvers may keep the record, in seconds (spec, Limits).
+const recordTTL = 300
+
+// recordJSON is the DNS record that a tag needs.
+type recordJSON struct {
+	Type  string `json:"type"`
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	TTL   int    `json:"ttl"` // seconds
+}
+
+func (a *api) showTag(t store.Tag) tagJSON {
+	shown := tagJSON{TagID: t.ID, Type: t.Type, Status: t.Status()}
+	if t.Type.NeedsRecord() {
+		shown.Record = &recordJSON{Type: "CNAME", Name: t.Label, Value: a.CNAMETarget, TTL: recordTTL}
+	}
+	return shown
+}
+
+// host is where a tag is served.
+func (a *api) host(t store.Tag) string {
+	if t.Type == store.ClientSide {
+		return a.ClientTagHost
+	}
+	return t.Host
+}
+
 // readTag shows all that is known of a tag: how far its installation has come, what the last
-// verification saw, how far its host's certificate has come, and what a page has to install (spec, Get tag by identifier). As with a merchant, that
-// another partner has it is not told.
+// verification saw, how far its host's certificate has come, and what a page has to install (spec, Get
+// tag by identifier). As with a merchant, that another partner has it is not told.
 func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	type finding struct {
 		Verdict   store.DNSVerdict `json:"verdict"`
@@ -32,9 +68,13 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 	if t.Partner != partner.ID {
 		return store.NotFound("tag")
 	}
-	lastEvent, err := a.Engine.LastEventAt(ctx, t.Merchant, t.ID)
+	newest, err := a.Engine.Events(ctx, store.Query{Merchant: t.Merchant, Tag: t.ID, SortBy: store.ByTime, Limit: 1})
 	if err != nil {
 		return err
+	}
+	var lastEvent time.Time
+	if len(newest.Events) > 0 {
+		lastEvent = newest.Events[0].Time
 	}
 	shown := struct {
 		tagJSON

@@ -93,7 +93,7 @@ func (a *api) tagToVerify(ctx context.Context, partner store.Partner, merchantID
 		if t.Partner != partner.ID {
 			return store.Tag{}, errAnotherPartners
 		}
-		if merchantID != "" && t.Merchant != store.ParseMerchantID(merchantID) {
+		if merchantID != "" && t.Merchant != store.FoldMerchantID(merchantID) {
 			return store.Tag{}, store.Invalid("tagId", "must be a tag of the merchant in merchantId")
 		}
 		tags = []store.Tag{t}

@@ -8,11 +8,9 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// The spec's patterns. Go's expressions have no look-ahead: "no ://" follows from the character
-// classes, and "no www." is checked beside the pattern.
-var (
-	domainPattern = regexp.MustCompile(`^([a-zA-Z0-9-]+\.)+[a-zA-Z]{2,}$`)
-)
+// domainPattern is both of the spec's patterns, for root domains and for host names. Go's expressions have no
+// look-ahead: "no ://" follows from the character classes, and "no www." is checked beside the pattern.
+var domainPattern = regexp.MustCompile(`^([a-zA-Z0-9-]+\.)+[a-zA-Z]{2,}$`)
 
 // maxDomainLength leaves room for "mtag-xxxx." within the 253 characters of a DNS name.
 const maxDomainLength = 253 - len("mtag-xxxx.")

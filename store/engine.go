@@ -91,7 +91,4 @@ type Events interface {
 	// Events returns one page of a merchant's events. A merchant or tag without events gives an
 	// empty page, and so does a range that ends before it starts. A name given twice counts once.
 	Events(ctx context.Context, q Query) (Page, error)
-
-	// LastEventAt is the newest event_time of a tag's events, zero where there is none.
-	LastEventAt(ctx context.Context, merchant MerchantID, tag TagID) (time.Time, error)
 }

@@ -41,6 +41,10 @@ const (
 	MaxMUIDLength     = 256 // bytes; a muid is a UUID where the browser tag made it
 )
 
+// TimeFormat is how every time is written for partners and operators: ISO 8601 in UTC, which the time must
+// be in (spec, Pagination object).
+const TimeFormat = "2006-01-02T15:04:05Z"
+
 // Event is a recorded event as the listing returns it (spec, Resources: Event record).
 type Event struct {
 	ID   EventID

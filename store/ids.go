@@ -42,6 +42,6 @@ func IsUUIDv4(s string) bool {
 	return err == nil && len(s) == 36 && u.Version() == 4 && u.Variant() == uuid.RFC4122
 }
 
-// ParseMerchantID folds the case of a merchant id as a client may write it. It does not check the
+// FoldMerchantID folds the case of a merchant id as a client may write it. It does not check the
 // format: an id of another form is simply unknown.
-func ParseMerchantID(s string) MerchantID { return MerchantID(strings.ToLower(s)) }
+func FoldMerchantID(s string) MerchantID { return MerchantID(strings.ToLower(s)) }

@@ -27,12 +27,12 @@ func (p Partner) PreverifiedEnabled() bool { return p.TrackingDomain != "" }
 
 // Key is an API key as it is kept: the secret itself is not, only its SHA-256.
 type Key struct {
-	ID        KeyID      `json:"keyId"`
-	Partner   PartnerID  `json:"partnerId"`
-	Secret    []byte     `json:"secretSha256"` // SHA-256
-	CreatedAt time.Time  `json:"createdAt"`
-	ExpiresAt *time.Time `json:"expiresAt"` // nil: never
-	RevokedAt *time.Time `json:"revokedAt"` // nil: not revoked
+	ID         KeyID      `json:"keyId"`
+	Partner    PartnerID  `json:"partnerId"`
+	SecretHash []byte     `json:"secretSha256"` // SHA-256
+	CreatedAt  time.Time  `json:"createdAt"`
+	ExpiresAt  *time.Time `json:"expiresAt"` // nil: never
+	RevokedAt  *time.Time `json:"revokedAt"` // nil: not revoked
 }
 
 // Valid reports whether the key may be used at the time now.
@@ -63,7 +63,7 @@ func NewKey(partner PartnerID, now time.Time, expiresIn time.Duration) (Key, API
 	random := strings.ToLower(rand.Text() + rand.Text()) // 26 base32 characters each
 	id, secret := random[:keyIDLen], random[keyIDLen:keyIDLen+secretLen]
 	sum := sha256.Sum256([]byte(secret))
-	k := Key{ID: KeyID(id), Partner: partner, Secret: sum[:], CreatedAt: now}
+	k := Key{ID: KeyID(id), Partner: partner, SecretHash: sum[:], CreatedAt: now}
 	if expiresIn > 0 {
 		t := now.Add(expiresIn)
 		k.ExpiresAt = &t
@@ -97,5 +97,5 @@ func (a APIKey) Matches(k Key) bool {
 	}
 	start := len(apiKeyPrefix) + keyIDLen
 	sum := sha256.Sum256([]byte(a[start : start+secretLen]))
-	return subtle.ConstantTimeCompare(sum[:], k.Secret) == 1
+	return subtle.ConstantTimeCompare(sum[:], k.SecretHash) == 1
 }

@@ -87,7 +87,7 @@ func TestAnAPIKeyIsOneWordThatFindsAndProvesItsKey(t *testing.T) {
 	if !strings.HasPrefix(string(text), "mtp_") || strings.ContainsAny(string(text), " -.:/+=") {
 		t.Errorf("%q is not one word with the prefix", text)
 	}
-	if strings.Contains(string(text), string(key.Secret)) {
+	if strings.Contains(string(text), string(key.SecretHash)) {
 		t.Error("the record holds the secret itself")
 	}
 	if id, err := text.ID(); err != nil || id != key.ID {

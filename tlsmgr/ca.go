@@ -68,7 +68,7 @@ func (c *ca) read(done chan struct{}) {
 	defer c.mu.Unlock()
 	if err != nil {
 		c.log.Warn("the CA's directory cannot be read, so CAA records are not checked against it",
-			"directory", c.directory, "err", err)
+			"directory", c.directory, "error", err)
 		c.due = c.now().Add(directoryRetry)
 	} else {
 		c.known, c.due = identities, c.now().Add(directoryRefresh)

@@ -151,7 +151,7 @@ func (c keyRevoke) Run(p *process) error { return p.operate(c) }
 type timestamp time.Time
 
 func (t timestamp) MarshalText() ([]byte, error) {
-	return time.Time(t).UTC().AppendFormat(nil, "2006-01-02T15:04:05Z"), nil
+	return time.Time(t).UTC().AppendFormat(nil, store.TimeFormat), nil
 }
 
 func optional(t *time.Time) *timestamp { return (*timestamp)(t) }

@@ -50,7 +50,7 @@ func watchDisk(dir string, log *slog.Logger) *diskWatch {
 func (w *diskWatch) look() {
 	free, err := w.free(w.dir)
 	if err != nil {
-		w.log.Warn("free disk space is not known", "err", err)
+		w.log.Warn("free disk space is not known", "error", err)
 		return
 	}
 	full := free < minFree

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"time"
 
 	"mtagd/store"
 )
@@ -45,15 +44,6 @@ func (e *Engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 		page.Events = append(page.Events, event.listed(entry.position))
 	}
 	return page, nil
-}
-
-// LastEventAt implements store.Events.
-func (e *Engine) LastEventAt(ctx context.Context, merchant store.MerchantID, tag store.TagID) (time.Time, error) {
-	page, err := e.Events(ctx, store.Query{Merchant: merchant, Tag: tag, Limit: 1})
-	if err != nil || len(page.Events) == 0 {
-		return time.Time{}, err
-	}
-	return page.Events[0].Time, nil
 }
 
 // selection is a query in the terms of the index.

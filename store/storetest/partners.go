@@ -48,7 +48,7 @@ func samePartner(a, b store.Partner) bool {
 }
 
 func sameKey(a, b store.Key) bool {
-	return a.ID == b.ID && a.Partner == b.Partner && bytes.Equal(a.Secret, b.Secret) && a.CreatedAt.Equal(b.CreatedAt) &&
+	return a.ID == b.ID && a.Partner == b.Partner && bytes.Equal(a.SecretHash, b.SecretHash) && a.CreatedAt.Equal(b.CreatedAt) &&
 		sameTime(a.ExpiresAt, b.ExpiresAt) && sameTime(a.RevokedAt, b.RevokedAt)
 }
 

@@ -430,15 +430,3 @@ func (m *memory) Events(_ context.Context, q store.Query) (store.Page, error) {
 	first := min(q.Offset, len(match))
 	return store.Page{Events: match[first : first+min(q.Limit, len(match)-first)], Total: len(match)}, nil
 }
-
-func (m *memory) LastEventAt(_ context.Context, merchant store.MerchantID, tag store.TagID) (time.Time, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var last time.Time
-	for _, e := range m.events {
-		if e.merchant == merchant && e.tag == tag && e.Time.After(last) {
-			last = e.Time
-		}
-	}
-	return last, nil
-}

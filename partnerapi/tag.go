@@ -76,6 +76,7 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 	if len(newest.Events) > 0 {
 		lastEvent = newest.Events[0].Time
 	}
+	host := a.host(t)
 	shown := struct {
 		tagJSON
 		MerchantID  store.MerchantID `json:"merchantId"`
@@ -91,19 +92,19 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 	}{
 		tagJSON:     a.showTag(t),
 		MerchantID:  t.Merchant,
-		Host:        a.host(t),
+		Host:        host,
 		CreatedAt:   timestamp(t.CreatedAt),
 		IsConnected: t.Connected,
 		IsVerified:  t.Verified,
 		Lifecycle:   t.Lifecycle(lastEvent),
 		LastEventAt: optional(lastEvent),
-		Snippet:     snippet(a.TagURL(a.host(t)), t.ID),
+		Snippet:     snippet(a.TagURL(host), t.ID),
 	}
 	if t.DNS != nil {
 		shown.DNS = &finding{t.DNS.Verdict, t.DNS.Code, t.DNS.Detail, timestamp(t.DNS.CheckedAt)}
 	}
 	if a.Certificates != nil {
-		cert := a.Certificates.Certificate(a.host(t))
+		cert := a.Certificates.Certificate(host)
 		shown.Certificate = &certificate{cert.Status, cert.Detail, optional(cert.NotAfter), optional(cert.NextTry)}
 	}
 	return reply(r, fasthttp.StatusOK, shown)

@@ -135,8 +135,7 @@ func (d *Directory) SetPartner(p Partner) {
 	moved := hostTags{reserved: true}
 	for id, t := range d.tags {
 		if t.Partner == p.ID && t.Type == Preverified {
-			t.Host = p.TrackingDomain
-			d.tags[id] = t
+			d.tags[id] = t.WithHost(p.TrackingDomain)
 			moved.tags++
 			moved.only = id
 		}

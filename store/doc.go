@@ -1,6 +1,13 @@
 // Package store is the vocabulary of mtagd: partners, API keys, merchants, tags, identities and
 // events, the rules that belong to each of them, and the contract of a storage engine.
 //
+// Where comments name the spec, here and in the other packages, they mean the Tracking Tag Partner Service
+// Specification, which the service implements, and a section of it: the spec has the words, formats and
+// rules that customers rely on, so what carries its name does not change with the code.
+//
+// The JSON of Partner, Key, Merchant, Tag and DNSFinding is how an engine keeps them on disk: a field may be
+// added, but none renamed and none given another meaning. Customers see types of partnerapi's own.
+//
 // It imports no engine. Read in this order:
 //
 //	ids.go        one type per kind of id, so that the compiler tells them apart

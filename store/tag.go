@@ -106,17 +106,26 @@ func (t Tag) Lifecycle(lastEvent time.Time) Lifecycle {
 }
 
 // NewTag makes the tag that generate answers with (spec, "States and transitions", rows "(no tag)").
-// label and domain are empty where the type has none.
+// label and domain are empty where the type has none. A preverified tag still needs its host.
 func NewTag(m Merchant, t TagType, label, domain string, now time.Time) Tag {
 	tag := Tag{ID: NewTagID(t), Merchant: m.ID, Partner: m.Partner, Type: t, CreatedAt: now, Label: label, Domain: domain}
-	switch t {
-	case ServerSide:
-		tag.Host = label + "." + domain
-	default:
+	if t != ServerSide {
 		// Nothing to wait for: the shared host, or the DNS that the partner configured once.
 		tag.Verified, tag.Connected = true, true
 	}
-	return tag
+	return tag.WithHost("")
+}
+
+// WithHost is the tag with its host, which follows from its label and domain, or is its partner's
+// tracking domain.
+func (t Tag) WithHost(trackingDomain string) Tag {
+	switch t.Type {
+	case ServerSide:
+		t.Host = t.Label + "." + t.Domain
+	case Preverified:
+		t.Host = trackingDomain
+	}
+	return t
 }
 
 // VerifiedBy is the tag after DNS was found correct (spec, "verify, DNS correct"): both flags are set,

@@ -144,19 +144,13 @@ func (c *Control) load() error {
 	})
 }
 
-// withHost fills in a tag's host, which follows from its label, domain and partner.
+// withHost fills in a tag's host.
 func (c *Control) withHost(tx *bolt.Tx, t store.Tag) (store.Tag, error) {
-	switch t.Type {
-	case store.ServerSide:
-		t.Host = t.Label + "." + t.Domain
-	case store.Preverified:
-		p, err := get[store.Partner](tx, bucketPartners, string(t.Partner), "partner")
-		if err != nil {
-			return t, err
-		}
-		t.Host = p.TrackingDomain
+	if t.Type != store.Preverified {
+		return t.WithHost(""), nil
 	}
-	return t, nil
+	p, err := get[store.Partner](tx, bucketPartners, string(t.Partner), "partner")
+	return t.WithHost(p.TrackingDomain), err
 }
 
 // update runs change in one transaction and, once it is on disk, publish.

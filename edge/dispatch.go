@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,6 +42,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	defer s.end(ctx, &v)
 	settleBody(ctx)
 	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
+	if slices.Contains(s.Aliases, t.host) {
+		t.host = s.BaseHost
+	}
 	known := s.place(&v, t)
 	if v.onTagHost {
 		allowOrigin(ctx)

@@ -45,6 +45,7 @@ import (
 type Config struct {
 	Engine        store.Engine
 	BaseHost      string                                                     // serves the partner API
+	Aliases       []string                                                   // other names of the base host (development)
 	ClientTagHost string                                                     // serves client-side tags; may equal BaseHost
 	PartnerAPI    fasthttp.RequestHandler                                    // everything on the base host that is not the tag server's
 	PartnerError  func(ctx *fasthttp.RequestCtx, status int, message string) // writes the partner API's standard error body

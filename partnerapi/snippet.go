@@ -9,9 +9,9 @@ import (
 	"mtagd/store"
 )
 
-// snippet is what a page has in its head to install a tag (spec, Browser installation contract).
+// Snippet is what a page has in its head to install a tag (spec, Browser installation contract).
 // tagURL is the address of the tag's host.
-func snippet(tagURL string, id store.TagID) string {
+func Snippet(tagURL string, id store.TagID) string {
 	return fmt.Sprintf(`<script>
   window.mtrem = window.mtrem || [];
   window.mtag = window.mtag || function () { mtrem.push(arguments); };

@@ -98,7 +98,7 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 		IsVerified:  t.Verified,
 		Lifecycle:   t.Lifecycle(lastEvent),
 		LastEventAt: optional(lastEvent),
-		Snippet:     snippet(a.TagURL(host), t.ID),
+		Snippet:     Snippet(a.TagURL(host), t.ID),
 	}
 	if t.DNS != nil {
 		shown.DNS = &finding{t.DNS.Verdict, t.DNS.Code, t.DNS.Detail, timestamp(t.DNS.CheckedAt)}

@@ -84,10 +84,10 @@ func TestSnippet(t *testing.T) {
 </script>
 <script async src="https://tags.example.net/script"></script>
 `
-	if got := snippet("https://tags.example.net", "cs_a-b_C"); got != want {
+	if got := Snippet("https://tags.example.net", "cs_a-b_C"); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
-	hostile := snippet(`https://x'"</script>\`, `'</script>&`)
+	hostile := Snippet(`https://x'"</script>\`, `'</script>&`)
 	if got := strings.Count(hostile, "</script>"); got != 2 {
 		t.Errorf("a value closes a script element:\n%s", hostile)
 	}

@@ -76,6 +76,8 @@ func HostName(hostport string) string {
 	if strings.Contains(h, ":") {
 		if host, _, err := net.SplitHostPort(h); err == nil {
 			h = host
+		} else {
+			h = strings.Trim(h, "[]") // an IPv6 address without a port
 		}
 	}
 	return strings.ToLower(strings.TrimSuffix(h, "."))

@@ -71,6 +71,7 @@ func TestAHostHeaderIsFolded(t *testing.T) {
 		"example.com.":     "example.com",
 		"example.com.:80":  "example.com",
 		"[::1]:8080":       "::1",
+		"[::1]":            "::1",
 		"127.0.0.1:80":     "127.0.0.1",
 		"":                 "",
 	} {

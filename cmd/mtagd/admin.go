@@ -25,7 +25,7 @@ func newMetrics() *prometheus.Registry {
 
 // listenAdmin takes the admin address, or returns nil where there shall be none.
 func listenAdmin(cfg config) (net.Listener, error) {
-	if cfg.Admin == "" || cfg.Admin == "off" {
+	if cfg.Admin == adminOff {
 		return nil, nil
 	}
 	l, err := net.Listen("tcp", cfg.Admin)

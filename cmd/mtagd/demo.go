@@ -18,6 +18,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -139,24 +140,29 @@ type demoView struct {
 	Shown       []demoProduct
 
 	// Set for every page.
-	URL, InitURL, Nonce string
-	TagID               store.TagID
-	All                 []demoProduct
-	Glazes              []string
+	Snippet template.HTML
+	TagID   store.TagID
+	All     []demoProduct
+	Glazes  []string
 }
 
 // page renders a page. It may run its own scripts and the tag's, and nothing else: a tag must work where
 // that is the rule.
 func (d *demoShop) page(ctx *fasthttp.RequestCtx, v demoView) {
-	v.URL, v.TagID, v.InitURL = d.url, d.tag, d.url+"?tagId="+string(d.tag)
-	v.All, v.Glazes, v.Nonce = demoProducts, demoGlazes, rand.Text()
+	nonce := rand.Text()
+	// As partners get it, with what a site adds: the nonce of its policy, and what the visitor consents to.
+	v.Snippet = template.HTML(strings.NewReplacer(
+		"<script>", `<script nonce="`+nonce+`">`,
+		"consent: true", "consent: localStorage.getItem('consent') !== 'no'",
+	).Replace(partnerapi.Snippet(d.url, d.tag)))
+	v.TagID, v.All, v.Glazes = d.tag, demoProducts, demoGlazes
 	var b bytes.Buffer
 	if err := demoPages[v.Page].ExecuteTemplate(&b, "layout", v); err != nil {
 		ctx.Error(err.Error(), fasthttp.StatusInternalServerError)
 		return
 	}
 	ctx.Response.Header.Set("Content-Security-Policy", fmt.Sprintf("default-src 'none'; script-src 'self' 'nonce-%[1]s' %[2]s; "+
-		"connect-src 'self' %[2]s; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'", v.Nonce, d.url))
+		"connect-src 'self' %[2]s; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'", nonce, d.url))
 	ctx.SetContentType("text/html; charset=utf-8")
 	ctx.SetBody(b.Bytes())
 }

@@ -131,7 +131,7 @@ func TestDemoPages(t *testing.T) {
 		if status != 200 {
 			t.Errorf("%s: %d %s", path, status, page)
 		}
-		init := strings.Index(page, `mtag('init', "`+url+`?tagId=`+tag[1]+`", { consent: `)
+		init := strings.Index(page, `mtag('init', '`+url+`?tagId=`+tag[1]+`', { consent: localStorage`)
 		loader := strings.Index(page, `<script async src="`+url+`/script">`)
 		if init < 0 || loader < init {
 			t.Errorf("%s: init at %d, loader at %d:\n%s", path, init, loader, page)

@@ -27,6 +27,8 @@ func (c *devCommand) Run(p *process) error {
 		BaseHost:      host,
 		ClientTagHost: host,
 		CNAMETarget:   devCNAMETarget,
+		Aliases:       []string{"localhost", "127.0.0.1", "::1"}, // what a browser may be told to open
+		Admin:         adminOff,
 		Log:           slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Dev:           p.stdout,
 	})

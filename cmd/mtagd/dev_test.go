@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"mtagd/partnerapi"
 )
 
 // startDev runs "mtagd dev" in dir on a free port, and returns its address and the API key it shows.
@@ -80,6 +82,9 @@ func TestDevKeepsItsKey(t *testing.T) {
 		if status, body := get(t, url+"/v1/partners/merchant", first); status != 200 || !strings.Contains(body, "Demo shop") {
 			t.Errorf("%d %s", status, body)
 		}
+		if status, _ := get(t, strings.Replace(url, "127.0.0.1", "localhost", 1)+"/v1/partners/config", first); status != 200 {
+			t.Errorf("as localhost it answers %d", status)
+		}
 		info, err := os.Stat(filepath.Join(dir, "data", "demo.key"))
 		if err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("demo.key: %v, mode %v", err, info.Mode())
@@ -107,6 +112,18 @@ func TestDevKeepsItsKey(t *testing.T) {
 			t.Errorf("%d %s", status, body)
 		}
 	})
+}
+
+// The README shows the snippet that partners get.
+func TestReadmeSnippet(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	snippet := strings.Replace(partnerapi.Snippet("https://tags.example.com", "TAG"), "TAG", "cs_…", 1)
+	if !strings.Contains(string(readme), "```html\n"+snippet+"```") {
+		t.Errorf("not in the README:\n%s", snippet)
+	}
 }
 
 // The README's walk works word for word.

@@ -93,13 +93,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	// Once the first signal was seen, the next one ends the process at once.
 	context.AfterFunc(ctx, stop)
 
-	return report(stderr, parsed.Run(&process{
+	p := &process{
 		ctx:    ctx,
 		stdout: stdout,
 		stderr: stderr,
 		data:   grammar.Data,
 		origin: originOf(parsed, grammar.file),
-	}))
+	}
+	if command, ok := parsed.Selected().Target.Interface().(operatorCommand); ok {
+		return report(stderr, p.operate(command)) // all of them in the same way
+	}
+	return report(stderr, parsed.Run(p))
 }
 
 // unsetEmpty makes an empty MTAGD_ variable the same as an absent one, so that unit and compose files may

@@ -12,12 +12,10 @@ import (
 
 // An operatorCommand is a partner or key command: its flags, the message that carries them to a
 // running server, and what is done there. Without a server the command does the same to the opened
-// control data.
+// control data. One that can be wrong in itself has a method Validate, which the command line's parser calls.
 type operatorCommand interface {
 	// path names the command on the operator socket.
 	path() string
-	// check finds what is wrong before anything is asked or opened.
-	check() error
 	// apply carries the command out and returns what is printed, as a value for JSON.
 	apply(ctx context.Context, control store.Control) (any, error)
 }
@@ -40,7 +38,7 @@ type partnerAdd struct {
 
 func (partnerAdd) path() string { return "/partner/add" }
 
-func (c partnerAdd) check() error {
+func (c partnerAdd) Validate() error {
 	_, err := store.CheckName("--name", c.Name)
 	return err
 }
@@ -50,13 +48,9 @@ func (c partnerAdd) apply(ctx context.Context, control store.Control) (any, erro
 	return viewPartner(p), err
 }
 
-func (c partnerAdd) Run(p *process) error { return p.operate(c) }
-
 type partnerList struct{}
 
 func (partnerList) path() string { return "/partner/list" }
-
-func (partnerList) check() error { return nil }
 
 func (partnerList) apply(ctx context.Context, control store.Control) (any, error) {
 	partners, err := control.Partners(ctx)
@@ -67,8 +61,6 @@ func (partnerList) apply(ctx context.Context, control store.Control) (any, error
 	return views, err
 }
 
-func (c partnerList) Run(p *process) error { return p.operate(c) }
-
 type partnerPreverify struct {
 	Partner store.PartnerID `arg:"" name:"partner-id" help:"Id of the partner."`
 	Domain  string          `required:"" placeholder:"HOST" help:"The partner's tracking domain, a full host name that it has pointed at the CNAME target."`
@@ -76,7 +68,7 @@ type partnerPreverify struct {
 
 func (partnerPreverify) path() string { return "/partner/preverify" }
 
-func (c partnerPreverify) check() error {
+func (c partnerPreverify) Validate() error {
 	_, err := store.CheckHostName("--domain", c.Domain)
 	return err
 }
@@ -86,8 +78,6 @@ func (c partnerPreverify) apply(ctx context.Context, control store.Control) (any
 	return viewPartner(p), err
 }
 
-func (c partnerPreverify) Run(p *process) error { return p.operate(c) }
-
 type keyIssue struct {
 	Partner   store.PartnerID `required:"" placeholder:"PARTNER_ID" help:"Id of the partner."`
 	ExpiresIn time.Duration   `placeholder:"DURATION" help:"How long the key is valid, such as 720h (default for ever)."`
@@ -95,7 +85,7 @@ type keyIssue struct {
 
 func (keyIssue) path() string { return "/key/issue" }
 
-func (c keyIssue) check() error {
+func (c keyIssue) Validate() error {
 	if c.ExpiresIn < 0 {
 		return store.Invalid("--expires-in", "must not be negative")
 	}
@@ -111,15 +101,11 @@ func (c keyIssue) apply(ctx context.Context, control store.Control) (any, error)
 	}{k.ID, text, optional(k.ExpiresAt)}, err
 }
 
-func (c keyIssue) Run(p *process) error { return p.operate(c) }
-
 type keyList struct {
 	Partner store.PartnerID `required:"" placeholder:"PARTNER_ID" help:"Id of the partner."`
 }
 
 func (keyList) path() string { return "/key/list" }
-
-func (keyList) check() error { return nil }
 
 func (c keyList) apply(ctx context.Context, control store.Control) (any, error) {
 	keys, err := control.Keys(ctx, c.Partner)
@@ -130,22 +116,16 @@ func (c keyList) apply(ctx context.Context, control store.Control) (any, error) 
 	return views, err
 }
 
-func (c keyList) Run(p *process) error { return p.operate(c) }
-
 type keyRevoke struct {
 	Key store.KeyID `arg:"" name:"key-id" help:"Id of the key, as issue and list show it."`
 }
 
 func (keyRevoke) path() string { return "/key/revoke" }
 
-func (keyRevoke) check() error { return nil }
-
 func (c keyRevoke) apply(ctx context.Context, control store.Control) (any, error) {
 	k, err := control.RevokeKey(ctx, c.Key)
 	return viewKey(k), err
 }
-
-func (c keyRevoke) Run(p *process) error { return p.operate(c) }
 
 // timestamp is a time in the form in which the service writes them all.
 type timestamp time.Time

@@ -39,9 +39,12 @@ type config struct {
 	DNSPort       int            // of zones' own name servers
 	DNSPrivate    bool           // ask name servers at private addresses too
 	Proxies       []netip.Prefix // whose connections begin with a PROXY protocol header
-	Admin         string         // listening address; empty: none
+	Admin         string         // listening address, or adminOff
 	AdminOptional bool           // do without when the address is taken
 	Log           *slog.Logger
+
+	// Aliases are other names of the base host; only development has any.
+	Aliases []string
 
 	// Dev is where development mode's start-up text goes; nil in production.
 	Dev io.Writer
@@ -175,6 +178,7 @@ func serve(ctx context.Context, cfg config) (err error) {
 	edgeConfig := edge.Config{
 		Engine:         engine,
 		BaseHost:       cfg.BaseHost,
+		Aliases:        cfg.Aliases,
 		ClientTagHost:  cfg.ClientTagHost,
 		PartnerAPI:     api,
 		PartnerError:   partnerapi.WriteError,

@@ -54,6 +54,9 @@ type serveCommand struct {
 // defaultAdmin is taken when it is free; an address that was asked for has to be.
 const defaultAdmin = "127.0.0.1:9090"
 
+// adminOff is the word for no admin pages.
+const adminOff = "off"
+
 // check completes the values, or names the first one that cannot be served with.
 func (c *serveCommand) check(from origin) error {
 	for _, step := range []struct {
@@ -135,7 +138,7 @@ func checkPort(s string, least int) error {
 
 // checkAdmin accepts an address that cannot be reached from elsewhere, or "off".
 func checkAdmin(s string) error {
-	if s == "off" || s == "" {
+	if s == adminOff {
 		return nil
 	}
 	if err := checkAddr(s); err != nil {

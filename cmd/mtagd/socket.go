@@ -34,9 +34,6 @@ const (
 // operate carries out a command, in the running server or else in the data directory itself, and prints
 // its result.
 func (p *process) operate(c operatorCommand) error {
-	if err := c.check(); err != nil {
-		return &usageError{err: err}
-	}
 	result, err := p.perform(c)
 	if err != nil {
 		return err

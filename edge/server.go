@@ -41,7 +41,7 @@ import (
 	"mtagd/store"
 )
 
-// Config is what a Server is made of.
+// Config is what a Server is made of. Hosts are as store.HostName writes them.
 type Config struct {
 	Engine        store.Engine
 	BaseHost      string                                                     // serves the partner API
@@ -88,8 +88,6 @@ type Server struct {
 
 // New makes a server; nothing runs before Serve. It fails when the metrics are registered already.
 func New(cfg Config) (*Server, error) {
-	cfg.BaseHost = store.HostName(cfg.BaseHost)
-	cfg.ClientTagHost = store.HostName(cfg.ClientTagHost)
 	m, err := newMetrics(cfg.Metrics)
 	if err != nil {
 		return nil, err

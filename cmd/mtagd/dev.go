@@ -4,7 +4,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"strings"
+
+	"mtagd/store"
 )
 
 // devCommand is "mtagd dev": the whole service on one loopback address, ready to be tried.
@@ -36,11 +37,11 @@ func (c *devCommand) Run(p *process) error {
 
 // devHost is the host under which a listening address is reached from this machine.
 func devHost(address string) string {
-	host, _, _ := net.SplitHostPort(address) // was checked
+	host := store.HostName(address)
 	if ip, err := netip.ParseAddr(host); host == "" || (err == nil && ip.IsUnspecified()) {
 		return "127.0.0.1"
 	}
-	return strings.ToLower(host)
+	return host
 }
 
 // devTagURL gives every tag host the port that development mode listens on.

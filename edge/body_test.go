@@ -112,6 +112,27 @@ func TestSmallChunkedBodiesHoldNothing(t *testing.T) {
 	}
 }
 
+// Over TLS a connection has another context for each request, and counts all the same.
+func TestBodiesOverTLSAreCounted(t *testing.T) {
+	w := newWorld(t, withTLS(t))
+	conn, err := w.dialTLS(w.listen(w.server.ServeTLS), clientHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := "/mark/" + string(w.client.ID)
+	if got := ask(t, conn, "POST", clientHost, path, event).StatusCode; got != 201 {
+		t.Fatalf("got %d, want 201", got)
+	}
+	if _, err := io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: "+clientHost+"\r\nContent-Length: 500000\r\n\r\n["); err != nil {
+		t.Fatal(err)
+	}
+	w.waitForBodies(500000)
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.waitForBodies(0)
+}
+
 // chunks is a body in one chunk, with the header that announces it.
 func chunks(body string) string {
 	return fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body)

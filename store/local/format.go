@@ -14,7 +14,7 @@ import (
 
 // eventsFormat is the version of the layout described in the package comment. A directory of
 // another version is refused.
-const eventsFormat = "1"
+const eventsFormat = "2"
 
 // The first byte of every key in Badger.
 const (

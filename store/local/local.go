@@ -19,7 +19,7 @@
 // garbage.
 //
 //	'F'                                 format version, in ASCII digits
-//	'E' seq (8 bytes)                   chunk of events: a zstd frame (chunk.go)
+//	'E' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
 //	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
 //	                                    byte for its kind (store.IdentifierKind) and its normalised value
 //	'D' merchant, event_id (16)         event_id mark: time of receipt, µs since 1970 (8 bytes, big endian),

@@ -119,6 +119,7 @@ func (s *Server) newHTTP(handler fasthttp.RequestHandler, concurrency int) *fast
 		Logger:                       formatLogger{s.Log},
 		Concurrency:                  concurrency,
 		ReadBufferSize:               maxHeaderBytes,
+		WriteBufferSize:              1 << 10, // the usual answer; longer ones pass it by
 		MaxRequestBodySize:           store.MaxBatchBytes,
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 writeTimeout,

@@ -10,7 +10,7 @@
 //	admin.go       /metrics, /healthz, /readyz and pprof, on loopback
 //	operator.go    the partner and key commands
 //	socket.go      how they reach a running server, or do without one
-//	memory.go      the heap limit
+//	runtime.go     threads and the heap limit
 //	dev.go         development mode: a demo partner, a demo page
 package main
 

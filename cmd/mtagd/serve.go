@@ -223,6 +223,7 @@ func serve(ctx context.Context, cfg config) (err error) {
 		log.Info("admin listening", "address", admin.Addr().String())
 	}
 
+	addThreads()
 	limitMemory(ctx, server.Connections)
 	defer func() {
 		log.Info("stopping")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -47,6 +48,7 @@ type link struct {
 // group is what one transaction holds.
 type group struct {
 	requests []request
+	began    time.Time // when its first request came
 	marks    int
 	bytes    int
 	done     chan struct{} // closed when err is set and the outcomes are
@@ -62,10 +64,11 @@ const (
 	groupMarks = 2000
 	groupBytes = 1 << 20
 
-	// maxWaiting bounds the time an accepted request waits: past it, callers are told to come back at
-	// once. It leaves room for dozens of the largest requests that may be sent; their bodies are in
-	// memory in any case.
+	// maxWaiting, in bytes, and maxWait bound what an accepted request waits for: past one of them, callers are
+	// told to come back at once. The bytes leave room for dozens of the largest requests that may be sent, whose
+	// bodies are in memory in any case; the time is that of the oldest of several groups that are waiting.
 	maxWaiting = 32 << 20
+	maxWait    = time.Second
 
 	markOverhead = 200 // bytes of keys and lengths
 )
@@ -107,7 +110,7 @@ func (c *committer) join(r request, marks, size int) (*group, error) {
 		return nil, store.Unavailable("shutting down")
 	case c.failed != nil:
 		return nil, store.Unavailable("a write failed")
-	case c.bytes+size > maxWaiting:
+	case c.bytes+size > maxWaiting, len(c.waiting) > 1 && time.Since(c.waiting[0].began) > maxWait:
 		return nil, store.Unavailable("too many events are waiting")
 	}
 	if err := c.ready(); err != nil {
@@ -115,7 +118,7 @@ func (c *committer) join(r request, marks, size int) (*group, error) {
 	}
 	n := len(c.waiting)
 	if n == 0 || c.waiting[n-1].marks+marks > groupMarks || c.waiting[n-1].bytes+size > groupBytes {
-		c.waiting = append(c.waiting, &group{done: make(chan struct{})})
+		c.waiting = append(c.waiting, &group{began: time.Now(), done: make(chan struct{})})
 		n++
 		c.arrived.Signal()
 	}

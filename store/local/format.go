@@ -14,13 +14,15 @@ import (
 
 // eventsFormat is the version of the layout described in the package comment. A directory of
 // another version is refused.
-const eventsFormat = "1"
+const eventsFormat = "2"
 
-// The first byte of every key in Badger.
+// The first byte of every key in Badger. Chunks sort before everything else: as new ones are only ever added at
+// their end, the tables of new chunks share no range of keys with those of old chunks, and compactions leave the
+// old ones alone. One key before them, and a table that holds it and new chunks would span all the old.
 const (
+	prefixChunk      = 'A'
 	prefixFormat     = 'F'
 	prefixCheckpoint = 'C'
-	prefixChunk      = 'E'
 	prefixLink       = 'L'
 	prefixDedupe     = 'D'
 	prefixRoot       = 'R'

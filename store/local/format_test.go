@@ -32,6 +32,15 @@ func FuzzKeysSortAsTheirValues(f *testing.F) {
 	})
 }
 
+// A key that sorts before the chunks, in a table with new chunks, would span all the old ones.
+func TestChunksSortBeforeAllElse(t *testing.T) {
+	for _, prefix := range []byte{prefixFormat, prefixCheckpoint, prefixLink, prefixDedupe, prefixRoot, prefixNode} {
+		if prefix <= prefixChunk {
+			t.Errorf("keys with %q sort before the chunks'", prefix)
+		}
+	}
+}
+
 func FuzzChunk(f *testing.F) {
 	mark := store.Mark{Tag: "cs_x", Name: "Purchase", Time: time.UnixMicro(-5), Raw: []byte(`{}`)}
 	f.Add(appendEvent(appendEvent(nil, merchantKey{1}, &mark, "u-1"), merchantKey{2}, &mark, "u-2"))

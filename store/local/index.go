@@ -241,7 +241,7 @@ func (x *index) replay() error {
 			return err
 		}
 		if err := it.Item().Value(func(packed []byte) error {
-			data, err = unpackChunk(data[:0], packed)
+			data, err = unpackChunk(data, packed)
 			return err
 		}); err != nil {
 			return err

@@ -18,8 +18,8 @@
 // commits (clock.go); the commit timestamps are seqs too. A key's newest version counts, the others are
 // garbage.
 //
+//	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
 //	'F'                                 format version, in ASCII digits
-//	'E' seq (8 bytes)                   chunk of events: a zstd frame (chunk.go)
 //	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
 //	                                    byte for its kind (store.IdentifierKind) and its normalised value
 //	'D' merchant, event_id (16)         event_id mark: time of receipt, µs since 1970 (8 bytes, big endian),
@@ -119,6 +119,8 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 // badgerOptions suit two cores and half a gigabyte. The reasons:
 //   - SyncWrites: db.Sync would leave out what a rotation of the memtable has just sealed.
 //   - Conflicts cannot happen: the committer alone writes links and marks, the index alone nodes.
+//   - Two tables of level 0, in place of five, are compacted at once: bursts of work that answers wait
+//     for are shorter, and as chunks are never merged with older ones there is no more of it in sum.
 //   - Values stay in the tables (they are far below the threshold), so the value log stays empty.
 //   - Chunks are compressed already, so that blocks need neither compression nor a cache: they are read
 //     where they lie in the mapped file.
@@ -130,6 +132,7 @@ func badgerOptions(dir string) badger.Options {
 		WithMemTableSize(16 << 20).
 		WithNumMemtables(3).
 		WithNumCompactors(2).
+		WithNumLevelZeroTables(2).
 		WithBlockCacheSize(0).
 		WithValueLogFileSize(16 << 20).
 		WithCompression(options.None).

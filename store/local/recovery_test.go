@@ -284,6 +284,28 @@ func TestPastItsBoundTheQueueRefuses(t *testing.T) {
 	}
 }
 
+func TestAfterAWaitTooLongTheQueueRefuses(t *testing.T) {
+	stuck := &committer{ready: func() error { return nil }} // nothing leaves the queue
+	stuck.arrived.L = &stuck.mu
+	full := func() error {
+		_, err := stuck.join(request{}, groupMarks, 1)
+		return err
+	}
+	for range 2 {
+		if err := full(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stuck.waiting[0].began = time.Now().Add(-maxWait - time.Millisecond)
+	if err := full(); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("behind a group that has waited for %v, a request gets %v, want KindUnavailable", maxWait, err)
+	}
+	stuck.waiting = stuck.waiting[1:]
+	if err := full(); err != nil {
+		t.Errorf("behind a group that has just begun to wait, a request gets %v", err)
+	}
+}
+
 // Sixteen callers with the largest batches, or 256 with the largest events, are no overload: none is
 // turned away while the disk is busy.
 func TestTheQueueTakesTheLargestRequests(t *testing.T) {

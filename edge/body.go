@@ -79,6 +79,8 @@ func (c *conn) holdBody(bytes int64) bool {
 }
 
 func (c *conn) releaseBody() {
-	c.open.bodies.Add(-c.bodyHeld)
+	if c.bodyHeld > 0 { // seldom: all processors share the sum
+		c.open.bodies.Add(-c.bodyHeld)
+	}
 	c.bodyHeld, c.bodyRefused = 0, false
 }

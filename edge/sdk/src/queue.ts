@@ -131,11 +131,13 @@ async function drain() {
   drain(); // what came while the turn ended
 }
 
+// later sets the timer. A document that was replaced or removed while its scripts run on gets none but 0, and
+// would try again at once, for ever, in the process of the next page.
 function later(ms: number) {
   timer = setTimeout(() => {
     timer = 0;
     drain();
-  }, ms);
+  }, ms) || -1;
 }
 
 // send makes one request, and reports whether the next one may follow at once.

@@ -106,9 +106,11 @@ function collect() {
 function bundle(keys: string[], limit: number): [url: string, body: string, taken: string[]] {
   const isID = (key: string) => key.includes('id');
   const texts: string[] = [];
+  let size = 0;
   for (const key of keys.slice(0, limit)) {
     const text = JSON.stringify(Object.assign({ muid: visitor() }, JSON.parse(waiting.get(key)!)));
-    if (texts[0] && (isID(keys[0]) || isID(key) || bytes(texts + text) > MAX_BODY)) break;
+    size += bytes(text) + 1;
+    if (texts[0] && (isID(keys[0]) || isID(key) || size > MAX_BODY)) break;
     texts.push(text);
   }
   return [
@@ -162,13 +164,14 @@ async function send() {
       if (response.ok) throw error;
       return {};
     });
-    failed = false;
+    let again = false;
     keys.forEach((key, i) => {
       const { status, message } = answer.results ? answer.results[i] : { status: response.status, message: answer.message };
-      if (status == 429 || status >= 500) return (failed = true);
+      if (status == 429 || status >= 500) return (again = true);
       if (status >= 400) warn(message, waiting.get(key));
       drop(key);
     });
+    failed = again;
   } catch {}
   clearTimeout(alarm);
   keys.forEach((key) => leaving.delete(key));
@@ -189,15 +192,18 @@ async function send() {
   return !failed;
 }
 
-// flush hands over what would be lost with the page. It stays in the queue: nobody answers for it.
+// flush hands over what would be lost with the page, as much as the browser takes. It stays in the queue: nobody
+// answers for it.
 function flush() {
   if (!ready()) return;
   let keys = [...waiting.keys()].filter((key) => !leaving.has(key));
-  while (keys[0]) {
-    const [url, body, taken] = bundle(keys, MAX_BATCH);
-    navigator.sendBeacon(url, body);
-    taken.forEach((key) => leaving.add(key));
-    keys = keys.slice(taken.length);
+  let limit = MAX_BATCH;
+  while (keys[0] && limit) {
+    const [url, body, taken] = bundle(keys, limit);
+    if (navigator.sendBeacon(url, body)) {
+      taken.forEach((key) => leaving.add(key));
+      keys = keys.slice(taken.length);
+    } else limit = taken.length >> 1;
   }
 }
 

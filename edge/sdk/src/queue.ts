@@ -48,10 +48,15 @@ function hold(key: string, text: string) {
   chars += text.length;
 }
 
-// drop is for what is settled. Tabs that hold the same event hear of it by the empty text.
-function drop(key: string) {
+// unhold leaves localStorage alone: a page that is being closed may get no further than the empty text.
+function unhold(key: string) {
   chars -= (waiting.get(key) || '').length;
   waiting.delete(key);
+}
+
+// drop is for what is settled. Tabs that hold the same event hear of it by the empty text.
+function drop(key: string) {
+  unhold(key);
   if (ready()) stored((s) => (s.setItem(prefix + key, ''), s.removeItem(prefix + key)));
 }
 
@@ -97,7 +102,7 @@ function collect() {
     if (!name.startsWith(prefix)) return;
     const key = name.slice(prefix.length);
     const text = s.getItem(name)!;
-    if (parseInt(key) < Date.now() - MAX_AGE) s.removeItem(name);
+    if (!text || parseInt(key) < Date.now() - MAX_AGE) s.removeItem(name);
     else if (!waiting.has(key) && JSON.parse(text)) hold(key, text);
   })));
 }
@@ -125,8 +130,8 @@ async function drain() {
   if (draining || timer || !ready() || !waiting.size) return;
   draining = true;
   const ours = await exclusively(async () => {
-    collect();
-    while (ready() && waiting.size && await send());
+    // Each time: what a page stored as it was closed may come to light with a delay.
+    while (ready() && (collect(), waiting.size) && await send());
   });
   draining = false;
   if (!ours) later(FIRST_DELAY);
@@ -225,7 +230,6 @@ export function deliver() {
   document.addEventListener('visibilitychange', () => (document.visibilityState == 'hidden' ? flush() : wake()));
   addEventListener('online', wake);
   addEventListener('storage', ({ key, newValue }) => {
-    const settled = newValue == '' && key!.slice(prefix.length);
-    if (settled && waiting.has(settled)) drop(settled);
+    if (newValue == '') unhold(key!.slice(prefix.length));
   });
 }

@@ -169,6 +169,8 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 		s.comeAgain(ctx, v.surface, "The service is stopping, please retry") // not 408, the client's fault
 		return
 	case errors.As(err, &timeout) && timeout.Timeout():
+		// Nothing is known of the request, so a page cannot read this. The tag takes that for what it is, a slow
+		// network, and sends again.
 		s.fail(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
 		return // whoever sends so slowly is not waited for
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && bodyRefused(ctx):

@@ -302,10 +302,14 @@ func TestASlowRequestIsGivenUp(t *testing.T) {
 	slow := world{T: t, addr: ln.Addr().String()}
 	for _, request := range []string{
 		"POST /mark/x HTTP/1.1\r\nHost: " + clientHost + "\r\nX",
-		"POST /mark/x HTTP/1.1\r\nHost: " + clientHost + "\r\nContent-Length: 10\r\n\r\nabc",
+		"POST /mark/x HTTP/1.1\r\nHost: " + clientHost + "\r\nOrigin: https://shop.test\r\nContent-Length: 10\r\n\r\nabc",
 	} {
-		if got := slow.raw(request, false); !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, `"success":false`) {
+		got := slow.raw(request, false)
+		if !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, `"success":false`) {
 			t.Errorf("got %q, want 408", got)
+		}
+		if strings.Contains(got, "Access-Control") {
+			t.Errorf("a page can read %q, and the tag would take it for final", got)
 		}
 	}
 	if err := s.Shutdown(t.Context()); err != nil {

@@ -57,9 +57,12 @@ func TestDemoShop(t *testing.T) {
 	do(chromedp.Click(chromedp.CSS("[name=tier][value=express]")), chromedp.Click(chromedp.CSS("[name=payment][value=invoice]")))
 	follow("[data-checkout] .primary", "[data-refund]")
 	do(chromedp.Click(chromedp.CSS("[data-refund]")))
+	// A backend's event has whatever fields it likes.
+	do(chromedp.Evaluate[chromedp.Void](`void fetch('/mark/' + document.querySelector('.tag code').textContent,
+		{ method: 'POST', body: '{"muid":"m","event":"Contact","value":"25","products":"none"}' })`))
 
 	want := []string{
-		"AddPaymentInfo", "AddShippingInfo", "AddToCart", "AddToCart", "AddToWishlist", "BeginCheckout",
+		"AddPaymentInfo", "AddShippingInfo", "AddToCart", "AddToCart", "AddToWishlist", "BeginCheckout", "Contact",
 		"PageView", "PageView", "PageView", "PageView", "PageView", "PageView", "PageView",
 		"Purchase", "Refund", "RemoveFromCart", "Search", "ViewCart", "ViewContent", "ViewItem", "ViewItem",
 	}

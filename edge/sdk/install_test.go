@@ -62,6 +62,29 @@ func TestAnEventIsItsFieldsAndThePagesOwn(t *testing.T) {
 	}
 }
 
+// Orders have numbers, and some have none: neither keeps a purchase from being recorded, nor lets a second try
+// be recorded, too.
+func TestAnEventIDOfThePage(t *testing.T) {
+	w := newWorld(t)
+	w.gate.stand(cutAnswer)
+	tab := w.visit("/")
+	tab.do(`
+		mtag('set', { event_id: 'of many events' });
+		for (const [name, event_id] of [['Number', 4711], ['Text', 'order-1'], ['Absent', undefined], ['Null', null], ['Empty', '']])
+			mtag('event', name, { event_id });
+	`)
+	w.wait("a second try", func() bool { return len(w.gate.seen()) > 2 })
+	w.gate.stand(nil)
+	tab.wantNothingStored()
+	wanted := map[string]string{"Number": "4711", "Text": "order-1"}
+	for _, e := range w.want("PageView", "Number", "Text", "Absent", "Null", "Empty") {
+		id, _ := e.RawData["event_id"].(string)
+		if want := wanted[e.EventName]; id != want && !(want == "" && uuidV4.MatchString(id)) {
+			t.Errorf("%s has event_id %v", e.EventName, e.RawData["event_id"])
+		}
+	}
+}
+
 func TestRequestsNeedNoPreflight(t *testing.T) {
 	w := newWorld(t)
 	w.visit("/").do(`mtag('event', 'Lead')`)

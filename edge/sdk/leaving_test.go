@@ -48,6 +48,26 @@ func TestAPageThatIsLeftRightAfterAnEvent(t *testing.T) {
 	w.want(append(times(8, "PageView"), "Leaving", "LeavingCut", "LeavingRefused", "LeavingAnswerLost")...)
 }
 
+// Scripts outlive their document for a moment, in the process that already shows the next one. What they try in
+// vain must not keep it busy.
+func TestADocumentThatIsGoneTriesNoMore(t *testing.T) {
+	w := newWorld(t)
+	w.page("/frame", w.snippet(true))
+	w.page("/", `<script>onload = () => document.body.append(Object.assign(document.createElement('iframe'), { src: '/frame' }))</script>`)
+	tab := w.visit("/")
+	w.want("PageView")
+	tab.wantNothingStored()
+	tab.do(`
+		const frame = document.querySelector('iframe');
+		const mtag = frame.contentWindow.mtag;
+		frame.remove();
+		mtag('event', 'Gone');
+	`)
+	if got := tab.get(`new Promise((resolve) => setTimeout(resolve, 100, 'alive'))`); got != "alive" {
+		t.Errorf("the page is %s", got)
+	}
+}
+
 func TestATabClosedWhileItWaitsForTheNextTry(t *testing.T) {
 	w := newWorld(t)
 	w.gate.stand(refuse(503, "Retry-After", "600"))

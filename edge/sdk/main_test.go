@@ -26,8 +26,8 @@ const (
 	otherHost = "www.other.test"
 )
 
-// patience bounds every wait; it is no expectation.
-const patience = 40 * time.Second
+// patience bounds every wait, and every answer of a page; it is no expectation.
+const patience = time.Minute
 
 // What all tests share: the program, the browser, and a service with one partner.
 var (

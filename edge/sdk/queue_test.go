@@ -139,6 +139,7 @@ func TestWhatIsTooOldIsNotSent(t *testing.T) {
 		put(6.1 * days, '{"event":"TooOld"}');
 		put(5.9 * days, '{"event":"OldEnough"}');
 		put(1, 'broken');
+		put(2, ''); // half of a removal
 		localStorage.setItem('_mtag.cs_other.' + Date.now() + 'mark0.5', '{"event":"OfAnotherTag"}');
 		localStorage.setItem('cart', '{"event":"OfTheShop"}');
 	</script>`+w.snippet(true))

@@ -35,9 +35,7 @@ func (w *world) tab() *tab {
 	if err := chromedp.Do(ctx); err != nil {
 		w.Fatal(err)
 	}
-	bounded, stop := context.WithTimeout(ctx, 2*patience)
-	w.Cleanup(stop)
-	t := &tab{world: w, ctx: bounded}
+	t := &tab{world: w, ctx: ctx}
 	go func() {
 		for m, err := range messages {
 			if err != nil {
@@ -77,9 +75,20 @@ func (w *world) visitUndriven(path string) {
 	}
 }
 
-func (t *tab) act(actions ...chromedp.Action[chromedp.Void]) {
+// run performs an action in the tab. A page whose scripts never end answers to nothing.
+func run[T any](t *tab, action chromedp.Action[T]) (T, error) {
+	ctx, stop := context.WithTimeout(t.ctx, patience)
+	defer stop()
+	value, err := chromedp.Run(ctx, action)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("the page does not answer: %w; requests: %v; console: %q", err, t.gate.seen(), t.lines())
+	}
+	return value, err
+}
+
+func (t *tab) act(action chromedp.Action[chromedp.Void]) {
 	t.Helper()
-	if err := chromedp.Do(t.ctx, actions...); err != nil {
+	if _, err := run(t, action); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -94,8 +103,11 @@ func (t *tab) goTo(url string) {
 func (t *tab) waitFor(path string) {
 	t.Helper()
 	t.wait(path, func() bool {
-		there, err := chromedp.Run(t.ctx, chromedp.Evaluate[bool](`location.pathname == '`+path+`' && document.readyState == 'complete'`))
-		return err == nil && there // an error says that the page is just being replaced
+		there, err := run(t, chromedp.Evaluate[bool](`location.pathname == '`+path+`' && document.readyState == 'complete'`))
+		if err != nil {
+			t.Log(err) // of no account when the page is just being replaced
+		}
+		return err == nil && there
 	})
 }
 
@@ -123,7 +135,7 @@ func (t *tab) do(script string, args ...any) {
 // get is the text of an expression's value in the page; a promise is waited for.
 func (t *tab) get(expression string) string {
 	t.Helper()
-	text, err := chromedp.Run(t.ctx, chromedp.Evaluate[string](
+	text, err := run(t, chromedp.Evaluate[string](
 		"Promise.resolve("+expression+").then(String)", func(p *runtime.EvaluateParams) { chromedp.EvalAwaitPromise(p) }))
 	if err != nil {
 		t.Fatal(err)

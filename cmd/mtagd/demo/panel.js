@@ -13,9 +13,11 @@
   function about({ event_name, raw_data }) {
     if (event_name === 'Search') return `“${raw_data.search_term}”`;
     const parts = [];
-    if ('value' in raw_data) parts.push(`${raw_data.currency} ${raw_data.value.toFixed(2)}`);
-    if (raw_data.products) parts.push(raw_data.products.map((p) => `${p.quantity} × ${p.name}`).join(', '));
-    return parts.join(' · ') || new URL(raw_data.pageUrl).pathname;
+    if ('value' in raw_data) parts.push(`${raw_data.currency || ''} ${Number(raw_data.value).toFixed(2)}`);
+    // A backend sends what it likes, and knows of no page.
+    if (Array.isArray(raw_data.products)) parts.push(raw_data.products.map((p) => `${p?.quantity ?? 1} × ${p?.name ?? p?.id}`).join(', '));
+    if (parts.length) return parts.join(' · ');
+    return URL.canParse(raw_data.pageUrl) ? new URL(raw_data.pageUrl).pathname : 'from a backend';
   }
 
   function element(name, properties, ...children) {

@@ -1,12 +1,9 @@
 // The page: what every event says about it, and when it is viewed.
 
-import { uuid } from './visitor';
-
 let here = '';
 let from = document.referrer;
 
 export const page = () => ({
-  event_id: uuid(),
   event_time: new Date().toISOString(),
   pageUrl: location.href,
   pageTitle: document.title,

@@ -48,10 +48,15 @@ function hold(key: string, text: string) {
   chars += text.length;
 }
 
-// drop is for what is settled. Tabs that hold the same event hear of it by the empty text.
-function drop(key: string) {
+// unhold leaves localStorage alone: a page that is being closed may get no further than the empty text.
+function unhold(key: string) {
   chars -= (waiting.get(key) || '').length;
   waiting.delete(key);
+}
+
+// drop is for what is settled. Tabs that hold the same event hear of it by the empty text.
+function drop(key: string) {
+  unhold(key);
   if (ready()) stored((s) => (s.setItem(prefix + key, ''), s.removeItem(prefix + key)));
 }
 
@@ -97,7 +102,7 @@ function collect() {
     if (!name.startsWith(prefix)) return;
     const key = name.slice(prefix.length);
     const text = s.getItem(name)!;
-    if (parseInt(key) < Date.now() - MAX_AGE) s.removeItem(name);
+    if (!text || parseInt(key) < Date.now() - MAX_AGE) s.removeItem(name);
     else if (!waiting.has(key) && JSON.parse(text)) hold(key, text);
   })));
 }
@@ -106,9 +111,11 @@ function collect() {
 function bundle(keys: string[], limit: number): [url: string, body: string, taken: string[]] {
   const isID = (key: string) => key.includes('id');
   const texts: string[] = [];
+  let size = 0;
   for (const key of keys.slice(0, limit)) {
     const text = JSON.stringify(Object.assign({ muid: visitor() }, JSON.parse(waiting.get(key)!)));
-    if (texts[0] && (isID(keys[0]) || isID(key) || bytes(texts + text) > MAX_BODY)) break;
+    size += bytes(text) + 1;
+    if (texts[0] && (isID(keys[0]) || isID(key) || size > MAX_BODY)) break;
     texts.push(text);
   }
   return [
@@ -123,19 +130,21 @@ async function drain() {
   if (draining || timer || !ready() || !waiting.size) return;
   draining = true;
   const ours = await exclusively(async () => {
-    collect();
-    while (ready() && waiting.size && await send());
+    // Each time: what a page stored as it was closed may come to light with a delay.
+    while (ready() && (collect(), waiting.size) && await send());
   });
   draining = false;
   if (!ours) later(FIRST_DELAY);
   drain(); // what came while the turn ended
 }
 
+// later sets the timer. A document that was replaced or removed while its scripts run on gets none but 0, and
+// would try again at once, for ever, in the process of the next page.
 function later(ms: number) {
   timer = setTimeout(() => {
     timer = 0;
     drain();
-  }, ms);
+  }, ms) || -1;
 }
 
 // send makes one request, and reports whether the next one may follow at once.
@@ -160,13 +169,14 @@ async function send() {
       if (response.ok) throw error;
       return {};
     });
-    failed = false;
+    let again = false;
     keys.forEach((key, i) => {
       const { status, message } = answer.results ? answer.results[i] : { status: response.status, message: answer.message };
-      if (status == 429 || status >= 500) return (failed = true);
+      if (status == 429 || status >= 500) return (again = true);
       if (status >= 400) warn(message, waiting.get(key));
       drop(key);
     });
+    failed = again;
   } catch {}
   clearTimeout(alarm);
   keys.forEach((key) => leaving.delete(key));
@@ -187,15 +197,18 @@ async function send() {
   return !failed;
 }
 
-// flush hands over what would be lost with the page. It stays in the queue: nobody answers for it.
+// flush hands over what would be lost with the page, as much as the browser takes. It stays in the queue: nobody
+// answers for it.
 function flush() {
   if (!ready()) return;
   let keys = [...waiting.keys()].filter((key) => !leaving.has(key));
-  while (keys[0]) {
-    const [url, body, taken] = bundle(keys, MAX_BATCH);
-    navigator.sendBeacon(url, body);
-    taken.forEach((key) => leaving.add(key));
-    keys = keys.slice(taken.length);
+  let limit = MAX_BATCH;
+  while (keys[0] && limit) {
+    const [url, body, taken] = bundle(keys, limit);
+    if (navigator.sendBeacon(url, body)) {
+      taken.forEach((key) => leaving.add(key));
+      keys = keys.slice(taken.length);
+    } else limit = taken.length >> 1;
   }
 }
 
@@ -217,7 +230,6 @@ export function deliver() {
   document.addEventListener('visibilitychange', () => (document.visibilityState == 'hidden' ? flush() : wake()));
   addEventListener('online', wake);
   addEventListener('storage', ({ key, newValue }) => {
-    const settled = newValue == '' && key!.slice(prefix.length);
-    if (settled && waiting.has(settled)) drop(settled);
+    if (newValue == '') unhold(key!.slice(prefix.length));
   });
 }

@@ -1,7 +1,7 @@
 // The browser tag: runs the calls that pages make with mtag(), those that the init snippet queued in
 // window.mtrem before this script came, and then each later one at once.
 
-import { erase } from './visitor';
+import { erase, uuid } from './visitor';
 import { add, consented, deliver, forget, open } from './queue';
 import { page, watch } from './page';
 import { warn } from './warn';
@@ -35,7 +35,9 @@ const commands: Record<string, (first: any, second?: any) => void> = {
       fields = name;
       name = (name.event || name.type) as string;
     }
-    add('mark', Object.assign(page(), common, fields, { event: name }));
+    // Without an id that the tag host knows again, each try would be recorded.
+    const id = (fields && fields.event_id) || uuid();
+    add('mark', Object.assign(page(), common, fields, { event: name, event_id: id + '' }));
   },
 
   // Links the visitor to an email, phone or deviceId, so that backend events find them.

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddyserver/certmagic"
+
 	"mtagd/store"
 	"mtagd/tlsmgr/acmetest"
 )
@@ -75,6 +77,77 @@ func TestRestartOrdersNothing(t *testing.T) {
 	if n := w.ca.Orders(); n != ordered {
 		t.Errorf("%d orders after the restart", n-ordered)
 	}
+}
+
+// A renewal that was cut off between its files leaves the new key beside the old certificate.
+func TestUnusableFilesAreReplaced(t *testing.T) {
+	for name, c := range map[string]struct{ file, content string }{
+		"another key":                {".key", newKey(t)},
+		"half a certificate":         {".crt", "-----BEGIN CERTIFICATE-----\nMII"},
+		"details that are not there": {".json", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newCertWorld(t, acmetest.Options{})
+			stop := w.start()
+			before := w.mustVisit(w.ownHost)
+			stop()
+			files, err := filepath.Glob(filepath.Join(w.dir, "certificates", "*", w.ownHost, "*"+c.file))
+			if err != nil || len(files) != 1 {
+				t.Fatalf("files %v, %v", files, err)
+			}
+			if err := os.WriteFile(files[0], []byte(c.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w.start()
+			if w.mustVisit(w.ownHost).Equal(before) {
+				t.Error("the old certificate is still served")
+			}
+		})
+	}
+}
+
+// A file that cannot be read may be whole.
+func TestUnreadableFilesAreKept(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	stop := w.start()
+	w.mustVisit(w.ownHost)
+	stop()
+	files, err := filepath.Glob(filepath.Join(w.dir, "certificates", "*", w.ownHost, "*.key"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %v, %v", files, err)
+	}
+	aside := files[0] + ".aside"
+	if err := os.Rename(files[0], aside); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(files[0], 0o700); err != nil { // reading it is an error, whoever reads
+		t.Fatal(err)
+	}
+	ordered := w.ca.Orders()
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateFailed)
+	if err := errors.Join(os.Remove(files[0]), os.Rename(aside, files[0])); err != nil {
+		t.Fatal(err)
+	}
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders", n-ordered)
+	}
+}
+
+func newKey(t *testing.T) string {
+	t.Helper()
+	key, err := certmagic.StandardKeyGenerator{}.GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := certmagic.PEMEncodePrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // Registering that was cut off leaves the folder of an account behind, which must not be taken for one.

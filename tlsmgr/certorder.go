@@ -68,8 +68,14 @@ func (c *Certificates) try(host string) error {
 	switch {
 	case err == nil && !old.NeedsRenewal(c.ordering):
 		return nil
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	case err != nil && isUnreadable(err):
 		return err
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		c.Log.Warn("certificate on disk cannot be used, so another one is ordered", "host", host, "error", err)
+		files := certmagic.StorageKeys.CertsSitePrefix(c.ordering.Issuers[0].IssuerKey(), host)
+		if err := c.ordering.Storage.Delete(c.ctx, files); err != nil {
+			return err
+		}
 	}
 	select {
 	case c.slots <- struct{}{}:
@@ -102,6 +108,13 @@ func (c *Certificates) try(host string) error {
 // load puts the certificate on disk into memory. The error is fs.ErrNotExist where there is none.
 func (c *Certificates) load(host string) (certmagic.Certificate, error) {
 	return c.ordering.CacheManagedCertificate(c.ctx, host)
+}
+
+// isUnreadable tells files that may be whole, but cannot be read at the moment, from those that do not
+// fit together: certmagic writes the key before its certificate, and a kill may come in between.
+func isUnreadable(err error) bool {
+	_, ok := errors.AsType[*fs.PathError](err)
+	return ok && !errors.Is(err, fs.ErrNotExist)
 }
 
 // onEvent is called by certmagic at the turns of an order or a renewal, and waited for.

@@ -161,11 +161,15 @@ func (z zone) obstacle() sighting {
 	return s
 }
 
-// Addresses that are not public beside those that the standard library can tell.
-var reserved = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "64:ff9b:1::/48")
+// Addresses that are not public beside those that the standard library can tell. Of IPv6, public is what IANA has
+// given out, without the tunnels, whose addresses stand for an IPv4 address that could be any.
+var (
+	reserved = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "2001::/23", "2002::/16")
+	givenOut = netip.MustParsePrefix("2000::/3")
+)
 
 // isPublic reports whether an address may belong to a stranger's name server. Anything else is in a
 // network of the operator's, and a zone must not make the service send packets there.
 func isPublic(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !contains(reserved, a)
+	return a.IsGlobalUnicast() && !a.IsPrivate() && !contains(reserved, a) && (a.Is4() || givenOut.Contains(a))
 }

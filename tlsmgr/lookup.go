@@ -49,7 +49,6 @@ func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
 	}
 	f := weigh(own, resolvers, caa)
 	f.CheckedAt = v.now().UTC()
-	v.log.Debug("dns checked", "host", bare(host), "verdict", f.Verdict, "code", f.Code, "detail", f.Detail)
 	return f
 }
 

@@ -31,8 +31,9 @@ type zone struct {
 }
 
 // zoneOf finds the zone that holds a name: the closest one above it that the resolvers know name servers
-// of. Where they fail for the domain itself, as they do when its name servers are silent or lame, a
-// zone above is found instead, which knows whom the domain is delegated to.
+// of. Where they fail for the domain itself, as they do when its name servers are silent or lame, or for the
+// addresses of all its name servers, a zone above is found instead, which knows whom the domain is delegated to
+// and where those are.
 func (l *lookup) zoneOf(ctx context.Context, name string) zone {
 	ctx, cancel := l.patient(ctx)
 	defer cancel()
@@ -58,15 +59,23 @@ func (l *lookup) zoneOf(ctx context.Context, name string) zone {
 			}
 		}
 	})
+	var closest zone
 	for i, servers := range found {
-		if i > domain && errs[domain] == nil {
+		if i > domain && errs[domain] == nil && closest.name == "" {
 			break
 		}
-		if servers != nil {
-			return l.newZone(ctx, candidates[i], servers, nil)
+		if servers == nil {
+			continue
+		}
+		z := l.newZone(ctx, candidates[i], servers, nil)
+		if len(z.servers) > 0 || z.private != nil {
+			return z
+		}
+		if closest.name == "" {
+			closest = z
 		}
 	}
-	return zone{}
+	return closest
 }
 
 // above lists a domain and what is above it, or all that is above another name: closest first, the root

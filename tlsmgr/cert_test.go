@@ -173,7 +173,7 @@ func TestRegisteringThatWasCutOffIsDoneAgain(t *testing.T) {
 
 func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
 	t.Parallel()
-	w := newCertWorld(t, acmetest.Options{Validity: 6 * time.Second})
+	w := newCertWorld(t, acmetest.Options{Validity: 24 * time.Second}) // renewed after 16
 	w.start()
 	tag := w.addTag("shop.com", true)
 	w.certs.Order(tag.Host)
@@ -191,19 +191,18 @@ func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
 // A CA does not let one account replace another's certificate.
 func TestCertificateIsRenewedByAnotherAccount(t *testing.T) {
 	t.Parallel()
-	w := newCertWorld(t, acmetest.Options{Validity: 20 * time.Second})
+	w := newCertWorld(t, acmetest.Options{})
 	stop := w.start()
-	before := w.untilStatus(w.ownHost, store.CertificateValid)
+	before := w.mustVisit(w.ownHost)
 	stop()
+	w.ca.WantRenewal(t, before)
 	w.start(func(cfg *CertConfig, _ *pace) { cfg.Email = "ops@example.com" })
-	w.until("the certificate is renewed", func() bool {
-		return w.certs.Certificate(w.ownHost).NotAfter.After(before.NotAfter)
-	})
+	w.until("the certificate is renewed", func() bool { return !w.mustVisit(w.ownHost).Equal(before) })
 }
 
 func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 	t.Parallel()
-	w := newCertWorld(t, acmetest.Options{Validity: 3 * time.Second})
+	w := newCertWorld(t, acmetest.Options{Validity: 12 * time.Second}) // it would be renewed after 8
 	w.start(func(cfg *CertConfig, _ *pace) { cfg.Hosts = nil })
 	tag := w.addTag("shop.com", true)
 	w.certs.Order(tag.Host)
@@ -326,7 +325,7 @@ func TestFailedOrdersBackOff(t *testing.T) {
 func TestUnknownNamesCostNothing(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
-	w.start()
+	w.start(func(_ *CertConfig, p *pace) { p.renewCheck = time.Hour }) // it writes files too
 	w.untilStatus(w.ownHost, store.CertificateValid)
 	inactive := w.addTag("later.com", false)
 	ordered, files := w.ca.Orders(), countFiles(t, w.dir)

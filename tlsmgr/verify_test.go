@@ -23,17 +23,15 @@ const (
 
 var testTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// newVerifier asks the given resolvers, and is quick to call silence silence: on loopback an
-// answer takes microseconds.
+// newVerifier asks the given resolvers, and is quick to call silence silence.
 func newVerifier(t *testing.T, resolvers ...string) *Verifier {
 	t.Helper()
 	v, err := NewVerifier(Config{CNAMETarget: testTarget, Resolvers: resolvers, Now: func() time.Time { return testTime }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.nameServerTimeout = 500 * time.Millisecond
 	for i := range v.resolvers {
-		v.resolvers[i].timeout = 500 * time.Millisecond
+		v.resolvers[i].timeout = time.Second
 	}
 	return v
 }
@@ -230,6 +228,12 @@ func TestAsking(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		expect(t, newVerifier(t, s.address).Verify(ctx, testHost), store.DNSPending, "timeout")
+	})
+	t.Run("a verification ends in time, whoever keeps it waiting", func(t *testing.T) {
+		s := serve(t, "correct", &server{reply: silent})
+		v := newVerifier(t, s.address)
+		v.timeout, v.resolvers[0].timeout = 50*time.Millisecond, time.Hour
+		expect(t, v.Verify(t.Context(), testHost), store.DNSPending, "timeout")
 	})
 	t.Run("verifications of one host at the same time are one", func(t *testing.T) {
 		release := make(chan struct{})

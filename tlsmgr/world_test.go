@@ -369,7 +369,7 @@ func (r *worldResolver) askFirst(servers []string, name string, qtype uint16) *d
 		question := new(dns.Msg).SetQuestion(name, qtype)
 		question.RecursionDesired = false
 		for _, network := range []string{"udp", "tcp"} {
-			client := dns.Client{Net: network, Timeout: 200 * time.Millisecond}
+			client := dns.Client{Net: network, Timeout: 400 * time.Millisecond}
 			m, _, err := client.Exchange(question, net.JoinHostPort(server, r.port))
 			if err == nil && !m.Truncated && (m.Authoritative || len(m.Extra)+len(m.Ns) > 0 && !strings.Contains(m.String(), "root-servers")) {
 				return m

@@ -121,7 +121,7 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 				name:    bare(server),
 				address: net.JoinHostPort(addresses[i][at].String(), strconv.Itoa(l.port)),
 				zone:    name,
-				timeout: l.nameServerTimeout,
+				timeout: nameServerTimeout,
 			})
 		}
 	}

@@ -221,7 +221,7 @@ func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 		t.Errorf("the tag is %s with finding %+v", got.Status(), got.DNS)
 	}
 	ordered := w.ca.Orders()
-	w.untilStatus(tag.Host, store.CertificatePending) // it has expired
+	w.untilStatus(tag.Host, store.CertificateNone) // it has expired
 	if n := w.ca.Orders(); n != ordered {
 		t.Errorf("%d orders for a host that moved away", n-ordered)
 	}
@@ -230,6 +230,24 @@ func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 	w.until("the tag is connected", func() bool { return now().Connected })
 	w.untilStatus(tag.Host, store.CertificateValid)
 	w.mustVisit(tag.Host)
+}
+
+// The CA may see that a host has moved before this service does.
+func TestHostThatMovedAwayLeavesItsFailuresBehind(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start(func(cfg *CertConfig, p *pace) { cfg.Hosts = nil; p.hostRefused = time.Hour; p.most = time.Hour })
+	w.ca.Validate("", "")
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateFailed)
+	w.setDNS(tag.Host, store.DNSWrong)
+	if got := w.untilStatus(tag.Host, store.CertificateNone); got.Detail != "" || !got.NextTry.IsZero() {
+		t.Errorf("state %+v", got)
+	}
+	w.ca.Validate(w.http, w.https)
+	w.setDNS(tag.Host, store.DNSCorrect)
+	w.untilStatus(tag.Host, store.CertificateValid)
 }
 
 func TestDNSWithoutAnAnswerDoesNotStopAnOrder(t *testing.T) {
@@ -250,7 +268,11 @@ func TestTrackingDomainElsewhereIsNotOrdered(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.setDNS(w.trackingHost, store.DNSWrong)
-	w.start(func(cfg *CertConfig, _ *pace) { cfg.Hosts = nil })
+	var log bytes.Buffer
+	stop := w.start(func(cfg *CertConfig, _ *pace) {
+		cfg.Hosts = nil
+		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
 	w.until("it was looked at", func() bool { return w.certs.hasMovedAway(w.trackingHost) })
 	w.untilStatus(w.trackingHost, store.CertificateNone)
 	if _, err := w.visit(w.trackingHost); err == nil {
@@ -258,6 +280,10 @@ func TestTrackingDomainElsewhereIsNotOrdered(t *testing.T) {
 	}
 	if n := w.ca.Orders(); n != 0 {
 		t.Errorf("%d orders", n)
+	}
+	stop()
+	if n := strings.Count(log.String(), `detail="as the test says"`); n != 1 {
+		t.Errorf("the log tells %d times why: %s", n, log.String())
 	}
 }
 

@@ -21,7 +21,7 @@ func (c *Certificates) bring(host string, h *hostCert) {
 	if c.ctx.Err() != nil {
 		return
 	}
-	h.onItsWay = make(chan struct{})
+	h.onItsWay, h.hurry = make(chan struct{}), make(chan struct{}, 1)
 	c.running.Go(func() {
 		for failures := 0; ; failures++ {
 			err := c.try(host)

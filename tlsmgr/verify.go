@@ -45,7 +45,8 @@ type Verifier struct {
 	log          *slog.Logger
 	now          func() time.Time
 
-	timeout time.Duration // of a verification
+	timeout  time.Duration // of a verification
+	patience time.Duration // with questions that only help to find a cause
 
 	underWay singleflight.Group // verifications, by host
 }
@@ -70,6 +71,7 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		log:          cfg.Log,
 		now:          cfg.Now,
 		timeout:      verifyTimeout,
+		patience:     patience,
 	}
 	for _, address := range addresses {
 		if _, _, err := net.SplitHostPort(address); err != nil {

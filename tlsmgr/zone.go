@@ -99,9 +99,11 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 	servers = servers[:min(len(servers), maxServers)]
 
 	addresses := make([][]netip.Addr, len(servers))
+	errs := make([]error, len(servers))
 	l.each(len(servers), func(i int) {
 		if addresses[i] = glue[servers[i]]; addresses[i] == nil {
-			known, _ := l.allAddresses(ctx, servers[i]) // a server without an address, whatever the reason
+			var known map[netip.Addr]bool
+			known, errs[i] = l.allAddresses(ctx, servers[i])
 			addresses[i] = slices.Collect(maps.Keys(known))
 		}
 		slices.SortFunc(addresses[i], netip.Addr.Compare) // IPv4 first: not every service has IPv6
@@ -111,6 +113,7 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 	for i, server := range servers {
 		at := slices.IndexFunc(addresses[i], func(a netip.Addr) bool { return l.allowPrivate || isPublic(a) })
 		switch {
+		case errors.Is(errs[i], errTimeout): // it may have addresses
 		case len(addresses[i]) == 0:
 			z.homeless = append(z.homeless, bare(server))
 		case at < 0:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/certmagic"
+	"github.com/mholt/acmez/v3/acme"
 
 	"mtagd/store"
 	"mtagd/tlsmgr/acmetest"
@@ -198,6 +200,24 @@ func TestCertificateIsRenewedByAnotherAccount(t *testing.T) {
 	w.ca.WantRenewal(t, before)
 	w.start(func(cfg *CertConfig, _ *pace) { cfg.Email = "ops@example.com" })
 	w.until("the certificate is renewed", func() bool { return !w.mustVisit(w.ownHost).Equal(before) })
+}
+
+// What is refused because of the certificate that it replaces is ordered anew, without a word of that one.
+func TestRefusedOrders(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{fmt.Errorf("creating new order: %w", acme.Problem{Status: 403, Type: acme.ProblemTypeUnauthorized}), true},
+		{fmt.Errorf("creating new order: %w", acme.Problem{Status: 500, Type: acme.ProblemTypeServerInternal}), true},
+		{fmt.Errorf("creating new order: %w", acme.Problem{Status: 429, Type: acme.ProblemTypeRateLimited}), false},
+		{fmt.Errorf("solving challenges: %w", acme.Problem{Status: 403, Type: acme.ProblemTypeUnauthorized}), false},
+		{errors.New("creating new order: connection refused"), false},
+	} {
+		if got := isRefusedOrder(c.err); got != c.want {
+			t.Errorf("%v: %v", c.err, got)
+		}
+	}
 }
 
 func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {

@@ -192,12 +192,11 @@ func problemOf(err error) string {
 }
 
 // isRefusedOrder reports whether a CA refused an order before it challenged anybody. That of a renewal says which
-// certificate it replaces, which the CA holds against it when that is another account's: the contact
-// was changed, say. Certmagic would say the same every time.
+// certificate it replaces, which the CA holds against it when that is another account's, because the contact
+// was changed, say, or trips over when it does not know it. Certmagic would say the same every time.
 func isRefusedOrder(err error) bool {
 	problem, ok := errors.AsType[acme.Problem](err)
-	return ok && problem.Status < http.StatusInternalServerError && problem.Type != acme.ProblemTypeRateLimited &&
-		strings.Contains(err.Error(), "creating new order")
+	return ok && problem.Type != acme.ProblemTypeRateLimited && strings.Contains(err.Error(), "creating new order")
 }
 
 func isLetsEncrypt(ca string) bool {

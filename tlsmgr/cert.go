@@ -68,9 +68,8 @@ var usualPace = pace{
 }
 
 const (
-	// ordersAtOnce bounds the orders under way. An order waits for the CA for most of its time, and those that
-	// come with a partner's import should not wait for each other.
-	ordersAtOnce = letsEncryptBurst
+	// ordersAtOnce bounds the orders under way. An order waits for the CA for most of its time.
+	ordersAtOnce = 100
 	// lookUpsAtOnce bounds the hourly look-ups under way.
 	lookUpsAtOnce = 8
 	// freshFinding is how long a correct finding need not be looked up again.

@@ -48,7 +48,7 @@ type Config struct {
 	Now           func() time.Time
 }
 
-// Verifier looks at a tag host's DNS. It gives up when ctx ends.
+// Verifier looks at a tag host's DNS. It takes seconds at most, since a customer waits for it.
 type Verifier interface {
 	Verify(ctx context.Context, host string) store.DNSFinding
 }

@@ -79,13 +79,10 @@ type lookup struct {
 	asked []string
 }
 
-func (l *lookup) Verify(ctx context.Context, host string) store.DNSFinding {
+func (l *lookup) Verify(_ context.Context, host string) store.DNSFinding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked = append(l.asked, host)
-	if _, bounded := ctx.Deadline(); !bounded {
-		panic("a DNS look-up without a deadline")
-	}
 	return l.found
 }
 

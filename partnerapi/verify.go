@@ -4,15 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"mtagd/store"
 )
-
-// lookupTimeout bounds the look at a tag host's DNS: a customer waits for it.
-const lookupTimeout = 10 * time.Second
 
 // verifyTag looks at the DNS of a tag's host, keeps what it saw, and activates the tag and orders its
 // certificate when the record is correct (spec, Verify server-side tag DNS).
@@ -42,9 +38,7 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 		return err
 	}
 	defer leave()
-	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	found := a.DNS.Verify(lookup, host)
+	found := a.DNS.Verify(ctx, host)
 	a.Log.Info("tag host verified", "tag", t.ID, "host", host,
 		"verdict", found.Verdict, "code", found.Code, "detail", found.Detail)
 

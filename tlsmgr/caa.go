@@ -68,8 +68,8 @@ func (l *lookup) askCAA(ctx context.Context) sighting {
 }
 
 // mayIssue reports whether a set of CAA records lets a CA issue a certificate for a name without a
-// wildcard, by one of our challenges (RFC 8659, section 4; RFC 8657). Which accounts a
-// record is bound to is not looked at.
+// wildcard, by one of our challenges (RFC 8659, section 4; RFC 8657). A record that is bound to an account is
+// taken to be bound to another one: that of the shop, since merchants are not told the service's.
 func mayIssue(records []*dns.CAA, identities []string) bool {
 	const critical = 128
 	restricted, allowed := false, false
@@ -89,8 +89,8 @@ func mayIssue(records []*dns.CAA, identities []string) bool {
 }
 
 // names reports whether the value of an "issue" record, such as
-// "letsencrypt.org; validationmethods=http-01", names a CA, by one of its identities, and one of our
-// challenges.
+// "letsencrypt.org; validationmethods=http-01", names a CA, by one of its identities, one of our
+// challenges, and no account.
 func names(value string, identities []string) bool {
 	domain, parameters, _ := strings.Cut(value, ";")
 	domain = strings.TrimSpace(domain)
@@ -98,8 +98,13 @@ func names(value string, identities []string) bool {
 		return false
 	}
 	for parameter := range strings.SplitSeq(parameters, ";") {
-		tag, methods, _ := strings.Cut(strings.TrimSpace(parameter), "=")
-		if strings.EqualFold(strings.TrimSpace(tag), "validationmethods") && !namesChallenge(methods) {
+		tag, argument, _ := strings.Cut(parameter, "=")
+		switch strings.ToLower(strings.TrimSpace(tag)) {
+		case "validationmethods":
+			if !namesChallenge(argument) {
+				return false
+			}
+		case "accounturi":
 			return false
 		}
 	}

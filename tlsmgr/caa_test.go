@@ -30,7 +30,9 @@ func TestMayIssue(t *testing.T) {
 		{"an unknown property is not critical", []string{`0 future "x"`}, true},
 		{"a challenge of ours is allowed", []string{`0 issue "letsencrypt.org; validationmethods=dns-01,tls-alpn-01"`}, true},
 		{"only other challenges are allowed", []string{`0 issue "letsencrypt.org;validationmethods=dns-01"`}, false},
-		{"another parameter is set", []string{`0 issue "letsencrypt.org; accounturi=https://ca.example/1"`}, true},
+		{"only an account is allowed", []string{`0 issue "letsencrypt.org; accounturi=https://ca.example/1"`}, false},
+		{"an account is allowed, and so are all", []string{`0 issue "letsencrypt.org; AccountURI=https://ca.example/1"`, `0 issue "letsencrypt.org"`}, true},
+		{"another parameter is set", []string{`0 issue "letsencrypt.org; cansignhttpexchanges=yes"`}, true},
 	}
 	for _, c := range cases {
 		t.Run(fmt.Sprintf("%s: %v", c.sentence, c.want), func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -13,6 +14,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/mholt/acmez/v3/acme"
 
 	"mtagd/store"
 	"mtagd/tlsmgr/acmetest"
@@ -77,6 +81,77 @@ func TestRestartOrdersNothing(t *testing.T) {
 	}
 }
 
+// A renewal that was cut off between its files leaves the new key beside the old certificate.
+func TestUnusableFilesAreReplaced(t *testing.T) {
+	for name, c := range map[string]struct{ file, content string }{
+		"another key":                {".key", newKey(t)},
+		"half a certificate":         {".crt", "-----BEGIN CERTIFICATE-----\nMII"},
+		"details that are not there": {".json", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newCertWorld(t, acmetest.Options{})
+			stop := w.start()
+			before := w.mustVisit(w.ownHost)
+			stop()
+			files, err := filepath.Glob(filepath.Join(w.dir, "certificates", "*", w.ownHost, "*"+c.file))
+			if err != nil || len(files) != 1 {
+				t.Fatalf("files %v, %v", files, err)
+			}
+			if err := os.WriteFile(files[0], []byte(c.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w.start()
+			if w.mustVisit(w.ownHost).Equal(before) {
+				t.Error("the old certificate is still served")
+			}
+		})
+	}
+}
+
+// A file that cannot be read may be whole.
+func TestUnreadableFilesAreKept(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	stop := w.start()
+	w.mustVisit(w.ownHost)
+	stop()
+	files, err := filepath.Glob(filepath.Join(w.dir, "certificates", "*", w.ownHost, "*.key"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %v, %v", files, err)
+	}
+	aside := files[0] + ".aside"
+	if err := os.Rename(files[0], aside); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(files[0], 0o700); err != nil { // reading it is an error, whoever reads
+		t.Fatal(err)
+	}
+	ordered := w.ca.Orders()
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateFailed)
+	if err := errors.Join(os.Remove(files[0]), os.Rename(aside, files[0])); err != nil {
+		t.Fatal(err)
+	}
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders", n-ordered)
+	}
+}
+
+func newKey(t *testing.T) string {
+	t.Helper()
+	key, err := certmagic.StandardKeyGenerator{}.GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := certmagic.PEMEncodePrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // Registering that was cut off leaves the folder of an account behind, which must not be taken for one.
 func TestRegisteringThatWasCutOffIsDoneAgain(t *testing.T) {
 	t.Parallel()
@@ -100,7 +175,7 @@ func TestRegisteringThatWasCutOffIsDoneAgain(t *testing.T) {
 
 func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
 	t.Parallel()
-	w := newCertWorld(t, acmetest.Options{Validity: 6 * time.Second})
+	w := newCertWorld(t, acmetest.Options{Validity: 24 * time.Second}) // renewed after 16
 	w.start()
 	tag := w.addTag("shop.com", true)
 	w.certs.Order(tag.Host)
@@ -118,19 +193,36 @@ func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
 // A CA does not let one account replace another's certificate.
 func TestCertificateIsRenewedByAnotherAccount(t *testing.T) {
 	t.Parallel()
-	w := newCertWorld(t, acmetest.Options{Validity: 20 * time.Second})
+	w := newCertWorld(t, acmetest.Options{})
 	stop := w.start()
-	before := w.untilStatus(w.ownHost, store.CertificateValid)
+	before := w.mustVisit(w.ownHost)
 	stop()
+	w.ca.WantRenewal(t, before)
 	w.start(func(cfg *CertConfig, _ *pace) { cfg.Email = "ops@example.com" })
-	w.until("the certificate is renewed", func() bool {
-		return w.certs.Certificate(w.ownHost).NotAfter.After(before.NotAfter)
-	})
+	w.until("the certificate is renewed", func() bool { return !w.mustVisit(w.ownHost).Equal(before) })
+}
+
+// What is refused because of the certificate that it replaces is ordered anew, without a word of that one.
+func TestRefusedOrders(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{fmt.Errorf("creating new order: %w", acme.Problem{Status: 403, Type: acme.ProblemTypeUnauthorized}), true},
+		{fmt.Errorf("creating new order: %w", acme.Problem{Status: 500, Type: acme.ProblemTypeServerInternal}), true},
+		{fmt.Errorf("creating new order: %w", acme.Problem{Status: 429, Type: acme.ProblemTypeRateLimited}), false},
+		{fmt.Errorf("solving challenges: %w", acme.Problem{Status: 403, Type: acme.ProblemTypeUnauthorized}), false},
+		{errors.New("creating new order: connection refused"), false},
+	} {
+		if got := isRefusedOrder(c.err); got != c.want {
+			t.Errorf("%v: %v", c.err, got)
+		}
+	}
 }
 
 func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 	t.Parallel()
-	w := newCertWorld(t, acmetest.Options{Validity: 3 * time.Second})
+	w := newCertWorld(t, acmetest.Options{Validity: 12 * time.Second}) // it would be renewed after 8
 	w.start(func(cfg *CertConfig, _ *pace) { cfg.Hosts = nil })
 	tag := w.addTag("shop.com", true)
 	w.certs.Order(tag.Host)
@@ -149,7 +241,7 @@ func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 		t.Errorf("the tag is %s with finding %+v", got.Status(), got.DNS)
 	}
 	ordered := w.ca.Orders()
-	w.untilStatus(tag.Host, store.CertificatePending) // it has expired
+	w.untilStatus(tag.Host, store.CertificateNone) // it has expired
 	if n := w.ca.Orders(); n != ordered {
 		t.Errorf("%d orders for a host that moved away", n-ordered)
 	}
@@ -158,6 +250,24 @@ func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 	w.until("the tag is connected", func() bool { return now().Connected })
 	w.untilStatus(tag.Host, store.CertificateValid)
 	w.mustVisit(tag.Host)
+}
+
+// The CA may see that a host has moved before this service does.
+func TestHostThatMovedAwayLeavesItsFailuresBehind(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start(func(cfg *CertConfig, p *pace) { cfg.Hosts = nil; p.hostRefused = time.Hour; p.most = time.Hour })
+	w.ca.Validate("", "")
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateFailed)
+	w.setDNS(tag.Host, store.DNSWrong)
+	if got := w.untilStatus(tag.Host, store.CertificateNone); got.Detail != "" || !got.NextTry.IsZero() {
+		t.Errorf("state %+v", got)
+	}
+	w.ca.Validate(w.http, w.https)
+	w.setDNS(tag.Host, store.DNSCorrect)
+	w.untilStatus(tag.Host, store.CertificateValid)
 }
 
 func TestDNSWithoutAnAnswerDoesNotStopAnOrder(t *testing.T) {
@@ -178,7 +288,11 @@ func TestTrackingDomainElsewhereIsNotOrdered(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.setDNS(w.trackingHost, store.DNSWrong)
-	w.start(func(cfg *CertConfig, _ *pace) { cfg.Hosts = nil })
+	var log bytes.Buffer
+	stop := w.start(func(cfg *CertConfig, _ *pace) {
+		cfg.Hosts = nil
+		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
 	w.until("it was looked at", func() bool { return w.certs.hasMovedAway(w.trackingHost) })
 	w.untilStatus(w.trackingHost, store.CertificateNone)
 	if _, err := w.visit(w.trackingHost); err == nil {
@@ -186,6 +300,10 @@ func TestTrackingDomainElsewhereIsNotOrdered(t *testing.T) {
 	}
 	if n := w.ca.Orders(); n != 0 {
 		t.Errorf("%d orders", n)
+	}
+	stop()
+	if n := strings.Count(log.String(), `detail="as the test says"`); n != 1 {
+		t.Errorf("the log tells %d times why: %s", n, log.String())
 	}
 }
 
@@ -253,7 +371,7 @@ func TestFailedOrdersBackOff(t *testing.T) {
 func TestUnknownNamesCostNothing(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
-	w.start()
+	w.start(func(_ *CertConfig, p *pace) { p.renewCheck = time.Hour }) // it writes files too
 	w.untilStatus(w.ownHost, store.CertificateValid)
 	inactive := w.addTag("later.com", false)
 	ordered, files := w.ca.Orders(), countFiles(t, w.dir)

@@ -14,7 +14,7 @@ type hostCert struct {
 	// onItsWay is closed when a try to load or order the certificate has come to an end; nil when
 	// none is under way or waiting.
 	onItsWay chan struct{}
-	hurry    chan struct{} // receives when the wait between two tries is to end
+	hurry    chan struct{} // of the tries under way: receives when the wait for the next one is to end
 
 	problem   string    // why the last order or renewal failed; "" after a success
 	lastTry   time.Time // of an order
@@ -33,7 +33,7 @@ var (
 func (c *Certificates) host(name string) *hostCert {
 	h := c.hosts[name]
 	if h == nil {
-		h = &hostCert{hurry: make(chan struct{}, 1)}
+		h = &hostCert{}
 		c.hosts[name] = h
 	}
 	return h
@@ -55,10 +55,15 @@ func (c *Certificates) Order(host string) {
 	if h.onItsWay == nil && (wasAway || missing) {
 		c.bring(host, h)
 	} else if !h.nextTry.IsZero() && time.Since(h.lastTry) > c.pace.repair {
-		select {
-		case h.hurry <- struct{}{}:
-		default: // it was told before
-		}
+		h.wake()
+	}
+}
+
+// wake brings the next try forward. The caller holds c.mu.
+func (h *hostCert) wake() {
+	select {
+	case h.hurry <- struct{}{}:
+	default: // it was told before, or there is none
 	}
 }
 
@@ -73,6 +78,8 @@ func (c *Certificates) Certificate(host string) store.Certificate {
 		return store.Certificate{Status: store.CertificateNone}
 	case time.Now().Before(notAfter):
 		return store.Certificate{Status: store.CertificateValid, Detail: h.problem, NotAfter: notAfter}
+	case h.movedAway:
+		return store.Certificate{Status: store.CertificateNone, NotAfter: notAfter}
 	case h.problem != "":
 		return store.Certificate{Status: store.CertificateFailed, Detail: h.problem, NotAfter: notAfter, NextTry: h.nextTry}
 	case h.onItsWay != nil || !notAfter.IsZero():
@@ -137,8 +144,17 @@ func (c *Certificates) look(ctx context.Context, host string) {
 	}
 	connected := found.Verdict == store.DNSCorrect
 	c.mu.Lock()
-	c.host(host).movedAway = !connected
+	h := c.host(host)
+	changed := h.movedAway == connected
+	h.movedAway = !connected
+	if h.movedAway {
+		h.problem, h.nextTry = "", time.Time{} // whatever it was, the host's DNS comes first
+		h.wake()                               // and is the end of all tries
+	}
 	c.mu.Unlock()
+	if changed {
+		c.Log.Info("host has moved", "host", host, "here", connected, "code", found.Code, "detail", found.Detail)
+	}
 
 	for _, tag := range c.directory.TagsOn(host) {
 		if tag.Connected == connected {
@@ -146,10 +162,7 @@ func (c *Certificates) look(ctx context.Context, host string) {
 		}
 		_, err := c.Engine.UpdateTag(ctx, tag.ID, func(t store.Tag) store.Tag { return transition(t, found) })
 		if err != nil {
-			c.Log.Error("a tag host's connection cannot be kept", "host", host, "error", err)
-			continue
+			c.Log.Error("a tag host's connection cannot be kept", "tag", tag.ID, "host", host, "error", err)
 		}
-		c.Log.Info("tag host looked at again", "tag", tag.ID, "host", host,
-			"verdict", found.Verdict, "code", found.Code, "detail", found.Detail)
 	}
 }

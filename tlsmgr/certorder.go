@@ -21,7 +21,7 @@ func (c *Certificates) bring(host string, h *hostCert) {
 	if c.ctx.Err() != nil {
 		return
 	}
-	h.onItsWay = make(chan struct{})
+	h.onItsWay, h.hurry = make(chan struct{}), make(chan struct{}, 1)
 	c.running.Go(func() {
 		for failures := 0; ; failures++ {
 			err := c.try(host)
@@ -68,8 +68,14 @@ func (c *Certificates) try(host string) error {
 	switch {
 	case err == nil && !old.NeedsRenewal(c.ordering):
 		return nil
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	case err != nil && isUnreadable(err):
 		return err
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		c.Log.Warn("certificate on disk cannot be used, so another one is ordered", "host", host, "error", err)
+		files := certmagic.StorageKeys.CertsSitePrefix(c.ordering.Issuers[0].IssuerKey(), host)
+		if err := c.ordering.Storage.Delete(c.ctx, files); err != nil {
+			return err
+		}
 	}
 	select {
 	case c.slots <- struct{}{}:
@@ -102,6 +108,13 @@ func (c *Certificates) try(host string) error {
 // load puts the certificate on disk into memory. The error is fs.ErrNotExist where there is none.
 func (c *Certificates) load(host string) (certmagic.Certificate, error) {
 	return c.ordering.CacheManagedCertificate(c.ctx, host)
+}
+
+// isUnreadable tells files that may be whole, but cannot be read at the moment, from those that do not
+// fit together: certmagic writes the key before its certificate, and a kill may come in between.
+func isUnreadable(err error) bool {
+	_, ok := errors.AsType[*fs.PathError](err)
+	return ok && !errors.Is(err, fs.ErrNotExist)
 }
 
 // onEvent is called by certmagic at the turns of an order or a renewal, and waited for.
@@ -179,12 +192,11 @@ func problemOf(err error) string {
 }
 
 // isRefusedOrder reports whether a CA refused an order before it challenged anybody. That of a renewal says which
-// certificate it replaces, which the CA holds against it when that is another account's: the contact
-// was changed, say. Certmagic would say the same every time.
+// certificate it replaces, which the CA holds against it when that is another account's, because the contact
+// was changed, say, or trips over when it does not know it. Certmagic would say the same every time.
 func isRefusedOrder(err error) bool {
 	problem, ok := errors.AsType[acme.Problem](err)
-	return ok && problem.Status < http.StatusInternalServerError && problem.Type != acme.ProblemTypeRateLimited &&
-		strings.Contains(err.Error(), "creating new order")
+	return ok && problem.Type != acme.ProblemTypeRateLimited && strings.Contains(err.Error(), "creating new order")
 }
 
 func isLetsEncrypt(ca string) bool {

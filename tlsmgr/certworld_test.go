@@ -23,12 +23,16 @@ import (
 // worlds numbers the worlds of a run: certmagic keeps the challenges of a whole process in one place, by host.
 var worlds atomic.Int64
 
+// longEnough bounds every wait; it is no expectation. A renewal that fails on a slow machine is tried again after a
+// minute.
+const longEnough = 3 * time.Minute
+
 // quickPace does within a test what usually takes hours.
 var quickPace = pace{
 	renewCheck:  200 * time.Millisecond,
 	recheck:     200 * time.Millisecond,
-	visitor:     20 * time.Second,
-	order:       20 * time.Second,
+	visitor:     longEnough,
+	order:       time.Minute,
 	repair:      time.Hour,
 	caFailed:    50 * time.Millisecond,
 	hostRefused: 50 * time.Millisecond,
@@ -218,7 +222,7 @@ func (w *certWorld) verify(tag store.Tag) store.Tag {
 
 // visit shakes hands, and returns the certificate when that is one of the CA's for the name.
 func (w *certWorld) visit(name string) (*x509.Certificate, error) {
-	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 30 * time.Second}, "tcp", w.https,
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: longEnough}, "tcp", w.https,
 		&tls.Config{ServerName: name, RootCAs: w.ca.Issuers, NextProtos: []string{"http/1.1"}})
 	if err != nil {
 		return nil, err
@@ -239,7 +243,7 @@ func (w *certWorld) mustVisit(name string) *x509.Certificate {
 // until waits for a condition.
 func (w *certWorld) until(what string, condition func() bool) {
 	w.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(longEnough)
 	for !condition() {
 		if time.Now().After(deadline) {
 			w.Fatalf("waited in vain until %s", what)

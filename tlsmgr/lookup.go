@@ -49,7 +49,6 @@ func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
 	}
 	f := weigh(own, resolvers, caa)
 	f.CheckedAt = v.now().UTC()
-	v.log.Debug("dns checked", "host", bare(host), "verdict", f.Verdict, "code", f.Code, "detail", f.Detail)
 	return f
 }
 
@@ -97,7 +96,7 @@ func (l *lookup) follow(ctx context.Context, ask func(context.Context, string) [
 // have answered about the host, since a resolver that could has the rest at hand by then.
 func (l *lookup) patient(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(l.answered, func() { time.AfterFunc(patience, cancel) })
+	stop := context.AfterFunc(l.answered, func() { time.AfterFunc(l.patience, cancel) })
 	return ctx, func() { stop(); cancel() }
 }
 

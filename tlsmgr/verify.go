@@ -45,8 +45,8 @@ type Verifier struct {
 	log          *slog.Logger
 	now          func() time.Time
 
-	timeout           time.Duration // of a verification
-	nameServerTimeout time.Duration
+	timeout  time.Duration // of a verification
+	patience time.Duration // with questions that only help to find a cause
 
 	underWay singleflight.Group // verifications, by host
 }
@@ -65,13 +65,13 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		}
 	}
 	v := &Verifier{
-		target:            dns.CanonicalName(target),
-		port:              cmp.Or(cfg.Port, 53),
-		allowPrivate:      cfg.AllowPrivate,
-		log:               cfg.Log,
-		now:               cfg.Now,
-		timeout:           verifyTimeout,
-		nameServerTimeout: nameServerTimeout,
+		target:       dns.CanonicalName(target),
+		port:         cmp.Or(cfg.Port, 53),
+		allowPrivate: cfg.AllowPrivate,
+		log:          cfg.Log,
+		now:          cfg.Now,
+		timeout:      verifyTimeout,
+		patience:     patience,
 	}
 	for _, address := range addresses {
 		if _, _, err := net.SplitHostPort(address); err != nil {

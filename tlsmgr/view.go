@@ -3,6 +3,7 @@ package tlsmgr
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -131,16 +132,21 @@ func (s nameServer) delegation(m *dns.Msg) *delegation {
 	return d
 }
 
+var errNoAddress = errors.New("no address")
+
 // allAddresses are the addresses at the end of whatever chain begins at a name: a question for a
-// recursive resolver.
+// recursive resolver. The error is errTimeout when it has not said whether there are any.
 func (s nameServer) allAddresses(ctx context.Context, name string) (map[netip.Addr]bool, error) {
 	found := map[netip.Addr]bool{}
 	err := errTimeout
 	s.askTypes(ctx, name, []uint16{dns.TypeA, dns.TypeAAAA}, func(_ uint16, m *dns.Msg, askErr error) bool {
 		if askErr != nil {
-			err = askErr
+			if err == errTimeout {
+				err = askErr
+			}
 			return false
 		}
+		err = errNoAddress
 		for _, rr := range m.Answer {
 			switch rr.(type) {
 			case *dns.A, *dns.AAAA:

@@ -363,13 +363,17 @@ func (r *worldResolver) resolve(question *dns.Msg, name string, qtype uint16, de
 	return answer
 }
 
-// askFirst asks the servers one after the other, until one has an answer or a referral.
+// askFirst asks the servers one after the other, until one has an answer or a referral. It does not wait for
+// those that are silent.
 func (r *worldResolver) askFirst(servers []string, name string, qtype uint16) *dns.Msg {
 	for _, server := range servers {
+		if z := r.zoneAt(server, name); z != nil && z.behaviour == "silent" {
+			continue
+		}
 		question := new(dns.Msg).SetQuestion(name, qtype)
 		question.RecursionDesired = false
 		for _, network := range []string{"udp", "tcp"} {
-			client := dns.Client{Net: network, Timeout: 200 * time.Millisecond}
+			client := dns.Client{Net: network, Timeout: 2 * time.Second}
 			m, _, err := client.Exchange(question, net.JoinHostPort(server, r.port))
 			if err == nil && !m.Truncated && (m.Authoritative || len(m.Extra)+len(m.Ns) > 0 && !strings.Contains(m.String(), "root-servers")) {
 				return m
@@ -420,7 +424,7 @@ func (w *world) verifier(t *testing.T) *Verifier {
 		t.Fatal(err)
 	}
 	for i := range v.resolvers {
-		v.resolvers[i].timeout = 2 * time.Second // they have to ask others
+		v.resolvers[i].timeout = 4 * time.Second // they have to ask others
 		v.resolvers[i].name = fmt.Sprintf("resolver %d", i+1)
 	}
 	return v

@@ -31,8 +31,9 @@ type zone struct {
 }
 
 // zoneOf finds the zone that holds a name: the closest one above it that the resolvers know name servers
-// of. Where they fail for the domain itself, as they do when its name servers are silent or lame, a
-// zone above is found instead, which knows whom the domain is delegated to.
+// of. Where they fail for the domain itself, as they do when its name servers are silent or lame, or for the
+// addresses of all its name servers, a zone above is found instead, which knows whom the domain is delegated to
+// and where those are.
 func (l *lookup) zoneOf(ctx context.Context, name string) zone {
 	ctx, cancel := l.patient(ctx)
 	defer cancel()
@@ -58,15 +59,23 @@ func (l *lookup) zoneOf(ctx context.Context, name string) zone {
 			}
 		}
 	})
+	var closest zone
 	for i, servers := range found {
-		if i > domain && errs[domain] == nil {
+		if i > domain && errs[domain] == nil && closest.name == "" {
 			break
 		}
-		if servers != nil {
-			return l.newZone(ctx, candidates[i], servers, nil)
+		if servers == nil {
+			continue
+		}
+		z := l.newZone(ctx, candidates[i], servers, nil)
+		if len(z.servers) > 0 || z.private != nil {
+			return z
+		}
+		if closest.name == "" {
+			closest = z
 		}
 	}
-	return zone{}
+	return closest
 }
 
 // above lists a domain and what is above it, or all that is above another name: closest first, the root
@@ -90,9 +99,11 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 	servers = servers[:min(len(servers), maxServers)]
 
 	addresses := make([][]netip.Addr, len(servers))
+	errs := make([]error, len(servers))
 	l.each(len(servers), func(i int) {
 		if addresses[i] = glue[servers[i]]; addresses[i] == nil {
-			known, _ := l.allAddresses(ctx, servers[i]) // a server without an address, whatever the reason
+			var known map[netip.Addr]bool
+			known, errs[i] = l.allAddresses(ctx, servers[i])
 			addresses[i] = slices.Collect(maps.Keys(known))
 		}
 		slices.SortFunc(addresses[i], netip.Addr.Compare) // IPv4 first: not every service has IPv6
@@ -102,6 +113,7 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 	for i, server := range servers {
 		at := slices.IndexFunc(addresses[i], func(a netip.Addr) bool { return l.allowPrivate || isPublic(a) })
 		switch {
+		case errors.Is(errs[i], errTimeout): // it may have addresses
 		case len(addresses[i]) == 0:
 			z.homeless = append(z.homeless, bare(server))
 		case at < 0:
@@ -112,7 +124,7 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 				name:    bare(server),
 				address: net.JoinHostPort(addresses[i][at].String(), strconv.Itoa(l.port)),
 				zone:    name,
-				timeout: l.nameServerTimeout,
+				timeout: nameServerTimeout,
 			})
 		}
 	}
@@ -161,11 +173,15 @@ func (z zone) obstacle() sighting {
 	return s
 }
 
-// Addresses that are not public beside those that the standard library can tell.
-var reserved = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "64:ff9b:1::/48")
+// Addresses that are not public beside those that the standard library can tell. Of IPv6, public is what IANA has
+// given out, without the tunnels, whose addresses stand for an IPv4 address that could be any.
+var (
+	reserved = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "2001::/23", "2002::/16")
+	givenOut = netip.MustParsePrefix("2000::/3")
+)
 
 // isPublic reports whether an address may belong to a stranger's name server. Anything else is in a
 // network of the operator's, and a zone must not make the service send packets there.
 func isPublic(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !contains(reserved, a)
+	return a.IsGlobalUnicast() && !a.IsPrivate() && !contains(reserved, a) && (a.Is4() || givenOut.Contains(a))
 }

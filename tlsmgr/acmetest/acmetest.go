@@ -117,14 +117,19 @@ func (c *CA) Refuse(problem string) {
 }
 
 // Revoke revokes a certificate, by the CA's own decision: who asks for its renewal information is told that
-// the time to renew has passed. Pebble's own answer would do the same in a window of one second, which
-// clients take for malformed.
+// the time to renew has passed.
 func (c *CA) Revoke(t testing.TB, cert *x509.Certificate) {
 	t.Helper()
 	c.db.RevokeCertificate(&core.RevokedCertificate{
 		Certificate: &core.Certificate{ID: fmt.Sprintf("%x", cert.SerialNumber), Cert: cert, DER: cert.Raw},
 		RevokedAt:   time.Now(),
 	})
+	c.WantRenewal(t, cert) // Pebble's own answer has a window of one second, which clients take for malformed
+}
+
+// WantRenewal tells who asks for a certificate's renewal information that the time to renew has passed.
+func (c *CA) WantRenewal(t testing.TB, cert *x509.Certificate) {
+	t.Helper()
 	window := fmt.Sprintf(`{"suggestedWindow":{"start":%q,"end":%q}}`,
 		time.Now().Add(-2*time.Hour).Format(time.RFC3339), time.Now().Add(-time.Hour).Format(time.RFC3339))
 	if err := c.db.SetARIResponse(cert.SerialNumber, window); err != nil {

@@ -69,7 +69,7 @@ var usualPace = pace{
 
 const (
 	// ordersAtOnce bounds the orders under way. An order waits for the CA for most of its time.
-	ordersAtOnce = 100
+	ordersAtOnce = 300
 	// lookUpsAtOnce bounds the hourly look-ups under way.
 	lookUpsAtOnce = 8
 	// freshFinding is how long a correct finding need not be looked up again.

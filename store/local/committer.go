@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 )
 
-// The committer turns what waits into one synced Badger transaction per group. While a group is on its way to
-// disk the next one gathers; nothing lingers for company. One goroutine resolves, links
-// and deduplicates, so these need no locks and have one order.
+// The committer turns what waits into one synced Badger transaction per group, or several for a large one. While a
+// group is on its way to disk the next one gathers. One goroutine resolves, links and deduplicates, so these need
+// no locks and have one order.
 type committer struct {
 	db    *badger.DB
 	clock *clock
@@ -45,7 +46,7 @@ type link struct {
 	identity store.Identity
 }
 
-// group is what one transaction holds.
+// group is what is written together.
 type group struct {
 	requests []request
 	began    time.Time // when its first request came
@@ -59,8 +60,7 @@ type group struct {
 var errCommit = errors.New("commit failed")
 
 const (
-	// A group's marks make up to five entries each. Both bounds keep a transaction below half of
-	// what Badger takes (MaxBatchCount, MaxBatchSize).
+	// A group is closed when it would have more than one of these; a single request may be larger.
 	groupMarks = 2000
 	groupBytes = 1 << 20
 
@@ -71,6 +71,12 @@ const (
 	maxWait    = time.Second
 
 	markOverhead = 200 // bytes of keys and lengths
+
+	// pace is the least time between the beginnings of two groups, unless callers are few. To sync costs the same for
+	// one event as for a hundred: without a pace, half of the load that the engine can take would cost as much
+	// as all of it.
+	pace    = 500 * time.Microsecond
+	company = 4 // requests in a group
 )
 
 func newCommitter(db *badger.DB, clock *clock, x *index, ready func() error) *committer {
@@ -132,7 +138,9 @@ func (c *committer) join(r request, marks, size int) (*group, error) {
 
 func (c *committer) run() {
 	defer close(c.done)
+	var next time.Time
 	for {
+		rest(time.Until(next))
 		c.mu.Lock()
 		for len(c.waiting) == 0 && !c.closed {
 			c.arrived.Wait()
@@ -145,6 +153,9 @@ func (c *committer) run() {
 		c.waiting = c.waiting[1:]
 		failed := c.failed
 		c.mu.Unlock()
+		if len(g.requests) >= company {
+			next = time.Now().Add(pace)
+		}
 
 		var last uint64
 		if g.err = failed; g.err == nil {
@@ -158,6 +169,14 @@ func (c *committer) run() {
 		}
 		c.mu.Unlock()
 		close(g.done)
+	}
+}
+
+// rest sleeps more precisely than time.Sleep, which may take a millisecond more.
+func rest(d time.Duration) {
+	if d > 0 {
+		wait := unix.NsecToTimespec(int64(d))
+		_ = unix.Nanosleep(&wait, nil) // woken early, the group is smaller
 	}
 }
 
@@ -177,39 +196,67 @@ func (c *committer) state() (committed uint64, failed error) {
 	return c.committed, c.failed
 }
 
-// commit writes a group and hands its chunks to the index. It returns the seq of the group's last chunk.
+// commit writes a group, in one transaction or as many as it takes, and hands its chunks to the index. It returns the seq of the
+// last chunk on disk.
 func (c *committer) commit(g *group) (last uint64, err error) {
-	w := groupWriter{
-		txn:   c.db.NewTransactionAt(math.MaxUint64, true),
-		clock: c.clock,
-		arena: c.arenas.get(),
-		now:   c.clock.now(),
+	w := c.begin()
+	defer func() { w.txn.Discard() }()
+	makeRoom := func() error {
+		if !w.isFull() {
+			return nil
+		}
+		if err := c.end(w, &last); err != nil {
+			return err
+		}
+		w = c.begin()
+		return nil
 	}
-	defer w.txn.Discard()
 	for _, r := range g.requests {
 		if r.link != nil {
+			if err := makeRoom(); err != nil {
+				return last, err
+			}
 			if err := w.link(r.link.merchant, &r.link.identity); err != nil {
-				return 0, err
+				return last, err
 			}
 		}
 		for i := range r.marks {
+			if err := makeRoom(); err != nil {
+				return last, err
+			}
 			if err := w.mark(&r.marks[i]); err != nil {
-				return 0, err
+				return last, err
 			}
 		}
 	}
+	return last, c.end(w, &last)
+}
+
+func (c *committer) begin() *groupWriter {
+	return &groupWriter{
+		txn:      c.db.NewTransactionAt(math.MaxUint64, true),
+		clock:    c.clock,
+		arena:    c.arenas.get(),
+		now:      c.clock.now(),
+		maxCount: int(c.db.MaxBatchCount() / 2),
+		maxBytes: int(c.db.MaxBatchSize() / 2),
+	}
+}
+
+// end commits a transaction, and sets last to the seq of its last chunk, if it has one.
+func (c *committer) end(w *groupWriter, last *uint64) error {
 	if err := w.closeChunk(); err != nil {
-		return 0, err
+		return err
 	}
 	if err := w.txn.CommitAt(c.clock.next(), nil); err != nil {
-		return 0, fmt.Errorf("%w: %w", errCommit, err)
+		return fmt.Errorf("%w: %w", errCommit, err)
 	}
 	release := func() { c.arenas.put(w.arena) }
 	if len(w.chunks) == 0 {
 		release()
-		return 0, nil
+		return nil
 	}
-	last = w.chunks[len(w.chunks)-1].seq
+	*last = w.chunks[len(w.chunks)-1].seq
 	c.index.push(appendix{w.chunks, release})
-	return last, nil
+	return nil
 }

@@ -10,12 +10,14 @@ import (
 	"mtagd/store"
 )
 
-// groupWriter puts a group into a transaction.
+// groupWriter puts a group, or as much of it as fits, into a transaction.
 type groupWriter struct {
 	txn   *badger.Txn
 	clock *clock
 	arena *arena
 	now   time.Time
+
+	count, maxCount, bytes, maxBytes int // of the transaction's entries
 
 	merchant store.MerchantID // of the last mark
 	key      merchantKey      // its key
@@ -23,6 +25,22 @@ type groupWriter struct {
 	chunks []chunk
 	open   int // where the open chunk starts in the arena; it is open while events > 0
 	events int
+}
+
+// isFull reports whether the transaction should end. The bounds are half of what Badger takes, and one more mark is far
+// below the other half.
+func (w *groupWriter) isFull() bool {
+	open := 0
+	if w.events > 0 {
+		open = len(w.arena.events) - w.open
+	}
+	return w.count >= w.maxCount || w.bytes+open >= w.maxBytes
+}
+
+func (w *groupWriter) set(e *badger.Entry) error {
+	w.count++
+	w.bytes += len(e.Key) + len(e.Value)
+	return w.txn.SetEntry(e)
 }
 
 // mark resolves, deduplicates and appends one mark (store.Events, Record).
@@ -80,7 +98,7 @@ func (w *groupWriter) closeChunk() error {
 	c := chunk{seq: w.clock.next(), data: w.arena.events[w.open:len(w.arena.events):len(w.arena.events)]}
 	w.events = 0
 	w.chunks = append(w.chunks, c)
-	return w.txn.Set(w.arena.key(func(b []byte) []byte { return appendChunkKey(b, c.seq) }), w.arena.pack(c.data))
+	return w.set(badger.NewEntry(w.arena.key(func(b []byte) []byte { return appendChunkKey(b, c.seq) }), w.arena.pack(c.data)))
 }
 
 // resolve returns the muid linked to the first of the identifiers that has a link, or "".
@@ -112,7 +130,7 @@ func (w *groupWriter) link(m merchantKey, id *store.Identity) error {
 		if stands {
 			continue
 		}
-		if err := w.txn.Set(key, []byte(id.MUID)); err != nil {
+		if err := w.set(badger.NewEntry(key, []byte(id.MUID))); err != nil {
 			return err
 		}
 	}
@@ -136,5 +154,5 @@ func (w *groupWriter) remember(m merchantKey, id string) (first bool, err error)
 		return false, err
 	}
 	value := w.arena.key(func(b []byte) []byte { return binary.BigEndian.AppendUint64(b, uint64(w.now.UnixMicro())) })
-	return true, w.txn.SetEntry(badger.NewEntry(key, value).WithTTL(dedupeTTL))
+	return true, w.set(badger.NewEntry(key, value).WithTTL(dedupeTTL))
 }

@@ -25,7 +25,7 @@
 //	'D' merchant, event_id (16)         event_id mark: time of receipt, µs since 1970 (8 bytes, big endian),
 //	                                    under the first 16 bytes of the event_id's SHA-256
 //	'R' merchant                        root record of the merchant's stored tree (root.go)
-//	'T' merchant, node id (8 bytes)     node of that tree (tree.go)
+//	'T' merchant, node id (8 bytes)     node of that tree (tree.go), or a list of nodes to delete (root.go)
 //	'C'                                 seq up to which the stored trees cover the chunks (8 bytes, big endian)
 package local
 
@@ -119,9 +119,10 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 // badgerOptions suit two cores and half a gigabyte. The reasons:
 //   - SyncWrites: db.Sync would leave out what a rotation of the memtable has just sealed.
 //   - Conflicts cannot happen: the committer alone writes links and marks, the index alone nodes.
-//   - Two tables of level 0, in place of five, are compacted at once: bursts of work that answers wait
-//     for are shorter, and as chunks are never merged with older ones there is no more of it in sum.
-//   - Values stay in the tables (they are far below the threshold), so the value log stays empty.
+//   - Memtables are small: a flush, and a compaction of level 0, is work that answers wait for, so it comes
+//     in short bursts. Level 0 may hold more of the small tables before writes are stalled.
+//   - The base level takes more than its 10 MiB, because chunks are rewritten once for each level they pass.
+//   - Values stay in the tables (they are below the threshold), so the value log stays empty.
 //   - Chunks are compressed already, so that blocks need neither compression nor a cache: they are read
 //     where they lie in the mapped file.
 func badgerOptions(dir string) badger.Options {
@@ -129,12 +130,15 @@ func badgerOptions(dir string) badger.Options {
 		WithSyncWrites(true).
 		WithDetectConflicts(false).
 		WithMetricsEnabled(false).
-		WithMemTableSize(16 << 20).
+		WithMemTableSize(4 << 20).
 		WithNumMemtables(3).
 		WithNumCompactors(2).
-		WithNumLevelZeroTables(2).
+		WithNumLevelZeroTables(4).
+		WithNumLevelZeroTablesStall(32).
+		WithBaseLevelSize(64 << 20).
 		WithBlockCacheSize(0).
 		WithValueLogFileSize(16 << 20).
+		WithValueThreshold(512 << 10).
 		WithCompression(options.None).
 		WithNumVersionsToKeep(1)
 }

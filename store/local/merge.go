@@ -134,11 +134,24 @@ func (w *merger) merge(m merchantKey, r *recent, covered uint64) (*tree, error) 
 		return nil, err
 	}
 	w.storeNodes(t, m, &t.root)
+	w.storeGarbage(t, m)
 	w.put(appendRootKey(nil, m), t.encode(nil))
 	if w.bytes >= mergeBytes {
 		return t, w.commit()
 	}
 	return t, nil
+}
+
+// storeGarbage writes the lists of what the root record does not hold of a tree's garbage.
+func (w *merger) storeGarbage(t *tree, m merchantKey) {
+	if len(t.garbage) > garbageInRoot {
+		for ids := range slices.Chunk(t.garbage[garbageInRoot:], garbageInList) {
+			w.put(appendNodeKey(nil, m, t.nextID), appendIDs(nil, ids))
+			t.lists = append(t.lists, t.nextID)
+			t.nextID++
+		}
+	}
+	t.garbage = append(t.garbage, t.lists...)
 }
 
 // storeNodes writes the nodes that are in memory at and below c, and lets go of them.
@@ -155,20 +168,25 @@ func (w *merger) storeNodes(t *tree, m merchantKey, c *child) {
 	c.node = nil
 }
 
-// commit makes the writes in their order, in transactions that stay well below Badger's limit.
+// commit makes the writes in their order, in transactions that Badger takes. The largest write is an inner node with
+// all series: 64 children with a thousand counts, below 500 KB.
 func (w *merger) commit() error {
-	maxBytes, maxCount := w.db.MaxBatchSize()/2, int(w.db.MaxBatchCount()/2)
+	maxBytes, maxCount := int(w.db.MaxBatchSize()/2), int(w.db.MaxBatchCount()/2)
 	for len(w.writes) > 0 {
 		txn := w.db.NewTransactionAt(math.MaxUint64, true)
-		n, size := 0, int64(0)
-		for ; n < len(w.writes) && n < maxCount && size < maxBytes; n++ {
+		n, size := 0, 0
+		for ; n < len(w.writes) && n < maxCount; n++ {
 			key, value := w.writes[n].key, w.writes[n].value
-			size += int64(len(key) + len(value))
-			set := func() error { return txn.Set(key, value) }
-			if value == nil {
-				set = func() error { return txn.Delete(key) }
+			if size += len(key) + len(value); n > 0 && size > maxBytes {
+				break
 			}
-			if err := set(); err != nil {
+			var err error
+			if value == nil {
+				err = txn.Delete(key)
+			} else {
+				err = txn.Set(key, value)
+			}
+			if err != nil {
 				txn.Discard()
 				return err
 			}

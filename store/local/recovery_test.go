@@ -1,12 +1,14 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -325,8 +327,8 @@ func TestTheQueueTakesTheLargestRequests(t *testing.T) {
 }
 
 // Marks with long muids, identifiers and large bodies, from many callers at once: each group must
-// still fit into one transaction.
-func TestLargeMarksFitIntoAGroup(t *testing.T) {
+// be written in transactions that Badger takes.
+func TestLargeMarksFitIntoTransactions(t *testing.T) {
 	e := open(t, t.TempDir())
 	defer closeEngine(t, e)
 	m := store.NewMerchantID()
@@ -355,6 +357,41 @@ func TestLargeMarksFitIntoAGroup(t *testing.T) {
 	all.Wait()
 	if got := everything(t, e, m)[0].Total; got != callers*marks {
 		t.Errorf("%d events, want %d", got, callers*marks)
+	}
+}
+
+// A batch that takes several transactions is recorded whole, and in its order.
+func TestARequestMayTakeSeveralTransactions(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	noise := rand.NewChaCha8([32]byte{}) // does not get smaller when it is packed
+	marks := make([]store.Mark, store.MaxBatchEvents)
+	for i := range marks {
+		raw := make([]byte, 2000)
+		if _, err := noise.Read(raw); err != nil {
+			t.Fatal(err)
+		}
+		marks[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "PageView", Time: time.UnixMicro(int64(i)), Raw: raw, DedupeID: fmt.Sprint(i)}
+		marks[i].Identity.MUID = "u-1"
+	}
+	if size := int64(len(marks) * 2000); size < 2*e.db.MaxBatchSize() {
+		t.Fatalf("%d bytes may fit into one transaction", size)
+	}
+	if err := e.Record(marks); err != nil {
+		t.Fatal(err)
+	}
+	closeEngine(t, e)
+	e = open(t, dir)
+	defer closeEngine(t, e)
+	page, err := e.Events(ctx, store.Query{Merchant: m, SortBy: store.ByTime, Asc: true, Limit: store.MaxBatchEvents})
+	if err != nil || page.Total != len(marks) {
+		t.Fatalf("%d events, %v", page.Total, err)
+	}
+	for i, event := range page.Events {
+		if !bytes.Equal(event.Raw, marks[i].Raw) {
+			t.Fatalf("event %d is another one", i)
+		}
 	}
 }
 

@@ -1,8 +1,10 @@
 package local
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -36,22 +38,19 @@ func (s *savedTree) save(t *testing.T) {
 	}
 	w := &merger{}
 	w.storeNodes(&s.tree, merchantKey{}, &s.root)
+	w.storeGarbage(&s.tree, merchantKey{})
 	for _, write := range w.writes {
-		s.stored[nodeIDOf(write.key)] = write.value
+		s.stored[binary.BigEndian.Uint64(write.key[len(write.key)-8:])] = write.value
 	}
 	loaded, err := decodeTree(s.encode(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.tree, s.old = *loaded, loaded.garbage
-	s.garbage = nil
-}
-
-func nodeIDOf(key []byte) (id uint64) {
-	for _, b := range key[len(key)-8:] {
-		id = id<<8 | uint64(b)
+	if err := loaded.loadGarbage(func(id uint64, read func([]byte) error) error { return read(s.stored[id]) }); err != nil {
+		t.Fatal(err)
 	}
-	return id
+	s.tree, s.old = *loaded, loaded.garbage
+	s.garbage, s.lists = nil, nil
 }
 
 // check walks the whole tree and compares what every child is said to hold with what it holds.
@@ -218,10 +217,30 @@ func TestSavesLeaveNoNodeBehind(t *testing.T) {
 			s.save(t)
 		}
 	}
+	if len(s.old) <= garbageInRoot+1 {
+		t.Fatalf("the last save replaced %d nodes; it should be more than the root record holds", len(s.old))
+	}
 	reachable := s.check(t)
 	// What the last save replaced is deleted by the next one.
 	if left := len(s.stored) - len(s.old); left != reachable {
 		t.Fatalf("%d nodes are stored beside the garbage, %d are reachable", left, reachable)
+	}
+}
+
+func TestTheLargestNodeFitsIntoATransaction(t *testing.T) {
+	all := make(counts, maxSeries+1)
+	for i := range all {
+		all[i] = seriesCount{uint32(i), math.MaxUint32}
+	}
+	n := &node{children: make([]child, innerChildren)}
+	for i := range n.children {
+		n.children[i] = child{first: entryKey{math.MinInt64, position{math.MaxUint64, math.MaxUint16}}, id: math.MaxUint32, counts: all}
+	}
+	e := open(t, t.TempDir())
+	defer closeEngine(t, e)
+	size, limit := int64(len(n.encode(nil))), min(e.db.MaxBatchSize(), e.db.Opts().ValueThreshold)
+	if size >= limit {
+		t.Errorf("the largest node takes %d bytes; Badger takes %d", size, limit)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 func (b *bench) steady() error {
 	rate := b.maximum / 2
 	b.progress("half of the maximum, %s, for %v", perSecond(rate), b.Steady)
-	t := b.service.mark(&b.load)
+	t := b.service.mark(&b.loaded)
 	r, err := b.healthyTurn(b.service.process, offering(t, manyConnections, 1, b.Steady, rate))
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (b *bench) curve() error {
 	sides := []struct {
 		name, colour string
 		target       target
-	}{{"bare", "#8a8f98", b.ceiling}, {"mtagd", "#1565c0", b.service.mark(&b.load)}}
+	}{{"bare", "#8a8f98", b.ceiling}, {"mtagd", "#1565c0", b.service.mark(&b.loaded)}}
 	for _, s := range sides {
 		for _, p := range percentiles {
 			c.lines = append(c.lines, line{label: s.name + " " + p.label, colour: s.colour, dash: p.dash})
@@ -77,36 +77,35 @@ func (b *bench) curve() error {
 	return os.WriteFile(filepath.Join(b.Out, "latency.svg"), picture.Bytes(), 0o666)
 }
 
-// overload offers twice the maximum: single events from thousands of connections, then batches.
+// overload offers twice the maximum: single events from more connections than the maximum took and from very many, then
+// batches.
 func (b *bench) overload() error {
-	t := b.service.mark(&b.load)
-	b.report.section("Overload", "Twice the rate that the connections in brackets reach as fast as answers come, right before. "+
-		"The time that a refusal takes is from its sending.")
+	t := b.service.mark(&b.loaded)
+	b.report.section("Overload", "Twice the maximum rates above. The time that a refusal takes is from its sending.")
 	for _, o := range []struct {
-		what          string
-		batch         int
-		base, flooded int // connections
+		what    string
+		batch   int
+		conns   int
+		maximum float64
 	}{
-		{"single events", 1, manyConnections, overloadConnections},
-		{fmt.Sprintf("batches of %d", batchEvents), batchEvents, batchConnections, batchOverload},
+		{"single events", 1, overloadConnections, b.maximum},
+		{"single events", 1, floodConnections, b.maximum},
+		{fmt.Sprintf("batches of %d", batchEvents), batchEvents, batchOverload, b.batchMaximum},
 	} {
-		b.progress("overload: %s on %d connections", o.what, o.flooded)
-		alone, err := b.healthyTurn(b.service.process, marking(t, o.base, o.batch, b.Round))
+		what := fmt.Sprintf("%s, %s connections", o.what, grouped(o.conns))
+		b.progress("overload: %s", what)
+		r, err := b.turn(b.service.process, offering(t, o.conns, o.batch, 2*b.Round, 2*o.maximum))
 		if err != nil {
 			return err
 		}
-		r, err := b.turn(b.service.process, offering(t, o.flooded, o.batch, 2*b.Round, 2*alone.rate()))
-		if err != nil {
-			return err
-		}
-		b.report.tell(fmt.Sprintf("%s: offered on %s connections (%d)", o.what, grouped(o.flooded), o.base), perSecond(2*alone.rate()))
-		b.report.atLeast(o.what+": accepted, of the maximum", r.rate()/alone.rate(), 0.9, percent)
-		b.report.judge(o.what+": refused with 503 and Retry-After", fmt.Sprintf("%s of %s", grouped(r.refused-r.rude), grouped(r.refused)), "all", r.rude == 0)
-		b.report.judge(o.what+": answered otherwise or not at all", grouped(r.failed), "0", r.failed == 0)
+		b.report.tell(what+": offered", perSecond(2*o.maximum))
+		b.report.atLeast(what+": accepted, of the maximum", r.rate()/o.maximum, 0.9, percent)
+		b.report.judge(what+": refused with 503 and Retry-After", fmt.Sprintf("%s of %s", grouped(r.refused-r.rude), grouped(r.refused)), "all", r.rude == 0)
+		b.report.judge(what+": answered otherwise or not at all", grouped(r.failed), "0", r.failed == 0)
 		if r.refused > 0 {
-			b.report.atMost(o.what+": a refusal takes, p99", float64(r.refusal.ValueAtQuantile(99))/1e6, 0.1, milliseconds)
+			b.report.atMost(what+": a refusal takes, p99", quantile(r.refusal, 99).Seconds(), 0.1, milliseconds)
 		}
-		b.report.tell(o.what+": requests for which no connection was free in time", grouped(r.unsent))
+		b.report.tell(what+": requests for which no connection was free in time", grouped(r.unsent))
 	}
 	return nil
 }

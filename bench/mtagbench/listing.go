@@ -19,7 +19,7 @@ func (b *bench) fill() (err error) {
 	if b.data, r, err = fill(b.ctx, b.service.api, b.Events, 400, b.Merchants-1, b.Order); err != nil {
 		return err
 	}
-	if b.load, err = b.service.api.newDataset("load"); err != nil {
+	if b.loaded, err = b.service.api.newDataset("load"); err != nil {
 		return err
 	}
 	after, err := b.service.written()
@@ -52,7 +52,7 @@ func (b *bench) starts() error {
 		time.Sleep(b.Round)
 		killed <- server.kill()
 	}()
-	t := b.service.mark(&b.load)
+	t := b.service.mark(&b.loaded)
 	// The kill breaks every connection; the time for the answers bounds what is left of the phase.
 	_, err := load(b.ctx, marking(t, manyConnections, 1, b.Round+100*time.Millisecond))
 	if err := errors.Join(err, <-killed); err != nil {
@@ -110,8 +110,8 @@ func (b *bench) listUnderLoad() error {
 	b.report.section("Listing under full ingest",
 		fmt.Sprintf("%d listings/s of all kinds, at fixed times, while %d connections send events to the same merchant as fast as answers come; %d listings in all.",
 			listingsPerSecond, manyConnections, took.TotalCount()))
-	b.report.tell("listing p50", milliseconds(float64(took.ValueAtQuantile(50))/1e6))
-	b.report.atMost("listing p99", float64(took.ValueAtQuantile(99))/1e6, 0.025, milliseconds)
+	b.report.tell("listing p50", milliseconds(quantile(took, 50).Seconds()))
+	b.report.atMost("listing p99", quantile(took, 99).Seconds(), 0.025, milliseconds)
 	b.report.atMost("events/s lost to it", 1-median(kept), 0.10, percent)
 	return nil
 }

@@ -57,7 +57,7 @@ func (r *result) rate() float64 { return float64(r.events) / r.took.Seconds() }
 
 // at is a percentile of the latency.
 func (r *result) at(percentile float64) time.Duration {
-	return time.Duration(r.latency.ValueAtQuantile(percentile)) * time.Microsecond
+	return quantile(r.latency, percentile)
 }
 
 func (r *result) max() time.Duration { return time.Duration(r.latency.Max()) * time.Microsecond }
@@ -91,4 +91,9 @@ func record(h *hdrhistogram.Histogram, d time.Duration) {
 // intendedTime is when the n-th request of an open loop is to be sent. It depends on nothing that the server does.
 func intendedTime(n int, rate float64) time.Duration {
 	return time.Duration(float64(n) / rate * float64(time.Second))
+}
+
+// quantile is a percentile of a histogram of µs.
+func quantile(h *hdrhistogram.Histogram, percentile float64) time.Duration {
+	return time.Duration(h.ValueAtQuantile(percentile)) * time.Microsecond
 }

@@ -125,11 +125,11 @@ func (r *report) listings(all []listing, m *manifest) {
 		fmt.Sprintf("Any page, limit and order of each kind, beside %d other merchants; compared with the same queries on %s events. "+
 			"Every answer's total, length, order and names were checked.", m.Others+1, grouped(m.Small.Events)))
 	for _, l := range all {
-		p99 := float64(l.large.ValueAtQuantile(listPercentile)) / 1e6
+		p99 := quantile(l.large, listPercentile).Seconds()
 		growth := float64(l.large.ValueAtQuantile(50)) / float64(l.small.ValueAtQuantile(50))
 		r.atMost(l.kind.name+", p99", p99, listTarget.Seconds(), milliseconds)
 		r.atMost(fmt.Sprintf("%s, p50 %s against %s", l.kind.name,
-			milliseconds(float64(l.large.ValueAtQuantile(50))/1e6), milliseconds(float64(l.small.ValueAtQuantile(50))/1e6)),
+			milliseconds(quantile(l.large, 50).Seconds()), milliseconds(quantile(l.small, 50).Seconds())),
 			growth, listGrowth, times)
 	}
 }

@@ -41,7 +41,8 @@ const (
 	manyConnections     = 256
 	fewConnections      = 64
 	batchConnections    = 16
-	overloadConnections = 8192
+	overloadConnections = 1024
+	floodConnections    = 8192
 	batchOverload       = 512
 	batchEvents         = 100
 )
@@ -52,13 +53,14 @@ type bench struct {
 	*program
 	report report
 
-	service *service
-	bare    *process
-	ceiling target    // of bare
-	load    dataset   // the merchant that takes the load
-	data    *manifest // what is listed
-	maximum float64   // events/s of mtagd with many connections
-	peaks   []peak
+	service      *service
+	bare         *process
+	ceiling      target    // of bare
+	loaded       dataset   // the merchant that takes the load
+	data         *manifest // what is listed
+	maximum      float64   // events/s of mtagd with many connections
+	batchMaximum float64   // the same of batches
+	peaks        []peak
 }
 
 // peak is the most anonymous memory in a part of the run.
@@ -161,7 +163,7 @@ func (b *bench) machine() error {
 	b.report.section("Machine", "Before the run.")
 	b.report.tell("load average of the last minute, other work included", strings.Fields(string(load))[0])
 	for _, p := range []float64{50, 99} {
-		b.report.tell(fmt.Sprintf("a synced write of %d KiB, p%.0f", size>>10, p), milliseconds(float64(took.ValueAtQuantile(p))/1e6))
+		b.report.tell(fmt.Sprintf("a synced write of %d KiB, p%.0f", size>>10, p), milliseconds(quantile(took, p).Seconds()))
 	}
 	return nil
 }

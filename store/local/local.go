@@ -121,12 +121,13 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 //   - Conflicts cannot happen: the committer alone writes links and marks, the index alone nodes.
 //   - Memtables are small: a flush, and a compaction of level 0, is work that answers wait for, so it comes
 //     in short bursts. Level 0 may hold more of the small tables before writes are stalled.
-//   - The base level takes more than its 10 MiB, because chunks are rewritten once for each level they pass.
+//   - Chunks are rewritten once for each level they pass, together with the one table below that holds the last
+//     chunk and the first of the other keys. So there are fewer levels, and tables are no larger further down.
 //   - Values stay in the tables (they are below the threshold), so the value log stays empty.
 //   - Chunks are compressed already, so that blocks need neither compression nor a cache: they are read
 //     where they lie in the mapped file.
 func badgerOptions(dir string) badger.Options {
-	return badger.DefaultOptions(dir).
+	opt := badger.DefaultOptions(dir).
 		WithSyncWrites(true).
 		WithDetectConflicts(false).
 		WithMetricsEnabled(false).
@@ -135,12 +136,15 @@ func badgerOptions(dir string) badger.Options {
 		WithNumCompactors(2).
 		WithNumLevelZeroTables(4).
 		WithNumLevelZeroTablesStall(32).
-		WithBaseLevelSize(64 << 20).
+		WithBaseLevelSize(256 << 20).
+		WithBaseTableSize(4 << 20).
 		WithBlockCacheSize(0).
 		WithValueLogFileSize(16 << 20).
 		WithValueThreshold(512 << 10).
 		WithCompression(options.None).
 		WithNumVersionsToKeep(1)
+	opt.TableSizeMultiplier = 1
+	return opt
 }
 
 // checkFormat writes the format version into a new database and refuses one of another version.

@@ -126,7 +126,7 @@ func serve(ctx context.Context, cfg config) (err error) {
 		Now:          time.Now,
 	}
 	if cfg.TLS != nil {
-		dnsConfig.ACMEDirectory, dnsConfig.ACMERoots = cfg.TLS.CA, cfg.TLS.Roots
+		dnsConfig.CA, dnsConfig.Roots = cfg.TLS.CA, cfg.TLS.Roots
 	}
 	verifier, err := tlsmgr.NewVerifier(dnsConfig)
 	if err != nil {

@@ -40,7 +40,6 @@ var (
 	tagNotActive     = refusal(fasthttp.StatusForbidden, "Tag is not active")
 
 	bodyTooLarge    = refusal(fasthttp.StatusRequestEntityTooLarge, "body must be at most 64 KiB")
-	batchTooLarge   = refusal(fasthttp.StatusRequestEntityTooLarge, "body must be at most 1 MiB")
 	bodyNotUTF8     = refusal(fasthttp.StatusBadRequest, "body must be valid UTF-8")
 	bodyNotObject   = refusal(fasthttp.StatusBadRequest, "body must be a JSON object")
 	bodyNotBatch    = refusal(fasthttp.StatusBadRequest, "body must be a JSON array of event objects")

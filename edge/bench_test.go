@@ -48,7 +48,7 @@ func markRequest(t testing.TB) (*Server, *fasthttp.RequestCtx) {
 	return s, ctx
 }
 
-// An event costs no garbage of its own on its way to the engine, beside the hashed identifier.
+// An event costs no garbage of its own on its way to the engine.
 func TestMarkAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools at random")

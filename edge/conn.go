@@ -155,7 +155,7 @@ func drainOnClose(ctx *fasthttp.RequestCtx) {
 // has seen the end and closes its side.
 func (c *conn) Close() error {
 	c.open.remove(c)
-	if c.drain.Swap(false) && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(drainTime)) == nil {
+	if c.drain.Swap(false) && c.CloseWrite() == nil && c.TCPConn.SetReadDeadline(time.Now().Add(drainTime)) == nil {
 		// Whether the client closed, went on for too long or vanished: the connection ends here.
 		_, _ = io.CopyN(io.Discard, c.TCPConn, drainBytes)
 	}

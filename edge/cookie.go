@@ -79,7 +79,7 @@ func renewCookie(ctx *fasthttp.RequestCtx, host string) {
 func cookieDomain(host, page string) (string, bool) {
 	common := commonDomain(host, page)
 	switch {
-	case isAddress(host) || !strings.Contains(host, "."):
+	case standsAlone(host):
 		return "", page == host
 	case !strings.Contains(common, "."):
 		return "", false // without a look at the list of public suffixes: most pages use a tag host of another site
@@ -99,14 +99,14 @@ func commonDomain(a, b string) string {
 	return a[start:]
 }
 
-// isAddress reports whether a host is an IP address: no top-level domain ends in a digit, and brackets are
-// those of IPv6.
-func isAddress(host string) bool {
-	if host == "" {
-		return false
+// standsAlone reports whether a host is in no domain: it is one label or an IPv6 address, which have no dot, or an
+// IPv4 address; no top-level domain ends in a digit.
+func standsAlone(host string) bool {
+	if !strings.Contains(host, ".") {
+		return true
 	}
 	last := host[len(host)-1]
-	return last == ']' || ('0' <= last && last <= '9')
+	return '0' <= last && last <= '9'
 }
 
 // bodyMUID is the muid of an event or of the first of a batch, "" where it has none that can be a cookie.

@@ -61,7 +61,7 @@ func TestCookieDomain(t *testing.T) {
 		{"localhost", "127.0.0.1", "", false},
 		{"127.0.0.1", "127.0.0.1", "", true},
 		{"127.0.0.1", "10.0.0.1", "", false},
-		{"[::1]", "[::1]", "", true},
+		{"::1", "::1", "", true},
 		{"tags.example.com", "", "", false},
 		{"tags.example.com", "www.badexample.com", "", false},
 		{"tags.example.com", "example.com", "example.com", true},

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-json/jsontext"
 	"github.com/valyala/fasthttp"
 
 	"mtagd/store"
@@ -41,37 +40,53 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	v := visit{began: ctx.Time()}
 	defer s.end(ctx, &v)
 	settleBody(ctx)
+	t, ok := s.reach(ctx, &v)
+	if !ok {
+		return
+	}
+	if secure, isTLS := ctx.Conn().(*tlsConn); isTLS {
+		if t.host != secure.serverName {
+			// One host's certificate must not speak for another.
+			s.fail(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served on this connection")
+			return
+		}
+		if s.HSTS && t.host == s.BaseHost {
+			ctx.Response.Header.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
+		}
+	}
+	if v.surface == partnerSurface {
+		v.endpoint = endpointPartner
+		s.PartnerAPI(ctx)
+		return
+	}
+	s.serveTag(ctx, t, &v)
+}
+
+// reach finds out where a request is meant to go. It reports false when it has answered, because that is in
+// doubt or is none of this server's hosts.
+func (s *Server) reach(ctx *fasthttp.RequestCtx, v *visit) (target, bool) {
 	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
 	if slices.Contains(s.Aliases, t.host) {
 		t.host = s.BaseHost
 	}
-	known := s.place(&v, t)
+	known := s.place(v, t)
 	if v.onTagHost {
 		allowOrigin(ctx)
 	}
 	if fault == "" {
 		fault = framingFault(&ctx.Request.Header)
 	}
-	secure, isTLS := ctx.Conn().(*tlsConn)
-	if isTLS && s.HSTS && t.host == s.BaseHost {
-		ctx.Response.Header.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
-	}
 	switch {
 	case fault != "":
 		drainOnClose(ctx)
 		ctx.SetConnectionClose()
 		s.fail(ctx, v.surface, fasthttp.StatusBadRequest, fault)
-	case isTLS && t.host != secure.serverName:
-		// One host's certificate must not speak for another.
-		s.fail(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served on this connection")
 	case !known:
 		s.fail(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served here")
-	case v.surface == partnerSurface:
-		v.endpoint = endpointPartner
-		s.PartnerAPI(ctx)
 	default:
-		s.serveTag(ctx, t, &v)
+		return t, true
 	}
+	return t, false
 }
 
 // target is where a request is meant to go. Its parts alias the request.
@@ -166,7 +181,7 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	var timeout net.Error
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout() && s.stopping.Load():
-		s.comeAgain(ctx, v.surface, "The service is stopping, please retry") // not 408, the client's fault
+		s.fail(ctx, v.surface, fasthttp.StatusServiceUnavailable, "The service is stopping, please retry") // not 408, the client's fault
 		return
 	case errors.As(err, &timeout) && timeout.Timeout():
 		// Nothing is known of the request, so a page cannot read this. The tag takes that for what it is, a slow
@@ -174,9 +189,9 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 		s.fail(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
 		return // whoever sends so slowly is not waited for
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && bodyRefused(ctx):
-		s.comeAgain(ctx, v.surface, "Too many large requests are under way, please retry")
+		s.fail(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		s.tooLarge(ctx, v.surface)
+		s.fail(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 1 MiB")
 	case errors.As(err, &small):
 		s.fail(ctx, v.surface, fasthttp.StatusRequestHeaderFieldsTooLarge, "Request header is too large")
 	default:
@@ -195,31 +210,14 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	return ctx.Response.StatusCode()
 }
 
-func (s *Server) tooLarge(ctx *fasthttp.RequestCtx, sf surface) {
-	if sf == tagSurface {
-		batchTooLarge.send(ctx)
-		return
-	}
-	s.fail(ctx, sf, fasthttp.StatusRequestEntityTooLarge, "Request body is too large")
-}
-
-// comeAgain answers a request that can be served later.
-func (s *Server) comeAgain(ctx *fasthttp.RequestCtx, sf surface, message string) {
-	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
-	s.fail(ctx, sf, fasthttp.StatusServiceUnavailable, message)
-}
-
-// fail answers with an error in the form of a surface.
+// fail answers with an error in the form of a surface; a 503 says when to come again. The message is one of this
+// package's own, as refusal wants it.
 func (s *Server) fail(ctx *fasthttp.RequestCtx, sf surface, status int, message string) {
 	if sf == partnerSurface {
 		s.PartnerError(ctx, status, message)
 		return
 	}
-	b, err := jsontext.AppendQuote([]byte(`{"success":false,"message":`), message)
-	if err != nil {
-		panic(err) // messages are this package's own words
-	}
-	sendJSON(ctx, status, append(b, '}'))
+	refusal(status, message).send(ctx)
 }
 
 // end counts and logs an answered request. It is deferred: a panic becomes a 500 here.

@@ -54,8 +54,11 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 		BaseHost:      baseHost,
 		ClientTagHost: clientHost,
 		PartnerAPI: func(ctx *fasthttp.RequestCtx) {
-			if string(ctx.Path()) == "/v1/panic" {
+			switch string(ctx.Path()) {
+			case "/v1/panic":
 				panic("on purpose")
+			case "/v1/busy":
+				ctx.SetStatusCode(429)
 			}
 			fmt.Fprintf(ctx, `{"partner":%q}`, ctx.Path())
 		},

@@ -58,7 +58,7 @@ const (
 var handshakeNames = [handshakeOutcomes]string{"done", "failed", "limited"}
 
 // statusCodes are those that the tag server and the partner API answer with.
-var statusCodes = []int{200, 201, 204, 304, 308, 400, 401, 403, 404, 405, 408, 409, 413, 421, 422, 431, 500, 503}
+var statusCodes = []int{200, 201, 204, 304, 308, 400, 401, 403, 404, 405, 408, 409, 413, 421, 422, 429, 431, 500, 503}
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"bytes"
-	"time"
 
 	"github.com/valyala/fasthttp"
 )
@@ -13,23 +12,15 @@ const challengePath = "/.well-known/acme-challenge/"
 // handlePlain is the way of every request that comes over plain HTTP while there is HTTPS: the CA is
 // answered, whoever else came to the right host is sent on. The method and the body go along: 308.
 func (s *Server) handlePlain(ctx *fasthttp.RequestCtx) {
-	v := visit{began: time.Now()}
+	v := visit{began: ctx.Time()}
 	defer s.end(ctx, &v)
-	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
-	known := s.place(&v, t)
-	if fault == "" {
-		fault = framingFault(&ctx.Request.Header)
-	}
-	if fault == "" && !bytes.HasPrefix(t.path, []byte("/")) {
-		fault = "request target must be a path" // any other could change the host of the redirect
+	t, ok := s.reach(ctx, &v)
+	if !ok {
+		return
 	}
 	switch {
-	case fault != "":
-		drainOnClose(ctx)
-		ctx.SetConnectionClose()
-		s.fail(ctx, v.surface, fasthttp.StatusBadRequest, fault)
-	case !known:
-		s.fail(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served here")
+	case !bytes.HasPrefix(t.path, []byte("/")): // any other could change the host of the redirect
+		s.fail(ctx, v.surface, fasthttp.StatusBadRequest, "request target must be a path")
 	case bytes.HasPrefix(t.path, []byte(challengePath)):
 		answer, ok := s.Challenge(t.host, string(t.path))
 		if !ok {

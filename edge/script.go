@@ -50,12 +50,13 @@ func (s *script) send(ctx *fasthttp.RequestCtx) {
 }
 
 func (s *script) choose(acceptEncoding string) *encodedScript {
-	for i := range s {
-		if s[i].encoding == "" || accepts(acceptEncoding, s[i].encoding) {
+	plain := len(s) - 1
+	for i := range plain {
+		if accepts(acceptEncoding, s[i].encoding) {
 			return &s[i]
 		}
 	}
-	panic("script has no plain form")
+	return &s[plain]
 }
 
 // accepts reports whether an Accept-Encoding header names an encoding, or *, with a weight above 0.

@@ -12,6 +12,7 @@
 //	tag.go       the routes of a tag host, CORS, which tag a request means
 //	mark.go      POST /mark: one event or a batch, on disk before the answer
 //	resolve.go   POST /id
+//	cookie.go    the muid in a cookie, and how it lives on
 //	decode.go    the few fields that routing needs, read from an event's JSON
 //	answer.go    every answer that does not change, rendered once
 //	script.go    GET /script
@@ -49,7 +50,6 @@ type Config struct {
 	ClientTagHost string                                                     // serves client-side tags; may equal BaseHost
 	PartnerAPI    fasthttp.RequestHandler                                    // everything on the base host that is not the tag server's
 	PartnerError  func(ctx *fasthttp.RequestCtx, status int, message string) // writes the partner API's standard error body
-	Demo          fasthttp.RequestHandler                                    // nil, or what answers below /demo/ on the client tag host (development)
 	Log           *slog.Logger
 	Metrics       prometheus.Registerer // nil: none registered
 	Now           func() time.Time

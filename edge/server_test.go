@@ -208,6 +208,7 @@ func TestRequestsAndEventsAreCounted(t *testing.T) {
 	w.mark(`[{"muid":"m","event":"A"},{"email":"x@y.z","event":"A"},{}]`)
 	w.mark(`{}`)
 	w.do("GET", baseHost, "/v1/x", "")
+	w.do("GET", baseHost, "/v1/busy", "")
 	w.shutdown()
 	got := w.counted()
 	for name, want := range map[string]float64{
@@ -215,6 +216,7 @@ func TestRequestsAndEventsAreCounted(t *testing.T) {
 		"mtagd_http_requests_total tag 200":     1,
 		"mtagd_http_requests_total tag 400":     1,
 		"mtagd_http_requests_total partner 200": 1,
+		"mtagd_http_requests_total partner 429": 1,
 		"mtagd_events_total recorded":           3,
 		"mtagd_events_total duplicate":          1,
 		"mtagd_events_total unresolved":         1,

@@ -13,12 +13,10 @@ func isTagPath(path []byte) bool {
 	if len(path) == 0 || path[0] != '/' {
 		return false
 	}
-	first, _, more := bytes.Cut(path[1:], []byte("/"))
+	first, _, _ := bytes.Cut(path[1:], []byte("/"))
 	switch string(first) {
 	case "mark", "id", "script", "health":
 		return true
-	case "demo":
-		return more
 	}
 	return false
 }
@@ -56,7 +54,7 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, t target, v *visit) {
 			s.resolve(ctx, &tag)
 		}
 		renewCookie(ctx, t.host)
-	case "script", "health":
+	default: // script, health
 		if more {
 			notFound.send(ctx)
 			return
@@ -70,12 +68,6 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, t target, v *visit) {
 			return
 		}
 		s.health(ctx)
-	default:
-		if s.Demo == nil || t.host != s.ClientTagHost {
-			notFound.send(ctx)
-			return
-		}
-		s.Demo(ctx)
 	}
 }
 

@@ -2,11 +2,8 @@ package edge
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/valyala/fasthttp"
 
 	"mtagd/store"
 )
@@ -69,21 +66,16 @@ func TestNoTagIsMeantOnAHostOfSeveral(t *testing.T) {
 }
 
 func TestOneHostForBothSurfaces(t *testing.T) {
-	w := newWorld(t, func(cfg *Config) {
-		cfg.ClientTagHost = baseHost
-		cfg.Demo = func(ctx *fasthttp.RequestCtx) { fmt.Fprint(ctx, "demo") }
-	})
+	w := newWorld(t, func(cfg *Config) { cfg.ClientTagHost = baseHost })
 	w.do("POST", baseHost, "/mark/"+string(w.client.ID), event, "Origin", "https://shop.test").want(t, 201, "")
 	w.do("GET", baseHost, "/health", "").want(t, 200, "ok")
-	w.do("GET", baseHost, "/demo/x", "").want(t, 200, "demo")
-	for _, path := range []string{"/", "/v1/partners/merchant", "/marks", "/demo"} {
+	for _, path := range []string{"/", "/v1/partners/merchant", "/marks", "/demo/"} {
 		r := w.do("GET", baseHost, path, "", "Origin", "https://shop.test")
 		r.want(t, 200, `{"partner":"`+path)
 		if r.header.Get("Access-Control-Allow-Origin") != "" {
 			t.Errorf("%s: the partner API answered with CORS", path)
 		}
 	}
-	w.do("GET", w.serverSide.Host, "/demo/x", "").want(t, 404, "Not found")
 }
 
 func TestMethods(t *testing.T) {

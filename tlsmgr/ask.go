@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -20,10 +21,10 @@ const (
 	nameServerTimeout = time.Second
 )
 
-// patience is how much longer than the first answer the answers to questions asked beside it are
+// siblingPatience is how much longer than the first answer the answers to questions asked beside it are
 // waited for. A server that has just answered about a name has the rest at hand; some never answer
 // about a type that they do not know.
-const patience = time.Second
+const siblingPatience = time.Second
 
 // Why a server that was reached gave no answer to go by. Any other error of ask says that it was
 // not reached.
@@ -184,10 +185,8 @@ func (s nameServer) isLame(m *dns.Msg) bool {
 	if m.Rcode != dns.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
 		return false
 	}
-	for _, rr := range m.Ns {
-		if rr.Header().Rrtype == dns.TypeSOA {
-			return false
-		}
+	if hasType(m.Ns, dns.TypeSOA) {
+		return false
 	}
 	if s.recursive() {
 		return hasType(m.Ns, dns.TypeNS)
@@ -196,16 +195,11 @@ func (s nameServer) isLame(m *dns.Msg) bool {
 }
 
 func hasType(rrs []dns.RR, rrtype uint16) bool {
-	for _, rr := range rrs {
-		if rr.Header().Rrtype == rrtype {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == rrtype })
 }
 
 // askTypes asks for several types of a name at once and hands over the answers as they come, until take
-// returns true. After the first answer it waits for the others no longer than patience; what is not
+// returns true. After the first answer it waits for the others no longer than siblingPatience; what is not
 // answered by then is not handed over.
 func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, take func(qtype uint16, m *dns.Msg, err error) (enough bool)) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -230,7 +224,7 @@ func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, t
 				return
 			}
 			if a.err == nil && waited == nil {
-				waited = time.After(patience)
+				waited = time.After(siblingPatience)
 			}
 		case <-waited:
 			return

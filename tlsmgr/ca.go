@@ -34,9 +34,9 @@ type ca struct {
 
 func newCA(cfg Config, log *slog.Logger, now func() time.Time) *ca {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{RootCAs: cfg.ACMERoots}
+	transport.TLSClientConfig = &tls.Config{RootCAs: cfg.Roots}
 	client := &http.Client{Transport: transport, Timeout: directoryTimeout}
-	return &ca{directory: cfg.ACMEDirectory, client: client, log: log, now: now}
+	return &ca{directory: cfg.CA, client: client, log: log, now: now}
 }
 
 // identities are the names by which CAA records may name the CA (RFC 8555, section 7.1.1,

@@ -146,7 +146,7 @@ func newCertificates(cfg CertConfig, p pace) (*Certificates, error) {
 		return nil, err
 	}
 
-	log := zap.New(&logCore{log: cfg.Log, words: c.words})
+	log := zap.New(&logCore{log: cfg.Log, withoutContact: c.withoutContact})
 	c.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert:   c.configFor,
 		RenewCheckInterval: p.renewCheck,
@@ -161,7 +161,7 @@ func newCertificates(cfg CertConfig, p pace) (*Certificates, error) {
 	issuer := certmagic.NewACMEIssuer(c.renewing, c.issuerTemplate(log))
 	c.renewing.Issuers = []certmagic.Issuer{issuer}
 
-	base.Issuers = []certmagic.Issuer{silentIssuer{issuer}}
+	base.Issuers = []certmagic.Issuer{anewIssuer{issuer}}
 	base.OnDemand = &certmagic.OnDemandConfig{DecisionFunc: func(context.Context, string) error { return errMovedAway }}
 	c.resting = certmagic.New(c.cache, base) // the timer passes over certificates on demand
 
@@ -215,12 +215,9 @@ func solverAddress(listening net.Addr) (host string, port int) {
 	return host, int(at.Port())
 }
 
-// silentIssuer keeps a foreground order from asking for an email address on the terminal.
-type silentIssuer struct{ *certmagic.ACMEIssuer }
-
-func (i silentIssuer) PreCheck(ctx context.Context, names []string, _ bool) error {
-	return i.ACMEIssuer.PreCheck(ctx, names, false)
-}
+// anewIssuer hides from certmagic that it is an ACMEIssuer: the order of a renewal then does not say which
+// certificate it replaces, which is what CAs refuse (see isRefusedOrder).
+type anewIssuer struct{ *certmagic.ACMEIssuer }
 
 // Start loads the certificates that are on disk, orders those that are missing, and looks at every
 // host's DNS from time to time; all in the background.

@@ -46,7 +46,7 @@ func (c *Certificates) Order(host string) {
 	if !c.serves(host) {
 		return
 	}
-	missing := c.certificateOf(host).IsZero()
+	missing := c.expiryOf(host).IsZero()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.host(host)
@@ -69,7 +69,7 @@ func (h *hostCert) wake() {
 
 // Certificate tells how far a host's certificate has come.
 func (c *Certificates) Certificate(host string) store.Certificate {
-	notAfter := c.certificateOf(host)
+	notAfter := c.expiryOf(host)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.hosts[host]
@@ -89,9 +89,9 @@ func (c *Certificates) Certificate(host string) store.Certificate {
 	}
 }
 
-// certificateOf is when the certificate in memory expires, zero where there is none. The caller does
+// expiryOf is when the certificate in memory expires, zero where there is none. The caller does
 // not hold c.mu: see there.
-func (c *Certificates) certificateOf(host string) time.Time {
+func (c *Certificates) expiryOf(host string) time.Time {
 	var latest time.Time
 	for _, cert := range c.cache.AllMatchingCertificates(host) {
 		if cert.Leaf != nil && cert.Leaf.NotAfter.After(latest) {

@@ -16,17 +16,17 @@ import (
 // logCore takes certmagic's warnings and errors into the service's own log. Fields that could carry an email
 // or a client's address stay behind, so only those that are known to be harmless are taken.
 type logCore struct {
-	log    *slog.Logger
-	words  func(string) string // takes out what must not be logged
-	fields []zapcore.Field
+	log            *slog.Logger
+	withoutContact func(string) string // of a Certificates
+	fields         []zapcore.Field
 }
 
 var harmlessFields = []string{"identifier", "identifiers", "subjects", "server_name", "issuer", "ca", "error",
 	"expiration", "remaining", "url", "method", "status_code", "challenge_type", "explanation_url"}
 
-// words is a text without the contact of the ACME account, which certmagic puts into some errors, in lower
+// withoutContact is a text without the contact of the ACME account, which certmagic puts into some errors, in lower
 // case.
-func (c *Certificates) words(text string) string {
+func (c *Certificates) withoutContact(text string) string {
 	if c.Email == "" {
 		return text
 	}
@@ -37,7 +37,7 @@ func (c *Certificates) words(text string) string {
 func (l *logCore) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }
 
 func (l *logCore) With(fields []zapcore.Field) zapcore.Core {
-	return &logCore{l.log, l.words, slices.Concat(l.fields, fields)}
+	return &logCore{l.log, l.withoutContact, slices.Concat(l.fields, fields)}
 }
 
 func (l *logCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -55,10 +55,10 @@ func (l *logCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 			f.AddTo(values)
 		}
 	}
-	attrs := []slog.Attr{slog.String("event", l.words(entry.Message))}
+	attrs := []slog.Attr{slog.String("event", l.withoutContact(entry.Message))}
 	for _, key := range harmlessFields {
 		if v, ok := values.Fields[key]; ok {
-			attrs = append(attrs, slog.String(key, l.words(fmt.Sprint(v))))
+			attrs = append(attrs, slog.String(key, l.withoutContact(fmt.Sprint(v))))
 		}
 	}
 	l.log.LogAttrs(context.Background(), slog.LevelWarn, "certificates", attrs...)

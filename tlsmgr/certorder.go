@@ -57,7 +57,7 @@ func (c *Certificates) settle(host string, h *hostCert, err error, failures int)
 	h.problem = problemOf(err)
 	h.lastTry = time.Now()
 	h.nextTry = h.lastTry.Add(wait)
-	c.Log.Warn("certificate not issued", "host", host, "error", c.words(err.Error()), "next_try_in", wait.Round(time.Second))
+	c.Log.Warn("certificate not issued", "host", host, "error", c.withoutContact(err.Error()), "next_try_in", wait.Round(time.Second))
 	return wait, true
 }
 
@@ -133,28 +133,35 @@ func (c *Certificates) onEvent(ctx context.Context, event string, data map[strin
 		}
 	case "cert_obtained":
 		c.metrics.issued.Inc()
-		if renewal {
-			c.renewed(host, nil)
+		if renewal && c.renewed(host, nil) {
 			c.Log.Info("certificate renewed", "host", host)
 		}
 	case "cert_failed":
 		c.metrics.failed.Inc()
 		if err, _ := data["error"].(error); renewal && err != nil {
-			c.renewed(host, err)
+			if !c.renewed(host, err) {
+				return nil
+			}
 			if isRefusedOrder(err) {
 				c.want(host) // as an order of its own
 			}
-			c.Log.Warn("certificate not renewed", "host", host, "error", c.words(err.Error()), "expires_in", data["remaining"])
+			c.Log.Warn("certificate not renewed", "host", host, "error", c.withoutContact(err.Error()), "expires_in", data["remaining"])
 		}
 	}
 	return nil
 }
 
-// renewed keeps the outcome of a renewal.
-func (c *Certificates) renewed(host string, err error) {
+// renewed keeps the outcome of a renewal that certmagic makes by itself. It reports false where a try is under way:
+// the renewal is part of that, and settle has the last word.
+func (c *Certificates) renewed(host string, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.host(host).problem = problemOf(err)
+	h := c.host(host)
+	if h.onItsWay != nil {
+		return false
+	}
+	h.problem = problemOf(err)
+	return true
 }
 
 // waitAfter is how long to wait after so many failures before this one, give or take a fifth, so that a

@@ -15,7 +15,7 @@ func (c *Certificates) loadAll() {
 		if c.ctx.Err() != nil {
 			return
 		}
-		if c.certificateOf(host).IsZero() {
+		if c.expiryOf(host).IsZero() {
 			if _, err := c.load(host); err != nil {
 				c.want(host) // not on disk, or not readable: the way with all the rest
 				continue
@@ -86,7 +86,7 @@ func (c *Certificates) pause(d time.Duration) bool {
 func (c *Certificates) lookAgain(ctx context.Context, host string) {
 	wasAway := c.hasMovedAway(host)
 	c.look(ctx, host)
-	if wasAway || c.certificateOf(host).IsZero() {
+	if wasAway || c.expiryOf(host).IsZero() {
 		c.want(host)
 	}
 }

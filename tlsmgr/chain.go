@@ -157,8 +157,8 @@ func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) sig
 			fact: fmt.Sprintf("%s has addresses, which cannot be compared with those of %s: these are not known at the moment", bare(c.host), bare(c.target)),
 			fix:  fmt.Sprintf("point it to %s by a CNAME record, or try again in a few minutes", bare(c.target))}
 	}
-	if owner := proxyOf(addresses); owner != "" {
-		return c.wrong("proxied", fmt.Sprintf("%s has addresses of %s's proxy (%s)", bare(c.host), owner, listAddresses(addresses)),
+	if isCloudflare(addresses) {
+		return c.wrong("proxied", fmt.Sprintf("%s has addresses of Cloudflare's proxy (%s)", bare(c.host), listAddresses(addresses)),
 			fmt.Sprintf("switch the proxy off for this record (DNS only) and let it be a CNAME record that points to %s", bare(c.target)))
 	}
 	return c.wrong("wrong_address",
@@ -174,7 +174,7 @@ func (c *chain) missing(ctx context.Context, seen view) sighting {
 			fmt.Sprintf("register it, or have its name servers entered, and add a CNAME record for %s that points to %s", bare(c.host), bare(c.target)))
 	}
 	// Providers' forms add the domain to whatever is written into them without a final dot.
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, causePatience)
 	defer cancel()
 	twice := c.host + root
 	if m, err := seen.by.ask(ctx, twice, dns.TypeCNAME); err == nil {

@@ -1,7 +1,7 @@
 // Package tlsmgr looks after the names that tags live on: it checks that a tag host's DNS reaches the
 // service, and gets the host a certificate.
 //
-// DNS:
+// # DNS
 //
 // A host is looked at from all sides at once: by every configured resolver, since visitors are behind resolvers,
 // and by the name servers of the host's own zone, since they know what resolvers do not know yet. Each
@@ -44,7 +44,7 @@
 //
 // A verification changes no tag: its caller keeps the finding and applies the transition.
 //
-// Certificates:
+// # Certificates
 //
 //	cert.go       Certificates: what it is made of, how it starts and stops
 //	certhost.go   what is known of a host; whether it may have a certificate

@@ -96,7 +96,7 @@ func (l *lookup) follow(ctx context.Context, ask func(context.Context, string) [
 // have answered about the host, since a resolver that could has the rest at hand by then.
 func (l *lookup) patient(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(l.answered, func() { time.AfterFunc(l.patience, cancel) })
+	stop := context.AfterFunc(l.answered, func() { time.AfterFunc(l.causePatience, cancel) })
 	return ctx, func() { stop(); cancel() }
 }
 

@@ -2,6 +2,7 @@ package tlsmgr
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -32,29 +33,19 @@ func prefixes(written ...string) []netip.Prefix {
 }
 
 func contains(all []netip.Prefix, addr netip.Addr) bool {
-	for _, p := range all {
-		if p.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// proxyOf is the provider whose proxy all of the addresses belong to, "" for none that is known.
-func proxyOf(addresses map[netip.Addr]bool) string {
+// isCloudflare reports whether all of the addresses belong to the proxy.
+func isCloudflare(addresses map[netip.Addr]bool) bool {
 	for a := range addresses {
 		if !contains(cloudflare, a) {
-			return ""
+			return false
 		}
 	}
-	return "Cloudflare"
+	return true
 }
 
 func isCDN(name string) bool {
-	for _, zone := range cdnZones {
-		if strings.HasSuffix(name, "."+zone) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(cdnZones, func(zone string) bool { return strings.HasSuffix(name, "."+zone) })
 }

@@ -20,19 +20,22 @@ import (
 
 // Config says what to check against and whom to ask.
 type Config struct {
-	CNAMETarget   string           // the name that merchants point their records at
-	Resolvers     []string         // host:port each; empty: those of /etc/resolv.conf
-	Port          int              // port asked at a zone's own name servers; 0: 53
-	AllowPrivate  bool             // ask name servers at private addresses too
-	ACMEDirectory string           // URL of the CA that CAA records must admit; empty: CAA is not looked at
-	ACMERoots     *x509.CertPool   // of that URL's own certificate; nil: the system's
-	Log           *slog.Logger     // nil: no log
-	Now           func() time.Time // nil: time.Now
+	CNAMETarget  string           // the name that merchants point their records at
+	Resolvers    []string         // host:port each; empty: those of /etc/resolv.conf
+	Port         int              // port asked at a zone's own name servers; 0: 53
+	AllowPrivate bool             // ask name servers at private addresses too
+	CA           string           // URL of the ACME directory of the CA that CAA records must admit; empty: CAA is not looked at
+	Roots        *x509.CertPool   // vouch for the CA's own certificate; nil: the system's
+	Log          *slog.Logger     // nil: no log
+	Now          func() time.Time // nil: time.Now
 }
 
 // verifyTimeout bounds a whole verification: a merchant waits for it, and a chain of slow zones
 // could take a minute.
 const verifyTimeout = 8 * time.Second
+
+// causePatience is how long questions that only help to find a cause may take once the rest is known.
+const causePatience = time.Second
 
 // Verifier checks whether tag hosts reach the CNAME target (spec, Verify server-side tag DNS). Its
 // methods may be called at once from many goroutines.
@@ -45,8 +48,8 @@ type Verifier struct {
 	log          *slog.Logger
 	now          func() time.Time
 
-	timeout  time.Duration // of a verification
-	patience time.Duration // with questions that only help to find a cause
+	timeout       time.Duration // of a verification
+	causePatience time.Duration
 
 	underWay singleflight.Group // verifications, by host
 }
@@ -65,13 +68,13 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		}
 	}
 	v := &Verifier{
-		target:       dns.CanonicalName(target),
-		port:         cmp.Or(cfg.Port, 53),
-		allowPrivate: cfg.AllowPrivate,
-		log:          cfg.Log,
-		now:          cfg.Now,
-		timeout:      verifyTimeout,
-		patience:     patience,
+		target:        dns.CanonicalName(target),
+		port:          cmp.Or(cfg.Port, 53),
+		allowPrivate:  cfg.AllowPrivate,
+		log:           cfg.Log,
+		now:           cfg.Now,
+		timeout:       verifyTimeout,
+		causePatience: causePatience,
 	}
 	for _, address := range addresses {
 		if _, _, err := net.SplitHostPort(address); err != nil {

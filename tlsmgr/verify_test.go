@@ -31,7 +31,7 @@ func newVerifier(t *testing.T, resolvers ...string) *Verifier {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.patience = 5 * time.Second // a busy machine has no second to spare
+	v.causePatience = 5 * time.Second // a busy machine has no second to spare
 	for i := range v.resolvers {
 		v.resolvers[i].timeout = time.Second
 	}

@@ -74,21 +74,3 @@ func cancelled(t *testing.T) context.Context {
 	cancel()
 	return ctx
 }
-
-func TestNameServersAtPrivateAddressesAreNotAsked(t *testing.T) {
-	for address, want := range map[string]bool{
-		"8.8.8.8": true, "2606:4700::1": true,
-		"127.0.0.1": false, "10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "169.254.169.254": false,
-		"100.64.0.1": false, "0.0.0.0": false, "224.0.0.1": false, "255.255.255.255": false,
-		"::1": false, "::": false, "fe80::1": false, "fd00::1": false, "ff02::1": false,
-	} {
-		if got := isPublic(netip.MustParseAddr(address)); got != want {
-			t.Errorf("%s: public %v", address, got)
-		}
-	}
-	t.Run("nor where an IPv4 address is written as one of IPv6", func(t *testing.T) {
-		if isPublic(addressOf(rr("ns. AAAA ::ffff:10.0.0.1"))) {
-			t.Error("::ffff:10.0.0.1 is public")
-		}
-	})
-}

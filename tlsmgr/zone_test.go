@@ -36,4 +36,7 @@ func TestNameServersAreAskedAtPublicAddressesAlone(t *testing.T) {
 			t.Errorf("%s counts as public: %v", address, !public)
 		}
 	}
+	if isPublic(addressOf(rr("ns. AAAA ::ffff:10.0.0.1"))) {
+		t.Error("a private IPv4 address counts as public when it is written as one of IPv6")
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -26,9 +25,7 @@ func TestBrowserSendsEventsThroughAVerifiedHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var verified struct{ Verified bool }
-	body := fmt.Sprintf(`{"merchantId":%q,"subdomain":%q}`, merchant, host)
-	if err := w.api(client, "POST", "/tracktag/verify", body, &verified); err != nil {
+	if err := w.verify(client, merchant, host); err != nil {
 		t.Fatal(err)
 	}
 	var read struct{ Snippet string }

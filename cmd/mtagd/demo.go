@@ -30,8 +30,7 @@ type demoShop struct {
 	merchant store.MerchantID
 	tag      store.TagID
 
-	// api is the partner API, which must be set before a page is asked for.
-	api fasthttp.RequestHandler
+	api fasthttp.RequestHandler // the partner API
 }
 
 // demoKeyName is a file in the data directory with the demo partner's API key, so that each start
@@ -55,7 +54,7 @@ func demoPage(file string) *template.Template {
 }
 
 // openDemoShop finds the demo partner, its merchant and its tag in the engine, and creates what is missing.
-func openDemoShop(ctx context.Context, engine store.Engine, data, url string) (*demoShop, error) {
+func openDemoShop(ctx context.Context, engine store.Engine, data, url string, api fasthttp.RequestHandler) (*demoShop, error) {
 	partner, apiKey, err := demoPartner(ctx, engine, filepath.Join(data, demoKeyName))
 	if err != nil {
 		return nil, err
@@ -72,7 +71,7 @@ func openDemoShop(ctx context.Context, engine store.Engine, data, url string) (*
 		merchants = append(merchants, m)
 	}
 	tag, _, err := engine.GenerateTag(ctx, merchants[0].ID, store.ClientSide, "")
-	return &demoShop{url: url, apiKey: apiKey, merchant: merchants[0].ID, tag: tag.ID}, err
+	return &demoShop{url: url, apiKey: apiKey, merchant: merchants[0].ID, tag: tag.ID, api: api}, err
 }
 
 // demoPartner returns the partner whose key is in the file. A key that the engine does not know, because its
@@ -100,14 +99,18 @@ func demoPartner(ctx context.Context, engine store.Engine, file string) (store.P
 	return partner.ID, apiKey, os.WriteFile(file, []byte(apiKey+"\n"), 0o600)
 }
 
-// serve answers below /demo/.
+// serve answers below /demo/; the rest of the host is the partner API's.
 func (d *demoShop) serve(ctx *fasthttp.RequestCtx) {
+	name, ok := strings.CutPrefix(string(ctx.Path()), "/demo/")
+	if !ok {
+		d.api(ctx)
+		return
+	}
 	ctx.Response.Header.Set("Cache-Control", "no-store")
 	if !ctx.IsGet() && !ctx.IsHead() {
 		ctx.Error("Method not allowed", fasthttp.StatusMethodNotAllowed)
 		return
 	}
-	name := strings.TrimPrefix(string(ctx.Path()), "/demo/")
 	query := strings.TrimSpace(string(ctx.QueryArgs().Peek("q")))
 	switch name {
 	case "":
@@ -123,8 +126,9 @@ func (d *demoShop) serve(ctx *fasthttp.RequestCtx) {
 	case "shop.css", "shop.js", "panel.js":
 		d.file(ctx, name)
 	default:
-		product, ok := findDemoProduct(strings.TrimPrefix(name, "product/"))
-		if !ok {
+		id, ok := strings.CutPrefix(name, "product/")
+		product, known := findDemoProduct(id)
+		if !ok || !known {
 			ctx.NotFound()
 			return
 		}

@@ -146,7 +146,7 @@ func TestDemoPages(t *testing.T) {
 	if status, body := get(t, url+"/demo/events", ""); status != 200 || !strings.Contains(body, `"events":[`) || strings.Contains(body, "mtp_") {
 		t.Errorf("%d %s", status, body)
 	}
-	for _, path := range []string{"other", "product/", "product/none", "layout.html", "../demo.key"} {
+	for _, path := range []string{"other", "mug-dune", "product/", "product/none", "layout.html", "../demo.key"} {
 		if status, _ := get(t, url+"/demo/"+path, ""); status != 404 {
 			t.Errorf("%s is answered with %d", path, status)
 		}

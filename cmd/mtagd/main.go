@@ -3,15 +3,18 @@
 //
 // This package is where the parts meet. Read in this order:
 //
-//	main.go        the command line, and what an exit code means
-//	configfile.go  values from --config, and where a value came from
-//	settings.go    the flags of serve, checked before anything starts
-//	serve.go       how the service starts, runs and stops
-//	admin.go       /metrics, /healthz, /readyz and pprof, on loopback
-//	operator.go    the partner and key commands
-//	socket.go      how they reach a running server, or do without one
-//	runtime.go     threads and the heap limit
-//	dev.go         development mode: a demo partner, a demo page
+//	main.go          the command line, and what an exit code means
+//	configfile.go    values from --config, and where a value came from
+//	settings.go      the flags of serve, checked before anything starts
+//	serve.go         how the service starts, runs and stops
+//	secure.go        what there is more with HTTPS
+//	admin.go         /metrics, /healthz, /readyz and pprof, on loopback
+//	operator.go      the partner and key commands
+//	socket.go        how they reach a running server, or do without one
+//	runtime.go       threads and the heap limit
+//	dev.go           development mode: everything on one loopback address
+//	demo.go          its shop to try a tag with, below /demo/
+//	demo_products.go what the shop sells
 package main
 
 import (
@@ -156,16 +159,11 @@ func report(stderr io.Writer, err error) int {
 
 type versionCommand struct{}
 
-// Run prints the module's version, and the commit where the build knows it.
+// Run prints the version, which the go command makes of the tag or the commit that it builds.
 func (versionCommand) Run(p *process) error {
 	version := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		version = info.Main.Version
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				version += " " + s.Value
-			}
-		}
 	}
 	_, err := fmt.Fprintln(p.stdout, "mtagd", version)
 	return err

@@ -12,8 +12,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/valyala/fasthttp"
-
 	"mtagd/edge"
 	"mtagd/partnerapi"
 	"mtagd/store/local"
@@ -69,30 +67,22 @@ func (c *serveCommand) Run(p *process) error {
 	}
 	var secure *tlsConfig
 	if c.TLS == "acme" {
-		roots, err := readRoots(c.ACMECARoot)
-		if err != nil {
-			return &usageError{where: p.origin.of("acme-ca-root"), err: err}
-		}
 		secure = &tlsConfig{
 			HTTPS:           c.HTTPS,
 			HandshakesPerIP: c.HandshakesPerIP,
 			HSTS:            c.HSTS,
 			CA:              c.ACMECA,
-			Roots:           roots,
+			Roots:           c.roots,
 			Email:           c.ACMEEmail,
 			EABKeyID:        c.ACMEEABKeyID,
 			EABHMACKey:      c.ACMEEABHMACKey,
 		}
 	}
-	var proxies []netip.Prefix
-	for _, network := range c.TrustedProxy {
-		proxies = append(proxies, netip.MustParsePrefix(network)) // was checked
-	}
 	return serve(p.ctx, config{
 		Data:          p.data,
 		HTTP:          c.HTTP,
 		TLS:           secure,
-		Proxies:       proxies,
+		Proxies:       c.proxies,
 		BaseHost:      c.BaseHost,
 		ClientTagHost: c.ClientTagHost,
 		CNAMETarget:   c.CNAMETarget,
@@ -126,7 +116,7 @@ func serve(ctx context.Context, cfg config) (err error) {
 		Now:          time.Now,
 	}
 	if cfg.TLS != nil {
-		dnsConfig.ACMEDirectory, dnsConfig.ACMERoots = cfg.TLS.CA, cfg.TLS.Roots
+		dnsConfig.CA, dnsConfig.Roots = cfg.TLS.CA, cfg.TLS.Roots
 	}
 	verifier, err := tlsmgr.NewVerifier(dnsConfig)
 	if err != nil {
@@ -151,17 +141,9 @@ func serve(ctx context.Context, cfg config) (err error) {
 	}
 
 	tagURL := func(host string) string { return "https://" + host }
-	var demo *demoShop
-	var demoHandler fasthttp.RequestHandler
 	if cfg.Dev != nil {
 		tagURL = devTagURL(listener.Addr())
-		demo, err = openDemoShop(ctx, engine, cfg.Data, tagURL(cfg.ClientTagHost))
-		if err != nil {
-			return fmt.Errorf("demo shop: %w", err)
-		}
-		demoHandler = demo.serve
 	}
-
 	api := partnerapi.New(partnerapi.Config{
 		Engine:        engine,
 		DNS:           verifier,
@@ -172,8 +154,12 @@ func serve(ctx context.Context, cfg config) (err error) {
 		Log:           log,
 		Now:           time.Now,
 	})
-	if demo != nil {
-		demo.api = api
+	var demo *demoShop
+	if cfg.Dev != nil {
+		if demo, err = openDemoShop(ctx, engine, cfg.Data, tagURL(cfg.ClientTagHost), api); err != nil {
+			return fmt.Errorf("demo shop: %w", err)
+		}
+		api = demo.serve
 	}
 	edgeConfig := edge.Config{
 		Engine:         engine,
@@ -182,7 +168,6 @@ func serve(ctx context.Context, cfg config) (err error) {
 		ClientTagHost:  cfg.ClientTagHost,
 		PartnerAPI:     api,
 		PartnerError:   partnerapi.WriteError,
-		Demo:           demoHandler,
 		Log:            log,
 		Metrics:        metrics,
 		Now:            time.Now,

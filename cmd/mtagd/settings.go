@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,6 +50,11 @@ type serveCommand struct {
 	Admin     string `default:"${admin}" placeholder:"ADDR" help:"Loopback address of /metrics, /healthz, /readyz and /debug/pprof, or off (default ${default})."`
 	LogFormat string `default:"text" placeholder:"text|json" help:"Form of the log (default ${default})."`
 	LogLevel  string `default:"info" placeholder:"LEVEL" help:"Least level logged: debug, info, warn or error (default ${default})."`
+
+	// What check reads from the flags of the same meaning.
+	roots   *x509.CertPool
+	proxies []netip.Prefix
+	level   slog.Level
 }
 
 // defaultAdmin is taken when it is free; an address that was asked for has to be.
@@ -70,17 +76,17 @@ func (c *serveCommand) check(from origin) error {
 		{"client-tag-host", checkHost(&c.ClientTagHost)},
 		{"cname-target", checkCNAMETarget(&c.CNAMETarget)},
 		{"acme-ca", checkURL(c.ACMECA)},
-		{"acme-ca-root", checkRoots(c.ACMECARoot)},
+		{"acme-ca-root", readRoots(c.ACMECARoot, &c.roots)},
 		{"acme-email", checkEmail(c.ACMEEmail)},
 		{"acme-eab-key-id", checkEAB(c.ACMEEABKeyID, c.ACMEEABHMACKey)},
 		{"handshakes-per-ip", checkLeast(c.HandshakesPerIP, 0)},
 		{"proxy-protocol", checkProxyProtocol(c.ProxyProtocol, c.TrustedProxy)},
-		{"trusted-proxy", checkNetworks(c.TrustedProxy)},
+		{"trusted-proxy", readNetworks(c.TrustedProxy, &c.proxies)},
 		{"dns-resolver", checkResolvers(c.DNSResolver)},
 		{"dns-port", checkPort(strconv.Itoa(c.DNSPort), 1)},
 		{"admin", checkAdmin(c.Admin)},
 		{"log-format", oneOf(c.LogFormat, "text", "json")},
-		{"log-level", oneOf(c.LogLevel, "debug", "info", "warn", "error")},
+		{"log-level", readLevel(c.LogLevel, &c.level)},
 	} {
 		if step.err != nil {
 			return &usageError{where: from.of(step.flag), err: step.err}
@@ -91,15 +97,7 @@ func (c *serveCommand) check(from origin) error {
 
 // logger is the log that the checked flags ask for.
 func (c *serveCommand) logger(w io.Writer) *slog.Logger {
-	var opt slog.HandlerOptions
-	switch c.LogLevel {
-	case "debug":
-		opt.Level = slog.LevelDebug
-	case "warn":
-		opt.Level = slog.LevelWarn
-	case "error":
-		opt.Level = slog.LevelError
-	}
+	opt := slog.HandlerOptions{Level: c.level}
 	if c.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, &opt))
 	}
@@ -107,12 +105,17 @@ func (c *serveCommand) logger(w io.Writer) *slog.Logger {
 }
 
 func oneOf(s string, words ...string) error {
-	for _, word := range words {
-		if s == word {
-			return nil
-		}
+	if !slices.Contains(words, s) {
+		return fmt.Errorf("must be one of %s, not %q", strings.Join(words, ", "), s)
 	}
-	return fmt.Errorf("must be one of %s, not %q", strings.Join(words, ", "), s)
+	return nil
+}
+
+func readLevel(s string, level *slog.Level) error {
+	if err := oneOf(s, "debug", "info", "warn", "error"); err != nil {
+		return err
+	}
+	return level.UnmarshalText([]byte(s))
 }
 
 // checkAddr accepts what a listener takes: a host or nothing, a colon, a port. Port 0 is any free one.
@@ -191,25 +194,20 @@ func checkURL(s string) error {
 	return nil
 }
 
-func checkRoots(file string) error {
-	_, err := readRoots(file)
-	return err
-}
-
-// readRoots returns nil for no file.
-func readRoots(file string) (*x509.CertPool, error) {
+// readRoots leaves the roots nil where there is no file.
+func readRoots(file string, roots **x509.CertPool) error {
 	if file == "" {
-		return nil, nil
+		return nil
 	}
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no PEM certificate", file)
+	*roots = x509.NewCertPool()
+	if !(*roots).AppendCertsFromPEM(pem) {
+		return fmt.Errorf("%s holds no PEM certificate", file)
 	}
-	return roots, nil
+	return nil
 }
 
 func checkEmail(s string) error {
@@ -247,14 +245,17 @@ func checkProxyProtocol(on bool, trusted []string) error {
 	return nil
 }
 
-// checkNetworks gives a bare IP address the length of itself alone.
-func checkNetworks(networks []string) error {
-	for i, n := range networks {
-		if ip, err := netip.ParseAddr(n); err == nil {
-			networks[i] = netip.PrefixFrom(ip, ip.BitLen()).String()
-		} else if _, err := netip.ParsePrefix(n); err != nil {
-			return fmt.Errorf("must be a network such as 10.0.0.0/8 or an IP address, not %q", n)
+// readNetworks takes a bare IP address for the network of itself alone.
+func readNetworks(written []string, networks *[]netip.Prefix) error {
+	for _, s := range written {
+		network, err := netip.ParsePrefix(s)
+		if ip, ipErr := netip.ParseAddr(s); ipErr == nil {
+			network, err = netip.PrefixFrom(ip, ip.BitLen()), nil
 		}
+		if err != nil {
+			return fmt.Errorf("must be a network such as 10.0.0.0/8 or an IP address, not %q", s)
+		}
+		*networks = append(*networks, network)
 	}
 	return nil
 }

@@ -126,6 +126,16 @@ func (w *secureWorld) newTag(client *http.Client, domain string) (merchant, tag,
 	return m.MerchantID, generated.TagID, host, w.zone.set(host, "CNAME", cnameTarget+".")
 }
 
+// verify has the DNS of a tag host checked, and returns an error also when that is not right.
+func (w *secureWorld) verify(client *http.Client, merchant, host string) error {
+	var verified struct{ Verified bool }
+	err := w.api(client, "POST", "/tracktag/verify", fmt.Sprintf(`{"merchantId":%q,"subdomain":%q}`, merchant, host), &verified)
+	if err == nil && !verified.Verified {
+		err = errors.New("not verified")
+	}
+	return err
+}
+
 // begin takes one shop from nothing to its first event over HTTPS, and returns how long that took from verify on.
 func (w *secureWorld) begin(client *http.Client, domain string) (time.Duration, error) {
 	merchant, tag, host, err := w.newTag(client, domain)
@@ -133,10 +143,8 @@ func (w *secureWorld) begin(client *http.Client, domain string) (time.Duration, 
 		return 0, err
 	}
 	began := time.Now()
-	var verified struct{ Verified bool }
-	err = w.api(client, "POST", "/tracktag/verify", fmt.Sprintf(`{"merchantId":%q,"subdomain":%q}`, merchant, host), &verified)
-	if err != nil || !verified.Verified {
-		return 0, errors.Join(err, errors.New("not verified"))
+	if err := w.verify(client, merchant, host); err != nil {
+		return 0, err
 	}
 	var accepted struct{ Message string }
 	err = w.call(client, "POST", "https://"+host+"/mark/"+tag, "", `{"muid":"m-1","event":"Purchase","value":3}`, &accepted)
@@ -223,9 +231,7 @@ func TestTagReadShowsTheCertificate(t *testing.T) {
 	if c := before.Certificate; c == nil || c.Status != "none" || c.NotAfter != nil {
 		t.Errorf("before verify: %+v", c)
 	}
-	var verified struct{ Verified bool }
-	body := fmt.Sprintf(`{"merchantId":%q,"subdomain":%q}`, merchant, host)
-	if err := w.api(client, "POST", "/tracktag/verify", body, &verified); err != nil {
+	if err := w.verify(client, merchant, host); err != nil {
 		t.Fatal(err)
 	}
 	var health struct{ Status string }
@@ -251,10 +257,8 @@ func TestTagReadWarnsOfRecordsThatForbidTheCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var verified struct{ Verified bool }
-	body := fmt.Sprintf(`{"merchantId":%q,"subdomain":%q}`, merchant, host)
-	if err := w.api(client, "POST", "/tracktag/verify", body, &verified); err != nil || !verified.Verified {
-		t.Errorf("verify: %+v, %v", verified, err)
+	if err := w.verify(client, merchant, host); err != nil {
+		t.Error(err)
 	}
 	var read struct {
 		DNS struct{ Verdict, Code, Detail string }

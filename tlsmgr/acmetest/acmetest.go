@@ -45,7 +45,7 @@ type CA struct {
 
 	mu      sync.Mutex
 	down    bool
-	refusal string // an ACME error type; empty: none
+	limited bool
 	orders  int
 }
 
@@ -109,11 +109,11 @@ func (c *CA) BreakDown(down bool) {
 	c.down = down
 }
 
-// Refuse makes every new order fail with an ACME error type such as "rateLimited", or ends that with "".
-func (c *CA) Refuse(problem string) {
+// LimitRate makes every new order fail as one too many, or ends that.
+func (c *CA) LimitRate(limited bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.refusal = problem
+	c.limited = limited
 }
 
 // Revoke revokes a certificate, by the CA's own decision: who asks for its renewal information is told that
@@ -149,19 +149,18 @@ func (c *CA) faulty(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		isOrder := r.URL.Path == newOrderPath
 		c.mu.Lock()
-		down, refusal := c.down, ""
+		down, limited := c.down, c.limited
 		if isOrder && !down {
 			c.orders++
-			refusal = c.refusal
 		}
 		c.mu.Unlock()
 		switch {
 		case down:
 			panic(http.ErrAbortHandler) // the connection breaks
-		case refusal != "":
+		case isOrder && limited:
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusTooManyRequests)
-			fmt.Fprintf(w, `{"type":"urn:ietf:params:acme:error:%s","detail":"refused on purpose","status":429}`, refusal)
+			io.WriteString(w, `{"type":"urn:ietf:params:acme:error:rateLimited","detail":"refused on purpose","status":429}`)
 		case strings.HasPrefix(r.URL.Path, renewalInfoPath):
 			answer := httptest.NewRecorder()
 			next.ServeHTTP(answer, r)

@@ -13,32 +13,16 @@ import (
 	"mtagd/store/local"
 )
 
-// names are the event names of all benchmarks.
-var names = [...]string{
-	"PageView", "ViewContent", "ViewItem", "ViewCart", "AddToCart", "RemoveFromCart", "AddToWishlist",
-	"BeginCheckout", "AddShippingInfo", "AddPaymentInfo", "Purchase", "Refund", "Search", "Share", "Login",
-	"Signup", "Subscribe", "Lead", "Contact", "NewsletterOpened",
-}
-
-const eventSize = 300 // bytes of an event's JSON
-
 // event is the JSON of the n-th event.
-func event(n int) []byte {
-	b := fmt.Appendf(nil, `{"event":%q,"muid":"4be0643f-1d98-473b-97cd-%012d","event_source":"server","session":"%016x","value":%d.5,"currency":"EUR","description":"`,
-		names[n%len(names)], n%100_000, uint64(n)*0x9e3779b97f4a7c15, n%1000)
-	for len(b) < eventSize-2 {
-		b = append(b, "comfortable shoes for long walks "[n%7+len(b)%26])
-	}
-	return append(b, `"}`...)
-}
+func event(n int) []byte { return AppendEvent(nil, uint64(n), Names[n%len(Names)], time.Time{}, false) }
 
 // mark is the n-th event as the engine takes it.
 func mark(tag *store.Tag, n int, at time.Time) store.Mark {
 	return store.Mark{
 		Merchant: tag.Merchant,
 		Tag:      tag.ID,
-		Identity: store.Identity{MUID: store.MUID(fmt.Sprintf("4be0643f-1d98-473b-97cd-%012d", n%100_000))},
-		Name:     names[n%len(names)],
+		Identity: store.Identity{MUID: store.MUID(fmt.Sprintf("4be0643f-1d98-473b-97cd-%012d", n%users))},
+		Name:     Names[n%len(Names)],
 		Time:     at,
 		Raw:      event(n),
 	}

@@ -29,7 +29,7 @@ func BenchmarkCompress(b *testing.B) {
 		{"zstd", func(dst, chunk []byte) []byte { return encoder.EncodeAll(chunk, dst[:0]) },
 			func(dst, packed []byte) ([]byte, error) { return decoder.DecodeAll(packed, dst[:0]) }},
 	} {
-		for _, events := range []int{1, 8 << 10 / eventSize} {
+		for _, events := range []int{1, 8 << 10 / EventSize} {
 			var chunk []byte
 			for n := range events {
 				chunk = append(chunk, event(n*7919)...)

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttputil"
 
 	"mtagd/edge"
@@ -47,14 +46,7 @@ func BenchmarkMark(b *testing.B) {
 	fake.directory.SetTag(tag)
 
 	b.Run("step=bare", func(b *testing.B) {
-		server := &fasthttp.Server{
-			NoDefaultServerHeader: true,
-			Handler: func(ctx *fasthttp.RequestCtx) {
-				ctx.SetStatusCode(fasthttp.StatusCreated)
-				ctx.SetContentType("application/json")
-				ctx.SetBodyString(`{"message":"Event accepted"}`)
-			},
-		}
+		server := NewBareServer()
 		exchange(b, 1, server.Serve, server.ShutdownWithContext, &tag)
 	})
 	b.Run("step=decode", func(b *testing.B) {

@@ -28,3 +28,25 @@ func BenchmarkRecord(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkResolve is the look-up of a user by email, for an event that comes without a muid.
+func BenchmarkResolve(b *testing.B) {
+	const users = 1000
+	engine := openEngine(b)
+	merchant := addTag(b, engine).Merchant
+	identities := make([]store.Identity, users)
+	for i := range identities {
+		identities[i].Add(store.Email, fmt.Sprintf("%d@example.com", i))
+		linked := identities[i]
+		linked.MUID = store.MUID(fmt.Sprintf("4be0643f-1d98-473b-97cd-%012d", i))
+		if _, err := engine.Resolve(merchant, linked); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for n := 0; b.Loop(); n++ {
+		if muid, err := engine.Resolve(merchant, identities[n%users]); err != nil || muid == "" {
+			b.Fatalf("muid %q, %v", muid, err)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -247,11 +248,7 @@ func (a answer) keys(path string, want ...string) answer {
 			a.t.Fatal(err)
 		}
 	}
-	var got []string
-	for name := range object {
-		got = append(got, name)
-	}
-	slices.Sort(got)
+	got := slices.Sorted(maps.Keys(object))
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		a.t.Errorf("%q has the names %q, want %q", path, got, want)

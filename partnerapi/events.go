@@ -71,7 +71,7 @@ func replyEvents(r *fasthttp.RequestCtx, page store.Page, w window) error {
 		body = appendString(body, string(e.MUID))
 		body = append(body, `,"event_name":`...)
 		body = appendString(body, e.Name)
-		body = append(body, `,"event_time":"`+timestamp(e.Time)+`","raw_data":`...)
+		body = append(body, `,"event_time":"`+store.FormatTime(e.Time)+`","raw_data":`...)
 		body = append(body, e.Raw...)
 		body = append(body, '}')
 	}

@@ -3,7 +3,6 @@ package partnerapi
 import (
 	"bytes"
 	"errors"
-	"time"
 
 	"github.com/goccy/go-json/jsontext"
 	"github.com/goccy/go-json/v2"
@@ -53,6 +52,3 @@ func appendString(b []byte, s string) []byte {
 	b, _ = jsontext.AppendQuote(b, s)
 	return b
 }
-
-// timestamp is the form of every time in the API (spec, Resources: ISO 8601 in UTC).
-func timestamp(t time.Time) string { return t.UTC().Format(store.TimeFormat) }

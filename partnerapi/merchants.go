@@ -29,7 +29,7 @@ func (a *api) showMerchant(m store.Merchant) merchantJSON {
 		MerchantID: m.ID,
 		Name:       m.Name,
 		Domain:     m.Domain,
-		CreatedAt:  timestamp(m.CreatedAt),
+		CreatedAt:  store.FormatTime(m.CreatedAt),
 		Tracktags:  make(map[store.TagType]tracktagJSON, len(m.Tags)),
 	}
 	if len(m.Tags) > 0 {
@@ -39,7 +39,7 @@ func (a *api) showMerchant(m store.Merchant) merchantJSON {
 		shown.Tracktags[t.Type] = tracktagJSON{
 			Subdomain: a.host(t),
 			Status:    t.Status(),
-			CreatedAt: timestamp(t.CreatedAt),
+			CreatedAt: store.FormatTime(t.CreatedAt),
 		}
 	}
 	return shown
@@ -87,8 +87,8 @@ func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner s
 // (spec, Create merchant).
 func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
-		Name   string  `json:"name"`
-		Domain *string `json:"domain"`
+		Name   string `json:"name"`
+		Domain string `json:"domain"`
 	}
 	if err := decode(r, &in); err != nil {
 		return err
@@ -97,13 +97,12 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 	if err != nil {
 		return err
 	}
-	var domain string
-	if in.Domain != nil {
-		if domain, err = store.CheckRootDomain("domain", *in.Domain); err != nil {
+	if in.Domain != "" {
+		if in.Domain, err = store.CheckRootDomain("domain", in.Domain); err != nil {
 			return err
 		}
 	}
-	m, err := a.Engine.AddMerchant(ctx, partner.ID, name, domain)
+	m, err := a.Engine.AddMerchant(ctx, partner.ID, name, in.Domain)
 	if err != nil {
 		return err
 	}
@@ -112,7 +111,7 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 		Name       string           `json:"name"`
 		Domain     string           `json:"domain,omitempty"`
 		CreatedAt  string           `json:"createdAt"`
-	}{m.ID, m.Name, m.Domain, timestamp(m.CreatedAt)})
+	}{m.ID, m.Name, m.Domain, store.FormatTime(m.CreatedAt)})
 }
 
 // ownMerchant returns a merchant that must be the partner's.

@@ -91,7 +91,7 @@ func (p *params) word(name string, words ...string) string {
 	return value
 }
 
-// list is a parameter's comma-separated values, each once; nil where there is none.
+// list is a parameter's comma-separated values; nil where there is none.
 func (p *params) list(name string) []string {
 	value, _ := p.text(name)
 	var parts []string
@@ -100,8 +100,7 @@ func (p *params) list(name string) []string {
 			parts = append(parts, part)
 		}
 	}
-	slices.Sort(parts)
-	return slices.Compact(parts)
+	return parts
 }
 
 // start is the beginning of a range of time, zero where it is not given. A date is the start of

@@ -93,7 +93,7 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 		tagJSON:     a.showTag(t),
 		MerchantID:  t.Merchant,
 		Host:        host,
-		CreatedAt:   timestamp(t.CreatedAt),
+		CreatedAt:   store.FormatTime(t.CreatedAt),
 		IsConnected: t.Connected,
 		IsVerified:  t.Verified,
 		Lifecycle:   t.Lifecycle(lastEvent),
@@ -101,7 +101,7 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 		Snippet:     Snippet(a.TagURL(host), t.ID),
 	}
 	if t.DNS != nil {
-		shown.DNS = &finding{t.DNS.Verdict, t.DNS.Code, t.DNS.Detail, timestamp(t.DNS.CheckedAt)}
+		shown.DNS = &finding{t.DNS.Verdict, t.DNS.Code, t.DNS.Detail, store.FormatTime(t.DNS.CheckedAt)}
 	}
 	if a.Certificates != nil {
 		cert := a.Certificates.Certificate(host)
@@ -115,5 +115,5 @@ func optional(t time.Time) *string {
 	if t.IsZero() {
 		return nil
 	}
-	return new(timestamp(t))
+	return new(store.FormatTime(t))
 }

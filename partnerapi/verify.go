@@ -127,7 +127,7 @@ func (a *api) replyPending(r *fasthttp.RequestCtx) error {
 		Code:       code(status),
 		Message:    "DNS verification pending. Please allow time for DNS propagation and try again",
 		StatusCode: status,
-		Timestamp:  timestamp(a.Now()),
+		Timestamp:  store.FormatTime(a.Now()),
 		Path:       string(r.Path()),
 		Method:     string(r.Method()),
 	}})

@@ -15,9 +15,8 @@ type Directory struct {
 
 // hostTags is what is known of one host.
 type hostTags struct {
-	tags     int   // tags on the host
-	only     TagID // one of them
-	reserved bool  // a partner's tracking domain: known even before its first tag
+	tags     []TagID
+	reserved bool // a partner's tracking domain: known even before its first tag
 }
 
 // NewDirectory returns an empty directory.
@@ -60,7 +59,7 @@ func (d *Directory) KnowsHost(host string) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	h := d.hosts[host]
-	return host != "" && (h.tags > 0 || h.reserved)
+	return host != "" && (len(h.tags) > 0 || h.reserved)
 }
 
 // ServesTLS reports whether a host may have a TLS certificate: it is that of an active server-side
@@ -73,7 +72,7 @@ func (d *Directory) ServesTLS(host string) bool {
 
 func (d *Directory) servesTLS(host string, h hostTags) bool {
 	// A host that is not reserved is one server-side tag's alone.
-	return host != "" && (h.reserved || h.tags > 0 && d.tags[h.only].Status() == Active)
+	return host != "" && (h.reserved || len(h.tags) > 0 && d.tags[h.tags[0]].Status() == Active)
 }
 
 // TLSHosts returns the hosts that ServesTLS reports, in no order.
@@ -89,19 +88,13 @@ func (d *Directory) TLSHosts() []string {
 	return hosts
 }
 
-// TagsOn returns the tags on a host, in no order.
+// TagsOn returns the tags on a host.
 func (d *Directory) TagsOn(host string) []Tag {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	h := d.hosts[host]
-	if h.tags == 1 {
-		return []Tag{d.tags[h.only]}
-	}
 	var tags []Tag
-	for _, t := range d.tags {
-		if h.tags > 0 && t.Host == host {
-			tags = append(tags, t)
-		}
+	for _, id := range d.hosts[host].tags {
+		tags = append(tags, d.tags[id])
 	}
 	return tags
 }
@@ -112,11 +105,10 @@ func (d *Directory) OnlyTag(host string) (Tag, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	h := d.hosts[host]
-	if h.tags != 1 {
+	if len(h.tags) != 1 {
 		return Tag{}, false
 	}
-	t, ok := d.tags[h.only]
-	return t, ok
+	return d.tags[h.tags[0]], true
 }
 
 // SetPartner adds or replaces a partner; when its tracking domain changed, the host of its
@@ -129,16 +121,13 @@ func (d *Directory) SetPartner(p Partner) {
 	if old.TrackingDomain == p.TrackingDomain {
 		return
 	}
-	if old.TrackingDomain != "" {
+	moved := hostTags{reserved: true}
+	if old.TrackingDomain != "" { // which has all of the partner's preverified tags
+		moved.tags = d.hosts[old.TrackingDomain].tags
 		delete(d.hosts, old.TrackingDomain)
 	}
-	moved := hostTags{reserved: true}
-	for id, t := range d.tags {
-		if t.Partner == p.ID && t.Type == Preverified {
-			d.tags[id] = t.WithHost(p.TrackingDomain)
-			moved.tags++
-			moved.only = id
-		}
+	for _, id := range moved.tags {
+		d.tags[id] = d.tags[id].WithHost(p.TrackingDomain)
 	}
 	d.hosts[p.TrackingDomain] = moved
 }
@@ -156,8 +145,7 @@ func (d *Directory) SetTag(t Tag) {
 	defer d.mu.Unlock()
 	if _, known := d.tags[t.ID]; !known {
 		h := d.hosts[t.Host]
-		h.tags++
-		h.only = t.ID
+		h.tags = append(h.tags, t.ID)
 		d.hosts[t.Host] = h
 	}
 	d.tags[t.ID] = t

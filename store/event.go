@@ -32,7 +32,7 @@ const (
 // DedupeWindow is how long an event_id is remembered, from its first receipt.
 const DedupeWindow = 7 * 24 * time.Hour
 
-// Limits of a mark, checked before Record.
+// Limits of a mark. Record and Resolve check that of the muid, the others are checked before.
 const (
 	MaxEventBytes     = 64 << 10 // one event's JSON object
 	MaxBatchBytes     = 1 << 20  // one request's JSON array
@@ -41,9 +41,9 @@ const (
 	MaxMUIDLength     = 256 // bytes; a muid is a UUID where the browser tag made it
 )
 
-// TimeFormat is how every time is written for partners and operators: ISO 8601 in UTC, which the time must
-// be in (spec, Pagination object).
-const TimeFormat = "2006-01-02T15:04:05Z"
+// FormatTime writes a time as partners and operators read all of them: ISO 8601 in UTC, in whole seconds (spec,
+// Resources).
+func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
 
 // Event is a recorded event as the listing returns it (spec, Resources: Event record).
 type Event struct {

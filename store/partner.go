@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base32"
+	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"strings"
@@ -72,8 +73,7 @@ func NewKey(partner PartnerID, now time.Time, expiresIn time.Duration) (Key, API
 }
 
 func checksum(s string) string {
-	sum := crc32.ChecksumIEEE([]byte(s))
-	return keyEncoding.EncodeToString([]byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)})
+	return keyEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(s))))
 }
 
 // ID returns the id of the key that this text stands for, or an error when the text is malformed.

@@ -77,8 +77,9 @@ type Tag struct {
 	// data.
 	Host string `json:"-"`
 
-	Verified  bool `json:"isVerified"`  // DNS was correct once
-	Connected bool `json:"isConnected"` // DNS was correct when last looked at
+	Verified bool `json:"isVerified"` // DNS was correct once
+	// Connected is set while DNS was correct and the service's own look has not found it elsewhere since.
+	Connected bool `json:"isConnected"`
 
 	// DNS is what the last verification saw; nil before the first.
 	DNS *DNSFinding `json:"dns,omitempty"`

@@ -12,11 +12,10 @@ import (
 	"net"
 	"time"
 
-	"github.com/valyala/fasthttp"
+	"mtagd/bench"
 )
 
-// bareCommand is the ceiling: what fasthttp alone can do on this machine, with this client. It reads
-// a request and answers 201 with the body that /mark answers with.
+// bareCommand serves the ceiling, for this client.
 type bareCommand struct {
 	HTTP string `name:"http" default:"127.0.0.1:0" placeholder:"ADDR" help:"Loopback address to listen on (default ${default})."`
 	TLS  bool   `name:"tls" help:"Serve HTTPS, with a certificate made for the occasion."`
@@ -38,24 +37,11 @@ func (c *bareCommand) Run(p *program) error {
 		}
 		listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"http/1.1"}})
 	}
-	server := newBareServer()
+	server := bench.NewBareServer()
 	stop := context.AfterFunc(p.ctx, func() { _ = server.Shutdown() }) // Serve returns what there is to say
 	defer stop()
 	fmt.Fprintln(p.stdout, listener.Addr())
 	return server.Serve(listener)
-}
-
-var bareBody = []byte(`{"message":"Event accepted"}`)
-
-func newBareServer() *fasthttp.Server {
-	return &fasthttp.Server{
-		Handler: func(ctx *fasthttp.RequestCtx) {
-			ctx.SetStatusCode(fasthttp.StatusCreated)
-			ctx.SetContentType("application/json")
-			ctx.SetBody(bareBody)
-		},
-		NoDefaultServerHeader: true,
-	}
 }
 
 func selfSigned() (tls.Certificate, error) {

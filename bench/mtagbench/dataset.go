@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"time"
+
+	"mtagd/bench"
 )
 
 // dataset is one merchant's events for listing. Event i of Events occurred at Start + i × Step,
@@ -25,18 +27,18 @@ type datasetTag struct {
 type manifest struct {
 	Large  dataset `json:"large"`
 	Small  dataset `json:"small"`
-	Others int     `json:"otherMerchants"`
+	Others int     `json:"otherMerchants"` // beside the large one; the small one is the first of them
 }
 
 // at is the time of event i.
 func (d *dataset) at(i int) time.Time { return d.Start.Add(time.Duration(i) * d.Step) }
 
-func (d *dataset) name(i int) string { return names[i/len(d.Tags)%len(names)] }
+func (d *dataset) name(i int) string { return bench.Names[i/len(d.Tags)%len(bench.Names)] }
 
 // count is the number of events from the lo-th to before the hi-th that have one of some names (nil: any)
 // and a tag (-1: any).
 func (d *dataset) count(lo, hi int, selected map[string]bool, tag int) (total int) {
-	cycle := len(d.Tags) * len(names)
+	cycle := len(d.Tags) * len(bench.Names)
 	for residue := range cycle {
 		if (selected == nil || selected[d.name(residue)]) && (tag < 0 || residue%len(d.Tags) == tag) {
 			total += congruent(hi, residue, cycle) - congruent(lo, residue, cycle)
@@ -109,7 +111,7 @@ func (f *filler) next(b []byte) (request []byte, events int) {
 	for k := first; k < first+events; k++ {
 		f.body = append(f.body, "[,"[min(k-first, 1)])
 		i := k*f.stride%perTag*tags + tag
-		f.body = appendEvent(f.body, uint64(i), f.name(i), f.at(i), false)
+		f.body = bench.AppendEvent(f.body, uint64(i), f.name(i), f.at(i), false)
 	}
 	f.body = append(f.body, ']')
 	b = fmt.Appendf(b, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", f.targets[tag].path, f.targets[tag].host, len(f.body))

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mtagd/bench"
 )
 
 func testDataset(tags, events int) *dataset {
@@ -16,21 +18,6 @@ func testDataset(tags, events int) *dataset {
 		d.Tags = append(d.Tags, datasetTag{ID: fmt.Sprintf("tag%d", i), Host: fmt.Sprintf("host%d", i)})
 	}
 	return d
-}
-
-// Events have one size and are JSON, whatever is in them.
-func TestEventSize(t *testing.T) {
-	for n, name := range names {
-		for _, event := range [][]byte{
-			appendEvent(nil, uint64(n), name, time.Time{}, false),
-			appendEvent(nil, uint64(n), name, time.Time{}, true),
-			appendEvent(nil, uint64(n), name, time.Now(), false),
-		} {
-			if len(event) != eventSize || !json.Valid(event) {
-				t.Errorf("%d bytes: %s", len(event), event)
-			}
-		}
-	}
 }
 
 // A request's head tells the length of its body, for single events and for batches.
@@ -53,7 +40,7 @@ func TestDatasetCount(t *testing.T) {
 			lo := random.IntN(d.Events)
 			hi := lo + random.IntN(d.Events-lo)
 			tag := random.IntN(tags+1) - 1
-			selected := map[string]bool{names[random.IntN(len(names))]: true, names[random.IntN(len(names))]: true}
+			selected := map[string]bool{bench.Names[random.IntN(len(bench.Names))]: true, bench.Names[random.IntN(len(bench.Names))]: true}
 			if random.IntN(3) == 0 {
 				selected = nil
 			}

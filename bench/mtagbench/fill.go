@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"mtagd/bench"
 )
 
 // sizes of the data beside the large merchant.
@@ -20,7 +23,8 @@ const (
 // fillTimeout bounds one dataset.
 const fillTimeout = 30 * time.Minute
 
-// fill makes the large merchant, the small one and the others, and returns what it made and sent.
+// fill makes the large merchant and others beside it, of which the first is the small one. It returns what it made, and
+// what came of sending the large one's events.
 func fill(ctx context.Context, api *client, events, days, others int, o order) (*manifest, *result, error) {
 	start := time.Now().UTC().Truncate(time.Second).AddDate(0, 0, -days)
 	span := time.Duration(days)*24*time.Hour - time.Hour // over before now
@@ -30,7 +34,7 @@ func fill(ctx context.Context, api *client, events, days, others int, o order) (
 		if err != nil {
 			return d, nil, err
 		}
-		whole := len(d.Tags) * len(names)
+		whole := len(d.Tags) * len(bench.Names)
 		d.Events = max(events/whole, 1) * whole
 		d.Start, d.Step = start, (span / time.Duration(d.Events)).Truncate(time.Microsecond)
 		r, err := load(ctx, phase{target: api.target, conns: 8, duration: fillTimeout, next: newFiller(&d, api.target, o).next})
@@ -49,8 +53,8 @@ func fill(ctx context.Context, api *client, events, days, others int, o order) (
 	if made.Small, _, err = one("small", smallEvents); err != nil {
 		return nil, nil, err
 	}
-	for i := range others {
-		if _, _, err := one(fmt.Sprintf("other %d", i+1), otherEvents); err != nil {
+	for i := 1; i < others; i++ {
+		if _, _, err := one(fmt.Sprintf("other %d", i), otherEvents); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -84,14 +88,14 @@ type fillCommand struct {
 	TagHost   string `placeholder:"HOST" help:"Host of client-side tags (default the base host)."`
 	Events    int    `default:"1000000" help:"Events of the large merchant (default ${default})."`
 	Days      int    `default:"400" help:"Days that they are spread over (default ${default})."`
-	Merchants int    `default:"100" help:"Other merchants beside it (default ${default})."`
+	Merchants int    `default:"100" help:"Merchants beside it (default ${default})."`
 	Order     order  `default:"ordered" enum:"ordered,shuffled" help:"Order of arrival: ordered or shuffled (default ${default})."`
 }
 
 // Validate is called by kong.
 func (c *fillCommand) Validate() error {
-	if c.Events < 1 || c.Days < 1 || c.Merchants < 0 {
-		return errors.New("--events and --days must be at least 1, --merchants must not be negative")
+	if c.Events < 1 || c.Days < 1 || c.Merchants < 1 {
+		return errors.New("--events, --days and --merchants must be at least 1")
 	}
 	return nil
 }
@@ -103,7 +107,7 @@ func (c *fillCommand) Run(p *program) error {
 		return err
 	}
 	api.tagHost = c.TagHost
-	made, r, err := fill(p.ctx, api, c.Events, c.Days, c.Merchants-1, c.Order)
+	made, r, err := fill(p.ctx, api, c.Events, c.Days, c.Merchants, c.Order)
 	if err != nil {
 		return err
 	}
@@ -129,22 +133,17 @@ func (c *client) newDataset(name string) (d dataset, err error) {
 	if err := c.call("GET", "/v1/partners/config", nil, &config); err != nil {
 		return d, err
 	}
-	hosts := map[string]string{"client-side": c.tagHost}
-	if c.tagHost == "" {
-		hosts["client-side"] = c.target.host
-	}
+	type place struct{ kind, host string }
+	places := []place{{"client-side", cmp.Or(c.tagHost, c.target.host)}}
 	if config.PreverifiedEnabled {
-		hosts["preverified"] = config.PreverifiedDomain
+		places = append(places, place{"preverified", config.PreverifiedDomain})
 	}
-	for _, kind := range []string{"client-side", "preverified"} {
-		if hosts[kind] == "" {
-			continue
-		}
+	for _, p := range places {
 		var tag struct{ TagID string }
-		if err := c.call("POST", "/v1/partners/tracktag/generate", map[string]string{"merchantId": d.Merchant, "type": kind}, &tag); err != nil {
+		if err := c.call("POST", "/v1/partners/tracktag/generate", map[string]string{"merchantId": d.Merchant, "type": p.kind}, &tag); err != nil {
 			return d, err
 		}
-		d.Tags = append(d.Tags, datasetTag{url.PathEscape(tag.TagID), hosts[kind]})
+		d.Tags = append(d.Tags, datasetTag{url.PathEscape(tag.TagID), p.host})
 	}
 	return d, nil
 }

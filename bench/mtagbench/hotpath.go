@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"mtagd/bench"
 )
 
 // turn is one round of one server.
@@ -14,7 +16,7 @@ type turn struct {
 	cpu time.Duration // of the server, per event
 }
 
-func (b *bench) turn(server *process, p phase) (turn, error) {
+func (b *benchmark) turn(server *process, p phase) (turn, error) {
 	before, err := server.cpu()
 	if err != nil {
 		return turn{}, err
@@ -34,7 +36,7 @@ func (b *bench) turn(server *process, p phase) (turn, error) {
 }
 
 // healthyTurn is a turn in which every event has to be accepted.
-func (b *bench) healthyTurn(server *process, p phase) (turn, error) {
+func (b *benchmark) healthyTurn(server *process, p phase) (turn, error) {
 	t, err := b.turn(server, p)
 	if err == nil {
 		err = t.healthy()
@@ -43,9 +45,9 @@ func (b *bench) healthyTurn(server *process, p phase) (turn, error) {
 }
 
 // compare runs bare and mtagd in turns and compares each round with the one beside it.
-func (b *bench) compare() error {
+func (b *benchmark) compare() error {
 	b.report.section("Single events against the bare ceiling",
-		fmt.Sprintf("As fast as answers come, a body of %d bytes, 201 after the synced commit; medians of %d interleaved rounds of %v.", eventSize, b.Rounds, b.Round))
+		fmt.Sprintf("As fast as answers come, a body of %d bytes, 201 after the synced commit; medians of %d interleaved rounds of %v.", bench.EventSize, b.Rounds, b.Round))
 	target := b.service.mark(&b.loaded)
 	for _, c := range []struct {
 		conns  int
@@ -82,7 +84,7 @@ func (b *bench) compare() error {
 }
 
 // identified measures what an email and an event_id add, takes the profile, and counts what is written.
-func (b *bench) identified(target target) error {
+func (b *benchmark) identified(target target) error {
 	b.progress("%d connections, events with email and event_id", manyConnections)
 	p := marking(target, manyConnections, 1, b.Round)
 	p.next = newMarks(target, 1, true).next
@@ -111,7 +113,7 @@ func (b *bench) identified(target target) error {
 	return <-profiled
 }
 
-func (b *bench) profile(length time.Duration) error {
+func (b *benchmark) profile(length time.Duration) error {
 	if b.Profile == "" {
 		return nil
 	}
@@ -122,7 +124,7 @@ func (b *bench) profile(length time.Duration) error {
 	return os.WriteFile(b.Profile, text, 0o666)
 }
 
-func (b *bench) batches() error {
+func (b *benchmark) batches() error {
 	b.progress("batches of %d", batchEvents)
 	target := b.service.mark(&b.loaded)
 	var rates, costs []float64

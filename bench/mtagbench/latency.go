@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func (b *bench) steady() error {
+func (b *benchmark) steady() error {
 	rate := b.maximum / 2
 	b.progress("half of the maximum, %s, for %v", perSecond(rate), b.Steady)
 	t := b.service.mark(&b.loaded)
@@ -27,7 +27,7 @@ func (b *bench) steady() error {
 }
 
 // curve measures latency against offered load, bare and mtagd in turns, and draws it.
-func (b *bench) curve() error {
+func (b *benchmark) curve() error {
 	c := chart{
 		title:    "Latency against offered load",
 		subtitle: fmt.Sprintf("POST /mark, durable, %d connections, from the intended time; %d cores shared with the client", manyConnections, runtime.NumCPU()),
@@ -79,7 +79,7 @@ func (b *bench) curve() error {
 
 // overload offers twice the maximum: single events from more connections than the maximum took and from very many, then
 // batches.
-func (b *bench) overload() error {
+func (b *benchmark) overload() error {
 	t := b.service.mark(&b.loaded)
 	b.report.section("Overload", "Twice the maximum rates above. The time that a refusal takes is from its sending.")
 	for _, o := range []struct {

@@ -6,17 +6,19 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"mtagd/bench"
 )
 
 // fill makes the data, so that everything after it is measured on a server that has some.
-func (b *bench) fill() (err error) {
+func (b *benchmark) fill() (err error) {
 	b.progress("filling: %s events, %s, and %d other merchants", grouped(b.Events), b.Order, b.Merchants)
 	written, err := b.service.written()
 	if err != nil {
 		return err
 	}
 	var r *result
-	if b.data, r, err = fill(b.ctx, b.service.api, b.Events, 400, b.Merchants-1, b.Order); err != nil {
+	if b.data, r, err = fill(b.ctx, b.service.api, b.Events, 400, b.Merchants, b.Order); err != nil {
 		return err
 	}
 	if b.loaded, err = b.service.api.newDataset("load"); err != nil {
@@ -26,10 +28,10 @@ func (b *bench) fill() (err error) {
 	if err != nil {
 		return err
 	}
-	all := r.events + smallEvents + (b.Merchants-1)*otherEvents
-	b.report.section("Data", fmt.Sprintf("Batches of %d, %s, from %d connections, over 400 days and %d names.", fillBatch, b.Order, 8, len(names)))
+	all := r.events + smallEvents + (b.Merchants-1)*otherEvents // the small merchant is one of those beside the large one
+	b.report.section("Data", fmt.Sprintf("Batches of %d, %s, from %d connections, over 400 days and %d names.", fillBatch, b.Order, 8, len(bench.Names)))
 	b.report.tell(grouped(r.events)+" events of one merchant", perSecond(r.rate()))
-	b.report.tell("write amplification: written to disk against bytes of bodies", times(float64(after-written)/float64(all*eventSize)))
+	b.report.tell("write amplification: written to disk against bytes of bodies", times(float64(after-written)/float64(all*bench.EventSize)))
 	if err := b.service.stop(); err != nil {
 		return err
 	}
@@ -37,12 +39,12 @@ func (b *bench) fill() (err error) {
 	if err != nil {
 		return err
 	}
-	b.report.tell(fmt.Sprintf("disk per event of %d bytes, once stopped", eventSize), bytesEach(float64(used)/float64(all)))
+	b.report.tell(fmt.Sprintf("disk per event of %d bytes, once stopped", bench.EventSize), bytesEach(float64(used)/float64(all)))
 	return b.service.start(b.ctx)
 }
 
 // starts kills the server under load and starts it again.
-func (b *bench) starts() error {
+func (b *benchmark) starts() error {
 	b.progress("starting again: after a stop, after a kill")
 	b.report.section("Start", fmt.Sprintf("Until /readyz answers, with %s events.", grouped(b.Events)))
 	b.report.atMost("after a stop", b.service.ready.Seconds(), 2, seconds)
@@ -65,7 +67,7 @@ func (b *bench) starts() error {
 	return nil
 }
 
-func (b *bench) list() error {
+func (b *benchmark) list() error {
 	b.progress("listing: %d queries of %d kinds, on two datasets", b.Queries, len(kinds))
 	all, err := listAll(b.ctx, b.service.api, b.data, b.Queries)
 	if err != nil {
@@ -78,7 +80,7 @@ func (b *bench) list() error {
 const listingsPerSecond = 20
 
 // listUnderLoad takes events as fast as they come, into the merchant that is listed, alone and with listings in turns.
-func (b *bench) listUnderLoad() error {
+func (b *benchmark) listUnderLoad() error {
 	t := b.service.mark(&b.data.Large)
 	took := newHistogram()
 	var kept []float64
@@ -118,7 +120,7 @@ func (b *bench) listUnderLoad() error {
 
 // listSteadily lists at fixed times until ctx ends, and tells how long each took from its intended time. The load
 // adds events while it lists, so answers are not compared with what fill made.
-func (b *bench) listSteadily(ctx context.Context, seed uint64, took func(time.Duration)) error {
+func (b *benchmark) listSteadily(ctx context.Context, seed uint64, took func(time.Duration)) error {
 	random := rand.New(rand.NewPCG(seed, 0))
 	began := time.Now()
 	for n := 0; ; n++ {

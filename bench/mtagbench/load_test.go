@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"mtagd/bench"
 )
 
 // serveBare serves a handler on loopback until the test ends; nil is the bare server's own.
@@ -24,7 +26,7 @@ func serveBare(t *testing.T, config *tls.Config, handler fasthttp.RequestHandler
 		listener = tls.NewListener(listener, config)
 		url = strings.Replace(url, "http", "https", 1)
 	}
-	server := newBareServer()
+	server := bench.NewBareServer()
 	if handler != nil {
 		server.Handler = handler
 	}
@@ -112,7 +114,7 @@ func TestClosedLoop(t *testing.T) {
 			if r.events < 8 || r.events != r.requests || int64(r.events) != r.latency.TotalCount() {
 				t.Errorf("%d requests, %d accepted, %d latencies", r.requests, r.events, r.latency.TotalCount())
 			}
-			if want := int64(r.events * eventSize); r.bodyBytes != want {
+			if want := int64(r.events * bench.EventSize); r.bodyBytes != want {
 				t.Errorf("%d bytes of bodies, want %d", r.bodyBytes, want)
 			}
 		})

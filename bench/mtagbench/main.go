@@ -7,11 +7,11 @@
 //	load.go      a phase of load, open or closed loop, and what comes of it
 //	generator.go how it is driven: by epoll, with latency from the intended time
 //	conn.go      its connections, plain and TLS
-//	events.go    the events it sends
+//	events.go    the requests it sends
 //	dataset.go   the listing's data: made so that every total is known beforehand
 //	fill.go      how it is made through a running server
 //	queries.go   random listing queries, timed and checked
-//	bare.go      the ceiling: a fasthttp server that answers 201 and does nothing
+//	bare.go      the ceiling as a process of its own
 //	process.go   servers as child processes, and what the kernel knows of them
 //	service.go   mtagd as such a process, set up through its own commands and API
 //	run.go       the whole measurement

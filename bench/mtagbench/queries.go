@@ -13,6 +13,8 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/valyala/fasthttp"
+
+	"mtagd/bench"
 )
 
 // client asks the partner API, one request at a time.
@@ -28,13 +30,6 @@ func newClient(t target, key string) *client {
 }
 
 const callTimeout = 30 * time.Second
-
-// get returns the body of a listing and how long it took.
-func (c *client) get(path string) (body []byte, took time.Duration, err error) {
-	began := time.Now()
-	body, err = c.ask("GET", path, nil)
-	return body, time.Since(began), err
-}
 
 func (c *client) ask(method, path string, body []byte) ([]byte, error) {
 	request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
@@ -124,9 +119,9 @@ func (k kind) query(d *dataset, random *rand.Rand) query {
 	if k.filter {
 		q.names = map[string]bool{}
 		var list []string
-		for _, i := range random.Perm(len(names))[:1+random.IntN(3)] {
-			q.names[names[i]] = true
-			list = append(list, names[i])
+		for _, i := range random.Perm(len(bench.Names))[:1+random.IntN(3)] {
+			q.names[bench.Names[i]] = true
+			list = append(list, bench.Names[i])
 		}
 		v.Set("events", strings.Join(list, ","))
 	}
@@ -223,7 +218,9 @@ func listAll(ctx context.Context, api *client, m *manifest, n int) ([]listing, e
 				took *hdrhistogram.Histogram
 			}{{&m.Large, l.large}, {&m.Small, l.small}} {
 				q := k.query(side.data, rand.New(rand.NewPCG(uint64(number), uint64(i))))
-				body, took, err := api.get(q.path)
+				began := time.Now()
+				body, err := api.ask("GET", q.path, nil)
+				took := time.Since(began)
 				if err == nil {
 					err = q.check(body)
 				}

@@ -123,7 +123,7 @@ const (
 func (r *report) listings(all []listing, m *manifest) {
 	r.section(fmt.Sprintf("Listing, %s events", grouped(m.Large.Events)),
 		fmt.Sprintf("Any page, limit and order of each kind, beside %d other merchants; compared with the same queries on %s events. "+
-			"Every answer's total, length, order and names were checked.", m.Others+1, grouped(m.Small.Events)))
+			"Every answer's total, length, order and names were checked.", m.Others, grouped(m.Small.Events)))
 	for _, l := range all {
 		p99 := quantile(l.large, listPercentile).Seconds()
 		growth := float64(l.large.ValueAtQuantile(50)) / float64(l.small.ValueAtQuantile(50))

@@ -47,8 +47,8 @@ const (
 	batchEvents         = 100
 )
 
-// bench is a run under way.
-type bench struct {
+// benchmark is a run under way.
+type benchmark struct {
 	*runCommand
 	*program
 	report report
@@ -77,7 +77,7 @@ func (c *runCommand) Run(p *program) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	ctx, cancel := context.WithCancel(p.ctx)
-	b := &bench{runCommand: c, program: &program{ctx: ctx, stdout: p.stdout, stderr: p.stderr}}
+	b := &benchmark{runCommand: c, program: &program{ctx: ctx, stdout: p.stdout, stderr: p.stderr}}
 	defer func() {
 		cancel()
 		for _, child := range b.children() {
@@ -125,7 +125,7 @@ func (c *runCommand) Run(p *program) (err error) {
 	return nil
 }
 
-func (b *bench) children() (all []*process) {
+func (b *benchmark) children() (all []*process) {
 	if b.bare != nil {
 		all = append(all, b.bare)
 	}
@@ -137,7 +137,7 @@ func (b *bench) children() (all []*process) {
 
 // machine tells what the others on this machine leave to the run: a synced write is what every group of events
 // waits for.
-func (b *bench) machine() error {
+func (b *benchmark) machine() error {
 	const writes, size = 200, 64 << 10
 	load, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -171,7 +171,7 @@ func (b *bench) machine() error {
 // memoryTarget is for mtagd's anonymous memory throughout, in bytes.
 const memoryTarget = 512 << 20
 
-func (b *bench) memory() {
+func (b *benchmark) memory() {
 	b.report.section("Memory", "The most of mtagd's RssAnon in each part of the run, looked at ten times a second.")
 	for _, p := range b.peaks {
 		b.report.atMost(p.part, float64(p.bytes), memoryTarget, mebibytes)
@@ -179,7 +179,7 @@ func (b *bench) memory() {
 }
 
 // write writes the table to the results and to standard output.
-func (b *bench) write() error {
+func (b *benchmark) write() error {
 	var table bytes.Buffer
 	fmt.Fprintf(&table, "Measured %s on %d cores, %s, %s/%s, client and servers on one machine.\n\n![Latency against offered load](latency.svg)\n",
 		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)

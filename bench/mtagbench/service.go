@@ -27,6 +27,7 @@ type service struct {
 	program, data string
 	ready         time.Duration // from the start to /readyz
 	admin         string        // address
+	key           string        // of the partner API
 	api           *client
 	earlierPeak   int64 // the most memory of the processes before this one
 }
@@ -45,7 +46,7 @@ func newService(ctx context.Context, program, data string) (*service, error) {
 	if err := s.operate(ctx, &key, "key", "issue", "--partner", partner.PartnerID); err != nil {
 		return nil, err
 	}
-	s.api = &client{key: key.APIKey}
+	s.key = key.APIKey
 	return s, s.start(ctx)
 }
 
@@ -95,7 +96,7 @@ func (s *service) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.api = newClient(t, s.api.key)
+	s.api = newClient(t, s.key)
 	s.api.tagHost = tagHost
 	return nil
 }

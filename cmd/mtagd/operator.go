@@ -131,7 +131,7 @@ func (c keyRevoke) apply(ctx context.Context, control store.Control) (any, error
 type timestamp time.Time
 
 func (t timestamp) MarshalText() ([]byte, error) {
-	return time.Time(t).UTC().AppendFormat(nil, store.TimeFormat), nil
+	return []byte(store.FormatTime(time.Time(t))), nil
 }
 
 func optional(t *time.Time) *timestamp { return (*timestamp)(t) }

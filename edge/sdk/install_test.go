@@ -201,6 +201,7 @@ func TestMistakesAreReported(t *testing.T) {
 	for _, tt := range []struct{ call, warning string }{
 		{`mtag('evnet', 'X')`, "evnet"},
 		{`mtag('event', 'Big', { n: 1n })`, "BigInt"},
+		{`mtag('event', 'NoJSON', { toJSON() {} })`, "undefined"},
 		{`mtag('event', 'not pascal case')`, "event must be a PascalCase name"},
 		{`mtag('event')`, "event is required"},
 		{`mtrem.push(null)`, ""},

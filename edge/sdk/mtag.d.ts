@@ -38,14 +38,14 @@ export interface Identifiers {
 }
 
 /** Fields that every event may have. The tag adds the page's own. */
-export interface Event {
+export interface EventFields {
   email?: string;
   phone?: string;
   /** An event with the same event_id is recorded once within 7 days; the tag makes one for each event. */
   event_id?: string;
 }
 
-export interface Sale extends Event {
+export interface Sale extends EventFields {
   value?: number;
   /** Currency code, 3 characters. */
   currency?: string;
@@ -78,37 +78,37 @@ export interface Return extends Sale {
   transaction_id?: string;
 }
 
-export interface Search extends Event {
+export interface Search extends EventFields {
   item_id?: string;
   search_term?: string;
 }
 
-export interface Share extends Event {
+export interface Share extends EventFields {
   item_id?: string;
   share_method?: string;
 }
 
-export interface Lead extends Event {
+export interface Lead extends EventFields {
   value?: number;
   currency?: string;
 }
 
-export interface Application extends Event {
+export interface Application extends EventFields {
   application_id?: string;
 }
 
 /** An event with fields of one's own. */
-export interface CustomEvent extends Event {
+export interface CustomFields extends EventFields {
   [field: string]: unknown;
 }
 
 /** The pre-defined events by name. */
 export interface Events {
-  ViewContent: Event;
+  ViewContent: EventFields;
   ViewItem: ItemView;
-  Login: Event;
-  Signup: Event;
-  CompleteRegistration: CustomEvent;
+  Login: EventFields;
+  Signup: EventFields;
+  CompleteRegistration: CustomFields;
   StartTrial: Sale;
   AddPaymentInfo: PaymentInfo;
   AddShippingInfo: ShippingInfo;
@@ -124,13 +124,13 @@ export interface Events {
   Subscribe: Sale;
   Lead: Lead;
   SubmitApplication: Application;
-  Contact: Event;
-  Donate: Event;
-  Schedule: Event;
+  Contact: EventFields;
+  Donate: EventFields;
+  Schedule: EventFields;
 }
 
 /** The fields of the event of that name: a pre-defined one's, or any where the name is one's own. */
-export type Fields<Name extends string> = Name extends keyof Events ? Events[Name] : CustomEvent;
+export type Fields<Name extends string> = Name extends keyof Events ? Events[Name] : CustomFields;
 
 export interface Mtag {
   /** Installs the tag: its host's URL with ?tagId=, and whether the visitor has given consent to tracking. */

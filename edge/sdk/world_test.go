@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"mtagd/partnerapi"
+	"mtagd/store"
 )
 
 // world is a merchant with a client-side tag, the pages of its shop, and a browser profile that visits them.
@@ -93,17 +96,19 @@ func (w *world) wasAsked(path string) bool {
 	return w.asked[path]
 }
 
-// initCall and loader are the parts of the installation (spec, Browser installation contract).
+// snippet is the installation as the partner API shows it.
+func (w *world) snippet(consent bool) string {
+	snippet := partnerapi.Snippet(w.gate.url(tagHost), store.TagID(w.tag))
+	return strings.Replace(snippet, "consent: true", fmt.Sprintf("consent: %v", consent), 1)
+}
+
+// initCall and loader are its two parts (spec, Browser installation contract).
 func (w *world) initCall(consent bool) string {
-	return fmt.Sprintf("window.mtrem = window.mtrem || []; function mtag() { mtrem.push(arguments); }\n"+
-		"mtag('init', '%s?tagId=%s', { consent: %v });", w.gate.url(tagHost), w.tag, consent)
+	first, _, _ := strings.Cut(w.snippet(consent), "</script>")
+	return strings.TrimPrefix(first, "<script>")
 }
 
 func (w *world) loader() string { return w.gate.url(tagHost) + "/script" }
-
-func (w *world) snippet(consent bool) string {
-	return "<script>" + w.initCall(consent) + "</script><script async src=" + w.loader() + "></script>"
-}
 
 // event is a record of the listing.
 type event struct {

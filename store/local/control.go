@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -200,7 +199,7 @@ func all[T any](tx *bolt.Tx, bucket []byte) ([]T, error) {
 	err := tx.Bucket(bucket).ForEach(func(k, b []byte) error {
 		var v T
 		if err := json.Unmarshal(b, &v); err != nil {
-			return fmt.Errorf("%s %q: %w", bucket, bytes.Clone(k), err)
+			return fmt.Errorf("%s %q: %w", bucket, k, err)
 		}
 		values = append(values, v)
 		return nil

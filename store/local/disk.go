@@ -23,14 +23,13 @@ const (
 type diskWatch struct {
 	dir  string
 	log  *slog.Logger
-	free func(dir string) (uint64, error)
 	full atomic.Bool
 	stop chan struct{}
 	done sync.WaitGroup
 }
 
 func watchDisk(dir string, log *slog.Logger) *diskWatch {
-	w := &diskWatch{dir: dir, log: log, free: freeSpace, stop: make(chan struct{})}
+	w := &diskWatch{dir: dir, log: log, stop: make(chan struct{})}
 	w.look()
 	w.done.Go(func() {
 		ticker := time.NewTicker(diskInterval)
@@ -48,11 +47,16 @@ func watchDisk(dir string, log *slog.Logger) *diskWatch {
 }
 
 func (w *diskWatch) look() {
-	free, err := w.free(w.dir)
+	free, err := freeSpace(w.dir)
 	if err != nil {
 		w.log.Warn("free disk space is not known", "error", err)
 		return
 	}
+	w.note(free)
+}
+
+// note stops the acceptance of events, or lets it go on.
+func (w *diskWatch) note(free uint64) {
 	full := free < minFree
 	if w.full.Swap(full) != full {
 		w.log.Warn("disk space", "accepting_events", !full, "free_bytes", free, "needed_bytes", minFree)

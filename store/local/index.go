@@ -47,11 +47,6 @@ type appendix struct {
 	release func() // called when the chunks' memory is no longer needed
 }
 
-type chunk struct {
-	seq  uint64
-	data []byte
-}
-
 const (
 	// A merge is due after this time, or when this many events are in memory: about 25 MB, and
 	// replayed in less than a second.

@@ -1,6 +1,10 @@
 package local
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -8,14 +12,65 @@ import (
 	"mtagd/store/storetest"
 )
 
+var (
+	quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+	ctx   = context.Background()
+)
+
 func TestConformance(t *testing.T) { storetest.Run(t, openForSuite) }
 
-func BenchmarkEngine(b *testing.B) { storetest.Bench(b, openForSuite) }
-
-func openForSuite(t testing.TB, dir string, now func() time.Time) store.Engine {
+func openForSuite(t *testing.T, dir string, now func() time.Time) store.Engine {
 	e, err := Open(dir, Options{Log: quiet, Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
+}
+
+func open(t *testing.T, dir string) *Engine {
+	t.Helper()
+	e, err := Open(dir, Options{Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.(*Engine)
+}
+
+func closeEngine(t *testing.T, e *Engine) {
+	t.Helper()
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// record records n events of a merchant, spread over time and names, in calls of up to 100.
+func record(t *testing.T, e *Engine, m store.MerchantID, n int) {
+	t.Helper()
+	for n > 0 {
+		marks := make([]store.Mark, min(n, 100))
+		for i := range marks {
+			n--
+			marks[i] = store.Mark{
+				Merchant: m, Tag: "cs_a", Name: fmt.Sprintf("Name%d", n%7),
+				Time: time.UnixMicro(int64(n*7919%1000) * 1e6), Raw: fmt.Appendf(nil, `{"n":%d}`, n),
+			}
+			marks[i].Identity.MUID = "u-1"
+		}
+		if err := e.Record(marks); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// everything lists a merchant's events in both sorts.
+func everything(t *testing.T, e *Engine, m store.MerchantID) [2]store.Page {
+	t.Helper()
+	var pages [2]store.Page
+	for i, sort := range []store.SortKey{store.ByTime, store.ByName} {
+		var err error
+		if pages[i], err = e.Events(ctx, store.Query{Merchant: m, SortBy: sort, Limit: 1_000_000}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pages
 }

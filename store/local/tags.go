@@ -44,7 +44,7 @@ func (c *Control) GenerateTag(ctx context.Context, id store.MerchantID, t store.
 // newTag makes and stores the merchant's first tag of a type, and takes the domain and the label
 // for it.
 func (c *Control) newTag(tx *bolt.Tx, m store.Merchant, t store.TagType, domain string) (store.Tag, error) {
-	var label string
+	var label, trackingDomain string
 	var err error
 	if t != store.ServerSide {
 		domain = ""
@@ -67,11 +67,9 @@ func (c *Control) newTag(tx *bolt.Tx, m store.Merchant, t store.TagType, domain 
 		if !p.PreverifiedEnabled() {
 			return store.Tag{}, store.Invalid("type", "preverified is not enabled for this partner")
 		}
+		trackingDomain = p.TrackingDomain
 	}
-	tag, err := c.withHost(tx, store.NewTag(m, t, label, domain, c.now().UTC()))
-	if err != nil {
-		return tag, err
-	}
+	tag := store.NewTag(m, t, label, domain, c.now().UTC()).WithHost(trackingDomain)
 	if label != "" {
 		if err := tx.Bucket(bucketLabels).Put([]byte(label), []byte(tag.ID)); err != nil {
 			return tag, err

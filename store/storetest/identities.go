@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 
 	"mtagd/store"
@@ -161,14 +162,8 @@ var identityTests = []test{
 		for _, e := range events {
 			muids = append(muids, e.MUID)
 		}
-		want := []store.MUID{"user-1", "user-1", "user-2", "user-2"}
-		if len(muids) != len(want) {
+		if want := []store.MUID{"user-1", "user-1", "user-2", "user-2"}; !slices.Equal(muids, want) {
 			t.Fatalf("muids %v, want %v", muids, want)
-		}
-		for i := range want {
-			if muids[i] != want[i] {
-				t.Fatalf("muids %v, want %v", muids, want)
-			}
 		}
 		b.expectResolved(m, somebody, "user-2")
 	}},

@@ -90,7 +90,7 @@ func (o *oracle) page(q store.Query) (page []known, total int) {
 }
 
 // expect compares an engine's page with the oracle's. It reports false when they differ.
-func (o *oracle) expect(t testing.TB, b *bed, q store.Query) bool {
+func (o *oracle) expect(t *testing.T, b *bed, q store.Query) bool {
 	t.Helper()
 	q.Merchant = o.merchant
 	want, total := o.page(q)

@@ -1,10 +1,7 @@
 // Package storetest is the suite that every storage engine must pass: the contract of store.Engine
-// as sentences that can fail, and benchmarks of what the service does most.
+// as sentences that can fail. An engine's own test is one line:
 //
-// An engine's own test is two lines:
-//
-//	func TestEngine(t *testing.T)      { storetest.Run(t, open) }
-//	func BenchmarkEngine(b *testing.B) { storetest.Bench(b, open) }
+//	func TestEngine(t *testing.T) { storetest.Run(t, open) }
 //
 // Read in this order:
 //
@@ -18,7 +15,6 @@
 //	listing.go      Events against a plain sorted slice
 //	oracle.go       that slice
 //	durability.go   close, reopen, concurrent ingest
-//	bench.go        Bench
 //
 // Random tests print their seed; MTAGD_STORETEST_SEED=n repeats one.
 package storetest
@@ -36,7 +32,7 @@ import (
 
 // Open opens an engine in a directory, with now as its only clock. The suite closes the engine and
 // opens the directory again to see what was durable. It must end the test when it fails.
-type Open func(t testing.TB, dir string, now func() time.Time) store.Engine
+type Open func(t *testing.T, dir string, now func() time.Time) store.Engine
 
 // Run runs the suite.
 func Run(t *testing.T, open Open) {
@@ -72,14 +68,14 @@ type test struct {
 // bed is one engine under test, in a directory and at a time of its own.
 type bed struct {
 	store.Engine
-	t       testing.TB
+	t       *testing.T
 	clock   *clock
 	open    Open
 	dir     string
 	running bool
 }
 
-func newBed(t testing.TB, open Open) *bed {
+func newBed(t *testing.T, open Open) *bed {
 	b := &bed{t: t, open: open, dir: t.TempDir(), clock: &clock{now: start, step: time.Millisecond}}
 	b.Engine, b.running = open(t, b.dir, b.clock.Now), true
 	t.Cleanup(func() {
@@ -139,7 +135,7 @@ func (c *clock) stop() {
 }
 
 // newRandom returns a source of random cases whose seed the test's log tells.
-func newRandom(t testing.TB) *rand.Rand {
+func newRandom(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
 	if s := os.Getenv("MTAGD_STORETEST_SEED"); s != "" {
@@ -152,7 +148,7 @@ func newRandom(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-func expectKind(t testing.TB, err error, want store.Kind) {
+func expectKind(t *testing.T, err error, want store.Kind) {
 	t.Helper()
 	if err == nil || store.KindOf(err) != want {
 		t.Errorf("error %v is of kind %d, want kind %d", err, store.KindOf(err), want)
@@ -160,7 +156,7 @@ func expectKind(t testing.TB, err error, want store.Kind) {
 }
 
 // expectInvalid wants an error of KindInvalid that names a field.
-func expectInvalid(t testing.TB, err error, field string) {
+func expectInvalid(t *testing.T, err error, field string) {
 	t.Helper()
 	expectKind(t, err, store.KindInvalid)
 	if e, ok := err.(*store.Error); ok && e.Field != field {

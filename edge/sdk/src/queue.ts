@@ -43,9 +43,10 @@ const bytes = (text: string) => new Blob([text]).size;
 
 const save = (text: string, key: string) => stored((s) => s.setItem(prefix + key, text));
 
+// hold throws, and holds nothing, where there is no text: JSON has none for an object whose toJSON returns nothing.
 function hold(key: string, text: string) {
-  waiting.set(key, text);
   chars += text.length;
+  waiting.set(key, text);
 }
 
 // unhold leaves localStorage alone: a page that is being closed may get no further than the empty text.

@@ -5,7 +5,7 @@ import { erase, uuid } from './visitor';
 import { add, consented, deliver, forget, open } from './queue';
 import { page, watch } from './page';
 import { warn } from './warn';
-import type { CustomEvent, Identifiers } from '../mtag';
+import type { CustomFields, Identifiers } from '../mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
   running?: boolean;
@@ -30,7 +30,7 @@ const commands: Record<string, (first: any, second?: any) => void> = {
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
-  event(name: string | CustomEvent, fields?: CustomEvent) {
+  event(name: string | CustomFields, fields?: CustomFields) {
     if (typeof name == 'object') {
       fields = name;
       name = (name.event || name.type) as string;

@@ -1,0 +1,72 @@
+package bench
+
+import (
+	"math/bits"
+	"strconv"
+	"time"
+)
+
+// Names are the event names of every benchmark.
+var Names = [...]string{
+	"PageView", "ViewContent", "ViewItem", "ViewCart", "AddToCart", "RemoveFromCart", "AddToWishlist",
+	"BeginCheckout", "AddShippingInfo", "AddPaymentInfo", "Purchase", "Refund", "Search", "Share", "Login",
+	"Signup", "Subscribe", "Lead", "Contact", "NewsletterOpened",
+}
+
+// EventSize is the size of every event, in bytes of JSON.
+const EventSize = 300
+
+const users = 100_000 // different muids
+
+// AppendEvent appends the n-th event, EventSize bytes of JSON. Events differ as real ones do (by muid, product and
+// session), have one size, and cost little to make. at is their event_time; zero for none. identified adds an
+// email and an event_id, as the browser tag does: the engine then has to link and to deduplicate too.
+func AppendEvent(b []byte, n uint64, name string, at time.Time, identified bool) []byte {
+	start := len(b)
+	random := mix(n)
+	user := random % users
+	b = append(b, `{"event":"`...)
+	b = append(b, name...)
+	b = append(b, `","muid":"4be0643f-1d98-473b-97cd-ca98`...)
+	b = appendDigits(b, user, 8)
+	b = append(b, `","event_source":"server`...)
+	if !at.IsZero() {
+		b = append(b, `","event_time":"`...)
+		b = at.AppendFormat(b, "2006-01-02T15:04:05.000000Z")
+	}
+	if identified {
+		b = append(b, `","email":"user`...)
+		b = appendDigits(b, user, 8)
+		b = append(b, `@example.com","event_id":"`...)
+		b = strconv.AppendUint(b, random, 16)
+	}
+	b = append(b, `","session":"`...)
+	b = appendDigits(b, random>>8, 12)
+	b = append(b, `","pageUrl":"https://shop.example/products/`...)
+	b = appendDigits(b, random>>24, 6)
+	b = append(b, `","value":`...)
+	b = appendDigits(append(b, '1'), random>>40, 3)
+	b = append(b, `.5,"currency":"EUR","description":"`...)
+	for len(b) < start+EventSize-2 {
+		b = append(b, "Comfortable shoes for long walks, in black and in brown "[(len(b)-start)%56])
+	}
+	return append(b, `"}`...)
+}
+
+// appendDigits appends the last digits of n.
+func appendDigits(b []byte, n uint64, digits int) []byte {
+	for range digits {
+		b = append(b, '0')
+	}
+	for i := len(b) - 1; i >= len(b)-digits; i-- {
+		b[i] += byte(n % 10)
+		n /= 10
+	}
+	return b
+}
+
+// mix spreads n over all 64 bits: the same events in every run, in no order that a store could profit from.
+func mix(n uint64) uint64 {
+	high, low := bits.Mul64(n+0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9)
+	return high ^ low ^ low>>29
+}

@@ -1,0 +1,22 @@
+package bench
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+)
+
+// Events have one size and are JSON, whatever is in them.
+func TestEventSize(t *testing.T) {
+	for n, name := range Names {
+		for _, event := range [][]byte{
+			AppendEvent(nil, uint64(n), name, time.Time{}, false),
+			AppendEvent(nil, uint64(n), name, time.Time{}, true),
+			AppendEvent(nil, uint64(n), name, time.Now(), false),
+		} {
+			if len(event) != EventSize || !json.Valid(event) {
+				t.Errorf("%d bytes: %s", len(event), event)
+			}
+		}
+	}
+}

@@ -134,7 +134,7 @@ func badgerOptions(dir string) badger.Options {
 		WithMemTableSize(4 << 20).
 		WithNumMemtables(3).
 		WithNumCompactors(2).
-		WithNumLevelZeroTables(4).
+		WithNumLevelZeroTables(2).
 		WithNumLevelZeroTablesStall(32).
 		WithBaseLevelSize(256 << 20).
 		WithBaseTableSize(4 << 20).

@@ -196,8 +196,8 @@ func (c *committer) state() (committed uint64, failed error) {
 	return c.committed, c.failed
 }
 
-// commit writes a group, in one transaction or as many as it takes, and hands its chunks to the index. It returns the seq of the
-// last chunk on disk.
+// commit writes a group, in one transaction or as many as it takes, and hands its chunks to the index. It returns
+// the seq of the last chunk on disk.
 func (c *committer) commit(g *group) (last uint64, err error) {
 	w := c.begin()
 	defer func() { w.txn.Discard() }()
@@ -229,7 +229,8 @@ func (c *committer) commit(g *group) (last uint64, err error) {
 			}
 		}
 	}
-	return last, c.end(w, &last)
+	err = c.end(w, &last)
+	return last, err
 }
 
 func (c *committer) begin() *groupWriter {

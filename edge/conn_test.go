@@ -7,6 +7,22 @@ import (
 	"time"
 )
 
+// called is a listener with a client's connection that is not accepted yet.
+func called(t *testing.T) (net.Listener, net.Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	client, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return ln, client
+}
+
 // Whatever deadline an answered request had, the client may send the rest of it and then reads its answer.
 func TestCloseWaitsForTheClient(t *testing.T) {
 	for name, end := range map[string]func(c *conn) error{
@@ -14,16 +30,7 @@ func TestCloseWaitsForTheClient(t *testing.T) {
 		"in a stop":          func(c *conn) error { c.open.hurry(); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ln.Close()
-			client, err := net.Dial("tcp", ln.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer client.Close()
+			ln, client := called(t)
 			accepted, err := ln.Accept()
 			if err != nil {
 				t.Fatal(err)

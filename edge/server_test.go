@@ -269,16 +269,7 @@ func (l *scarce) Accept() (net.Conn, error) {
 }
 
 func TestAcceptWaitsForDescriptors(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	client, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	ln, _ := called(t)
 	c, err := listener{&scarce{ln, 2}, slog.New(slog.DiscardHandler), new(connections)}.Accept()
 	if err != nil {
 		t.Fatal(err)

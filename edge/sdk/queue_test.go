@@ -138,8 +138,8 @@ func TestWhatIsTooOldIsNotSent(t *testing.T) {
 		const put = (age, text) => localStorage.setItem('_mtag.`+w.tag+`.' + Math.floor(Date.now() - age) + 'mark0.5', text);
 		put(6.1 * days, '{"event":"TooOld"}');
 		put(5.9 * days, '{"event":"OldEnough"}');
-		put(1, 'broken');
-		put(2, ''); // half of a removal
+		put(1000, 'broken');
+		put(2000, ''); // half of a removal
 		localStorage.setItem('_mtag.cs_other.' + Date.now() + 'mark0.5', '{"event":"OfAnotherTag"}');
 		localStorage.setItem('cart', '{"event":"OfTheShop"}');
 	</script>`+w.snippet(true))

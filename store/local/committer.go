@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
-	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 )
@@ -18,16 +17,19 @@ import (
 // no locks and have one order.
 type committer struct {
 	db    *badger.DB
+	log   *badgerLog // the database's
 	clock *clock
 	index *index
 	ready func() error // why nothing can be taken now, or nil
 
-	mu      sync.Mutex
-	arrived sync.Cond // waiting or closed changed
-	waiting []*group  // oldest first; requests join the last
-	bytes   int       // in waiting
-	closed  bool
-	failed  error // a commit's error: what is on disk is not known, so nothing is taken any more
+	mu       sync.Mutex
+	arrived  sync.Cond // a group may be due, or closed changed
+	waiting  []*group  // oldest first; requests join the last
+	bytes    int       // in waiting
+	inFlight int       // requests that wait or are being committed
+	callers  int       // what inFlight came to lately, falling from group to group
+	closed   bool
+	failed   error // a commit's error: what is on disk is not known, so nothing is taken any more
 
 	committed uint64 // seq of the last chunk on disk; guarded by mu
 
@@ -72,15 +74,14 @@ const (
 
 	markOverhead = 200 // bytes of keys and lengths
 
-	// pace is the least time between the beginnings of two groups, unless callers are few. To sync costs the same for
-	// one event as for a hundred: without a pace, half of the load that the engine can take would cost as much
-	// as all of it.
-	pace    = 500 * time.Microsecond
-	company = 4 // requests in a group
+	// pace bounds what a group waits for those callers to come back who had requests in flight lately. To sync costs the
+	// same for one event as for a hundred: without a pace, half of the load that the engine can take would cost as
+	// much as all of it.
+	pace = 2 * time.Millisecond
 )
 
-func newCommitter(db *badger.DB, clock *clock, x *index, ready func() error) *committer {
-	c := &committer{db: db, clock: clock, index: x, ready: ready, done: make(chan struct{}), committed: x.covered, arenas: make(arenas, indexQueue+2)}
+func newCommitter(db *badger.DB, log *badgerLog, clock *clock, x *index, ready func() error) *committer {
+	c := &committer{db: db, log: log, clock: clock, index: x, ready: ready, done: make(chan struct{}), committed: x.covered, arenas: make(arenas, indexQueue+2)}
 	c.arrived.L = &c.mu
 	go c.run()
 	return c
@@ -133,50 +134,71 @@ func (c *committer) join(r request, marks, size int) (*group, error) {
 	g.marks += marks
 	g.bytes += size
 	c.bytes += size
+	c.inFlight++
+	c.callers = max(c.callers, c.inFlight)
+	if len(g.requests) == c.enough() {
+		c.arrived.Signal()
+	}
 	return g, nil
+}
+
+// enough is for how many requests a group waits: three quarters of the callers, as more of them would be slow to come.
+func (c *committer) enough() int { return c.callers * 3 / 4 }
+
+// due reports whether the oldest group is to be committed, or else how long it may wait yet.
+func (c *committer) due() (bool, time.Duration) {
+	left := pace - time.Since(c.waiting[0].began)
+	return c.closed || len(c.waiting) > 1 || len(c.waiting[0].requests) >= c.enough() || left <= 0, left
+}
+
+// next waits for a group that is due. It returns nil when no more will come.
+func (c *committer) next(wake *time.Timer) (g *group, failed error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if len(c.waiting) > 0 {
+			due, left := c.due()
+			if due {
+				break
+			}
+			wake.Reset(left)
+		} else if c.closed {
+			return nil, nil
+		}
+		c.arrived.Wait()
+	}
+	g = c.waiting[0]
+	c.waiting = c.waiting[1:]
+	c.callers -= (c.callers + 15) / 16
+	return g, c.failed
 }
 
 func (c *committer) run() {
 	defer close(c.done)
-	var next time.Time
-	for {
-		rest(time.Until(next))
+	wake := time.AfterFunc(pace, func() {
 		c.mu.Lock()
-		for len(c.waiting) == 0 && !c.closed {
-			c.arrived.Wait()
-		}
-		if len(c.waiting) == 0 {
-			c.mu.Unlock()
+		defer c.mu.Unlock()
+		c.arrived.Signal()
+	})
+	defer wake.Stop()
+	for {
+		g, failed := c.next(wake)
+		if g == nil {
 			return
 		}
-		g := c.waiting[0]
-		c.waiting = c.waiting[1:]
-		failed := c.failed
-		c.mu.Unlock()
-		if len(g.requests) >= company {
-			next = time.Now().Add(pace)
-		}
-
 		var last uint64
 		if g.err = failed; g.err == nil {
 			last, g.err = c.commit(g)
 		}
 		c.mu.Lock()
 		c.bytes -= g.bytes
+		c.inFlight -= len(g.requests)
 		c.committed = max(c.committed, last)
 		if errors.Is(g.err, errCommit) {
 			c.failed = g.err
 		}
 		c.mu.Unlock()
 		close(g.done)
-	}
-}
-
-// rest sleeps more precisely than time.Sleep, which may take a millisecond more.
-func rest(d time.Duration) {
-	if d > 0 {
-		wait := unix.NsecToTimespec(int64(d))
-		_ = unix.Nanosleep(&wait, nil) // woken early, the group is smaller
 	}
 }
 
@@ -249,7 +271,11 @@ func (c *committer) end(w *groupWriter, last *uint64) error {
 	if err := w.closeChunk(); err != nil {
 		return err
 	}
-	if err := w.txn.CommitAt(c.clock.next(), nil); err != nil {
+	err := w.txn.CommitAt(c.clock.next(), nil)
+	if err == nil {
+		err = c.log.failure()
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", errCommit, err)
 	}
 	release := func() { c.arenas.put(w.arena) }

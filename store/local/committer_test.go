@@ -54,6 +54,62 @@ func TestAfterAWaitTooLongTheQueueRefuses(t *testing.T) {
 	}
 }
 
+// A group waits for the callers that had requests in flight lately, but not for long; where there are no others it
+// does not wait.
+func TestAGroupWaitsForItsCallers(t *testing.T) {
+	c := &committer{ready: func() error { return nil }}
+	c.arrived.L = &c.mu
+	due := func() bool {
+		due, _ := c.due()
+		return due
+	}
+	join := func() {
+		if _, err := c.join(request{}, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit := func() { // all that wait
+		c.callers -= (c.callers + 15) / 16
+		c.waiting, c.inFlight = nil, 0
+	}
+	for range 3 {
+		join()
+		if !due() {
+			t.Error("the only caller waits for others")
+		}
+		commit()
+	}
+	for range 40 {
+		join()
+	}
+	commit()
+	join()
+	c.waiting[0].began = time.Now()
+	if due() {
+		t.Error("one of forty callers does not wait for the others")
+	}
+	c.waiting[0].began = time.Now().Add(-pace)
+	if !due() {
+		t.Errorf("a group waits for longer than %v", pace)
+	}
+	for range 29 {
+		join()
+	}
+	c.waiting[0].began = time.Now()
+	if !due() {
+		t.Error("thirty of forty callers wait for the others")
+	}
+	commit()
+	for range 100 { // the others are gone
+		join()
+		commit()
+	}
+	join()
+	if !due() {
+		t.Error("the callers that are gone are waited for")
+	}
+}
+
 // Sixteen callers with the largest batches, or 256 with the largest events, are no overload: none is
 // turned away while the disk is busy.
 func TestTheQueueTakesTheLargestRequests(t *testing.T) {

@@ -12,13 +12,11 @@ import (
 	"mtagd/store"
 )
 
-// eventsFormat is the version of the layout described in the package comment. A directory of
+// format is the version of the layout described in the package comment. A directory of
 // another version is refused.
-const eventsFormat = "2"
+const format = "3"
 
-// The first byte of every key in Badger. Chunks sort before everything else: as new ones are only ever added at
-// their end, the tables of new chunks share no range of keys with those of old chunks, and compactions leave the
-// old ones alone. One key before them, and a table that holds it and new chunks would span all the old.
+// The first byte of every key in Badger.
 const (
 	prefixChunk      = 'A'
 	prefixFormat     = 'F'

@@ -29,15 +29,6 @@ func FuzzKeysSortAsTheirValues(f *testing.F) {
 	})
 }
 
-// A key that sorts before the chunks, in a table with new chunks, would span all the old ones.
-func TestChunksSortBeforeAllElse(t *testing.T) {
-	for _, prefix := range []byte{prefixFormat, prefixCheckpoint, prefixLink, prefixDedupe, prefixRoot, prefixNode} {
-		if prefix <= prefixChunk {
-			t.Errorf("keys with %q sort before the chunks'", prefix)
-		}
-	}
-}
-
 func TestACorruptLengthAsksForNoMemory(t *testing.T) {
 	d := decoder{b: binary.AppendUvarint(nil, 1<<60)}
 	if b := d.prefixed(); b != nil || d.err("value") == nil {

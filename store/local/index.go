@@ -1,7 +1,9 @@
 package local
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -16,7 +18,7 @@ import (
 // (merge.go) takes what is in memory into the stored trees. What was not merged is applied again from the
 // chunks when the engine starts, so a crash loses nothing and counts nothing twice.
 type index struct {
-	db    *badger.DB
+	db    *badger.DB // index/
 	clock *clock
 
 	mu      sync.RWMutex // readers hold it while they walk trees
@@ -61,10 +63,10 @@ const (
 	indexQueue = 16
 )
 
-// openIndex opens the index and applies the chunks that the stored trees do not cover.
-func openIndex(db *badger.DB, clock *clock) (*index, error) {
+// openIndex opens the index in db and applies those of the events' chunks that the stored trees do not cover.
+func openIndex(db, events *badger.DB, clock *clock) (*index, error) {
 	x := newIndex(db, clock)
-	if err := x.replay(); err != nil {
+	if err := x.replay(events); err != nil {
 		return nil, err
 	}
 	go x.run()
@@ -218,17 +220,22 @@ func (x *index) recentOf(txn *badger.Txn, m merchantKey) (*recent, error) {
 }
 
 // replay applies the chunks that came after the last merge.
-func (x *index) replay() error {
-	txn := x.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	if _, err := lookup(txn, []byte{prefixCheckpoint}, func(b []byte) error {
-		x.covered = binary.BigEndian.Uint64(b)
-		return nil
-	}); err != nil {
+func (x *index) replay(events *badger.DB) error {
+	if err := x.loadCovered(); err != nil {
 		return err
 	}
+	txn := events.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
 	defer it.Close()
+	if x.covered > 0 {
+		// Chunks are on disk before the index hears of them. The last one it knows is missing where the events came
+		// from a backup and the index did not.
+		last := appendChunkKey(nil, x.covered)
+		if it.Seek(last); !it.Valid() || !bytes.Equal(it.Item().Key(), last) {
+			return errors.New("the index knows of events that are not there; delete it, and it is made anew")
+		}
+	}
 	var data []byte
 	for it.Seek(appendChunkKey(nil, x.covered+1)); it.Valid(); it.Next() {
 		seq, err := parseChunkKey(it.Item().Key())
@@ -252,4 +259,14 @@ func (x *index) replay() error {
 	}
 	x.applied = x.covered
 	return nil
+}
+
+func (x *index) loadCovered() error {
+	txn := x.db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	_, err := lookup(txn, []byte{prefixCheckpoint}, func(b []byte) error {
+		x.covered = binary.BigEndian.Uint64(b)
+		return nil
+	})
+	return err
 }

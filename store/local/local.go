@@ -2,7 +2,8 @@
 // one data directory.
 //
 //	DIR/control.db  partners, keys, merchants, tags: control.go says how
-//	DIR/events/     Badger: events, their index, identity links, event_id marks
+//	DIR/events/     Badger: events, identity links, event_id marks
+//	DIR/index/      Badger: the index of the events; made anew from them when it is not there
 //
 // # The way of a mark
 //
@@ -16,14 +17,20 @@
 //
 // Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq numbers chunks and
 // commits (clock.go); the commit timestamps are seqs too. A key's newest version counts, the others are
-// garbage.
+// garbage. In both databases:
+//
+//	'F'                                 format version, in ASCII digits
+//
+// In events/:
 //
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
-//	'F'                                 format version, in ASCII digits
 //	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
 //	                                    byte for its kind (store.IdentifierKind) and its normalised value
 //	'D' merchant, event_id (16)         event_id mark: time of receipt, µs since 1970 (8 bytes, big endian),
 //	                                    under the first 16 bytes of the event_id's SHA-256
+//
+// In index/:
+//
 //	'R' merchant                        root record of the merchant's stored tree (root.go)
 //	'T' merchant, node id (8 bytes)     node of that tree (tree.go), or a list of nodes to delete (root.go)
 //	'C'                                 seq up to which the stored trees cover the chunks (8 bytes, big endian)
@@ -64,7 +71,7 @@ func (o Options) withDefaults() Options {
 // Engine implements store.Engine.
 type Engine struct {
 	*Control
-	db        *badger.DB
+	db        *badger.DB // events/
 	index     *index
 	committer *committer
 	disk      *diskWatch
@@ -80,10 +87,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, err
 	}
 	e := &Engine{Control: control}
-	if err := e.openEvents(filepath.Join(dir, "events"), opt); err != nil {
-		if e.db != nil {
-			err = errors.Join(err, e.db.Close())
-		}
+	if err := e.openEvents(dir, opt); err != nil {
 		return nil, errors.Join(err, control.Close())
 	}
 	return e, nil
@@ -91,60 +95,79 @@ func Open(dir string, opt Options) (store.Engine, error) {
 
 func (e *Engine) openEvents(dir string, opt Options) error {
 	log := &badgerLog{log: opt.Log}
-	db, err := badger.OpenManaged(badgerOptions(dir).WithLogger(log))
+	db, err := openBadger(eventsOptions(dir), log)
 	if err != nil {
-		return fmt.Errorf("open %s: %w", dir, err)
+		return err
 	}
-	e.db = db
-	// Nobody reads the past. Until it is told so, a managed database keeps all that was ever replaced,
-	// deleted or expired.
-	db.SetDiscardTs(math.MaxUint64)
-	if log.tableIgnored.Load() {
-		// Badger goes on without a table whose checksum is wrong. We do not: events that were
-		// acknowledged would be gone without a word.
-		return fmt.Errorf("open %s: a table is corrupt; restore it from a backup", dir)
+	indexDB, err := openBadger(indexOptions(dir), &badgerLog{log: opt.Log})
+	if err != nil {
+		return errors.Join(err, db.Close())
 	}
-	if err := checkFormat(db); err != nil {
-		return fmt.Errorf("open %s: %w", dir, err)
+	clock := &clock{now: opt.Now, last: max(db.MaxVersion(), indexDB.MaxVersion())}
+	x, err := openIndex(indexDB, db, clock)
+	if err != nil {
+		return errors.Join(fmt.Errorf("open %s: %w", indexDB.Opts().Dir, err), indexDB.Close(), db.Close())
 	}
-	clock := &clock{now: opt.Now, last: db.MaxVersion()}
-	if e.index, err = openIndex(db, clock); err != nil {
-		return fmt.Errorf("open %s: %w", dir, err)
-	}
-	e.disk = watchDisk(dir, opt.Log)
-	e.committer = newCommitter(db, clock, e.index, e.accepts)
+	e.db, e.index = db, x
+	e.disk = watchDisk(db.Opts().Dir, opt.Log)
+	e.committer = newCommitter(db, log, clock, x, e.accepts)
 	return nil
 }
 
-// badgerOptions suit two cores and half a gigabyte. The reasons:
+// openBadger opens or creates one of the two databases.
+func openBadger(opt badger.Options, log *badgerLog) (*badger.DB, error) {
+	db, err := badger.OpenManaged(opt.WithLogger(log))
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", opt.Dir, err)
+	}
+	// Nobody reads the past. Until it is told so, a managed database keeps all that was ever replaced,
+	// deleted or expired.
+	db.SetDiscardTs(math.MaxUint64)
+	err = log.failure()
+	if err == nil {
+		err = checkFormat(db)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", opt.Dir, err), db.Close())
+	}
+	return db, nil
+}
+
+// commonOptions suit two cores and half a gigabyte. The reasons:
 //   - SyncWrites: db.Sync would leave out what a rotation of the memtable has just sealed.
-//   - Conflicts cannot happen: the committer alone writes links and marks, the index alone nodes.
+//   - Conflicts cannot happen: the committer alone writes events/, the index alone index/.
 //   - Memtables are small: a flush, and a compaction of level 0, is work that answers wait for, so it comes
 //     in short bursts. Level 0 may hold more of the small tables before writes are stalled.
-//   - Chunks are rewritten once for each level they pass, together with the one table below that holds the last
-//     chunk and the first of the other keys. So there are fewer levels, and tables are no larger further down.
-//   - Values stay in the tables (they are below the threshold), so the value log stays empty.
-//   - Chunks are compressed already, so that blocks need neither compression nor a cache: they are read
-//     where they lie in the mapped file.
-func badgerOptions(dir string) badger.Options {
-	opt := badger.DefaultOptions(dir).
+//   - Chunks are compressed already and nodes are compact, so that blocks need neither compression nor a cache: they
+//     are read where they lie in the mapped file.
+func commonOptions(dir string) badger.Options {
+	return badger.DefaultOptions(dir).
 		WithSyncWrites(true).
 		WithDetectConflicts(false).
 		WithMetricsEnabled(false).
 		WithMemTableSize(4 << 20).
 		WithNumMemtables(3).
 		WithNumCompactors(2).
-		WithNumLevelZeroTables(2).
 		WithNumLevelZeroTablesStall(32).
-		WithBaseLevelSize(256 << 20).
-		WithBaseTableSize(4 << 20).
 		WithBlockCacheSize(0).
-		WithValueLogFileSize(16 << 20).
-		WithValueThreshold(512 << 10).
 		WithCompression(options.None).
 		WithNumVersionsToKeep(1)
-	opt.TableSizeMultiplier = 1
-	return opt
+}
+
+// eventsOptions put chunks into the value log, all but the smallest: there they are written once, while what is in the
+// tables is written again by each compaction that passes it. Links and marks stay below the threshold.
+func eventsOptions(dir string) badger.Options {
+	return commonOptions(filepath.Join(dir, "events")).
+		WithValueThreshold(300).
+		WithValueLogFileSize(64 << 20).
+		WithVerifyValueChecksum(true)
+}
+
+// indexOptions keep nodes in the tables, where those that were replaced cost nothing for long.
+func indexOptions(dir string) badger.Options {
+	return commonOptions(filepath.Join(dir, "index")).
+		WithValueThreshold(512 << 10).
+		WithValueLogFileSize(1 << 20)
 }
 
 // checkFormat writes the format version into a new database and refuses one of another version.
@@ -153,15 +176,15 @@ func checkFormat(db *badger.DB) error {
 	defer txn.Discard()
 	key := []byte{prefixFormat}
 	found, err := lookup(txn, key, func(b []byte) error {
-		if string(b) != eventsFormat {
-			return fmt.Errorf("format %q is not known to this version, which reads %q", b, eventsFormat)
+		if string(b) != format {
+			return fmt.Errorf("format %q is not known to this version, which reads %q", b, format)
 		}
 		return nil
 	})
 	if err != nil || found {
 		return err
 	}
-	if err := txn.Set(key, []byte(eventsFormat)); err != nil {
+	if err := txn.Set(key, []byte(format)); err != nil {
 		return err
 	}
 	return txn.CommitAt(1, nil)
@@ -231,20 +254,38 @@ func (e *Engine) Close() error {
 	e.committer.close()
 	err := e.index.close()
 	e.disk.close()
-	return errors.Join(err, e.db.Close(), e.Control.Close())
+	return errors.Join(err, e.index.db.Close(), e.db.Close(), e.Control.Close())
 }
 
-// badgerLog passes Badger's messages on, and notices the one that must stop us.
+// badgerLog passes Badger's messages on, and notices the errors that Badger goes on after but we must not.
 type badgerLog struct {
-	log          *slog.Logger
-	tableIgnored atomic.Bool
+	log    *slog.Logger
+	failed atomic.Pointer[string] // what failed first
+}
+
+// ignoredErrors are what Badger's messages begin with and what they mean.
+var ignoredErrors = map[string]string{
+	// Events that were acknowledged would be gone without a word.
+	"Ignoring table": "a table is corrupt; restore it from a backup",
+	// Chunks would be acknowledged that are not on disk.
+	"Error while curlf sync": "the value log cannot be synced",
 }
 
 func (l *badgerLog) Errorf(format string, args ...any) {
-	if strings.HasPrefix(format, "Ignoring table") {
-		l.tableIgnored.Store(true)
+	for prefix, meaning := range ignoredErrors {
+		if strings.HasPrefix(format, prefix) {
+			l.failed.CompareAndSwap(nil, &meaning)
+		}
 	}
 	l.log.Error("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
+}
+
+// failure is the first of the ignored errors, or nil.
+func (l *badgerLog) failure() error {
+	if meaning := l.failed.Load(); meaning != nil {
+		return errors.New(*meaning)
+	}
+	return nil
 }
 
 func (l *badgerLog) Warningf(format string, args ...any) {

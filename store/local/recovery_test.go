@@ -1,11 +1,13 @@
 package local
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +80,7 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 		if err := os.CopyFS(base, os.DirFS(cut)); err != nil {
 			t.Fatal(err)
 		}
-		all := cutOffMerge(t, filepath.Join(base, "events"), done)
+		all := cutOffMerge(t, base, done)
 		e := open(t, base)
 		for _, m := range merchants {
 			if got := everything(t, e, m); !reflect.DeepEqual(got, want[m]) {
@@ -100,16 +102,19 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 // writes a whole one has.
 func cutOffMerge(t *testing.T, dir string, writes int) (all int) {
 	t.Helper()
-	db, err := badger.OpenManaged(badgerOptions(dir).WithLogger(&badgerLog{log: quiet}))
-	if err != nil {
+	var dbs [2]*badger.DB
+	for i, opt := range []badger.Options{eventsOptions(dir), indexOptions(dir)} {
+		var err error
+		if dbs[i], err = openBadger(opt, &badgerLog{log: quiet}); err != nil {
+			t.Fatal(err)
+		}
+		defer dbs[i].Close()
+	}
+	x := newIndex(dbs[1], &clock{now: time.Now, last: max(dbs[0].MaxVersion(), dbs[1].MaxVersion())})
+	if err := x.replay(dbs[0]); err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	x := newIndex(db, &clock{now: time.Now, last: db.MaxVersion()})
-	if err := x.replay(); err != nil {
-		t.Fatal(err)
-	}
-	w := &merger{db: db, clock: x.clock}
+	w := &merger{db: x.db, clock: x.clock}
 	if _, err := w.mergeAll(x.freeze()); err != nil {
 		t.Fatal(err)
 	}
@@ -121,19 +126,58 @@ func cutOffMerge(t *testing.T, dir string, writes int) (all int) {
 	return all
 }
 
-func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
+// The index is made anew from the events where it is gone, and refused where the events are.
+func TestTheIndexFollowsTheEvents(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
-	txn := e.db.NewTransactionAt(math.MaxUint64, true)
-	if err := txn.Set([]byte{prefixFormat}, []byte("99")); err != nil {
+	m := store.NewMerchantID()
+	record(t, e, m, 300)
+	before := t.TempDir()
+	if err := os.CopyFS(before, os.DirFS(filepath.Join(dir, "events"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := txn.CommitAt(e.index.clock.next(), nil); err != nil {
+	record(t, e, m, 300)
+	want := everything(t, e, m)
+	closeEngine(t, e)
+
+	if err := os.RemoveAll(filepath.Join(dir, "index")); err != nil {
 		t.Fatal(err)
+	}
+	e = open(t, dir)
+	if got := everything(t, e, m); !reflect.DeepEqual(got, want) {
+		t.Errorf("%d events without the index, %d before", got[0].Total, want[0].Total)
 	}
 	closeEngine(t, e)
-	if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), `format "99"`) {
-		t.Errorf("opening it gives %v", err)
+
+	if err := os.RemoveAll(filepath.Join(dir, "events")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(before, filepath.Join(dir, "events")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "index") {
+		t.Errorf("events older than their index are opened: %v", err)
+	}
+}
+
+func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
+	for name, db := range map[string]func(*Engine) *badger.DB{
+		"events": func(e *Engine) *badger.DB { return e.db },
+		"index":  func(e *Engine) *badger.DB { return e.index.db },
+	} {
+		dir := t.TempDir()
+		e := open(t, dir)
+		txn := db(e).NewTransactionAt(math.MaxUint64, true)
+		if err := txn.Set([]byte{prefixFormat}, []byte("99")); err != nil {
+			t.Fatal(err)
+		}
+		if err := txn.CommitAt(e.index.clock.next(), nil); err != nil {
+			t.Fatal(err)
+		}
+		closeEngine(t, e)
+		if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), `format "99"`) {
+			t.Errorf("opening %s gives %v", name, err)
+		}
 	}
 }
 
@@ -142,21 +186,77 @@ func TestACorruptTableIsFatal(t *testing.T) {
 	e := open(t, dir)
 	record(t, e, store.NewMerchantID(), 500)
 	closeEngine(t, e)
-	tables, err := filepath.Glob(filepath.Join(dir, "events", "*.sst"))
-	if err != nil || len(tables) == 0 {
-		t.Fatalf("no tables: %v", err)
+	for _, name := range []string{"events", "index"} {
+		tables, err := filepath.Glob(filepath.Join(dir, name, "*.sst"))
+		if err != nil || len(tables) == 0 {
+			t.Fatalf("no tables: %v", err)
+		}
+		sound, err := os.ReadFile(tables[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		corrupt := slices.Clone(sound)
+		corrupt[len(corrupt)-30] ^= 0xff // in the table's own index
+		if err := os.WriteFile(tables[0], corrupt, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if e, err := Open(dir, Options{Log: quiet}); err == nil {
+			closeEngine(t, e.(*Engine))
+			t.Errorf("a data directory with a corrupt table in %s was opened", name)
+		}
+		if err := os.WriteFile(tables[0], sound, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	b, err := os.ReadFile(tables[0])
+}
+
+// A page with a chunk that the disk has damaged is an error; its events are not.
+func TestADamagedChunkIsNotListed(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 100)
+	closeEngine(t, e)
+	logs, err := filepath.Glob(filepath.Join(dir, "events", "*.vlog"))
+	if err != nil || len(logs) == 0 {
+		t.Fatalf("no value logs: %v", err)
+	}
+	b, err := os.ReadFile(logs[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	b[len(b)-30] ^= 0xff // in the table's own index
-	if err := os.WriteFile(tables[0], b, 0o600); err != nil {
+	at := bytes.Index(b, []byte(`{"n":`))
+	if at < 0 {
+		t.Fatal("no event in the value log")
+	}
+	b[at+1] ^= 0x01
+	if err := os.WriteFile(logs[0], b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if e, err := Open(dir, Options{Log: quiet}); err == nil {
-		closeEngine(t, e.(*Engine))
-		t.Error("a data directory with a corrupt table was opened")
+	// Badger takes the damaged entry for the torn end of the newest value log, so there must be a newer one.
+	if err := os.WriteFile(filepath.Join(dir, "events", "000099.vlog"), b[:20], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e = open(t, dir)
+	defer closeEngine(t, e)
+	if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); err == nil {
+		t.Errorf("%d events of a damaged chunk were listed", len(page.Events))
+	}
+}
+
+// Badger goes on after it could not sync the value log. Nothing may be acknowledged then.
+func TestAValueLogThatCannotBeSyncedStopsTheEngine(t *testing.T) {
+	e := open(t, t.TempDir())
+	defer closeEngine(t, e)
+	m := store.NewMerchantID()
+	record(t, e, m, 1)
+	e.committer.log.Errorf("Error while curlf sync: %v\n", errors.New("input/output error"))
+	mark := []store.Mark{{Merchant: m, Name: "PageView", Identity: store.Identity{MUID: "u-1"}, Raw: []byte("{}")}}
+	if err := e.Record(mark); err == nil {
+		t.Error("an event was acknowledged that is not on disk")
+	}
+	if err := e.Ready(); err == nil {
+		t.Error("the engine is ready")
 	}
 }
 

@@ -238,7 +238,7 @@ func TestTheLargestNodeFitsIntoATransaction(t *testing.T) {
 	}
 	e := open(t, t.TempDir())
 	defer closeEngine(t, e)
-	size, limit := int64(len(n.encode(nil))), min(e.db.MaxBatchSize(), e.db.Opts().ValueThreshold)
+	size, limit := int64(len(n.encode(nil))), min(e.index.db.MaxBatchSize(), e.index.db.Opts().ValueThreshold)
 	if size >= limit {
 		t.Errorf("the largest node takes %d bytes; Badger takes %d", size, limit)
 	}

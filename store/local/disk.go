@@ -19,13 +19,14 @@ const (
 	diskInterval = time.Second
 )
 
-// diskWatch looks at the free space of the data directory's file system.
+// diskWatch looks at the free space of the data directory's file system, and after the logs that are mapped.
 type diskWatch struct {
-	dir  string
-	log  *slog.Logger
-	full atomic.Bool
-	stop chan struct{}
-	done sync.WaitGroup
+	dir        string
+	log        *slog.Logger
+	full       atomic.Bool
+	readsAhead bool // adviseLogs failed, which was logged
+	stop       chan struct{}
+	done       sync.WaitGroup
 }
 
 func watchDisk(dir string, log *slog.Logger) *diskWatch {
@@ -47,6 +48,10 @@ func watchDisk(dir string, log *slog.Logger) *diskWatch {
 }
 
 func (w *diskWatch) look() {
+	if err := adviseLogs(); err != nil && !w.readsAhead {
+		w.readsAhead = true
+		w.log.Warn("more may be written to the disk than is needed", "error", err)
+	}
 	free, err := freeSpace(w.dir)
 	if err != nil {
 		w.log.Warn("free disk space is not known", "error", err)

@@ -16,7 +16,8 @@ import (
 // another version is refused.
 const format = "3"
 
-// The first byte of every key in Badger.
+// The first byte of every key in Badger. What grows at one end comes first: a table with new chunks or nodes, and with
+// other keys, then spans no older ones, and compactions leave these alone.
 const (
 	prefixChunk      = 'A'
 	prefixFormat     = 'F'
@@ -24,7 +25,7 @@ const (
 	prefixLink       = 'L'
 	prefixDedupe     = 'D'
 	prefixRoot       = 'R'
-	prefixNode       = 'T'
+	prefixNode       = 'B'
 )
 
 // merchantKey is a merchant's UUID in its 16 bytes.
@@ -62,7 +63,7 @@ func appendRootKey(b []byte, m merchantKey) []byte {
 }
 
 func appendNodeKey(b []byte, m merchantKey, id uint64) []byte {
-	return binary.BigEndian.AppendUint64(append(append(b, prefixNode), m[:]...), id)
+	return append(binary.BigEndian.AppendUint64(append(b, prefixNode), id), m[:]...)
 }
 
 // lookup gives the value of a key to use, and reports whether the key has one.

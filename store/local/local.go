@@ -31,8 +31,9 @@
 //
 // In index/:
 //
-//	'R' merchant                        root record of the merchant's stored tree (root.go)
-//	'T' merchant, node id (8 bytes)     node of that tree (tree.go), or a list of nodes to delete (root.go)
+//	'B' node id (8 bytes), merchant     node of the merchant's stored tree (tree.go), or a list of nodes to
+//	                                    delete (root.go)
+//	'R' merchant                        root record of that tree (root.go)
 //	'C'                                 seq up to which the stored trees cover the chunks (8 bytes, big endian)
 package local
 
@@ -166,6 +167,7 @@ func eventsOptions(dir string) badger.Options {
 // indexOptions keep nodes in the tables, where those that were replaced cost nothing for long.
 func indexOptions(dir string) badger.Options {
 	return commonOptions(filepath.Join(dir, "index")).
+		WithNumLevelZeroTables(2).
 		WithValueThreshold(512 << 10).
 		WithValueLogFileSize(1 << 20)
 }

@@ -40,7 +40,7 @@ func (s *savedTree) save(t *testing.T) {
 	w.storeNodes(&s.tree, merchantKey{}, &s.root)
 	w.storeGarbage(&s.tree, merchantKey{})
 	for _, write := range w.writes {
-		s.stored[binary.BigEndian.Uint64(write.key[len(write.key)-8:])] = write.value
+		s.stored[binary.BigEndian.Uint64(write.key[1:])] = write.value
 	}
 	loaded, err := decodeTree(s.encode(nil))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // backgroundThreads is how many threads beyond the processors run Go code at once. Badger's flushes and compactions
 // are goroutines that compute for hundreds of milliseconds, and Go takes a thread away from one after 10 ms only. With
 // threads to spare the kernel decides, and it lets a thread that answers requests go first.
-const backgroundThreads = 2
+const backgroundThreads = 1
 
 // addThreads makes room for background work. GOMAXPROCS takes precedence.
 func addThreads() {

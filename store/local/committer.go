@@ -125,7 +125,7 @@ func (c *committer) join(r request, marks, size int) (*group, error) {
 	}
 	n := len(c.waiting)
 	if n == 0 || c.waiting[n-1].marks+marks > groupMarks || c.waiting[n-1].bytes+size > groupBytes {
-		c.waiting = append(c.waiting, &group{began: time.Now(), done: make(chan struct{})})
+		c.waiting = append(c.waiting, &group{requests: make([]request, 0, c.callers+1), began: time.Now(), done: make(chan struct{})})
 		n++
 		c.arrived.Signal()
 	}

@@ -20,7 +20,10 @@ type entryKey struct {
 }
 
 func (k entryKey) compare(o entryKey) int {
-	return cmp.Or(cmp.Compare(k.time, o.time), cmp.Compare(k.seq, o.seq), cmp.Compare(k.index, o.index))
+	if k.time != o.time { // which is the rule
+		return cmp.Compare(k.time, o.time)
+	}
+	return cmp.Or(cmp.Compare(k.seq, o.seq), cmp.Compare(k.index, o.index))
 }
 
 // entry is an event in a leaf.
@@ -145,8 +148,11 @@ func (c *child) insert(e entry, load func(id uint64) (*node, error)) (right *chi
 	if n.children == nil {
 		right = n.insertEntry(e)
 	} else {
-		// The last child that begins at or before e, or the first.
-		i := max(0, sort.Search(len(n.children), func(i int) bool { return n.children[i].first.compare(e.entryKey) > 0 })-1)
+		// The last child that begins at or before e, or the first. In order of time it is the last of all.
+		i := len(n.children) - 1
+		if n.children[i].first.compare(e.entryKey) > 0 {
+			i = max(0, sort.Search(i, func(i int) bool { return n.children[i].first.compare(e.entryKey) > 0 })-1)
+		}
 		below, err := n.children[i].insert(e, load)
 		if err != nil {
 			return nil, err

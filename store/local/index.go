@@ -210,7 +210,7 @@ func (x *index) recentOf(txn *badger.Txn, m merchantKey) (*recent, error) {
 	if r := x.recent[m]; r != nil {
 		return r, nil
 	}
-	t, err := loadTree(txn, m)
+	t, err := loadTreeToMerge(txn, m)
 	if err != nil {
 		return nil, err
 	}

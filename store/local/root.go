@@ -74,13 +74,20 @@ func (d *decoder) ids() []uint64 {
 	return ids
 }
 
-// loadTree reads a merchant's stored tree.
+// loadTree reads a merchant's stored tree, for readers: without what its lists hold of the garbage.
 func loadTree(txn *badger.Txn, m merchantKey) (*tree, error) {
 	t := &tree{nextID: 1, series: []string{""}}
-	if _, err := lookup(txn, appendRootKey(nil, m), func(b []byte) (err error) {
+	_, err := lookup(txn, appendRootKey(nil, m), func(b []byte) (err error) {
 		t, err = decodeTree(b)
 		return err
-	}); err != nil {
+	})
+	return t, err
+}
+
+// loadTreeToMerge reads a merchant's stored tree whole.
+func loadTreeToMerge(txn *badger.Txn, m merchantKey) (*tree, error) {
+	t, err := loadTree(txn, m)
+	if err != nil {
 		return nil, err
 	}
 	return t, t.loadGarbage(func(id uint64, read func([]byte) error) error {

@@ -135,8 +135,8 @@ func (b *benchmark) children() (all []*process) {
 	return all
 }
 
-// machine tells what the others on this machine leave to the run: a synced write is what every group of events
-// waits for.
+// machine tells what the others on this machine leave to the run: two synced writes are what every group of
+// events waits for.
 func (b *benchmark) machine() error {
 	const writes, size = 200, 64 << 10
 	load, err := os.ReadFile("/proc/loadavg")

@@ -19,8 +19,8 @@ import (
 //	merchant (16 bytes) | tag, name, muid, raw (each length-prefixed) | time (varint, µs since 1970)
 //
 // where the series, tag and name, stands as one run of bytes so that it can be looked up as one. A
-// chunk is stored as one S2 block: events resemble each other, and all that Badger does with a
-// value (log, memtable, sync, compaction) costs by the byte. zstd makes a full one a third smaller at six times the
+// chunk is stored as one S2 block: events resemble each other, and all that is done with a
+// value (log, sync) costs by the byte. zstd makes a full one a third smaller at six times the
 // cost, and a lone event's a sixth smaller at forty times (BenchmarkCompress in bench).
 const (
 	chunkBytes  = 8 << 10 // a chunk is closed when it has reached this size …

@@ -17,7 +17,7 @@ import (
 // no locks and have one order.
 type committer struct {
 	db    *badger.DB
-	log   *badgerLog // the database's
+	log   *badgerLog // tells of the failures that the database goes on after
 	clock *clock
 	index *index
 	ready func() error // why nothing can be taken now, or nil
@@ -74,14 +74,23 @@ const (
 
 	markOverhead = 200 // bytes of keys and lengths
 
-	// pace bounds what a group waits for those callers to come back who had requests in flight lately. To sync costs the
-	// same for one event as for a hundred: without a pace, half of the load that the engine can take would cost as
-	// much as all of it.
-	pace = 2 * time.Millisecond
+	// patience bounds how long a group waits for those callers to come back who had requests in flight lately. To sync
+	// costs the same for one event as for a hundred: without waiting, half of the load that the engine can take would
+	// cost as much as all of it.
+	patience = 2 * time.Millisecond
 )
 
 func newCommitter(db *badger.DB, log *badgerLog, clock *clock, x *index, ready func() error) *committer {
-	c := &committer{db: db, log: log, clock: clock, index: x, ready: ready, done: make(chan struct{}), committed: x.covered, arenas: make(arenas, indexQueue+2)}
+	c := &committer{
+		db:        db,
+		log:       log,
+		clock:     clock,
+		index:     x,
+		ready:     ready,
+		committed: x.covered,
+		done:      make(chan struct{}),
+		arenas:    make(arenas, indexQueue+2),
+	}
 	c.arrived.L = &c.mu
 	go c.run()
 	return c
@@ -125,7 +134,11 @@ func (c *committer) join(r request, marks, size int) (*group, error) {
 	}
 	n := len(c.waiting)
 	if n == 0 || c.waiting[n-1].marks+marks > groupMarks || c.waiting[n-1].bytes+size > groupBytes {
-		c.waiting = append(c.waiting, &group{requests: make([]request, 0, c.callers+1), began: time.Now(), done: make(chan struct{})})
+		c.waiting = append(c.waiting, &group{
+			requests: make([]request, 0, min(c.callers+1, groupMarks)),
+			began:    time.Now(),
+			done:     make(chan struct{}),
+		})
 		n++
 		c.arrived.Signal()
 	}
@@ -145,59 +158,67 @@ func (c *committer) join(r request, marks, size int) (*group, error) {
 // enough is for how many requests a group waits: three quarters of the callers, as more of them would be slow to come.
 func (c *committer) enough() int { return c.callers * 3 / 4 }
 
-// due reports whether the oldest group is to be committed, or else how long it may wait yet.
-func (c *committer) due() (bool, time.Duration) {
-	left := pace - time.Since(c.waiting[0].began)
-	return c.closed || len(c.waiting) > 1 || len(c.waiting[0].requests) >= c.enough() || left <= 0, left
+// wait is how long the oldest group may wait yet; nothing or less when it is due.
+func (c *committer) wait() time.Duration {
+	g := c.waiting[0]
+	if c.closed || len(c.waiting) > 1 || g.marks >= groupMarks || len(g.requests) >= c.enough() {
+		return 0
+	}
+	return patience - time.Since(g.began)
 }
 
 // next waits for a group that is due. It returns nil when no more will come.
-func (c *committer) next(wake *time.Timer) (g *group, failed error) {
+func (c *committer) next(wake *time.Timer) *group {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
 		if len(c.waiting) > 0 {
-			due, left := c.due()
-			if due {
-				break
+			wait := c.wait()
+			if wait <= 0 {
+				return c.take()
 			}
-			wake.Reset(left)
+			wake.Reset(wait)
 		} else if c.closed {
-			return nil, nil
+			return nil
 		}
 		c.arrived.Wait()
 	}
-	g = c.waiting[0]
+}
+
+// take takes the oldest group.
+func (c *committer) take() *group {
+	g := c.waiting[0]
 	c.waiting = c.waiting[1:]
-	c.callers -= (c.callers + 15) / 16
-	return g, c.failed
+	c.callers -= (c.callers + 15) / 16 // rounded up, so that it falls to zero
+	return g
+}
+
+// settle lets go of a group that was committed, or was not; last is the seq of its last chunk on disk.
+func (c *committer) settle(g *group, last uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bytes -= g.bytes
+	c.inFlight -= len(g.requests)
+	c.committed = max(c.committed, last)
+	if errors.Is(g.err, errCommit) {
+		c.failed = g.err
+	}
 }
 
 func (c *committer) run() {
 	defer close(c.done)
-	wake := time.AfterFunc(pace, func() {
-		c.mu.Lock()
+	wake := time.AfterFunc(patience, func() {
+		c.mu.Lock() // else it could come between wait and Wait, and be lost
 		defer c.mu.Unlock()
 		c.arrived.Signal()
 	})
 	defer wake.Stop()
-	for {
-		g, failed := c.next(wake)
-		if g == nil {
-			return
-		}
+	for g := c.next(wake); g != nil; g = c.next(wake) {
 		var last uint64
-		if g.err = failed; g.err == nil {
+		if _, g.err = c.state(); g.err == nil {
 			last, g.err = c.commit(g)
 		}
-		c.mu.Lock()
-		c.bytes -= g.bytes
-		c.inFlight -= len(g.requests)
-		c.committed = max(c.committed, last)
-		if errors.Is(g.err, errCommit) {
-			c.failed = g.err
-		}
-		c.mu.Unlock()
+		c.settle(g, last)
 		close(g.done)
 	}
 }
@@ -273,7 +294,7 @@ func (c *committer) end(w *groupWriter, last *uint64) error {
 	}
 	err := w.txn.CommitAt(c.clock.next(), nil)
 	if err == nil {
-		err = c.log.failure()
+		err = c.log.failure() // a value log that could not be synced is no error to Badger
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errCommit, err)

@@ -59,19 +59,13 @@ func TestAfterAWaitTooLongTheQueueRefuses(t *testing.T) {
 func TestAGroupWaitsForItsCallers(t *testing.T) {
 	c := &committer{ready: func() error { return nil }}
 	c.arrived.L = &c.mu
-	due := func() bool {
-		due, _ := c.due()
-		return due
-	}
+	due := func() bool { return c.wait() <= 0 }
 	join := func() {
 		if _, err := c.join(request{}, 1, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	commit := func() { // all that wait
-		c.callers -= (c.callers + 15) / 16
-		c.waiting, c.inFlight = nil, 0
-	}
+	commit := func() { c.settle(c.take(), 0) }
 	for range 3 {
 		join()
 		if !due() {
@@ -88,9 +82,9 @@ func TestAGroupWaitsForItsCallers(t *testing.T) {
 	if due() {
 		t.Error("one of forty callers does not wait for the others")
 	}
-	c.waiting[0].began = time.Now().Add(-pace)
+	c.waiting[0].began = time.Now().Add(-patience)
 	if !due() {
-		t.Errorf("a group waits for longer than %v", pace)
+		t.Errorf("a group waits for longer than %v", patience)
 	}
 	for range 29 {
 		join()

@@ -12,19 +12,20 @@ import (
 )
 
 // Badger writes through memory-mapped files: on a full disk the process dies of SIGBUS, and dies
-// again at every start. So nothing is accepted while less than minFree is left, which holds all memtables and a
-// compaction.
+// again at every start. So nothing is accepted while less than minFree is left, which holds a value log, and all
+// memtables and a compaction of both databases.
 const (
 	minFree      = 256 << 20 // bytes
 	diskInterval = time.Second
 )
 
-// diskWatch looks at the free space of the data directory's file system, and after the logs that are mapped.
+// diskWatch looks at the free space of the data directory's file system, and keeps Badger's logs, of which new ones
+// come all the time, from being read ahead.
 type diskWatch struct {
 	dir        string
 	log        *slog.Logger
 	full       atomic.Bool
-	readsAhead bool // adviseLogs failed, which was logged
+	readsAhead bool // stopReadAhead failed, which was logged
 	stop       chan struct{}
 	done       sync.WaitGroup
 }
@@ -48,7 +49,7 @@ func watchDisk(dir string, log *slog.Logger) *diskWatch {
 }
 
 func (w *diskWatch) look() {
-	if err := adviseLogs(); err != nil && !w.readsAhead {
+	if err := stopReadAhead(); err != nil && !w.readsAhead {
 		w.readsAhead = true
 		w.log.Warn("more may be written to the disk than is needed", "error", err)
 	}

@@ -12,20 +12,25 @@ import (
 	"mtagd/store"
 )
 
-// format is the version of the layout described in the package comment. A directory of
+// formatVersion is that of the layout described in the package comment. A directory of
 // another version is refused.
-const format = "3"
+const formatVersion = "3"
 
-// The first byte of every key in Badger. What grows at one end comes first: a table with new chunks or nodes, and with
-// other keys, then spans no older ones, and compactions leave these alone.
+// The first byte of every key in Badger. Chunks, and nodes by their ids, come first: what grows at the end is kept
+// apart from the keys that lie anywhere, and a compaction of new ones leaves the old ones alone. Ids are each
+// tree's own, so this holds for the nodes of the largest trees.
 const (
-	prefixChunk      = 'A'
-	prefixFormat     = 'F'
-	prefixCheckpoint = 'C'
-	prefixLink       = 'L'
-	prefixDedupe     = 'D'
-	prefixRoot       = 'R'
+	prefixFormat = 'F'
+
+	// In events/.
+	prefixChunk  = 'A'
+	prefixLink   = 'L'
+	prefixDedupe = 'D'
+
+	// In index/.
 	prefixNode       = 'B'
+	prefixRoot       = 'R'
+	prefixCheckpoint = 'C'
 )
 
 // merchantKey is a merchant's UUID in its 16 bytes.

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -226,16 +225,18 @@ func (x *index) replay(events *badger.DB) error {
 	}
 	txn := events.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
-	defer it.Close()
 	if x.covered > 0 {
-		// Chunks are on disk before the index hears of them. The last one it knows is missing where the events came
-		// from a backup and the index did not.
-		last := appendChunkKey(nil, x.covered)
-		if it.Seek(last); !it.Valid() || !bytes.Equal(it.Item().Key(), last) {
-			return errors.New("the index knows of events that are not there; delete it, and it is made anew")
+		// Chunks are on disk before the index hears of them.
+		found, err := lookup(txn, appendChunkKey(nil, x.covered), func([]byte) error { return nil })
+		if err != nil {
+			return err
+		}
+		if !found {
+			return errors.New("index/ knows of events that are not in events/: restore these, or delete index/ if these are what was restored")
 		}
 	}
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
+	defer it.Close()
 	var data []byte
 	for it.Seek(appendChunkKey(nil, x.covered+1)); it.Valid(); it.Next() {
 		seq, err := parseChunkKey(it.Item().Key())
@@ -246,7 +247,7 @@ func (x *index) replay(events *badger.DB) error {
 			data, err = unpackChunk(data, packed)
 			return err
 		}); err != nil {
-			return err
+			return fmt.Errorf("chunk %d: %w", seq, err)
 		}
 		if err := x.apply([]chunk{{seq, data}}); err != nil {
 			return err

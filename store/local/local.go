@@ -107,16 +107,19 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 	clock := &clock{now: opt.Now, last: max(db.MaxVersion(), indexDB.MaxVersion())}
 	x, err := openIndex(indexDB, db, clock)
 	if err != nil {
-		return errors.Join(fmt.Errorf("open %s: %w", indexDB.Opts().Dir, err), indexDB.Close(), db.Close())
+		return errors.Join(fmt.Errorf("open %s: %w", dir, err), indexDB.Close(), db.Close())
 	}
 	e.db, e.index = db, x
-	e.disk = watchDisk(db.Opts().Dir, opt.Log)
+	e.disk = watchDisk(dir, opt.Log)
 	e.committer = newCommitter(db, log, clock, x, e.accepts)
 	return nil
 }
 
 // openBadger opens or creates one of the two databases.
 func openBadger(opt badger.Options, log *badgerLog) (*badger.DB, error) {
+	if err := mendLogs(opt.Dir); err != nil {
+		return nil, fmt.Errorf("open %s: %w", opt.Dir, err)
+	}
 	db, err := badger.OpenManaged(opt.WithLogger(log))
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", opt.Dir, err)
@@ -139,7 +142,7 @@ func openBadger(opt badger.Options, log *badgerLog) (*badger.DB, error) {
 //   - Conflicts cannot happen: the committer alone writes events/, the index alone index/.
 //   - Memtables are small: a flush, and a compaction of level 0, is work that answers wait for, so it comes
 //     in short bursts. Level 0 may hold more of the small tables before writes are stalled.
-//   - Chunks are compressed already and nodes are compact, so that blocks need neither compression nor a cache: they
+//   - What is in the tables is compact or does not compress, so that blocks need neither compression nor a cache: they
 //     are read where they lie in the mapped file.
 func commonOptions(dir string) badger.Options {
 	return badger.DefaultOptions(dir).
@@ -156,7 +159,9 @@ func commonOptions(dir string) badger.Options {
 }
 
 // eventsOptions put chunks into the value log, all but the smallest: there they are written once, while what is in the
-// tables is written again by each compaction that passes it. Links and marks stay below the threshold.
+// tables is written again by each compaction that passes it. Chunks are never deleted, so the value log is never
+// collected. Links and marks stay below the threshold. The checksum makes an error of a chunk that the disk
+// has damaged.
 func eventsOptions(dir string) badger.Options {
 	return commonOptions(filepath.Join(dir, "events")).
 		WithValueThreshold(300).
@@ -164,7 +169,8 @@ func eventsOptions(dir string) badger.Options {
 		WithVerifyValueChecksum(true)
 }
 
-// indexOptions keep nodes in the tables, where those that were replaced cost nothing for long.
+// indexOptions keep nodes in the tables, where compactions drop those that were replaced. The largest is below 500 KB,
+// so the value log stays empty. A merge's nodes are compacted with few others, so it is done soon, in small steps.
 func indexOptions(dir string) badger.Options {
 	return commonOptions(filepath.Join(dir, "index")).
 		WithNumLevelZeroTables(2).
@@ -178,15 +184,15 @@ func checkFormat(db *badger.DB) error {
 	defer txn.Discard()
 	key := []byte{prefixFormat}
 	found, err := lookup(txn, key, func(b []byte) error {
-		if string(b) != format {
-			return fmt.Errorf("format %q is not known to this version, which reads %q", b, format)
+		if string(b) != formatVersion {
+			return fmt.Errorf("format %q is not known to this version, which reads %q", b, formatVersion)
 		}
 		return nil
 	})
 	if err != nil || found {
 		return err
 	}
-	if err := txn.Set(key, []byte(format)); err != nil {
+	if err := txn.Set(key, []byte(formatVersion)); err != nil {
 		return err
 	}
 	return txn.CommitAt(1, nil)
@@ -268,7 +274,7 @@ type badgerLog struct {
 // ignoredErrors are what Badger's messages begin with and what they mean.
 var ignoredErrors = map[string]string{
 	// Events that were acknowledged would be gone without a word.
-	"Ignoring table": "a table is corrupt; restore it from a backup",
+	"Ignoring table": "a table is corrupt",
 	// Chunks would be acknowledged that are not on disk.
 	"Error while curlf sync": "the value log cannot be synced",
 }

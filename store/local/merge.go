@@ -105,10 +105,16 @@ func (w *merger) mergeAll(f frozen) (map[merchantKey]*tree, error) {
 // merge takes a merchant's frozen events into its stored tree, and ends with the root record. It
 // returns the new tree.
 func (w *merger) merge(m merchantKey, r *recent, covered uint64) (*tree, error) {
-	for _, id := range r.stored.garbage {
+	for _, id := range r.stored.garbage[:len(r.stored.garbage)-len(r.stored.lists)] {
 		w.put(appendNodeKey(nil, m, id), nil)
 	}
-	t := &tree{root: r.stored.root, nextID: r.stored.nextID, applied: covered, series: r.series.names()}
+	t := &tree{
+		root:    r.stored.root,
+		nextID:  r.stored.nextID,
+		applied: covered,
+		garbage: slices.Clone(r.stored.lists), // the old root record names them, and stands until it is replaced
+		series:  r.series.names(),
+	}
 	// The root's counts are changed in place; readers still look at the old ones.
 	t.root.counts = slices.Clone(t.root.counts)
 	txn := w.db.NewTransactionAt(math.MaxUint64, false)

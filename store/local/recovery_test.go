@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -80,7 +82,7 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 		if err := os.CopyFS(base, os.DirFS(cut)); err != nil {
 			t.Fatal(err)
 		}
-		all := cutOffMerge(t, base, done)
+		all := cutOffMerge(t, base, func(int) int { return done })
 		e := open(t, base)
 		for _, m := range merchants {
 			if got := everything(t, e, m); !reflect.DeepEqual(got, want[m]) {
@@ -98,9 +100,61 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 	}
 }
 
-// cutOffMerge replays the chunks and makes only the first writes of a merge. It returns how many
+// A merge of events from all times replaces more nodes than the root record can list. The lists that it leaves must be
+// there as long as a root record names them.
+func TestAMergeCutOffLeavesTheListsOfGarbage(t *testing.T) {
+	dir := t.TempDir()
+	rng := rand.New(rand.NewPCG(5, 6))
+	m := store.NewMerchantID()
+	scatter := func(e *Engine, n int) {
+		for range n / 500 {
+			marks := make([]store.Mark, 500)
+			for i := range marks {
+				marks[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "Name", Time: time.UnixMicro(rng.Int64N(1 << 40)), Raw: []byte("{}")}
+				marks[i].Identity.MUID = "u-1"
+			}
+			if err := e.Record(marks); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, n := range []int{40_000, 3_000} { // the second merge leaves lists, the third one deletes what they name
+		e := open(t, dir)
+		scatter(e, n)
+		closeEngine(t, e)
+	}
+	e := open(t, dir)
+	scatter(e, 3_000)
+	want := everything(t, e, m)
+	e.index.mu.RLock()
+	for _, r := range e.index.recent {
+		if len(r.stored.lists) == 0 {
+			t.Error("there are no lists")
+		}
+	}
+	e.index.mu.RUnlock()
+	cut := t.TempDir()
+	if err := os.CopyFS(cut, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	closeEngine(t, e)
+	for _, part := range []float64{0.5, 0.9, 0.99, 1} {
+		base := t.TempDir()
+		if err := os.CopyFS(base, os.DirFS(cut)); err != nil {
+			t.Fatal(err)
+		}
+		cutOffMerge(t, base, func(all int) int { return int(part * float64(all)) })
+		e := open(t, base)
+		if got := everything(t, e, m); !reflect.DeepEqual(got, want) {
+			t.Errorf("after %.2f of a merge: %d events, want %d", part, got[0].Total, want[0].Total)
+		}
+		closeEngine(t, e)
+	}
+}
+
+// cutOffMerge replays the chunks and makes only the first writes of a merge, as many as made says. It returns how many
 // writes a whole one has.
-func cutOffMerge(t *testing.T, dir string, writes int) (all int) {
+func cutOffMerge(t *testing.T, dir string, made func(all int) int) (all int) {
 	t.Helper()
 	var dbs [2]*badger.DB
 	for i, opt := range []badger.Options{eventsOptions(dir), indexOptions(dir)} {
@@ -119,7 +173,7 @@ func cutOffMerge(t *testing.T, dir string, writes int) (all int) {
 		t.Fatal(err)
 	}
 	all = len(w.writes)
-	w.writes = w.writes[:min(writes, all)]
+	w.writes = w.writes[:min(made(all), all)]
 	if err := w.commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -214,8 +268,9 @@ func TestACorruptTableIsFatal(t *testing.T) {
 func TestADamagedChunkIsNotListed(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
-	m := store.NewMerchantID()
+	m, other := store.NewMerchantID(), store.NewMerchantID()
 	record(t, e, m, 100)
+	record(t, e, other, 100)
 	closeEngine(t, e)
 	logs, err := filepath.Glob(filepath.Join(dir, "events", "*.vlog"))
 	if err != nil || len(logs) == 0 {
@@ -233,14 +288,53 @@ func TestADamagedChunkIsNotListed(t *testing.T) {
 	if err := os.WriteFile(logs[0], b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Badger takes the damaged entry for the torn end of the newest value log, so there must be a newer one.
-	if err := os.WriteFile(filepath.Join(dir, "events", "000099.vlog"), b[:20], 0o600); err != nil {
-		t.Fatal(err)
-	}
 	e = open(t, dir)
 	defer closeEngine(t, e)
 	if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); err == nil {
 		t.Errorf("%d events of a damaged chunk were listed", len(page.Events))
+	}
+	if page, err := e.Events(ctx, store.Query{Merchant: other, Limit: 100}); err != nil || len(page.Events) != 100 {
+		t.Errorf("%d events of the chunks behind it were listed, %v", len(page.Events), err)
+	}
+}
+
+// A kill may leave a log that was created, or is about to be removed, with nothing in it.
+func TestAnEmptyLogIsNoObstacle(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 10)
+	closeEngine(t, e)
+	for _, name := range []string{"events/000077.vlog", "events/00077.mem", "index/00077.mem"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e = open(t, dir)
+	defer closeEngine(t, e)
+	if got := everything(t, e, m)[0].Total; got != 10 {
+		t.Errorf("%d events, want 10", got)
+	}
+}
+
+// The messages that stop the engine are Badger's own words.
+func TestBadgerStillSaysSo(t *testing.T) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/dgraph-io/badger/v4").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for message := range ignoredErrors {
+		said := false
+		for _, file := range []string{"levels.go", "value.go"} {
+			source, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			said = said || bytes.Contains(source, []byte(`Errorf("`+message))
+		}
+		if !said {
+			t.Errorf("Badger logs no error that begins with %q", message)
+		}
 	}
 }
 

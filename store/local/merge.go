@@ -105,7 +105,7 @@ func (w *merger) mergeAll(f frozen) (map[merchantKey]*tree, error) {
 // merge takes a merchant's frozen events into its stored tree, and ends with the root record. It
 // returns the new tree.
 func (w *merger) merge(m merchantKey, r *recent, covered uint64) (*tree, error) {
-	for _, id := range r.stored.garbage[:len(r.stored.garbage)-len(r.stored.lists)] {
+	for _, id := range r.stored.garbage {
 		w.put(appendNodeKey(nil, m, id), nil)
 	}
 	t := &tree{
@@ -157,7 +157,6 @@ func (w *merger) storeGarbage(t *tree, m merchantKey) {
 			t.nextID++
 		}
 	}
-	t.garbage = append(t.garbage, t.lists...)
 }
 
 // storeNodes writes the nodes that are in memory at and below c, and lets go of them.

@@ -15,7 +15,7 @@ type tree struct {
 	root    child    // id 0: no events
 	nextID  uint64   // ids from here on were never used in a tree that was finished
 	applied uint64   // chunks up to this seq are in the tree
-	garbage []uint64 // stored nodes that this root no longer reaches, the lists at the end
+	garbage []uint64 // stored nodes that this root no longer reaches
 	lists   []uint64 // stored nodes that hold what the root record does not of the garbage
 	series  []string // by number, from 1
 }
@@ -35,7 +35,7 @@ func (t *tree) encode(b []byte) []byte {
 	b = binary.AppendUvarint(b, t.applied)
 	b = appendEntryKey(b, &entryKey{}, t.root.first)
 	b = t.root.counts.encode(b)
-	b = appendIDs(b, t.garbage[:min(len(t.garbage)-len(t.lists), garbageInRoot)])
+	b = appendIDs(b, t.garbage[:min(len(t.garbage), garbageInRoot)])
 	b = appendIDs(b, t.lists)
 	b = binary.AppendUvarint(b, uint64(len(t.series)))
 	for _, s := range t.series {
@@ -110,7 +110,6 @@ func (t *tree) loadGarbage(load func(id uint64, read func([]byte) error) error) 
 			return err
 		}
 	}
-	t.garbage = append(t.garbage, t.lists...)
 	return nil
 }
 

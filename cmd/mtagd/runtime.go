@@ -9,7 +9,7 @@ import (
 )
 
 // backgroundThreads is how many threads beyond the processors run Go code at once. Badger's flushes and compactions
-// are goroutines that compute for hundreds of milliseconds, and Go takes a thread away from one after 10 ms only. With
+// are goroutines that compute for tens of milliseconds, and Go takes a thread away from one after 10 ms only. With
 // a thread to spare the kernel decides, and it lets a thread that answers requests go first.
 const backgroundThreads = 1
 

@@ -22,12 +22,12 @@ const (
 // diskWatch looks at the free space of the data directory's file system, and keeps Badger's logs, of which new ones
 // come all the time, from being read ahead.
 type diskWatch struct {
-	dir        string
-	log        *slog.Logger
-	full       atomic.Bool
-	readsAhead bool // stopReadAhead failed, which was logged
-	stop       chan struct{}
-	done       sync.WaitGroup
+	dir          string
+	log          *slog.Logger
+	full         atomic.Bool
+	adviceFailed bool // and was logged
+	stop         chan struct{}
+	done         sync.WaitGroup
 }
 
 func watchDisk(dir string, log *slog.Logger) *diskWatch {
@@ -49,8 +49,8 @@ func watchDisk(dir string, log *slog.Logger) *diskWatch {
 }
 
 func (w *diskWatch) look() {
-	if err := stopReadAhead(); err != nil && !w.readsAhead {
-		w.readsAhead = true
+	if err := stopReadAhead(); err != nil && !w.adviceFailed {
+		w.adviceFailed = true
 		w.log.Warn("more may be written to the disk than is needed", "error", err)
 	}
 	free, err := freeSpace(w.dir)

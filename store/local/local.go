@@ -42,13 +42,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"path/filepath"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
-	"github.com/dgraph-io/badger/v4/options"
 
 	"mtagd/store"
 )
@@ -113,89 +109,6 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 	e.disk = watchDisk(dir, opt.Log)
 	e.committer = newCommitter(db, log, clock, x, e.accepts)
 	return nil
-}
-
-// openBadger opens or creates one of the two databases.
-func openBadger(opt badger.Options, log *badgerLog) (*badger.DB, error) {
-	if err := mendLogs(opt.Dir); err != nil {
-		return nil, fmt.Errorf("open %s: %w", opt.Dir, err)
-	}
-	db, err := badger.OpenManaged(opt.WithLogger(log))
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", opt.Dir, err)
-	}
-	// Nobody reads the past. Until it is told so, a managed database keeps all that was ever replaced,
-	// deleted or expired.
-	db.SetDiscardTs(math.MaxUint64)
-	err = log.failure()
-	if err == nil {
-		err = checkFormat(db)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", opt.Dir, err), db.Close())
-	}
-	return db, nil
-}
-
-// commonOptions suit two cores and half a gigabyte. The reasons:
-//   - SyncWrites: db.Sync would leave out what a rotation of the memtable has just sealed.
-//   - Conflicts cannot happen: the committer alone writes events/, the index alone index/.
-//   - Memtables are small: a flush, and a compaction of level 0, is work that answers wait for, so it comes
-//     in short bursts. Level 0 may hold more of the small tables before writes are stalled.
-//   - What is in the tables is compact or does not compress, so that blocks need neither compression nor a cache: they
-//     are read where they lie in the mapped file.
-func commonOptions(dir string) badger.Options {
-	return badger.DefaultOptions(dir).
-		WithSyncWrites(true).
-		WithDetectConflicts(false).
-		WithMetricsEnabled(false).
-		WithMemTableSize(4 << 20).
-		WithNumMemtables(3).
-		WithNumCompactors(2).
-		WithNumLevelZeroTablesStall(32).
-		WithBlockCacheSize(0).
-		WithCompression(options.None).
-		WithNumVersionsToKeep(1)
-}
-
-// eventsOptions put chunks into the value log, all but the smallest: there they are written once, while what is in the
-// tables is written again by each compaction that passes it. Chunks are never deleted, so the value log is never
-// collected. Links and marks stay below the threshold. The checksum makes an error of a chunk that the disk
-// has damaged.
-func eventsOptions(dir string) badger.Options {
-	return commonOptions(filepath.Join(dir, "events")).
-		WithValueThreshold(300).
-		WithValueLogFileSize(64 << 20).
-		WithVerifyValueChecksum(true)
-}
-
-// indexOptions keep nodes in the tables, where compactions drop those that were replaced. The largest is below 500 KB,
-// so the value log stays empty. A merge's nodes are compacted with few others, so it is done soon, in small steps.
-func indexOptions(dir string) badger.Options {
-	return commonOptions(filepath.Join(dir, "index")).
-		WithNumLevelZeroTables(2).
-		WithValueThreshold(512 << 10).
-		WithValueLogFileSize(1 << 20)
-}
-
-// checkFormat writes the format version into a new database and refuses one of another version.
-func checkFormat(db *badger.DB) error {
-	txn := db.NewTransactionAt(math.MaxUint64, true)
-	defer txn.Discard()
-	key := []byte{prefixFormat}
-	found, err := lookup(txn, key, func(b []byte) error {
-		if string(b) != formatVersion {
-			return fmt.Errorf("format %q is not known to this version, which reads %q", b, formatVersion)
-		}
-		return nil
-	})
-	if err != nil || found {
-		return err
-	}
-	if err := txn.Set(key, []byte(formatVersion)); err != nil {
-		return err
-	}
-	return txn.CommitAt(1, nil)
 }
 
 // Record implements store.Events.
@@ -264,44 +177,3 @@ func (e *Engine) Close() error {
 	e.disk.close()
 	return errors.Join(err, e.index.db.Close(), e.db.Close(), e.Control.Close())
 }
-
-// badgerLog passes Badger's messages on, and notices the errors that Badger goes on after but we must not.
-type badgerLog struct {
-	log    *slog.Logger
-	failed atomic.Pointer[string] // what failed first
-}
-
-// ignoredErrors are what Badger's messages begin with and what they mean.
-var ignoredErrors = map[string]string{
-	// Events that were acknowledged would be gone without a word.
-	"Ignoring table": "a table is corrupt",
-	// Chunks would be acknowledged that are not on disk.
-	"Error while curlf sync": "the value log cannot be synced",
-}
-
-func (l *badgerLog) Errorf(format string, args ...any) {
-	for prefix, meaning := range ignoredErrors {
-		if strings.HasPrefix(format, prefix) {
-			l.failed.CompareAndSwap(nil, &meaning)
-		}
-	}
-	l.log.Error("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
-}
-
-// failure is the first of the ignored errors, or nil.
-func (l *badgerLog) failure() error {
-	if meaning := l.failed.Load(); meaning != nil {
-		return errors.New(*meaning)
-	}
-	return nil
-}
-
-func (l *badgerLog) Warningf(format string, args ...any) {
-	l.log.Warn("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
-}
-
-func (l *badgerLog) Infof(format string, args ...any) {
-	l.log.Debug("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
-}
-
-func (l *badgerLog) Debugf(string, ...any) {}

@@ -1,15 +1,10 @@
 package local
 
 import (
-	"bytes"
-	"errors"
-	"math"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,14 +14,20 @@ import (
 	"mtagd/store"
 )
 
-// crash copies an open engine's files as a kill would leave them, and opens the copy.
-func crash(t *testing.T, dir string) *Engine {
+// copied returns a copy of a directory.
+func copied(t *testing.T, dir string) string {
 	t.Helper()
 	to := t.TempDir()
 	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
 	}
-	e := open(t, to)
+	return to
+}
+
+// crash copies an open engine's files as a kill would leave them, and opens the copy.
+func crash(t *testing.T, dir string) *Engine {
+	t.Helper()
+	e := open(t, copied(t, dir))
 	t.Cleanup(func() { closeEngine(t, e) })
 	return e
 }
@@ -71,17 +72,11 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 	for _, m := range merchants {
 		want[m] = everything(t, e, m)
 	}
-	cut := t.TempDir()
-	if err := os.CopyFS(cut, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
+	cut := copied(t, dir)
 	closeEngine(t, e)
 
 	for done := 0; ; done++ {
-		base := t.TempDir()
-		if err := os.CopyFS(base, os.DirFS(cut)); err != nil {
-			t.Fatal(err)
-		}
+		base := copied(t, cut)
 		all := cutOffMerge(t, base, func(int) int { return done })
 		e := open(t, base)
 		for _, m := range merchants {
@@ -133,16 +128,10 @@ func TestAMergeCutOffLeavesTheListsOfGarbage(t *testing.T) {
 		}
 	}
 	e.index.mu.RUnlock()
-	cut := t.TempDir()
-	if err := os.CopyFS(cut, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
+	cut := copied(t, dir)
 	closeEngine(t, e)
 	for _, part := range []float64{0.5, 0.9, 0.99, 1} {
-		base := t.TempDir()
-		if err := os.CopyFS(base, os.DirFS(cut)); err != nil {
-			t.Fatal(err)
-		}
+		base := copied(t, cut)
 		cutOffMerge(t, base, func(all int) int { return int(part * float64(all)) })
 		e := open(t, base)
 		if got := everything(t, e, m); !reflect.DeepEqual(got, want) {
@@ -186,10 +175,7 @@ func TestTheIndexFollowsTheEvents(t *testing.T) {
 	e := open(t, dir)
 	m := store.NewMerchantID()
 	record(t, e, m, 300)
-	before := t.TempDir()
-	if err := os.CopyFS(before, os.DirFS(filepath.Join(dir, "events"))); err != nil {
-		t.Fatal(err)
-	}
+	before := copied(t, filepath.Join(dir, "events"))
 	record(t, e, m, 300)
 	want := everything(t, e, m)
 	closeEngine(t, e)
@@ -211,154 +197,5 @@ func TestTheIndexFollowsTheEvents(t *testing.T) {
 	}
 	if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "index") {
 		t.Errorf("events older than their index are opened: %v", err)
-	}
-}
-
-func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
-	for name, db := range map[string]func(*Engine) *badger.DB{
-		"events": func(e *Engine) *badger.DB { return e.db },
-		"index":  func(e *Engine) *badger.DB { return e.index.db },
-	} {
-		dir := t.TempDir()
-		e := open(t, dir)
-		txn := db(e).NewTransactionAt(math.MaxUint64, true)
-		if err := txn.Set([]byte{prefixFormat}, []byte("99")); err != nil {
-			t.Fatal(err)
-		}
-		if err := txn.CommitAt(e.index.clock.next(), nil); err != nil {
-			t.Fatal(err)
-		}
-		closeEngine(t, e)
-		if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), `format "99"`) {
-			t.Errorf("opening %s gives %v", name, err)
-		}
-	}
-}
-
-func TestACorruptTableIsFatal(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	record(t, e, store.NewMerchantID(), 500)
-	closeEngine(t, e)
-	for _, name := range []string{"events", "index"} {
-		tables, err := filepath.Glob(filepath.Join(dir, name, "*.sst"))
-		if err != nil || len(tables) == 0 {
-			t.Fatalf("no tables: %v", err)
-		}
-		sound, err := os.ReadFile(tables[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		corrupt := slices.Clone(sound)
-		corrupt[len(corrupt)-30] ^= 0xff // in the table's own index
-		if err := os.WriteFile(tables[0], corrupt, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if e, err := Open(dir, Options{Log: quiet}); err == nil {
-			closeEngine(t, e.(*Engine))
-			t.Errorf("a data directory with a corrupt table in %s was opened", name)
-		}
-		if err := os.WriteFile(tables[0], sound, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// A page with a chunk that the disk has damaged is an error; its events are not.
-func TestADamagedChunkIsNotListed(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	m, other := store.NewMerchantID(), store.NewMerchantID()
-	record(t, e, m, 100)
-	record(t, e, other, 100)
-	closeEngine(t, e)
-	logs, err := filepath.Glob(filepath.Join(dir, "events", "*.vlog"))
-	if err != nil || len(logs) == 0 {
-		t.Fatalf("no value logs: %v", err)
-	}
-	b, err := os.ReadFile(logs[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := bytes.Index(b, []byte(`{"n":`))
-	if at < 0 {
-		t.Fatal("no event in the value log")
-	}
-	b[at+1] ^= 0x01
-	if err := os.WriteFile(logs[0], b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	e = open(t, dir)
-	defer closeEngine(t, e)
-	if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); err == nil {
-		t.Errorf("%d events of a damaged chunk were listed", len(page.Events))
-	}
-	if page, err := e.Events(ctx, store.Query{Merchant: other, Limit: 100}); err != nil || len(page.Events) != 100 {
-		t.Errorf("%d events of the chunks behind it were listed, %v", len(page.Events), err)
-	}
-}
-
-// A kill may leave a log that was created, or is about to be removed, with nothing in it.
-func TestAnEmptyLogIsNoObstacle(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	m := store.NewMerchantID()
-	record(t, e, m, 10)
-	closeEngine(t, e)
-	for _, name := range []string{"events/000077.vlog", "events/00077.mem", "index/00077.mem"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	e = open(t, dir)
-	defer closeEngine(t, e)
-	if got := everything(t, e, m)[0].Total; got != 10 {
-		t.Errorf("%d events, want 10", got)
-	}
-}
-
-// The messages that stop the engine are Badger's own words.
-func TestBadgerStillSaysSo(t *testing.T) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/dgraph-io/badger/v4").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for message := range ignoredErrors {
-		said := false
-		for _, file := range []string{"levels.go", "value.go"} {
-			source, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			said = said || bytes.Contains(source, []byte(`Errorf("`+message))
-		}
-		if !said {
-			t.Errorf("Badger logs no error that begins with %q", message)
-		}
-	}
-}
-
-// Badger goes on after it could not sync the value log. Nothing may be acknowledged then.
-func TestAValueLogThatCannotBeSyncedStopsTheEngine(t *testing.T) {
-	e := open(t, t.TempDir())
-	defer closeEngine(t, e)
-	m := store.NewMerchantID()
-	record(t, e, m, 1)
-	e.committer.log.Errorf("Error while curlf sync: %v\n", errors.New("input/output error"))
-	mark := []store.Mark{{Merchant: m, Name: "PageView", Identity: store.Identity{MUID: "u-1"}, Raw: []byte("{}")}}
-	if err := e.Record(mark); err == nil {
-		t.Error("an event was acknowledged that is not on disk")
-	}
-	if err := e.Ready(); err == nil {
-		t.Error("the engine is ready")
-	}
-}
-
-func TestADirectoryIsOpenedOnce(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	defer closeEngine(t, e)
-	if _, err := Open(dir, Options{Log: quiet}); !errors.Is(err, ErrInUse) {
-		t.Errorf("opening it again gives %v, want ErrInUse", err)
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -83,7 +82,7 @@ func (b *benchmark) compare() error {
 	return b.identified(target)
 }
 
-// identified measures what an email and an event_id add, takes the profile, and counts what is written.
+// identified measures what an email and an event_id add, and counts what is written.
 func (b *benchmark) identified(target target) error {
 	b.progress("%d connections, events with email and event_id", manyConnections)
 	p := marking(target, manyConnections, 1, b.Round)
@@ -99,29 +98,15 @@ func (b *benchmark) identified(target target) error {
 	if err != nil {
 		return err
 	}
-	profiled := make(chan error, 1)
-	length := max(b.Round, 2*time.Second)
-	go func() { profiled <- b.profile(length) }()
-	if r, err = b.turn(b.service.process, marking(target, manyConnections, 1, length)); err != nil {
-		return errors.Join(err, <-profiled)
+	if r, err = b.turn(b.service.process, marking(target, manyConnections, 1, max(b.Round, 2*time.Second))); err != nil {
+		return err
 	}
 	after, err := b.service.written()
 	if err != nil {
 		return err
 	}
 	b.report.tell("write amplification, single events", times(float64(after-before)/float64(r.bodyBytes)))
-	return <-profiled
-}
-
-func (b *benchmark) profile(length time.Duration) error {
-	if b.Profile == "" {
-		return nil
-	}
-	text, err := b.service.page(b.ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", int(length.Seconds())))
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(b.Profile, text, 0o666)
+	return nil
 }
 
 func (b *benchmark) batches() error {

@@ -18,6 +18,7 @@
 //	hotpath.go   its phases of POST /mark against the bare ceiling
 //	latency.go   its phases at a fixed offered load, and of overload
 //	listing.go   its phases with data: filling, starting, listing
+//	profile.go   the profile that the compiler optimises mtagd by
 //	report.go    the table
 //	chart.go     the picture
 package main
@@ -36,11 +37,12 @@ import (
 )
 
 type commandLine struct {
-	Run  runCommand  `cmd:"" help:"Measure a server of its own beside the bare ceiling, and write the table and the picture."`
-	Load loadCommand `cmd:"" help:"Send events to one URL and print rate and latency."`
-	Fill fillCommand `cmd:"" help:"Make merchants and events for listing through a running server."`
-	List listCommand `cmd:"" help:"Time and check random listing queries against what fill made."`
-	Bare bareCommand `cmd:"" help:"Serve the bare ceiling."`
+	Run     runCommand     `cmd:"" help:"Measure a server of its own beside the bare ceiling, and write the table and the picture."`
+	Load    loadCommand    `cmd:"" help:"Send events to one URL and print rate and latency."`
+	Fill    fillCommand    `cmd:"" help:"Make merchants and events for listing through a running server."`
+	List    listCommand    `cmd:"" help:"Time and check random listing queries against what fill made."`
+	Bare    bareCommand    `cmd:"" help:"Serve the bare ceiling."`
+	Profile profileCommand `cmd:"" help:"Take the profile that the compiler optimises mtagd by."`
 }
 
 // program is what a command may use of the process it runs in.

@@ -24,7 +24,6 @@ type runCommand struct {
 	Rounds    int           `default:"3" help:"Rounds of each comparison (default ${default})."`
 	Round     time.Duration `default:"3s" help:"Length of a round (default ${default})."`
 	Steady    time.Duration `default:"20s" help:"How long half of the maximum rate is kept up; the target is meant for 10m (default ${default})."`
-	Profile   string        `placeholder:"FILE" help:"Write a CPU profile of mtagd under full load."`
 	Strict    bool          `help:"Fail when a target is missed."`
 }
 

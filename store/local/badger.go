@@ -68,10 +68,11 @@ func eventsOptions(dir string) badger.Options {
 }
 
 // indexOptions keep nodes in the tables, where compactions drop those that were replaced. The largest is below 500 KB,
-// so the value log stays empty. A merge's nodes are compacted with few others, so it is done soon, in small steps.
+// so the value log stays empty. A merge's nodes are compacted with few others, so each table is compacted by itself:
+// two at a time made one burst of work and writes, which answers wait for, of two.
 func indexOptions(dir string) badger.Options {
 	return commonOptions(filepath.Join(dir, "index")).
-		WithNumLevelZeroTables(2).
+		WithNumLevelZeroTables(1).
 		WithValueThreshold(512 << 10).
 		WithValueLogFileSize(1 << 20)
 }

@@ -49,7 +49,7 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	mtagd = filepath.Join(dir, "mtagd")
-	if out, err := exec.Command("go", "build", "-o", mtagd, "mtagd/cmd/mtagd").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-pgo=off", "-o", mtagd, "mtagd/cmd/mtagd").CombinedOutput(); err != nil {
 		return fail(fmt.Errorf("%w: %s", err, out))
 	}
 	stop, err := startBrowser(filepath.Join(dir, "profile"))

@@ -67,13 +67,15 @@ func eventsOptions(dir string) badger.Options {
 		WithVerifyValueChecksum(true)
 }
 
-// indexOptions keep nodes in the tables, where compactions drop those that were replaced. The largest is below 500 KB,
-// so the value log stays empty. A merge's nodes are compacted with few others, so each table is compacted by itself:
-// two at a time made one burst of work and writes, which answers wait for, of two.
+// indexOptions keep nodes in the tables, where compactions drop those that were replaced. Below the threshold is every
+// node of a merchant with fewer than a hundred billion events, so the value log stays empty. A flush with the
+// compactions after it is a burst of work and writes, which answers wait for. So memtables are smaller still, and
+// each table is compacted by itself: a merge's nodes have few others to be compacted with.
 func indexOptions(dir string) badger.Options {
 	return commonOptions(filepath.Join(dir, "index")).
+		WithMemTableSize(2 << 20).
 		WithNumLevelZeroTables(1).
-		WithValueThreshold(512 << 10).
+		WithValueThreshold(300 << 10).
 		WithValueLogFileSize(1 << 20)
 }
 

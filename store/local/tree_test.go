@@ -230,7 +230,7 @@ func TestSavesLeaveNoNodeBehind(t *testing.T) {
 func TestTheLargestNodeFitsIntoATransaction(t *testing.T) {
 	all := make(counts, maxSeries+1)
 	for i := range all {
-		all[i] = seriesCount{uint32(i), math.MaxUint32}
+		all[i] = seriesCount{uint32(i), 1<<21 - 1} // over a hundred billion events in all
 	}
 	n := &node{children: make([]child, innerChildren)}
 	for i := range n.children {

@@ -86,10 +86,11 @@ func TestTheTagHostRenewsTheCookie(t *testing.T) {
 	w.want("PageView")
 	tab.wantNothingStored() // or the answer to the page view might renew what is set here
 	before := w.muidCookie()
-	tab.do(`document.cookie = '_muid=%s;path=/;domain=shop.localhost;max-age=600'`, before.Value)
-	if left := time.Until(time.Unix(int64(w.muidCookie().Expires), 0)); left > time.Hour {
-		t.Fatalf("expires in %v, so this tests nothing", left)
-	}
+	// Chromium may still be storing the cookie of that answer, which then wins.
+	w.wait("a cookie for ten minutes", func() bool {
+		tab.do(`document.cookie = '_muid=%s;path=/;domain=shop.localhost;max-age=600'`, before.Value)
+		return time.Until(time.Unix(int64(w.muidCookie().Expires), 0)) < time.Hour
+	})
 	tab.do(`mtag('event', 'Search')`)
 	w.want("PageView", "Search")
 	tab.wantNothingStored()

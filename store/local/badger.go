@@ -68,7 +68,7 @@ func eventsOptions(dir string) badger.Options {
 }
 
 // indexOptions keep nodes in the tables, where compactions drop those that were replaced. Below the threshold is every
-// node of a merchant with fewer than a hundred billion events, so the value log stays empty. A flush with the
+// node of a merchant with fewer than ninety billion events; a larger one would go into the value log. A flush with the
 // compactions after it is a burst of work and writes, which answers wait for. So memtables are smaller still, and
 // each table is compacted by itself: a merge's nodes have few others to be compacted with.
 func indexOptions(dir string) badger.Options {

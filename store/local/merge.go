@@ -174,7 +174,7 @@ func (w *merger) storeNodes(t *tree, m merchantKey, c *child) {
 }
 
 // commit makes the writes in their order, in transactions that Badger takes. The largest write is an inner node with
-// all series: 64 children with a thousand counts, below 300 KB.
+// all series: 64 children with a thousand counts, below 400 KB.
 func (w *merger) commit() error {
 	maxBytes, maxCount := int(w.db.MaxBatchSize()/2), int(w.db.MaxBatchCount()/2)
 	for len(w.writes) > 0 {

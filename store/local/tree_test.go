@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -227,18 +228,50 @@ func TestSavesLeaveNoNodeBehind(t *testing.T) {
 	}
 }
 
-func TestTheLargestNodeFitsIntoATransaction(t *testing.T) {
+// largestNode has as many children and series as a node can have, each series with n events in each child.
+func largestNode(n uint64) *node {
 	all := make(counts, maxSeries+1)
 	for i := range all {
-		all[i] = seriesCount{uint32(i), 1<<21 - 1} // over a hundred billion events in all
+		all[i] = seriesCount{uint32(i), n}
 	}
-	n := &node{children: make([]child, innerChildren)}
-	for i := range n.children {
-		n.children[i] = child{first: entryKey{math.MinInt64, position{math.MaxUint64, math.MaxUint16}}, id: math.MaxUint32, counts: all}
+	largest := &node{children: make([]child, innerChildren)}
+	for i := range largest.children {
+		largest.children[i] = child{first: entryKey{math.MinInt64, position{math.MaxUint64, math.MaxUint16}}, id: math.MaxUint32, counts: all}
 	}
+	return largest
+}
+
+func TestTheLargestNodeFitsIntoATransaction(t *testing.T) {
 	e := open(t, t.TempDir())
 	defer closeEngine(t, e)
-	size, limit := int64(len(n.encode(nil))), min(e.index.db.MaxBatchSize(), e.index.db.Opts().ValueThreshold)
+	db := e.index.db
+	largest := largestNode(math.MaxUint32).encode(nil)
+	w := &merger{db: db, clock: e.index.clock}
+	key := appendNodeKey(nil, merchantKey{1}, 1)
+	w.put(key, largest)
+	w.put(appendNodeKey(nil, merchantKey{1}, 2), largest)
+	if err := w.commit(); err != nil {
+		t.Fatalf("the largest node takes %d bytes: %v", len(largest), err)
+	}
+	txn := db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	found, err := lookup(txn, key, func(b []byte) error {
+		if !bytes.Equal(b, largest) {
+			t.Error("it is read otherwise than it was written")
+		}
+		return nil
+	})
+	if err != nil || !found {
+		t.Errorf("found %v, %v", found, err)
+	}
+}
+
+// What is replaced in the value log is never reclaimed.
+func TestNodesStayOutOfTheValueLog(t *testing.T) {
+	e := open(t, t.TempDir())
+	defer closeEngine(t, e)
+	const events = 1<<21 - 1 // 137 billion in all
+	size, limit := int64(len(largestNode(events).encode(nil))), min(e.index.db.MaxBatchSize(), e.index.db.Opts().ValueThreshold)
 	if size >= limit {
 		t.Errorf("the largest node takes %d bytes; Badger takes %d", size, limit)
 	}

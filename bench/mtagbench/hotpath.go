@@ -85,9 +85,7 @@ func (b *benchmark) compare() error {
 // identified measures what an email and an event_id add, and counts what is written.
 func (b *benchmark) identified(target target) error {
 	b.progress("%d connections, events with email and event_id", manyConnections)
-	p := marking(target, manyConnections, 1, b.Round)
-	p.next = newMarks(target, 1, true).next
-	r, err := b.healthyTurn(b.service.process, p)
+	r, err := b.healthyTurn(b.service.process, identifying(target, manyConnections, b.Round))
 	if err != nil {
 		return err
 	}

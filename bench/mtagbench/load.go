@@ -26,7 +26,12 @@ func marking(t target, conns, batch int, duration time.Duration) phase {
 	return phase{target: t, conns: conns, duration: duration, next: newMarks(t, batch, false).next}
 }
 
-// offering is the same as an open loop of so many events per second.
+// identifying is a closed-loop phase of events with email and event_id, as the browser tag sends them.
+func identifying(t target, conns int, duration time.Duration) phase {
+	return phase{target: t, conns: conns, duration: duration, next: newMarks(t, 1, true).next}
+}
+
+// offering is marking as an open loop of so many events per second.
 func offering(t target, conns, batch int, duration time.Duration, events float64) phase {
 	p := marking(t, conns, batch, duration)
 	p.rate = events / float64(batch)

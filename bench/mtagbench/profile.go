@@ -14,28 +14,31 @@ import (
 
 // profileCommand takes the profile that the compiler optimises mtagd by.
 type profileCommand struct {
-	File   string        `arg:"" help:"Where the profile goes, such as cmd/mtagd/default.pgo."`
-	Server string        `default:"bin/mtagd" placeholder:"FILE" help:"The mtagd to profile (default ${default})."`
-	Round  time.Duration `default:"8s" help:"Length of each kind of load (default ${default})."`
+	File   string `arg:"" help:"Where the profile goes, such as cmd/mtagd/default.pgo."`
+	Server string `default:"bin/mtagd" placeholder:"FILE" help:"The mtagd to profile (default ${default})."`
 }
+
+// profileSeconds is how long each kind of load is profiled.
+const profileSeconds = 8
 
 // Run loads a server of its own with all that it is to be fast at, and writes its CPU profile.
 func (c *profileCommand) Run(p *program) (err error) {
-	if c.Round < time.Second {
-		return errors.New("--round must be at least 1s")
-	}
 	dir, err := os.MkdirTemp("", "mtagbench")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	ctx, cancel := context.WithCancel(p.ctx)
-	defer cancel()
 	s, err := newService(ctx, c.Server, filepath.Join(dir, "data"))
+	defer func() {
+		cancel()
+		if s != nil && s.process != nil {
+			<-s.exited
+		}
+	}()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
 	p.progress("filling")
 	data, _, err := fill(ctx, s.api, 300_000, 400, 10, "ordered")
 	if err != nil {
@@ -46,22 +49,18 @@ func (c *profileCommand) Run(p *program) (err error) {
 		return err
 	}
 	t := s.mark(&loaded)
-	identified := marking(t, manyConnections, 1, c.Round)
-	identified.next = newMarks(t, 1, true).next
 	phases := []phase{
-		marking(t, manyConnections, 1, c.Round),
-		marking(t, fewConnections, 1, c.Round),
-		identified,
-		marking(t, batchConnections, batchEvents, c.Round),
+		marking(t, manyConnections, 1, profileSeconds*time.Second),
+		marking(t, fewConnections, 1, profileSeconds*time.Second),
+		identifying(t, manyConnections, profileSeconds*time.Second),
+		marking(t, batchConnections, batchEvents, profileSeconds*time.Second),
 	}
-	type answer struct {
-		text []byte
-		err  error
-	}
-	profiled := make(chan answer, 1)
+	var taken []byte
+	profiled := make(chan error, 1)
 	go func() {
-		text, err := s.page(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", int(c.Round.Seconds())*(len(phases)+1)))
-		profiled <- answer{text, err}
+		var err error
+		taken, err = s.page(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileSeconds*(len(phases)+1)))
+		profiled <- err
 	}()
 	for i, phase := range phases {
 		p.progress("load %d of %d", i+1, len(phases))
@@ -77,11 +76,13 @@ func (c *profileCommand) Run(p *program) (err error) {
 	if _, err := listAll(ctx, s.api, data, 200); err != nil {
 		return err
 	}
-	a := <-profiled
-	if a.err != nil {
-		return a.err
+	if err := <-profiled; err != nil {
+		return err
 	}
-	return writeProfile(c.File, a.text)
+	if err := s.stop(); err != nil {
+		return err
+	}
+	return writeProfile(c.File, taken)
 }
 
 // writeProfile writes a profile without the path of the program that it was taken of.

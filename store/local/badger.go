@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -13,14 +12,14 @@ import (
 	"github.com/dgraph-io/badger/v4/options"
 )
 
-// openBadger opens or creates one of the two databases.
-func openBadger(opt badger.Options, log *badgerLog) (*badger.DB, error) {
-	if err := mendLogs(opt.Dir); err != nil {
-		return nil, fmt.Errorf("open %s: %w", opt.Dir, err)
+// openEvents opens or creates the events' database in dir.
+func openEvents(dir string, log *badgerLog) (*badger.DB, error) {
+	if err := mendLogs(dir); err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	db, err := badger.OpenManaged(opt.WithLogger(log))
+	db, err := badger.OpenManaged(eventsOptions(dir).WithLogger(log))
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", opt.Dir, err)
+		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
 	// Nobody reads the past. Until it is told so, a managed database keeps all that was ever replaced,
 	// deleted or expired.
@@ -30,23 +29,30 @@ func openBadger(opt badger.Options, log *badgerLog) (*badger.DB, error) {
 		err = checkFormat(db)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", opt.Dir, err), db.Close())
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
 	return db, nil
 }
 
-// commonOptions suit two cores and half a gigabyte. The reasons:
+// eventsOptions suit two cores and half a gigabyte. The reasons:
 //   - SyncWrites: db.Sync would leave out what a rotation of the memtable has just sealed.
-//   - Conflicts cannot happen: the committer alone writes events/, the index alone index/.
+//   - Conflicts cannot happen: the committer alone writes.
+//   - Chunks, all but the smallest, are above the value threshold, and so in the value log: there they are written once,
+//     while what is in the tables is written again by each compaction that passes it. Chunks are never
+//     deleted, so the value log is never collected. Links and marks stay below the threshold.
+//   - The checksum makes an error of a chunk that the disk has damaged.
 //   - Memtables are small: a flush, and a compaction of level 0, is work that answers wait for, so it comes
 //     in short bursts. Level 0 may hold more of the small tables before writes are stalled.
 //   - What is in the tables is compact or does not compress, so that blocks need neither compression nor a cache: they
 //     are read where they lie in the mapped file.
-func commonOptions(dir string) badger.Options {
+func eventsOptions(dir string) badger.Options {
 	return badger.DefaultOptions(dir).
 		WithSyncWrites(true).
 		WithDetectConflicts(false).
 		WithMetricsEnabled(false).
+		WithValueThreshold(300).
+		WithValueLogFileSize(64 << 20).
+		WithVerifyValueChecksum(true).
 		WithMemTableSize(4 << 20).
 		WithNumMemtables(3).
 		WithNumCompactors(2).
@@ -56,44 +62,21 @@ func commonOptions(dir string) badger.Options {
 		WithNumVersionsToKeep(1)
 }
 
-// eventsOptions put chunks into the value log, all but the smallest: there they are written once, while what is in the
-// tables is written again by each compaction that passes it. Chunks are never deleted, so the value log is never
-// collected. Links and marks stay below the threshold. The checksum makes an error of a chunk that the disk
-// has damaged.
-func eventsOptions(dir string) badger.Options {
-	return commonOptions(filepath.Join(dir, "events")).
-		WithValueThreshold(300).
-		WithValueLogFileSize(64 << 20).
-		WithVerifyValueChecksum(true)
-}
-
-// indexOptions keep nodes in the tables, where compactions drop those that were replaced. Below the threshold is every
-// node of a merchant with fewer than ninety billion events; a larger one would go into the value log. A flush with the
-// compactions after it is a burst of work and writes, which answers wait for. So memtables are smaller still, and
-// each table is compacted by itself: a merge's nodes have few others to be compacted with.
-func indexOptions(dir string) badger.Options {
-	return commonOptions(filepath.Join(dir, "index")).
-		WithMemTableSize(2 << 20).
-		WithNumLevelZeroTables(1).
-		WithValueThreshold(300 << 10).
-		WithValueLogFileSize(1 << 20)
-}
-
 // checkFormat writes the format version into a new database and refuses one of another version.
 func checkFormat(db *badger.DB) error {
 	txn := db.NewTransactionAt(math.MaxUint64, true)
 	defer txn.Discard()
 	key := []byte{prefixFormat}
 	found, err := lookup(txn, key, func(b []byte) error {
-		if string(b) != formatVersion {
-			return fmt.Errorf("format %q is not known to this version, which reads %q", b, formatVersion)
+		if string(b) != eventsFormat {
+			return fmt.Errorf("format %q is not known to this version, which reads %q", b, eventsFormat)
 		}
 		return nil
 	})
 	if err != nil || found {
 		return err
 	}
-	if err := txn.Set(key, []byte(formatVersion)); err != nil {
+	if err := txn.Set(key, []byte(eventsFormat)); err != nil {
 		return err
 	}
 	return txn.CommitAt(1, nil)

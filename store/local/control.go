@@ -11,7 +11,6 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
 
 	"mtagd/store"
 )
@@ -40,7 +39,6 @@ type Control struct {
 }
 
 var (
-	bucketMeta             = []byte("meta")
 	bucketPartners         = []byte("partners")
 	bucketKeys             = []byte("keys")
 	bucketMerchants        = []byte("merchants")
@@ -51,19 +49,12 @@ var (
 	bucketLabels           = []byte("labels")
 	bucketTrackingDomains  = []byte("tracking_domains")
 
-	buckets = [][]byte{bucketMeta, bucketPartners, bucketKeys, bucketMerchants, bucketPartnerMerchants,
+	controlBuckets = [][]byte{bucketPartners, bucketKeys, bucketMerchants, bucketPartnerMerchants,
 		bucketTags, bucketMerchantTags, bucketDomains, bucketLabels, bucketTrackingDomains}
 )
 
 // controlFormat is the version of the file's layout. A file of another version is refused.
 const controlFormat = "1"
-
-// lockWait is how long an opener waits for another process to let go of the file: an operator
-// command holds it for milliseconds, a server for as long as it runs.
-const lockWait = 2 * time.Second
-
-// ErrInUse is returned when another process has the data directory open.
-var ErrInUse = errors.New("data directory is in use by another process")
 
 // OpenControl opens or creates the control data in dir, without the events: for operator commands
 // beside no server. It fails with ErrInUse when another process has it open.
@@ -73,15 +64,12 @@ func OpenControl(dir string, opt Options) (*Control, error) {
 		return nil, err
 	}
 	path := filepath.Join(dir, "control.db")
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, FreelistType: bolt.FreelistMapType})
-	if errors.Is(err, berrors.ErrTimeout) {
-		return nil, ErrInUse
-	}
+	db, err := openBolt(path, controlFormat, controlBuckets...)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+		return nil, err
 	}
 	c := &Control{db: db, dir: store.NewDirectory(), now: opt.Now}
-	if err := errors.Join(c.prepare(), c.load()); err != nil {
+	if err := c.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
 	}
 	return c, nil
@@ -92,25 +80,6 @@ func (c *Control) Close() error { return c.db.Close() }
 
 // Directory is the in-memory view of the control data.
 func (c *Control) Directory() *store.Directory { return c.dir }
-
-// prepare creates the buckets of a new file and checks the format of an old one.
-func (c *Control) prepare() error {
-	return c.db.Update(func(tx *bolt.Tx) error {
-		for _, name := range buckets {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
-			}
-		}
-		meta := tx.Bucket(bucketMeta)
-		switch format := meta.Get([]byte("format")); {
-		case format == nil:
-			return meta.Put([]byte("format"), []byte(controlFormat))
-		case string(format) != controlFormat:
-			return fmt.Errorf("format %q is not known to this version, which reads %q", format, controlFormat)
-		}
-		return nil
-	})
-}
 
 // load fills the directory.
 func (c *Control) load() error {

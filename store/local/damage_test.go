@@ -11,23 +11,31 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dgraph-io/badger/v4"
+	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 )
 
 func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
-	for name, db := range map[string]func(*Engine) *badger.DB{
-		"events": func(e *Engine) *badger.DB { return e.db },
-		"index":  func(e *Engine) *badger.DB { return e.index.db },
+	inBadger := func(e *Engine) error {
+		txn := e.db.NewTransactionAt(math.MaxUint64, true)
+		defer txn.Discard()
+		if err := txn.Set([]byte{prefixFormat}, []byte("99")); err != nil {
+			return err
+		}
+		return txn.CommitAt(e.committer.clock.next(), nil)
+	}
+	inBolt := func(db *bolt.DB) error {
+		return db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put([]byte("format"), []byte("99")) })
+	}
+	for name, change := range map[string]func(*Engine) error{
+		"events":     inBadger,
+		"index.db":   func(e *Engine) error { return inBolt(e.index.db) },
+		"control.db": func(e *Engine) error { return inBolt(e.Control.db) },
 	} {
 		dir := t.TempDir()
 		e := open(t, dir)
-		txn := db(e).NewTransactionAt(math.MaxUint64, true)
-		if err := txn.Set([]byte{prefixFormat}, []byte("99")); err != nil {
-			t.Fatal(err)
-		}
-		if err := txn.CommitAt(e.index.clock.next(), nil); err != nil {
+		if err := change(e); err != nil {
 			t.Fatal(err)
 		}
 		closeEngine(t, e)
@@ -42,27 +50,61 @@ func TestACorruptTableIsFatal(t *testing.T) {
 	e := open(t, dir)
 	record(t, e, store.NewMerchantID(), 500)
 	closeEngine(t, e)
-	for _, name := range []string{"events", "index"} {
-		tables, err := filepath.Glob(filepath.Join(dir, name, "*.sst"))
-		if err != nil || len(tables) == 0 {
-			t.Fatalf("no tables: %v", err)
+	tables, err := filepath.Glob(filepath.Join(dir, "events", "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("no tables: %v", err)
+	}
+	b, err := os.ReadFile(tables[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-30] ^= 0xff // in the table's own index
+	if err := os.WriteFile(tables[0], b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := Open(dir, Options{Log: quiet}); err == nil {
+		closeEngine(t, e.(*Engine))
+		t.Error("a data directory with a corrupt table was opened")
+	}
+}
+
+// What the disk has damaged of the index is an error, not a wrong page.
+func TestADamagedIndexIsNotRead(t *testing.T) {
+	damage := func(bucket []byte, damaged merchantKey) func(tx *bolt.Tx) error {
+		return func(tx *bolt.Tx) error {
+			b := tx.Bucket(bucket)
+			return b.ForEach(func(k, v []byte) error {
+				if !bytes.HasPrefix(k, damaged[:]) {
+					return nil
+				}
+				v = slices.Clone(v)
+				v[len(v)/2] ^= 0x01
+				return b.Put(k, v)
+			})
 		}
-		sound, err := os.ReadFile(tables[0])
+	}
+	for _, bucket := range [][]byte{bucketNodes, bucketRoots} {
+		dir := t.TempDir()
+		e := open(t, dir)
+		m, other := store.NewMerchantID(), store.NewMerchantID()
+		record(t, e, m, 100)
+		record(t, e, other, 100)
+		closeEngine(t, e) // which merges
+		e = open(t, dir)
+		key, err := newMerchantKey(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		corrupt := slices.Clone(sound)
-		corrupt[len(corrupt)-30] ^= 0xff // in the table's own index
-		if err := os.WriteFile(tables[0], corrupt, 0o600); err != nil {
+		if err := e.index.db.Update(damage(bucket, key)); err != nil {
 			t.Fatal(err)
 		}
-		if e, err := Open(dir, Options{Log: quiet}); err == nil {
-			closeEngine(t, e.(*Engine))
-			t.Errorf("a data directory with a corrupt table in %s was opened", name)
+		if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); !errors.Is(err, errCorrupt) {
+			t.Errorf("damaged %s: %d events, %v", bucket, len(page.Events), err)
 		}
-		if err := os.WriteFile(tables[0], sound, 0o600); err != nil {
-			t.Fatal(err)
+		if page, err := e.Events(ctx, store.Query{Merchant: other, Limit: 100}); err != nil || len(page.Events) != 100 {
+			t.Errorf("damaged %s: %d events of another merchant, %v", bucket, len(page.Events), err)
 		}
+		closeEngine(t, e)
 	}
 }
 
@@ -107,8 +149,8 @@ func TestAnEmptyLogIsNoObstacle(t *testing.T) {
 	m := store.NewMerchantID()
 	record(t, e, m, 10)
 	closeEngine(t, e)
-	for _, name := range []string{"events/000077.vlog", "events/00077.mem", "index/00077.mem"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+	for _, name := range []string{"000077.vlog", "00077.mem"} {
+		if err := os.WriteFile(filepath.Join(dir, "events", name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

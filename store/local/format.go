@@ -12,25 +12,16 @@ import (
 	"mtagd/store"
 )
 
-// formatVersion is that of the layout described in the package comment. A directory of
-// another version is refused.
-const formatVersion = "3"
+// eventsFormat is the version of the layout of events/. A directory of another version is refused.
+const eventsFormat = "3"
 
-// The first byte of every key in Badger. Chunks, and nodes by their ids, come first: what grows at the end is kept
-// apart from the keys that lie anywhere, and a compaction of new ones leaves the old ones alone. Ids are each
-// tree's own, so this holds for the nodes of the largest trees.
+// The first byte of every key in Badger. Chunks come first: what grows at the end is kept apart from the keys that lie
+// anywhere, and a compaction of new ones leaves the old ones alone.
 const (
-	prefixFormat = 'F'
-
-	// In events/.
 	prefixChunk  = 'A'
-	prefixLink   = 'L'
 	prefixDedupe = 'D'
-
-	// In index/.
-	prefixNode       = 'B'
-	prefixRoot       = 'R'
-	prefixCheckpoint = 'C'
+	prefixFormat = 'F'
+	prefixLink   = 'L'
 )
 
 // merchantKey is a merchant's UUID in its 16 bytes.
@@ -61,14 +52,6 @@ func appendLinkKey(b []byte, m merchantKey, k store.IdentityKey) []byte {
 
 func appendDedupeKey(b []byte, m merchantKey, dedupeHash [16]byte) []byte {
 	return append(append(append(b, prefixDedupe), m[:]...), dedupeHash[:]...)
-}
-
-func appendRootKey(b []byte, m merchantKey) []byte {
-	return append(append(b, prefixRoot), m[:]...)
-}
-
-func appendNodeKey(b []byte, m merchantKey, id uint64) []byte {
-	return append(binary.BigEndian.AppendUint64(append(b, prefixNode), id), m[:]...)
 }
 
 // lookup gives the value of a key to use, and reports whether the key has one.

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
+	bolt "go.etcd.io/bbolt"
 )
 
 // index keeps a counted tree (tree.go) for each merchant, in two layers: the stored tree, and in
@@ -17,8 +17,7 @@ import (
 // (merge.go) takes what is in memory into the stored trees. What was not merged is applied again from the
 // chunks when the engine starts, so a crash loses nothing and counts nothing twice.
 type index struct {
-	db    *badger.DB // index/
-	clock *clock
+	db *bolt.DB // index.db
 
 	mu      sync.RWMutex // readers hold it while they walk trees
 	recent  map[merchantKey]*recent
@@ -36,10 +35,12 @@ type index struct {
 
 // recent is a merchant's events that are not in its stored tree.
 type recent struct {
-	stored *tree // the tree that the others add to
+	stored *tree // as of the last merge
 	series *dictionary
 	active child // takes new events
-	frozen child // is being merged
+
+	frozen   child  // is being merged, or was: then the stored tree has been applied up to frozenTo
+	frozenTo uint64 // seq
 }
 
 // appendix is what one commit adds: chunks in ascending order.
@@ -62,9 +63,9 @@ const (
 	indexQueue = 16
 )
 
-// openIndex opens the index in db and applies those of the events' chunks that the stored trees do not cover.
-func openIndex(db, events *badger.DB, clock *clock) (*index, error) {
-	x := newIndex(db, clock)
+// openIndex makes the index in db and applies those of the events' chunks that the stored trees do not cover.
+func openIndex(db *bolt.DB, events *badger.DB) (*index, error) {
+	x := newIndex(db)
 	if err := x.replay(events); err != nil {
 		return nil, err
 	}
@@ -72,10 +73,9 @@ func openIndex(db, events *badger.DB, clock *clock) (*index, error) {
 	return x, nil
 }
 
-func newIndex(db *badger.DB, clock *clock) *index {
+func newIndex(db *bolt.DB) *index {
 	x := &index{
 		db:     db,
-		clock:  clock,
 		recent: map[merchantKey]*recent{},
 		queue:  make(chan appendix, indexQueue),
 		done:   make(chan struct{}),
@@ -173,8 +173,6 @@ func (x *index) take(a appendix) {
 func (x *index) apply(chunks []chunk) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	txn := x.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
 	var m merchantKey
 	var r *recent
 	for _, c := range chunks {
@@ -186,7 +184,7 @@ func (x *index) apply(chunks []chunk) error {
 			}
 			if r == nil || e.merchant != m {
 				var err error
-				if r, err = x.recentOf(txn, e.merchant); err != nil {
+				if r, err = x.recentOf(e.merchant); err != nil {
 					return err
 				}
 				m = e.merchant
@@ -205,22 +203,28 @@ func (x *index) apply(chunks []chunk) error {
 }
 
 // recentOf returns what is in memory of a merchant; x.mu is held.
-func (x *index) recentOf(txn *badger.Txn, m merchantKey) (*recent, error) {
+func (x *index) recentOf(m merchantKey) (*recent, error) {
 	if r := x.recent[m]; r != nil {
 		return r, nil
 	}
-	t, err := loadTreeToMerge(txn, m)
-	if err != nil {
+	r := &recent{}
+	if err := x.db.View(func(tx *bolt.Tx) (err error) {
+		r.stored, err = loadTree(tx, m)
+		return err
+	}); err != nil {
 		return nil, err
 	}
-	r := &recent{stored: t, series: newDictionary(t.series)}
+	r.series = newDictionary(r.stored.series)
 	x.recent[m] = r
 	return r, nil
 }
 
 // replay applies the chunks that came after the last merge.
 func (x *index) replay(events *badger.DB) error {
-	if err := x.loadCovered(); err != nil {
+	if err := x.db.View(func(tx *bolt.Tx) (err error) {
+		x.covered, err = loadCovered(tx)
+		return err
+	}); err != nil {
 		return err
 	}
 	txn := events.NewTransactionAt(math.MaxUint64, false)
@@ -232,7 +236,7 @@ func (x *index) replay(events *badger.DB) error {
 			return err
 		}
 		if !found {
-			return errors.New("index/ knows of events that are not in events/: restore these, or delete index/ if these are what was restored")
+			return errors.New("index.db knows of events that are not in events/: restore these, or delete index.db if these are what was restored")
 		}
 	}
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
@@ -260,14 +264,4 @@ func (x *index) replay(events *badger.DB) error {
 	}
 	x.applied = x.covered
 	return nil
-}
-
-func (x *index) loadCovered() error {
-	txn := x.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	_, err := lookup(txn, []byte{prefixCheckpoint}, func(b []byte) error {
-		x.covered = binary.BigEndian.Uint64(b)
-		return nil
-	})
-	return err
 }

@@ -3,7 +3,7 @@
 //
 //	DIR/control.db  partners, keys, merchants, tags: control.go says how
 //	DIR/events/     Badger: events, identity links, event_id marks
-//	DIR/index/      Badger: the index of the events; made anew from them when it is not there
+//	DIR/index.db    bbolt: the index of the events, made anew from them when it is not there; nodes.go says how
 //
 // # The way of a mark
 //
@@ -17,24 +17,14 @@
 //
 // Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq numbers chunks and
 // commits (clock.go); the commit timestamps are seqs too. A key's newest version counts, the others are
-// garbage. In both databases:
+// garbage.
 //
 //	'F'                                 format version, in ASCII digits
-//
-// In events/:
-//
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
 //	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
 //	                                    byte for its kind (store.IdentifierKind) and its normalised value
 //	'D' merchant, event_id (16)         event_id mark: time of receipt, µs since 1970 (8 bytes, big endian),
 //	                                    under the first 16 bytes of the event_id's SHA-256
-//
-// In index/:
-//
-//	'B' node id (8 bytes), merchant     node of the merchant's stored tree (tree.go), or a list of nodes to
-//	                                    delete (root.go)
-//	'R' merchant                        root record of that tree (root.go)
-//	'C'                                 seq up to which the stored trees cover the chunks (8 bytes, big endian)
 package local
 
 import (
@@ -42,6 +32,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"path/filepath"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -92,22 +83,21 @@ func Open(dir string, opt Options) (store.Engine, error) {
 
 func (e *Engine) openEvents(dir string, opt Options) error {
 	log := &badgerLog{log: opt.Log}
-	db, err := openBadger(eventsOptions(dir), log)
+	db, err := openEvents(filepath.Join(dir, "events"), log)
 	if err != nil {
 		return err
 	}
-	indexDB, err := openBadger(indexOptions(dir), &badgerLog{log: opt.Log})
+	indexDB, err := openIndexFile(filepath.Join(dir, "index.db"))
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
-	clock := &clock{now: opt.Now, last: max(db.MaxVersion(), indexDB.MaxVersion())}
-	x, err := openIndex(indexDB, db, clock)
+	x, err := openIndex(indexDB, db)
 	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), indexDB.Close(), db.Close())
 	}
 	e.db, e.index = db, x
 	e.disk = watchDisk(dir, opt.Log)
-	e.committer = newCommitter(db, log, clock, x, e.accepts)
+	e.committer = newCommitter(db, log, &clock{now: opt.Now, last: db.MaxVersion()}, x, e.accepts)
 	return nil
 }
 

@@ -1,26 +1,21 @@
 package local
 
 import (
+	"bytes"
 	"encoding/binary"
-	"math"
 	"slices"
 
-	"github.com/dgraph-io/badger/v4"
+	bolt "go.etcd.io/bbolt"
 )
 
-// A merge takes the frozen events of all merchants into the stored trees. Stored nodes never
-// change: a merge writes changed nodes under new ids, and last the root record that names them, so
-// readers and crashes see the old tree or the new one. The nodes that were replaced are listed in
-// the root record as garbage; the tree's next merge, when nobody reads them any more, deletes them.
-// Ids that a merge used before it was cut off are used again by the next.
+// A merge takes the frozen events of all merchants into the stored trees. A merchant's tree changes in one transaction:
+// its last new nodes, the root record that names them, and the deletion of the nodes that they replace. So
+// readers and crashes see the old tree or the new one. Other new nodes may be committed before, where nobody
+// finds them; when a merge is cut off, the next deletes them.
 
-const (
-	// mergeRoom bounds the memory of a merge: the entries that it has in memory before it writes
-	// them. Events are merged in their order, so a node that was written is seldom needed again.
-	mergeRoom = 250_000
-	// mergeBytes is when the writes of small trees are committed together.
-	mergeBytes = 1 << 20
-)
+// mergeRoom bounds the memory of a merge: the entries that it has in memory before it commits them. Events are
+// merged in their order, so a node that was written is seldom needed again.
+const mergeRoom = 250_000
 
 // frozen is what one merge takes.
 type frozen struct {
@@ -38,7 +33,7 @@ func (x *index) freeze() frozen {
 			delete(x.recent, m) // a replay found that the stored tree has it all
 			continue
 		}
-		r.frozen, r.active = r.active, child{}
+		r.frozen, r.frozenTo, r.active = r.active, x.covered, child{}
 		f.recent[m] = r
 	}
 	x.entries = 0
@@ -50,12 +45,12 @@ func (x *index) merge(f frozen) error {
 	if len(f.recent) == 0 {
 		return nil
 	}
-	w := &merger{db: x.db, clock: x.clock}
+	w := &merger{db: x.db, room: mergeRoom}
 	trees, err := w.mergeAll(f)
 	if err != nil {
 		return err
 	}
-	if err := w.commit(); err != nil {
+	if err := w.tx.Commit(); err != nil {
 		return err
 	}
 
@@ -70,137 +65,130 @@ func (x *index) merge(f frozen) error {
 	return nil
 }
 
-// merger makes the writes of a merge.
+// merger makes the writes of a merge, in one transaction after the other.
 type merger struct {
-	db     *badger.DB
-	clock  *clock
-	writes []write
-	bytes  int
+	db   *bolt.DB
+	room int // of a transaction, in entries
+
+	tx    *bolt.Tx
+	nodes *bolt.Bucket
+	left  int // of the room
 }
 
-// write is a key and its new value; nil deletes it.
-type write struct{ key, value []byte }
-
-func (w *merger) put(key, value []byte) {
-	w.writes = append(w.writes, write{key, value})
-	w.bytes += len(key) + len(value)
+func (w *merger) begin() error {
+	tx, err := w.db.Begin(true)
+	if err != nil {
+		return err
+	}
+	w.tx, w.nodes, w.left = tx, tx.Bucket(bucketNodes), w.room
+	w.nodes.FillPercent = 1 // stored nodes do not grow, and new ones come behind them
+	return nil
 }
 
-// mergeAll takes what is frozen into the stored trees, which it returns, and leaves the last writes
-// to be committed.
-func (w *merger) mergeAll(f frozen) (map[merchantKey]*tree, error) {
-	trees := make(map[merchantKey]*tree, len(f.recent))
-	for m, r := range f.recent {
-		t, err := w.merge(m, r, f.covered)
+// makeRoom commits where the transaction's room is taken, and goes on in another.
+func (w *merger) makeRoom() error {
+	if w.left > 0 {
+		return nil
+	}
+	if err := w.tx.Commit(); err != nil {
+		return err
+	}
+	return w.begin()
+}
+
+// mergeAll takes what is frozen into the stored trees, which it returns, and leaves the last
+// transaction to be committed.
+func (w *merger) mergeAll(f frozen) (trees map[merchantKey]*tree, err error) {
+	if err := w.begin(); err != nil {
+		return nil, err
+	}
+	defer func() {
 		if err != nil {
+			_ = w.tx.Rollback() // fails only where a commit that failed has done it already
+		}
+	}()
+	trees = make(map[merchantKey]*tree, len(f.recent))
+	for m, r := range f.recent {
+		if err := w.makeRoom(); err != nil {
 			return nil, err
 		}
-		trees[m] = t
+		if trees[m], err = w.merge(m, r, f.covered); err != nil {
+			return nil, err
+		}
 	}
 	// How far the stored trees have come is the last write: with it, all the others are there.
-	w.put([]byte{prefixCheckpoint}, binary.BigEndian.AppendUint64(nil, f.covered))
-	return trees, nil
+	return trees, w.tx.Bucket(bucketMeta).Put(keyCovered, binary.BigEndian.AppendUint64(nil, f.covered))
 }
 
-// merge takes a merchant's frozen events into its stored tree, and ends with the root record. It
-// returns the new tree.
+// merge takes a merchant's frozen events into its stored tree, and returns the new tree.
 func (w *merger) merge(m merchantKey, r *recent, covered uint64) (*tree, error) {
-	for _, id := range r.stored.garbage {
-		w.put(appendNodeKey(nil, m, id), nil)
+	t := &tree{root: r.stored.root, nextID: r.stored.nextID, applied: covered, series: r.series.names()}
+	if err := w.deleteLeftovers(m, t.nextID); err != nil {
+		return nil, err
 	}
-	t := &tree{
-		root:    r.stored.root,
-		nextID:  r.stored.nextID,
-		applied: covered,
-		garbage: slices.Clone(r.stored.lists), // the old root record names them, and stands until it is replaced
-		series:  r.series.names(),
-	}
-	// The root's counts are changed in place; readers still look at the old ones.
-	t.root.counts = slices.Clone(t.root.counts)
-	txn := w.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	room := mergeRoom
+	var replaced []uint64
 	load := func(id uint64) (*node, error) {
-		room -= leafEntries
-		t.garbage = append(t.garbage, id)
-		return loadNode(txn, m, id)
+		w.left -= leafEntries
+		replaced = append(replaced, id)
+		return loadNode(w.nodes, m, id)
 	}
+	// The root's counts are changed in place, and a merge that fails leaves the stored tree as it was.
+	t.root.counts = slices.Clone(t.root.counts)
 	err := r.frozen.each(func(e entry) error {
 		if err := t.root.insertAtRoot(e, load); err != nil {
 			return err
 		}
-		if room--; room > 0 {
+		if w.left--; w.left > 0 {
 			return nil
 		}
-		room = mergeRoom
-		w.storeNodes(t, m, &t.root)
-		return w.commit()
+		if err := w.storeNodes(t, m, &t.root); err != nil {
+			return err
+		}
+		return w.makeRoom()
 	})
 	if err != nil {
 		return nil, err
 	}
-	w.storeNodes(t, m, &t.root)
-	w.storeGarbage(t, m)
-	w.put(appendRootKey(nil, m), t.encode(nil))
-	if w.bytes >= mergeBytes {
-		return t, w.commit()
+	if err := w.storeNodes(t, m, &t.root); err != nil {
+		return nil, err
 	}
-	return t, nil
-}
-
-// storeGarbage writes the lists of what the root record does not hold of a tree's garbage.
-func (w *merger) storeGarbage(t *tree, m merchantKey) {
-	if len(t.garbage) > garbageInRoot {
-		for ids := range slices.Chunk(t.garbage[garbageInRoot:], garbageInList) {
-			w.put(appendNodeKey(nil, m, t.nextID), appendIDs(nil, ids))
-			t.lists = append(t.lists, t.nextID)
-			t.nextID++
+	for _, id := range replaced {
+		if err := w.nodes.Delete(nodeKey(m, id)); err != nil {
+			return nil, err
 		}
 	}
+	w.left -= len(t.series)
+	return t, w.tx.Bucket(bucketRoots).Put(m[:], seal(t.encode(nil)))
+}
+
+// deleteLeftovers deletes the nodes of a merge that was cut off: their ids are from next on.
+func (w *merger) deleteLeftovers(m merchantKey, next uint64) error {
+	var keys [][]byte // a cursor must not be used beside deletions
+	c := w.nodes.Cursor()
+	for k, _ := c.Seek(nodeKey(m, next)); bytes.HasPrefix(k, m[:]); k, _ = c.Next() {
+		keys = append(keys, bytes.Clone(k))
+	}
+	for _, k := range keys {
+		if err := w.nodes.Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // storeNodes writes the nodes that are in memory at and below c, and lets go of them.
-func (w *merger) storeNodes(t *tree, m merchantKey, c *child) {
+func (w *merger) storeNodes(t *tree, m merchantKey, c *child) error {
 	if c.node == nil {
-		return
+		return nil
 	}
 	for i := range c.node.children {
-		w.storeNodes(t, m, &c.node.children[i])
+		if err := w.storeNodes(t, m, &c.node.children[i]); err != nil {
+			return err
+		}
 	}
 	c.id = t.nextID
 	t.nextID++
-	w.put(appendNodeKey(nil, m, c.id), c.node.encode(nil))
+	b := seal(c.node.encode(nil))
 	c.node = nil
-}
-
-// commit makes the writes in their order, in transactions that Badger takes. The largest write is an inner node with
-// all series: 64 children with a thousand counts, below 400 KB.
-func (w *merger) commit() error {
-	maxBytes, maxCount := int(w.db.MaxBatchSize()/2), int(w.db.MaxBatchCount()/2)
-	for len(w.writes) > 0 {
-		txn := w.db.NewTransactionAt(math.MaxUint64, true)
-		n, size := 0, 0
-		for ; n < len(w.writes) && n < maxCount; n++ {
-			key, value := w.writes[n].key, w.writes[n].value
-			if size += len(key) + len(value); n > 0 && size > maxBytes {
-				break
-			}
-			var err error
-			if value == nil {
-				err = txn.Delete(key)
-			} else {
-				err = txn.Set(key, value)
-			}
-			if err != nil {
-				txn.Discard()
-				return err
-			}
-		}
-		if err := txn.CommitAt(w.clock.next(), nil); err != nil {
-			return err
-		}
-		w.writes = w.writes[n:]
-	}
-	w.writes, w.bytes = nil, 0
-	return nil
+	return w.nodes.Put(nodeKey(m, c.id), b)
 }

@@ -1,18 +1,17 @@
 package local
 
 import (
-	"math"
 	"slices"
 	"sort"
 
-	"github.com/dgraph-io/badger/v4"
+	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 )
 
 // reader walks one merchant's trees, as of one moment.
 type reader struct {
-	txn    *badger.Txn
+	stored *bolt.Bucket // of nodes
 	m      merchantKey
 	series []string         // by number
 	trees  []*child         // their roots: of the stored tree and of those in memory, without empty ones
@@ -24,29 +23,30 @@ type reader struct {
 func (x *index) view(m merchantKey, read func(r *reader) error) error {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	r := &reader{txn: x.db.NewTransactionAt(math.MaxUint64, false), m: m, nodes: map[uint64]*node{}}
-	defer r.txn.Discard()
-	var roots []*child
-	if recent := x.recent[m]; recent != nil {
-		r.series = recent.series.names()
-		roots = []*child{&recent.stored.root, &recent.frozen, &recent.active}
-	} else {
-		t, err := loadTree(r.txn, m)
+	return x.db.View(func(tx *bolt.Tx) error {
+		t, err := loadTree(tx, m)
 		if err != nil {
 			return err
 		}
-		r.series = t.series
-		roots = []*child{&t.root}
-	}
-	for _, root := range roots {
-		if root.node != nil || root.id != 0 {
-			r.trees = append(r.trees, root)
+		r := &reader{stored: tx.Bucket(bucketNodes), m: m, series: t.series, nodes: map[uint64]*node{}}
+		roots := []*child{&t.root}
+		if recent := x.recent[m]; recent != nil {
+			r.series = recent.series.names()
+			if t.applied < recent.frozenTo { // else the merge is done, whatever the index knows of it
+				roots = append(roots, &recent.frozen)
+			}
+			roots = append(roots, &recent.active)
 		}
-	}
-	if len(r.trees) == 0 {
-		return nil
-	}
-	return read(r)
+		for _, root := range roots {
+			if root.node != nil || root.id != 0 {
+				r.trees = append(r.trees, root)
+			}
+		}
+		if len(r.trees) == 0 {
+			return nil
+		}
+		return read(r)
+	})
 }
 
 func (r *reader) node(c *child) (*node, error) {
@@ -56,7 +56,7 @@ func (r *reader) node(c *child) (*node, error) {
 	if n, ok := r.nodes[c.id]; ok {
 		return n, nil
 	}
-	n, err := loadNode(r.txn, r.m, c.id)
+	n, err := loadNode(r.stored, r.m, c.id)
 	r.nodes[c.id] = n
 	return n, err
 }

@@ -1,6 +1,8 @@
 package local
 
 import (
+	"errors"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -9,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dgraph-io/badger/v4"
+	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 )
@@ -53,120 +55,190 @@ func TestACrashLosesNothing(t *testing.T) {
 	}
 }
 
-// A merge is several transactions. Cut off after any of its writes, the next start must find
-// every event once.
+// A merge may be several transactions. Cut off after any of them, the next start must find every event once, and the
+// merges after it leave nothing behind.
 func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	merchants := []store.MerchantID{store.NewMerchantID(), store.NewMerchantID()}
-	for _, m := range merchants {
-		record(t, e, m, 400)
-	}
-	closeEngine(t, e) // with a first merge, so that there are nodes to replace
-
-	e = open(t, dir)
-	for _, m := range merchants {
-		record(t, e, m, 300)
-	}
-	want := map[store.MerchantID][2]store.Page{}
-	for _, m := range merchants {
-		want[m] = everything(t, e, m)
-	}
-	cut := copied(t, dir)
-	closeEngine(t, e)
-
-	for done := 0; ; done++ {
-		base := copied(t, cut)
-		all := cutOffMerge(t, base, func(int) int { return done })
-		e := open(t, base)
-		for _, m := range merchants {
-			if got := everything(t, e, m); !reflect.DeepEqual(got, want[m]) {
-				t.Errorf("after %d of %d writes: %d events, want %d", done, all, got[0].Total, want[m][0].Total)
+	for name, timeOf := range map[string]func(rng *rand.Rand, i int) int64{
+		"in order of time": func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 },
+		"from all times":   func(rng *rand.Rand, _ int) int64 { return rng.Int64N(1 << 40) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(5, 6))
+			merchants := []store.MerchantID{store.NewMerchantID(), store.NewMerchantID()}
+			recorded := 0
+			recordAll := func(e *Engine, n int) {
+				for _, m := range merchants {
+					marks := make([]store.Mark, n)
+					for i := range marks {
+						recorded++
+						marks[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "Name", Time: time.UnixMicro(timeOf(rng, recorded)), Raw: []byte("{}")}
+						marks[i].Identity.MUID = "u-1"
+					}
+					if err := e.Record(marks); err != nil {
+						t.Fatal(err)
+					}
+				}
 			}
-		}
-		record(t, e, merchants[0], 200)
-		if got := everything(t, e, merchants[0]); got[0].Total != 900 || len(got[1].Events) != 900 {
-			t.Errorf("after %d of %d writes and 200 events more: %d events, want 900", done, all, got[0].Total)
-		}
-		closeEngine(t, e)
-		if done >= all {
-			return
-		}
+			dir := t.TempDir()
+			e := open(t, dir)
+			recordAll(e, 4000)
+			closeEngine(t, e) // with a first merge, so that there are nodes to replace
+
+			e = open(t, dir)
+			recordAll(e, 400)
+			want := map[store.MerchantID][2]store.Page{}
+			for _, m := range merchants {
+				want[m] = everything(t, e, m)
+			}
+			cut := copied(t, dir)
+			closeEngine(t, e)
+
+			states := map[int]bool{} // by the nodes that are stored
+			for _, room := range []int{100, 400, mergeRoom} {
+				base := copied(t, cut)
+				states[cutOffMerge(t, base, room)] = true
+				e := open(t, base)
+				for _, m := range merchants {
+					if got := everything(t, e, m); !reflect.DeepEqual(got, want[m]) {
+						t.Errorf("transactions of %d entries: %d events, want %d", room, got[0].Total, want[m][0].Total)
+					}
+				}
+				closeEngine(t, e) // which merges
+				e = open(t, base)
+				checkNothingLeftBehind(t, e)
+				if got := everything(t, e, merchants[0]); !reflect.DeepEqual(got, want[merchants[0]]) {
+					t.Errorf("transactions of %d entries, merged: %d events, want %d", room, got[0].Total, want[merchants[0]][0].Total)
+				}
+				closeEngine(t, e)
+			}
+			if len(states) != 3 {
+				t.Errorf("merges were cut off at %d places, want 3", len(states))
+			}
+		})
 	}
 }
 
-// A merge of events from all times replaces more nodes than the root record can list. The lists that it leaves must be
-// there as long as a root record names them.
-func TestAMergeCutOffLeavesTheListsOfGarbage(t *testing.T) {
-	dir := t.TempDir()
-	rng := rand.New(rand.NewPCG(5, 6))
-	m := store.NewMerchantID()
-	scatter := func(e *Engine, n int) {
-		for range n / 500 {
-			marks := make([]store.Mark, 500)
-			for i := range marks {
-				marks[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "Name", Time: time.UnixMicro(rng.Int64N(1 << 40)), Raw: []byte("{}")}
-				marks[i].Identity.MUID = "u-1"
-			}
-			if err := e.Record(marks); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for _, n := range []int{40_000, 3_000} { // the second merge leaves lists, the third one deletes what they name
-		e := open(t, dir)
-		scatter(e, n)
-		closeEngine(t, e)
-	}
-	e := open(t, dir)
-	scatter(e, 3_000)
-	want := everything(t, e, m)
-	e.index.mu.RLock()
-	for _, r := range e.index.recent {
-		if len(r.stored.lists) == 0 {
-			t.Error("there are no lists")
-		}
-	}
-	e.index.mu.RUnlock()
-	cut := copied(t, dir)
-	closeEngine(t, e)
-	for _, part := range []float64{0.5, 0.9, 0.99, 1} {
-		base := copied(t, cut)
-		cutOffMerge(t, base, func(all int) int { return int(part * float64(all)) })
-		e := open(t, base)
-		if got := everything(t, e, m); !reflect.DeepEqual(got, want) {
-			t.Errorf("after %.2f of a merge: %d events, want %d", part, got[0].Total, want[0].Total)
-		}
-		closeEngine(t, e)
-	}
-}
-
-// cutOffMerge replays the chunks and makes only the first writes of a merge, as many as made says. It returns how many
-// writes a whole one has.
-func cutOffMerge(t *testing.T, dir string, made func(all int) int) (all int) {
+// replayed returns the index of a directory with what it does not cover in memory, where it stays: nothing is merged.
+func replayed(t *testing.T, dir string) (x *index, closeAll func()) {
 	t.Helper()
-	var dbs [2]*badger.DB
-	for i, opt := range []badger.Options{eventsOptions(dir), indexOptions(dir)} {
-		var err error
-		if dbs[i], err = openBadger(opt, &badgerLog{log: quiet}); err != nil {
-			t.Fatal(err)
-		}
-		defer dbs[i].Close()
-	}
-	x := newIndex(dbs[1], &clock{now: time.Now, last: max(dbs[0].MaxVersion(), dbs[1].MaxVersion())})
-	if err := x.replay(dbs[0]); err != nil {
+	events, err := openEvents(filepath.Join(dir, "events"), &badgerLog{log: quiet})
+	if err != nil {
 		t.Fatal(err)
 	}
-	w := &merger{db: x.db, clock: x.clock}
+	db, err := openIndexFile(filepath.Join(dir, "index.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x = newIndex(db)
+	if err := x.replay(events); err != nil {
+		t.Fatal(err)
+	}
+	return x, func() {
+		if err := errors.Join(db.Close(), events.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// cutOffMerge makes all of a merge but its last transaction. It returns how many nodes are stored then.
+func cutOffMerge(t *testing.T, dir string, room int) (nodes int) {
+	t.Helper()
+	x, closeAll := replayed(t, dir)
+	defer closeAll()
+	w := &merger{db: x.db, room: room}
 	if _, err := w.mergeAll(x.freeze()); err != nil {
 		t.Fatal(err)
 	}
-	all = len(w.writes)
-	w.writes = w.writes[:min(made(all), all)]
-	if err := w.commit(); err != nil {
+	if err := w.tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	return all
+	if err := x.db.View(func(tx *bolt.Tx) error {
+		nodes = tx.Bucket(bucketNodes).Stats().KeyN
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return nodes
+}
+
+// A merge is committed a moment before the index hears of it.
+func TestReadersSeeAMergeOnce(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	key, err := newMerchantKey(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record(t, e, m, 1000)
+	closeEngine(t, e) // which merges
+	e = open(t, dir)
+	record(t, e, m, 700)
+	cut := copied(t, dir)
+	closeEngine(t, e)
+
+	x, closeAll := replayed(t, cut)
+	defer closeAll()
+	look := func(when string) {
+		t.Helper()
+		if err := x.view(key, func(r *reader) error {
+			all, err := r.before(entryKey{time: math.MaxInt64})
+			if n := sum(all, nil); n != 1700 {
+				t.Errorf("%s: %d events, want 1700", when, n)
+			}
+			return err
+		}); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	look("before a merge")
+	w := &merger{db: x.db, room: 100}
+	if _, err := w.mergeAll(x.freeze()); err != nil {
+		t.Fatal(err)
+	}
+	look("during a merge")
+	if err := w.tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	look("after its commit")
+}
+
+// checkNothingLeftBehind compares the stored nodes with those that can be reached.
+func checkNothingLeftBehind(t *testing.T, e *Engine) {
+	t.Helper()
+	if err := e.index.db.View(func(tx *bolt.Tx) error {
+		nodes, reachable := tx.Bucket(bucketNodes), 0
+		var walk func(m merchantKey, c *child) error
+		walk = func(m merchantKey, c *child) error {
+			reachable++
+			n, err := loadNode(nodes, m, c.id)
+			if err != nil {
+				return err
+			}
+			for i := range n.children {
+				if err := walk(m, &n.children[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if err := tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
+			m := merchantKey(k)
+			stored, err := loadTree(tx, m)
+			if err != nil {
+				return err
+			}
+			return walk(m, &stored.root)
+		}); err != nil {
+			return err
+		}
+		if stored := nodes.Stats().KeyN; stored != reachable {
+			t.Errorf("%d nodes are stored, %d can be reached", stored, reachable)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The index is made anew from the events where it is gone, and refused where the events are.
@@ -180,7 +252,7 @@ func TestTheIndexFollowsTheEvents(t *testing.T) {
 	want := everything(t, e, m)
 	closeEngine(t, e)
 
-	if err := os.RemoveAll(filepath.Join(dir, "index")); err != nil {
+	if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
 		t.Fatal(err)
 	}
 	e = open(t, dir)

@@ -2,10 +2,7 @@ package local
 
 import (
 	"encoding/binary"
-	"fmt"
 	"sync"
-
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store"
 )
@@ -15,28 +12,17 @@ type tree struct {
 	root    child    // id 0: no events
 	nextID  uint64   // ids from here on were never used in a tree that was finished
 	applied uint64   // chunks up to this seq are in the tree
-	garbage []uint64 // stored nodes that this root no longer reaches
-	lists   []uint64 // stored nodes that hold what the root record does not of the garbage
 	series  []string // by number, from 1
 }
 
-// A merge of events from all times replaces most of a tree's nodes. The root record holds the first of their ids and
-// leaves the others to lists, so that its size is bounded.
-const (
-	garbageInRoot = 100
-	garbageInList = 8192
-)
-
-// The root record: next id, root id, applied (uvarints), first key, counts of the root, garbage (number,
-// ids), lists (number, ids), series (number, each length-prefixed).
+// The root record: next id, root id, applied (uvarints), first key, counts of the root, series (number, each
+// length-prefixed).
 func (t *tree) encode(b []byte) []byte {
 	b = binary.AppendUvarint(b, t.nextID)
 	b = binary.AppendUvarint(b, t.root.id)
 	b = binary.AppendUvarint(b, t.applied)
 	b = appendEntryKey(b, &entryKey{}, t.root.first)
 	b = t.root.counts.encode(b)
-	b = appendIDs(b, t.garbage[:min(len(t.garbage), garbageInRoot)])
-	b = appendIDs(b, t.lists)
 	b = binary.AppendUvarint(b, uint64(len(t.series)))
 	for _, s := range t.series {
 		b = appendPrefixed(b, s)
@@ -49,79 +35,11 @@ func decodeTree(b []byte) (*tree, error) {
 	t := &tree{nextID: d.uvarint(), root: child{id: d.uvarint()}, applied: d.uvarint()}
 	t.root.first = d.entryKey(&entryKey{})
 	t.root.counts = d.counts(nil)
-	t.garbage = d.ids()
-	t.lists = d.ids()
 	t.series = make([]string, d.count())
 	for i := range t.series {
 		t.series[i] = string(d.prefixed())
 	}
-	return t, d.err("index root")
-}
-
-func appendIDs(b []byte, ids []uint64) []byte {
-	b = binary.AppendUvarint(b, uint64(len(ids)))
-	for _, id := range ids {
-		b = binary.AppendUvarint(b, id)
-	}
-	return b
-}
-
-func (d *decoder) ids() []uint64 {
-	ids := make([]uint64, d.count())
-	for i := range ids {
-		ids[i] = d.uvarint()
-	}
-	return ids
-}
-
-// loadTree reads a merchant's stored tree, for readers: without what its lists hold of the garbage.
-func loadTree(txn *badger.Txn, m merchantKey) (*tree, error) {
-	t := &tree{nextID: 1, series: []string{""}}
-	_, err := lookup(txn, appendRootKey(nil, m), func(b []byte) (err error) {
-		t, err = decodeTree(b)
-		return err
-	})
-	return t, err
-}
-
-// loadTreeToMerge reads a merchant's stored tree whole.
-func loadTreeToMerge(txn *badger.Txn, m merchantKey) (*tree, error) {
-	t, err := loadTree(txn, m)
-	if err != nil {
-		return nil, err
-	}
-	return t, t.loadGarbage(func(id uint64, read func([]byte) error) error {
-		found, err := lookup(txn, appendNodeKey(nil, m, id), read)
-		if err == nil && !found {
-			err = fmt.Errorf("%w: list %d of index nodes is missing", errCorrupt, id)
-		}
-		return err
-	})
-}
-
-// loadGarbage reads the lists of a tree that was just decoded.
-func (t *tree) loadGarbage(load func(id uint64, read func([]byte) error) error) error {
-	for _, id := range t.lists {
-		if err := load(id, func(b []byte) error {
-			d := decoder{b: b}
-			t.garbage = append(t.garbage, d.ids()...)
-			return d.err("list of index nodes")
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func loadNode(txn *badger.Txn, m merchantKey, id uint64) (n *node, err error) {
-	found, err := lookup(txn, appendNodeKey(nil, m, id), func(b []byte) (err error) {
-		n, err = decodeNode(b)
-		return err
-	})
-	if err == nil && !found {
-		err = fmt.Errorf("%w: index node %d is missing", errCorrupt, id)
-	}
-	return n, err
+	return t, d.err("root record")
 }
 
 // maxSeries bounds what a merchant's root record and inner nodes hold, whatever names visitors make

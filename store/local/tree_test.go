@@ -1,68 +1,59 @@
 package local
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
-	"fmt"
-	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"sort"
 	"testing"
 )
 
-// savedTree is a tree whose nodes are written to a map and dropped from memory now and then, as a
+// savedTree is a tree whose nodes are written to a file and dropped from memory now and then, as a
 // merge does.
 type savedTree struct {
 	tree
-	stored map[uint64][]byte
-	old    []uint64 // garbage of the last save
+	merger
 }
 
-func newSavedTree() *savedTree {
-	return &savedTree{tree: tree{nextID: 1, series: make([]string, 8)}, stored: map[uint64][]byte{}}
-}
-
-func (s *savedTree) load(id uint64) (*node, error) {
-	b, ok := s.stored[id]
-	if !ok {
-		return nil, fmt.Errorf("node %d is not stored", id)
+func newSavedTree(t *testing.T) *savedTree {
+	db, err := openIndexFile(filepath.Join(t.TempDir(), "index.db"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	s.garbage = append(s.garbage, id)
-	return decodeNode(b)
+	s := &savedTree{tree{nextID: 1, series: make([]string, 8)}, merger{db: db, room: mergeRoom}}
+	if err := s.begin(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.tx.Rollback(), db.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
 }
+
+func (s *savedTree) load(id uint64) (*node, error) { return loadNode(s.nodes, merchantKey{}, id) }
 
 func (s *savedTree) save(t *testing.T) {
-	for _, id := range s.old {
-		delete(s.stored, id)
-	}
-	w := &merger{}
-	w.storeNodes(&s.tree, merchantKey{}, &s.root)
-	w.storeGarbage(&s.tree, merchantKey{})
-	for _, write := range w.writes {
-		s.stored[binary.BigEndian.Uint64(write.key[1:])] = write.value
+	if err := s.storeNodes(&s.tree, merchantKey{}, &s.root); err != nil {
+		t.Fatal(err)
 	}
 	loaded, err := decodeTree(s.encode(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := loaded.loadGarbage(func(id uint64, read func([]byte) error) error { return read(s.stored[id]) }); err != nil {
-		t.Fatal(err)
-	}
-	s.tree, s.old = *loaded, loaded.garbage
-	s.garbage, s.lists = loaded.lists, nil // as a merge does
+	s.tree = *loaded
 }
 
 // check walks the whole tree and compares what every child is said to hold with what it holds.
-func (s *savedTree) check(t *testing.T) (reachable int) {
+func (s *savedTree) check(t *testing.T) {
 	var walk func(c *child, lo entryKey) []entry
 	walk = func(c *child, lo entryKey) []entry {
 		n := c.node
 		if n == nil {
-			reachable++
 			var err error
-			if n, err = decodeNode(s.stored[c.id]); err != nil {
+			if n, err = s.load(c.id); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -85,7 +76,6 @@ func (s *savedTree) check(t *testing.T) (reachable int) {
 		return all
 	}
 	walk(&s.root, entryKey{})
-	return reachable
 }
 
 func TestTreeHoldsWhatWasInserted(t *testing.T) {
@@ -101,7 +91,7 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			const n = 30_000 // three levels
-			s := newSavedTree()
+			s := newSavedTree(t)
 			var want []entry
 			for i := range n {
 				e := entry{entryKey{timeOf(rng, i), position{uint64(1000 + i/5), uint16(i % 5)}}, uint32(rng.IntN(8))}
@@ -203,77 +193,6 @@ func compareWithSlice(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 	}
 	if !slices.Equal(got, matching[from:to]) {
 		t.Fatalf("slice [%d,%d) of %d differs", from, to, len(matching))
-	}
-}
-
-func TestSavesLeaveNoNodeBehind(t *testing.T) {
-	s := newSavedTree()
-	rng := rand.New(rand.NewPCG(3, 4))
-	for i := range 20_000 {
-		e := entry{entryKey{rng.Int64N(1 << 30), position{uint64(i + 1), 0}}, 1}
-		if err := s.root.insertAtRoot(e, s.load); err != nil {
-			t.Fatal(err)
-		}
-		if i%500 == 499 {
-			s.save(t)
-		}
-	}
-	if len(s.old) <= garbageInRoot+1 {
-		t.Fatalf("the last save replaced %d nodes; it should be more than the root record holds", len(s.old))
-	}
-	reachable := s.check(t)
-	// What the last save replaced is deleted by the next one.
-	if left := len(s.stored) - len(s.old) - len(s.garbage); left != reachable {
-		t.Fatalf("%d nodes are stored beside the garbage, %d are reachable", left, reachable)
-	}
-}
-
-// largestNode has as many children and series as a node can have, each series with n events in each child.
-func largestNode(n uint64) *node {
-	all := make(counts, maxSeries+1)
-	for i := range all {
-		all[i] = seriesCount{uint32(i), n}
-	}
-	largest := &node{children: make([]child, innerChildren)}
-	for i := range largest.children {
-		largest.children[i] = child{first: entryKey{math.MinInt64, position{math.MaxUint64, math.MaxUint16}}, id: math.MaxUint32, counts: all}
-	}
-	return largest
-}
-
-func TestTheLargestNodeFitsIntoATransaction(t *testing.T) {
-	e := open(t, t.TempDir())
-	defer closeEngine(t, e)
-	db := e.index.db
-	largest := largestNode(math.MaxUint32).encode(nil)
-	w := &merger{db: db, clock: e.index.clock}
-	key := appendNodeKey(nil, merchantKey{1}, 1)
-	w.put(key, largest)
-	w.put(appendNodeKey(nil, merchantKey{1}, 2), largest)
-	if err := w.commit(); err != nil {
-		t.Fatalf("the largest node takes %d bytes: %v", len(largest), err)
-	}
-	txn := db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	found, err := lookup(txn, key, func(b []byte) error {
-		if !bytes.Equal(b, largest) {
-			t.Error("it is read otherwise than it was written")
-		}
-		return nil
-	})
-	if err != nil || !found {
-		t.Errorf("found %v, %v", found, err)
-	}
-}
-
-// What is replaced in the value log is never reclaimed.
-func TestNodesStayOutOfTheValueLog(t *testing.T) {
-	e := open(t, t.TempDir())
-	defer closeEngine(t, e)
-	const events = 1<<21 - 1 // 137 billion in all
-	size, limit := int64(len(largestNode(events).encode(nil))), min(e.index.db.MaxBatchSize(), e.index.db.Opts().ValueThreshold)
-	if size >= limit {
-		t.Errorf("the largest node takes %d bytes; Badger takes %d", size, limit)
 	}
 }
 

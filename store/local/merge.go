@@ -134,11 +134,11 @@ func (w *merger) merge(m merchantKey, r *recent, covered uint64) (*tree, error) 
 	}
 	// The root's counts are changed in place, and a merge that fails leaves the stored tree as it was.
 	t.root.counts = slices.Clone(t.root.counts)
-	err := r.frozen.each(func(e entry) error {
-		if err := t.root.insertAtRoot(e, load); err != nil {
+	err := r.frozen.eachLeaf(func(leaf *child) error {
+		if err := t.root.insertLeafAtRoot(leaf, load); err != nil {
 			return err
 		}
-		if w.left--; w.left > 0 {
+		if w.left -= len(leaf.node.entries); w.left > 0 {
 			return nil
 		}
 		if err := w.storeNodes(t, m, &t.root); err != nil {

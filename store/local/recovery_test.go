@@ -85,7 +85,7 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 			closeEngine(t, e) // with a first merge, so that there are nodes to replace
 
 			e = open(t, dir)
-			recordAll(e, 400)
+			recordAll(e, 1000)
 			want := map[store.MerchantID][2]store.Page{}
 			for _, m := range merchants {
 				want[m] = everything(t, e, m)
@@ -94,7 +94,7 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 			closeEngine(t, e)
 
 			states := map[int]bool{} // by the nodes that are stored
-			for _, room := range []int{100, 400, mergeRoom} {
+			for _, room := range []int{100, 1000, 10_000, mergeRoom} {
 				base := copied(t, cut)
 				states[cutOffMerge(t, base, room)] = true
 				e := open(t, base)
@@ -111,8 +111,8 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 				}
 				closeEngine(t, e)
 			}
-			if len(states) != 3 {
-				t.Errorf("merges were cut off at %d places, want 3", len(states))
+			if len(states) < 3 {
+				t.Errorf("merges were cut off at %d places only", len(states))
 			}
 		})
 	}

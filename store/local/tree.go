@@ -111,29 +111,98 @@ func (c *child) insertAtRoot(e entry, load func(id uint64) (*node, error)) error
 		return nil
 	}
 	right, err := c.insert(e, load)
-	if err != nil || right == nil {
+	if err != nil {
 		return err
 	}
-	*c = newChild(&node{children: append(make([]child, 0, innerChildren), *c, *right)})
+	c.raise(right)
 	return nil
 }
 
-// each calls visit for each entry below c, in their order. All nodes are in memory.
-func (c *child) each(visit func(entry) error) error {
-	if c.node == nil {
+// insertLeafAtRoot is insertAtRoot for all entries of a leaf of another tree, which stays as it is.
+func (c *child) insertLeafAtRoot(leaf *child, load func(id uint64) (*node, error)) error {
+	if c.node == nil && c.id == 0 {
+		*c = leaf.clone()
 		return nil
 	}
-	for _, e := range c.node.entries {
-		if err := visit(e); err != nil {
-			return err
-		}
+	right, done, err := c.appendLeaf(leaf, load)
+	if err != nil {
+		return err
 	}
-	for i := range c.node.children {
-		if err := c.node.children[i].each(visit); err != nil {
+	if done {
+		c.raise(right)
+		return nil
+	}
+	for _, e := range leaf.node.entries {
+		if err := c.insertAtRoot(e, load); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// raise puts a root above c and its right sibling, where it has one.
+func (c *child) raise(right *child) {
+	if right != nil {
+		*c = newChild(&node{children: append(make([]child, 0, innerChildren), *c, *right)})
+	}
+}
+
+// clone copies a leaf.
+func (c *child) clone() child {
+	entries := append(make([]entry, 0, leafEntries), c.node.entries...)
+	return child{first: c.first, counts: slices.Clone(c.counts), node: &node{entries: entries}}
+}
+
+// eachLeaf calls visit for each leaf below c, in their order. All nodes are in memory.
+func (c *child) eachLeaf(visit func(leaf *child) error) error {
+	switch {
+	case c.node == nil:
+		return nil
+	case c.node.children == nil:
+		return visit(c)
+	}
+	for i := range c.node.children {
+		if err := c.node.children[i].eachLeaf(visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendLeaf adds a leaf as a whole behind all that is below c: what one entry takes then does for a hundred. It
+// returns c's new right sibling as insert does, and reports whether it was done: not where the leaf does not follow, nor where a
+// leaf would be left that is less than half full.
+func (c *child) appendLeaf(leaf *child, load func(id uint64) (*node, error)) (right *child, done bool, err error) {
+	if c.node == nil {
+		if c.node, err = load(c.id); err != nil {
+			return nil, false, err
+		}
+	}
+	n := c.node
+	if n.children == nil {
+		last := len(n.entries) - 1
+		if min(last+1, len(leaf.node.entries)) < leafEntries/2 || n.entries[last].compare(leaf.first) > 0 {
+			return nil, false, nil
+		}
+		r := leaf.clone()
+		return &r, true, nil
+	}
+	i := len(n.children) - 1
+	below, done, err := n.children[i].appendLeaf(leaf, load)
+	if err != nil || !done {
+		return nil, false, err
+	}
+	if below != nil {
+		right = n.insertChild(i+1, *below)
+	}
+	if right != nil {
+		c.recount()
+		return right, true, nil
+	}
+	for _, s := range leaf.counts {
+		c.counts.add(s.series, s.n)
+	}
+	return nil, true, nil
 }
 
 // insert adds an entry below c and returns c's new right sibling where c's node had to be split.
@@ -162,8 +231,7 @@ func (c *child) insert(e entry, load func(id uint64) (*node, error)) (right *chi
 		}
 	}
 	if right != nil {
-		left := newChild(n)
-		c.first, c.counts = left.first, left.counts
+		c.recount()
 		return right, nil
 	}
 	c.counts.add(e.series, 1)
@@ -171,6 +239,12 @@ func (c *child) insert(e entry, load func(id uint64) (*node, error)) (right *chi
 		c.first = e.entryKey
 	}
 	return nil, nil
+}
+
+// recount describes c's node anew, once it was split.
+func (c *child) recount() {
+	left := newChild(c.node)
+	c.first, c.counts = left.first, left.counts
 }
 
 func (n *node) insertEntry(e entry) (right *child) {

@@ -47,7 +47,7 @@ func (s *savedTree) save(t *testing.T) {
 }
 
 // check walks the whole tree and compares what every child is said to hold with what it holds.
-func (s *savedTree) check(t *testing.T) {
+func (s *savedTree) check(t *testing.T) (leaves int) {
 	var walk func(c *child, lo entryKey) []entry
 	walk = func(c *child, lo entryKey) []entry {
 		n := c.node
@@ -58,6 +58,9 @@ func (s *savedTree) check(t *testing.T) {
 			}
 		}
 		all := slices.Clone(n.entries)
+		if n.children == nil {
+			leaves++
+		}
 		for i := range n.children {
 			below := &n.children[i]
 			entries := walk(below, below.first)
@@ -76,6 +79,18 @@ func (s *savedTree) check(t *testing.T) {
 		return all
 	}
 	walk(&s.root, entryKey{})
+	return leaves
+}
+
+// entriesOf lists what is below c, in its order.
+func entriesOf(t *testing.T, c *child) (all []entry) {
+	if err := c.eachLeaf(func(leaf *child) error {
+		all = append(all, leaf.node.entries...)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 func TestTreeHoldsWhatWasInserted(t *testing.T) {
@@ -92,19 +107,30 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			const n = 30_000 // three levels
 			s := newSavedTree(t)
+			var recent child
 			var want []entry
 			for i := range n {
 				e := entry{entryKey{timeOf(rng, i), position{uint64(1000 + i/5), uint16(i % 5)}}, uint32(rng.IntN(8))}
 				want = append(want, e)
-				if err := s.root.insertAtRoot(e, s.load); err != nil {
+				if err := recent.insertAtRoot(e, nil); err != nil {
 					t.Fatal(err)
 				}
-				if rng.IntN(2000) == 0 {
+				if rng.IntN(2000) == 0 || i == n-1 {
+					before := entriesOf(t, &recent)
+					if err := recent.eachLeaf(func(leaf *child) error { return s.root.insertLeafAtRoot(leaf, s.load) }); err != nil {
+						t.Fatal(err)
+					}
 					s.save(t)
+					if !slices.Equal(entriesOf(t, &recent), before) {
+						t.Fatal("a merge changed the events that it took")
+					}
+					recent = child{}
 				}
 			}
 			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j].entryKey) < 0 })
-			s.check(t)
+			if leaves := s.check(t); name == "ascending" && leaves > n/(leafEntries/2) {
+				t.Errorf("%d events take %d leaves", n, leaves)
+			}
 			s.attach(t)
 			r := &reader{series: s.series, trees: []*child{&s.root}}
 			for range 300 {

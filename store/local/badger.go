@@ -12,8 +12,8 @@ import (
 	"github.com/dgraph-io/badger/v4/options"
 )
 
-// openEvents opens or creates the events' database in dir.
-func openEvents(dir string, log *badgerLog) (*badger.DB, error) {
+// openBadger opens or creates the events' database in dir.
+func openBadger(dir string, log *badgerLog) (*badger.DB, error) {
 	if err := mendLogs(dir); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}

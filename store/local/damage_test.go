@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -26,7 +27,7 @@ func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
 		return txn.CommitAt(e.committer.clock.next(), nil)
 	}
 	inBolt := func(db *bolt.DB) error {
-		return db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put([]byte("format"), []byte("99")) })
+		return db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyFormat, []byte("99")) })
 	}
 	for name, change := range map[string]func(*Engine) error{
 		"events":     inBadger,
@@ -70,19 +71,6 @@ func TestACorruptTableIsFatal(t *testing.T) {
 
 // What the disk has damaged of the index is an error, not a wrong page.
 func TestADamagedIndexIsNotRead(t *testing.T) {
-	damage := func(bucket []byte, damaged merchantKey) func(tx *bolt.Tx) error {
-		return func(tx *bolt.Tx) error {
-			b := tx.Bucket(bucket)
-			return b.ForEach(func(k, v []byte) error {
-				if !bytes.HasPrefix(k, damaged[:]) {
-					return nil
-				}
-				v = slices.Clone(v)
-				v[len(v)/2] ^= 0x01
-				return b.Put(k, v)
-			})
-		}
-	}
 	for _, bucket := range [][]byte{bucketNodes, bucketRoots} {
 		dir := t.TempDir()
 		e := open(t, dir)
@@ -95,10 +83,16 @@ func TestADamagedIndexIsNotRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := e.index.db.Update(damage(bucket, key)); err != nil {
+		if err := e.index.db.Update(func(tx *bolt.Tx) error {
+			b := tx.Bucket(bucket)
+			k, v := b.Cursor().Seek(key[:]) // 100 events are one node
+			v = slices.Clone(v)
+			v[len(v)/2] ^= 0x01
+			return b.Put(k, v)
+		}); err != nil {
 			t.Fatal(err)
 		}
-		if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); !errors.Is(err, errCorrupt) {
+		if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); !errors.Is(err, errCorrupt) || !strings.Contains(err.Error(), "index.db") {
 			t.Errorf("damaged %s: %d events, %v", bucket, len(page.Events), err)
 		}
 		if page, err := e.Events(ctx, store.Query{Merchant: other, Limit: 100}); err != nil || len(page.Events) != 100 {
@@ -106,6 +100,74 @@ func TestADamagedIndexIsNotRead(t *testing.T) {
 		}
 		closeEngine(t, e)
 	}
+}
+
+// bbolt panics on a page that is damaged, and reading behind a file's end is a memory fault.
+func TestADamagedIndexFileIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 5000)
+	closeEngine(t, e) // which merges
+	const page = 4096
+	size := 0
+	for name, damage := range map[string]func([]byte) []byte{
+		"empty":             func(b []byte) []byte { return b[:0] },
+		"one page":          func(b []byte) []byte { return b[:page] },
+		"two pages":         func(b []byte) []byte { return b[:2*page] },
+		"four pages":        func(b []byte) []byte { return b[:4*page] },
+		"eight pages":       func(b []byte) []byte { return b[:8*page] },
+		"no metas":          func(b []byte) []byte { clear(b[:2*page]); return b },
+		"nothing but metas": func(b []byte) []byte { clear(b[2*page:]); return b },
+		"every third page": func(b []byte) []byte {
+			for at := 4 * page; at < len(b); at += 3 * page {
+				clear(b[at : at+page])
+			}
+			return b
+		},
+	} {
+		base := copied(t, dir)
+		path := filepath.Join(base, "index.db")
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size = len(b)
+		if err := os.WriteFile(path, damage(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		engine, err := Open(base, Options{Log: quiet})
+		if err == nil {
+			e := engine.(*Engine)
+			if page, err := listed(e, m); err == nil && page.Total != 5000 {
+				t.Errorf("%s: %d events", name, page.Total)
+			}
+			record(t, e, m, 1)
+			if err = e.Close(); err == nil {
+				e := open(t, base)
+				if page, err := listed(e, m); err != nil || page.Total != 5001 {
+					t.Errorf("%s: %d events once merged, %v", name, page.Total, err)
+				}
+				closeEngine(t, e)
+			}
+		}
+		if err != nil && !strings.Contains(err.Error(), "index.db") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if size < 16*page {
+		t.Errorf("an index of %d bytes is too small to be damaged", size)
+	}
+}
+
+// listed lists a merchant's events; a panic, which the server answers with 500, is an error.
+func listed(e *Engine, m store.MerchantID) (page store.Page, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return e.Events(ctx, store.Query{Merchant: m, Limit: 1})
 }
 
 // A page with a chunk that the disk has damaged is an error; its events are not.

@@ -12,8 +12,8 @@ import (
 )
 
 // Badger writes through memory-mapped files: on a full disk the process dies of SIGBUS, and dies
-// again at every start. So nothing is accepted while less than minFree is left, which holds a value log, and all
-// memtables and a compaction of both databases.
+// again at every start. So nothing is accepted while less than minFree is left, which holds a value log, all
+// memtables, a compaction and a merge of the index.
 const (
 	minFree      = 256 << 20 // bytes
 	diskInterval = time.Second

@@ -3,12 +3,14 @@ package local
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
 // index keeps a counted tree (tree.go) for each merchant, in two layers: the stored tree, and in
@@ -17,7 +19,8 @@ import (
 // (merge.go) takes what is in memory into the stored trees. What was not merged is applied again from the
 // chunks when the engine starts, so a crash loses nothing and counts nothing twice.
 type index struct {
-	db *bolt.DB // index.db
+	db  *bolt.DB // index.db
+	log *slog.Logger
 
 	mu      sync.RWMutex // readers hold it while they walk trees
 	recent  map[merchantKey]*recent
@@ -35,12 +38,10 @@ type index struct {
 
 // recent is a merchant's events that are not in its stored tree.
 type recent struct {
-	stored *tree // as of the last merge
-	series *dictionary
-	active child // takes new events
-
-	frozen   child  // is being merged, or was: then the stored tree has been applied up to frozenTo
-	frozenTo uint64 // seq
+	covered uint64 // as of the stored tree that the index knows of
+	series  *dictionary
+	active  child // takes new events
+	frozen  child // is being merged
 }
 
 // appendix is what one commit adds: chunks in ascending order.
@@ -63,25 +64,25 @@ const (
 	indexQueue = 16
 )
 
-// openIndex makes the index in db and applies those of the events' chunks that the stored trees do not cover.
-func openIndex(db *bolt.DB, events *badger.DB) (*index, error) {
-	x := newIndex(db)
-	if err := x.replay(events); err != nil {
+// openIndex opens or creates the index at path and applies those of the events' chunks that the stored trees do not
+// cover. It takes what is pushed once run was started.
+func openIndex(path string, events *badger.DB, log *slog.Logger) (*index, error) {
+	db, err := openIndexFile(path)
+	if err != nil {
 		return nil, err
 	}
-	go x.run()
-	return x, nil
-}
-
-func newIndex(db *bolt.DB) *index {
 	x := &index{
 		db:     db,
+		log:    log,
 		recent: map[merchantKey]*recent{},
 		queue:  make(chan appendix, indexQueue),
 		done:   make(chan struct{}),
 	}
 	x.advanced.L = &x.progress
-	return x
+	if err := x.replay(events); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return x, nil
 }
 
 // push hands over what a commit added. It blocks while too much is waiting.
@@ -91,7 +92,7 @@ func (x *index) push(a appendix) { x.queue <- a }
 func (x *index) close() error {
 	close(x.queue)
 	<-x.done
-	return x.failure()
+	return errors.Join(x.failure(), x.db.Close())
 }
 
 func (x *index) failure() error {
@@ -114,6 +115,7 @@ func (x *index) advance(seq uint64, err error) {
 	x.progress.Lock()
 	if err != nil && x.err == nil {
 		x.err = fmt.Errorf("event index: %w", err)
+		x.log.Error("no events can be taken: the index failed", "error", err)
 	}
 	x.applied = max(x.applied, seq)
 	x.progress.Unlock()
@@ -127,6 +129,17 @@ func (x *index) run() {
 	defer ticker.Stop()
 	merged := make(chan error, 1)
 	merging, due := false, false
+	var f frozen
+	waiting := false // f was not merged, as the disk was full
+	note := func(err error) {
+		full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+		merging, waiting = false, full && x.entries < maxEntries
+		if waiting {
+			x.log.Error("the index waits for disk space", "error", err)
+			return
+		}
+		x.advance(0, err)
+	}
 	for {
 		queue := x.queue
 		if merging && x.entries >= maxEntries {
@@ -136,23 +149,24 @@ func (x *index) run() {
 		case <-ticker.C:
 			due = true
 		case err := <-merged:
-			merging = false
-			x.advance(0, err)
+			note(err)
 		case a, open := <-queue:
 			if !open {
 				if merging {
-					x.advance(0, <-merged)
+					note(<-merged)
 				}
-				if x.failure() == nil {
+				if x.failure() == nil && !waiting {
 					x.advance(0, x.merge(x.freeze()))
 				}
 				return
 			}
 			x.take(a)
 		}
-		if !merging && (due || x.entries >= mergeEntries) && x.failure() == nil {
+		if !merging && (due || x.entries >= mergeEntries && !waiting) && x.failure() == nil {
+			if !waiting {
+				f = x.freeze()
+			}
 			merging, due = true, false
-			f := x.freeze()
 			go func() { merged <- x.merge(f) }()
 		}
 	}
@@ -189,7 +203,7 @@ func (x *index) apply(chunks []chunk) error {
 				}
 				m = e.merchant
 			}
-			if c.seq <= r.stored.applied {
+			if c.seq <= r.covered {
 				continue // a replay of what a merge already covers
 			}
 			if err := r.active.insertAtRoot(entry{entryKey{e.time, position{c.seq, i}}, r.series.id(e.series)}, nil); err != nil {
@@ -202,26 +216,31 @@ func (x *index) apply(chunks []chunk) error {
 	return nil
 }
 
+// read looks at the file in one transaction.
+func (x *index) read(look func(tx *bolt.Tx) error) error {
+	return catchDamage("index.db", func() error { return x.db.View(look) })
+}
+
 // recentOf returns what is in memory of a merchant; x.mu is held.
 func (x *index) recentOf(m merchantKey) (*recent, error) {
 	if r := x.recent[m]; r != nil {
 		return r, nil
 	}
-	r := &recent{}
-	if err := x.db.View(func(tx *bolt.Tx) (err error) {
-		r.stored, err = loadTree(tx, m)
+	var t *tree
+	if err := x.read(func(tx *bolt.Tx) (err error) {
+		t, err = loadTree(tx, m)
 		return err
 	}); err != nil {
 		return nil, err
 	}
-	r.series = newDictionary(r.stored.series)
+	r := &recent{covered: t.covered, series: newDictionary(t.series)}
 	x.recent[m] = r
 	return r, nil
 }
 
 // replay applies the chunks that came after the last merge.
 func (x *index) replay(events *badger.DB) error {
-	if err := x.db.View(func(tx *bolt.Tx) (err error) {
+	if err := x.read(func(tx *bolt.Tx) (err error) {
 		x.covered, err = loadCovered(tx)
 		return err
 	}); err != nil {

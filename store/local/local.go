@@ -1,17 +1,17 @@
-// Package local is the embedded engine: control data in bbolt, events and identities in Badger, in
-// one data directory.
+// Package local is the embedded engine: control data and the index of the events in bbolt, events and identities in
+// Badger, in one data directory.
 //
 //	DIR/control.db  partners, keys, merchants, tags: control.go says how
 //	DIR/events/     Badger: events, identity links, event_id marks
-//	DIR/index.db    bbolt: the index of the events, made anew from them when it is not there; nodes.go says how
+//	DIR/index.db    bbolt: the index of the events, made anew from them when it is not there; stored.go says how
 //
 // # The way of a mark
 //
 // Record queues the mark; the committer (committer.go, group.go) resolves, links and deduplicates
 // what waits and writes it as one synced transaction; Record returns. The index (index.go) takes
 // the events up in memory, a moment later and in the same order, and every few seconds merges them
-// into the stored trees (merge.go, tree.go, root.go). A listing (query.go, reader.go, slice.go) waits for that moment, so
-// that it sees every event that was acknowledged before it.
+// into the stored trees (merge.go, tree.go, stored.go, series.go). A listing (query.go, reader.go, slice.go) waits
+// for that moment, so that it sees every event that was acknowledged before it.
 //
 // # What is in Badger
 //
@@ -83,18 +83,15 @@ func Open(dir string, opt Options) (store.Engine, error) {
 
 func (e *Engine) openEvents(dir string, opt Options) error {
 	log := &badgerLog{log: opt.Log}
-	db, err := openEvents(filepath.Join(dir, "events"), log)
+	db, err := openBadger(filepath.Join(dir, "events"), log)
 	if err != nil {
 		return err
 	}
-	indexDB, err := openIndexFile(filepath.Join(dir, "index.db"))
+	x, err := openIndex(filepath.Join(dir, "index.db"), db, opt.Log)
 	if err != nil {
-		return errors.Join(err, db.Close())
+		return errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
-	x, err := openIndex(indexDB, db)
-	if err != nil {
-		return errors.Join(fmt.Errorf("open %s: %w", dir, err), indexDB.Close(), db.Close())
-	}
+	go x.run()
 	e.db, e.index = db, x
 	e.disk = watchDisk(dir, opt.Log)
 	e.committer = newCommitter(db, log, &clock{now: opt.Now, last: db.MaxVersion()}, x, e.accepts)
@@ -165,5 +162,5 @@ func (e *Engine) Close() error {
 	e.committer.close()
 	err := e.index.close()
 	e.disk.close()
-	return errors.Join(err, e.index.db.Close(), e.db.Close(), e.Control.Close())
+	return errors.Join(err, e.db.Close(), e.Control.Close())
 }

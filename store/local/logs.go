@@ -41,7 +41,7 @@ func stopReadAhead() error {
 	return lines.Err()
 }
 
-// mendLogs prepares the logs in a database's directory, which may not exist, for Badger to open them.
+// mendLogs prepares the logs in events/, which may not exist yet, for Badger to open them.
 //
 // A kill at the wrong moment leaves an empty file, which Badger refuses.
 //

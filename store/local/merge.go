@@ -2,16 +2,16 @@ package local
 
 import (
 	"bytes"
-	"encoding/binary"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
 )
 
-// A merge takes the frozen events of all merchants into the stored trees. A merchant's tree changes in one transaction:
-// its last new nodes, the root record that names them, and the deletion of the nodes that they replace. So
-// readers and crashes see the old tree or the new one. Other new nodes may be committed before, where nobody
-// finds them; when a merge is cut off, the next deletes them.
+// A merge takes the frozen events of all merchants into the stored trees. A stored node never changes: its successor is
+// written under a new id. The transaction that replaces a merchant's root record lists the nodes that the new tree does
+// without, and they are deleted from then on. So readers and crashes see the old tree or the new one. Where a merge has more
+// to write or to delete than room, it is several transactions; where it is cut off, the next merge deletes what
+// it left.
 
 // mergeRoom bounds the memory of a merge: the entries that it has in memory before it commits them. Events are
 // merged in their order, so a node that was written is seldom needed again.
@@ -33,7 +33,7 @@ func (x *index) freeze() frozen {
 			delete(x.recent, m) // a replay found that the stored tree has it all
 			continue
 		}
-		r.frozen, r.frozenTo, r.active = r.active, x.covered, child{}
+		r.frozen, r.active = r.active, child{}
 		f.recent[m] = r
 	}
 	x.entries = 0
@@ -45,19 +45,15 @@ func (x *index) merge(f frozen) error {
 	if len(f.recent) == 0 {
 		return nil
 	}
-	w := &merger{db: x.db, room: mergeRoom}
-	trees, err := w.mergeAll(f)
-	if err != nil {
-		return err
-	}
-	if err := w.tx.Commit(); err != nil {
+	w := newMerger(x.db)
+	if err := catchDamage("index.db", func() error { return w.mergeAll(f) }); err != nil {
 		return err
 	}
 
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for m, r := range f.recent {
-		r.stored, r.frozen = trees[m], child{}
+		r.covered, r.frozen = f.covered, child{}
 		if r.active.node == nil {
 			delete(x.recent, m)
 		}
@@ -67,12 +63,17 @@ func (x *index) merge(f frozen) error {
 
 // merger makes the writes of a merge, in one transaction after the other.
 type merger struct {
-	db   *bolt.DB
-	room int // of a transaction, in entries
+	db     *bolt.DB
+	room   int // of a transaction, in entries
+	commit func(*bolt.Tx) error
 
 	tx    *bolt.Tx
 	nodes *bolt.Bucket
 	left  int // of the room
+}
+
+func newMerger(db *bolt.DB) *merger {
+	return &merger{db: db, room: mergeRoom, commit: (*bolt.Tx).Commit}
 }
 
 func (w *merger) begin() error {
@@ -85,46 +86,43 @@ func (w *merger) begin() error {
 	return nil
 }
 
-// makeRoom commits where the transaction's room is taken, and goes on in another.
-func (w *merger) makeRoom() error {
-	if w.left > 0 {
-		return nil
-	}
-	if err := w.tx.Commit(); err != nil {
+// next commits the transaction and goes on in another.
+func (w *merger) next() error {
+	if err := w.commit(w.tx); err != nil {
 		return err
 	}
 	return w.begin()
 }
 
-// mergeAll takes what is frozen into the stored trees, which it returns, and leaves the last
-// transaction to be committed.
-func (w *merger) mergeAll(f frozen) (trees map[merchantKey]*tree, err error) {
+// mergeAll takes what is frozen into the stored trees.
+func (w *merger) mergeAll(f frozen) error {
 	if err := w.begin(); err != nil {
-		return nil, err
+		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = w.tx.Rollback() // fails only where a commit that failed has done it already
-		}
-	}()
-	trees = make(map[merchantKey]*tree, len(f.recent))
+	defer func() { _ = w.tx.Rollback() }() // fails only where it was committed, or has rolled itself back
+	if err := w.sweepAll(); err != nil {
+		return err
+	}
 	for m, r := range f.recent {
-		if err := w.makeRoom(); err != nil {
-			return nil, err
-		}
-		if trees[m], err = w.merge(m, r, f.covered); err != nil {
-			return nil, err
+		if err := w.mergeTree(m, r, f.covered); err != nil {
+			return err
 		}
 	}
 	// How far the stored trees have come is the last write: with it, all the others are there.
-	return trees, w.tx.Bucket(bucketMeta).Put(keyCovered, binary.BigEndian.AppendUint64(nil, f.covered))
+	if err := storeCovered(w.tx, f.covered); err != nil {
+		return err
+	}
+	return w.commit(w.tx)
 }
 
-// merge takes a merchant's frozen events into its stored tree, and returns the new tree.
-func (w *merger) merge(m merchantKey, r *recent, covered uint64) (*tree, error) {
-	t := &tree{root: r.stored.root, nextID: r.stored.nextID, applied: covered, series: r.series.names()}
-	if err := w.deleteLeftovers(m, t.nextID); err != nil {
-		return nil, err
+// mergeTree takes a merchant's frozen events into its stored tree.
+func (w *merger) mergeTree(m merchantKey, r *recent, covered uint64) error {
+	t, err := loadTree(w.tx, m)
+	if err != nil || t.covered >= covered { // a merge that failed had come past this tree
+		return err
+	}
+	if err := w.deleteFrom(m, t.nextID); err != nil {
+		return err
 	}
 	var replaced []uint64
 	load := func(id uint64) (*node, error) {
@@ -132,48 +130,91 @@ func (w *merger) merge(m merchantKey, r *recent, covered uint64) (*tree, error) 
 		replaced = append(replaced, id)
 		return loadNode(w.nodes, m, id)
 	}
-	// The root's counts are changed in place, and a merge that fails leaves the stored tree as it was.
-	t.root.counts = slices.Clone(t.root.counts)
-	err := r.frozen.eachLeaf(func(leaf *child) error {
+	for _, leaf := range r.frozen.leaves() {
 		if err := t.root.insertLeafAtRoot(leaf, load); err != nil {
 			return err
 		}
 		if w.left -= len(leaf.node.entries); w.left > 0 {
-			return nil
+			continue
 		}
 		if err := w.storeNodes(t, m, &t.root); err != nil {
 			return err
 		}
-		return w.makeRoom()
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := w.storeNodes(t, m, &t.root); err != nil {
-		return nil, err
-	}
-	for _, id := range replaced {
-		if err := w.nodes.Delete(nodeKey(m, id)); err != nil {
-			return nil, err
-		}
-	}
-	w.left -= len(t.series)
-	return t, w.tx.Bucket(bucketRoots).Put(m[:], seal(t.encode(nil)))
-}
-
-// deleteLeftovers deletes the nodes of a merge that was cut off: their ids are from next on.
-func (w *merger) deleteLeftovers(m merchantKey, next uint64) error {
-	var keys [][]byte // a cursor must not be used beside deletions
-	c := w.nodes.Cursor()
-	for k, _ := c.Seek(nodeKey(m, next)); bytes.HasPrefix(k, m[:]); k, _ = c.Next() {
-		keys = append(keys, bytes.Clone(k))
-	}
-	for _, k := range keys {
-		if err := w.nodes.Delete(k); err != nil {
+		if err := w.next(); err != nil {
 			return err
 		}
 	}
-	return nil
+	if err := w.storeNodes(t, m, &t.root); err != nil {
+		return err
+	}
+	t.covered, t.series = covered, r.series.names()
+	if err := storeTree(w.tx, m, t); err != nil {
+		return err
+	}
+	slices.Sort(replaced) // neighbours are deleted together
+	if err := storeReplaced(w.tx, m, replaced); err != nil {
+		return err
+	}
+	if err := w.spend(len(t.series) + len(replaced)); err != nil { // the records take memory, too
+		return err
+	}
+	return w.sweep(m)
+}
+
+// spend takes some of the transaction's room, and goes on in another where none is left.
+func (w *merger) spend(entries int) error {
+	if w.left -= entries; w.left > 0 {
+		return nil
+	}
+	return w.next()
+}
+
+// sweepAll deletes what merges replaced that were cut off after it.
+func (w *merger) sweepAll() error {
+	for {
+		k, _ := w.tx.Bucket(bucketReplaced).Cursor().First()
+		if k == nil {
+			return nil
+		}
+		if err := w.sweep(merchantKey(k)); err != nil {
+			return err
+		}
+	}
+}
+
+// sweep deletes the nodes that the last merge of a merchant's tree replaced.
+func (w *merger) sweep(m merchantKey) error {
+	replaced, err := loadReplaced(w.tx, m)
+	if err != nil || len(replaced) == 0 {
+		return err
+	}
+	for _, id := range replaced {
+		if err := w.deleteNode(nodeKey(m, id)); err != nil {
+			return err
+		}
+	}
+	return storeReplaced(w.tx, m, nil)
+}
+
+// deleteFrom deletes the nodes from an id on: those of a merge that was cut off.
+func (w *merger) deleteFrom(m merchantKey, id uint64) error {
+	for from := nodeKey(m, id); ; {
+		k, _ := w.nodes.Cursor().Seek(from) // anew: a deletion moves what a cursor is at
+		if !bytes.HasPrefix(k, m[:]) {
+			return nil
+		}
+		if err := w.deleteNode(k); err != nil {
+			return err
+		}
+	}
+}
+
+// deleteNode takes the room of a page, which may be in memory and written for it.
+func (w *merger) deleteNode(key []byte) error {
+	if err := w.nodes.Delete(key); err != nil {
+		return err
+	}
+	return w.spend(leafEntries)
 }
 
 // storeNodes writes the nodes that are in memory at and below c, and lets go of them.
@@ -188,7 +229,7 @@ func (w *merger) storeNodes(t *tree, m merchantKey, c *child) error {
 	}
 	c.id = t.nextID
 	t.nextID++
-	b := seal(c.node.encode(nil))
+	n := c.node
 	c.node = nil
-	return w.nodes.Put(nodeKey(m, c.id), b)
+	return storeNode(w.nodes, m, c.id, n)
 }

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"runtime/debug"
 	"slices"
 	"sort"
 
@@ -11,11 +12,11 @@ import (
 
 // reader walks one merchant's trees, as of one moment.
 type reader struct {
-	stored *bolt.Bucket // of nodes
 	m      merchantKey
 	series []string         // by number
 	trees  []*child         // their roots: of the stored tree and of those in memory, without empty ones
-	nodes  map[uint64]*node // stored nodes that were read
+	nodes  *bolt.Bucket     // the stored ones
+	seen   map[uint64]*node // of these, those that were read
 }
 
 // view calls read with the merchant's trees; not at all when the merchant has no events. Applying
@@ -23,22 +24,23 @@ type reader struct {
 func (x *index) view(m merchantKey, read func(r *reader) error) error {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // where the file was cut short, one request fails, not all
 	return x.db.View(func(tx *bolt.Tx) error {
 		t, err := loadTree(tx, m)
 		if err != nil {
 			return err
 		}
-		r := &reader{stored: tx.Bucket(bucketNodes), m: m, series: t.series, nodes: map[uint64]*node{}}
+		r := &reader{m: m, series: t.series, nodes: tx.Bucket(bucketNodes), seen: map[uint64]*node{}}
 		roots := []*child{&t.root}
 		if recent := x.recent[m]; recent != nil {
 			r.series = recent.series.names()
-			if t.applied < recent.frozenTo { // else the merge is done, whatever the index knows of it
+			if t.covered == recent.covered { // else the merge is done, whatever the index knows of it
 				roots = append(roots, &recent.frozen)
 			}
 			roots = append(roots, &recent.active)
 		}
 		for _, root := range roots {
-			if root.node != nil || root.id != 0 {
+			if !root.isEmpty() {
 				r.trees = append(r.trees, root)
 			}
 		}
@@ -53,11 +55,11 @@ func (r *reader) node(c *child) (*node, error) {
 	if c.node != nil {
 		return c.node, nil
 	}
-	if n, ok := r.nodes[c.id]; ok {
+	if n, ok := r.seen[c.id]; ok {
 		return n, nil
 	}
-	n, err := loadNode(r.stored, r.m, c.id)
-	r.nodes[c.id] = n
+	n, err := loadNode(r.nodes, r.m, c.id)
+	r.seen[c.id] = n
 	return n, err
 }
 

@@ -56,11 +56,14 @@ func TestACrashLosesNothing(t *testing.T) {
 }
 
 // A merge may be several transactions. Cut off after any of them, the next start must find every event once, and the
-// merges after it leave nothing behind.
+// merge after it leave nothing behind.
 func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
-	for name, timeOf := range map[string]func(rng *rand.Rand, i int) int64{
-		"in order of time": func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 },
-		"from all times":   func(rng *rand.Rand, _ int) int64 { return rng.Int64N(1 << 40) },
+	for name, with := range map[string]struct {
+		room   int // of a transaction
+		timeOf func(rng *rand.Rand, i int) int64
+	}{
+		"in order of time": {400, func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 }},
+		"from all times":   {3000, func(rng *rand.Rand, _ int) int64 { return rng.Int64N(1 << 40) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(5, 6))
@@ -71,7 +74,7 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 					marks := make([]store.Mark, n)
 					for i := range marks {
 						recorded++
-						marks[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "Name", Time: time.UnixMicro(timeOf(rng, recorded)), Raw: []byte("{}")}
+						marks[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "Name", Time: time.UnixMicro(with.timeOf(rng, recorded)), Raw: []byte("{}")}
 						marks[i].Identity.MUID = "u-1"
 					}
 					if err := e.Record(marks); err != nil {
@@ -81,11 +84,11 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 			}
 			dir := t.TempDir()
 			e := open(t, dir)
-			recordAll(e, 4000)
+			recordAll(e, 2000)
 			closeEngine(t, e) // with a first merge, so that there are nodes to replace
 
 			e = open(t, dir)
-			recordAll(e, 1000)
+			recordAll(e, 500)
 			want := map[store.MerchantID][2]store.Page{}
 			for _, m := range merchants {
 				want[m] = everything(t, e, m)
@@ -93,26 +96,31 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 			cut := copied(t, dir)
 			closeEngine(t, e)
 
-			states := map[int]bool{} // by the nodes that are stored
-			for _, room := range []int{100, 1000, 10_000, mergeRoom} {
+			for commits := 0; ; commits++ {
 				base := copied(t, cut)
-				states[cutOffMerge(t, base, room)] = true
-				e := open(t, base)
-				for _, m := range merchants {
-					if got := everything(t, e, m); !reflect.DeepEqual(got, want[m]) {
-						t.Errorf("transactions of %d entries: %d events, want %d", room, got[0].Total, want[m][0].Total)
+				whole := cutOffMerge(t, base, with.room, commits)
+				same := func(e *Engine, when string) {
+					t.Helper()
+					for _, m := range merchants {
+						if got := everything(t, e, m); !reflect.DeepEqual(got, want[m]) {
+							t.Errorf("cut off after %d commits, %s: %d events, want %d", commits, when, got[0].Total, want[m][0].Total)
+						}
 					}
 				}
-				closeEngine(t, e) // which merges
+				e := open(t, base)
+				same(e, "opened")
+				record(t, e, store.NewMerchantID(), 1) // so that there is something to merge
+				closeEngine(t, e)                      // which merges
 				e = open(t, base)
+				same(e, "merged")
 				checkNothingLeftBehind(t, e)
-				if got := everything(t, e, merchants[0]); !reflect.DeepEqual(got, want[merchants[0]]) {
-					t.Errorf("transactions of %d entries, merged: %d events, want %d", room, got[0].Total, want[merchants[0]][0].Total)
-				}
 				closeEngine(t, e)
-			}
-			if len(states) < 3 {
-				t.Errorf("merges were cut off at %d places only", len(states))
+				if whole {
+					if commits < 4 {
+						t.Errorf("a merge of %d transactions is hardly cut off", commits)
+					}
+					return
+				}
 			}
 		})
 	}
@@ -121,47 +129,44 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 // replayed returns the index of a directory with what it does not cover in memory, where it stays: nothing is merged.
 func replayed(t *testing.T, dir string) (x *index, closeAll func()) {
 	t.Helper()
-	events, err := openEvents(filepath.Join(dir, "events"), &badgerLog{log: quiet})
+	events, err := openBadger(filepath.Join(dir, "events"), &badgerLog{log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := openIndexFile(filepath.Join(dir, "index.db"))
+	x, err = openIndex(filepath.Join(dir, "index.db"), events, quiet)
 	if err != nil {
-		t.Fatal(err)
-	}
-	x = newIndex(db)
-	if err := x.replay(events); err != nil {
 		t.Fatal(err)
 	}
 	return x, func() {
-		if err := errors.Join(db.Close(), events.Close()); err != nil {
+		if err := errors.Join(x.db.Close(), events.Close()); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// cutOffMerge makes all of a merge but its last transaction. It returns how many nodes are stored then.
-func cutOffMerge(t *testing.T, dir string, room int) (nodes int) {
+// cutOffMerge makes a merge, but only so many of its commits. It reports whether that was all of it.
+func cutOffMerge(t *testing.T, dir string, room, commits int) (whole bool) {
 	t.Helper()
 	x, closeAll := replayed(t, dir)
 	defer closeAll()
-	w := &merger{db: x.db, room: room}
-	if _, err := w.mergeAll(x.freeze()); err != nil {
+	w := newMerger(x.db)
+	w.room = room
+	errCutOff := errors.New("cut off")
+	w.commit = func(tx *bolt.Tx) error {
+		if commits == 0 {
+			return errCutOff
+		}
+		commits--
+		return tx.Commit()
+	}
+	err := w.mergeAll(x.freeze())
+	if err != nil && err != errCutOff {
 		t.Fatal(err)
 	}
-	if err := w.tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	if err := x.db.View(func(tx *bolt.Tx) error {
-		nodes = tx.Bucket(bucketNodes).Stats().KeyN
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return nodes
+	return err == nil
 }
 
-// A merge is committed a moment before the index hears of it.
+// A merge is committed a moment before the index hears of it, and one that failed is tried again.
 func TestReadersSeeAMergeOnce(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
@@ -192,15 +197,30 @@ func TestReadersSeeAMergeOnce(t *testing.T) {
 		}
 	}
 	look("before a merge")
-	w := &merger{db: x.db, room: 100}
-	if _, err := w.mergeAll(x.freeze()); err != nil {
-		t.Fatal(err)
+	errFull := errors.New("the disk is full")
+	f := x.freeze()
+	for attempt := 0; ; attempt++ {
+		w := newMerger(x.db)
+		w.room = 100
+		commits := 0
+		w.commit = func(tx *bolt.Tx) error {
+			look("before a commit")
+			if commits++; commits > attempt {
+				return errFull
+			}
+			err := tx.Commit()
+			look("after a commit")
+			return err
+		}
+		err := w.mergeAll(f)
+		look("after an attempt")
+		if err == nil {
+			return
+		}
+		if err != errFull {
+			t.Fatal(err)
+		}
 	}
-	look("during a merge")
-	if err := w.tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	look("after its commit")
 }
 
 // checkNothingLeftBehind compares the stored nodes with those that can be reached.
@@ -234,6 +254,9 @@ func checkNothingLeftBehind(t *testing.T, e *Engine) {
 		}
 		if stored := nodes.Stats().KeyN; stored != reachable {
 			t.Errorf("%d nodes are stored, %d can be reached", stored, reachable)
+		}
+		if lists := tx.Bucket(bucketReplaced).Stats().KeyN; lists != 0 {
+			t.Errorf("%d lists of replaced nodes are left", lists)
 		}
 		return nil
 	}); err != nil {

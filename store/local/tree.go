@@ -2,7 +2,6 @@ package local
 
 import (
 	"cmp"
-	"encoding/binary"
 	"slices"
 	"sort"
 )
@@ -51,6 +50,9 @@ type child struct {
 	id     uint64   // where the node is stored; 0 while it never was
 	node   *node    // the node while it is in memory, because it changed; else nil
 }
+
+// isEmpty reports whether c is the root of a tree without events, the zero child.
+func (c *child) isEmpty() bool { return c.node == nil && c.id == 0 }
 
 // counts is a number of events for each series, ascending by series, without zeroes.
 type counts []seriesCount
@@ -103,10 +105,13 @@ func newChild(n *node) child {
 	return c
 }
 
+// loader brings a node into memory, to be changed; nil where all are.
+type loader func(id uint64) (*node, error)
+
 // insertAtRoot adds an entry to the tree of which c is the root; c is the zero child for an empty
-// tree. load brings a node into memory, to be changed; nil where all are.
-func (c *child) insertAtRoot(e entry, load func(id uint64) (*node, error)) error {
-	if c.node == nil && c.id == 0 {
+// tree.
+func (c *child) insertAtRoot(e entry, load loader) error {
+	if c.isEmpty() {
 		*c = newChild(&node{entries: []entry{e}})
 		return nil
 	}
@@ -119,23 +124,59 @@ func (c *child) insertAtRoot(e entry, load func(id uint64) (*node, error)) error
 }
 
 // insertLeafAtRoot is insertAtRoot for all entries of a leaf of another tree, which stays as it is.
-func (c *child) insertLeafAtRoot(leaf *child, load func(id uint64) (*node, error)) error {
-	if c.node == nil && c.id == 0 {
+func (c *child) insertLeafAtRoot(leaf *child, load loader) error {
+	if c.isEmpty() {
 		*c = leaf.clone()
 		return nil
 	}
-	right, done, err := c.appendLeaf(leaf, load)
+	last, err := c.lastLeaf(load)
 	if err != nil {
 		return err
 	}
-	if done {
-		c.raise(right)
+	// A leaf that follows is taken as a whole, unless one would be left that is less than half full.
+	n := len(last.entries)
+	if min(n, len(leaf.node.entries)) >= leafEntries/2 && last.entries[n-1].compare(leaf.first) < 0 {
+		c.raise(c.appendLeaf(leaf.clone()))
 		return nil
 	}
 	for _, e := range leaf.node.entries {
 		if err := c.insertAtRoot(e, load); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// lastLeaf brings the last leaf below c into memory, with the nodes above it, to be changed.
+func (c *child) lastLeaf(load loader) (leaf *node, err error) {
+	for {
+		if c.node == nil {
+			if c.node, err = load(c.id); err != nil {
+				return nil, err
+			}
+		}
+		if c.node.children == nil {
+			return c.node, nil
+		}
+		c = &c.node.children[len(c.node.children)-1]
+	}
+}
+
+// appendLeaf puts a leaf behind all that is below c. It returns c's new right sibling as insert does.
+func (c *child) appendLeaf(leaf child) (right *child) {
+	n := c.node
+	if n.children == nil {
+		return &leaf
+	}
+	last := len(n.children) - 1
+	if below := n.children[last].appendLeaf(leaf); below != nil {
+		if right = n.insertChild(last+1, *below); right != nil {
+			c.recount()
+			return right
+		}
+	}
+	for _, s := range leaf.counts {
+		c.counts.add(s.series, s.n)
 	}
 	return nil
 }
@@ -147,67 +188,25 @@ func (c *child) raise(right *child) {
 	}
 }
 
-// clone copies a leaf.
+// clone copies a leaf, with room for entries to come.
 func (c *child) clone() child {
 	entries := append(make([]entry, 0, leafEntries), c.node.entries...)
 	return child{first: c.first, counts: slices.Clone(c.counts), node: &node{entries: entries}}
 }
 
-// eachLeaf calls visit for each leaf below c, in their order. All nodes are in memory.
-func (c *child) eachLeaf(visit func(leaf *child) error) error {
-	switch {
-	case c.node == nil:
-		return nil
-	case c.node.children == nil:
-		return visit(c)
+// leaves lists the leaves below c, in their order. All nodes are in memory.
+func (c *child) leaves() (all []*child) {
+	if c.node.children == nil {
+		return []*child{c}
 	}
 	for i := range c.node.children {
-		if err := c.node.children[i].eachLeaf(visit); err != nil {
-			return err
-		}
+		all = append(all, c.node.children[i].leaves()...)
 	}
-	return nil
-}
-
-// appendLeaf adds a leaf as a whole behind all that is below c: what one entry takes then does for a hundred. It
-// returns c's new right sibling as insert does, and reports whether it was done: not where the leaf does not follow, nor where a
-// leaf would be left that is less than half full.
-func (c *child) appendLeaf(leaf *child, load func(id uint64) (*node, error)) (right *child, done bool, err error) {
-	if c.node == nil {
-		if c.node, err = load(c.id); err != nil {
-			return nil, false, err
-		}
-	}
-	n := c.node
-	if n.children == nil {
-		last := len(n.entries) - 1
-		if min(last+1, len(leaf.node.entries)) < leafEntries/2 || n.entries[last].compare(leaf.first) > 0 {
-			return nil, false, nil
-		}
-		r := leaf.clone()
-		return &r, true, nil
-	}
-	i := len(n.children) - 1
-	below, done, err := n.children[i].appendLeaf(leaf, load)
-	if err != nil || !done {
-		return nil, false, err
-	}
-	if below != nil {
-		right = n.insertChild(i+1, *below)
-	}
-	if right != nil {
-		c.recount()
-		return right, true, nil
-	}
-	for _, s := range leaf.counts {
-		c.counts.add(s.series, s.n)
-	}
-	return nil, true, nil
+	return all
 }
 
 // insert adds an entry below c and returns c's new right sibling where c's node had to be split.
-// load brings a node into memory, to be changed.
-func (c *child) insert(e entry, load func(id uint64) (*node, error)) (right *child, err error) {
+func (c *child) insert(e entry, load loader) (right *child, err error) {
 	if c.node == nil {
 		if c.node, err = load(c.id); err != nil {
 			return nil, err
@@ -287,95 +286,4 @@ func insertFull[T any](items []T, i int, item T) (left, right []T) {
 		return slices.Insert(left, i, item), right
 	}
 	return left, slices.Insert(right, i-at, item)
-}
-
-// The stored form of a node: 0 and the entries, or 1 and the children. Keys are differences to the
-// key before.
-//
-//	entry:  key, series (uvarint)
-//	child:  key, id (uvarint), number of series (uvarint), for each: series as difference to the
-//	        one before (uvarint), events (uvarint)
-//	key:    time (varint), seq (varint), index (uvarint, not a difference)
-
-func (n *node) encode(b []byte) []byte {
-	var prev entryKey
-	if n.children == nil {
-		b = binary.AppendUvarint(append(b, 0), uint64(len(n.entries)))
-		for _, e := range n.entries {
-			b = appendEntryKey(b, &prev, e.entryKey)
-			b = binary.AppendUvarint(b, uint64(e.series))
-		}
-		return b
-	}
-	b = binary.AppendUvarint(append(b, 1), uint64(len(n.children)))
-	for _, c := range n.children {
-		b = appendEntryKey(b, &prev, c.first)
-		b = binary.AppendUvarint(b, c.id)
-		b = c.counts.encode(b)
-	}
-	return b
-}
-
-func decodeNode(b []byte) (*node, error) {
-	d := decoder{b: b}
-	n := &node{}
-	var prev entryKey
-	switch kind, count := d.uvarint(), d.count(); kind {
-	case 0:
-		n.entries = make([]entry, count, max(count, leafEntries))
-		for i := range n.entries {
-			n.entries[i].entryKey = d.entryKey(&prev)
-			n.entries[i].series = uint32(d.uvarint())
-		}
-	case 1:
-		n.children = make([]child, count, max(count, innerChildren))
-		var all counts // one allocation for the counts of all children
-		for i := range n.children {
-			c := &n.children[i]
-			c.first = d.entryKey(&prev)
-			c.id = d.uvarint()
-			start := len(all)
-			all = d.counts(all)
-			c.counts = all[start:len(all):len(all)]
-		}
-	default:
-		d.failed = true
-	}
-	return n, d.err("index node")
-}
-
-func (c counts) encode(b []byte) []byte {
-	b = binary.AppendUvarint(b, uint64(len(c)))
-	var prev uint32
-	for _, s := range c {
-		b = binary.AppendUvarint(b, uint64(s.series-prev))
-		b = binary.AppendUvarint(b, s.n)
-		prev = s.series
-	}
-	return b
-}
-
-// counts appends the counts that come next to c.
-func (d *decoder) counts(c counts) counts {
-	var prev uint32
-	for range d.count() {
-		prev += uint32(d.uvarint())
-		c = append(c, seriesCount{prev, d.uvarint()})
-	}
-	return c
-}
-
-func appendEntryKey(b []byte, prev *entryKey, k entryKey) []byte {
-	b = binary.AppendVarint(b, k.time-prev.time)
-	b = binary.AppendVarint(b, int64(k.seq-prev.seq))
-	b = binary.AppendUvarint(b, uint64(k.index))
-	*prev = k
-	return b
-}
-
-func (d *decoder) entryKey(prev *entryKey) entryKey {
-	prev.time += d.varint()
-	prev.seq += uint64(d.varint())
-	prev.index = uint16(d.uvarint())
-	return *prev
 }

@@ -9,65 +9,41 @@ import (
 	"testing"
 )
 
-// savedTree is a tree whose nodes are written to a file and dropped from memory now and then, as a
-// merge does.
-type savedTree struct {
-	tree
-	merger
-}
-
-func newSavedTree(t *testing.T) *savedTree {
+// openMerger returns a merger of an empty file.
+func openMerger(t *testing.T) *merger {
 	db, err := openIndexFile(filepath.Join(t.TempDir(), "index.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &savedTree{tree{nextID: 1, series: make([]string, 8)}, merger{db: db, room: mergeRoom}}
-	if err := s.begin(); err != nil {
+	w := newMerger(db)
+	if err := w.begin(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(s.tx.Rollback(), db.Close()); err != nil {
+		if err := errors.Join(w.tx.Rollback(), db.Close()); err != nil {
 			t.Error(err)
 		}
 	})
-	return s
+	return w
 }
 
-func (s *savedTree) load(id uint64) (*node, error) { return loadNode(s.nodes, merchantKey{}, id) }
-
-func (s *savedTree) save(t *testing.T) {
-	if err := s.storeNodes(&s.tree, merchantKey{}, &s.root); err != nil {
-		t.Fatal(err)
-	}
-	loaded, err := decodeTree(s.encode(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.tree = *loaded
-}
-
-// check walks the whole tree and compares what every child is said to hold with what it holds.
-func (s *savedTree) check(t *testing.T) (leaves int) {
-	var walk func(c *child, lo entryKey) []entry
-	walk = func(c *child, lo entryKey) []entry {
-		n := c.node
-		if n == nil {
-			var err error
-			if n, err = s.load(c.id); err != nil {
-				t.Fatal(err)
-			}
+// checkTree compares what every child is said to hold with what it holds. It returns the sizes of the leaves.
+func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
+	var walk func(c *child) []entry
+	walk = func(c *child) (all []entry) {
+		n, err := r.node(c)
+		if err != nil {
+			t.Fatal(err)
 		}
-		all := slices.Clone(n.entries)
 		if n.children == nil {
-			leaves++
+			leaves = append(leaves, len(n.entries))
+			all = n.entries
 		}
 		for i := range n.children {
-			below := &n.children[i]
-			entries := walk(below, below.first)
-			if entries[0].compare(below.first) < 0 {
-				t.Fatalf("entry %v is below a child that begins at %v", entries[0], below.first)
-			}
-			all = append(all, entries...)
+			all = append(all, walk(&n.children[i])...)
+		}
+		if all[0].compare(c.first) < 0 {
+			t.Fatalf("entry %v is below a child that begins at %v", all[0], c.first)
 		}
 		var counted counts
 		for _, e := range all {
@@ -78,17 +54,14 @@ func (s *savedTree) check(t *testing.T) (leaves int) {
 		}
 		return all
 	}
-	walk(&s.root, entryKey{})
+	walk(root)
 	return leaves
 }
 
 // entriesOf lists what is below c, in its order.
-func entriesOf(t *testing.T, c *child) (all []entry) {
-	if err := c.eachLeaf(func(leaf *child) error {
+func entriesOf(c *child) (all []entry) {
+	for _, leaf := range c.leaves() {
 		all = append(all, leaf.node.entries...)
-		return nil
-	}); err != nil {
-		t.Fatal(err)
 	}
 	return all
 }
@@ -106,33 +79,42 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			const n = 30_000 // three levels
-			s := newSavedTree(t)
-			var recent child
+			w := openMerger(t)
+			var m merchantKey
+			var merges uint64
+			series := newDictionary(make([]string, 8))
+			var recentRoot child
 			var want []entry
 			for i := range n {
 				e := entry{entryKey{timeOf(rng, i), position{uint64(1000 + i/5), uint16(i % 5)}}, uint32(rng.IntN(8))}
 				want = append(want, e)
-				if err := recent.insertAtRoot(e, nil); err != nil {
+				if err := recentRoot.insertAtRoot(e, nil); err != nil {
 					t.Fatal(err)
 				}
 				if rng.IntN(2000) == 0 || i == n-1 {
-					before := entriesOf(t, &recent)
-					if err := recent.eachLeaf(func(leaf *child) error { return s.root.insertLeafAtRoot(leaf, s.load) }); err != nil {
+					before := entriesOf(&recentRoot)
+					merges++
+					if err := w.mergeTree(m, &recent{series: series, frozen: recentRoot}, merges); err != nil {
 						t.Fatal(err)
 					}
-					s.save(t)
-					if !slices.Equal(entriesOf(t, &recent), before) {
+					if !slices.Equal(entriesOf(&recentRoot), before) {
 						t.Fatal("a merge changed the events that it took")
 					}
-					recent = child{}
+					recentRoot = child{}
 				}
 			}
 			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j].entryKey) < 0 })
-			if leaves := s.check(t); name == "ascending" && leaves > n/(leafEntries/2) {
-				t.Errorf("%d events take %d leaves", n, leaves)
+			stored, err := loadTree(w.tx, m)
+			if err != nil {
+				t.Fatal(err)
 			}
-			s.attach(t)
-			r := &reader{series: s.series, trees: []*child{&s.root}}
+			r := &reader{m: m, series: stored.series, trees: []*child{&stored.root}, nodes: w.nodes, seen: map[uint64]*node{}}
+			leaves := checkTree(t, r, &stored.root)
+			for _, size := range leaves[:len(leaves)-1] {
+				if name == "ascending" && size < leafEntries/2 {
+					t.Errorf("a leaf has %d entries", size)
+				}
+			}
 			for range 300 {
 				compareWithSlice(t, rng, r, want)
 			}
@@ -167,23 +149,6 @@ func TestTreesAreReadAsOne(t *testing.T) {
 			}
 		})
 	}
-}
-
-// attach brings all nodes into memory, so that a reader needs no database.
-func (s *savedTree) attach(t *testing.T) {
-	var walk func(c *child)
-	walk = func(c *child) {
-		if c.node == nil {
-			var err error
-			if c.node, err = s.load(c.id); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for i := range c.node.children {
-			walk(&c.node.children[i])
-		}
-	}
-	walk(&s.root)
 }
 
 func compareWithSlice(t *testing.T, rng *rand.Rand, r *reader, want []entry) {

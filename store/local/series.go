@@ -1,46 +1,10 @@
 package local
 
 import (
-	"encoding/binary"
 	"sync"
 
 	"mtagd/store"
 )
-
-// tree is a merchant's stored tree. Its zero value is that of a merchant without events.
-type tree struct {
-	root    child    // id 0: no events
-	nextID  uint64   // ids from here on were never used in a tree that was finished
-	applied uint64   // chunks up to this seq are in the tree
-	series  []string // by number, from 1
-}
-
-// The root record: next id, root id, applied (uvarints), first key, counts of the root, series (number, each
-// length-prefixed).
-func (t *tree) encode(b []byte) []byte {
-	b = binary.AppendUvarint(b, t.nextID)
-	b = binary.AppendUvarint(b, t.root.id)
-	b = binary.AppendUvarint(b, t.applied)
-	b = appendEntryKey(b, &entryKey{}, t.root.first)
-	b = t.root.counts.encode(b)
-	b = binary.AppendUvarint(b, uint64(len(t.series)))
-	for _, s := range t.series {
-		b = appendPrefixed(b, s)
-	}
-	return b
-}
-
-func decodeTree(b []byte) (*tree, error) {
-	d := decoder{b: b}
-	t := &tree{nextID: d.uvarint(), root: child{id: d.uvarint()}, applied: d.uvarint()}
-	t.root.first = d.entryKey(&entryKey{})
-	t.root.counts = d.counts(nil)
-	t.series = make([]string, d.count())
-	for i := range t.series {
-		t.series[i] = string(d.prefixed())
-	}
-	return t, d.err("root record")
-}
 
 // maxSeries bounds what a merchant's root record and inner nodes hold, whatever names visitors make
 // up. Events of further series count in their tag's other series: they are listed all the same, but

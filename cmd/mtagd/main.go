@@ -11,7 +11,7 @@
 //	admin.go         /metrics, /healthz, /readyz and pprof, on loopback
 //	operator.go      the partner and key commands
 //	socket.go        how they reach a running server, or do without one
-//	runtime.go       threads and the heap limit
+//	runtime.go       timers, threads and the heap limit
 //	dev.go           development mode: everything on one loopback address
 //	demo.go          its shop to try a tag with, below /demo/
 //	demo_products.go what the shop sells

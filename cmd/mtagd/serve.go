@@ -100,6 +100,9 @@ func (c *serveCommand) Run(p *process) error {
 // event that was acknowledged is on disk.
 func serve(ctx context.Context, cfg config) (err error) {
 	log := cfg.Log
+	if err := relaxTimers(); err != nil {
+		log.Info("timers take more processor time than they need", "error", err)
+	}
 
 	engine, err := local.Open(cfg.Data, local.Options{Log: log, Now: time.Now})
 	if err != nil {

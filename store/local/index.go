@@ -19,8 +19,9 @@ import (
 // (merge.go) takes what is in memory into the stored trees. What was not merged is applied again from the
 // chunks when the engine starts, so a crash loses nothing and counts nothing twice.
 type index struct {
-	db  *bolt.DB // index.db
-	log *slog.Logger
+	db     *bolt.DB             // index.db
+	commit func(*bolt.Tx) error // of what a merge writes; tests let it fail
+	log    *slog.Logger
 
 	mu      sync.RWMutex // readers hold it while they walk trees
 	recent  map[merchantKey]*recent
@@ -73,6 +74,7 @@ func openIndex(path string, events *badger.DB, log *slog.Logger) (*index, error)
 	}
 	x := &index{
 		db:     db,
+		commit: (*bolt.Tx).Commit,
 		log:    log,
 		recent: map[merchantKey]*recent{},
 		queue:  make(chan appendix, indexQueue),

@@ -45,7 +45,7 @@ func (x *index) merge(f frozen) error {
 	if len(f.recent) == 0 {
 		return nil
 	}
-	w := newMerger(x.db)
+	w := newMerger(x.db, x.commit)
 	if err := catchDamage("index.db", func() error { return w.mergeAll(f) }); err != nil {
 		return err
 	}
@@ -72,8 +72,8 @@ type merger struct {
 	left  int // of the room
 }
 
-func newMerger(db *bolt.DB) *merger {
-	return &merger{db: db, room: mergeRoom, commit: (*bolt.Tx).Commit}
+func newMerger(db *bolt.DB, commit func(*bolt.Tx) error) *merger {
+	return &merger{db: db, room: mergeRoom, commit: commit}
 }
 
 func (w *merger) begin() error {

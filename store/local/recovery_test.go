@@ -2,16 +2,19 @@ package local
 
 import (
 	"errors"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 )
@@ -149,16 +152,15 @@ func cutOffMerge(t *testing.T, dir string, room, commits int) (whole bool) {
 	t.Helper()
 	x, closeAll := replayed(t, dir)
 	defer closeAll()
-	w := newMerger(x.db)
-	w.room = room
 	errCutOff := errors.New("cut off")
-	w.commit = func(tx *bolt.Tx) error {
+	w := newMerger(x.db, func(tx *bolt.Tx) error {
 		if commits == 0 {
 			return errCutOff
 		}
 		commits--
 		return tx.Commit()
-	}
+	})
+	w.room = room
 	err := w.mergeAll(x.freeze())
 	if err != nil && err != errCutOff {
 		t.Fatal(err)
@@ -200,10 +202,8 @@ func TestReadersSeeAMergeOnce(t *testing.T) {
 	errFull := errors.New("the disk is full")
 	f := x.freeze()
 	for attempt := 0; attempt < 100; attempt++ {
-		w := newMerger(x.db)
-		w.room = 100
 		commits := 0
-		w.commit = func(tx *bolt.Tx) error {
+		w := newMerger(x.db, func(tx *bolt.Tx) error {
 			look("before a commit")
 			if commits++; commits > attempt {
 				return errFull
@@ -211,7 +211,8 @@ func TestReadersSeeAMergeOnce(t *testing.T) {
 			err := tx.Commit()
 			look("after a commit")
 			return err
-		}
+		})
+		w.room = 100
 		err := w.mergeAll(f)
 		look("after an attempt")
 		if err == nil {
@@ -222,6 +223,51 @@ func TestReadersSeeAMergeOnce(t *testing.T) {
 		}
 	}
 	t.Error("it is never done")
+}
+
+// On a full disk the index waits, and events are taken and listed meanwhile.
+func TestAMergeWaitsForDiskSpace(t *testing.T) {
+	e := open(t, t.TempDir())
+	var full atomic.Bool
+	full.Store(true)
+	failed := make(chan struct{}, 100)
+	e.index.commit = func(tx *bolt.Tx) error {
+		if full.Load() {
+			failed <- struct{}{}
+			return &fs.PathError{Op: "write", Path: "index.db", Err: unix.ENOSPC}
+		}
+		return tx.Commit()
+	}
+	m := store.NewMerchantID()
+	record(t, e, m, 300)
+	<-failed // at the first merge
+	record(t, e, m, 100)
+	if err := e.Ready(); err != nil {
+		t.Errorf("not ready while the index waits: %v", err)
+	}
+	if page := everything(t, e, m)[0]; page.Total != 400 {
+		t.Errorf("%d events while the index waits, want 400", page.Total)
+	}
+	full.Store(false)
+	key, err := newMerchantKey(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged := func() (done bool) {
+		e.index.mu.RLock()
+		defer e.index.mu.RUnlock()
+		r := e.index.recent[key]
+		return r == nil || r.covered > 0
+	}
+	for deadline := time.Now().Add(time.Minute); !merged(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it waits on though there is space")
+		}
+	}
+	if page := everything(t, e, m)[0]; page.Total != 400 {
+		t.Errorf("%d events once merged, want 400", page.Total)
+	}
+	closeEngine(t, e)
 }
 
 // checkNothingLeftBehind compares the stored nodes with those that can be reached.

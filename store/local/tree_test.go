@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sort"
 	"testing"
+
+	bolt "go.etcd.io/bbolt"
 )
 
 // openMerger returns a merger of an empty file.
@@ -15,7 +17,7 @@ func openMerger(t *testing.T) *merger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newMerger(db)
+	w := newMerger(db, (*bolt.Tx).Commit)
 	if err := w.begin(); err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func checkFormat(db *badger.DB) error {
 	key := []byte{prefixFormat}
 	found, err := lookup(txn, key, func(b []byte) error {
 		if string(b) != eventsFormat {
-			return fmt.Errorf("format %q is not known to this version, which reads %q", b, eventsFormat)
+			return otherFormat(b, eventsFormat)
 		}
 		return nil
 	})

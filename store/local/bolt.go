@@ -55,7 +55,7 @@ func prepare(db *bolt.DB, format string, buckets [][]byte) error {
 			return err
 		}
 		if found := meta.Get(keyFormat); found != nil && string(found) != format {
-			return fmt.Errorf("format %q is not known to this version, which reads %q", found, format)
+			return otherFormat(found, format)
 		}
 		for _, name := range buckets {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {

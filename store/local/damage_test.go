@@ -46,6 +46,18 @@ func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
 	}
 }
 
+// damage rewrites a file.
+func damage(t *testing.T, path string, change func([]byte) []byte) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, change(b), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestACorruptTableIsFatal(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
@@ -55,14 +67,10 @@ func TestACorruptTableIsFatal(t *testing.T) {
 	if err != nil || len(tables) == 0 {
 		t.Fatalf("no tables: %v", err)
 	}
-	b, err := os.ReadFile(tables[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	b[len(b)-30] ^= 0xff // in the table's own index
-	if err := os.WriteFile(tables[0], b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	damage(t, tables[0], func(b []byte) []byte {
+		b[len(b)-30] ^= 0xff // in the table's own index
+		return b
+	})
 	if e, err := Open(dir, Options{Log: quiet}); err == nil {
 		closeEngine(t, e.(*Engine))
 		t.Error("a data directory with a corrupt table was opened")
@@ -111,7 +119,7 @@ func TestADamagedIndexFileIsAnError(t *testing.T) {
 	closeEngine(t, e) // which merges
 	const page = 4096
 	size := 0
-	for name, damage := range map[string]func([]byte) []byte{
+	for name, change := range map[string]func([]byte) []byte{
 		"empty":             func(b []byte) []byte { return b[:0] },
 		"one page":          func(b []byte) []byte { return b[:page] },
 		"two pages":         func(b []byte) []byte { return b[:2*page] },
@@ -127,15 +135,10 @@ func TestADamagedIndexFileIsAnError(t *testing.T) {
 		},
 	} {
 		base := copied(t, dir)
-		path := filepath.Join(base, "index.db")
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		size = len(b)
-		if err := os.WriteFile(path, damage(b), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		damage(t, filepath.Join(base, "index.db"), func(b []byte) []byte {
+			size = len(b)
+			return change(b)
+		})
 		engine, err := Open(base, Options{Log: quiet})
 		if err == nil {
 			e := engine.(*Engine)
@@ -182,18 +185,14 @@ func TestADamagedChunkIsNotListed(t *testing.T) {
 	if err != nil || len(logs) == 0 {
 		t.Fatalf("no value logs: %v", err)
 	}
-	b, err := os.ReadFile(logs[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := bytes.Index(b, []byte(`{"n":`))
-	if at < 0 {
-		t.Fatal("no event in the value log")
-	}
-	b[at+1] ^= 0x01
-	if err := os.WriteFile(logs[0], b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	damage(t, logs[0], func(b []byte) []byte {
+		at := bytes.Index(b, []byte(`{"n":`))
+		if at < 0 {
+			t.Fatal("no event in the value log")
+		}
+		b[at+1] ^= 0x01
+		return b
+	})
 	e = open(t, dir)
 	defer closeEngine(t, e)
 	if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); err == nil {

@@ -24,6 +24,11 @@ const (
 	prefixLink   = 'L'
 )
 
+// otherFormat is the error of data in a format that this version does not read.
+func otherFormat(found []byte, known string) error {
+	return fmt.Errorf("format %q is not known to this version, which reads %q", found, known)
+}
+
 // merchantKey is a merchant's UUID in its 16 bytes.
 type merchantKey [16]byte
 

@@ -15,8 +15,8 @@ import (
 //	          "covered" → seq up to which the stored trees cover the chunks (8 bytes, big endian)
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
-//	replaced  merchant → ids of nodes that the tree does without since its last merge (uvarints), while
-//	          these are being deleted
+//	replaced  merchant → ids of nodes that the tree does without since its last merge (number, ids;
+//	          uvarints), while these are being deleted
 //
 // Each node, each root record and each list of ids ends with its CRC-32C (4 bytes, big endian): bbolt itself has no
 // checksums.
@@ -91,8 +91,9 @@ func loadReplaced(tx *bolt.Tx, m merchantKey) (ids []uint64, err error) {
 		return nil, nil
 	}
 	d := decoder{b: unseal(b)}
-	for ok := true; ok; ok = len(d.b) > 0 {
-		ids = append(ids, d.uvarint())
+	ids = make([]uint64, d.count())
+	for i := range ids {
+		ids[i] = d.uvarint()
 	}
 	if err := d.err("replaced nodes"); err != nil {
 		return nil, fmt.Errorf("index.db: merchant %x: %w", m, err)
@@ -104,7 +105,7 @@ func storeReplaced(tx *bolt.Tx, m merchantKey, ids []uint64) error {
 	if len(ids) == 0 {
 		return tx.Bucket(bucketReplaced).Delete(m[:])
 	}
-	var b []byte
+	b := binary.AppendUvarint(nil, uint64(len(ids)))
 	for _, id := range ids {
 		b = binary.AppendUvarint(b, id)
 	}

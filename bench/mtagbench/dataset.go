@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 	"time"
 
 	"mtagd/bench"
@@ -28,6 +30,28 @@ type manifest struct {
 	Large  dataset `json:"large"`
 	Small  dataset `json:"small"`
 	Others int     `json:"otherMerchants"` // beside the large one; the small one is the first of them
+}
+
+// write writes the manifest to a file.
+func (m *manifest) write(file string) error {
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o666)
+}
+
+// readManifest reads what write has written.
+func readManifest(file string) (*manifest, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	m := new(manifest)
+	if err := json.Unmarshal(text, m); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return m, nil
 }
 
 // at is the time of event i.

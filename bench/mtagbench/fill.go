@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -112,11 +111,7 @@ func (c *fillCommand) Run(p *program) error {
 		return err
 	}
 	fmt.Fprintf(p.stdout, "%d events in %v, %.0f/s\n", r.events, r.took.Round(time.Millisecond), r.rate())
-	text, err := json.MarshalIndent(made, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(c.Manifest, append(text, '\n'), 0o666)
+	return made.write(c.Manifest)
 }
 
 // newDataset makes a merchant with a client-side tag and, where the partner may, a preverified one.

@@ -1,11 +1,17 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"mtagd/bench"
 )
@@ -88,17 +94,15 @@ func (b *benchmark) listUnderLoad() error {
 		b.progress("listing under full ingest, round %d of %d", round+1, b.Rounds)
 		var rates [2]float64
 		for i, listing := range []bool{false, true} {
-			ctx, stop := context.WithCancel(b.ctx)
 			listed := make(chan error, 1)
 			go func() {
 				if listing {
-					listed <- b.listSteadily(ctx, uint64(round), func(d time.Duration) { record(took, d) })
+					listed <- b.listBeside(2*b.Round, took)
 				} else {
 					listed <- nil
 				}
 			}()
 			r, err := load(b.ctx, marking(t, manyConnections, 1, 2*b.Round))
-			stop()
 			if err := errors.Join(err, <-listed); err != nil {
 				return err
 			}
@@ -118,22 +122,36 @@ func (b *benchmark) listUnderLoad() error {
 	return nil
 }
 
-// listSteadily lists at fixed times until ctx ends, and tells how long each took from its intended time. The load
-// adds events while it lists, so answers are not compared with what fill made.
-func (b *benchmark) listSteadily(ctx context.Context, seed uint64, took func(time.Duration)) error {
-	random := rand.New(rand.NewPCG(seed, 0))
-	began := time.Now()
-	for n := 0; ; n++ {
-		intended := intendedTime(n, listingsPerSecond)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(intended - time.Since(began)):
-		}
-		q := kinds[n%len(kinds)].query(&b.data.Large, random)
-		if _, err := b.service.api.ask("GET", q.path, nil); err != nil {
-			return err
-		}
-		took(time.Since(began) - intended)
+// listBeside lists while a load of some length goes on. It does so from a process of its own: in this one, an answer
+// would wait for the goroutine that drives the load, and be charged with that.
+func (b *benchmark) listBeside(load time.Duration, took *hdrhistogram.Histogram) error {
+	dir, err := os.MkdirTemp(b.Temp, "mtagbench")
+	if err != nil {
+		return err
 	}
+	defer os.RemoveAll(dir)
+	key, made := filepath.Join(dir, "key"), filepath.Join(dir, "manifest.json")
+	if err := errors.Join(os.WriteFile(key, []byte(b.service.key), 0o600), b.data.write(made)); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	list := exec.CommandContext(b.ctx, self, "list", "--url", "http://"+b.service.api.target.address.String(), "--base-host", baseHost,
+		"--key-file", key, "--manifest", made, "--rate", strconv.Itoa(listingsPerSecond), "--duration", (load - 200*time.Millisecond).String())
+	list.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	list.Stderr = b.stderr
+	printed, err := list.Output()
+	if err != nil {
+		return fmt.Errorf("listing beside load: %w", err)
+	}
+	for line := range strings.Lines(string(printed)) {
+		d, err := time.ParseDuration(strings.TrimSpace(line))
+		if err != nil {
+			return fmt.Errorf("listing beside load: %w", err)
+		}
+		record(took, d)
+	}
+	return nil
 }

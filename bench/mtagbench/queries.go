@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -238,9 +238,47 @@ func listAll(ctx context.Context, api *client, m *manifest, n int) ([]listing, e
 	return all, nil
 }
 
+// listSteadily lists for a while at fixed times, and tells how long each took from its intended time. Answers are
+// not checked: events may be coming in beside it.
+func listSteadily(ctx context.Context, api *client, d *dataset, rate float64, duration time.Duration, took func(time.Duration)) error {
+	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	began := time.Now()
+	for n := 0; ; n++ {
+		intended := intendedTime(n, rate)
+		if intended >= duration {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(intended - time.Since(began)):
+		}
+		q := kinds[n%len(kinds)].query(d, random)
+		if _, err := api.ask("GET", q.path, nil); err != nil {
+			return err
+		}
+		took(time.Since(began) - intended)
+	}
+}
+
 type listCommand struct {
 	access
-	Queries int `default:"300" help:"Queries of each kind (default ${default})."`
+	Queries  int           `default:"300" help:"Queries of each kind (default ${default})."`
+	Rate     float64       `placeholder:"N" help:"In place of that, queries per second of the large merchant, of all kinds, unchecked; prints how long each took."`
+	Duration time.Duration `default:"10s" help:"How long to list with --rate (default ${default})."`
+}
+
+// Validate is called by kong.
+func (c *listCommand) Validate() error {
+	switch {
+	case c.Queries < 1:
+		return errors.New("--queries must be at least 1")
+	case c.Rate < 0:
+		return errors.New("--rate must not be negative")
+	case c.Duration <= 0 || c.Duration > time.Hour:
+		return errors.New("--duration must be more than 0 and at most an hour")
+	}
+	return nil
 }
 
 // Run lists and prints.
@@ -249,19 +287,20 @@ func (c *listCommand) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(c.Manifest)
+	m, err := readManifest(c.Manifest)
 	if err != nil {
 		return err
 	}
-	var m manifest
-	if err := json.Unmarshal(text, &m); err != nil {
-		return fmt.Errorf("%s: %w", c.Manifest, err)
+	if c.Rate > 0 {
+		return listSteadily(p.ctx, api, &m.Large, c.Rate, c.Duration, func(took time.Duration) {
+			fmt.Fprintln(p.stdout, took)
+		})
 	}
-	all, err := listAll(p.ctx, api, &m, c.Queries)
+	all, err := listAll(p.ctx, api, m, c.Queries)
 	if err != nil {
 		return err
 	}
 	var table report
-	table.listings(all, &m)
+	table.listings(all, m)
 	return table.write(p.stdout)
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -94,16 +95,14 @@ func (b *benchmark) listUnderLoad() error {
 		b.progress("listing under full ingest, round %d of %d", round+1, b.Rounds)
 		var rates [2]float64
 		for i, listing := range []bool{false, true} {
-			listed := make(chan error, 1)
-			go func() {
-				if listing {
-					listed <- b.listBeside(2*b.Round, took)
-				} else {
-					listed <- nil
-				}
-			}()
+			var listed error
+			var beside sync.WaitGroup
+			if listing {
+				beside.Go(func() { listed = b.listBeside(2*b.Round, took) })
+			}
 			r, err := load(b.ctx, marking(t, manyConnections, 1, 2*b.Round))
-			if err := errors.Join(err, <-listed); err != nil {
+			beside.Wait()
+			if err := errors.Join(err, listed); err != nil {
 				return err
 			}
 			if err := r.healthy(); err != nil {
@@ -124,30 +123,26 @@ func (b *benchmark) listUnderLoad() error {
 
 // listBeside lists while a load of some length goes on. It does so from a process of its own: in this one, an answer
 // would wait for the goroutine that drives the load, and be charged with that.
-func (b *benchmark) listBeside(load time.Duration, took *hdrhistogram.Histogram) error {
-	dir, err := os.MkdirTemp(b.Temp, "mtagbench")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	key, made := filepath.Join(dir, "key"), filepath.Join(dir, "manifest.json")
+func (b *benchmark) listBeside(duration time.Duration, took *hdrhistogram.Histogram) error {
+	key, made := filepath.Join(b.dir, "key"), filepath.Join(b.dir, "manifest.json")
 	if err := errors.Join(os.WriteFile(key, []byte(b.service.key), 0o600), b.data.write(made)); err != nil {
 		return err
 	}
+	duration -= 200 * time.Millisecond // it starts after the load and is to end before it
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	list := exec.CommandContext(b.ctx, self, "list", "--url", "http://"+b.service.api.target.address.String(), "--base-host", baseHost,
-		"--key-file", key, "--manifest", made, "--rate", strconv.Itoa(listingsPerSecond), "--duration", (load - 200*time.Millisecond).String())
+		"--key-file", key, "--manifest", made, "--rate", strconv.Itoa(listingsPerSecond), "--duration", duration.String())
 	list.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	list.Stderr = b.stderr
 	printed, err := list.Output()
 	if err != nil {
 		return fmt.Errorf("listing beside load: %w", err)
 	}
-	for line := range strings.Lines(string(printed)) {
-		d, err := time.ParseDuration(strings.TrimSpace(line))
+	for _, text := range strings.Fields(string(printed)) {
+		d, err := time.ParseDuration(text)
 		if err != nil {
 			return fmt.Errorf("listing beside load: %w", err)
 		}

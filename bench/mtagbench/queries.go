@@ -264,7 +264,7 @@ func listSteadily(ctx context.Context, api *client, d *dataset, rate float64, du
 type listCommand struct {
 	access
 	Queries  int           `default:"300" help:"Queries of each kind (default ${default})."`
-	Rate     float64       `placeholder:"N" help:"In place of that, queries per second of the large merchant, of all kinds, unchecked; prints how long each took."`
+	Rate     float64       `placeholder:"N" help:"Instead, list the large merchant at N queries per second, the kinds in turn, unchecked, and print how long each took."`
 	Duration time.Duration `default:"10s" help:"How long to list with --rate (default ${default})."`
 }
 

@@ -51,6 +51,7 @@ type benchmark struct {
 	*runCommand
 	*program
 	report report
+	dir    string // its own; removed at the end
 
 	service      *service
 	bare         *process
@@ -76,7 +77,7 @@ func (c *runCommand) Run(p *program) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	ctx, cancel := context.WithCancel(p.ctx)
-	b := &benchmark{runCommand: c, program: &program{ctx: ctx, stdout: p.stdout, stderr: p.stderr}}
+	b := &benchmark{runCommand: c, program: &program{ctx: ctx, stdout: p.stdout, stderr: p.stderr}, dir: dir}
 	defer func() {
 		cancel()
 		for _, child := range b.children() {

@@ -89,6 +89,10 @@ const listingsPerSecond = 20
 // listUnderLoad takes events as fast as they come, into the merchant that is listed, alone and with listings in turns.
 func (b *benchmark) listUnderLoad() error {
 	t := b.service.mark(&b.data.Large)
+	key, made := filepath.Join(b.dir, "key"), filepath.Join(b.dir, "manifest.json")
+	if err := errors.Join(os.WriteFile(key, []byte(b.service.key), 0o600), b.data.write(made)); err != nil {
+		return err
+	}
 	took := newHistogram()
 	var kept []float64
 	for round := range b.Rounds {
@@ -98,7 +102,7 @@ func (b *benchmark) listUnderLoad() error {
 			var listed error
 			var beside sync.WaitGroup
 			if listing {
-				beside.Go(func() { listed = b.listBeside(2*b.Round, took) })
+				beside.Go(func() { listed = b.listBeside(2*b.Round, key, made, took) })
 			}
 			r, err := load(b.ctx, marking(t, manyConnections, 1, 2*b.Round))
 			beside.Wait()
@@ -123,18 +127,14 @@ func (b *benchmark) listUnderLoad() error {
 
 // listBeside lists while a load of some length goes on. It does so from a process of its own: in this one, an answer
 // would wait for the goroutine that drives the load, and be charged with that.
-func (b *benchmark) listBeside(duration time.Duration, took *hdrhistogram.Histogram) error {
-	key, made := filepath.Join(b.dir, "key"), filepath.Join(b.dir, "manifest.json")
-	if err := errors.Join(os.WriteFile(key, []byte(b.service.key), 0o600), b.data.write(made)); err != nil {
-		return err
-	}
+func (b *benchmark) listBeside(duration time.Duration, keyFile, manifest string, took *hdrhistogram.Histogram) error {
 	duration -= 200 * time.Millisecond // it starts after the load and is to end before it
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	list := exec.CommandContext(b.ctx, self, "list", "--url", "http://"+b.service.api.target.address.String(), "--base-host", baseHost,
-		"--key-file", key, "--manifest", made, "--rate", strconv.Itoa(listingsPerSecond), "--duration", duration.String())
+		"--key-file", keyFile, "--manifest", manifest, "--rate", strconv.Itoa(listingsPerSecond), "--duration", duration.String())
 	list.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	list.Stderr = b.stderr
 	printed, err := list.Output()

@@ -84,10 +84,17 @@ func (c *loadCommand) Validate() error {
 		return fmt.Errorf("--connections must be at least 1")
 	case c.Batch < 1 || c.Batch > 1000:
 		return fmt.Errorf("--batch must be 1 to 1000")
-	case c.Rate < 0:
-		return fmt.Errorf("--rate must not be negative")
-	case c.Duration <= 0 || c.Duration > time.Hour:
-		return fmt.Errorf("--duration must be more than 0 and at most an hour")
+	}
+	return validatePace(c.Rate, c.Duration)
+}
+
+// validatePace checks --rate and --duration.
+func validatePace(rate float64, duration time.Duration) error {
+	switch {
+	case rate < 0:
+		return errors.New("--rate must not be negative")
+	case duration <= 0 || duration > time.Hour:
+		return errors.New("--duration must be more than 0 and at most an hour")
 	}
 	return nil
 }

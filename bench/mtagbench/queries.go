@@ -270,15 +270,10 @@ type listCommand struct {
 
 // Validate is called by kong.
 func (c *listCommand) Validate() error {
-	switch {
-	case c.Queries < 1:
+	if c.Queries < 1 {
 		return errors.New("--queries must be at least 1")
-	case c.Rate < 0:
-		return errors.New("--rate must not be negative")
-	case c.Duration <= 0 || c.Duration > time.Hour:
-		return errors.New("--duration must be more than 0 and at most an hour")
 	}
-	return nil
+	return validatePace(c.Rate, c.Duration)
 }
 
 // Run lists and prints.

@@ -1,13 +1,13 @@
 package local
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
-	"github.com/dgraph-io/badger/v4"
 	"github.com/klauspost/compress/s2"
 
 	"mtagd/store"
@@ -90,16 +90,6 @@ func (d *decoder) next() (e chunkEvent) {
 	return e
 }
 
-// chunkEventAt returns the event at a position of its chunk.
-func chunkEventAt(chunk []byte, p position) (chunkEvent, error) {
-	d := decoder{b: chunk}
-	var e chunkEvent
-	for range int(p.index) + 1 {
-		e = d.next()
-	}
-	return e, d.err("chunk")
-}
-
 func (e chunkEvent) listed(p position) store.Event {
 	_, name := splitSeries(e.series)
 	return store.Event{
@@ -107,42 +97,61 @@ func (e chunkEvent) listed(p position) store.Event {
 		MUID: store.MUID(e.muid),
 		Name: name,
 		Time: time.UnixMicro(e.time).UTC(),
-		Raw:  e.raw,
+		Raw:  bytes.Clone(e.raw),
 	}
 }
 
-// chunkReader reads events that are named by their positions.
-type chunkReader struct {
-	txn    *badger.Txn
-	chunks map[uint64][]byte // by seq: neighbours in a listing are often neighbours in a chunk
-}
-
-// maxChunksKept bounds a reader's memory.
-const maxChunksKept = 256
-
-func (e *Engine) chunks() *chunkReader {
-	return &chunkReader{txn: e.db.NewTransactionAt(math.MaxUint64, false), chunks: map[uint64][]byte{}}
-}
-
-func (r *chunkReader) close() { r.txn.Discard() }
-
-func (r *chunkReader) event(p position) (chunkEvent, error) {
-	data, ok := r.chunks[p.seq]
-	if !ok {
-		item, err := r.txn.Get(appendChunkKey(nil, p.seq))
-		if err != nil {
-			return chunkEvent{}, fmt.Errorf("chunk %d: %w", p.seq, err)
+// readEvents reads the events at some positions and calls use with each of them and its number among these, not in
+// their order: it takes the chunks in the order of their numbers, and reads each once. The event's fields are valid
+// until use returns.
+func (e *Engine) readEvents(at []position, use func(i int, event chunkEvent)) error {
+	order := make([]int, len(at))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return at[a].compare(at[b]) })
+	var starts []int // where in order the events of a chunk begin
+	for n, i := range order {
+		if n == 0 || at[i].seq != at[order[n-1]].seq {
+			starts = append(starts, n)
 		}
-		if err := item.Value(func(packed []byte) error {
-			data, err = unpackChunk(nil, packed)
+	}
+	txn := e.db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	var data []byte
+	var ahead readAhead
+	for k, start := range starts {
+		here := order[start:]
+		if k+1 < len(starts) {
+			here = order[start:starts[k+1]]
+		}
+		seq := at[here[0]].seq
+		item, err := txn.Get(appendChunkKey(nil, seq))
+		if err != nil {
+			return fmt.Errorf("chunk %d: %w", seq, err)
+		}
+		if err := item.Value(func(packed []byte) (err error) {
+			if k+aheadReads < len(starts) {
+				later := at[order[starts[k+aheadReads]]].seq
+				ahead.around(packed, (later-seq)*uint64(len(packed)))
+			}
+			data, err = unpackChunk(data, packed)
 			return err
 		}); err != nil {
-			return chunkEvent{}, fmt.Errorf("chunk %d: %w", p.seq, err)
+			return fmt.Errorf("chunk %d: %w", seq, err)
 		}
-		if len(r.chunks) >= maxChunksKept {
-			clear(r.chunks)
+		d := decoder{b: data}
+		var event chunkEvent
+		read := 0
+		for _, i := range here {
+			for ; read <= int(at[i].index); read++ {
+				event = d.next()
+			}
+			if err := d.err("chunk"); err != nil {
+				return err
+			}
+			use(i, event)
 		}
-		r.chunks[p.seq] = data
 	}
-	return chunkEventAt(data, p)
+	return nil
 }

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"encoding/base32"
 	"encoding/binary"
 	"errors"
@@ -76,6 +77,10 @@ func lookup(txn *badger.Txn, key []byte, use func(value []byte) error) (bool, er
 type position struct {
 	seq   uint64
 	index uint16
+}
+
+func (p position) compare(o position) int {
+	return cmp.Or(cmp.Compare(p.seq, o.seq), cmp.Compare(p.index, o.index))
 }
 
 var idEncoding = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding)

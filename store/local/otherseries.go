@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"slices"
+	"sort"
 )
 
 // A merchant whose visitors make up more than maxSeries names has events of which the index knows
@@ -45,8 +46,6 @@ func (e *Engine) scanPage(ctx context.Context, m merchantKey, s *selection, upTo
 
 // scan yields the selected entries in the order of time.
 func (e *Engine) scan(ctx context.Context, m merchantKey, s *selection, upTo uint64, yield func(group string, at entry)) error {
-	chunks := e.chunks()
-	defer chunks.close()
 	for from := s.lo; ; {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -62,27 +61,33 @@ func (e *Engine) scan(ctx context.Context, m merchantKey, s *selection, upTo uin
 		if err != nil || len(step) == 0 {
 			return err
 		}
-		for _, at := range step {
-			if at.compare(s.hi) >= 0 {
-				return nil
-			}
-			if at.seq > upTo {
-				continue // committed after the query was
-			}
-			series := names[at.series]
+		from = step[len(step)-1].entryKey
+		from.index++
+		end := sort.Search(len(step), func(i int) bool { return step[i].compare(s.hi) >= 0 })
+		last := end < len(step)
+		step = slices.DeleteFunc(step[:end], func(at entry) bool { return at.seq > upTo }) // committed after the query was
+		series := make([]string, len(step))
+		var unknown []position
+		var numbers []int // theirs in step
+		for i, at := range step {
+			series[i] = names[at.series]
 			if doubtful[at.series] {
-				event, err := chunks.event(at.position)
-				if err != nil {
-					return err
-				}
-				series = string(event.series)
+				unknown, numbers = append(unknown, at.position), append(numbers, i)
 			}
-			if group, ok := s.takes(series); ok {
+		}
+		if err := e.readEvents(unknown, func(i int, event chunkEvent) {
+			series[numbers[i]] = string(event.series)
+		}); err != nil {
+			return err
+		}
+		for i, at := range step {
+			if group, ok := s.takes(series[i]); ok {
 				yield(group, at)
 			}
 		}
-		from = step[len(step)-1].entryKey
-		from.index++
+		if last {
+			return nil
+		}
 	}
 }
 

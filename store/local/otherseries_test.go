@@ -46,6 +46,7 @@ func TestMadeUpNamesDoNotSlowDownTheOthers(t *testing.T) {
 		{"for a tag without made-up names, by name", store.Query{Tag: "ss_b", SortBy: store.ByName}, 3, true},
 		{"for a name that has a series and one that has none", store.Query{Names: []string{"Purchase", "MadeUp2000"}}, 7, false},
 		{"for everything by name", store.Query{SortBy: store.ByName}, 6 + 2*maxSeries, false},
+		{"for made-up names of some time by name", store.Query{SortBy: store.ByName, From: time.UnixMicro(maxSeries + 100), To: time.UnixMicro(maxSeries + 119)}, 20, false},
 	} {
 		c.query.Merchant, c.query.Limit = m, 10
 		page, err := e.Events(ctx, c.query)

@@ -33,15 +33,15 @@ func (e *Engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 	if err != nil {
 		return store.Page{}, err
 	}
-	page := store.Page{Events: make([]store.Event, 0, len(found)), Total: int(total)}
-	chunks := e.chunks()
-	defer chunks.close()
-	for _, entry := range found {
-		event, err := chunks.event(entry.position)
-		if err != nil {
-			return store.Page{}, err
-		}
-		page.Events = append(page.Events, event.listed(entry.position))
+	page := store.Page{Events: make([]store.Event, len(found)), Total: int(total)}
+	positions := make([]position, len(found))
+	for i, entry := range found {
+		positions[i] = entry.position
+	}
+	if err := e.readEvents(positions, func(i int, event chunkEvent) {
+		page.Events[i] = event.listed(positions[i])
+	}); err != nil {
+		return store.Page{}, err
 	}
 	return page, nil
 }

@@ -201,7 +201,7 @@ func decodeNode(b []byte) (*node, error) {
 		}
 	case 1:
 		n.children = make([]child, count, max(count, innerChildren))
-		var all counts // one allocation for the counts of all children
+		all := make(counts, 0, len(d.b)/2) // one allocation for the counts of all children, which take two bytes each or more
 		for i := range n.children {
 			c := &n.children[i]
 			c.first = d.entryKey(&prev)

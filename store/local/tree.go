@@ -22,7 +22,7 @@ func (k entryKey) compare(o entryKey) int {
 	if k.time != o.time { // which is the rule
 		return cmp.Compare(k.time, o.time)
 	}
-	return cmp.Or(cmp.Compare(k.seq, o.seq), cmp.Compare(k.index, o.index))
+	return k.position.compare(o.position)
 }
 
 // entry is an event in a leaf.

@@ -28,6 +28,8 @@ type index struct {
 	entries int    // in the active trees
 	covered uint64 // chunks up to this seq are in the trees
 
+	memories sync.Pool // *nodeMemory, of readers
+
 	queue chan appendix
 	done  chan struct{} // closed when the goroutine has ended
 

@@ -237,7 +237,7 @@ func checkNothingLeftBehind(t *testing.T, e *Engine) {
 		var walk func(m merchantKey, c *child) error
 		walk = func(m merchantKey, c *child) error {
 			reachable++
-			n, err := loadNode(nodes, m, c.id)
+			n, err := loadNode(nodes, m, c.id, &nodeMemory{})
 			if err != nil {
 				return err
 			}

@@ -17,6 +17,7 @@ type reader struct {
 	trees  []*child         // their roots: of the stored tree and of those in memory, without empty ones
 	nodes  *bolt.Bucket     // the stored ones
 	seen   map[uint64]*node // of these, those that were read
+	memory *nodeMemory      // of which they are made
 }
 
 // view calls read with the merchant's trees; not at all when the merchant has no events. Applying
@@ -30,7 +31,16 @@ func (x *index) view(m merchantKey, read func(r *reader) error) error {
 		if err != nil {
 			return err
 		}
-		r := &reader{m: m, series: t.series, nodes: tx.Bucket(bucketNodes), seen: map[uint64]*node{}}
+		memory, used := x.memories.Get().(*nodeMemory)
+		if !used {
+			memory = &nodeMemory{}
+		}
+		defer func() {
+			if memory.reset() {
+				x.memories.Put(memory)
+			}
+		}()
+		r := &reader{m: m, series: t.series, nodes: tx.Bucket(bucketNodes), seen: map[uint64]*node{}, memory: memory}
 		roots := []*child{&t.root}
 		if recent := x.recent[m]; recent != nil {
 			r.series = recent.series.names()
@@ -58,7 +68,7 @@ func (r *reader) node(c *child) (*node, error) {
 	if n, ok := r.seen[c.id]; ok {
 		return n, nil
 	}
-	n, err := loadNode(r.nodes, r.m, c.id)
+	n, err := loadNode(r.nodes, r.m, c.id, r.memory)
 	r.seen[c.id] = n
 	return n, err
 }

@@ -110,7 +110,7 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := &reader{m: m, series: stored.series, trees: []*child{&stored.root}, nodes: w.nodes, seen: map[uint64]*node{}}
+			r := &reader{m: m, series: stored.series, trees: []*child{&stored.root}, nodes: w.nodes, seen: map[uint64]*node{}, memory: &nodeMemory{}}
 			leaves := checkTree(t, r, &stored.root)
 			for _, size := range leaves[:len(leaves)-1] {
 				if name == "ascending" && size < leafEntries/2 {
@@ -196,14 +196,14 @@ func FuzzNode(f *testing.F) {
 	f.Add(inner.encode(nil))
 	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n, err := decodeNode(b)
+		n, err := decodeNode(b, &nodeMemory{})
 		if err != nil {
 			if !errors.Is(err, errCorrupt) {
 				t.Fatal(err)
 			}
 			return
 		}
-		again, err := decodeNode(n.encode(nil))
+		again, err := decodeNode(n.encode(nil), &nodeMemory{})
 		if err != nil {
 			t.Fatal(err)
 		}

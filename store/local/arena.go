@@ -1,5 +1,10 @@
 package local
 
+import (
+	"slices"
+	"sync"
+)
+
 // arena is the memory of one group on its way to disk: Badger keeps what it is given until the
 // commit returns, and the index reads the chunks after that. A slice taken from it stays valid when it grows.
 type arena struct {
@@ -41,4 +46,37 @@ func (f arenas) put(a *arena) {
 	case f <- a:
 	default:
 	}
+}
+
+// nodeArena is the memory of the nodes that one reader decodes. It was most of what a listing allocated, so the next reader
+// gets it.
+type nodeArena struct {
+	entries  []entry
+	children []child
+	counts   counts
+}
+
+// keptItems bounds what is kept for the next reader, of each kind: as many counts as an inner node can have.
+const keptItems = innerChildren * maxSeries
+
+// free gives the arena to the next reader, unless it is larger than most need. Nobody uses its nodes any more.
+func (a *nodeArena) free(pool *sync.Pool) {
+	if max(cap(a.entries), cap(a.children), cap(a.counts)) > keptItems {
+		return
+	}
+	a.reset()
+	pool.Put(a)
+}
+
+func (a *nodeArena) reset() {
+	a.entries, a.children, a.counts = a.entries[:0], a.children[:0], a.counts[:0]
+}
+
+// extend makes s longer by room items, by n if that is more, and returns the first n. They hold what was there before; the rest
+// is room for a node to grow that was loaded to be changed.
+func extend[T any](s *[]T, n, room int) []T {
+	start := len(*s)
+	room = max(n, room)
+	*s = slices.Grow(*s, room)[:start+room]
+	return (*s)[start : start+n : start+room]
 }

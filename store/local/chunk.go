@@ -101,56 +101,72 @@ func (e chunkEvent) listed(p position) store.Event {
 	}
 }
 
-// readEvents reads the events at some positions and calls use with each of them and its number among these, not in
-// their order: it takes the chunks in the order of their numbers, and reads each once. The event's fields are valid
-// until use returns.
-func (e *Engine) readEvents(at []position, use func(i int, event chunkEvent)) error {
-	order := make([]int, len(at))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return at[a].compare(at[b]) })
-	var starts []int // where in order the events of a chunk begin
-	for n, i := range order {
-		if n == 0 || at[i].seq != at[order[n-1]].seq {
-			starts = append(starts, n)
-		}
-	}
+// wanted is an event to be read: where it stands, and its number among the results.
+type wanted struct {
+	position
+	i int
+}
+
+// aheadChunks is how many more chunks have to be wanted within aheadSpan for it to be read ahead: each would be waited for
+// by itself.
+const aheadChunks = 4
+
+// readEvents calls use with each of the events. It sorts them by position, so that each chunk is unpacked once, all into the
+// same memory, and neighbours in the log are read one after the other. The event's fields are valid until use
+// returns.
+func (e *Engine) readEvents(events []wanted, use func(w wanted, event chunkEvent)) error {
+	chunks := byChunk(events)
 	txn := e.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	var data []byte
 	var ahead readAhead
-	for k, start := range starts {
-		here := order[start:]
-		if k+1 < len(starts) {
-			here = order[start:starts[k+1]]
-		}
-		seq := at[here[0]].seq
+	for k, here := range chunks {
+		seq := here[0].seq
 		item, err := txn.Get(appendChunkKey(nil, seq))
+		if err == nil {
+			err = item.Value(func(packed []byte) (err error) {
+				// Chunks stand in the log about in the order of their numbers, and neighbours are about as large.
+				if next := k + aheadChunks; next < len(chunks) && (chunks[next][0].seq-seq)*uint64(len(packed)) <= aheadSpan {
+					ahead.around(packed)
+				}
+				data, err = unpackChunk(data, packed)
+				return err
+			})
+		}
+		if err == nil {
+			err = useEvents(data, here, use)
+		}
 		if err != nil {
 			return fmt.Errorf("chunk %d: %w", seq, err)
 		}
-		if err := item.Value(func(packed []byte) (err error) {
-			if k+aheadReads < len(starts) {
-				later := at[order[starts[k+aheadReads]]].seq
-				ahead.around(packed, (later-seq)*uint64(len(packed)))
-			}
-			data, err = unpackChunk(data, packed)
-			return err
-		}); err != nil {
-			return fmt.Errorf("chunk %d: %w", seq, err)
+	}
+	return nil
+}
+
+// byChunk sorts events by position, and splits them into those of one chunk each.
+func byChunk(events []wanted) (chunks [][]wanted) {
+	slices.SortFunc(events, func(a, b wanted) int { return a.compare(b.position) })
+	start := 0
+	for i := range events {
+		if i+1 == len(events) || events[i+1].seq != events[i].seq {
+			chunks = append(chunks, events[start:i+1])
+			start = i + 1
 		}
-		d := decoder{b: data}
-		var event chunkEvent
-		read := 0
-		for _, i := range here {
-			for ; read <= int(at[i].index); read++ {
-				event = d.next()
-			}
-			if err := d.err("chunk"); err != nil {
-				return err
-			}
-			use(i, event)
+	}
+	return chunks
+}
+
+// useEvents calls use with some events of one chunk, each of which is wanted once, in their order.
+func useEvents(chunk []byte, events []wanted, use func(w wanted, event chunkEvent)) error {
+	d := decoder{b: chunk}
+	for i := 0; len(events) > 0; i++ {
+		event := d.next()
+		if err := d.err("chunk"); err != nil {
+			return err
+		}
+		if i == int(events[0].index) {
+			use(events[0], event)
+			events = events[1:]
 		}
 	}
 	return nil

@@ -18,6 +18,13 @@ func FuzzChunk(f *testing.F) {
 			if d.err("chunk") != nil {
 				return
 			}
+			if err := useEvents(b, []wanted{{position{1, i}, 3}}, func(w wanted, alone chunkEvent) {
+				if w.i != 3 || !bytes.Equal(alone.raw, e.raw) || !bytes.Equal(alone.series, e.series) || alone.time != e.time {
+					t.Fatalf("event %d reads differently alone", i)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
 			tag, name := splitSeries(e.series)
 			rewritten := appendEvent(nil, e.merchant, &store.Mark{Tag: tag, Name: name, Time: time.UnixMicro(e.time), Raw: e.raw}, store.MUID(e.muid))
 			read := decoder{b: rewritten}

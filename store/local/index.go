@@ -28,7 +28,7 @@ type index struct {
 	entries int    // in the active trees
 	covered uint64 // chunks up to this seq are in the trees
 
-	memories sync.Pool // *nodeMemory, of readers
+	arenas sync.Pool // *nodeArena, for readers
 
 	queue chan appendix
 	done  chan struct{} // closed when the goroutine has ended
@@ -79,6 +79,7 @@ func openIndex(path string, events *badger.DB, log *slog.Logger) (*index, error)
 		commit: (*bolt.Tx).Commit,
 		log:    log,
 		recent: map[merchantKey]*recent{},
+		arenas: sync.Pool{New: func() any { return &nodeArena{} }},
 		queue:  make(chan appendix, indexQueue),
 		done:   make(chan struct{}),
 	}

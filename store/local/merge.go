@@ -128,7 +128,7 @@ func (w *merger) mergeTree(m merchantKey, r *recent, covered uint64) error {
 	load := func(id uint64) (*node, error) {
 		w.left -= leafEntries
 		replaced = append(replaced, id)
-		return loadNode(w.nodes, m, id, &nodeMemory{})
+		return loadNode(w.nodes, m, id, &nodeArena{}) // of its own: it is changed, and kept until it is stored
 	}
 	for _, leaf := range r.frozen.leaves() {
 		if err := t.root.insertLeafAtRoot(leaf, load); err != nil {

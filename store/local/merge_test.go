@@ -237,7 +237,7 @@ func checkNothingLeftBehind(t *testing.T, e *Engine) {
 		var walk func(m merchantKey, c *child) error
 		walk = func(m merchantKey, c *child) error {
 			reachable++
-			n, err := loadNode(nodes, m, c.id, &nodeMemory{})
+			n, err := loadNode(nodes, m, c.id, &nodeArena{})
 			if err != nil {
 				return err
 			}

@@ -3,7 +3,6 @@ package local
 import (
 	"context"
 	"slices"
-	"sort"
 )
 
 // A merchant whose visitors make up more than maxSeries names has events of which the index knows
@@ -63,21 +62,9 @@ func (e *Engine) scan(ctx context.Context, m merchantKey, s *selection, upTo uin
 		}
 		from = step[len(step)-1].entryKey
 		from.index++
-		end := sort.Search(len(step), func(i int) bool { return step[i].compare(s.hi) >= 0 })
-		last := end < len(step)
-		step = slices.DeleteFunc(step[:end], func(at entry) bool { return at.seq > upTo }) // committed after the query was
-		series := make([]string, len(step))
-		var unknown []position
-		var numbers []int // theirs in step
-		for i, at := range step {
-			series[i] = names[at.series]
-			if doubtful[at.series] {
-				unknown, numbers = append(unknown, at.position), append(numbers, i)
-			}
-		}
-		if err := e.readEvents(unknown, func(i int, event chunkEvent) {
-			series[numbers[i]] = string(event.series)
-		}); err != nil {
+		step = slices.DeleteFunc(step, func(at entry) bool { return at.seq > upTo }) // committed after the query was
+		series, err := e.seriesOf(step, names, doubtful)
+		if err != nil {
 			return err
 		}
 		for i, at := range step {
@@ -85,13 +72,24 @@ func (e *Engine) scan(ctx context.Context, m merchantKey, s *selection, upTo uin
 				yield(group, at)
 			}
 		}
-		if last {
-			return nil
-		}
 	}
 }
 
-// after returns up to limit entries from k on, of the series that the selection takes and of the doubtful
+// seriesOf returns the series of each entry; those of doubtful ones it reads from the events.
+func (e *Engine) seriesOf(entries []entry, names []string, doubtful []bool) ([]string, error) {
+	series := make([]string, len(entries))
+	var unknown []wanted
+	for i, at := range entries {
+		series[i] = names[at.series]
+		if doubtful[at.series] {
+			unknown = append(unknown, wanted{at.position, i})
+		}
+	}
+	err := e.readEvents(unknown, func(w wanted, event chunkEvent) { series[w.i] = string(event.series) })
+	return series, err
+}
+
+// after returns up to limit of the selection's entries from k on: those of the series that it takes, and of the doubtful
 // ones.
 func (r *reader) after(s *selection, k entryKey, limit uint64) (entries []entry, doubtful []bool, err error) {
 	groups, doubtful := r.groups(s)
@@ -105,11 +103,11 @@ func (r *reader) after(s *selection, k entryKey, limit uint64) (entries []entry,
 	if err != nil {
 		return nil, nil, err
 	}
-	from := sum(earlier, series)
-	var total uint64
-	for _, root := range r.trees {
-		total += root.counts.of(series)
+	all, err := r.before(s.hi)
+	if err != nil {
+		return nil, nil, err
 	}
-	entries, err = r.slice(nil, series, from, min(from+limit, total))
+	from, to := sum(earlier, series), sum(all, series)
+	entries, err = r.slice(nil, series, from, min(from+limit, to))
 	return entries, doubtful, err
 }

@@ -34,12 +34,12 @@ func (e *Engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 		return store.Page{}, err
 	}
 	page := store.Page{Events: make([]store.Event, len(found)), Total: int(total)}
-	positions := make([]position, len(found))
+	events := make([]wanted, len(found))
 	for i, entry := range found {
-		positions[i] = entry.position
+		events[i] = wanted{entry.position, i}
 	}
-	if err := e.readEvents(positions, func(i int, event chunkEvent) {
-		page.Events[i] = event.listed(positions[i])
+	if err := e.readEvents(events, func(w wanted, event chunkEvent) {
+		page.Events[w.i] = event.listed(w.position)
 	}); err != nil {
 		return store.Page{}, err
 	}

@@ -17,11 +17,11 @@ type reader struct {
 	trees  []*child         // their roots: of the stored tree and of those in memory, without empty ones
 	nodes  *bolt.Bucket     // the stored ones
 	seen   map[uint64]*node // of these, those that were read
-	memory *nodeMemory      // of which they are made
+	arena  *nodeArena       // their memory
 }
 
-// view calls read with the merchant's trees; not at all when the merchant has no events. Applying
-// waits until read returns.
+// view calls read with the merchant's trees; not at all when the merchant has no events. The nodes that
+// it loads are valid until read returns, and applying waits until then.
 func (x *index) view(m merchantKey, read func(r *reader) error) error {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -31,16 +31,9 @@ func (x *index) view(m merchantKey, read func(r *reader) error) error {
 		if err != nil {
 			return err
 		}
-		memory, used := x.memories.Get().(*nodeMemory)
-		if !used {
-			memory = &nodeMemory{}
-		}
-		defer func() {
-			if memory.reset() {
-				x.memories.Put(memory)
-			}
-		}()
-		r := &reader{m: m, series: t.series, nodes: tx.Bucket(bucketNodes), seen: map[uint64]*node{}, memory: memory}
+		arena := x.arenas.Get().(*nodeArena)
+		defer arena.free(&x.arenas)
+		r := &reader{m: m, series: t.series, nodes: tx.Bucket(bucketNodes), seen: map[uint64]*node{}, arena: arena}
 		roots := []*child{&t.root}
 		if recent := x.recent[m]; recent != nil {
 			r.series = recent.series.names()
@@ -68,7 +61,7 @@ func (r *reader) node(c *child) (*node, error) {
 	if n, ok := r.seen[c.id]; ok {
 		return n, nil
 	}
-	n, err := loadNode(r.nodes, r.m, c.id, r.memory)
+	n, err := loadNode(r.nodes, r.m, c.id, r.arena)
 	r.seen[c.id] = n
 	return n, err
 }

@@ -73,8 +73,8 @@ func storeTree(tx *bolt.Tx, m merchantKey, t *tree) error {
 }
 
 // loadNode reads a node of a merchant's stored tree.
-func loadNode(nodes *bolt.Bucket, m merchantKey, id uint64, mem *nodeMemory) (*node, error) {
-	n, err := decodeNode(unseal(nodes.Get(nodeKey(m, id))), mem)
+func loadNode(nodes *bolt.Bucket, m merchantKey, id uint64, a *nodeArena) (*node, error) {
+	n, err := decodeNode(unseal(nodes.Get(nodeKey(m, id))), a)
 	if err != nil {
 		return nil, fmt.Errorf("index.db: node %d of merchant %x: %w", id, m, err)
 	}
@@ -189,60 +189,31 @@ func (n *node) encode(b []byte) []byte {
 	return b
 }
 
-// decodeNode reads a node into mem.
-func decodeNode(b []byte, mem *nodeMemory) (*node, error) {
+// decodeNode reads a node into memory of the arena.
+func decodeNode(b []byte, a *nodeArena) (*node, error) {
 	d := decoder{b: b}
 	n := &node{}
 	var prev entryKey
 	switch kind, count := d.uvarint(), d.count(); kind {
 	case 0:
-		n.entries = extend(&mem.entries, count, leafEntries)
+		n.entries = extend(&a.entries, count, leafEntries)
 		for i := range n.entries {
-			n.entries[i].entryKey = d.entryKey(&prev)
-			n.entries[i].series = uint32(d.uvarint())
+			n.entries[i] = entry{d.entryKey(&prev), uint32(d.uvarint())}
 		}
 	case 1:
-		n.children = extend(&mem.children, count, innerChildren)
-		all := slices.Grow(mem.counts, len(d.b)/2) // each takes two bytes or more
+		n.children = extend(&a.children, count, innerChildren)
+		a.counts = slices.Grow(a.counts, len(d.b)/2) // each takes two bytes or more
 		for i := range n.children {
-			c := &n.children[i]
-			c.first = d.entryKey(&prev)
-			c.id = d.uvarint()
-			start := len(all)
-			all = d.counts(all)
-			c.counts = all[start:len(all):len(all)]
+			c := child{first: d.entryKey(&prev), id: d.uvarint()}
+			start := len(a.counts)
+			a.counts = d.counts(a.counts)
+			c.counts = slices.Clip(a.counts[start:])
+			n.children[i] = c
 		}
-		mem.counts = all
 	default:
 		d.failed = true
 	}
 	return n, d.err("index node")
-}
-
-// nodeMemory is what decoded nodes are made of. A reader's is used again by the next one: it is most of what a listing would
-// allocate.
-type nodeMemory struct {
-	entries  []entry
-	children []child
-	counts   counts
-}
-
-// keptCounts bounds what is kept for the next reader: a megabyte. An inner node of a merchant with the most series has as
-// many.
-const keptCounts = 64 << 10
-
-// reset forgets the nodes, and reports whether mem is worth keeping.
-func (mem *nodeMemory) reset() bool {
-	mem.entries, mem.children, mem.counts = mem.entries[:0], mem.children[:0], mem.counts[:0]
-	return cap(mem.counts) <= keptCounts
-}
-
-// extend makes s longer by n items and returns these, with room for as many as room in all.
-func extend[T any](s *[]T, n, room int) []T {
-	start := len(*s)
-	room = max(n, room)
-	*s = slices.Grow(*s, room)[:start+room]
-	return (*s)[start : start+n : start+room]
 }
 
 func (c counts) encode(b []byte) []byte {

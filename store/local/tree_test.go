@@ -110,7 +110,7 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := &reader{m: m, series: stored.series, trees: []*child{&stored.root}, nodes: w.nodes, seen: map[uint64]*node{}, memory: &nodeMemory{}}
+			r := &reader{m: m, series: stored.series, trees: []*child{&stored.root}, nodes: w.nodes, seen: map[uint64]*node{}, arena: &nodeArena{}}
 			leaves := checkTree(t, r, &stored.root)
 			for _, size := range leaves[:len(leaves)-1] {
 				if name == "ascending" && size < leafEntries/2 {
@@ -196,14 +196,21 @@ func FuzzNode(f *testing.F) {
 	f.Add(inner.encode(nil))
 	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n, err := decodeNode(b, &nodeMemory{})
+		n, err := decodeNode(b, &nodeArena{})
 		if err != nil {
 			if !errors.Is(err, errCorrupt) {
 				t.Fatal(err)
 			}
 			return
 		}
-		again, err := decodeNode(n.encode(nil), &nodeMemory{})
+		used := &nodeArena{}
+		for _, earlier := range []*node{leaf, inner} {
+			if _, err := decodeNode(earlier.encode(nil), used); err != nil {
+				t.Fatal(err)
+			}
+		}
+		used.reset()
+		again, err := decodeNode(n.encode(nil), used)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +221,7 @@ func FuzzNode(f *testing.F) {
 			t.Fatalf("%d children became %d", len(n.children), len(again.children))
 		}
 		for i, c := range n.children {
-			if a := again.children[i]; a.first != c.first || a.id != c.id || !slices.Equal(a.counts, c.counts) {
+			if a := again.children[i]; a.first != c.first || a.id != c.id || a.node != nil || !slices.Equal(a.counts, c.counts) {
 				t.Fatalf("%v became %v", c, a)
 			}
 		}

@@ -1,9 +1,6 @@
 package local
 
-import (
-	"slices"
-	"sync"
-)
+import "sync"
 
 // arena is the memory of one group on its way to disk: Badger keeps what it is given until the
 // commit returns, and the index reads the chunks after that. A slice taken from it stays valid when it grows.
@@ -56,7 +53,8 @@ type nodeArena struct {
 	counts   counts
 }
 
-// keptItems bounds what is kept for the next reader, of each kind: as many counts as an inner node can have.
+// keptItems bounds what is kept for the next reader, of each kind. Merchants with nearly as many series as the index counts
+// need more.
 const keptItems = innerChildren * maxSeries
 
 // free gives the arena to the next reader, unless it is larger than most need. Nobody uses its nodes any more.
@@ -69,14 +67,23 @@ func (a *nodeArena) free(pool *sync.Pool) {
 }
 
 func (a *nodeArena) reset() {
+	clear(a.children) // they refer to counts
 	a.entries, a.children, a.counts = a.entries[:0], a.children[:0], a.counts[:0]
+}
+
+// reserve makes room for n more items behind s. What is there already stays where it is, for those who have it.
+func reserve[S ~[]T, T any](s *S, n int) {
+	if cap(*s)-len(*s) < n {
+		*s = make(S, 0, max(n, 2*cap(*s)))
+	}
 }
 
 // extend makes s longer by room items, by n if that is more, and returns the first n. They hold what was there before; the rest
 // is room for a node to grow that was loaded to be changed.
 func extend[T any](s *[]T, n, room int) []T {
-	start := len(*s)
 	room = max(n, room)
-	*s = slices.Grow(*s, room)[:start+room]
+	reserve(s, room)
+	start := len(*s)
+	*s = (*s)[:start+room]
 	return (*s)[start : start+n : start+room]
 }

@@ -107,8 +107,7 @@ type wanted struct {
 	i int
 }
 
-// aheadChunks is how many more chunks have to be wanted within aheadSpan for it to be read ahead: each would be waited for
-// by itself.
+// aheadChunks is how many more chunks have to be wanted for reading ahead to be worth it.
 const aheadChunks = 4
 
 // readEvents calls use with each of the events. It sorts them by position, so that each chunk is unpacked once, all into the
@@ -125,9 +124,8 @@ func (e *Engine) readEvents(events []wanted, use func(w wanted, event chunkEvent
 		item, err := txn.Get(appendChunkKey(nil, seq))
 		if err == nil {
 			err = item.Value(func(packed []byte) (err error) {
-				// Chunks stand in the log about in the order of their numbers, and neighbours are about as large.
-				if next := k + aheadChunks; next < len(chunks) && (chunks[next][0].seq-seq)*uint64(len(packed)) <= aheadSpan {
-					ahead.around(packed)
+				if k+aheadChunks < len(chunks) {
+					ahead.reading(packed)
 				}
 				data, err = unpackChunk(data, packed)
 				return err

@@ -64,3 +64,53 @@ func TestMadeUpNamesDoNotSlowDownTheOthers(t *testing.T) {
 		}
 	}
 }
+
+// A scan takes several steps, and what was committed after the query may fill whole ones.
+func TestAScanTakesSteps(t *testing.T) {
+	e := open(t, t.TempDir())
+	defer closeEngine(t, e)
+	m := store.NewMerchantID()
+	key, err := newMerchantKey(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const times = scanStep/3 + 30 // of three events each
+	names := 0
+	record := func(from int) {
+		marks := make([]store.Mark, 3*times)
+		for i := range marks {
+			marks[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: fmt.Sprintf("MadeUp%05d", names), Time: time.UnixMicro(int64(from + i/3)), Raw: []byte("{}")}
+			marks[i].Identity.MUID = "u-1"
+			names++
+		}
+		if err := e.Record(marks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record(times)
+	upTo, _ := e.committer.state()
+	record(0) // which come first in the order of time
+	committed, _ := e.committer.state()
+	if err := e.index.wait(committed); err != nil {
+		t.Fatal(err)
+	}
+
+	s := newSelection(store.Query{Merchant: m, SortBy: store.ByName, Limit: 10})
+	var found []entry
+	if err := e.scan(ctx, key, s, upTo, func(_ string, at entry) { found = append(found, at) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != 3*times || found[0].time != times || found[len(found)-1].time != 2*times-1 {
+		t.Errorf("a scan as of before the second commit found %d events, want %d", len(found), 3*times)
+	}
+
+	for _, c := range []struct {
+		from, to int
+	}{{0, 2*times - 1}, {10, times + 20}, {times - 1, times}, {times, 2*times - 1}} {
+		page, err := e.Events(ctx, store.Query{Merchant: m, SortBy: store.ByName, Asc: true, Limit: 3,
+			From: time.UnixMicro(int64(c.from)), To: time.UnixMicro(int64(c.to))})
+		if total := 3 * (c.to - c.from + 1); err != nil || page.Total != total || len(page.Events) != 3 {
+			t.Errorf("from %d to %d there are %d events, %v; want %d", c.from, c.to, page.Total, err, total)
+		}
+	}
+}

@@ -10,21 +10,30 @@ import (
 // page is waited for when it is touched, one after the other: a hundred neighbouring chunks are thirty such waits, of
 // a tenth of a millisecond each, and several times that beside a full load. The system does not read value logs ahead by
 // itself (stopReadAhead).
-type readAhead struct{ from, to uintptr } // the addresses that were asked for last
+type readAhead struct {
+	last     uintptr // where the read before was
+	from, to uintptr // what was asked for last
+}
 
-// aheadSpan is how much is asked for on either side, in bytes: about what the largest commit writes, whose chunks Badger
-// puts into the log in any order.
+// aheadSpan is how much is asked for on either side, in bytes: about what the largest commit writes, whose chunks Badger puts
+// into the log in any order. Linux reads as much in one go where it is not told to read more.
 const aheadSpan = 128 << 10
 
-// around asks for what lies within aheadSpan of b, unless that was asked for before.
-func (a *readAhead) around(b []byte) {
+// reading is told what is being read. It asks for what lies within aheadSpan of that, once, where the read before did too: more
+// reads will.
+func (a *readAhead) reading(b []byte) {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	if a.from <= at && at < a.to {
+	near := max(at, a.last)-min(at, a.last) <= aheadSpan
+	a.last = at
+	if !near || a.from <= at && at < a.to {
 		return
 	}
-	page := uintptr(unix.Getpagesize())
-	a.from, a.to = (at-aheadSpan)&^(page-1), at+aheadSpan
+	at &^= uintptr(unix.Getpagesize() - 1)
+	a.from, a.to = at-aheadSpan, at+aheadSpan
 	// An error changes nothing but the speed. Badger hands out small values as copies in memory: there the advice does nothing.
-	// Near an end of the file it reaches what else is mapped there, or nothing.
-	_, _, _ = unix.Syscall(unix.SYS_MADVISE, a.from, a.to-a.from, unix.MADV_WILLNEED)
+	// Near an end of the file it reaches what else is mapped there, or nothing. What is read is kept by single pages, so
+	// that those behind the end of a log are not written as a part of larger ones later, which stopReadAhead is about.
+	for _, from := range []uintptr{at, a.from} {
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, aheadSpan, unix.MADV_WILLNEED)
+	}
 }

@@ -202,7 +202,7 @@ func decodeNode(b []byte, a *nodeArena) (*node, error) {
 		}
 	case 1:
 		n.children = extend(&a.children, count, innerChildren)
-		a.counts = slices.Grow(a.counts, len(d.b)/2) // each takes two bytes or more
+		reserve(&a.counts, len(d.b)/2) // each takes two bytes or more
 		for i := range n.children {
 			c := child{first: d.entryKey(&prev), id: d.uvarint()}
 			start := len(a.counts)

@@ -168,8 +168,8 @@ func TestARequestMayTakeSeveralTransactions(t *testing.T) {
 		if _, err := noise.Read(raw); err != nil {
 			t.Fatal(err)
 		}
-		marks[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "PageView", Time: time.UnixMicro(int64(i)), Raw: raw, DedupeID: fmt.Sprint(i)}
-		marks[i].Identity.MUID = "u-1"
+		marks[i] = newMark(m, "PageView", i, raw)
+		marks[i].DedupeID = fmt.Sprint(i)
 	}
 	if size := int64(len(marks) * 2000); size < 2*e.db.MaxBatchSize() {
 		t.Fatalf("%d bytes may fit into one transaction", size)

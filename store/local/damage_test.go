@@ -82,15 +82,12 @@ func TestADamagedIndexIsNotRead(t *testing.T) {
 	for _, bucket := range [][]byte{bucketNodes, bucketRoots} {
 		dir := t.TempDir()
 		e := open(t, dir)
-		m, other := store.NewMerchantID(), store.NewMerchantID()
+		m, key := newMerchant(t)
+		other := store.NewMerchantID()
 		record(t, e, m, 100)
 		record(t, e, other, 100)
 		closeEngine(t, e) // which merges
 		e = open(t, dir)
-		key, err := newMerchantKey(m)
-		if err != nil {
-			t.Fatal(err)
-		}
 		if err := e.index.db.Update(func(tx *bolt.Tx) error {
 			b := tx.Bucket(bucket)
 			k, v := b.Cursor().Seek(key[:]) // 100 events are one node

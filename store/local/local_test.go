@@ -43,6 +43,25 @@ func closeEngine(t *testing.T, e *Engine) {
 	}
 }
 
+// newMerchant makes up a merchant; key is how the engine names it.
+func newMerchant(t *testing.T) (m store.MerchantID, key merchantKey) {
+	t.Helper()
+	m = store.NewMerchantID()
+	key, err := newMerchantKey(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, key
+}
+
+// newMark makes up an event of tag cs_a; at is its time in µs since 1970.
+func newMark(m store.MerchantID, name string, at int, raw []byte) store.Mark {
+	return store.Mark{
+		Merchant: m, Tag: "cs_a", Identity: store.Identity{MUID: "u-1"},
+		Name: name, Time: time.UnixMicro(int64(at)), Raw: raw,
+	}
+}
+
 // record records n events of a merchant, spread over time and names, in calls of up to 100.
 func record(t *testing.T, e *Engine, m store.MerchantID, n int) {
 	t.Helper()
@@ -50,11 +69,7 @@ func record(t *testing.T, e *Engine, m store.MerchantID, n int) {
 		marks := make([]store.Mark, min(n, 100))
 		for i := range marks {
 			n--
-			marks[i] = store.Mark{
-				Merchant: m, Tag: "cs_a", Name: fmt.Sprintf("Name%d", n%7),
-				Time: time.UnixMicro(int64(n*7919%1000) * 1e6), Raw: fmt.Appendf(nil, `{"n":%d}`, n),
-			}
-			marks[i].Identity.MUID = "u-1"
+			marks[i] = newMark(m, fmt.Sprintf("Name%d", n%7), n*7919%1000*1e6, fmt.Appendf(nil, `{"n":%d}`, n))
 		}
 		if err := e.Record(marks); err != nil {
 			t.Fatal(err)

@@ -131,11 +131,7 @@ func cutOffMerge(t *testing.T, dir string, room, commits int) (whole bool) {
 func TestReadersSeeAMergeOnce(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
-	m := store.NewMerchantID()
-	key, err := newMerchantKey(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m, key := newMerchant(t)
 	record(t, e, m, 1000)
 	closeEngine(t, e) // which merges
 	e = open(t, dir)
@@ -197,7 +193,7 @@ func TestAMergeWaitsForDiskSpace(t *testing.T) {
 		}
 		return tx.Commit()
 	}
-	m := store.NewMerchantID()
+	m, key := newMerchant(t)
 	record(t, e, m, 300)
 	<-failed // at the first merge
 	record(t, e, m, 100)
@@ -208,10 +204,6 @@ func TestAMergeWaitsForDiskSpace(t *testing.T) {
 		t.Errorf("%d events while the index waits, want 400", page.Total)
 	}
 	full.Store(false)
-	key, err := newMerchantKey(m)
-	if err != nil {
-		t.Fatal(err)
-	}
 	merged := func() (done bool) {
 		e.index.mu.RLock()
 		defer e.index.mu.RUnlock()

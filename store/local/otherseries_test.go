@@ -13,15 +13,11 @@ import (
 func TestMadeUpNamesDoNotSlowDownTheOthers(t *testing.T) {
 	e := open(t, t.TempDir())
 	defer closeEngine(t, e)
-	m := store.NewMerchantID()
-	key, err := newMerchantKey(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m, key := newMerchant(t)
 	var marks []store.Mark
 	add := func(tag store.TagID, name string) {
-		mark := store.Mark{Merchant: m, Tag: tag, Name: name, Time: time.UnixMicro(int64(len(marks))), Raw: []byte("{}")}
-		mark.Identity.MUID = "u-1"
+		mark := newMark(m, name, len(marks), []byte("{}"))
+		mark.Tag = tag
 		marks = append(marks, mark)
 	}
 	for range 3 {
@@ -69,18 +65,13 @@ func TestMadeUpNamesDoNotSlowDownTheOthers(t *testing.T) {
 func TestAScanTakesSteps(t *testing.T) {
 	e := open(t, t.TempDir())
 	defer closeEngine(t, e)
-	m := store.NewMerchantID()
-	key, err := newMerchantKey(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m, key := newMerchant(t)
 	const times = scanStep/3 + 30 // of three events each
 	names := 0
 	record := func(from int) {
 		marks := make([]store.Mark, 3*times)
 		for i := range marks {
-			marks[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: fmt.Sprintf("MadeUp%05d", names), Time: time.UnixMicro(int64(from + i/3)), Raw: []byte("{}")}
-			marks[i].Identity.MUID = "u-1"
+			marks[i] = newMark(m, fmt.Sprintf("MadeUp%05d", names), from+i/3, []byte("{}"))
 			names++
 		}
 		if err := e.Record(marks); err != nil {

@@ -52,8 +52,7 @@ func TestAListingReadsAhead(t *testing.T) {
 		if _, err := random.Read(raw); err != nil {
 			t.Fatal(err)
 		}
-		mark := store.Mark{Merchant: m, Tag: "cs_a", Name: "Other", Time: time.UnixMicro(int64(i)), Raw: raw}
-		mark.Identity.MUID = "u-1"
+		mark := newMark(m, "Other", i, raw)
 		if i%wantedOf == 0 {
 			mark.Name = "Wanted"
 		}

@@ -193,6 +193,10 @@ func compareWithSlice(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 func FuzzNode(f *testing.F) {
 	leaf := &node{entries: []entry{{entryKey{5, position{7, 1}}, 2}, {entryKey{9, position{6, 0}}, 1}}}
 	inner := &node{children: []child{{first: entryKey{-5, position{7, 1}}, id: 3, counts: counts{{1, 2}, {9, 1}}}}}
+	others := [][]byte{
+		(&node{entries: []entry{{entryKey{1, position{2, 3}}, 4}}}).encode(nil),
+		(&node{children: []child{{first: entryKey{1, position{2, 3}}, id: 4, counts: counts{{5, 6}}}}}).encode(nil),
+	}
 	f.Add(leaf.encode(nil))
 	f.Add(inner.encode(nil))
 	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x0f})
@@ -206,6 +210,14 @@ func FuzzNode(f *testing.F) {
 			return
 		}
 		stored := n.encode(nil)
+		for _, b := range others {
+			if _, err := decodeNode(b, arena); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(n.encode(nil), stored) {
+			t.Fatal("the nodes decoded after it changed the node")
+		}
 		again, err := decodeNode(stored, arena)
 		if err != nil {
 			t.Fatal(err)

@@ -26,7 +26,7 @@ func BenchmarkList(b *testing.B) {
 					marks = append(marks, mark(tag, n, start.Add(time.Duration(n)*step)))
 					n++
 				}
-				if err := engine.Record(marks); err != nil {
+				if err := engine.Record(b.Context(), marks); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -28,7 +28,7 @@ type instant struct {
 
 func (e *instant) Directory() *store.Directory { return e.directory }
 
-func (e *instant) Record(marks []store.Mark) error {
+func (e *instant) Record(_ context.Context, marks []store.Mark) error {
 	for i := range marks {
 		marks[i].Outcome = store.Recorded
 	}

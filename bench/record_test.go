@@ -23,7 +23,7 @@ func BenchmarkRecord(b *testing.B) {
 				}
 			}
 			b.ReportAllocs()
-			callers(b, c.callers, func(caller int) error { return engine.Record(batches[caller]) })
+			callers(b, c.callers, func(caller int) error { return engine.Record(b.Context(), batches[caller]) })
 			perSecond(b, c.batch)
 		})
 	}
@@ -39,13 +39,13 @@ func BenchmarkResolve(b *testing.B) {
 		identities[i].Add(store.Email, fmt.Sprintf("%d@example.com", i))
 		linked := identities[i]
 		linked.MUID = store.MUID(fmt.Sprintf("4be0643f-1d98-473b-97cd-%012d", i))
-		if _, err := engine.Resolve(merchant, linked); err != nil {
+		if _, err := engine.Resolve(b.Context(), merchant, linked); err != nil {
 			b.Fatal(err)
 		}
 	}
 	b.ReportAllocs()
 	for n := 0; b.Loop(); n++ {
-		if muid, err := engine.Resolve(merchant, identities[n%users]); err != nil || muid == "" {
+		if muid, err := engine.Resolve(b.Context(), merchant, identities[n%users]); err != nil || muid == "" {
 			b.Fatalf("muid %q, %v", muid, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ type instant struct {
 
 func (e *instant) Directory() *store.Directory { return e.directory }
 
-func (e *instant) Record(marks []store.Mark) error {
+func (e *instant) Record(_ context.Context, marks []store.Mark) error {
 	for i := range marks {
 		marks[i].Outcome = store.Recorded
 	}

@@ -252,11 +252,11 @@ type faulty struct {
 
 func (f *faulty) Ready() error { return f.ready }
 
-func (f *faulty) Record(marks []store.Mark) error {
+func (f *faulty) Record(ctx context.Context, marks []store.Mark) error {
 	if f.record != nil {
 		return f.record(marks)
 	}
-	return f.Engine.Record(marks)
+	return f.Engine.Record(ctx, marks)
 }
 
 func replaceEngine(f *faulty) func(*Config) {

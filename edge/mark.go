@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"context"
 	"strconv"
 	"sync"
 	"time"
@@ -117,7 +118,7 @@ func (f *fields) mark(m *store.Mark, tag *store.Tag, object []byte, cookie strin
 
 // record hands marks to the engine. When that fails, it answers the request and reports false.
 func (s *Server) record(ctx *fasthttp.RequestCtx, marks []store.Mark) bool {
-	err := s.Engine.Record(marks)
+	err := s.Engine.Record(context.Background(), marks)
 	if err != nil {
 		s.metrics.events[eventFailed].Add(float64(len(marks)))
 		s.engineFailed(ctx, "record", err)

@@ -1,6 +1,8 @@
 package edge
 
 import (
+	"context"
+
 	"github.com/goccy/go-json/jsontext"
 	"github.com/valyala/fasthttp"
 
@@ -20,7 +22,7 @@ func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 		refused.send(ctx)
 		return
 	}
-	muid, err := s.Engine.Resolve(tag.Merchant, id)
+	muid, err := s.Engine.Resolve(context.Background(), tag.Merchant, id)
 	if err != nil {
 		s.engineFailed(ctx, "resolve", err)
 		return

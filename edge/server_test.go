@@ -31,7 +31,7 @@ func TestShutdownAnswersWhatIsRunning(t *testing.T) {
 	f.record = func(marks []store.Mark) error {
 		waiting.Done()
 		<-release
-		return f.Engine.Record(marks)
+		return f.Engine.Record(t.Context(), marks)
 	}
 	replies := make(chan reply, clients)
 	for range clients {

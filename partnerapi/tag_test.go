@@ -119,7 +119,7 @@ func (s *service) record(merchant, tag string, list ...event) {
 		marks[i] = store.Mark{Merchant: store.MerchantID(merchant), Tag: store.TagID(tag), Name: e.name, Time: at,
 			Identity: store.Identity{MUID: store.MUID(e.muid)}, Raw: []byte(e.raw)}
 	}
-	if err := s.engine.Record(marks); err != nil {
+	if err := s.engine.Record(s.t.Context(), marks); err != nil {
 		s.t.Fatal(err)
 	}
 }

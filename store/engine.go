@@ -81,14 +81,18 @@ type Events interface {
 	// KindInvalid: a muid is longer than MaxMUIDLength; nothing was recorded.
 	// KindUnavailable: the engine cannot take the marks, nothing was recorded, and a later try may
 	// succeed. On any other error the marks may or may not have been recorded.
-	Record(marks []Mark) error
+	//
+	// ctx bounds the wait until the engine takes the marks: when it ends before, its error is returned and
+	// nothing was recorded. Marks that were taken are waited for, since they alias the caller's memory.
+	Record(ctx context.Context, marks []Mark) error
 
 	// Resolve returns the muid of an identity: its own, which is then durably linked to the
 	// identifiers beside it, or the one linked to the first identifier that has a link, or "".
-	// Errors as of Record.
-	Resolve(merchant MerchantID, id Identity) (MUID, error)
+	// Errors and ctx as of Record.
+	Resolve(ctx context.Context, merchant MerchantID, id Identity) (MUID, error)
 
 	// Events returns one page of a merchant's events. A merchant or tag without events gives an
 	// empty page, and so does a range that ends before it starts. A name given twice counts once.
+	// When ctx ends, the query stops soon after and its error is returned.
 	Events(ctx context.Context, q Query) (Page, error)
 }

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -97,7 +98,10 @@ func newCommitter(db *badger.DB, log *badgerLog, clock *clock, x *index, ready f
 }
 
 // submit queues a request and returns when it is on disk or failed.
-func (c *committer) submit(r request) error {
+func (c *committer) submit(ctx context.Context, r request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	n, size := len(r.marks), 0
 	for i := range r.marks {
 		size += len(r.marks[i].Raw) + identityBytes(&r.marks[i].Identity)

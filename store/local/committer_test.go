@@ -23,11 +23,11 @@ func TestPastItsBoundTheQueueRefuses(t *testing.T) {
 	}
 	marks := []store.Mark{{Merchant: store.NewMerchantID(), Name: "PageView", Identity: store.Identity{MUID: "u-1"}, Raw: []byte("{}")}}
 	wait(maxWaiting)
-	if err := e.Record(marks); store.KindOf(err) != store.KindUnavailable {
+	if err := e.Record(ctx, marks); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("Record gives %v, want KindUnavailable", err)
 	}
 	wait(-maxWaiting)
-	if err := e.Record(marks); err != nil {
+	if err := e.Record(ctx, marks); err != nil {
 		t.Errorf("Record gives %v", err)
 	}
 }
@@ -140,10 +140,10 @@ func TestLargeMarksFitIntoTransactions(t *testing.T) {
 				id.Add(store.DeviceID, fmt.Sprintf("device-%d-%d", c, i))
 				batch[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "Login", Identity: id, DedupeID: fmt.Sprint(c, i), Raw: fmt.Appendf(nil, `{"x":"%0900d"}`, i)}
 			}
-			err := e.Record(batch)
+			err := e.Record(ctx, batch)
 			for store.KindOf(err) == store.KindUnavailable {
 				runtime.Gosched()
-				err = e.Record(batch)
+				err = e.Record(ctx, batch)
 			}
 			if err != nil {
 				t.Error(err)
@@ -174,7 +174,7 @@ func TestARequestMayTakeSeveralTransactions(t *testing.T) {
 	if size := int64(len(marks) * 2000); size < 2*e.db.MaxBatchSize() {
 		t.Fatalf("%d bytes may fit into one transaction", size)
 	}
-	if err := e.Record(marks); err != nil {
+	if err := e.Record(ctx, marks); err != nil {
 		t.Fatal(err)
 	}
 	closeEngine(t, e)

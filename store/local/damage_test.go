@@ -248,7 +248,7 @@ func TestAValueLogThatCannotBeSyncedStopsTheEngine(t *testing.T) {
 	record(t, e, m, 1)
 	e.committer.log.Errorf("Error while curlf sync: %v\n", errors.New("input/output error"))
 	mark := []store.Mark{{Merchant: m, Name: "PageView", Identity: store.Identity{MUID: "u-1"}, Raw: []byte("{}")}}
-	if err := e.Record(mark); err == nil {
+	if err := e.Record(ctx, mark); err == nil {
 		t.Error("an event was acknowledged that is not on disk")
 	}
 	if err := e.Ready(); err == nil {

@@ -13,14 +13,14 @@ func TestANearlyFullDiskTakesNothing(t *testing.T) {
 	record(t, e, m, 1)
 	e.disk.full.Store(true)
 	marks := []store.Mark{{Merchant: m, Tag: "cs_a", Name: "PageView", Identity: store.Identity{MUID: "u-1"}, Raw: []byte("{}")}}
-	if err := e.Record(marks); store.KindOf(err) != store.KindUnavailable {
+	if err := e.Record(ctx, marks); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("Record gives %v, want KindUnavailable", err)
 	}
 	if e.Ready() == nil {
 		t.Error("the engine says that it is ready")
 	}
 	e.disk.full.Store(false)
-	if err := e.Record(marks); err != nil {
+	if err := e.Record(ctx, marks); err != nil {
 		t.Errorf("with space again, Record gives %v", err)
 	}
 	if got := everything(t, e, m)[0].Total; got != 2 {

@@ -28,6 +28,7 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -99,7 +100,7 @@ func (e *Engine) openEvents(dir string, opt Options) error {
 }
 
 // Record implements store.Events.
-func (e *Engine) Record(marks []store.Mark) error {
+func (e *Engine) Record(ctx context.Context, marks []store.Mark) error {
 	if len(marks) == 0 {
 		return nil
 	}
@@ -111,11 +112,11 @@ func (e *Engine) Record(marks []store.Mark) error {
 			return err
 		}
 	}
-	return e.committer.submit(request{marks: marks})
+	return e.committer.submit(ctx, request{marks: marks})
 }
 
 // Resolve implements store.Events.
-func (e *Engine) Resolve(merchant store.MerchantID, id store.Identity) (store.MUID, error) {
+func (e *Engine) Resolve(ctx context.Context, merchant store.MerchantID, id store.Identity) (store.MUID, error) {
 	m, err := newMerchantKey(merchant)
 	if err != nil {
 		return "", err
@@ -127,7 +128,7 @@ func (e *Engine) Resolve(merchant store.MerchantID, id store.Identity) (store.MU
 		if len(id.Keys()) == 0 {
 			return id.MUID, nil
 		}
-		return id.MUID, e.committer.submit(request{link: &link{m, id}})
+		return id.MUID, e.committer.submit(ctx, request{link: &link{m, id}})
 	}
 	txn := e.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()

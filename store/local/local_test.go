@@ -71,7 +71,7 @@ func record(t *testing.T, e *Engine, m store.MerchantID, n int) {
 			n--
 			marks[i] = newMark(m, fmt.Sprintf("Name%d", n%7), n*7919%1000*1e6, fmt.Appendf(nil, `{"n":%d}`, n))
 		}
-		if err := e.Record(marks); err != nil {
+		if err := e.Record(ctx, marks); err != nil {
 			t.Fatal(err)
 		}
 	}

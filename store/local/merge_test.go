@@ -39,7 +39,7 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 						marks[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "Name", Time: time.UnixMicro(with.timeOf(rng, recorded)), Raw: []byte("{}")}
 						marks[i].Identity.MUID = "u-1"
 					}
-					if err := e.Record(marks); err != nil {
+					if err := e.Record(ctx, marks); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -27,7 +27,7 @@ func TestMadeUpNamesDoNotSlowDownTheOthers(t *testing.T) {
 	for i := range 2 * maxSeries {
 		add("cs_a", fmt.Sprintf("MadeUp%d", i))
 	}
-	if err := e.Record(marks); err != nil {
+	if err := e.Record(ctx, marks); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -74,7 +74,7 @@ func TestAScanTakesSteps(t *testing.T) {
 			marks[i] = newMark(m, fmt.Sprintf("MadeUp%05d", names), from+i/3, []byte("{}"))
 			names++
 		}
-		if err := e.Record(marks); err != nil {
+		if err := e.Record(ctx, marks); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -56,7 +56,7 @@ func TestAListingReadsAhead(t *testing.T) {
 		if i%wantedOf == 0 {
 			mark.Name = "Wanted"
 		}
-		if err := e.Record([]store.Mark{mark}); err != nil {
+		if err := e.Record(ctx, []store.Mark{mark}); err != nil {
 			t.Fatal(err)
 		}
 	}

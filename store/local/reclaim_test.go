@@ -19,7 +19,7 @@ func TestCompactionDropsWhatWasReplaced(t *testing.T) {
 		for i := range 10 {
 			id := store.Identity{MUID: store.MUID(fmt.Sprintf("u-%d-%d", start, i))}
 			id.Add(store.Email, "ann@example.com")
-			if _, err := e.Resolve(m, id); err != nil {
+			if _, err := e.Resolve(ctx, m, id); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -30,7 +30,7 @@ func (in *ingest) start(b *bed, m store.MerchantID, tags []store.TagID, writers 
 					e.Raw = fmt.Appendf(nil, `{"n":%d}`, w*1_000_000+call*10+i)
 					marks = append(marks, e)
 				}
-				if err := b.Record(marks); err != nil {
+				if err := b.Record(b.t.Context(), marks); err != nil {
 					ended(err)
 					return
 				}
@@ -91,7 +91,7 @@ var durabilityTests = []test{
 	{"a closed engine takes no marks", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.close()
-		if err := b.Record([]store.Mark{mark(m, tag, "user-1")}); err == nil {
+		if err := b.Record(b.t.Context(), []store.Mark{mark(m, tag, "user-1")}); err == nil {
 			t.Error("they were taken")
 		}
 	}},

@@ -28,7 +28,7 @@ func who(muid store.MUID, identifiers ...identifier) store.Identity {
 
 func (b *bed) resolve(m store.MerchantID, id store.Identity) store.MUID {
 	b.t.Helper()
-	muid, err := b.Resolve(m, id)
+	muid, err := b.Resolve(b.t.Context(), m, id)
 	if err != nil {
 		b.t.Fatalf("resolve: %v", err)
 	}
@@ -171,7 +171,7 @@ var identityTests = []test{
 		m, tag := b.shop()
 		name := func(i int) string { return string(rune('a' + i)) }
 		for _, err := range atOnce(16, func(i int) error {
-			return b.Record([]store.Mark{sent(m, tag, who(store.MUID("user-"+name(i)), email(name(i)+"@example.com")))})
+			return b.Record(b.t.Context(), []store.Mark{sent(m, tag, who(store.MUID("user-"+name(i)), email(name(i)+"@example.com")))})
 		}) {
 			if err != nil {
 				t.Error(err)

@@ -22,7 +22,7 @@ func (b *bed) shop() (store.MerchantID, store.TagID) {
 // record records marks and wants these outcomes.
 func (b *bed) record(marks []store.Mark, want ...store.Outcome) {
 	b.t.Helper()
-	if err := b.Record(marks); err != nil {
+	if err := b.Record(b.t.Context(), marks); err != nil {
 		b.t.Fatalf("record: %v", err)
 	}
 	for i, w := range want {
@@ -217,7 +217,7 @@ var markTests = []test{
 		m, tag := b.shop()
 		outcomes := atOnce(16, func(int) store.Outcome {
 			marks := []store.Mark{withID(mark(m, tag, "user-1"), "order-1")}
-			if err := b.Record(marks); err != nil {
+			if err := b.Record(b.t.Context(), marks); err != nil {
 				t.Error(err)
 			}
 			return marks[0].Outcome
@@ -286,8 +286,8 @@ var markTests = []test{
 		m, tag := b.shop()
 		longest := store.MUID(strings.Repeat("x", store.MaxMUIDLength))
 		b.record([]store.Mark{mark(m, tag, longest)}, store.Recorded)
-		expectKind(t, b.Record([]store.Mark{mark(m, tag, "user-1"), mark(m, tag, longest+"x")}), store.KindInvalid)
-		_, err := b.Resolve(m, who(longest+"x", email("a@example.com")))
+		expectKind(t, b.Record(b.t.Context(), []store.Mark{mark(m, tag, "user-1"), mark(m, tag, longest+"x")}), store.KindInvalid)
+		_, err := b.Resolve(b.t.Context(), m, who(longest+"x", email("a@example.com")))
 		expectKind(t, err, store.KindInvalid)
 		b.expectResolved(m, who("", email("a@example.com")), "")
 		if events, _ := b.list(m); len(events) != 1 || events[0].MUID != longest {

@@ -58,6 +58,9 @@ func Busy(why string) error {
 	return &Error{Kind: KindBusy, Message: why}
 }
 
+// ErrInUse is returned when an engine is opened that another process has open, where only one can.
+var ErrInUse = errors.New("data directory is in use by another process")
+
 // KindOf is the kind of an error, KindInternal where it has none.
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {

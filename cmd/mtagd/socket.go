@@ -57,7 +57,7 @@ func (p *process) perform(c operatorCommand) ([]byte, error) {
 			return result, err
 		}
 		result, err = p.performOffline(c)
-		if !errors.Is(err, local.ErrInUse) {
+		if !errors.Is(err, store.ErrInUse) {
 			return result, err
 		}
 		select {

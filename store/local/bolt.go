@@ -8,10 +8,9 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
-)
 
-// ErrInUse is returned when another process has the data directory open.
-var ErrInUse = errors.New("data directory is in use by another process")
+	"mtagd/store"
+)
 
 // lockWait is how long an opener waits for another process to let go of a file: an operator
 // command holds it for milliseconds, a server for as long as it runs.
@@ -24,7 +23,7 @@ var (
 )
 
 // openBolt opens or creates a bbolt file with some buckets beside bucketMeta. It refuses one of another format version,
-// and fails with ErrInUse when another process has it open.
+// and fails with store.ErrInUse when another process has it open.
 func openBolt(path, format string, buckets ...[]byte) (db *bolt.DB, err error) {
 	err = catchDamage(path, func() (err error) {
 		db, err = openSound(path, format, buckets)
@@ -36,7 +35,7 @@ func openBolt(path, format string, buckets ...[]byte) (db *bolt.DB, err error) {
 func openSound(path, format string, buckets [][]byte) (*bolt.DB, error) {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, FreelistType: bolt.FreelistMapType})
 	if errors.Is(err, berrors.ErrTimeout) {
-		return nil, ErrInUse
+		return nil, store.ErrInUse
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)

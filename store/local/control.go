@@ -57,7 +57,7 @@ var (
 const controlFormat = "1"
 
 // OpenControl opens or creates the control data in dir, without the events: for operator commands
-// beside no server. It fails with ErrInUse when another process has it open.
+// beside no server. It fails with store.ErrInUse when another process has it open.
 func OpenControl(dir string, opt Options) (*Control, error) {
 	opt = opt.withDefaults()
 	if err := os.MkdirAll(dir, 0o700); err != nil {

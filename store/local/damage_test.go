@@ -260,7 +260,7 @@ func TestADirectoryIsOpenedOnce(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
 	defer closeEngine(t, e)
-	if _, err := Open(dir, Options{Log: quiet}); !errors.Is(err, ErrInUse) {
-		t.Errorf("opening it again gives %v, want ErrInUse", err)
+	if _, err := Open(dir, Options{Log: quiet}); !errors.Is(err, store.ErrInUse) {
+		t.Errorf("opening it again gives %v, want store.ErrInUse", err)
 	}
 }

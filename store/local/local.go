@@ -68,7 +68,7 @@ type Engine struct {
 
 var _ store.Engine = (*Engine)(nil)
 
-// Open opens or creates the engine in dir. It fails with ErrInUse when another process has it open.
+// Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
 	opt = opt.withDefaults()
 	control, err := OpenControl(dir, opt)

@@ -41,7 +41,7 @@ func (e *Engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 		}
 	}
 	page := store.Page{Events: make([]store.Event, len(wanted)), Total: int(total)}
-	if err := e.journal.Read(ctx, wanted, func(n int, event *journal.Event) { page.Events[n] = event.Listed() }); err != nil {
+	if err := e.journal.Read(ctx, wanted, func(n int, event journal.Event) { page.Events[n] = event.Listed() }); err != nil {
 		return store.Page{}, err
 	}
 	return page, nil

@@ -85,7 +85,7 @@ func (o *overflowScan) readSeries(ctx context.Context, candidates []rank.Candida
 			unknown = append(unknown, journal.Wanted{Position: c.Position, N: i})
 		}
 	}
-	return o.engine.journal.Read(ctx, unknown, func(n int, event *journal.Event) {
+	return o.engine.journal.Read(ctx, unknown, func(n int, event journal.Event) {
 		candidates[n].Series = string(event.Series)
 	})
 }

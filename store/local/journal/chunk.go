@@ -86,7 +86,7 @@ func decodeEvent(d *codec.Decoder, at codec.Position) (e Event) {
 }
 
 // Listed returns the event as a listing has it, in memory of its own.
-func (e *Event) Listed() store.Event {
+func (e Event) Listed() store.Event {
 	_, name := codec.SplitSeries(e.Series)
 	return store.Event{
 		ID:   e.EventID(),

@@ -23,7 +23,7 @@ func FuzzChunk(f *testing.F) {
 			if d.Err("chunk") != nil {
 				return
 			}
-			if err := pickEvents(b, []Wanted{{at, 3}}, func(n int, alone *Event) {
+			if err := pickEvents(b, []Wanted{{at, 3}}, func(n int, alone Event) {
 				if n != 3 || !bytes.Equal(alone.Raw, e.Raw) || !bytes.Equal(alone.Series, e.Series) || alone.Time != e.Time || alone.Position != at {
 					t.Fatalf("event %d reads differently alone", i)
 				}

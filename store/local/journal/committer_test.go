@@ -78,7 +78,7 @@ func TestARequestMayTakeSeveralTransactions(t *testing.T) {
 	if len(wanted) != len(marks) {
 		t.Fatalf("%d events, want %d", len(wanted), len(marks))
 	}
-	if err := j.Read(ctx, wanted, func(n int, e *Event) {
+	if err := j.Read(ctx, wanted, func(n int, e Event) {
 		if !bytes.Equal(e.Raw, marks[n].Raw) {
 			t.Errorf("event %d is another one", n)
 		}

@@ -149,7 +149,7 @@ func TestReadStopsWhenTheContextEnds(t *testing.T) {
 	wanted := []Wanted{{j.handed[0].Position, 0}, {j.handed[300].Position, 1}}
 	ctx, cancel := context.WithCancel(t.Context())
 	read := 0
-	err := j.Read(ctx, wanted, func(int, *Event) {
+	err := j.Read(ctx, wanted, func(int, Event) {
 		read++
 		cancel()
 	})

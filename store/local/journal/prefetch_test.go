@@ -74,7 +74,7 @@ func TestReadingNeighboursPrefetches(t *testing.T) {
 		t.Fatalf("%d bytes of events in the first value log", len(b))
 	}
 	read := 0
-	if err := j.Read(ctx, wanted, func(int, *Event) { read++ }); err != nil || read != events/every {
+	if err := j.Read(ctx, wanted, func(int, Event) { read++ }); err != nil || read != events/every {
 		t.Fatalf("%d events, %v", read, err)
 	}
 	pages := len(b) / unix.Getpagesize()

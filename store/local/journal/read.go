@@ -23,7 +23,7 @@ const prefetchChunks = 4
 // Read calls use with each of the wanted events and its number. It sorts them by position: so it unpacks each chunk
 // once, and reads neighbours in the log one after the other. The event is valid until use returns. When ctx ends, Read
 // stops before the next chunk and returns ctx's error.
-func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e *Event)) error {
+func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
 	chunks := byChunk(wanted)
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
@@ -68,7 +68,7 @@ func byChunk(wanted []Wanted) (chunks [][]Wanted) {
 }
 
 // pickEvents calls use with some events of one chunk. They are sorted, and no two are the same.
-func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e *Event)) error {
+func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 	d := codec.Decoder{B: chunk}
 	for i := 0; len(wanted) > 0; i++ {
 		event := decodeEvent(&d, codec.Position{Seq: wanted[0].Seq, Index: uint16(i)})
@@ -76,7 +76,7 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e *Event)) error 
 			return err
 		}
 		if i == int(wanted[0].Index) {
-			use(wanted[0].N, &event)
+			use(wanted[0].N, event)
 			wanted = wanted[1:]
 		}
 	}

@@ -1,30 +1,26 @@
-// Package local is the embedded engine: control data and the index of the events in bbolt, events and identities in
-// Badger, in one data directory.
+// Package local is the embedded engine, for one process and one data directory. It wires up three parts that do not know
+// each other:
 //
-//	DIR/control.db  partners, keys, merchants, tags: control.go says how
-//	DIR/events/     Badger: events, identity links, event_id marks
-//	DIR/index.db    bbolt: the index of the events, made anew from them when it is not there; stored.go says how
+//	DIR/control.db  control/  partners, keys, merchants, tags
+//	DIR/events/     journal/  events, identity links, event_id marks
+//	DIR/index.db    rank/     the index of the events; rebuilt from the journal when it is missing
 //
-// # The way of a mark
+// What the parts share is in codec (ids and values in bytes) and boltfile (bbolt files with a format version). Each
+// package comment describes its files.
 //
-// Record queues the mark; the committer (committer.go, group.go) resolves, links and deduplicates
-// what waits and writes it as one synced transaction; Record returns. The index (index.go) takes
-// the events up in memory, a moment later and in the same order, and every few seconds merges them
-// into the stored trees (merge.go, tree.go, stored.go, series.go). A listing (query.go, reader.go, slice.go) waits
-// for that moment, so that it sees every event that was acknowledged before it.
+// # Writing
 //
-// # What is in Badger
+// Record hands marks to the journal, which commits them in groups. When a commit is on disk, the journal hands its events
+// to the index and Record returns. The index applies them a moment later, in the same order.
 //
-// Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq numbers chunks and
-// commits (clock.go); the commit timestamps are seqs too. A key's newest version counts, the others are
-// garbage.
+// # Reading
 //
-//	'F'                                 format version, in ASCII digits
-//	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
-//	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
-//	                                    byte for its kind (store.IdentifierKind) and its normalised value
-//	'D' merchant, event_id (16)         event_id mark: time of receipt, µs since 1970 (8 bytes, big endian),
-//	                                    under the first 16 bytes of the event_id's SHA-256
+// A listing waits until the index has every event that was committed before. Then it asks the index for the positions
+// of the page, and the journal for the events.
+//
+//	local.go     Open, and the wiring of store.Engine
+//	listing.go   Events: one page of a merchant's events
+//	overflow.go  the pages that the index's counts do not suffice for
 package local
 
 import (
@@ -32,13 +28,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
+	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store"
+	"mtagd/store/local/control"
+	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
 )
 
 // Options are an engine's inputs beside its directory.
@@ -59,11 +56,9 @@ func (o Options) withDefaults() Options {
 
 // Engine implements store.Engine.
 type Engine struct {
-	*Control
-	db        *badger.DB // events/
-	index     *index
-	committer *committer
-	disk      *diskWatch
+	*control.Data
+	journal *journal.Journal
+	index   *rank.Index
 }
 
 var _ store.Engine = (*Engine)(nil)
@@ -71,97 +66,84 @@ var _ store.Engine = (*Engine)(nil)
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
 	opt = opt.withDefaults()
-	control, err := OpenControl(dir, opt)
+	data, err := OpenControl(dir, opt)
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{Control: control}
+	e := &Engine{Data: data}
 	if err := e.openEvents(dir, opt); err != nil {
-		return nil, errors.Join(err, control.Close())
+		return nil, errors.Join(err, data.Close())
 	}
 	return e, nil
 }
 
-func (e *Engine) openEvents(dir string, opt Options) error {
-	log := &badgerLog{log: opt.Log}
-	db, err := openBadger(filepath.Join(dir, "events"), log)
-	if err != nil {
+// OpenControl opens or creates the control data in dir without the events, for operator commands while no server runs.
+// It fails with store.ErrInUse when another process has it open.
+func OpenControl(dir string, opt Options) (*control.Data, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return control.Open(dir, opt.withDefaults().Now)
+}
+
+// openEvents opens the journal and the index, and starts them.
+func (e *Engine) openEvents(dir string, opt Options) (err error) {
+	if e.journal, err = journal.Open(filepath.Join(dir, "events"), journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
 		return err
 	}
-	x, err := openIndex(filepath.Join(dir, "index.db"), db, opt.Log)
-	if err != nil {
-		return errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
+	if e.index, err = rank.Open(filepath.Join(dir, "index.db"), opt.Log); err != nil {
+		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
-	go x.run()
-	e.db, e.index = db, x
-	e.disk = watchDisk(dir, opt.Log)
-	e.committer = newCommitter(db, log, &clock{now: opt.Now, last: db.MaxVersion()}, x, e.accepts)
+	err = e.catchUp()
+	if err == nil {
+		err = e.journal.Start(e.accepts, e.index.Push)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.index.Close(), e.journal.Close())
+	}
+	e.index.Start()
+	return nil
+}
+
+// catchUp replays the events that the index does not cover.
+func (e *Engine) catchUp() error {
+	covered := e.index.Covered()
+	if covered > 0 {
+		// The index covers only what was on disk before.
+		found, err := e.journal.HasChunk(covered)
+		if err != nil {
+			return err
+		}
+		if !found {
+			return errors.New("index.db has events that are not in events/: restore events/; or, if it was restored, delete index.db")
+		}
+	}
+	return e.journal.Since(covered, e.index.Replay)
+}
+
+// accepts returns why no events can be accepted, as far as the journal does not know it.
+func (e *Engine) accepts() error {
+	if e.index.Failure() != nil {
+		return store.Unavailable("the event index failed")
+	}
 	return nil
 }
 
 // Record implements store.Events.
 func (e *Engine) Record(ctx context.Context, marks []store.Mark) error {
-	if len(marks) == 0 {
-		return nil
-	}
-	for i := range marks {
-		if _, err := newMerchantKey(marks[i].Merchant); err != nil {
-			return err
-		}
-		if err := checkMUID(marks[i].Identity.MUID); err != nil {
-			return err
-		}
-	}
-	return e.committer.submit(ctx, request{marks: marks})
+	return e.journal.Record(ctx, marks)
 }
 
 // Resolve implements store.Events.
 func (e *Engine) Resolve(ctx context.Context, merchant store.MerchantID, id store.Identity) (store.MUID, error) {
-	m, err := newMerchantKey(merchant)
-	if err != nil {
-		return "", err
-	}
-	if err := checkMUID(id.MUID); err != nil {
-		return "", err
-	}
-	if id.MUID != "" {
-		if len(id.Keys()) == 0 {
-			return id.MUID, nil
-		}
-		return id.MUID, e.committer.submit(ctx, request{link: &link{m, id}})
-	}
-	txn := e.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	return resolve(txn, m, &id)
-}
-
-func checkMUID(id store.MUID) error {
-	if len(id) > store.MaxMUIDLength {
-		return store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)
-	}
-	return nil
+	return e.journal.Resolve(ctx, merchant, id)
 }
 
 // Ready implements store.Engine.
-func (e *Engine) Ready() error {
-	if _, failed := e.committer.state(); failed != nil {
-		return fmt.Errorf("a write failed: %w", failed)
-	}
-	return e.accepts()
-}
-
-// accepts tells why no marks can be taken at the moment, beside what the committer knows itself.
-func (e *Engine) accepts() error {
-	if err := e.index.failure(); err != nil {
-		return store.Unavailable("the event index failed")
-	}
-	return e.disk.ready()
-}
+func (e *Engine) Ready() error { return e.journal.Ready() }
 
 // Close implements store.Engine.
 func (e *Engine) Close() error {
-	e.committer.close()
-	err := e.index.close()
-	e.disk.close()
-	return errors.Join(err, e.db.Close(), e.Control.Close())
+	e.journal.Drain() // the index needs what it commits last
+	return errors.Join(e.index.Close(), e.journal.Close(), e.Data.Close())
 }

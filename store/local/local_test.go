@@ -43,17 +43,6 @@ func closeEngine(t *testing.T, e *Engine) {
 	}
 }
 
-// newMerchant makes up a merchant; key is how the engine names it.
-func newMerchant(t *testing.T) (m store.MerchantID, key merchantKey) {
-	t.Helper()
-	m = store.NewMerchantID()
-	key, err := newMerchantKey(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m, key
-}
-
 // newMark makes up an event of tag cs_a; at is its time in µs since 1970.
 func newMark(m store.MerchantID, name string, at int, raw []byte) store.Mark {
 	return store.Mark{

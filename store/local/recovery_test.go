@@ -49,7 +49,7 @@ func TestACrashLosesNothing(t *testing.T) {
 	}
 }
 
-// The index is made anew from the events where it is gone, and refused where the events are.
+// A missing index is rebuilt from the events. An index with events that are gone is refused.
 func TestTheIndexFollowsTheEvents(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)

@@ -1,0 +1,81 @@
+// Package boltfile opens bbolt files that carry a format version, and turns the panics of damaged files into errors.
+package boltfile
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// lockWait is how long Open waits while another process has the file open. An operator command holds it for
+// milliseconds, a server for as long as it runs.
+const lockWait = 2 * time.Second
+
+// BucketMeta is in every file. It has the version of the file's layout under "format".
+var (
+	BucketMeta = []byte("meta")
+	keyFormat  = []byte("format")
+)
+
+// Open opens or creates a bbolt file that has these buckets beside BucketMeta. It refuses a file of another format
+// version. It fails with store.ErrInUse when another process has the file open.
+func Open(path, format string, buckets ...[]byte) (db *bolt.DB, err error) {
+	err = CatchDamage(path, func() (err error) {
+		db, err = open(path, format, buckets)
+		return err
+	})
+	return db, err
+}
+
+func open(path, format string, buckets [][]byte) (*bolt.DB, error) {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, FreelistType: bolt.FreelistMapType})
+	if errors.Is(err, berrors.ErrTimeout) {
+		return nil, store.ErrInUse
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	if err := prepare(db, format, buckets); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
+	}
+	return db, nil
+}
+
+// prepare creates the buckets of a new file and checks the format of an old one.
+func prepare(db *bolt.DB, format string, buckets [][]byte) error {
+	return db.Update(func(tx *bolt.Tx) error {
+		meta, err := tx.CreateBucketIfNotExists(BucketMeta)
+		if err != nil {
+			return err
+		}
+		if found := meta.Get(keyFormat); found != nil && string(found) != format {
+			return codec.UnknownFormat(found, format)
+		}
+		for _, name := range buckets {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		return meta.Put(keyFormat, []byte(format))
+	})
+}
+
+// CatchDamage calls do, which reads or writes a bbolt file. bbolt panics on a damaged page, and reading past the end
+// of a file that was cut short is a memory fault. Both become an error here that names the file; outside of a
+// request they would end the process.
+func CatchDamage(file string, do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%s: %w: %v", file, codec.ErrCorrupt, p)
+		}
+	}()
+	return do()
+}

@@ -1,0 +1,33 @@
+package codec
+
+import (
+	"cmp"
+	"encoding/binary"
+	"testing"
+)
+
+// Ids must sort as their positions do, whatever the values.
+func FuzzEventIDsSortAsPositions(f *testing.F) {
+	f.Add(uint64(1), uint16(0), uint64(2), uint16(0))
+	f.Add(uint64(255), uint16(65535), uint64(256), uint16(1))
+	f.Fuzz(func(t *testing.T, seqA uint64, indexA uint16, seqB uint64, indexB uint16) {
+		a, b := Position{seqA, indexA}, Position{seqB, indexB}
+		want := cmp.Or(cmp.Compare(seqA, seqB), cmp.Compare(indexA, indexB))
+		if got := cmp.Compare(a.EventID(), b.EventID()); got != want {
+			t.Errorf("ids %s and %s compare %d, want %d", a.EventID(), b.EventID(), got, want)
+		}
+		if got := a.Compare(b); got != want {
+			t.Errorf("positions %v and %v compare %d, want %d", a, b, got, want)
+		}
+		if n := len(a.EventID()); n != 20 {
+			t.Errorf("an id has %d characters, want 20", n)
+		}
+	})
+}
+
+func TestACorruptLengthAllocatesNothing(t *testing.T) {
+	d := Decoder{B: binary.AppendUvarint(nil, 1<<60)}
+	if b := d.Prefixed(); b != nil || d.Err("value") == nil {
+		t.Errorf("read %d bytes of a value that has none", len(b))
+	}
+}

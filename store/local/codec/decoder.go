@@ -1,0 +1,86 @@
+package codec
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// ErrCorrupt is the error of a value that this engine did not write, or that was damaged since.
+var ErrCorrupt = errors.New("corrupt value")
+
+// UnknownFormat is the error of a file whose format version this build does not read.
+func UnknownFormat(found []byte, known string) error {
+	return fmt.Errorf("format %q is not known to this version, which reads %q", found, known)
+}
+
+// Decoder reads varints and length-prefixed strings from B and removes them from it. After the first failure it
+// returns zeroes, and Err tells.
+type Decoder struct {
+	B      []byte // what is left to read
+	failed bool
+}
+
+// Fail marks the value as corrupt, for callers that see a wrong value.
+func (d *Decoder) Fail() { d.failed, d.B = true, nil }
+
+// Err returns ErrCorrupt when the value could not be read; what names it.
+func (d *Decoder) Err(what string) error {
+	if d.failed {
+		return fmt.Errorf("%w: %s", ErrCorrupt, what)
+	}
+	return nil
+}
+
+// Uvarint reads an unsigned varint.
+func (d *Decoder) Uvarint() uint64 {
+	v, n := binary.Uvarint(d.B)
+	d.skip(n)
+	return v
+}
+
+// Varint reads a signed varint.
+func (d *Decoder) Varint() int64 {
+	v, n := binary.Varint(d.B)
+	d.skip(n)
+	return v
+}
+
+// skip removes the n bytes that a varint took. encoding/binary returns 0 and an n ≤ 0 where there is no varint.
+func (d *Decoder) skip(n int) {
+	if n <= 0 {
+		d.Fail()
+		return
+	}
+	d.B = d.B[n:]
+}
+
+// Count reads the number of items that follow. Each takes at least one byte, so a larger number is corrupt; callers
+// may allocate as many items.
+func (d *Decoder) Count() int {
+	n := d.Uvarint()
+	if n > uint64(len(d.B)) {
+		d.Fail()
+		return 0
+	}
+	return int(n)
+}
+
+// Bytes reads n bytes. The result aliases B.
+func (d *Decoder) Bytes(n int) []byte {
+	if n > len(d.B) {
+		d.Fail()
+		return nil
+	}
+	v := d.B[:n:n]
+	d.B = d.B[n:]
+	return v
+}
+
+// Prefixed reads length-prefixed bytes. The result aliases B.
+func (d *Decoder) Prefixed() []byte { return d.Bytes(d.Count()) }
+
+// AppendPrefixed appends a string with its length before it (uvarint).
+func AppendPrefixed[T string | []byte](b []byte, v T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(v))), v...)
+}

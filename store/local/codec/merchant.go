@@ -1,0 +1,19 @@
+package codec
+
+import (
+	"github.com/google/uuid"
+
+	"mtagd/store"
+)
+
+// MerchantKey is a merchant's UUID in its 16 bytes.
+type MerchantKey [16]byte
+
+// NewMerchantKey converts an id. KindNotFound: the id is not a UUID, so no merchant has it.
+func NewMerchantKey(id store.MerchantID) (MerchantKey, error) {
+	u, err := uuid.Parse(string(id))
+	if err != nil {
+		return MerchantKey{}, store.NotFound("merchant")
+	}
+	return MerchantKey(u), nil
+}

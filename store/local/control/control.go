@@ -1,0 +1,195 @@
+// Package control is the control data of the embedded engine: partners, keys, merchants, tags and claims of domains,
+// in one bbolt file. It implements store.Control. Each change is one synced transaction, and that transaction
+// decides what must be unique: a domain, a label, one tag of a type for each merchant.
+//
+//	tags.go       generate, read and update tags; who may claim a domain
+//	merchants.go  merchants with their tags
+//	partners.go   partners, tracking domains and API keys
+//	control.go    Data: open, load the directory, transactions
+//
+// # What is in control.db
+//
+// The file is of format "1". Values are JSON where nothing else is said:
+//
+//	meta               "format" → version
+//	partners           partner id → Partner
+//	keys               key id → Key
+//	merchants          merchant id → Merchant
+//	partner_merchants  partner id → bucket: ordinal (8 bytes, big endian, from 1) → merchant id
+//	tags               tag id → Tag
+//	merchant_tags      merchant id, "/", type → tag id
+//	domains            root domain of a server-side tag → tag id
+//	labels             mtag-xxxx → tag id
+//	tracking_domains   host → partner id
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store"
+	"mtagd/store/local/boltfile"
+)
+
+// Data implements store.Control.
+type Data struct {
+	db  *bolt.DB
+	dir *store.Directory
+	now func() time.Time
+
+	mu sync.Mutex // held over a transaction and its change of dir, so that both happen in one order
+}
+
+var (
+	bucketPartners         = []byte("partners")
+	bucketKeys             = []byte("keys")
+	bucketMerchants        = []byte("merchants")
+	bucketPartnerMerchants = []byte("partner_merchants")
+	bucketTags             = []byte("tags")
+	bucketMerchantTags     = []byte("merchant_tags")
+	bucketDomains          = []byte("domains")
+	bucketLabels           = []byte("labels")
+	bucketTrackingDomains  = []byte("tracking_domains")
+
+	buckets = [][]byte{bucketPartners, bucketKeys, bucketMerchants, bucketPartnerMerchants,
+		bucketTags, bucketMerchantTags, bucketDomains, bucketLabels, bucketTrackingDomains}
+)
+
+// format is the version of the file's layout.
+const format = "1"
+
+// Open opens or creates control.db in dir, which exists. now is the clock of creation times. It fails with
+// store.ErrInUse when another process has the file open.
+func Open(dir string, now func() time.Time) (*Data, error) {
+	path := filepath.Join(dir, "control.db")
+	db, err := boltfile.Open(path, format, buckets...)
+	if err != nil {
+		return nil, err
+	}
+	d := &Data{db: db, dir: store.NewDirectory(), now: now}
+	if err := d.load(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
+	}
+	return d, nil
+}
+
+// Close closes the file.
+func (d *Data) Close() error { return d.db.Close() }
+
+// Directory is the in-memory view of the control data. Each change is in it before the method that makes the change
+// returns.
+func (d *Data) Directory() *store.Directory { return d.dir }
+
+// load reads the directory from the file.
+func (d *Data) load() error {
+	return d.db.View(func(tx *bolt.Tx) error {
+		partners, err := all[store.Partner](tx, bucketPartners)
+		if err != nil {
+			return err
+		}
+		for _, p := range partners {
+			d.dir.SetPartner(p)
+		}
+		keys, err := all[store.Key](tx, bucketKeys)
+		if err != nil {
+			return err
+		}
+		for _, k := range keys {
+			d.dir.SetKey(k)
+		}
+		tags, err := all[store.Tag](tx, bucketTags)
+		if err != nil {
+			return err
+		}
+		for _, t := range tags {
+			if t, err = d.withHost(tx, t); err != nil {
+				return err
+			}
+			d.dir.SetTag(t)
+		}
+		return nil
+	})
+}
+
+// tag reads a tag with its host.
+func (d *Data) tag(tx *bolt.Tx, id store.TagID) (store.Tag, error) {
+	tag, err := get[store.Tag](tx, bucketTags, string(id), "tag")
+	if err != nil {
+		return tag, err
+	}
+	return d.withHost(tx, tag)
+}
+
+// withHost fills in a tag's host.
+func (d *Data) withHost(tx *bolt.Tx, t store.Tag) (store.Tag, error) {
+	if t.Type != store.Preverified {
+		return t.WithHost(""), nil
+	}
+	p, err := get[store.Partner](tx, bucketPartners, string(t.Partner), "partner")
+	return t.WithHost(p.TrackingDomain), err
+}
+
+// update runs change in one synced transaction. When that is on disk it calls publish, which changes the directory.
+func (d *Data) update(ctx context.Context, change func(tx *bolt.Tx) error, publish func()) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.db.Update(change); err != nil {
+		return err
+	}
+	publish()
+	return nil
+}
+
+// view runs read in one transaction that changes nothing.
+func (d *Data) view(ctx context.Context, read func(tx *bolt.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return d.db.View(read)
+}
+
+// get reads one value. what names it in a KindNotFound error.
+func get[T any](tx *bolt.Tx, bucket []byte, key, what string) (T, error) {
+	var v T
+	b := tx.Bucket(bucket).Get([]byte(key))
+	if b == nil {
+		return v, store.NotFound(what)
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("%s %q: %w", bucket, key, err)
+	}
+	return v, nil
+}
+
+// put writes one value.
+func put[T any](tx *bolt.Tx, bucket []byte, key string, v T) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return tx.Bucket(bucket).Put([]byte(key), b)
+}
+
+// all reads the values of a bucket.
+func all[T any](tx *bolt.Tx, bucket []byte) ([]T, error) {
+	var values []T
+	err := tx.Bucket(bucket).ForEach(func(k, b []byte) error {
+		var v T
+		if err := json.Unmarshal(b, &v); err != nil {
+			return fmt.Errorf("%s %q: %w", bucket, k, err)
+		}
+		values = append(values, v)
+		return nil
+	})
+	return values, err
+}

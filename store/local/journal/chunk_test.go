@@ -1,0 +1,55 @@
+package journal
+
+import (
+	"bytes"
+	"cmp"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+func FuzzChunk(f *testing.F) {
+	mark := store.Mark{Tag: "cs_x", Name: "Purchase", Time: time.UnixMicro(-5), Raw: []byte(`{}`)}
+	first, _ := appendEvent(nil, codec.MerchantKey{1}, &mark, "u-1")
+	both, _ := appendEvent(first, codec.MerchantKey{2}, &mark, "u-2")
+	f.Add(both)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d := codec.Decoder{B: b}
+		for i := uint16(0); len(d.B) > 0; i++ {
+			at := codec.Position{Seq: 1, Index: i}
+			e := decodeEvent(&d, at)
+			if d.Err("chunk") != nil {
+				return
+			}
+			if err := pickEvents(b, []Wanted{{at, 3}}, func(n int, alone Event) {
+				if n != 3 || !bytes.Equal(alone.Raw, e.Raw) || !bytes.Equal(alone.Series, e.Series) || alone.Time != e.Time || alone.Position != at {
+					t.Fatalf("event %d reads differently alone", i)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			tag, name := codec.SplitSeries(e.Series)
+			rewritten, series := appendEvent(nil, e.Merchant, &store.Mark{Tag: tag, Name: name, Time: time.UnixMicro(e.Time), Raw: e.Raw}, store.MUID(e.MUID))
+			again := codec.Decoder{B: rewritten}
+			if got := decodeEvent(&again, at); !bytes.Equal(got.MUID, e.MUID) || got.Time != e.Time || got.Merchant != e.Merchant || !bytes.Equal(got.Series, series) {
+				t.Fatalf("event %d was rewritten as another", i)
+			}
+		}
+	})
+}
+
+// Chunk keys must sort as their numbers do.
+func FuzzChunkKeys(f *testing.F) {
+	f.Add(uint64(1), uint64(2))
+	f.Add(uint64(255), uint64(256))
+	f.Fuzz(func(t *testing.T, a, b uint64) {
+		if got := bytes.Compare(appendChunkKey(nil, a), appendChunkKey(nil, b)); got != cmp.Compare(a, b) {
+			t.Errorf("the keys of chunks %d and %d compare %d", a, b, got)
+		}
+		if seq, err := parseChunkKey(appendChunkKey(nil, a)); err != nil || seq != a {
+			t.Errorf("the key of chunk %d reads as %d, %v", a, seq, err)
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package journal
+
+import (
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+)
+
+// committer writes groups, one after the other. Its goroutine alone resolves, links and deduplicates, so these need no
+// locks and happen in one order.
+type committer struct {
+	db        *badger.DB
+	log       *badgerLog // notices failures after which Badger goes on
+	clock     *clock
+	queue     *queue
+	committed atomic.Uint64 // number of the last chunk on disk
+	handOver  Committed
+	arenas    arenas
+	done      chan struct{} // closed when the goroutine has ended
+}
+
+// startCommitter starts a committer; last is the number of the last chunk on disk.
+func startCommitter(db *badger.DB, log *badgerLog, clock *clock, q *queue, last uint64, handOver Committed) *committer {
+	c := &committer{
+		db:       db,
+		log:      log,
+		clock:    clock,
+		queue:    q,
+		handOver: handOver,
+		arenas:   make(arenas, keptArenas),
+		done:     make(chan struct{}),
+	}
+	c.committed.Store(last)
+	go c.run()
+	return c
+}
+
+func (c *committer) run() {
+	defer close(c.done)
+	timer := time.AfterFunc(maxGatherTime, c.queue.recheck)
+	defer timer.Stop()
+	for g := c.queue.next(timer); g != nil; g = c.queue.next(timer) {
+		if g.err = c.queue.failure(); g.err == nil {
+			g.err = c.write(g)
+		}
+		c.queue.finish(g)
+	}
+}
+
+// drain refuses further requests and returns when all others are finished.
+func (c *committer) drain() {
+	c.queue.close()
+	<-c.done
+}
+
+// write commits a group, in one transaction or as many as it takes.
+func (c *committer) write(g *group) error {
+	t := c.begin()
+	defer func() { t.txn.Discard() }()
+	makeRoom := func() error {
+		if !t.isFull() {
+			return nil
+		}
+		if err := c.commit(t); err != nil {
+			return err
+		}
+		t = c.begin()
+		return nil
+	}
+	for _, r := range g.requests {
+		if r.link != nil {
+			if err := makeRoom(); err != nil {
+				return err
+			}
+			if err := t.link(r.link.merchant, &r.link.identity); err != nil {
+				return err
+			}
+		}
+		for i := range r.marks {
+			if err := makeRoom(); err != nil {
+				return err
+			}
+			if err := t.record(&r.marks[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return c.commit(t)
+}
+
+func (c *committer) begin() *transaction {
+	return &transaction{
+		txn:      c.db.NewTransactionAt(math.MaxUint64, true),
+		clock:    c.clock,
+		arena:    c.arenas.get(),
+		now:      c.clock.now(),
+		maxCount: int(c.db.MaxBatchCount() / 2),
+		maxBytes: int(c.db.MaxBatchSize() / 2),
+	}
+}
+
+// commit ends a transaction, which syncs, and hands its events over.
+func (c *committer) commit(t *transaction) error {
+	if err := t.closeChunk(); err != nil {
+		return err
+	}
+	err := t.txn.CommitAt(c.clock.next(), nil)
+	if err == nil {
+		err = c.log.failure() // Badger returns no error when it cannot sync a value log
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errCommit, err)
+	}
+	release := func() { c.arenas.put(t.arena) }
+	if len(t.arena.events) == 0 {
+		release()
+		return nil
+	}
+	c.committed.Store(t.seq)
+	c.handOver(t.arena.events, t.seq, release)
+	return nil
+}

@@ -1,0 +1,159 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+var (
+	quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+	ctx   = context.Background()
+)
+
+// testJournal is a journal, and the events that it handed over.
+type testJournal struct {
+	*Journal
+	mu     sync.Mutex
+	handed []codec.Event
+}
+
+// open opens the journal in dir.
+func open(t *testing.T, dir string) *testJournal {
+	t.Helper()
+	j, err := Open(dir, Options{Log: quiet, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tj := &testJournal{Journal: j}
+	if err := j.Start(func() error { return nil }, func(events []codec.Event, last uint64, release func()) {
+		tj.mu.Lock()
+		defer tj.mu.Unlock()
+		tj.handed = append(tj.handed, cloned(events)...)
+		release()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return tj
+}
+
+// cloned copies events with their series.
+func cloned(events []codec.Event) []codec.Event {
+	events = slices.Clone(events)
+	for i := range events {
+		events[i].Series = bytes.Clone(events[i].Series)
+	}
+	return events
+}
+
+func closeJournal(t *testing.T, j *testJournal) {
+	t.Helper()
+	j.Drain()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newMark makes up an event of tag cs_a; at is its time in µs since 1970.
+func newMark(m store.MerchantID, name string, at int, raw []byte) store.Mark {
+	return store.Mark{
+		Merchant: m, Tag: "cs_a", Identity: store.Identity{MUID: "u-1"},
+		Name: name, Time: time.UnixMicro(int64(at)), Raw: raw,
+	}
+}
+
+// record records n events of a merchant in one call.
+func record(t *testing.T, j *testJournal, m store.MerchantID, n int) {
+	t.Helper()
+	marks := make([]store.Mark, n)
+	for i := range marks {
+		marks[i] = newMark(m, fmt.Sprintf("Name%d", i%7), i*7919, fmt.Appendf(nil, `{"n":%d}`, i))
+	}
+	if err := j.Record(ctx, marks); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// since returns the events of all chunks after seq.
+func since(t *testing.T, j *testJournal, seq uint64) (all []codec.Event) {
+	t.Helper()
+	if err := j.Since(seq, func(events []codec.Event, last uint64) error {
+		if events[len(events)-1].Seq != last {
+			t.Errorf("chunk %d ends with event %v", last, events[len(events)-1].Position)
+		}
+		all = append(all, cloned(events)...)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func same(a, b codec.Event) bool {
+	return a.Merchant == b.Merchant && a.Position == b.Position && a.Time == b.Time && bytes.Equal(a.Series, b.Series)
+}
+
+// The index is handed what a later start would replay.
+func TestTheEventsHandedOverAreThoseInTheJournal(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	m, other := store.NewMerchantID(), store.NewMerchantID()
+	record(t, j, m, 700) // several chunks
+	record(t, j, other, 1)
+	middle := j.Committed()
+	record(t, j, m, 300)
+	last := j.Committed()
+	all := since(t, j, 0)
+	if !slices.EqualFunc(all, j.handed, same) || len(all) != 1001 {
+		t.Errorf("%d events were handed over, %d are in the journal, want 1001", len(j.handed), len(all))
+	}
+	if got := since(t, j, middle); !slices.EqualFunc(got, all[701:], same) {
+		t.Errorf("%d events since the second call, want 300", len(got))
+	}
+	if got := since(t, j, last); len(got) != 0 {
+		t.Errorf("%d events since the last chunk", len(got))
+	}
+	closeJournal(t, j)
+	j = open(t, dir)
+	defer closeJournal(t, j)
+	if got := since(t, j, 0); !slices.EqualFunc(got, all, same) {
+		t.Errorf("reopened: %d events, want %d", len(got), len(all))
+	}
+	if got := j.Committed(); got != last || all[1000].Seq != last {
+		t.Errorf("reopened: the last chunk is %d, want %d", got, last)
+	}
+	for seq, want := range map[uint64]bool{last: true, middle: true, last + 1: false} {
+		if found, err := j.HasChunk(seq); found != want || err != nil {
+			t.Errorf("chunk %d is there: %v, %v", seq, found, err)
+		}
+	}
+}
+
+// Reading stops between two chunks when the context ends.
+func TestReadStopsWhenTheContextEnds(t *testing.T) {
+	j := open(t, t.TempDir())
+	defer closeJournal(t, j)
+	m := store.NewMerchantID()
+	record(t, j, m, 300)
+	record(t, j, m, 1)
+	wanted := []Wanted{{j.handed[0].Position, 0}, {j.handed[300].Position, 1}}
+	ctx, cancel := context.WithCancel(t.Context())
+	read := 0
+	err := j.Read(ctx, wanted, func(int, Event) {
+		read++
+		cancel()
+	})
+	if !errors.Is(err, context.Canceled) || read != 1 {
+		t.Errorf("read %d events, %v; want one and the context's error", read, err)
+	}
+}

@@ -1,0 +1,111 @@
+package journal
+
+import (
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// newIdleQueue returns a queue that nothing is taken from.
+func newIdleQueue() *queue { return newQueue(func() error { return nil }) }
+
+func TestAFullQueueRefuses(t *testing.T) {
+	q := newIdleQueue()
+	if _, err := q.join(request{}, 1, maxQueueBytes); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.join(request{}, 1, 1); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a full queue gives %v, want KindUnavailable", err)
+	}
+	q.finish(q.take())
+	if _, err := q.join(request{}, 1, 1); err != nil {
+		t.Errorf("an empty queue gives %v", err)
+	}
+}
+
+func TestAQueueThatStandsStillRefuses(t *testing.T) {
+	q := newIdleQueue()
+	full := func() error {
+		_, err := q.join(request{}, groupMarks, 1)
+		return err
+	}
+	for range 2 {
+		if err := full(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.waiting[0].began = time.Now().Add(-maxQueueTime - time.Millisecond)
+	if err := full(); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("behind a group that has waited for %v, a request gets %v, want KindUnavailable", maxQueueTime, err)
+	}
+	q.waiting = q.waiting[1:]
+	if err := full(); err != nil {
+		t.Errorf("behind a group that has just begun, a request gets %v", err)
+	}
+}
+
+// A group waits for as many requests as were in flight lately, but not for long. A single caller never waits.
+func TestAGroupGathersRecentCallers(t *testing.T) {
+	q := newIdleQueue()
+	due := func() bool { return q.gatherTime() <= 0 }
+	join := func() {
+		if _, err := q.join(request{}, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit := func() { q.finish(q.take()) }
+	for range 3 {
+		join()
+		if !due() {
+			t.Error("the only caller waits for others")
+		}
+		commit()
+	}
+	for range 40 {
+		join()
+	}
+	commit()
+	join()
+	q.waiting[0].began = time.Now()
+	if due() {
+		t.Error("one of forty callers does not wait for the others")
+	}
+	q.waiting[0].began = time.Now().Add(-maxGatherTime)
+	if !due() {
+		t.Errorf("a group waits for longer than %v", maxGatherTime)
+	}
+	for range 29 {
+		join()
+	}
+	q.waiting[0].began = time.Now()
+	if !due() {
+		t.Error("thirty of forty callers wait for the others")
+	}
+	commit()
+	for range 100 { // the others are gone
+		join()
+		commit()
+	}
+	join()
+	if !due() {
+		t.Error("a group waits for callers that are gone")
+	}
+}
+
+// Sixteen callers with the largest batches, or 256 with the largest events, are no overload: none is refused while the
+// disk is busy.
+func TestTheQueueTakesTheLargestRequests(t *testing.T) {
+	for _, c := range []struct{ callers, marks, bytes int }{
+		{16, store.MaxBatchEvents, store.MaxBatchBytes},
+		{256, 1, store.MaxEventBytes},
+	} {
+		q := newIdleQueue()
+		for i := range c.callers {
+			if _, err := q.join(request{}, c.marks, c.bytes+c.marks*markOverhead); err != nil {
+				t.Errorf("caller %d of %d with %d bytes: %v", i+1, c.callers, c.bytes, err)
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+)
+
+// Wanted is an event to read, and its number in the caller's results.
+type Wanted struct {
+	codec.Position
+	N int
+}
+
+// prefetchChunks is how many more chunks must be wanted for prefetching to pay.
+const prefetchChunks = 4
+
+// Read calls use with each of the wanted events and its number. It sorts them by position: so it unpacks each chunk
+// once, and reads neighbours in the log one after the other. The event is valid until use returns. When ctx ends, Read
+// stops before the next chunk and returns ctx's error.
+func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
+	chunks := byChunk(wanted)
+	txn := j.db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	var data []byte
+	var p prefetcher
+	for k, here := range chunks {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		seq := here[0].Seq
+		item, err := txn.Get(appendChunkKey(nil, seq))
+		if err == nil {
+			err = item.Value(func(packed []byte) (err error) {
+				if k+prefetchChunks < len(chunks) {
+					p.note(packed)
+				}
+				data, err = unpackChunk(data, packed)
+				return err
+			})
+		}
+		if err == nil {
+			err = pickEvents(data, here, use)
+		}
+		if err != nil {
+			return fmt.Errorf("chunk %d: %w", seq, err)
+		}
+	}
+	return nil
+}
+
+// byChunk sorts events by position, and returns those of each chunk.
+func byChunk(wanted []Wanted) (chunks [][]Wanted) {
+	slices.SortFunc(wanted, func(a, b Wanted) int { return a.Compare(b.Position) })
+	start := 0
+	for i := range wanted {
+		if i+1 == len(wanted) || wanted[i+1].Seq != wanted[i].Seq {
+			chunks = append(chunks, wanted[start:i+1])
+			start = i + 1
+		}
+	}
+	return chunks
+}
+
+// pickEvents calls use with some events of one chunk. They are sorted, and no two are the same.
+func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
+	d := codec.Decoder{B: chunk}
+	for i := 0; len(wanted) > 0; i++ {
+		event := decodeEvent(&d, codec.Position{Seq: wanted[0].Seq, Index: uint16(i)})
+		if err := d.Err("chunk"); err != nil {
+			return err
+		}
+		if i == int(wanted[0].Index) {
+			use(wanted[0].N, event)
+			wanted = wanted[1:]
+		}
+	}
+	return nil
+}
+
+// Since calls use with the events of each chunk after the chunk seq, in the order of receipt; last is the number of
+// their chunk. The events are valid until use returns.
+func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error) error {
+	txn := j.db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
+	defer it.Close()
+	var data []byte
+	var events []codec.Event
+	for it.Seek(appendChunkKey(nil, seq+1)); it.Valid(); it.Next() {
+		at, err := parseChunkKey(it.Item().Key())
+		if err != nil {
+			return err
+		}
+		if err := it.Item().Value(func(packed []byte) error {
+			data, err = unpackChunk(data, packed)
+			return err
+		}); err != nil {
+			return fmt.Errorf("chunk %d: %w", at, err)
+		}
+		if events, err = appendEvents(events[:0], data, at); err != nil {
+			return fmt.Errorf("chunk %d: %w", at, err)
+		}
+		if err := use(events, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendEvents decodes all events of a chunk.
+func appendEvents(events []codec.Event, chunk []byte, seq uint64) ([]codec.Event, error) {
+	d := codec.Decoder{B: chunk}
+	for i := 0; len(d.B) > 0; i++ {
+		e := decodeEvent(&d, codec.Position{Seq: seq, Index: uint16(i)})
+		if err := d.Err("chunk"); err != nil {
+			return nil, err
+		}
+		events = append(events, e.Event)
+	}
+	return events, nil
+}
+
+// HasChunk reports whether a chunk is in the journal.
+func (j *Journal) HasChunk(seq uint64) (bool, error) {
+	txn := j.db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	return lookup(txn, appendChunkKey(nil, seq), func([]byte) error { return nil })
+}
+
+// lastChunk returns the number of the last chunk; 0 when there is none.
+func lastChunk(db *badger.DB) (seq uint64, err error) {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
+	defer it.Close()
+	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
+		return 0, nil
+	}
+	return parseChunkKey(it.Item().Key())
+}

@@ -1,0 +1,172 @@
+package journal
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// transaction puts a group, or as much of it as fits, into one Badger transaction.
+type transaction struct {
+	txn   *badger.Txn
+	clock *clock
+	arena *arena
+	now   time.Time
+
+	count, maxCount, bytes, maxBytes int // of the transaction's entries
+
+	merchant store.MerchantID  // of the last mark
+	key      codec.MerchantKey // its key
+
+	// The open chunk, which takes the next events. There is none while chunkEvents is 0; then seq is the number of the
+	// last closed one.
+	seq         uint64
+	chunkStart  int // in the arena
+	chunkEvents int
+}
+
+// isFull reports whether the transaction should end. The bounds are half of what Badger takes. One more mark is far
+// smaller than the other half.
+func (t *transaction) isFull() bool {
+	open := 0
+	if t.chunkEvents > 0 {
+		open = len(t.arena.chunks) - t.chunkStart
+	}
+	return t.count >= t.maxCount || t.bytes+open >= t.maxBytes
+}
+
+// record resolves, deduplicates and appends one mark (store.Events, Record).
+func (t *transaction) record(m *store.Mark) error {
+	if m.Merchant != t.merchant { // neighbours are often of one merchant
+		key, err := codec.NewMerchantKey(m.Merchant)
+		if err != nil {
+			return err
+		}
+		t.merchant, t.key = m.Merchant, key
+	}
+	key, muid := t.key, m.Identity.MUID
+	if muid == "" {
+		var err error
+		if muid, err = resolve(t.txn, key, &m.Identity); err != nil {
+			return err
+		}
+		if muid == "" {
+			m.Outcome = store.Unresolved
+			return nil
+		}
+	}
+	if m.DedupeID != "" {
+		first, err := t.rememberEventID(key, m.DedupeID)
+		if err != nil {
+			return err
+		}
+		if !first {
+			m.Outcome = store.Duplicate
+			return nil
+		}
+	}
+	if m.Identity.MUID != "" {
+		if err := t.link(key, &m.Identity); err != nil {
+			return err
+		}
+	}
+	m.Outcome = store.Recorded
+	return t.appendEvent(key, m, muid)
+}
+
+// resolve returns the muid of the first identifier that is linked to one, or "".
+func resolve(txn *badger.Txn, m codec.MerchantKey, id *store.Identity) (muid store.MUID, err error) {
+	for _, k := range id.Keys() {
+		var buf [64]byte
+		found, err := lookup(txn, appendLinkKey(buf[:0], m, k), func(b []byte) error {
+			muid = store.MUID(b)
+			return nil
+		})
+		if found || err != nil {
+			return muid, err
+		}
+	}
+	return "", nil
+}
+
+// Badger drops an event_id mark after dedupeTTL. Our own clock decides when the mark stops counting; Badger's TTL is
+// longer, so that the two clocks need not agree to the second.
+const dedupeTTL = store.DedupeWindow + 24*time.Hour
+
+// rememberEventID marks an event_id as recorded, and reports whether it was new within the window.
+func (t *transaction) rememberEventID(m codec.MerchantKey, id string) (first bool, err error) {
+	sum := sha256.Sum256([]byte(id))
+	key := t.arena.key(func(b []byte) []byte { return appendDedupeKey(b, m, [16]byte(sum[:])) })
+	var at time.Time
+	found, err := lookup(t.txn, key, func(b []byte) error {
+		at = time.UnixMicro(int64(binary.BigEndian.Uint64(b)))
+		return nil
+	})
+	if err != nil || found && t.now.Sub(at) < store.DedupeWindow {
+		return false, err
+	}
+	value := t.arena.key(func(b []byte) []byte { return binary.BigEndian.AppendUint64(b, uint64(t.now.UnixMicro())) })
+	return true, t.set(badger.NewEntry(key, value).WithTTL(dedupeTTL))
+}
+
+// link links the identifiers to the muid. It does not write a link again that is there already.
+func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
+	for _, k := range id.Keys() {
+		key := t.arena.key(func(b []byte) []byte { return appendLinkKey(b, m, k) })
+		linked := false
+		if _, err := lookup(t.txn, key, func(b []byte) error {
+			linked = string(b) == string(id.MUID)
+			return nil
+		}); err != nil {
+			return err
+		}
+		if linked {
+			continue
+		}
+		if err := t.set(badger.NewEntry(key, []byte(id.MUID))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendEvent adds the mark's event to the open chunk.
+func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID) error {
+	if t.chunkEvents == 0 {
+		t.chunkStart, t.seq = len(t.arena.chunks), t.clock.next()
+	}
+	var series []byte
+	t.arena.chunks, series = appendEvent(t.arena.chunks, m, mark, muid)
+	t.arena.events = append(t.arena.events, codec.Event{
+		Merchant: m,
+		Position: codec.Position{Seq: t.seq, Index: uint16(t.chunkEvents)},
+		Time:     mark.Time.UnixMicro(),
+		Series:   series,
+	})
+	t.chunkEvents++
+	if len(t.arena.chunks)-t.chunkStart >= maxChunkBytes || t.chunkEvents == maxChunkEvents {
+		return t.closeChunk()
+	}
+	return nil
+}
+
+// closeChunk stores the open chunk, if there is one.
+func (t *transaction) closeChunk() error {
+	if t.chunkEvents == 0 {
+		return nil
+	}
+	t.chunkEvents = 0
+	key := t.arena.key(func(b []byte) []byte { return appendChunkKey(b, t.seq) })
+	return t.set(badger.NewEntry(key, t.arena.pack(t.arena.chunks[t.chunkStart:])))
+}
+
+func (t *transaction) set(e *badger.Entry) error {
+	t.count++
+	t.bytes += len(e.Key) + len(e.Value)
+	return t.txn.SetEntry(e)
+}

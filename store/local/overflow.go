@@ -1,0 +1,91 @@
+package local
+
+import (
+	"context"
+	"slices"
+
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
+)
+
+// A merchant with more than rank.MaxSeries series has overflow series: the index knows the tags of their events, but not
+// the names. A query for such a name, or sorted by name, reads these events one by one. The result is exact, but the
+// time grows with their number.
+
+// overflowScan finds one page by such a scan.
+type overflowScan struct {
+	engine    *Engine
+	merchant  codec.MerchantKey
+	selection *rank.Selection
+	last      uint64 // the scan is as of this chunk
+}
+
+// scanStep is how many candidates are read at once. Between steps the index can apply new events.
+const scanStep = 4096
+
+// page returns the page's events and the number of all selected events. A first scan counts the groups, a second one
+// picks the page.
+func (o *overflowScan) page(ctx context.Context) (total uint64, page []journal.Wanted, err error) {
+	sizes := map[string]uint64{}
+	if err := o.scan(ctx, func(group string, _ rank.Key) { sizes[group]++ }); err != nil {
+		return 0, nil, err
+	}
+	total, runs := o.selection.Runs(sizes)
+	seen := map[string]uint64{}
+	found := map[string][]codec.Position{}
+	if err := o.scan(ctx, func(group string, at rank.Key) {
+		i := seen[group]
+		seen[group]++
+		for _, run := range runs {
+			if run.Group == group && run.From <= i && i < run.To {
+				found[group] = append(found[group], at.Position)
+			}
+		}
+	}); err != nil {
+		return 0, nil, err
+	}
+	for _, run := range runs {
+		if o.selection.NewestFirst() {
+			slices.Reverse(found[run.Group])
+		}
+		for _, at := range found[run.Group] {
+			page = append(page, journal.Wanted{Position: at, N: len(page)})
+		}
+	}
+	return total, page, nil
+}
+
+// scan calls yield with the selected events and their groups, in the order of time.
+func (o *overflowScan) scan(ctx context.Context, yield func(group string, at rank.Key)) error {
+	for from := o.selection.Start(); ; {
+		step, err := o.engine.index.Candidates(ctx, o.merchant, o.selection, from, scanStep)
+		if err != nil || len(step) == 0 {
+			return err
+		}
+		from = step[len(step)-1].Key
+		from.Index++
+		step = slices.DeleteFunc(step, func(c rank.Candidate) bool { return c.Seq > o.last })
+		if err := o.readSeries(ctx, step); err != nil {
+			return err
+		}
+		for _, c := range step {
+			if group, ok := o.selection.Group(c.Series); ok {
+				yield(group, c.Key)
+			}
+		}
+	}
+}
+
+// readSeries replaces overflow series with the series of the events.
+func (o *overflowScan) readSeries(ctx context.Context, candidates []rank.Candidate) error {
+	var unknown []journal.Wanted
+	for i, c := range candidates {
+		if c.Overflow {
+			unknown = append(unknown, journal.Wanted{Position: c.Position, N: i})
+		}
+	}
+	return o.engine.journal.Read(ctx, unknown, func(n int, event journal.Event) {
+		candidates[n].Series = string(event.Series)
+	})
+}

@@ -1,0 +1,273 @@
+package rank
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"path/filepath"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// journal stands in for the journal: it keeps the events of each commit.
+type journal struct {
+	commits [][]codec.Event
+}
+
+// commit adds n events of a merchant, all with one name, at the times of timeOf.
+func (j *journal) commit(m codec.MerchantKey, n int, timeOf func(i int) int64) []codec.Event {
+	events := make([]codec.Event, n)
+	for i := range events {
+		events[i] = codec.Event{
+			Merchant: m,
+			Position: codec.Position{Seq: uint64(len(j.commits) + 1), Index: uint16(i)},
+			Time:     timeOf(i),
+			Series:   codec.AppendSeries(nil, "cs_a", "Name"),
+		}
+	}
+	j.commits = append(j.commits, events)
+	return events
+}
+
+// open opens the index in dir and replays what it does not cover. Nothing is merged before Start.
+func (j *journal) open(t *testing.T, dir string) *Index {
+	t.Helper()
+	x, err := Open(filepath.Join(dir, "index.db"), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := x.Covered(); i < uint64(len(j.commits)); i++ {
+		if err := x.Replay(j.commits[i], i+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return x
+}
+
+// push commits events and applies them.
+func (j *journal) push(t *testing.T, x *Index, m codec.MerchantKey, n int) {
+	t.Helper()
+	events := j.commit(m, n, func(i int) int64 { return int64(i) * 1000 })
+	x.Push(events, events[0].Seq, func() {})
+	if err := x.Wait(t.Context(), events[0].Seq); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func closeIndex(t *testing.T, x *Index) {
+	t.Helper()
+	if err := x.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newMerchant(t *testing.T) codec.MerchantKey {
+	t.Helper()
+	m, err := codec.NewMerchantKey(store.NewMerchantID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// list returns all keys of a merchant.
+func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
+	t.Helper()
+	s := NewSelection(store.Query{SortBy: store.ByTime, Asc: true, Limit: math.MaxInt})
+	total, entries, counted, err := x.Page(t.Context(), m, s)
+	if err != nil || !counted || total != uint64(len(entries)) {
+		t.Fatalf("%d entries of %d, counted %v, %v", len(entries), total, counted, err)
+	}
+	for _, e := range entries {
+		keys = append(keys, e.Key)
+	}
+	return keys
+}
+
+// A slow disk must not stop listings: apply reads root records without the lock that readers need.
+func TestListingsGoOnWhileRootRecordsAreRead(t *testing.T) {
+	var j journal
+	known, other := newMerchant(t), newMerchant(t)
+	x := j.open(t, t.TempDir())
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	x.Start()
+	j.push(t, x, known, 10)
+	x.load = func(tx *bolt.Tx, m codec.MerchantKey) (*tree, error) {
+		close(reading)
+		<-goOn
+		return loadTree(tx, m)
+	}
+	events := j.commit(other, 10, func(i int) int64 { return int64(i) })
+	x.Push(events, events[0].Seq, func() {})
+	<-reading
+	if x.mu.TryRLock() {
+		x.mu.RUnlock()
+		if n := len(list(t, x, known)); n != 10 {
+			t.Errorf("%d events, want 10", n)
+		}
+	} else {
+		t.Error("apply reads the file while it holds the lock")
+	}
+	close(goOn)
+	if err := x.Wait(t.Context(), events[0].Seq); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(list(t, x, other)); n != 10 {
+		t.Errorf("%d events of the other merchant, want 10", n)
+	}
+	closeIndex(t, x)
+}
+
+// An ended context ends the wait for events that were not applied yet, and the walk over stored nodes.
+func TestAnEndedContextEndsAQuery(t *testing.T) {
+	var j journal
+	m := newMerchant(t)
+	dir := t.TempDir()
+	x := j.open(t, dir)
+	x.Start()
+	j.push(t, x, m, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- x.Wait(ctx, 99) }()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait gives %v", err)
+	}
+	closeIndex(t, x) // which merges
+
+	x = j.open(t, dir)
+	s := NewSelection(store.Query{Limit: 10})
+	if _, _, _, err := x.Page(ctx, m, s); !errors.Is(err, context.Canceled) {
+		t.Errorf("Page gives %v", err)
+	}
+	if _, err := x.Candidates(ctx, m, s, s.Start(), 10); !errors.Is(err, context.Canceled) {
+		t.Errorf("Candidates gives %v", err)
+	}
+	if err := x.view(t.Context(), m, func(r *reader) error {
+		r.ctx = ctx // ends in the middle of the query
+		_, err := r.before(Key{Time: math.MaxInt64})
+		return err
+	}); !errors.Is(err, context.Canceled) {
+		t.Errorf("reading a stored node gives %v", err)
+	}
+	closeIndex(t, x)
+}
+
+// Waiters are woken by what they wait for, and by a failure.
+func TestWaitEnds(t *testing.T) {
+	for name, end := range map[string]func(*progress){
+		"applied": func(p *progress) { p.advance(5); p.advance(6); p.advance(7) },
+		"failed":  func(p *progress) { p.fail(errors.New("damaged")) },
+	} {
+		var p progress
+		p.advance(4)
+		ended := make(chan error)
+		for range 3 {
+			go func() { ended <- p.wait(t.Context(), 7) }()
+		}
+		end(&p)
+		for range 3 {
+			select {
+			case err := <-ended:
+				if (err != nil) != (name == "failed") {
+					t.Errorf("%s: %v", name, err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("%s: a waiter was not woken", name)
+			}
+		}
+	}
+}
+
+// Merchants without new events leave the memory.
+func TestIdleMerchantsAreForgotten(t *testing.T) {
+	var j journal
+	x := j.open(t, t.TempDir())
+	for i := range 3 {
+		if err := x.Replay(j.commit(newMerchant(t), 5, func(i int) int64 { return int64(i) }), uint64(i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := x.merge(x.freeze()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(x.recent); n != 0 {
+		t.Errorf("%d merchants are in memory", n)
+	}
+	closeIndex(t, x)
+}
+
+// The time bounds of a query are inclusive to the microsecond, below the microsecond too.
+func TestSelectionBounds(t *testing.T) {
+	at := time.UnixMicro(1000)
+	for _, c := range []struct {
+		from, to time.Time
+		lo, hi   int64
+	}{
+		{at, at, 1000, 1001},
+		{at.Add(1), at.Add(1), 1001, 1001},
+		{at, at.Add(-time.Second), 1000, 1000},
+		{time.Time{}, time.Time{}, math.MinInt64, math.MaxInt64},
+	} {
+		s := NewSelection(store.Query{From: c.from, To: c.to})
+		if s.lo.Time != c.lo || s.hi.Time != c.hi {
+			t.Errorf("from %v to %v: %d to %d, want %d to %d", c.from, c.to, s.lo.Time, s.hi.Time, c.lo, c.hi)
+		}
+	}
+}
+
+// Whoever can send events can make up names. The queries that a merchant usually makes must not get slower by that:
+// known names and whole tags are counted, only made-up names and sorting by name are not.
+func TestMadeUpNamesDoNotSlowDownTheOthers(t *testing.T) {
+	var j journal
+	m := newMerchant(t)
+	x := j.open(t, t.TempDir())
+	n := 0
+	add := func(tag store.TagID, name string) {
+		n++
+		e := codec.Event{Merchant: m, Position: codec.Position{Seq: uint64(n)}, Time: int64(n - 1), Series: codec.AppendSeries(nil, tag, name)}
+		if err := x.Replay([]codec.Event{e}, e.Seq); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		add("cs_a", "Purchase")
+		add("ss_b", "Purchase")
+	}
+	for i := range 2 * MaxSeries {
+		add("cs_a", fmt.Sprintf("MadeUp%d", i))
+	}
+	for _, c := range []struct {
+		asks    string
+		query   store.Query
+		total   uint64 // when counted
+		counted bool
+	}{
+		{"everything", store.Query{}, 6 + 2*MaxSeries, true},
+		{"a flooded tag", store.Query{Tag: "cs_a"}, 3 + 2*MaxSeries, true},
+		{"a known name", store.Query{Tag: "cs_a", Names: []string{"Purchase"}}, 3, true},
+		{"a tag without made-up names, by name", store.Query{Tag: "ss_b", SortBy: store.ByName}, 3, true},
+		{"a name that has a series and one that has none", store.Query{Names: []string{"Purchase", "MadeUp2000"}}, 0, false},
+		{"everything by name", store.Query{SortBy: store.ByName}, 0, false},
+		{"made-up names of some time by name", store.Query{SortBy: store.ByName, From: time.UnixMicro(MaxSeries + 100), To: time.UnixMicro(MaxSeries + 119)}, 0, false},
+	} {
+		c.query.Limit = 10
+		total, _, counted, err := x.Page(t.Context(), m, NewSelection(c.query))
+		if err != nil || total != c.total || counted != c.counted {
+			t.Errorf("%s: %d events, counted %v, %v; want %d, counted %v", c.asks, total, counted, err, c.total, c.counted)
+		}
+	}
+	closeIndex(t, x)
+}

@@ -1,0 +1,257 @@
+package rank
+
+import (
+	"errors"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+
+	"mtagd/store/local/codec"
+)
+
+// copied returns a copy of a directory.
+func copied(t *testing.T, dir string) string {
+	t.Helper()
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// A merge may take several transactions. Cut off after any of them, the next start must find every event once, and the
+// next merge must leave nothing behind.
+func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
+	for name, with := range map[string]struct {
+		room   int // of a transaction
+		timeOf func(rng *rand.Rand, i int) int64
+	}{
+		"in order of time": {400, func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 }},
+		"from all times":   {3000, func(rng *rand.Rand, _ int) int64 { return rng.Int64N(1 << 40) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(5, 6))
+			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
+			var j journal
+			recorded := 0
+			commit := func(n int) {
+				for _, m := range merchants {
+					j.commit(m, n, func(int) int64 {
+						recorded++
+						return with.timeOf(rng, recorded)
+					})
+				}
+			}
+			dir := t.TempDir()
+			commit(2000)
+			x := j.open(t, dir)
+			x.Start()
+			closeIndex(t, x) // with a first merge, so that there are nodes to replace
+
+			commit(500)
+			x = j.open(t, dir)
+			want := map[codec.MerchantKey][]Key{}
+			for _, m := range merchants {
+				want[m] = list(t, x, m)
+			}
+			closeIndex(t, x)
+
+			for commits := 0; ; commits++ {
+				base := copied(t, dir)
+				j := journal{slices.Clone(j.commits)}
+				whole := cutOffMerge(t, j.open(t, base), with.room, commits)
+				same := func(x *Index, when string) {
+					t.Helper()
+					for _, m := range merchants {
+						if got := list(t, x, m); !slices.Equal(got, want[m]) {
+							t.Errorf("cut off after %d commits, %s: %d events, want %d", commits, when, len(got), len(want[m]))
+						}
+					}
+				}
+				x := j.open(t, base)
+				same(x, "opened")
+				x.Start()
+				j.push(t, x, newMerchant(t), 1) // so that there is something to merge
+				closeIndex(t, x)                // which merges
+				x = j.open(t, base)
+				same(x, "merged")
+				checkNothingLeftBehind(t, x)
+				closeIndex(t, x)
+				if whole {
+					if commits < 4 {
+						t.Errorf("a merge of %d transactions is hardly cut off", commits)
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
+// cutOffMerge makes only so many commits of a merge, and closes the index. It reports whether that was the whole merge.
+func cutOffMerge(t *testing.T, x *Index, room, commits int) (whole bool) {
+	t.Helper()
+	defer closeIndex(t, x)
+	errCutOff := errors.New("cut off")
+	w := newMerger(x.db, func(tx *bolt.Tx) error {
+		if commits == 0 {
+			return errCutOff
+		}
+		commits--
+		return tx.Commit()
+	})
+	w.room = room
+	err := w.mergeAll(x.freeze())
+	if err != nil && err != errCutOff {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// The index hears of a merge a moment after its commit. A merge that failed is tried again. Readers must see each event
+// once at all times.
+func TestReadersSeeAMergeOnce(t *testing.T) {
+	var j journal
+	m := newMerchant(t)
+	dir := t.TempDir()
+	x := j.open(t, dir)
+	x.Start()
+	for range 10 {
+		j.push(t, x, m, 100)
+	}
+	closeIndex(t, x) // which merges
+	for range 7 {
+		j.commit(m, 100, func(i int) int64 { return int64(i) * 77 })
+	}
+	x = j.open(t, dir)
+	defer closeIndex(t, x)
+	look := func(when string) {
+		t.Helper()
+		if err := x.view(t.Context(), m, func(r *reader) error {
+			all, err := r.before(Key{Time: math.MaxInt64})
+			if n := sum(all, nil); n != 1700 {
+				t.Errorf("%s: %d events, want 1700", when, n)
+			}
+			return err
+		}); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	look("before a merge")
+	errFull := errors.New("the disk is full")
+	f := x.freeze()
+	for attempt := range 100 {
+		commits := 0
+		w := newMerger(x.db, func(tx *bolt.Tx) error {
+			look("before a commit")
+			if commits++; commits > attempt {
+				return errFull
+			}
+			err := tx.Commit()
+			look("after a commit")
+			return err
+		})
+		w.room = 100
+		err := w.mergeAll(f)
+		look("after an attempt")
+		if err == nil {
+			return
+		}
+		if err != errFull {
+			t.Fatal(err)
+		}
+	}
+	t.Error("it is never done")
+}
+
+// While the disk is full the index waits. Events are accepted and listed meanwhile.
+func TestAMergeWaitsForDiskSpace(t *testing.T) {
+	var j journal
+	m := newMerchant(t)
+	x := j.open(t, t.TempDir())
+	var full atomic.Bool
+	full.Store(true)
+	failed := make(chan struct{}, 100)
+	x.commit = func(tx *bolt.Tx) error {
+		if full.Load() {
+			failed <- struct{}{}
+			return &fs.PathError{Op: "write", Path: "index.db", Err: unix.ENOSPC}
+		}
+		return tx.Commit()
+	}
+	x.Start()
+	j.push(t, x, m, 300)
+	<-failed // at the first merge
+	j.push(t, x, m, 100)
+	if err := x.Failure(); err != nil {
+		t.Errorf("failed while the disk is full: %v", err)
+	}
+	if n := len(list(t, x, m)); n != 400 {
+		t.Errorf("%d events while the disk is full, want 400", n)
+	}
+	full.Store(false)
+	merged := func() (done bool) {
+		x.mu.RLock()
+		defer x.mu.RUnlock()
+		r := x.recent[m]
+		return r == nil || r.covered > 0
+	}
+	for deadline := time.Now().Add(time.Minute); !merged(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing is merged though there is space")
+		}
+	}
+	if n := len(list(t, x, m)); n != 400 {
+		t.Errorf("%d events once merged, want 400", n)
+	}
+	closeIndex(t, x)
+}
+
+// checkNothingLeftBehind compares the stored nodes with those that can be reached.
+func checkNothingLeftBehind(t *testing.T, x *Index) {
+	t.Helper()
+	if err := x.db.View(func(tx *bolt.Tx) error {
+		nodes, reachable := tx.Bucket(bucketNodes), 0
+		var walk func(m codec.MerchantKey, c *child) error
+		walk = func(m codec.MerchantKey, c *child) error {
+			reachable++
+			n, err := loadNode(nodes, m, c.id, &nodeArena{})
+			if err != nil {
+				return err
+			}
+			for i := range n.children {
+				if err := walk(m, &n.children[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if err := tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
+			m := codec.MerchantKey(k)
+			stored, err := loadTree(tx, m)
+			if err != nil {
+				return err
+			}
+			return walk(m, &stored.root)
+		}); err != nil {
+			return err
+		}
+		if stored := nodes.Stats().KeyN; stored != reachable {
+			t.Errorf("%d nodes are stored, %d can be reached", stored, reachable)
+		}
+		if lists := tx.Bucket(bucketReplaced).Stats().KeyN; lists != 0 {
+			t.Errorf("%d lists of replaced nodes are left", lists)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,219 @@
+package rank
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/boltfile"
+	"mtagd/store/local/codec"
+)
+
+var (
+	bucketNodes    = []byte("nodes")
+	bucketRoots    = []byte("roots")
+	bucketReplaced = []byte("replaced")
+	keyCovered     = []byte("covered")
+)
+
+// format is the version of the file's layout.
+const format = "1"
+
+func openFile(path string) (*bolt.DB, error) {
+	return boltfile.Open(path, format, bucketNodes, bucketRoots, bucketReplaced)
+}
+
+// loadCovered reads the number of the last chunk whose events are in the stored trees.
+func loadCovered(tx *bolt.Tx) (uint64, error) {
+	b := tx.Bucket(boltfile.BucketMeta).Get(keyCovered)
+	switch len(b) {
+	case 0:
+		return 0, nil
+	case 8:
+		return binary.BigEndian.Uint64(b), nil
+	}
+	return 0, fmt.Errorf("index.db: %w: what it covers", codec.ErrCorrupt)
+}
+
+func storeCovered(tx *bolt.Tx, seq uint64) error {
+	return tx.Bucket(boltfile.BucketMeta).Put(keyCovered, binary.BigEndian.AppendUint64(nil, seq))
+}
+
+func nodeKey(m codec.MerchantKey, id uint64) []byte {
+	return binary.BigEndian.AppendUint64(m[:], id)
+}
+
+// loadTree reads a merchant's stored tree.
+func loadTree(tx *bolt.Tx, m codec.MerchantKey) (*tree, error) {
+	b := tx.Bucket(bucketRoots).Get(m[:])
+	if b == nil {
+		return &tree{nextID: 1, series: []string{""}}, nil
+	}
+	t, err := decodeTree(codec.Unseal(b))
+	if err != nil {
+		return nil, fmt.Errorf("index.db: merchant %x: %w", m, err)
+	}
+	return t, nil
+}
+
+func storeTree(tx *bolt.Tx, m codec.MerchantKey, t *tree) error {
+	return tx.Bucket(bucketRoots).Put(m[:], codec.Seal(t.encode(nil)))
+}
+
+// loadNode reads a node of a merchant's stored tree into memory of the arena.
+func loadNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena) (*node, error) {
+	n, err := decodeNode(codec.Unseal(nodes.Get(nodeKey(m, id))), a)
+	if err != nil {
+		return nil, fmt.Errorf("index.db: node %d of merchant %x: %w", id, m, err)
+	}
+	return n, nil
+}
+
+func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) error {
+	return nodes.Put(nodeKey(m, id), codec.Seal(n.encode(nil)))
+}
+
+// loadReplaced reads the ids of a merchant's nodes that are to be deleted.
+func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
+	b := tx.Bucket(bucketReplaced).Get(m[:])
+	if b == nil {
+		return nil, nil
+	}
+	d := codec.Decoder{B: codec.Unseal(b)}
+	ids = make([]uint64, d.Count())
+	for i := range ids {
+		ids[i] = d.Uvarint()
+	}
+	if err := d.Err("replaced nodes"); err != nil {
+		return nil, fmt.Errorf("index.db: merchant %x: %w", m, err)
+	}
+	return ids, nil
+}
+
+func storeReplaced(tx *bolt.Tx, m codec.MerchantKey, ids []uint64) error {
+	if len(ids) == 0 {
+		return tx.Bucket(bucketReplaced).Delete(m[:])
+	}
+	b := binary.AppendUvarint(nil, uint64(len(ids)))
+	for _, id := range ids {
+		b = binary.AppendUvarint(b, id)
+	}
+	return tx.Bucket(bucketReplaced).Put(m[:], codec.Seal(b))
+}
+
+// tree is a merchant's stored tree.
+type tree struct {
+	root    child    // the zero child when there are no events
+	nextID  uint64   // no node of this tree has an id from here on
+	covered uint64   // the events of chunks up to this seq are in the tree
+	series  []string // by number, from 1; 0 is unused
+}
+
+func (t *tree) encode(b []byte) []byte {
+	b = binary.AppendUvarint(b, t.nextID)
+	b = binary.AppendUvarint(b, t.root.id)
+	b = binary.AppendUvarint(b, t.covered)
+	b = appendKey(b, &Key{}, t.root.first)
+	b = t.root.counts.encode(b)
+	b = binary.AppendUvarint(b, uint64(len(t.series)))
+	for _, s := range t.series {
+		b = codec.AppendPrefixed(b, s)
+	}
+	return b
+}
+
+func decodeTree(b []byte) (*tree, error) {
+	d := codec.Decoder{B: b}
+	t := &tree{nextID: d.Uvarint(), root: child{id: d.Uvarint()}, covered: d.Uvarint()}
+	t.root.first = decodeKey(&d, &Key{})
+	t.root.counts = decodeCounts(&d, nil)
+	t.series = make([]string, d.Count())
+	for i := range t.series {
+		t.series[i] = string(d.Prefixed())
+	}
+	return t, d.Err("root record")
+}
+
+func (n *node) encode(b []byte) []byte {
+	var prev Key
+	if n.children == nil {
+		b = binary.AppendUvarint(append(b, 0), uint64(len(n.entries)))
+		for _, e := range n.entries {
+			b = appendKey(b, &prev, e.Key)
+			b = binary.AppendUvarint(b, uint64(e.series))
+		}
+		return b
+	}
+	b = binary.AppendUvarint(append(b, 1), uint64(len(n.children)))
+	for _, c := range n.children {
+		b = appendKey(b, &prev, c.first)
+		b = binary.AppendUvarint(b, c.id)
+		b = c.counts.encode(b)
+	}
+	return b
+}
+
+// decodeNode decodes a node into memory of the arena.
+func decodeNode(b []byte, a *nodeArena) (*node, error) {
+	d := codec.Decoder{B: b}
+	n := &node{}
+	var prev Key
+	switch kind, count := d.Uvarint(), d.Count(); kind {
+	case 0:
+		n.entries = extend(&a.entries, count, leafEntries)
+		for i := range n.entries {
+			n.entries[i] = Entry{decodeKey(&d, &prev), uint32(d.Uvarint())}
+		}
+	case 1:
+		n.children = extend(&a.children, count, innerChildren)
+		reserve(&a.counts, len(d.B)/2) // each takes two bytes or more
+		for i := range n.children {
+			c := child{first: decodeKey(&d, &prev), id: d.Uvarint()}
+			start := len(a.counts)
+			a.counts = decodeCounts(&d, a.counts)
+			c.counts = slices.Clip(a.counts[start:])
+			n.children[i] = c
+		}
+	default:
+		d.Fail()
+	}
+	return n, d.Err("index node")
+}
+
+func (c counts) encode(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(len(c)))
+	var prev uint32
+	for _, s := range c {
+		b = binary.AppendUvarint(b, uint64(s.series-prev))
+		b = binary.AppendUvarint(b, s.n)
+		prev = s.series
+	}
+	return b
+}
+
+// decodeCounts appends the counts that come next to c.
+func decodeCounts(d *codec.Decoder, c counts) counts {
+	var prev uint32
+	for range d.Count() {
+		prev += uint32(d.Uvarint())
+		c = append(c, seriesCount{prev, d.Uvarint()})
+	}
+	return c
+}
+
+func appendKey(b []byte, prev *Key, k Key) []byte {
+	b = binary.AppendVarint(b, k.Time-prev.Time)
+	b = binary.AppendVarint(b, int64(k.Seq-prev.Seq))
+	b = binary.AppendUvarint(b, uint64(k.Index))
+	*prev = k
+	return b
+}
+
+func decodeKey(d *codec.Decoder, prev *Key) Key {
+	prev.Time += d.Varint()
+	prev.Seq += uint64(d.Varint())
+	prev.Index = uint16(d.Uvarint())
+	return *prev
+}

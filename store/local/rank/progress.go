@@ -1,0 +1,73 @@
+package rank
+
+import (
+	"context"
+	"sync"
+)
+
+// progress tells readers how many events the trees have.
+type progress struct {
+	mu      sync.Mutex
+	applied uint64        // the events of chunks up to this seq are in the trees
+	err     error         // why nothing is applied any more
+	changed chan struct{} // closed when applied or err change; nil while no one waits
+}
+
+// wait returns when the chunks up to seq were applied, when applying failed, or when ctx ends.
+func (p *progress) wait(ctx context.Context, seq uint64) error {
+	for {
+		changed, err := p.reached(seq)
+		if changed == nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// reached returns a channel that is closed with the next change; nil when there is nothing to wait for.
+func (p *progress) reached(seq uint64) (changed chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.applied >= seq || p.err != nil {
+		return nil, p.err
+	}
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.changed, nil
+}
+
+// advance notes that the chunks up to seq were applied.
+func (p *progress) advance(seq uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.applied = max(p.applied, seq)
+	p.wake()
+}
+
+// fail notes that applying failed. The first error counts.
+func (p *progress) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.err = err
+	}
+	p.wake()
+}
+
+func (p *progress) wake() {
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
+}
+
+func (p *progress) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}

@@ -1,0 +1,139 @@
+package rank
+
+import (
+	"context"
+	"slices"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// Page returns the entries of the selection's page, in the order of the listing, and the number of all selected events.
+// Both are as of one moment. counted is false when the counts do not suffice, as events of an overflow series are in
+// the range: then the page has to be found with Candidates.
+func (x *Index) Page(ctx context.Context, m codec.MerchantKey, s *Selection) (total uint64, page []Entry, counted bool, err error) {
+	counted = true // for a merchant without events
+	err = x.view(ctx, m, func(r *reader) (err error) {
+		total, page, counted, err = r.page(s)
+		return err
+	})
+	return total, page, counted, err
+}
+
+// Candidate is an event that a selection takes, or may take.
+type Candidate struct {
+	Key
+	Series   string
+	Overflow bool // Series is an overflow series, and only the event itself tells whether it is selected
+}
+
+// Candidates returns the candidates of a selection from a key on, up to limit, in the order of time.
+func (x *Index) Candidates(ctx context.Context, m codec.MerchantKey, s *Selection, from Key, limit uint64) (found []Candidate, err error) {
+	err = x.view(ctx, m, func(r *reader) error {
+		entries, uncounted, err := r.candidates(s, from, limit)
+		if err != nil {
+			return err
+		}
+		found = make([]Candidate, len(entries))
+		for i, e := range entries {
+			found[i] = Candidate{e.Key, r.series[e.series], uncounted[e.series]}
+		}
+		return nil
+	})
+	return found, err
+}
+
+func (r *reader) page(s *Selection) (total uint64, page []Entry, counted bool, err error) {
+	low, err := r.before(s.lo)
+	if err != nil {
+		return 0, nil, false, err
+	}
+	high, err := r.before(s.hi)
+	if err != nil {
+		return 0, nil, false, err
+	}
+	groups, uncounted := r.groups(s)
+	for id, is := range uncounted {
+		if is && high[id] > low[id] {
+			return 0, nil, false, nil
+		}
+	}
+	sizes := map[string]uint64{}
+	for g, members := range groups {
+		for id, member := range members {
+			if member {
+				sizes[g] += high[id] - low[id]
+			}
+		}
+	}
+	total, runs := s.Runs(sizes)
+	for _, run := range runs {
+		members := groups[run.Group]
+		var earlier uint64
+		for id, member := range members {
+			if member {
+				earlier += low[id]
+			}
+		}
+		start := len(page)
+		if page, err = r.run(page, members, earlier+run.From, earlier+run.To); err != nil {
+			return 0, nil, false, err
+		}
+		if s.NewestFirst() {
+			slices.Reverse(page[start:])
+		}
+	}
+	return total, page, true, nil
+}
+
+func (r *reader) candidates(s *Selection, from Key, limit uint64) (entries []Entry, uncounted []bool, err error) {
+	groups, uncounted := r.groups(s)
+	series := slices.Clone(uncounted)
+	for _, members := range groups {
+		for id, member := range members {
+			series[id] = series[id] || member
+		}
+	}
+	earlier, err := r.before(from)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := r.before(s.hi)
+	if err != nil {
+		return nil, nil, err
+	}
+	first, end := sum(earlier, series), sum(all, series)
+	entries, err = r.run(nil, series, first, min(first+limit, end))
+	return entries, uncounted, err
+}
+
+// groups returns the series of each group of the selection. It also returns the uncounted series: overflow series with
+// some events that are not selected, or that are in different groups.
+func (r *reader) groups(s *Selection) (groups map[string][]bool, uncounted []bool) {
+	groups = map[string][]bool{}
+	uncounted = make([]bool, len(r.series))
+	known := map[store.TagID]int{} // how many of the selected names are series of the tag
+	for id, series := range r.series {
+		group, ok := s.Group(series)
+		if !ok {
+			continue
+		}
+		tag, name := codec.SplitSeries([]byte(series))
+		if name == "" && (s.names != nil || s.SortBy == store.ByName) {
+			uncounted[id] = true
+			continue
+		}
+		known[tag]++
+		if groups[group] == nil {
+			groups[group] = make([]bool, len(r.series))
+		}
+		groups[group][id] = true
+	}
+	for id, series := range r.series {
+		// A name that is a series of its own is never in the tag's overflow series.
+		if tag, _ := codec.SplitSeries([]byte(series)); s.names != nil && known[tag] == len(s.names) {
+			uncounted[id] = false
+		}
+	}
+	return groups, uncounted
+}

@@ -1,0 +1,88 @@
+package rank
+
+import (
+	"context"
+	"sort"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/codec"
+)
+
+// reader reads one merchant's trees, as of one moment.
+type reader struct {
+	ctx    context.Context // of the query
+	m      codec.MerchantKey
+	series []string         // by number
+	trees  []*child         // the roots of the stored tree and of those in memory, without empty ones
+	nodes  *bolt.Bucket     // the stored nodes
+	loaded map[uint64]*node // stored nodes that were read, by id
+	arena  *nodeArena       // their memory
+}
+
+// node returns a child's node. When the query's context has ended, it loads no more nodes.
+func (r *reader) node(c *child) (*node, error) {
+	if c.node != nil {
+		return c.node, nil
+	}
+	if n, ok := r.loaded[c.id]; ok {
+		return n, nil
+	}
+	if err := r.ctx.Err(); err != nil {
+		return nil, err
+	}
+	n, err := loadNode(r.nodes, r.m, c.id, r.arena)
+	if err != nil {
+		return nil, err
+	}
+	r.loaded[c.id] = n
+	return n, nil
+}
+
+// before counts the events before k, by series.
+func (r *reader) before(k Key) ([]uint64, error) {
+	n := make([]uint64, len(r.series))
+	for _, root := range r.trees {
+		if err := r.addBefore(n, root, k); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+// addBefore adds the events below c that are before k to n.
+func (r *reader) addBefore(n []uint64, c *child, k Key) error {
+	for {
+		at, err := r.node(c)
+		if err != nil {
+			return err
+		}
+		if at.children == nil {
+			for _, e := range at.entries {
+				if e.compare(k) >= 0 {
+					break
+				}
+				n[e.series]++
+			}
+			return nil
+		}
+		// Only the last child that begins before k may hold events on both sides of k.
+		i := max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(k) >= 0 })-1)
+		for _, c := range at.children[:i] {
+			for _, s := range c.counts {
+				n[s.series] += s.n
+			}
+		}
+		c = &at.children[i]
+	}
+}
+
+// sum adds up the events of some series; nil for all.
+func sum(n []uint64, series []bool) (total uint64) {
+	for id, n := range n {
+		if series == nil || series[id] {
+			total += n
+		}
+	}
+	return total
+}

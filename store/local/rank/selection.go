@@ -1,0 +1,96 @@
+package rank
+
+import (
+	"math"
+	"slices"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// Selection is a query in the terms of the index. Its events are listed in groups: sorted by name there is one group for
+// each name, sorted by time there is one group in all.
+type Selection struct {
+	store.Query
+	names  map[string]bool // nil: all
+	lo, hi Key             // lo ≤ key < hi
+}
+
+// NewSelection converts a query.
+func NewSelection(q store.Query) *Selection {
+	s := &Selection{Query: q, lo: Key{Time: math.MinInt64}, hi: Key{Time: math.MaxInt64}}
+	if !q.From.IsZero() {
+		s.lo.Time = q.From.UnixMicro()
+		if q.From.Nanosecond()%1000 != 0 {
+			s.lo.Time++ // events are stored to the microsecond, and UnixMicro rounds down
+		}
+	}
+	if !q.To.IsZero() {
+		s.hi.Time = max(q.To.UnixMicro()+1, s.lo.Time) // a range that ends before it starts is empty
+	}
+	if q.Names != nil {
+		s.names = make(map[string]bool, len(q.Names))
+		for _, n := range q.Names {
+			s.names[n] = true
+		}
+	}
+	return s
+}
+
+// Start is the least key that the selection may have.
+func (s *Selection) Start() Key { return s.lo }
+
+// Group returns the group that a series is listed in; ok is false when none of its events are selected. For an overflow
+// series ok means that some of its events may be selected.
+func (s *Selection) Group(series string) (group string, ok bool) {
+	tag, name := codec.SplitSeries([]byte(series))
+	if s.Tag != "" && s.Tag != tag || s.names != nil && name != "" && !s.names[name] {
+		return "", false
+	}
+	if s.SortBy == store.ByName {
+		return name, true
+	}
+	return "", true
+}
+
+// NewestFirst reports the order within a group.
+func (s *Selection) NewestFirst() bool { return s.SortBy == store.ByName || !s.Asc }
+
+// Run is a run of a group's selected events: From ≤ rank < To. The rank counts from 0 in the order of time.
+type Run struct {
+	Group    string
+	From, To uint64
+}
+
+// Runs finds the page among the groups, whose sizes are known. It returns the runs in the order of the listing, and the
+// number of all selected events.
+func (s *Selection) Runs(sizes map[string]uint64) (total uint64, page []Run) {
+	groups := make([]string, 0, len(sizes))
+	for g, n := range sizes {
+		groups = append(groups, g)
+		total += n
+	}
+	slices.Sort(groups)
+	if !s.Asc {
+		slices.Reverse(groups)
+	}
+	skip, left := uint64(s.Offset), uint64(s.Limit)
+	for _, g := range groups {
+		n := sizes[g]
+		if skip >= n {
+			skip -= n
+			continue
+		}
+		if left == 0 {
+			break
+		}
+		take := min(left, n-skip)
+		from := skip
+		if s.NewestFirst() {
+			from = n - skip - take
+		}
+		page = append(page, Run{g, from, from + take})
+		skip, left = 0, left-take
+	}
+	return total, page
+}

@@ -1,0 +1,289 @@
+package rank
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+
+	"mtagd/store/local/codec"
+)
+
+// A merchant's events are in counted B+ trees. The leaves hold one Entry per event, in the order of time, and of position
+// where times are equal. An inner node knows for each of its children how many events of each series are below it. So
+// the number of events of some series before a time is a sum along one path, and the n-th event of some series is found
+// on one path. That holds for any number of events, any page, and any spread of times.
+
+// Key orders events: by time, equal times by position.
+type Key struct {
+	Time int64 // µs since 1970
+	codec.Position
+}
+
+func (k Key) compare(o Key) int {
+	if k.Time != o.Time { // the common case
+		return cmp.Compare(k.Time, o.Time)
+	}
+	return k.Position.Compare(o.Position)
+}
+
+// Entry is an event in a leaf.
+type Entry struct {
+	Key
+	series uint32
+}
+
+// Sizes of nodes. Entries take about 9 bytes, children about 60 with 20 series.
+const (
+	leafEntries   = 128
+	innerChildren = 64
+)
+
+// node is a leaf, with entries, or an inner node, with children; never both.
+type node struct {
+	entries  []Entry
+	children []child
+}
+
+// child is what an inner node knows about one node below it.
+type child struct {
+	first  Key    // no entry below is less
+	counts counts // events below, by series
+	id     uint64 // the stored node; 0 when the node was never stored
+	node   *node  // the node in memory, when it changed or was never stored; else nil
+}
+
+// isEmpty reports whether c, a root, has no events. The zero child is an empty tree.
+func (c *child) isEmpty() bool { return c.node == nil && c.id == 0 }
+
+// counts are numbers of events by series, in ascending order of series, without zeroes.
+type counts []seriesCount
+
+type seriesCount struct {
+	series uint32
+	n      uint64
+}
+
+// of is the number of events of some series; nil for all.
+func (c counts) of(series []bool) (n uint64) {
+	for _, s := range c {
+		if series == nil || series[s.series] {
+			n += s.n
+		}
+	}
+	return n
+}
+
+func (c *counts) add(series uint32, n uint64) {
+	s := *c
+	i := len(s)
+	// Most merchants have few series, so a linear search from the end is faster than a binary search.
+	for i > 0 && s[i-1].series > series {
+		i--
+	}
+	if i > 0 && s[i-1].series == series {
+		s[i-1].n += n
+		return
+	}
+	*c = slices.Insert(s, i, seriesCount{series, n})
+}
+
+// newChild describes a node that is in memory.
+func newChild(n *node) child {
+	c := child{node: n}
+	if n.children == nil {
+		c.first = n.entries[0].Key
+		for _, e := range n.entries {
+			c.counts.add(e.series, 1)
+		}
+		return c
+	}
+	c.first = n.children[0].first
+	for _, below := range n.children {
+		for _, s := range below.counts {
+			c.counts.add(s.series, s.n)
+		}
+	}
+	return c
+}
+
+// loader loads a stored node, to change it. It is nil for a tree that is in memory.
+type loader func(id uint64) (*node, error)
+
+// insertAtRoot adds an entry to the tree whose root is c.
+func (c *child) insertAtRoot(e Entry, load loader) error {
+	if c.isEmpty() {
+		*c = newChild(&node{entries: []Entry{e}})
+		return nil
+	}
+	right, err := c.insert(e, load)
+	if err != nil {
+		return err
+	}
+	c.raise(right)
+	return nil
+}
+
+// insertLeafAtRoot adds all entries of another tree's leaf to the tree whose root is c. The leaf does not change.
+func (c *child) insertLeafAtRoot(leaf *child, load loader) error {
+	if c.isEmpty() {
+		*c = leaf.clone()
+		return nil
+	}
+	last, err := c.lastLeaf(load)
+	if err != nil {
+		return err
+	}
+	// A leaf that comes after all entries is appended as a whole, when it and the last leaf are at least half full.
+	n := len(last.entries)
+	if min(n, len(leaf.node.entries)) >= leafEntries/2 && last.entries[n-1].compare(leaf.first) < 0 {
+		c.raise(c.appendLeaf(leaf.clone()))
+		return nil
+	}
+	for _, e := range leaf.node.entries {
+		if err := c.insertAtRoot(e, load); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastLeaf returns the last leaf below c. It loads the leaf and the nodes above it, to change them.
+func (c *child) lastLeaf(load loader) (leaf *node, err error) {
+	for {
+		if c.node == nil {
+			if c.node, err = load(c.id); err != nil {
+				return nil, err
+			}
+		}
+		if c.node.children == nil {
+			return c.node, nil
+		}
+		c = &c.node.children[len(c.node.children)-1]
+	}
+}
+
+// appendLeaf appends a leaf to what is below c. When c's node had to be split, it returns c's new right sibling.
+func (c *child) appendLeaf(leaf child) (right *child) {
+	n := c.node
+	if n.children == nil {
+		return &leaf
+	}
+	last := len(n.children) - 1
+	if below := n.children[last].appendLeaf(leaf); below != nil {
+		if right = n.insertChild(last+1, *below); right != nil {
+			c.recount()
+			return right
+		}
+	}
+	for _, s := range leaf.counts {
+		c.counts.add(s.series, s.n)
+	}
+	return nil
+}
+
+// raise puts a new root above c and its new right sibling; right is nil when c was not split.
+func (c *child) raise(right *child) {
+	if right != nil {
+		*c = newChild(&node{children: append(make([]child, 0, innerChildren), *c, *right)})
+	}
+}
+
+// clone copies a leaf, with room for further entries.
+func (c *child) clone() child {
+	entries := append(make([]Entry, 0, leafEntries), c.node.entries...)
+	return child{first: c.first, counts: slices.Clone(c.counts), node: &node{entries: entries}}
+}
+
+// leaves returns the leaves below c in their order. All nodes must be in memory.
+func (c *child) leaves() (all []*child) {
+	if c.node.children == nil {
+		return []*child{c}
+	}
+	for i := range c.node.children {
+		all = append(all, c.node.children[i].leaves()...)
+	}
+	return all
+}
+
+// insert adds an entry below c. When c's node had to be split, it returns c's new right sibling.
+func (c *child) insert(e Entry, load loader) (right *child, err error) {
+	if c.node == nil {
+		if c.node, err = load(c.id); err != nil {
+			return nil, err
+		}
+	}
+	n := c.node
+	if n.children == nil {
+		right = n.insertEntry(e)
+	} else {
+		// The last child that begins at or before e, or else the first child. In the order of time it is the last one.
+		i := len(n.children) - 1
+		if n.children[i].first.compare(e.Key) > 0 {
+			i = max(0, sort.Search(i, func(i int) bool { return n.children[i].first.compare(e.Key) > 0 })-1)
+		}
+		below, err := n.children[i].insert(e, load)
+		if err != nil {
+			return nil, err
+		}
+		if below != nil {
+			right = n.insertChild(i+1, *below)
+		}
+	}
+	if right != nil {
+		c.recount()
+		return right, nil
+	}
+	c.counts.add(e.series, 1)
+	if e.compare(c.first) < 0 {
+		c.first = e.Key
+	}
+	return nil, nil
+}
+
+// recount updates c after its node was split.
+func (c *child) recount() {
+	left := newChild(c.node)
+	c.first, c.counts = left.first, left.counts
+}
+
+func (n *node) insertEntry(e Entry) (right *child) {
+	i := len(n.entries)
+	if i > 0 && n.entries[i-1].compare(e.Key) > 0 {
+		i = sort.Search(i, func(i int) bool { return n.entries[i].compare(e.Key) > 0 })
+	}
+	if len(n.entries) == leafEntries {
+		r := &node{}
+		n.entries, r.entries = insertFull(n.entries, i, e)
+		c := newChild(r)
+		return &c
+	}
+	n.entries = slices.Insert(n.entries, i, e)
+	return nil
+}
+
+func (n *node) insertChild(i int, c child) (right *child) {
+	if len(n.children) == innerChildren {
+		r := &node{}
+		n.children, r.children = insertFull(n.children, i, c)
+		rc := newChild(r)
+		return &rc
+	}
+	n.children = slices.Insert(n.children, i, c)
+	return nil
+}
+
+// insertFull splits the items of a full node and inserts an item at i. In the order of time, the common case, the item
+// comes last and the left node stays full. Else both nodes get room.
+func insertFull[T any](items []T, i int, item T) (left, right []T) {
+	at := len(items) / 2
+	if i == len(items) {
+		at = i
+	}
+	right = append(make([]T, 0, len(items)), items[at:]...)
+	clear(items[at:])
+	left = items[:at]
+	if i < at {
+		return slices.Insert(left, i, item), right
+	}
+	return left, slices.Insert(right, i-at, item)
+}

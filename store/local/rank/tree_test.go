@@ -1,0 +1,243 @@
+package rank
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"sort"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/codec"
+)
+
+// openMerger returns a merger of an empty file.
+func openMerger(t *testing.T) *merger {
+	db, err := openFile(filepath.Join(t.TempDir(), "index.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newMerger(db, (*bolt.Tx).Commit)
+	if err := w.begin(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(w.tx.Rollback(), db.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// checkTree compares what every child is said to hold with what it holds. It returns the sizes of the leaves.
+func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
+	var walk func(c *child) []Entry
+	walk = func(c *child) (all []Entry) {
+		n, err := r.node(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.children == nil {
+			leaves = append(leaves, len(n.entries))
+			all = n.entries
+		}
+		for i := range n.children {
+			all = append(all, walk(&n.children[i])...)
+		}
+		if all[0].compare(c.first) < 0 {
+			t.Fatalf("entry %v is below a child that begins at %v", all[0], c.first)
+		}
+		var counted counts
+		for _, e := range all {
+			counted.add(e.series, 1)
+		}
+		if !slices.Equal(counted, c.counts) {
+			t.Fatalf("a child counts %v, but holds %v", c.counts, counted)
+		}
+		return all
+	}
+	walk(root)
+	return leaves
+}
+
+// entriesOf lists what is below c, in its order.
+func entriesOf(c *child) (all []Entry) {
+	for _, leaf := range c.leaves() {
+		all = append(all, leaf.node.entries...)
+	}
+	return all
+}
+
+func TestTreeHoldsWhatWasInserted(t *testing.T) {
+	orders := map[string]func(rng *rand.Rand, i int) int64{
+		"ascending":        func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 },
+		"descending":       func(_ *rand.Rand, i int) int64 { return -int64(i) * 1000 },
+		"shuffled":         func(rng *rand.Rand, _ int) int64 { return rng.Int64N(1 << 40) },
+		"nearly ascending": func(rng *rand.Rand, i int) int64 { return int64(i)*1000 + rng.Int64N(100_000) },
+		"all at once":      func(*rand.Rand, int) int64 { return 42 },
+		"extremes":         func(rng *rand.Rand, _ int) int64 { return int64(rng.Uint64()) >> 2 },
+	}
+	for name, timeOf := range orders {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(1, 2))
+			const n = 30_000 // three levels
+			w := openMerger(t)
+			var m codec.MerchantKey
+			var merges uint64
+			series := newDictionary(make([]string, 8))
+			var recentRoot child
+			var want []Entry
+			for i := range n {
+				e := Entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8))}
+				want = append(want, e)
+				if err := recentRoot.insertAtRoot(e, nil); err != nil {
+					t.Fatal(err)
+				}
+				if rng.IntN(2000) == 0 || i == n-1 {
+					before := entriesOf(&recentRoot)
+					merges++
+					if err := w.mergeTree(m, frozenTree{recentRoot, series}, merges); err != nil {
+						t.Fatal(err)
+					}
+					if !slices.Equal(entriesOf(&recentRoot), before) {
+						t.Fatal("a merge changed the events that it took")
+					}
+					recentRoot = child{}
+				}
+			}
+			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j].Key) < 0 })
+			stored, err := loadTree(w.tx, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := &reader{ctx: t.Context(), m: m, series: stored.series, trees: []*child{&stored.root}, nodes: w.nodes, loaded: map[uint64]*node{}, arena: &nodeArena{}}
+			leaves := checkTree(t, r, &stored.root)
+			for _, size := range leaves[:len(leaves)-1] {
+				if name == "ascending" && size < leafEntries/2 {
+					t.Errorf("a leaf has %d entries", size)
+				}
+			}
+			for range 300 {
+				compareWithSorted(t, rng, r, want)
+			}
+		})
+	}
+}
+
+// A listing adds up the stored tree and those in memory, whether they follow each other in time or
+// not.
+func TestTreesAreReadAsOne(t *testing.T) {
+	for name, timeOf := range map[string]func(rng *rand.Rand, i int) int64{
+		"one after the other": func(_ *rand.Rand, i int) int64 { return int64(i) - 15_000 },
+		"mixed":               func(rng *rand.Rand, _ int) int64 { return int64(rng.Uint64()) >> 4 },
+		"all at once":         func(*rand.Rand, int) int64 { return -42 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(5, 6))
+			const n = 30_000
+			var trees [3]child
+			var want []Entry
+			for i := range n {
+				e := Entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8))}
+				want = append(want, e)
+				if err := trees[i*len(trees)/n].insertAtRoot(e, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j].Key) < 0 })
+			r := &reader{series: make([]string, 8), trees: []*child{&trees[0], &trees[1], &trees[2]}}
+			for range 100 {
+				compareWithSorted(t, rng, r, want)
+			}
+		})
+	}
+}
+
+func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []Entry) {
+	t.Helper()
+	k := want[rng.IntN(len(want))].Key
+	k.Index += uint16(rng.IntN(2))
+	before, err := r.before(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	members := make([]bool, len(before))
+	for i := range members {
+		members[i] = rng.IntN(2) == 0
+	}
+	counted := make([]uint64, len(before))
+	var matching []Entry
+	for _, e := range want {
+		if e.compare(k) < 0 {
+			counted[e.series]++
+		}
+		if members[e.series] {
+			matching = append(matching, e)
+		}
+	}
+	if !slices.Equal(before, counted) {
+		t.Fatalf("before %v: %v events, want %v", k, before, counted)
+	}
+	from := rng.IntN(len(matching) + 1)
+	to := min(len(matching), from+rng.IntN(300))
+	got, err := r.run(nil, members, uint64(from), uint64(to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, matching[from:to]) {
+		t.Fatalf("the run [%d,%d) of %d differs", from, to, len(matching))
+	}
+}
+
+func FuzzNode(f *testing.F) {
+	leaf := &node{entries: []Entry{{Key{5, codec.Position{Seq: 7, Index: 1}}, 2}, {Key{9, codec.Position{Seq: 6, Index: 0}}, 1}}}
+	inner := &node{children: []child{{first: Key{-5, codec.Position{Seq: 7, Index: 1}}, id: 3, counts: counts{{1, 2}, {9, 1}}}}}
+	others := [][]byte{
+		(&node{entries: []Entry{{Key{1, codec.Position{Seq: 2, Index: 3}}, 4}}}).encode(nil),
+		(&node{children: []child{{first: Key{1, codec.Position{Seq: 2, Index: 3}}, id: 4, counts: counts{{5, 6}}}}}).encode(nil),
+	}
+	f.Add(leaf.encode(nil))
+	f.Add(inner.encode(nil))
+	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		arena := &nodeArena{}
+		n, err := decodeNode(b, arena)
+		if err != nil {
+			if !errors.Is(err, codec.ErrCorrupt) {
+				t.Fatal(err)
+			}
+			return
+		}
+		stored := n.encode(nil)
+		for _, b := range others {
+			if _, err := decodeNode(b, arena); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(n.encode(nil), stored) {
+			t.Fatal("the nodes decoded after it changed the node")
+		}
+		again, err := decodeNode(stored, arena)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(again.entries, n.entries) {
+			t.Fatalf("%v became %v", n.entries, again.entries)
+		}
+		if len(again.children) != len(n.children) {
+			t.Fatalf("%d children became %d", len(n.children), len(again.children))
+		}
+		for i, c := range n.children {
+			if a := again.children[i]; a.first != c.first || a.id != c.id || a.node != nil || !slices.Equal(a.counts, c.counts) {
+				t.Fatalf("%v became %v", c, a)
+			}
+		}
+		arena.reset()
+		if again, err = decodeNode(stored, arena); err != nil || !bytes.Equal(again.encode(nil), stored) {
+			t.Fatalf("in used memory the node is another, %v", err)
+		}
+	})
+}

@@ -29,7 +29,7 @@ import (
 
 	"mtagd/edge"
 	"mtagd/store"
-	"mtagd/tlsmgr"
+	"mtagd/tlsmgr/certs"
 )
 
 // manyHosts is how many hosts with certificates BenchmarkManyHosts puts into one process.
@@ -63,9 +63,9 @@ func BenchmarkManyHosts(b *testing.B) {
 	}
 
 	before := memory()
-	certificates, err := tlsmgr.NewCertificates(tlsmgr.CertConfig{
-		Dir: dir, Engine: engine, CA: absentCA, HTTP: listener.Addr(), HTTPS: listener.Addr(), Log: log,
-		LookUp: func(context.Context, string) store.DNSFinding { return store.DNSFinding{Verdict: store.DNSCorrect} },
+	certificates, err := certs.New(certs.Config{
+		Dir: dir, Hosts: store.NewHosts(engine.directory), CA: absentCA, HTTP: listener.Addr(), HTTPS: listener.Addr(), Log: log,
+		CheckDNS: func(context.Context, string) store.DNSFinding { return store.DNSFinding{Verdict: store.DNSCorrect} },
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -29,7 +29,7 @@ func (e *instant) Record(_ context.Context, marks []store.Mark) error {
 // markRequest is a server and a request as they are when fasthttp calls the handler.
 func markRequest(t testing.TB) (*Server, *fasthttp.RequestCtx) {
 	tag := store.NewTag(store.Merchant{ID: store.NewMerchantID()}, store.ServerSide, "mtag-ab12", "shop.com", time.Now())
-	tag = tag.VerifiedBy(store.DNSFinding{})
+	tag = tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
 	e := &instant{directory: store.NewDirectory()}
 	e.directory.SetTag(tag)
 	s, err := New(Config{Engine: e, BaseHost: baseHost, ClientTagHost: clientHost, Log: slog.New(slog.DiscardHandler), Now: time.Now})

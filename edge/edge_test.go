@@ -129,7 +129,7 @@ func (w *world) addTags() {
 	w.client = generate(m.ID, store.ClientSide, "")
 	w.serverSide = generate(m.ID, store.ServerSide, "shop-one.com")
 	w.serverSide, err = w.engine.UpdateTag(ctx, w.serverSide.ID, func(t store.Tag) store.Tag {
-		return t.VerifiedBy(store.DNSFinding{Verdict: store.DNSCorrect})
+		return t.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
 	})
 	must(err)
 	w.preverified = generate(m.ID, store.Preverified, "")

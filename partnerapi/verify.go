@@ -42,11 +42,7 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	a.Log.Info("tag host verified", "tag", t.ID, "host", host,
 		"verdict", found.Verdict, "code", found.Code, "detail", found.Detail)
 
-	transition := store.Tag.UnverifiedBy
-	if found.Verdict == store.DNSCorrect {
-		transition = store.Tag.VerifiedBy
-	}
-	_, err = a.Engine.UpdateTag(ctx, t.ID, func(t store.Tag) store.Tag { return transition(t, found) })
+	_, err = a.Engine.UpdateTag(ctx, t.ID, func(t store.Tag) store.Tag { return t.AfterDNSCheck(found) })
 	if err != nil {
 		return err
 	}

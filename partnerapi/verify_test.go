@@ -80,7 +80,14 @@ func TestAVerifiedTagIsCheckedAgain(t *testing.T) {
 	p.post(verify, body).is(200)
 	s.finds(store.DNSWrong)
 	p.post(verify, body).is(400)
-	p.get(tracktag+"/"+tag.str("tagId")).has("status", "active").has("dns.verdict", "wrong")
+	p.get(tracktag+"/"+tag.str("tagId")).has("status", "active").has("dns.verdict", "wrong").
+		has("isVerified", true).has("isConnected", false)
+	s.finds(store.DNSPending)
+	p.post(verify, body).is(422)
+	p.get(tracktag+"/"+tag.str("tagId")).has("dns.verdict", "pending").has("isConnected", false)
+	s.finds(store.DNSCorrect)
+	p.post(verify, body).is(200)
+	p.get(tracktag+"/"+tag.str("tagId")).has("isConnected", true)
 }
 
 func TestVerifyFindsTheTag(t *testing.T) {

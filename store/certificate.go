@@ -2,21 +2,21 @@ package store
 
 import "time"
 
-// CertificateStatus tells how far the TLS certificate of a host has come.
+// CertificateStatus is the state of a host's TLS certificate.
 type CertificateStatus string
 
-// The words for a certificate's way.
+// The states of a certificate.
 const (
-	CertificateNone    CertificateStatus = "none"    // not ordered: DNS does not point here
+	CertificateNone    CertificateStatus = "none"    // not ordered: DNS does not lead here
 	CertificatePending CertificateStatus = "pending" // being loaded or ordered
 	CertificateValid   CertificateStatus = "valid"   // handshakes succeed
-	CertificateFailed  CertificateStatus = "failed"  // the last order failed, or a renewal did until the certificate expired; tried again
+	CertificateFailed  CertificateStatus = "failed"  // there is no valid certificate because the last order or renewal failed; it is retried
 )
 
-// Certificate is what is known of a host's TLS certificate.
+// Certificate is what is known about a host's TLS certificate.
 type Certificate struct {
 	Status   CertificateStatus
-	Detail   string    // why the last order or renewal failed, for the merchant; else ""
-	NotAfter time.Time // when it expires; zero while there is none
-	NextTry  time.Time // of a failed order; zero else
+	Detail   string    // why the last order or renewal failed, for the merchant; empty when it did not fail
+	NotAfter time.Time // when the certificate expires; zero when there is none
+	NextTry  time.Time // when a failed order is retried; zero when none failed
 }

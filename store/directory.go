@@ -62,32 +62,6 @@ func (d *Directory) KnowsHost(host string) bool {
 	return host != "" && (len(h.tags) > 0 || h.reserved)
 }
 
-// ServesTLS reports whether a host may have a TLS certificate: it is that of an active server-side
-// tag, or a partner's tracking domain. The name is in lower case, without a port.
-func (d *Directory) ServesTLS(host string) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.servesTLS(host, d.hosts[host])
-}
-
-func (d *Directory) servesTLS(host string, h hostTags) bool {
-	// A host that is not reserved is one server-side tag's alone.
-	return host != "" && (h.reserved || len(h.tags) > 0 && d.tags[h.tags[0]].Status() == Active)
-}
-
-// TLSHosts returns the hosts that ServesTLS reports, in no order.
-func (d *Directory) TLSHosts() []string {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	var hosts []string
-	for host, h := range d.hosts {
-		if d.servesTLS(host, h) {
-			hosts = append(hosts, host)
-		}
-	}
-	return hosts
-}
-
 // TagsOn returns the tags on a host.
 func (d *Directory) TagsOn(host string) []Tag {
 	d.mu.RLock()

@@ -2,22 +2,22 @@ package store
 
 import "time"
 
-// DNSVerdict is what a look at a tag host's DNS comes to.
+// DNSVerdict says whether a tag host's DNS is right.
 type DNSVerdict string
 
-// The verdicts, and what verify answers to each.
+// The verdicts, and the status with which verify answers each.
 const (
-	DNSCorrect     DNSVerdict = "correct"     // the host reaches the CNAME target: 200
-	DNSPending     DNSVerdict = "pending"     // not everywhere yet, or no answer that settles it: 422
-	DNSWrong       DNSVerdict = "wrong"       // missing, or points elsewhere: 400
-	DNSUnreachable DNSVerdict = "unreachable" // no resolver could be asked at all: 500
+	DNSCorrect     DNSVerdict = "correct"     // the host leads to the CNAME target: 200
+	DNSPending     DNSVerdict = "pending"     // the record has not reached every server, or no server gives a usable answer: 422
+	DNSWrong       DNSVerdict = "wrong"       // the record is missing or leads elsewhere: 400
+	DNSUnreachable DNSVerdict = "unreachable" // no resolver can be reached: 500
 )
 
-// DNSFinding is the outcome of a look at a tag host's DNS: a verdict, its cause in a code for
-// programs, and a sentence that tells the merchant what to change.
+// DNSFinding is the result of a DNS check of a tag host: the verdict, its cause as a code for programs, and a
+// sentence that tells the merchant what to change.
 type DNSFinding struct {
 	Verdict   DNSVerdict `json:"verdict"`
-	Code      string     `json:"code"`   // one snake_case word group, such as "no_record"
+	Code      string     `json:"code"`   // in snake case, such as "no_record"
 	Detail    string     `json:"detail"` // one English sentence without internals
 	CheckedAt time.Time  `json:"checkedAt"`
 }

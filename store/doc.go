@@ -15,11 +15,12 @@
 //	merchant.go     Merchant
 //	tag.go          Tag: types, states, transitions
 //	domain.go       root domains and host names
-//	dns.go          what a look at a tag host's DNS comes to
-//	certificate.go  how far the TLS certificate of a host has come
+//	dns.go          DNSFinding: the result of a DNS check of a tag host
+//	certificate.go  Certificate: the state of a host's TLS certificate
 //	identity.go     who an event belongs to: muid, email, phone, deviceId
 //	event.go        Mark (an event on its way in), Event (as listed), Query
 //	errors.go       the kinds of error, which each protocol has its own codes for
 //	engine.go       the contract that every engine keeps
 //	directory.go    the in-memory look-ups of the hot path, fed by an engine's committed changes
+//	hosts.go        Hosts: which names may have a TLS certificate
 package store

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -175,26 +176,69 @@ func TestTagStates(t *testing.T) {
 			t.Errorf("a new %s tag is %+v", tt, tag)
 		}
 	}
-	wrong := server.UnverifiedBy(DNSFinding{Verdict: DNSWrong})
-	if wrong.Status() != Inactive || wrong.DNS.Verdict != DNSWrong {
-		t.Errorf("after wrong DNS it is %+v", wrong)
+	for _, v := range []DNSVerdict{DNSWrong, DNSPending, DNSUnreachable} {
+		if tag := server.AfterDNSCheck(DNSFinding{Verdict: v}); tag.Status() != Inactive || tag.Connected || tag.DNS.Verdict != v {
+			t.Errorf("an inactive tag is %+v after DNS was %s", tag, v)
+		}
 	}
-	verified := wrong.VerifiedBy(DNSFinding{Verdict: DNSCorrect})
+	verified := server.AfterDNSCheck(DNSFinding{Verdict: DNSCorrect})
 	if verified.Status() != Active || !verified.Verified || !verified.Connected || verified.Lifecycle(time.Time{}) != WaitingForEvents {
 		t.Errorf("after correct DNS it is %+v", verified)
+	}
+	if server.DNS != nil || server.Verified {
+		t.Error("the transition changed the tag that it was given")
 	}
 	if verified.Lifecycle(now) != Receiving {
 		t.Error("with an event it is receiving")
 	}
-	away := verified.MovedAwayBy(DNSFinding{Verdict: DNSWrong})
+	away := verified.AfterDNSCheck(DNSFinding{Verdict: DNSWrong})
 	if away.Status() != Active || away.Connected || !away.Verified || away.DNS.Verdict != DNSWrong {
 		t.Errorf("after DNS led elsewhere it is %+v", away)
 	}
-	if back := away.VerifiedBy(DNSFinding{Verdict: DNSCorrect}); !back.Connected {
+	if back := away.AfterDNSCheck(DNSFinding{Verdict: DNSCorrect}); !back.Connected {
 		t.Error("once DNS is correct again it is not connected")
 	}
-	if again := verified.UnverifiedBy(DNSFinding{Verdict: DNSPending}); again.Status() != Active {
-		t.Error("a verified tag stays active")
+	for _, v := range []DNSVerdict{DNSPending, DNSUnreachable} {
+		if tag := verified.AfterDNSCheck(DNSFinding{Verdict: v}); !tag.Verified || !tag.Connected || tag.DNS.Verdict != v {
+			t.Errorf("a connected tag is %+v after DNS was %s", tag, v)
+		}
+		if tag := away.AfterDNSCheck(DNSFinding{Verdict: v}); tag.Connected {
+			t.Errorf("a tag that is not connected is connected after DNS was %s", v)
+		}
+	}
+}
+
+func TestHostsThatMayHaveACertificate(t *testing.T) {
+	d := NewDirectory()
+	m := Merchant{ID: "m", Partner: "p"}
+	inactive := NewTag(m, ServerSide, "mtag-ab12", "later.com", time.Now())
+	active := NewTag(m, ServerSide, "mtag-cd34", "shop.com", time.Now()).AfterDNSCheck(DNSFinding{Verdict: DNSCorrect})
+	d.SetPartner(Partner{ID: "p", TrackingDomain: "track.agency.com"})
+	for _, tag := range []Tag{inactive, active, NewTag(m, ClientSide, "", "", time.Now())} {
+		d.SetTag(tag)
+	}
+	h := NewHosts(d, "api.service.com", "tags.service.com", "api.service.com")
+	want := []string{"api.service.com", "tags.service.com", active.Host, "track.agency.com"}
+	if all := h.All(); !slices.Equal(all[:2], want[:2]) || len(all) != len(want) {
+		t.Errorf("all hosts are %q, want %q in any order after the service's own", all, want)
+	}
+	for _, host := range append(want, "", "nobody.com", inactive.Host, "shop.com", "Track.agency.com") {
+		if got := h.MayHaveCertificate(host); got != slices.Contains(want, host) {
+			t.Errorf("%q may have a certificate: %v", host, got)
+		}
+		if got := h.IsOwn(host); got != slices.Contains(want[:2], host) {
+			t.Errorf("%q is the service's own: %v", host, got)
+		}
+	}
+	away := active.AfterDNSCheck(DNSFinding{Verdict: DNSWrong})
+	d.SetTag(away)
+	if !h.MayHaveCertificate(active.Host) {
+		t.Error("a host whose DNS leads elsewhere is no longer served")
+	}
+	for _, host := range []string{"tags.service.com", active.Host, "nobody.com"} {
+		if n := testing.AllocsPerRun(100, func() { h.MayHaveCertificate(host) }); n != 0 {
+			t.Errorf("%v allocations for %s", n, host)
+		}
 	}
 }
 

@@ -77,11 +77,13 @@ type Tag struct {
 	// data.
 	Host string `json:"-"`
 
-	Verified bool `json:"isVerified"` // DNS was correct once
-	// Connected is set while DNS was correct and the service's own look has not found it elsewhere since.
+	// Verified is set once DNS was found correct, and stays set.
+	Verified bool `json:"isVerified"`
+	// Connected follows the last certain finding: set when DNS was correct, cleared when it was wrong.
 	Connected bool `json:"isConnected"`
 
-	// DNS is what the last verification saw; nil before the first.
+	// DNS is the last finding that was kept: that of the last verify, or of a later recheck that changed
+	// Connected. It is nil before the first verify.
 	DNS *DNSFinding `json:"dns,omitempty"`
 }
 
@@ -129,24 +131,22 @@ func (t Tag) WithHost(trackingDomain string) Tag {
 	return t
 }
 
-// VerifiedBy is the tag after DNS was found correct (spec, "verify, DNS correct"): both flags are set,
-// and they stay set when it is found correct again.
-func (t Tag) VerifiedBy(f DNSFinding) Tag {
-	t.Verified, t.Connected, t.DNS = true, true, &f
-	return t
-}
-
-// UnverifiedBy is the tag after DNS was found pending, missing or wrong: the state is unchanged and
-// only the finding is kept. A tag that was verified before stays active.
-func (t Tag) UnverifiedBy(f DNSFinding) Tag {
+// AfterDNSCheck is the tag after its host's DNS was checked, by verify or by the hourly recheck (spec, "States
+// and transitions"):
+//
+//   - correct: the tag is verified and connected.
+//   - wrong: the tag is not connected. A tag that was verified before stays verified, and so stays active.
+//   - pending or unreachable: the flags stay as they are, since nothing is known for certain.
+//
+// The finding is kept in each case.
+func (t Tag) AfterDNSCheck(f DNSFinding) Tag {
+	switch f.Verdict {
+	case DNSCorrect:
+		t.Verified, t.Connected = true, true
+	case DNSWrong:
+		t.Connected = false
+	}
 	t.DNS = &f
-	return t
-}
-
-// MovedAwayBy is the tag after DNS, correct before, was found to lead elsewhere: it is no longer
-// connected. Its status does not change; a later verification connects it again.
-func (t Tag) MovedAwayBy(f DNSFinding) Tag {
-	t.Connected, t.DNS = false, &f
 	return t
 }
 

@@ -1,95 +1,60 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"mtagd/partnerapi"
 	"mtagd/store"
 	"mtagd/tlsmgr"
+	"mtagd/tlsmgr/certs"
+	"mtagd/tlsmgr/dns"
 )
 
 // certificatesName is the folder in the data directory for ACME accounts, certificates and their keys.
 const certificatesName = "certificates"
 
-// secureSide is what there is more with HTTPS than without. A nil one is the lack of it.
-type secureSide struct {
-	listener     net.Listener
-	certificates *tlsmgr.Certificates
-}
-
-// openSecureSide takes the port of --https and prepares the certificates. http is where plain HTTP
-// listens, and challenges are answered.
-func openSecureSide(cfg config, engine store.Engine, verifier *tlsmgr.Verifier, metrics prometheus.Registerer, http net.Addr) (*secureSide, error) {
-	listener, err := net.Listen("tcp", cfg.TLS.HTTPS)
-	if err != nil {
-		return nil, fmt.Errorf("--https: %w", err)
+// openHosts prepares what looks after the DNS and the certificates of hosts. With TLS it also takes the port of
+// --https; otherwise the listener is nil. http is where plain HTTP listens and ACME challenges are answered.
+func openHosts(cfg config, engine store.Engine, metrics prometheus.Registerer, http net.Addr) (*tlsmgr.Manager, net.Listener, error) {
+	hosts := tlsmgr.Config{
+		Engine:   engine,
+		OwnHosts: []string{cfg.BaseHost, cfg.ClientTagHost},
+		DNS: dns.Config{
+			CNAMETarget:  cfg.CNAMETarget,
+			Resolvers:    cfg.Resolvers,
+			Port:         cfg.DNSPort,
+			AllowPrivate: cfg.DNSPrivate,
+			Now:          time.Now,
+		},
+		Log: cfg.Log,
 	}
-	certificates, err := tlsmgr.NewCertificates(tlsmgr.CertConfig{
+	if cfg.TLS == nil {
+		manager, err := tlsmgr.New(hosts)
+		return manager, nil, err
+	}
+	https, err := net.Listen("tcp", cfg.TLS.HTTPS)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--https: %w", err)
+	}
+	hosts.Certificates = &certs.Config{
 		Dir:        filepath.Join(cfg.Data, certificatesName),
-		Hosts:      ownHosts(cfg),
-		Engine:     engine,
-		LookUp:     verifier.Verify,
 		CA:         cfg.TLS.CA,
 		Roots:      cfg.TLS.Roots,
 		Email:      cfg.TLS.Email,
 		EABKeyID:   cfg.TLS.EABKeyID,
 		EABHMACKey: cfg.TLS.EABHMACKey,
 		HTTP:       http,
-		HTTPS:      listener.Addr(),
-		Log:        cfg.Log,
+		HTTPS:      https.Addr(),
 		Metrics:    metrics,
-	})
+	}
+	manager, err := tlsmgr.New(hosts)
 	if err != nil {
-		listener.Close()
-		return nil, err
+		return nil, nil, errors.Join(err, https.Close())
 	}
-	return &secureSide{listener, certificates}, nil
-}
-
-func ownHosts(cfg config) []string {
-	if cfg.BaseHost == cfg.ClientTagHost {
-		return []string{cfg.BaseHost}
-	}
-	return []string{cfg.BaseHost, cfg.ClientTagHost}
-}
-
-// close comes after the last handshake.
-func (s *secureSide) close() {
-	s.listener.Close() // the server has closed it already, unless it never ran
-	s.certificates.Stop()
-}
-
-// forAPI is a nil interface where there is no HTTPS.
-func (s *secureSide) forAPI() partnerapi.Certificates {
-	if s == nil {
-		return nil
-	}
-	return s.certificates
-}
-
-// control is the engine's control data for operator commands: with HTTPS, a new tracking domain has its
-// certificate ordered at once.
-func (s *secureSide) control(engine store.Control) store.Control {
-	if s == nil {
-		return engine
-	}
-	return orderingControl{engine, s.certificates}
-}
-
-type orderingControl struct {
-	store.Control
-	certificates *tlsmgr.Certificates
-}
-
-func (c orderingControl) EnablePreverified(ctx context.Context, id store.PartnerID, domain string) (store.Partner, error) {
-	p, err := c.Control.EnablePreverified(ctx, id, domain)
-	if err == nil {
-		c.certificates.Order(p.TrackingDomain)
-	}
-	return p, err
+	return manager, https, nil
 }

@@ -15,7 +15,6 @@ import (
 	"mtagd/edge"
 	"mtagd/partnerapi"
 	"mtagd/store/local"
-	"mtagd/tlsmgr"
 )
 
 // How long requests under way may take to finish once the service stops.
@@ -110,22 +109,6 @@ func serve(ctx context.Context, cfg config) (err error) {
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 
-	dnsConfig := tlsmgr.Config{
-		CNAMETarget:  cfg.CNAMETarget,
-		Resolvers:    cfg.Resolvers,
-		Port:         cfg.DNSPort,
-		AllowPrivate: cfg.DNSPrivate,
-		Log:          log,
-		Now:          time.Now,
-	}
-	if cfg.TLS != nil {
-		dnsConfig.CA, dnsConfig.Roots = cfg.TLS.CA, cfg.TLS.Roots
-	}
-	verifier, err := tlsmgr.NewVerifier(dnsConfig)
-	if err != nil {
-		return err
-	}
-
 	// The port is taken before there is a server for it: --http may leave the choice open, and
 	// development mode's tag URLs need the outcome. Whoever connects meanwhile waits.
 	listener, err := net.Listen("tcp", cfg.HTTP)
@@ -135,28 +118,29 @@ func serve(ctx context.Context, cfg config) (err error) {
 	defer listener.Close()
 
 	metrics := newMetrics()
-	var https *secureSide
-	if cfg.TLS != nil {
-		if https, err = openSecureSide(cfg, engine, verifier, metrics, listener.Addr()); err != nil {
-			return err
-		}
-		defer https.close()
+	hosts, https, err := openHosts(cfg, engine, metrics, listener.Addr())
+	if err != nil {
+		return err
 	}
+	defer hosts.Stop()
 
 	tagURL := func(host string) string { return "https://" + host }
 	if cfg.Dev != nil {
 		tagURL = devTagURL(listener.Addr())
 	}
-	api := partnerapi.New(partnerapi.Config{
+	apiConfig := partnerapi.Config{
 		Engine:        engine,
-		DNS:           verifier,
-		Certificates:  https.forAPI(),
+		DNS:           hosts,
 		ClientTagHost: cfg.ClientTagHost,
 		CNAMETarget:   cfg.CNAMETarget,
 		TagURL:        tagURL,
 		Log:           log,
 		Now:           time.Now,
-	})
+	}
+	if https != nil {
+		apiConfig.Certificates = hosts.Certificates()
+	}
+	api := partnerapi.New(apiConfig)
 	var demo *demoShop
 	if cfg.Dev != nil {
 		if demo, err = openDemoShop(ctx, engine, cfg.Data, tagURL(cfg.ClientTagHost), api); err != nil {
@@ -177,8 +161,9 @@ func serve(ctx context.Context, cfg config) (err error) {
 		TrustedProxies: cfg.Proxies,
 	}
 	if https != nil {
-		edgeConfig.TLS = https.certificates.TLSConfig()
-		edgeConfig.Challenge = https.certificates.HTTPChallenge
+		defer https.Close() // again, in case its server never runs
+		edgeConfig.TLS = hosts.Certificates().TLSConfig()
+		edgeConfig.Challenge = hosts.Certificates().HTTPChallenge
 		edgeConfig.HSTS = cfg.TLS.HSTS
 		edgeConfig.HandshakesPerIP = cfg.TLS.HandshakesPerIP
 	}
@@ -194,7 +179,7 @@ func serve(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	defer background(operators, operatorHandler(https.control(engine)), log, failed)()
+	defer background(operators, operatorHandler(hosts.Control(engine)), log, failed)()
 
 	admin, err := listenAdmin(cfg)
 	if err != nil {
@@ -226,11 +211,11 @@ func serve(ctx context.Context, cfg config) (err error) {
 		log.Info("listening", "http", listener.Addr().String(), "base_host", cfg.BaseHost, "client_tag_host", cfg.ClientTagHost)
 	} else {
 		go func() { failed <- server.ServePlain(listener) }()
-		go func() { failed <- server.ServeTLS(https.listener) }()
-		https.certificates.Start() // challenges can be answered from here on
-		log.Info("listening", "http", listener.Addr().String(), "https", https.listener.Addr().String(),
+		go func() { failed <- server.ServeTLS(https) }()
+		log.Info("listening", "http", listener.Addr().String(), "https", https.Addr().String(),
 			"base_host", cfg.BaseHost, "client_tag_host", cfg.ClientTagHost)
 	}
+	hosts.Start() // challenges can be answered from here on
 	if demo != nil {
 		if err := demo.announce(cfg.Dev, cfg.Data); err != nil {
 			return err

@@ -76,21 +76,22 @@ var directoryTests = []test{
 		tag := b.tag(m, store.ServerSide, "shop.com")
 		tls := func(hosts ...string) {
 			t.Helper()
-			got := b.Directory().TLSHosts()
+			known := store.NewHosts(b.Directory())
+			got := known.All()
 			slices.Sort(got)
 			slices.Sort(hosts)
 			if !slices.Equal(got, hosts) {
 				t.Errorf("hosts %q, want %q", got, hosts)
 			}
 			for _, host := range []string{"", "shop.com", tag.Host, "track.acme.com", "Track.acme.com"} {
-				if b.Directory().ServesTLS(host) != slices.Contains(hosts, host) {
-					t.Errorf("ServesTLS(%q) is wrong", host)
+				if known.MayHaveCertificate(host) != slices.Contains(hosts, host) {
+					t.Errorf("MayHaveCertificate(%q) is wrong", host)
 				}
 			}
 		}
 		tls("track.acme.com")
 		_, err := b.UpdateTag(t.Context(), tag.ID, func(tag store.Tag) store.Tag {
-			return tag.VerifiedBy(store.DNSFinding{Verdict: store.DNSCorrect})
+			return tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -122,7 +123,7 @@ var directoryTests = []test{
 	{"an updated tag is in the directory when the update returns, and after reopening", func(t *testing.T, b *bed) {
 		tag := b.tag(b.merchant(b.partner("Acme"), "Shop"), store.ServerSide, "shop.com")
 		tag, err := b.UpdateTag(t.Context(), tag.ID, func(tag store.Tag) store.Tag {
-			return tag.VerifiedBy(store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", CheckedAt: start})
+			return tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", CheckedAt: start})
 		})
 		if err != nil {
 			t.Fatal(err)

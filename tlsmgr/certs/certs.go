@@ -1,0 +1,115 @@
+package certs
+
+import (
+	"time"
+
+	"mtagd/store"
+)
+
+// stopTimeout limits how long Stop waits for work that cannot be cancelled.
+const stopTimeout = 5 * time.Second
+
+// Certificates orders, keeps and renews the certificates of all hosts, and answers handshakes with them. Its methods
+// are safe for concurrent use.
+type Certificates struct{ orders *orders }
+
+// New returns Certificates that do nothing yet. It returns an error when the metrics are registered already.
+func New(cfg Config) (*Certificates, error) { return newCertificates(cfg, usualPace) }
+
+func newCertificates(cfg Config, p pace) (*Certificates, error) {
+	c := &Certificates{newOrders(cfg, p)}
+	if cfg.Metrics != nil {
+		if err := c.orders.metrics.register(cfg.Metrics, c.all); err != nil {
+			c.orders.stop()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Start loads the certificates that are on disk and orders those that are missing, in the background.
+func (c *Certificates) Start() { c.orders.running.Go(c.loadAll) }
+
+// Stop cancels all orders in progress. Call it once, after the last handshake.
+func (c *Certificates) Stop() {
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		c.orders.stop()
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(stopTimeout):
+		c.orders.Log.Warn("a certificate renewal was cut off")
+	}
+}
+
+// loadAll loads or orders every host's certificate, the service's own first. All certificates stay in memory: certmagic
+// renews those in memory, with visitors or without.
+func (c *Certificates) loadAll() {
+	o := c.orders
+	began := time.Now()
+	hosts := o.Hosts.All()
+	for _, host := range hosts {
+		if o.ctx.Err() != nil {
+			return
+		}
+		if o.magic.expiryOf(host).IsZero() {
+			if _, err := o.magic.load(o.ctx, host); err != nil {
+				o.ensureCertificate(host) // it is not on disk, or cannot be read: an order handles both
+				continue
+			}
+		}
+		o.states.mu.Lock()
+		o.states.get(host)
+		o.states.mu.Unlock()
+	}
+	o.Log.Info("certificates loaded", "hosts", len(hosts), "took_ms", time.Since(began).Milliseconds())
+
+	// Some may have expired while the service was down. Do not wait for the timer.
+	if err := o.magic.cache.RenewManagedCertificates(o.ctx); err != nil {
+		o.Log.Error("certificates cannot be renewed", "error", err)
+	}
+}
+
+// Order gets a host's certificate in the background, from disk or from the CA. Call it when the host's DNS seems to
+// lead here now. An order that failed waits for its next attempt, unless the last one is some minutes old: then
+// it is retried now, because the caller may have repaired the cause.
+func (c *Certificates) Order(host string) {
+	o := c.orders
+	if !o.Hosts.MayHaveCertificate(host) {
+		return
+	}
+	missing := o.magic.expiryOf(host).IsZero()
+	o.states.mu.Lock()
+	defer o.states.mu.Unlock()
+	h := o.states.get(host)
+	wasElsewhere := h.dnsElsewhere
+	h.dnsElsewhere = false
+	if h.attempt == nil && (wasElsewhere || missing) {
+		o.startOrder(host, h)
+	} else if !h.nextTry.IsZero() && time.Since(h.lastTry) > o.pace.repair {
+		h.retryNow()
+	}
+}
+
+// DNSFound tells what a recheck of a tag host's DNS found. When DNS leads elsewhere, the certificate is no longer
+// renewed and an order in progress ends. When DNS leads here again, the certificate is renewed again; if it is
+// missing or has expired, it is ordered.
+func (c *Certificates) DNSFound(host string, f store.DNSFinding) {
+	wasElsewhere := c.orders.states.noteDNS(host, f)
+	if wasElsewhere || c.orders.magic.expiryOf(host).IsZero() {
+		c.orders.ensureCertificate(host)
+	}
+}
+
+// Certificate returns the state of a host's certificate.
+func (c *Certificates) Certificate(host string) store.Certificate { return c.orders.certificate(host) }
+
+func (c *Certificates) all() []store.Certificate {
+	var all []store.Certificate
+	for _, host := range c.orders.states.names() {
+		all = append(all, c.orders.certificate(host))
+	}
+	return all
+}

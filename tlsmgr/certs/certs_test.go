@@ -1,0 +1,508 @@
+package certs
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/mholt/acmez/v3/acme"
+
+	"mtagd/store"
+	"mtagd/tlsmgr/acmetest"
+)
+
+func TestCertificateIsOrderedAfterVerifyOverEachChallenge(t *testing.T) {
+	for name, validate := range map[string]func(w *certWorld){
+		"HTTP-01":     func(w *certWorld) { w.ca.Validate(w.http, "") },
+		"TLS-ALPN-01": func(w *certWorld) { w.ca.Validate("", w.https) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newCertWorld(t, acmetest.Options{})
+			w.start()
+			validate(w)
+			tag := w.addTag("shop.com", true)
+			w.certs.Order(tag.Host)
+			w.untilStatus(tag.Host, store.CertificateValid)
+			w.mustVisit(tag.Host)
+			w.mustVisit(strings.ToUpper(tag.Host))
+		})
+	}
+}
+
+func TestFirstVisitorWaitsForTheOrderUnderWay(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.mustVisit(tag.Host)
+}
+
+func TestOwnHostsAndTrackingDomainsAreOrderedAtStart(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	if _, err := w.engine.EnablePreverified(t.Context(), w.partner, w.trackingHost); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	w.untilStatus(w.trackingHost, store.CertificateValid)
+}
+
+func TestRestartOrdersNothing(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	tag := w.addTag("shop.com", true)
+	stop := w.start()
+	before := w.mustVisit(tag.Host)
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	stop()
+	ordered := w.ca.Orders()
+	w.ca.BreakDown(true)
+	w.start()
+	if after := w.mustVisit(tag.Host); !after.Equal(before) {
+		t.Error("another certificate after the restart")
+	}
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders after the restart", n-ordered)
+	}
+}
+
+// A renewal that was cut off between its files leaves the new key beside the old certificate.
+func TestUnusableFilesAreReplaced(t *testing.T) {
+	for name, c := range map[string]struct{ file, content string }{
+		"another key":                {".key", newKey(t)},
+		"half a certificate":         {".crt", "-----BEGIN CERTIFICATE-----\nMII"},
+		"details that are not there": {".json", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newCertWorld(t, acmetest.Options{})
+			stop := w.start()
+			before := w.mustVisit(w.ownHost)
+			stop()
+			files, err := filepath.Glob(filepath.Join(w.dir, "certificates", "*", w.ownHost, "*"+c.file))
+			if err != nil || len(files) != 1 {
+				t.Fatalf("files %v, %v", files, err)
+			}
+			if err := os.WriteFile(files[0], []byte(c.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w.start()
+			if w.mustVisit(w.ownHost).Equal(before) {
+				t.Error("the old certificate is still served")
+			}
+		})
+	}
+}
+
+// A file that cannot be read may be whole.
+func TestUnreadableFilesAreKept(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	stop := w.start()
+	w.mustVisit(w.ownHost)
+	stop()
+	files, err := filepath.Glob(filepath.Join(w.dir, "certificates", "*", w.ownHost, "*.key"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %v, %v", files, err)
+	}
+	aside := files[0] + ".aside"
+	if err := os.Rename(files[0], aside); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(files[0], 0o700); err != nil { // reading it is an error, whoever reads
+		t.Fatal(err)
+	}
+	ordered := w.ca.Orders()
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateFailed)
+	if err := errors.Join(os.Remove(files[0]), os.Rename(aside, files[0])); err != nil {
+		t.Fatal(err)
+	}
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders", n-ordered)
+	}
+}
+
+func newKey(t *testing.T) string {
+	t.Helper()
+	key, err := certmagic.StandardKeyGenerator{}.GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := certmagic.PEMEncodePrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Registering that was cut off leaves the folder of an account behind, which must not be taken for one.
+func TestRegisteringThatWasCutOffIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	stop := w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	stop()
+	registrations, err := filepath.Glob(filepath.Join(w.dir, "acme", "*", "users", "default", "*.json"))
+	if err != nil || len(registrations) != 1 {
+		t.Fatalf("registrations %v, %v", registrations, err)
+	}
+	if err := os.Remove(registrations[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(w.dir, "certificates")); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+}
+
+func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{Validity: 24 * time.Second}) // renewed after 16
+	w.start()
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	first := w.untilStatus(tag.Host, store.CertificateValid)
+	w.until("the certificate is renewed", func() bool {
+		cert := w.certs.Certificate(tag.Host)
+		if cert.Status != store.CertificateValid {
+			t.Fatalf("in between it was %+v", cert)
+		}
+		return cert.NotAfter.After(first.NotAfter)
+	})
+	w.mustVisit(tag.Host)
+}
+
+// A CA does not let one account replace another's certificate.
+func TestCertificateIsRenewedByAnotherAccount(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	stop := w.start()
+	before := w.mustVisit(w.ownHost)
+	stop()
+	w.ca.WantRenewal(t, before)
+	var log bytes.Buffer
+	stop = w.start(func(cfg *Config, _ *pace) {
+		cfg.Email = "ops@example.com"
+		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	w.until("the certificate is renewed", func() bool { return !w.mustVisit(w.ownHost).Equal(before) })
+	stop()
+	told := regexp.MustCompile(`certificate (issued|renewed)`).FindAllString(log.String(), -1)
+	if len(told) != 1 {
+		t.Errorf("the log tells of one renewal %q", told)
+	}
+}
+
+// What is refused because of the certificate that it replaces is ordered anew, without a word of that one.
+func TestRefusedOrders(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{fmt.Errorf("creating new order: %w", acme.Problem{Status: 403, Type: acme.ProblemTypeUnauthorized}), true},
+		{fmt.Errorf("creating new order: %w", acme.Problem{Status: 500, Type: acme.ProblemTypeServerInternal}), true},
+		{fmt.Errorf("creating new order: %w", acme.Problem{Status: 429, Type: acme.ProblemTypeRateLimited}), false},
+		{fmt.Errorf("solving challenges: %w", acme.Problem{Status: 403, Type: acme.ProblemTypeUnauthorized}), false},
+		{errors.New("creating new order: connection refused"), false},
+	} {
+		if got := isRefusedOrder(c.err); got != c.want {
+			t.Errorf("%v: %v", c.err, got)
+		}
+	}
+}
+
+func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{Validity: 12 * time.Second}) // it would be renewed after 8
+	w.start(func(cfg *Config, _ *pace) { cfg.Hosts = store.NewHosts(w.engine.Directory()) })
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateValid)
+
+	w.setDNS(tag.Host, store.DNSWrong)
+	w.until("the recheck has found it", func() bool { return w.certs.orders.states.leadsElsewhere(tag.Host) })
+	ordered := w.ca.Orders()
+	w.untilStatus(tag.Host, store.CertificateNone) // it has expired
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders for a host that moved away", n-ordered)
+	}
+
+	w.setDNS(tag.Host, store.DNSCorrect)
+	w.untilStatus(tag.Host, store.CertificateValid)
+	w.mustVisit(tag.Host)
+}
+
+// The CA may see that a host has moved before this service does.
+func TestHostThatMovedAwayLeavesItsFailuresBehind(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start(func(cfg *Config, p *pace) {
+		cfg.Hosts = store.NewHosts(w.engine.Directory())
+		p.hostRefused = time.Hour
+		p.maxWait = time.Hour
+	})
+	w.ca.Validate("", "")
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateFailed)
+	w.setDNS(tag.Host, store.DNSWrong)
+	if got := w.untilStatus(tag.Host, store.CertificateNone); got.Detail != "" || !got.NextTry.IsZero() {
+		t.Errorf("state %+v", got)
+	}
+	w.ca.Validate(w.http, w.https)
+	w.setDNS(tag.Host, store.DNSCorrect)
+	w.untilStatus(tag.Host, store.CertificateValid)
+}
+
+func TestDNSWithoutAnAnswerDoesNotStopAnOrder(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	if _, err := w.engine.EnablePreverified(t.Context(), w.partner, w.trackingHost); err != nil {
+		t.Fatal(err)
+	}
+	w.setDNS(w.trackingHost, store.DNSUnreachable)
+	w.start()
+	w.untilStatus(w.trackingHost, store.CertificateValid)
+}
+
+func TestTrackingDomainElsewhereIsNotOrdered(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	if _, err := w.engine.EnablePreverified(t.Context(), w.partner, w.trackingHost); err != nil {
+		t.Fatal(err)
+	}
+	w.setDNS(w.trackingHost, store.DNSWrong)
+	w.start(func(cfg *Config, _ *pace) { cfg.Hosts = store.NewHosts(w.engine.Directory()) })
+	w.until("its DNS was checked", func() bool { return w.certs.orders.states.leadsElsewhere(w.trackingHost) })
+	w.untilStatus(w.trackingHost, store.CertificateNone)
+	if _, err := w.visit(w.trackingHost); err == nil {
+		t.Error("a handshake succeeded")
+	}
+	if n := w.ca.Orders(); n != 0 {
+		t.Errorf("%d orders", n)
+	}
+}
+
+func TestCertificatesOutliveAFailingCA(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail   func(ca *acmetest.CA, on bool)
+		detail string
+	}{
+		"that is down":         {(*acmetest.CA).BreakDown, "cannot be reached"},
+		"that limits the rate": {(*acmetest.CA).LimitRate, "refused on purpose"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newCertWorld(t, acmetest.Options{})
+			w.start()
+			before := w.addTag("before.com", true)
+			w.certs.Order(before.Host)
+			w.untilStatus(before.Host, store.CertificateValid)
+
+			c.fail(w.ca, true)
+			after := w.addTag("after.com", true)
+			w.certs.Order(after.Host)
+			got := w.untilStatus(after.Host, store.CertificateFailed)
+			if !strings.Contains(got.Detail, c.detail) || got.NextTry.IsZero() {
+				t.Errorf("state %+v", got)
+			}
+			w.mustVisit(before.Host)
+			if _, err := w.visit(after.Host); err == nil {
+				t.Error("a handshake succeeded without a certificate")
+			}
+
+			c.fail(w.ca, false)
+			w.untilStatus(after.Host, store.CertificateValid)
+			w.mustVisit(after.Host)
+		})
+	}
+}
+
+func TestFailedOrdersBackOff(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start(func(cfg *Config, p *pace) {
+		cfg.Hosts = store.NewHosts(w.engine.Directory())
+		p.hostRefused = time.Hour
+		p.maxWait = time.Hour
+	})
+	w.ca.Validate("", "") // challenges fail
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateFailed)
+	ordered := w.ca.Orders()
+	for range 20 {
+		w.certs.Order(tag.Host)
+		if _, err := w.visit(tag.Host); err == nil {
+			t.Fatal("a handshake succeeded")
+		}
+	}
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders while it should wait", n-ordered)
+	}
+}
+
+func TestUnknownNamesCostNothing(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start(func(_ *Config, p *pace) { p.renewCheck = time.Hour }) // it writes files too
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	inactive := w.addTag("later.com", false)
+	ordered, files := w.ca.Orders(), countFiles(t, w.dir)
+
+	names := []string{inactive.Host, "nobody.test", "sub." + w.ownHost, "*." + w.ownHost, "127.0.0.1", "xn--", "a..b",
+		strings.Repeat("a", 63) + ".test", "../../etc"}
+	for _, name := range names {
+		if greet(t, w.https, name) {
+			t.Errorf("a handshake for %q succeeded", name)
+		}
+	}
+	for range 300 {
+		if greet(t, w.https, "nobody.test") {
+			t.Fatal("a handshake for nobody succeeded")
+		}
+	}
+	if greet(t, w.https, "") {
+		t.Error("a handshake without a name succeeded")
+	}
+	if greet(t, w.https, "nobody.test", "acme-tls/1") || greet(t, w.https, w.ownHost, "acme-tls/1") {
+		t.Error("a handshake for a challenge that does not exist succeeded")
+	}
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders", n-ordered)
+	}
+	if n := countFiles(t, w.dir); n != files {
+		t.Errorf("%d files more", n-files)
+	}
+	if names := w.certs.orders.states.names(); len(names) != 1 {
+		t.Errorf("states of %d hosts", len(names))
+	}
+}
+
+// greet reports whether a handshake succeeds, whatever certificate it shows.
+func greet(t *testing.T, address, name string, protocols ...string) bool {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return tls.Client(c, &tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: protocols}).Handshake() == nil
+}
+
+func countFiles(t *testing.T, dir string) (n int) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			n++
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestRevokedCertificateIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	revoked := w.mustVisit(w.ownHost)
+	w.ca.Revoke(t, revoked)
+	w.until("another certificate is served", func() bool { return !w.mustVisit(w.ownHost).Equal(revoked) })
+}
+
+func TestLogHasNoContact(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{EAB: [2]string{"kid-1", "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"}})
+	var log bytes.Buffer
+	stop := w.start(func(cfg *Config, _ *pace) {
+		cfg.Email = "Ops@example.com"
+		cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	w.untilStatus(w.ownHost, store.CertificateFailed) // no account without the binding
+	stop()
+	if !strings.Contains(log.String(), "registering account") || strings.Contains(strings.ToLower(log.String()), "ops@") {
+		t.Errorf("log: %s", log.String())
+	}
+}
+
+func TestOldVersionsOfTLSAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	w.mustVisit(w.ownHost)
+	for version, accepted := range map[uint16]bool{
+		tls.VersionTLS10: false, tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true,
+	} {
+		c, err := tls.Dial("tcp", w.https, &tls.Config{
+			ServerName: w.ownHost, RootCAs: w.ca.Issuers, MinVersion: version, MaxVersion: version,
+		})
+		if (err == nil) != accepted {
+			t.Errorf("%s: %v", tls.VersionName(version), err)
+		}
+		if err == nil {
+			c.Close()
+		}
+	}
+}
+
+func TestStorageLocks(t *testing.T) {
+	s := newStorage(t.TempDir())
+	if err := s.Lock(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := s.TryLock(t.Context(), "b"); !ok || err != nil {
+		t.Errorf("another name cannot be locked: %v", err)
+	}
+	if ok, _ := s.TryLock(t.Context(), "a"); ok {
+		t.Error("locked twice")
+	}
+	given, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Lock(given, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a given-up wait ends with %v", err)
+	}
+	waiting := make(chan error)
+	go func() { waiting <- s.Lock(t.Context(), "a") }()
+	for _, name := range []string{"a", "b"} {
+		if err := s.Unlock(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	if err := s.Unlock(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestExternalAccountBinding(t *testing.T) {
+	t.Parallel()
+	eab := [2]string{"kid-1", "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"}
+	w := newCertWorld(t, acmetest.Options{EAB: eab})
+	w.start(func(cfg *Config, _ *pace) { cfg.EABKeyID, cfg.EABHMACKey = eab[0], eab[1] })
+	w.untilStatus(w.ownHost, store.CertificateValid)
+}

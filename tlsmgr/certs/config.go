@@ -1,0 +1,86 @@
+package certs
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+
+	"mtagd/store"
+)
+
+// Config says which hosts get certificates, and from which CA.
+type Config struct {
+	Dir   string      // where accounts, keys and certificates are kept
+	Hosts store.Hosts // the hosts that may have certificates
+
+	// CheckDNS says where the DNS of a tag host leads at this moment. It is called before an order or a renewal, which
+	// does not happen when DNS leads elsewhere.
+	CheckDNS func(ctx context.Context, host string) store.DNSFinding
+
+	CA          string         // URL of the CA's ACME directory
+	Roots       *x509.CertPool // verify the server at CA; nil: the system's
+	Email       string         // contact of the ACME account; may be empty
+	EABKeyID    string         // key of the external account binding; may be empty
+	EABHMACKey  string         // its secret, in base64url
+	HTTP, HTTPS net.Addr       // where challenges are answered
+
+	Log     *slog.Logger
+	Metrics prometheus.Registerer // nil: none registered
+}
+
+// redact removes the contact of the ACME account from a text. Certmagic puts it into some errors, in lower case.
+func (c Config) redact(text string) string {
+	if c.Email == "" {
+		return text
+	}
+	return strings.NewReplacer(c.Email, "(contact)", strings.ToLower(c.Email), "(contact)").Replace(text)
+}
+
+// pace is a set of intervals and timeouts. Tests use shorter ones.
+type pace struct {
+	renewCheck time.Duration // between two checks of which certificates are due for renewal
+	visitor    time.Duration // how long a handshake waits for a certificate that is being ordered
+	order      time.Duration // timeout of one order
+	repair     time.Duration // time since the last attempt of a failed order after which Order retries at once
+
+	// Waits after the first failure, by its kind. Each further failure doubles the wait, up to maxWait.
+	caFailed    time.Duration // the CA could not be reached, or failed itself
+	hostRefused time.Duration // the CA refused; after five such failures of a host in an hour, the largest CA refuses without checking
+	caLimited   time.Duration // the CA's rate limit was reached
+	maxWait     time.Duration
+}
+
+var usualPace = pace{
+	renewCheck:  time.Minute,
+	visitor:     8 * time.Second,
+	order:       3 * time.Minute,
+	repair:      10 * time.Minute,
+	caFailed:    5 * time.Second,
+	hostRefused: time.Minute,
+	caLimited:   10 * time.Minute,
+	maxWait:     6 * time.Hour,
+}
+
+// ordersAtOnce limits the orders in progress. An order mostly waits for the CA.
+const ordersAtOnce = 300
+
+// Let's Encrypt's limit on new orders of one account: 300 in three hours.
+const (
+	letsEncryptBurst = 300
+	letsEncryptEvery = 36 * time.Second
+)
+
+// newOrderLimiter is the token bucket for new orders at a CA.
+func newOrderLimiter(ca string) *rate.Limiter {
+	if u, err := url.Parse(ca); err == nil && strings.HasSuffix(u.Hostname(), ".letsencrypt.org") {
+		return rate.NewLimiter(rate.Every(letsEncryptEvery), letsEncryptBurst)
+	}
+	return rate.NewLimiter(rate.Inf, 0)
+}

@@ -1,0 +1,71 @@
+package certs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/mholt/acmez/v3/acme"
+)
+
+var (
+	errUnknownHost  = errors.New("certs: not a host of this service")
+	errDNSElsewhere = errors.New("certs: the host's DNS leads elsewhere")
+	errNotYet       = errors.New("certs: there is no certificate yet")
+)
+
+// retryAfter is how long to wait before the next attempt. failures is the number of failures before this one. The
+// wait varies by a fifth in either direction, so that a thousand hosts do not retry at the same moment.
+func (p pace) retryAfter(err error, failures int) time.Duration {
+	first := p.caFailed
+	if problem, ok := errors.AsType[acme.Problem](err); ok {
+		switch {
+		case problem.Type == acme.ProblemTypeRateLimited || problem.Status == http.StatusTooManyRequests:
+			first = p.caLimited
+		case problem.Status < http.StatusInternalServerError:
+			first = p.hostRefused
+		}
+	}
+	wait := min(first<<min(failures, 20), p.maxWait)
+	return time.Duration(float64(wait) * (0.8 + 0.4*rand.Float64()))
+}
+
+// problemOf is the sentence about an error that the merchant sees: the CA's own words, and nothing about this
+// machine. It is empty when there is no error.
+func problemOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	if problem, ok := errors.AsType[acme.Problem](err); ok {
+		detail := problem.Detail
+		for _, sub := range problem.Subproblems {
+			detail += "; " + sub.Detail
+		}
+		return fmt.Sprintf("the certificate authority refused: %s", detail)
+	}
+	if _, ok := errors.AsType[*url.Error](err); ok {
+		return "the certificate authority cannot be reached"
+	}
+	return "the certificate could not be ordered"
+}
+
+// isRefusedOrder reports whether the CA refused a renewal when it was ordered, before any challenge. The order of a
+// renewal names the certificate that it replaces, and CAs refuse that when they do not know the
+// certificate, or when another account ordered it, such as one with another contact. Certmagic would repeat the
+// same order.
+func isRefusedOrder(err error) bool {
+	problem, ok := errors.AsType[acme.Problem](err)
+	return ok && problem.Type != acme.ProblemTypeRateLimited && strings.Contains(err.Error(), "creating new order")
+}
+
+// isUnreadable reports whether files cannot be read at the moment, but may be whole. Files that do not fit together
+// are a different error: certmagic writes the key before its certificate, and a kill can come in between.
+func isUnreadable(err error) bool {
+	_, ok := errors.AsType[*fs.PathError](err)
+	return ok && !errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,75 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"strings"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/mholt/acmez/v3"
+)
+
+// TLSConfig is for the HTTPS listener. It offers HTTP/1.1 over TLS 1.2 and 1.3, with the standard library's choice of
+// cipher suites. The standard library also makes session ticket keys and changes them daily.
+//
+// A handshake for a name that is not the service's is refused before any cryptography, and without I/O: a flood of
+// made-up names must cost next to nothing.
+func (c *Certificates) TLSConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		NextProtos:         []string{"http/1.1", acmez.ACMETLS1Protocol},
+		GetConfigForClient: c.admit,
+		GetCertificate:     c.certificate,
+	}
+}
+
+// admit refuses a name that is not the service's. The nil config means: go on with the current one.
+func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	known := false
+	if isChallenge(hello) {
+		_, known = certmagic.GetACMEChallenge(hello.ServerName)
+	} else {
+		known = c.orders.Hosts.MayHaveCertificate(strings.ToLower(hello.ServerName))
+	}
+	if !known {
+		c.orders.metrics.unknown.Inc()
+		return nil, errUnknownHost
+	}
+	return nil, nil
+}
+
+// isChallenge reports whether the client is the CA, which checks a TLS-ALPN-01 challenge (RFC 8737).
+func isChallenge(hello *tls.ClientHelloInfo) bool {
+	return len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == acmez.ACMETLS1Protocol
+}
+
+// certificate returns the certificate for a name that was admitted, from memory or else from disk. While the
+// certificate is being ordered, the handshake waits for it a few seconds.
+func (c *Certificates) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	cert, err := c.orders.magic.ordering.GetCertificate(hello)
+	if err == nil || isChallenge(hello) {
+		return cert, err
+	}
+	attempt := c.orders.ensureCertificate(strings.ToLower(hello.ServerName))
+	if attempt == nil {
+		return nil, errDNSElsewhere
+	}
+	waiting, cancel := context.WithTimeout(hello.Context(), c.orders.pace.visitor)
+	defer cancel()
+	select {
+	case <-attempt:
+		return c.orders.magic.ordering.GetCertificate(hello)
+	case <-waiting.Done():
+		return nil, errNotYet
+	}
+}
+
+// HTTPChallenge returns the answer to an HTTP-01 challenge of the CA (RFC 8555). ok is false when the host has no
+// challenge at the path.
+func (c *Certificates) HTTPChallenge(host, path string) (answer string, ok bool) {
+	challenge, ok := certmagic.GetACMEChallenge(host)
+	if !ok || path != challenge.HTTP01ResourcePath() {
+		return "", false
+	}
+	return challenge.KeyAuthorization, true
+}

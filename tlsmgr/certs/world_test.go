@@ -1,0 +1,281 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"mtagd/store"
+	"mtagd/store/local"
+	"mtagd/tlsmgr/acmetest"
+)
+
+// worlds numbers the worlds of a run: certmagic keeps the challenges of a whole process in one place, by host.
+var worlds atomic.Int64
+
+// longEnough bounds every wait; it is no expectation. A renewal that fails on a slow machine is tried again after a
+// minute.
+const longEnough = 3 * time.Minute
+
+// quickPace does within a test what usually takes hours.
+var quickPace = pace{
+	renewCheck:  200 * time.Millisecond,
+	visitor:     longEnough,
+	order:       time.Minute,
+	repair:      time.Hour,
+	caFailed:    50 * time.Millisecond,
+	hostRefused: 50 * time.Millisecond,
+	caLimited:   50 * time.Millisecond,
+	maxWait:     200 * time.Millisecond,
+}
+
+// certWorld is a CA, a DNS in which every name is at this machine, an engine, and the certificates
+// under test with both of their listeners.
+type certWorld struct {
+	*testing.T
+	ca      *acmetest.CA
+	engine  store.Engine
+	partner store.PartnerID
+	dir     string
+	log     *slog.Logger
+
+	ownHost, trackingHost string
+
+	certs       *Certificates
+	http, https string
+
+	mu    sync.Mutex
+	found map[string]store.DNSVerdict // what a DNS check finds; correct where nothing is set
+}
+
+func newCertWorld(t *testing.T, opt acmetest.Options) *certWorld {
+	t.Helper()
+	opt.Resolver = startNames(t)
+	n := worlds.Add(1)
+	w := &certWorld{
+		T: t, ca: acmetest.Start(t, opt), dir: t.TempDir(), found: map[string]store.DNSVerdict{},
+		ownHost: fmt.Sprintf("api%d.service.test", n), trackingHost: fmt.Sprintf("t.agency%d.test", n),
+		log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
+	}
+	engine, err := local.Open(t.TempDir(), local.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.engine = engine
+	p, err := engine.AddPartner(t.Context(), "Partner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.partner = p.ID
+	return w
+}
+
+// start runs the certificates; stop, or the end of the test, ends them.
+func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
+	w.Helper()
+	plain, secure := w.listen(), w.listen()
+	cfg := Config{
+		Dir: w.dir, Hosts: store.NewHosts(w.engine.Directory(), w.ownHost), CheckDNS: w.checkDNS,
+		CA: w.ca.URL, Roots: w.ca.Roots, HTTP: plain.Addr(), HTTPS: secure.Addr(),
+		Log: w.log,
+	}
+	p := quickPace
+	for _, c := range change {
+		c(&cfg, &p)
+	}
+	var err error
+	if w.certs, err = newCertificates(cfg, p); err != nil {
+		w.Fatal(err)
+	}
+	w.http, w.https = plain.Addr().String(), secure.Addr().String()
+	w.ca.Validate(w.http, w.https)
+
+	certs := w.certs
+	server := http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.Host)
+		if answer, ok := certs.HTTPChallenge(host, r.URL.Path); ok {
+			fmt.Fprint(rw, answer)
+			return
+		}
+		http.NotFound(rw, r)
+	})}
+	go server.Serve(plain)
+	go serveHandshakes(tls.NewListener(secure, certs.TLSConfig()))
+	certs.Start()
+	recheck, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { w.recheck(recheck, certs) })
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			running.Wait()
+			server.Close()
+			secure.Close()
+			certs.Stop()
+		})
+	}
+	w.Cleanup(stop)
+	return stop
+}
+
+// recheck tells the certificates what DNS checks find, several times a second.
+func (w *certWorld) recheck(ctx context.Context, certs *Certificates) {
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, host := range certs.orders.Hosts.OfTags() {
+			certs.DNSFound(host, w.checkDNS(ctx, host))
+		}
+	}
+}
+
+func (w *certWorld) listen() net.Listener {
+	w.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.Fatal(err)
+	}
+	return l
+}
+
+func serveHandshakes(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			_ = c.(*tls.Conn).Handshake() // the client sees what came of it
+		}()
+	}
+}
+
+// startNames runs a DNS that has the address of this machine for every name.
+func startNames(t *testing.T) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{Listener: l, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) {
+		reply := new(dns.Msg).SetReply(query)
+		if q := query.Question[0]; q.Qtype == dns.TypeA {
+			reply.Answer = append(reply.Answer, &dns.A{
+				Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1},
+				A:   net.IPv4(127, 0, 0, 1),
+			})
+		}
+		w.WriteMsg(reply) // the asker has a time-out for an answer that is lost
+	})}
+	go server.ActivateAndServe()
+	t.Cleanup(func() { server.Shutdown() })
+	return l.Addr().String()
+}
+
+func (w *certWorld) checkDNS(_ context.Context, host string) store.DNSFinding {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	verdict := w.found[host]
+	if verdict == "" {
+		verdict = store.DNSCorrect
+	}
+	return store.DNSFinding{Verdict: verdict, Code: "test", Detail: "as the test says", CheckedAt: time.Now()}
+}
+
+func (w *certWorld) setDNS(host string, v store.DNSVerdict) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.found[host] = v
+}
+
+// addTag generates a server-side tag; verified tells whether its DNS was found correct.
+func (w *certWorld) addTag(domain string, verified bool) store.Tag {
+	w.Helper()
+	m, err := w.engine.AddMerchant(w.Context(), w.partner, domain, "")
+	if err != nil {
+		w.Fatal(err)
+	}
+	tag, _, err := w.engine.GenerateTag(w.Context(), m.ID, store.ServerSide, domain)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if verified {
+		tag = w.verify(tag)
+	}
+	return tag
+}
+
+func (w *certWorld) verify(tag store.Tag) store.Tag {
+	w.Helper()
+	tag, err := w.engine.UpdateTag(w.Context(), tag.ID, func(t store.Tag) store.Tag {
+		return t.AfterDNSCheck(w.checkDNS(w.Context(), t.Host))
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return tag
+}
+
+// visit shakes hands, and returns the certificate when that is one of the CA's for the name.
+func (w *certWorld) visit(name string) (*x509.Certificate, error) {
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: longEnough}, "tcp", w.https,
+		&tls.Config{ServerName: name, RootCAs: w.ca.Issuers, NextProtos: []string{"http/1.1"}})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.ConnectionState().PeerCertificates[0], nil
+}
+
+func (w *certWorld) mustVisit(name string) *x509.Certificate {
+	w.Helper()
+	cert, err := w.visit(name)
+	if err != nil {
+		w.Fatalf("%s: %v", name, err)
+	}
+	return cert
+}
+
+// until waits for a condition.
+func (w *certWorld) until(what string, condition func() bool) {
+	w.Helper()
+	deadline := time.Now().Add(longEnough)
+	for !condition() {
+		if time.Now().After(deadline) {
+			w.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (w *certWorld) untilStatus(host string, want store.CertificateStatus) store.Certificate {
+	w.Helper()
+	var got store.Certificate
+	w.until(fmt.Sprintf("the certificate of %s is %s", host, want), func() bool {
+		got = w.certs.Certificate(host)
+		return got.Status == want
+	})
+	return got
+}

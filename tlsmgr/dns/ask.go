@@ -1,0 +1,287 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// udpSize is the EDNS buffer size: answers of this size are not fragmented on the internet.
+const udpSize = 1232
+
+// Timeouts of one attempt to get one answer. A resolver may have to ask other servers first.
+const (
+	resolverTimeout   = 2 * time.Second
+	nameServerTimeout = time.Second
+)
+
+// siblingTimeout limits the wait for the other types of a name after the first answer about it. A server that has
+// answered once has the rest at hand, but some never answer about a type that they do not know.
+const siblingTimeout = time.Second
+
+// Reasons why a server that was reached gave no usable answer. Any other error of ask means that the server was
+// not reached.
+var (
+	errTimeout   = errors.New("no answer in time")
+	errNoTCP     = errors.New("truncated over UDP, no answer over TCP")
+	errBadAnswer = errors.New("unusable answer")
+	errServfail  = errors.New("SERVFAIL")
+	errBogus     = errors.New("SERVFAIL unless signatures are left unchecked")
+	errRefused   = errors.New("REFUSED")
+	errLame      = errors.New("not a server of the zone")
+)
+
+// nameServer is a server that can be asked: a recursive resolver, or one of a zone's own name servers.
+type nameServer struct {
+	name    string // as findings call it: "ns1.shop.com", "the resolver 9.9.9.9"
+	address string // host:port
+	zone    string // the zone that it was found for; empty for a recursive resolver
+	timeout time.Duration
+}
+
+func (s nameServer) recursive() bool { return s.zone == "" }
+
+// askTypes asks for several types of a name at the same time. It hands over the answers as they arrive, until
+// take returns true. After the first answer it waits for the others at most siblingTimeout, and drops those that
+// arrive later.
+func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, take func(qtype uint16, m *dns.Msg, err error) (enough bool)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		qtype uint16
+		m     *dns.Msg
+		err   error
+	}
+	answers := make(chan answer, len(types))
+	for _, qtype := range types {
+		go func() {
+			m, err := s.ask(ctx, name, qtype)
+			answers <- answer{qtype, m, err}
+		}()
+	}
+	var timeout <-chan time.Time
+	for range types {
+		select {
+		case a := <-answers:
+			if take(a.qtype, a.m, a.err) {
+				return
+			}
+			if a.err == nil && timeout == nil {
+				timeout = time.After(siblingTimeout)
+			}
+		case <-timeout:
+			return
+		}
+	}
+}
+
+// ask asks one question, and retries it once. The message that it returns answers the question: the name has
+// records of the type, or has none, or does not exist, or is delegated to a zone below the server's own.
+func (s nameServer) ask(ctx context.Context, name string, qtype uint16) (*dns.Msg, error) {
+	question := new(dns.Msg).SetQuestion(name, qtype)
+	question.RecursionDesired = s.recursive()
+	question.SetEdns0(udpSize, false)
+
+	answer, err := s.try(ctx, question)
+	if err != nil && ctx.Err() == nil {
+		answer, err = s.try(ctx, question)
+	}
+	if err == nil && (answer.Rcode == dns.RcodeFormatError || answer.Rcode == dns.RcodeNotImplemented) {
+		question.Extra = nil // the server may be older than EDNS
+		answer, err = s.try(ctx, question)
+	}
+	if err == nil && answer.Rcode == dns.RcodeServerFailure && s.recursive() {
+		answer, err = s.tryUnchecked(ctx, question, answer)
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch answer.Rcode {
+	case dns.RcodeSuccess, dns.RcodeNameError:
+		if s.isLame(answer) {
+			return nil, errLame
+		}
+		return answer, nil
+	case dns.RcodeServerFailure:
+		return nil, errServfail
+	case dns.RcodeRefused, dns.RcodeNotAuth:
+		if s.recursive() {
+			return nil, errRefused
+		}
+		return nil, errLame
+	default:
+		return nil, errBadAnswer
+	}
+}
+
+// tryUnchecked tells a broken DNSSEC signature from other causes of SERVFAIL: the resolver answers when it is
+// told not to check signatures (CD=1), and fails again when it checks them.
+func (s nameServer) tryUnchecked(ctx context.Context, question, failed *dns.Msg) (*dns.Msg, error) {
+	question.CheckingDisabled = true
+	unchecked, err := s.try(ctx, question)
+	if err != nil || unchecked.Rcode == dns.RcodeServerFailure {
+		return failed, nil
+	}
+	question.CheckingDisabled = false
+	checked, err := s.try(ctx, question)
+	if err == nil && checked.Rcode == dns.RcodeServerFailure {
+		return nil, errBogus
+	}
+	return checked, err
+}
+
+// try asks over UDP, and over TCP when the answer was truncated.
+func (s nameServer) try(ctx context.Context, question *dns.Msg) (*dns.Msg, error) {
+	question.Id = dns.Id()
+	answer, err := s.exchange(ctx, "udp", question)
+	if err == nil && answer.Truncated {
+		if answer, err = s.exchange(ctx, "tcp", question); err != nil {
+			return nil, errNoTCP
+		}
+	}
+	return answer, err
+}
+
+// exchange sends a question and waits for its answer. Anyone can send packets to the UDP port, so it skips
+// packets that do not answer the question.
+func (s nameServer) exchange(ctx context.Context, network string, question *dns.Msg) (_ *dns.Msg, err error) {
+	// The bytes come from strangers: a message that makes the library panic must not end the process.
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", errBadAnswer, p)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+
+	client := dns.Client{Net: network}
+	conn, err := client.DialContext(ctx, s.address)
+	if err != nil {
+		return nil, asTimeout(ctx, err)
+	}
+	defer conn.Close()
+	// When ctx ends, by its timeout or because the answer is no longer needed, the read below fails.
+	defer context.AfterFunc(ctx, func() {
+		_ = conn.SetDeadline(time.Unix(1, 0)) // fails when the connection is closed already
+	})()
+	conn.UDPSize = udpSize
+	if err := conn.WriteMsg(question); err != nil {
+		return nil, asTimeout(ctx, err)
+	}
+	junk := false
+	for {
+		answer, err := conn.ReadMsg()
+		if netErr := (*net.OpError)(nil); errors.As(err, &netErr) {
+			if junk {
+				return nil, errBadAnswer
+			}
+			return nil, asTimeout(ctx, err)
+		}
+		if err == nil && isAnswerTo(question, answer) {
+			return answer, nil
+		}
+		if network == "tcp" {
+			return nil, errBadAnswer
+		}
+		junk = true
+	}
+}
+
+// asTimeout returns errTimeout for a network error that means silence. Any other error means that the server
+// cannot be reached, and is returned as it is.
+func asTimeout(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return errTimeout
+	}
+	return err
+}
+
+// isAnswerTo reports whether a message is the response to a question. The library compares the id only.
+func isAnswerTo(question, m *dns.Msg) bool {
+	if m.Id != question.Id || !m.Response || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
+		return false
+	}
+	asked, answered := question.Question[0], m.Question[0]
+	return asked.Qtype == answered.Qtype && asked.Qclass == answered.Qclass &&
+		dns.CanonicalName(asked.Name) == dns.CanonicalName(answered.Name)
+}
+
+// isLame reports whether an answer shows that the server does not serve the zone: the answer has no records, and
+// is no referral to a zone below the server's own. A true "no such record" has the authoritative bit or the
+// zone's SOA. Resolvers need neither.
+func (s nameServer) isLame(m *dns.Msg) bool {
+	if m.Rcode != dns.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
+		return false
+	}
+	if hasType(m.Ns, dns.TypeSOA) {
+		return false
+	}
+	if s.recursive() {
+		return hasType(m.Ns, dns.TypeNS)
+	}
+	return s.referral(m) == nil
+}
+
+func hasType(rrs []dns.RR, rrtype uint16) bool {
+	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == rrtype })
+}
+
+// delegation is a zone's name servers, as a server of the zone above names them.
+type delegation struct {
+	zone    string
+	servers []string                // names
+	glue    map[string][]netip.Addr // addresses in the same answer, by name
+}
+
+// referral reads a referral to a zone below the server's own that is on the way to the name in the question.
+// It returns nil when the answer is no such referral.
+func (s nameServer) referral(m *dns.Msg) *delegation {
+	if s.recursive() || m.Rcode != dns.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
+		return nil
+	}
+	d := &delegation{glue: map[string][]netip.Addr{}}
+	for _, rr := range m.Ns {
+		ns, ok := rr.(*dns.NS)
+		if !ok {
+			continue
+		}
+		zone := dns.CanonicalName(ns.Hdr.Name)
+		if zone == s.zone || !dns.IsSubDomain(s.zone, zone) || !dns.IsSubDomain(zone, m.Question[0].Name) {
+			return nil
+		}
+		d.zone = zone
+		d.servers = append(d.servers, dns.CanonicalName(ns.Ns))
+	}
+	if d.servers == nil {
+		return nil
+	}
+	for _, rr := range m.Extra {
+		switch rr.(type) {
+		case *dns.A, *dns.AAAA:
+			name := dns.CanonicalName(rr.Header().Name)
+			d.glue[name] = append(d.glue[name], addressOf(rr))
+		}
+	}
+	return d
+}
+
+// addressOf is the address in an A or AAAA record. For a record without an address it is the zero address, which
+// no server has.
+func addressOf(rr dns.RR) netip.Addr {
+	var ip net.IP
+	switch rr := rr.(type) {
+	case *dns.A:
+		ip = rr.A
+	case *dns.AAAA:
+		ip = rr.AAAA
+	}
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr.Unmap()
+}

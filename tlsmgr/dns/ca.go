@@ -1,0 +1,97 @@
+package dns
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	directoryTimeout = 10 * time.Second
+	directoryRetry   = 10 * time.Minute // after the directory could not be read
+	directoryRefresh = 24 * time.Hour   // after it was read
+	maxDirectory     = 64 << 10         // bytes
+)
+
+// ca knows the names that CAA records use for the CA that certificates come from.
+type ca struct {
+	directory string // URL of the CA's ACME directory; empty: no CA
+	client    *http.Client
+	log       *slog.Logger
+	now       func() time.Time
+
+	mu      sync.Mutex
+	known   []string
+	due     time.Time     // when to read the directory again
+	reading chan struct{} // closed when the read in progress ends; nil when there is none
+}
+
+func newCA(directory string, roots *x509.CertPool, log *slog.Logger, now func() time.Time) *ca {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+	client := &http.Client{Transport: transport, Timeout: directoryTimeout}
+	return &ca{directory: directory, client: client, log: log, now: now}
+}
+
+// identities returns the names that CAA records may use for the CA (RFC 8555, section 7.1.1, caaIdentities). It
+// returns none when there is no CA, when its directory lists none, and while the directory cannot be
+// read. The first call waits for the directory, until ctx ends.
+func (c *ca) identities(ctx context.Context) []string {
+	c.mu.Lock()
+	if c.directory != "" && c.reading == nil && !c.now().Before(c.due) {
+		c.reading = make(chan struct{})
+		go c.read(c.reading)
+	}
+	known, reading := c.known, c.reading
+	c.mu.Unlock()
+	if known != nil || reading == nil {
+		return known
+	}
+	select {
+	case <-reading:
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known
+}
+
+func (c *ca) read(done chan struct{}) {
+	identities, err := c.readDirectory()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.log.Warn("the CA's directory cannot be read, so CAA records are not checked",
+			"directory", c.directory, "error", err)
+		c.due = c.now().Add(directoryRetry)
+	} else {
+		c.known, c.due = identities, c.now().Add(directoryRefresh)
+	}
+	c.reading = nil
+	close(done)
+}
+
+func (c *ca) readDirectory() ([]string, error) {
+	answer, err := c.client.Get(c.directory)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d", answer.StatusCode)
+	}
+	var directory struct {
+		Meta struct {
+			CAAIdentities []string `json:"caaIdentities"`
+		} `json:"meta"`
+	}
+	err = json.NewDecoder(io.LimitReader(answer.Body, maxDirectory)).Decode(&directory)
+	return directory.Meta.CAAIdentities, err
+}

@@ -1,0 +1,121 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// The ACME challenges that the service can answer.
+var challenges = []string{"http-01", "tls-alpn-01"}
+
+// askCAA looks for CAA records that forbid the CA to issue a certificate for the host. Its sighting has no code
+// when none do, or when that cannot be known.
+//
+// The records of the closest name count, on the way up from the host (RFC 8659, section 3). An alias has
+// the records of its target, so the CNAME target's own records come first. The merchant's domain comes next:
+// records that were added there long ago, for the shop's certificate, are the most common cause.
+func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
+	ctx, cancel := l.forCause(ctx)
+	defer cancel()
+	identities := ca.identities(ctx)
+	if len(identities) == 0 {
+		return sighting{}
+	}
+
+	var hosts []string
+	for i, end := 0, false; !end; i, end = dns.NextLabel(l.host, i) {
+		hosts = append(hosts, l.host[i:])
+	}
+	answers := make([]*dns.Msg, len(hosts))
+	errs := make([]error, len(hosts))
+	l.each(len(hosts), func(i int) { answers[i], errs[i] = l.anyResolver(ctx, hosts[i], dns.TypeCAA) })
+
+	for i, name := range hosts {
+		if errors.Is(errs[i], errServfail) || errors.Is(errs[i], errBogus) {
+			return sighting{
+				code: "ok_caa_servfail",
+				fact: "the lookup of CAA records at " + bare(name) + " fails (SERVFAIL), so no CA may issue a certificate for " + bare(l.host),
+				fix:  "have the name servers of " + bare(name) + " answer questions of type CAA",
+			}
+		}
+		if errs[i] != nil {
+			return sighting{}
+		}
+		var records []*dns.CAA
+		for _, rr := range answers[i].Answer {
+			if caa, ok := rr.(*dns.CAA); ok {
+				records = append(records, caa)
+			}
+		}
+		switch {
+		case len(records) == 0:
+		case mayIssue(records, identities):
+			return sighting{}
+		default:
+			at := bare(dns.CanonicalName(records[0].Hdr.Name))
+			return sighting{
+				code: "ok_caa_forbids",
+				fact: "the CAA records at " + at + " forbid " + identities[0] + " to issue the certificate for " + bare(l.host),
+				fix:  `add the record: ` + at + ` CAA 0 issue "` + identities[0] + `"`,
+			}
+		}
+	}
+	return sighting{}
+}
+
+// mayIssue reports whether a set of CAA records lets the CA issue a certificate for a name without a wildcard, by
+// one of our challenges (RFC 8659, section 4; RFC 8657). A record that allows a single account is taken to mean
+// another account, such as the shop's: merchants do not know the service's.
+func mayIssue(records []*dns.CAA, identities []string) bool {
+	const critical = 128
+	restricted, allowed := false, false
+	for _, rr := range records {
+		switch strings.ToLower(rr.Tag) {
+		case "issue":
+			restricted = true
+			allowed = allowed || allows(rr.Value, identities)
+		case "issuewild", "iodef", "issuemail":
+		default:
+			if rr.Flag&critical != 0 {
+				return false
+			}
+		}
+	}
+	return allowed || !restricted
+}
+
+// allows reports whether the value of an "issue" record, such as
+// "letsencrypt.org; validationmethods=http-01", allows the CA by one of its identities and one of our challenges,
+// and names no account.
+func allows(value string, identities []string) bool {
+	domain, parameters, _ := strings.Cut(value, ";")
+	domain = strings.TrimSpace(domain)
+	if !slices.ContainsFunc(identities, func(identity string) bool { return strings.EqualFold(domain, identity) }) {
+		return false
+	}
+	for parameter := range strings.SplitSeq(parameters, ";") {
+		tag, argument, _ := strings.Cut(parameter, "=")
+		switch strings.ToLower(strings.TrimSpace(tag)) {
+		case "validationmethods":
+			if !allowsChallenge(argument) {
+				return false
+			}
+		case "accounturi":
+			return false
+		}
+	}
+	return true
+}
+
+func allowsChallenge(methods string) bool {
+	for method := range strings.SplitSeq(methods, ",") {
+		if slices.Contains(challenges, strings.TrimSpace(method)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,112 @@
+package dns
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// servers are the servers that verifications may ask.
+type servers struct {
+	resolvers    []nameServer
+	port         int  // of zones' own name servers
+	allowPrivate bool // ask zones' own name servers at private addresses too
+	causeTimeout time.Duration
+	log          *slog.Logger
+}
+
+// lookup is one verification in progress: what its parts need to ask further questions.
+type lookup struct {
+	*servers
+	host string
+	// answered ends when every resolver has answered about the host, or failed to.
+	answered context.Context
+}
+
+// anyResolver asks all resolvers at once. It returns the first answer that has records; else any answer; else
+// one of the errors.
+func (l *lookup) anyResolver(ctx context.Context, name string, qtype uint16) (*dns.Msg, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		m   *dns.Msg
+		err error
+	}
+	answers := make(chan answer, len(l.resolvers))
+	for _, r := range l.resolvers {
+		go func() {
+			m, err := r.ask(ctx, name, qtype)
+			answers <- answer{m, err}
+		}()
+	}
+	var best answer
+	for range l.resolvers {
+		a := <-answers
+		if a.err == nil && len(a.m.Answer) > 0 {
+			return a.m, nil
+		}
+		if best.m == nil {
+			best = a
+		}
+	}
+	return best.m, best.err
+}
+
+// allAddresses returns every address that any resolver knows for a name. It returns an error of one of them when
+// none knows an address.
+func (l *lookup) allAddresses(ctx context.Context, name string) (map[netip.Addr]bool, error) {
+	known := make([]map[netip.Addr]bool, len(l.resolvers))
+	errs := make([]error, len(l.resolvers))
+	l.each(len(known), func(i int) { known[i], errs[i] = l.resolvers[i].addressesOf(ctx, name) })
+	all := map[netip.Addr]bool{}
+	var err error
+	for i := range known {
+		for a := range known[i] {
+			all[a] = true
+		}
+		if errs[i] != nil {
+			err = errs[i]
+		}
+	}
+	if len(all) > 0 {
+		err = nil
+	}
+	return all, err
+}
+
+// views asks every resolver about a name.
+func (l *lookup) views(ctx context.Context, name string) []view {
+	views := make([]view, len(l.resolvers))
+	l.each(len(views), func(i int) { views[i] = l.resolvers[i].view(ctx, name) })
+	return views
+}
+
+// forCause is a context for questions that only help to find the cause of a failure. It ends causeTimeout after
+// the resolvers have answered about the host: a resolver that works has the other answers at hand by then.
+func (l *lookup) forCause(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(l.answered, func() { time.AfterFunc(l.causeTimeout, cancel) })
+	return ctx, func() { stop(); cancel() }
+}
+
+// each calls f with 0 to n-1 at the same time, and waits for all of them. It recovers panics: the answers come from
+// strangers' zones, and one that triggers a bug here must not end the process.
+func (l *lookup) each(n int, f func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					l.log.Error("DNS lookup panicked", "panic", p, "stack", string(debug.Stack()))
+				}
+			}()
+			f(i)
+		})
+	}
+	all.Wait()
+}

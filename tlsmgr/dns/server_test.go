@@ -1,0 +1,133 @@
+package dns
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// server is a resolver on loopback that knows the records of one zone file.
+type server struct {
+	address string
+	records []dns.RR
+
+	// chases: answers carry the whole chain of CNAME records, as most resolvers' do, and not its
+	// first record alone.
+	chases bool
+	// udpOnly: nobody listens on TCP.
+	udpOnly bool
+	// reply, where set, may change the answer; an answer of nil is not sent.
+	reply func(question, answer *dns.Msg, overTCP bool) *dns.Msg
+}
+
+// serve starts s for the length of the test, over UDP and TCP, on the records of testdata/zone.
+func serve(t *testing.T, zone string, s *server) *server {
+	t.Helper()
+	s.records = readZone(t, zone)
+
+	// A port that is free for both protocols: the one that UDP gets, unless TCP has it in use.
+	var udp net.PacketConn
+	var tcp net.Listener
+	for tcp == nil {
+		var err error
+		if udp, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		if tcp, err = net.Listen("tcp", udp.LocalAddr().String()); err != nil {
+			udp.Close()
+		}
+	}
+	s.address = udp.LocalAddr().String()
+	servers := []*dns.Server{{PacketConn: udp, Handler: s.handler(false)}}
+	if s.udpOnly {
+		tcp.Close()
+	} else {
+		servers = append(servers, &dns.Server{Listener: tcp, Handler: s.handler(true)})
+	}
+	for _, d := range servers {
+		run(t, d)
+	}
+	return s
+}
+
+// run runs a server until the test ends.
+func run(t *testing.T, d *dns.Server) {
+	t.Helper()
+	started := make(chan struct{})
+	d.NotifyStartedFunc = func() { close(started) }
+	ended := make(chan error, 1)
+	go func() { ended <- d.ActivateAndServe() }()
+	<-started
+	t.Cleanup(func() {
+		if err := d.Shutdown(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func readZone(t *testing.T, zone string) []dns.RR {
+	t.Helper()
+	f, err := os.Open(filepath.Join("testdata", "resolver", zone+".zone"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var records []dns.RR
+	parser := dns.NewZoneParser(f, ".", f.Name())
+	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
+		records = append(records, rr)
+	}
+	if err := parser.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return records
+}
+
+func (s *server) handler(overTCP bool) dns.HandlerFunc {
+	return func(w dns.ResponseWriter, question *dns.Msg) {
+		answer := s.answer(question)
+		if s.reply != nil {
+			answer = s.reply(question, answer, overTCP)
+		}
+		if answer != nil {
+			w.WriteMsg(answer) // the asker may be gone
+		}
+	}
+}
+
+func (s *server) answer(question *dns.Msg) *dns.Msg {
+	answer := new(dns.Msg).SetReply(question)
+	answer.RecursionAvailable = true
+	name, qtype := question.Question[0].Name, question.Question[0].Qtype
+	// Nine steps, so that a loop ends.
+	for range 9 {
+		known, next := false, ""
+		for _, rr := range s.records {
+			if !strings.EqualFold(rr.Header().Name, name) {
+				continue
+			}
+			known = true
+			if c, ok := rr.(*dns.CNAME); ok {
+				next = c.Target
+			}
+			if rr.Header().Rrtype == qtype || next != "" {
+				answer.Answer = append(answer.Answer, rr)
+			}
+		}
+		if !known {
+			answer.Rcode = dns.RcodeNameError
+		}
+		if next == "" || qtype == dns.TypeCNAME && !s.chases {
+			break
+		}
+		name = next
+	}
+	return answer
+}

@@ -1,0 +1,129 @@
+package dns
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"mtagd/store"
+)
+
+// sighting is what one side sees at the host. A side is a resolver, or the zones' own name servers together.
+// The sentence for the merchant is "fact; fix", where either may be empty.
+type sighting struct {
+	verdict   store.DNSVerdict // empty: no server of this side could be asked
+	code      string
+	fact      string // what is the case
+	fix       string // what the merchant should do
+	namesWho  bool   // the fact itself says which servers it comes from
+	exception string // beside a correct fact: what is wrong but does not matter
+}
+
+// saidBy is the sighting's fact together with the side that reports it.
+func (s sighting) saidBy(who string) string {
+	if s.namesWho {
+		return s.fact
+	}
+	return "according to " + who + ", " + s.fact
+}
+
+// finding joins what is the case and what to do about it.
+func finding(verdict store.DNSVerdict, code, fact, fix string) store.DNSFinding {
+	detail := fact
+	if fix != "" {
+		detail += "; " + fix
+	}
+	return store.DNSFinding{Verdict: verdict, Code: code, Detail: detail}
+}
+
+// failure describes how servers failed to answer. In its texts {name} stands for the name in the question, {who}
+// for the servers and {zone} for their zone.
+type failure struct {
+	err             error // nil: any other error
+	code, fact, fix string
+}
+
+var nameServerFailures = []failure{
+	{errServfail, "servfail", "the answer about {name} from {who} is SERVFAIL", "check the zone there, then try again"},
+	{errLame, "lame_delegation", "{zone} is delegated to {who}, where it is not served", "serve the zone there, or correct its name servers at the registrar"},
+	{errNoTCP, "no_tcp", "the answer about {name} from {who} does not fit into UDP, and there is no answer over TCP", "open TCP port 53 there"},
+	{errBadAnswer, "bad_answer", "the answer about {name} from {who} cannot be used", "check these name servers, then try again"},
+	{nil, "silent_name_server", "no answer about {name} comes from {who}", "check these name servers of {zone}, then try again"},
+}
+
+var resolverFailures = []failure{
+	{errTimeout, "timeout", "no answer about {name} came in time", "try again in a few minutes"},
+	{errServfail, "servfail", "the name servers of {name} fail to answer (SERVFAIL)", "check the zone, then try again"},
+	{errBogus, "dnssec_bogus", "the DNSSEC signatures of {name} are broken, so resolvers that check them give no answer", "sign the zone again, or remove its DS record at the registrar"},
+	{errRefused, "refused", "the answer about {name} is REFUSED", "check the zone and its name servers, then try again"},
+	{errLame, "lame_delegation", "the name servers that {name} is delegated to do not answer for it", "check the delegation, then try again"},
+	{errNoTCP, "no_tcp", "the answer about {name} does not fit into UDP, and there is no answer over TCP", "make the answer smaller, or try again in a few minutes"},
+	{errBadAnswer, "bad_answer", "the answer about {name} cannot be used", "try again in a few minutes"},
+	{nil, "unreachable", "no DNS resolver can be reached", "try again later"},
+}
+
+// failureOf is the failure that an error of a server's ask means.
+func failureOf(s nameServer, err error) failure {
+	table := nameServerFailures
+	if s.recursive() {
+		table = resolverFailures
+	}
+	return table[slices.IndexFunc(table, func(f failure) bool { return f.err == nil || errors.Is(err, f.err) })]
+}
+
+// about fills in the texts of a failure.
+func (f failure) about(name, who, zone string) sighting {
+	words := strings.NewReplacer("{name}", bare(name), "{who}", who, "{zone}", zoneName(zone))
+	s := sighting{verdict: store.DNSPending, code: f.code, fact: words.Replace(f.fact), fix: words.Replace(f.fix), namesWho: true}
+	if f.code == "unreachable" {
+		s.verdict = store.DNSUnreachable
+	}
+	return s
+}
+
+// list joins names as in a sentence: "a, b and c".
+func list(names []string) string {
+	last := len(names) - 1
+	if last <= 0 {
+		return strings.Join(names, "")
+	}
+	return fmt.Sprintf("%s and %s", strings.Join(names[:last], ", "), names[last])
+}
+
+func listAddresses(addresses map[netip.Addr]bool) string {
+	var words []string
+	for _, a := range slices.SortedFunc(maps.Keys(addresses), netip.Addr.Compare) {
+		words = append(words, a.String())
+	}
+	return list(words)
+}
+
+func arrows(path []string) string {
+	var names []string
+	for _, name := range path {
+		names = append(names, bare(name))
+	}
+	return strings.Join(names, " → ")
+}
+
+// bare is a name as people write it: without the final dot, except for the root.
+func bare(name string) string {
+	if name == "." {
+		return name
+	}
+	return strings.TrimSuffix(name, ".")
+}
+
+// zoneName is a zone as sentences name it. The empty name is a zone that could not be found.
+func zoneName(zone string) string {
+	switch zone {
+	case "":
+		return "the zone"
+	case ".":
+		return "the DNS root"
+	}
+	return bare(zone)
+}

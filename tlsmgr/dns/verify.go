@@ -1,0 +1,209 @@
+package dns
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sync/singleflight"
+
+	"mtagd/store"
+)
+
+// Config says what a Verifier checks and which servers it asks.
+type Config struct {
+	CNAMETarget  string           // the name that merchants point their records at
+	Resolvers    []string         // host:port each; empty: those of /etc/resolv.conf
+	Port         int              // port of zones' own name servers; 0: 53
+	AllowPrivate bool             // ask zones' own name servers at private addresses too
+	CA           string           // URL of the ACME directory of the CA that CAA records must allow; empty: CAA records are not checked
+	Roots        *x509.CertPool   // verify the server at CA; nil: the system's
+	Log          *slog.Logger     // nil: no log
+	Now          func() time.Time // nil: time.Now
+}
+
+// verifyTimeout limits a whole verification: a merchant waits for it, and a chain of slow zones could take a
+// minute.
+const verifyTimeout = 8 * time.Second
+
+// Verifier checks whether tag hosts reach the CNAME target (spec, Verify server-side tag DNS). Its methods are
+// safe for concurrent use.
+type Verifier struct {
+	servers
+	target string // canonical: lower case, with the final dot
+	ca     *ca
+	now    func() time.Time
+
+	timeout time.Duration // of a verification
+
+	underWay singleflight.Group // verifications, by host
+}
+
+// NewVerifier returns an error when the CNAME target is no host name, a resolver is no host:port, or
+// /etc/resolv.conf cannot be read.
+func NewVerifier(cfg Config) (*Verifier, error) {
+	target, err := store.CheckHostName("CNAME target", strings.TrimSuffix(cfg.CNAMETarget, "."))
+	if err != nil {
+		return nil, fmt.Errorf("dns: %w", err)
+	}
+	addresses := cfg.Resolvers
+	if len(addresses) == 0 {
+		if addresses, err = systemResolvers("/etc/resolv.conf"); err != nil {
+			return nil, fmt.Errorf("dns: system resolvers: %w", err)
+		}
+	}
+	v := &Verifier{
+		servers: servers{
+			port:         cmp.Or(cfg.Port, 53),
+			allowPrivate: cfg.AllowPrivate,
+			causeTimeout: causeTimeout,
+			log:          cfg.Log,
+		},
+		target:  dns.CanonicalName(target),
+		now:     cfg.Now,
+		timeout: verifyTimeout,
+	}
+	for _, address := range addresses {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, fmt.Errorf("dns: resolver: %w", err)
+		}
+		v.resolvers = append(v.resolvers, nameServer{name: resolverName(host), address: address, timeout: resolverTimeout})
+	}
+	if v.log == nil {
+		v.log = slog.New(slog.DiscardHandler)
+	}
+	if v.now == nil {
+		v.now = time.Now
+	}
+	v.ca = newCA(cfg.CA, cfg.Roots, v.log, v.now)
+	return v, nil
+}
+
+// systemResolvers returns the name servers of a resolv.conf. Without the file, or without a name server in it, this
+// is the resolver on this machine, as in the C library.
+func systemResolvers(path string) ([]string, error) {
+	conf, err := dns.ClientConfigFromFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil || len(conf.Servers) == 0 {
+		return []string{"127.0.0.1:53"}, nil
+	}
+	var addresses []string
+	for _, server := range conf.Servers {
+		addresses = append(addresses, net.JoinHostPort(server, conf.Port))
+	}
+	return addresses, nil
+}
+
+// resolverName is how findings call a resolver. Merchants know public resolvers by their address.
+func resolverName(host string) string {
+	if ip, err := netip.ParseAddr(host); err == nil && !isPublic(ip) {
+		return "this service's resolver"
+	}
+	return "the resolver " + host
+}
+
+// Verify asks every resolver and the own name servers of the host's zone where the host leads, and weighs their
+// answers. It takes at most 8 seconds, and returns early when ctx ends. Calls for the same host at the same
+// time share one verification.
+func (v *Verifier) Verify(ctx context.Context, host string) store.DNSFinding {
+	host = dns.CanonicalName(host)
+	found := v.underWay.DoChan(host, func() (any, error) {
+		// Not derived from ctx: other callers may wait for the same finding.
+		ctx, cancel := context.WithTimeout(context.Background(), v.timeout)
+		defer cancel()
+		return v.verify(ctx, host), nil
+	})
+	select {
+	case f := <-found:
+		return f.Val.(store.DNSFinding)
+	case <-ctx.Done():
+		f := finding(store.DNSPending, "timeout", "no answer about "+bare(host)+" came in time", "try again in a few minutes")
+		f.CheckedAt = v.now().UTC()
+		return f
+	}
+}
+
+// verify asks all sides at the same time.
+func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
+	answered, haveAnswered := context.WithCancel(ctx)
+	defer haveAnswered()
+	l := &lookup{servers: &v.servers, host: host, answered: answered}
+	sides := verification{lookup: l, target: v.target,
+		targetAddresses: sync.OnceValues(func() (map[netip.Addr]bool, error) { return l.allAddresses(ctx, v.target) })}
+
+	var own side
+	var resolvers []side
+	var caa sighting
+	parts := []func(){
+		func() { resolvers = sides.askResolvers(ctx); haveAnswered() },
+		func() { own = sides.askOwn(ctx) },
+		func() { caa = l.askCAA(ctx, v.ca) },
+	}
+	l.each(len(parts), func(i int) { parts[i]() })
+
+	for _, s := range append([]side{own}, resolvers...) {
+		v.log.Debug("dns seen", "host", bare(host), "by", s.who, "verdict", s.verdict, "code", s.code, "fact", s.fact)
+	}
+	f := weigh(own, resolvers, caa)
+	f.CheckedAt = v.now().UTC()
+	return f
+}
+
+// verification is one call of verify.
+type verification struct {
+	*lookup
+	target          string
+	targetAddresses func() (map[netip.Addr]bool, error)
+}
+
+// askResolvers follows the chain from the host once for each resolver.
+func (v verification) askResolvers(ctx context.Context) []side {
+	seen := make([]side, len(v.resolvers))
+	v.each(len(seen), func(i int) {
+		r := v.resolvers[i]
+		seen[i] = side{r.name, sighting{verdict: store.DNSPending, code: "bad_answer"}} // stays when the chain panics
+		seen[i].sighting = v.follow(ctx, func(ctx context.Context, name string) []view { return []view{r.view(ctx, name)} })
+	})
+	return seen
+}
+
+// askOwn follows the chain from the host, and asks the own name servers of each zone on the way. For a later zone
+// whose name servers cannot be asked, it asks the resolvers. When those of the host's zone cannot be asked, the
+// sighting has no verdict; it has a code only when somebody made a mistake.
+func (v verification) askOwn(ctx context.Context) side {
+	var hosts zone
+	seen := v.follow(ctx, func(ctx context.Context, name string) []view {
+		z, views := v.askZone(ctx, name)
+		if name == v.host {
+			hosts = z
+		} else if len(views) == 0 {
+			views = v.views(ctx, name)
+		}
+		return views
+	})
+	switch seen.verdict {
+	case "":
+		seen = hosts.obstacle()
+	case store.DNSUnreachable: // of the resolvers, which were asked about a later zone
+		seen = sighting{}
+	}
+	return side{hosts.who(), seen}
+}
+
+func (v verification) follow(ctx context.Context, ask func(context.Context, string) []view) sighting {
+	c := chain{host: v.host, target: v.target, ask: ask, targetAddresses: v.targetAddresses, chained: map[string]string{}}
+	return c.sight(ctx)
+}

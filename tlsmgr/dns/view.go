@@ -1,0 +1,130 @@
+package dns
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/miekg/dns"
+)
+
+// view is what one server says about one name. When err and delegated are nil, the name is an alias, or has
+// addresses, or has neither.
+type view struct {
+	by        nameServer
+	aliases   []string          // targets of the name's CNAME records; more than one is a mistake
+	chained   map[string]string // aliases of other names in the same answer: a resolver sends a whole chain
+	addresses map[netip.Addr]bool
+	absent    bool   // the name does not exist (NXDOMAIN), so no name below it exists
+	authority string // when absent: the zone that says so
+	noAlias   bool   // the name has no CNAME record; its addresses may be unknown
+	delegated *delegation
+	err       error
+}
+
+func newView(by nameServer) view {
+	return view{by: by, chained: map[string]string{}, addresses: map[netip.Addr]bool{}}
+}
+
+// view asks for the CNAME record and for addresses at the same time. The CNAME record decides: when it is right, a
+// target without addresses or a target's failing zone does not matter. Addresses are asked for because they
+// decide when there is no CNAME record, and because some servers know no other types.
+func (s nameServer) view(ctx context.Context, name string) view {
+	seen := newView(s)
+	// A type that the server never answers counts as "no such record". It must answer for CNAME and A.
+	failed := map[uint16]error{dns.TypeCNAME: errTimeout, dns.TypeA: errTimeout, dns.TypeAAAA: nil}
+	s.askTypes(ctx, name, []uint16{dns.TypeCNAME, dns.TypeA, dns.TypeAAAA}, func(qtype uint16, m *dns.Msg, err error) bool {
+		failed[qtype] = err
+		if err == nil {
+			seen.read(m, name)
+			seen.noAlias = seen.noAlias || qtype == dns.TypeCNAME && len(seen.aliases) == 0
+		}
+		return len(seen.aliases) > 0 || seen.delegated != nil
+	})
+	if len(seen.aliases) == 0 && len(seen.addresses) == 0 && !seen.absent && seen.delegated == nil {
+		seen.err = cmp.Or(failed[dns.TypeCNAME], failed[dns.TypeA], failed[dns.TypeAAAA])
+	}
+	return seen
+}
+
+// read adds what an answer says about the view's name.
+func (v *view) read(m *dns.Msg, name string) {
+	var aliases []string
+	for _, rr := range m.Answer {
+		owner := dns.CanonicalName(rr.Header().Name)
+		switch rr := rr.(type) {
+		case *dns.CNAME:
+			target := dns.CanonicalName(rr.Target)
+			if owner != name {
+				v.chained[owner] = target
+			} else if !slices.Contains(aliases, target) {
+				aliases = append(aliases, target)
+			}
+		case *dns.A, *dns.AAAA:
+			v.addresses[addressOf(rr)] = true
+		}
+	}
+	if len(aliases) > 0 {
+		v.aliases = aliases
+		return
+	}
+	v.delegated = v.by.referral(m)
+	if m.Rcode == dns.RcodeNameError {
+		v.absent = true
+		for _, rr := range m.Ns {
+			if rr.Header().Rrtype == dns.TypeSOA {
+				v.authority = dns.CanonicalName(rr.Header().Name)
+			}
+		}
+	}
+}
+
+// agrees reports whether two servers say the same about a name.
+func (v view) agrees(w view) bool {
+	if v.err != nil || w.err != nil {
+		return v.err != nil && w.err != nil && failureOf(v.by, v.err).code == failureOf(w.by, w.err).code
+	}
+	return slices.Equal(slices.Sorted(slices.Values(v.aliases)), slices.Sorted(slices.Values(w.aliases))) &&
+		maps.Equal(v.addresses, w.addresses)
+}
+
+// serverNames lists the servers of some views, as in a sentence.
+func serverNames(views []view) string {
+	var names []string
+	for _, v := range views {
+		names = append(names, v.by.name)
+	}
+	return list(names)
+}
+
+var errNoAddress = errors.New("no address")
+
+// addressesOf asks a recursive resolver for the addresses at the end of the chain that begins at a name. The error
+// is errTimeout when the resolver has not said whether there are any.
+func (s nameServer) addressesOf(ctx context.Context, name string) (map[netip.Addr]bool, error) {
+	found := map[netip.Addr]bool{}
+	err := errTimeout
+	s.askTypes(ctx, name, []uint16{dns.TypeA, dns.TypeAAAA}, func(_ uint16, m *dns.Msg, askErr error) bool {
+		if askErr != nil {
+			if err == errTimeout {
+				err = askErr
+			}
+			return false
+		}
+		err = errNoAddress
+		for _, rr := range m.Answer {
+			switch rr.(type) {
+			case *dns.A, *dns.AAAA:
+				found[addressOf(rr)] = true
+			}
+		}
+		return false
+	})
+	if len(found) > 0 {
+		err = nil
+	}
+	return found, err
+}

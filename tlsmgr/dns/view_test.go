@@ -1,0 +1,76 @@
+package dns
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// FuzzAnswer feeds what a stranger's server may send to all that reads it: no answer may end the
+// process, let a chain go on for ever, or have a server at a private address asked.
+func FuzzAnswer(f *testing.F) {
+	for _, records := range [][]string{
+		{"mtag-ab12.shop.com. CNAME edge.example.com."},
+		{"mtag-ab12.shop.com. CNAME mtag-ab12.shop.com."},
+		{"mtag-ab12.shop.com. A 192.0.2.1", "mtag-ab12.shop.com. AAAA 2001:db8::1"},
+		{"mtag-ab12.shop.com. CNAME .", `a\.b.shop.com. CNAME \000.`},
+		{`shop.com. CAA 0 issue "letsencrypt.org; validationmethods"`},
+		nil,
+	} {
+		answer := new(dns.Msg).SetReply(new(dns.Msg).SetQuestion("mtag-ab12.shop.com.", dns.TypeCNAME))
+		for _, text := range records {
+			answer.Answer = append(answer.Answer, rr(text))
+		}
+		f.Add(packed(f, answer))
+		answer.Answer = nil
+		answer.Ns = []dns.RR{rr("mtag-ab12.shop.com. NS ns.mtag-ab12.shop.com.")}
+		answer.Extra = []dns.RR{rr("ns.mtag-ab12.shop.com. A 127.0.0.1")}
+		f.Add(packed(f, answer))
+	}
+	f.Fuzz(func(t *testing.T, message []byte) {
+		m := new(dns.Msg)
+		if m.Unpack(message) != nil || len(m.Question) != 1 {
+			return
+		}
+		own := nameServer{name: "ns1.shop.com", zone: "shop.com."}
+		if own.isLame(m) {
+			return
+		}
+		seen := newView(own)
+		seen.read(m, testHost+".")
+		if d := seen.delegated; d != nil && (d.zone == own.zone || !dns.IsSubDomain(own.zone, d.zone)) {
+			t.Errorf("%s delegated %s", own.zone, d.zone)
+		}
+		c := chain{
+			host: testHost + ".", target: testTarget + ".", chained: map[string]string{},
+			ask:             func(context.Context, string) []view { return []view{seen} },
+			targetAddresses: func() (map[netip.Addr]bool, error) { return map[netip.Addr]bool{}, nil },
+		}
+		c.sight(cancelled(t))
+		for _, alias := range seen.aliases {
+			above(alias)
+		}
+		for _, record := range m.Answer {
+			if caa, ok := record.(*dns.CAA); ok {
+				mayIssue([]*dns.CAA{caa}, []string{"letsencrypt.org"})
+			}
+		}
+	})
+}
+
+func packed(f *testing.F, m *dns.Msg) []byte {
+	b, err := m.Pack()
+	if err != nil {
+		f.Fatal(err)
+	}
+	return b
+}
+
+// cancelled is a context in which nobody is asked.
+func cancelled(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}

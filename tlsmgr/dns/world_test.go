@@ -1,0 +1,431 @@
+package dns
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"mtagd/store"
+)
+
+// A world is all of DNS for one case: the servers of each zone on loopback addresses, and resolvers that
+// really ask their way through them. testdata/worlds has a file for each case. It begins
+// with a sentence, and then says:
+//
+//	want VERDICT CODE   what verify is to find
+//	says TEXT           what the finding's sentence has in it
+//	ca NAME             whose certificates CAA records are looked at for
+//	public              name servers at private addresses are not to be asked
+//
+// The sections are
+//
+//	-- ADDRESS[,ADDRESS] ZONE [BEHAVIOUR] --   a zone's records, at the servers that have it
+//	-- resolver [BEHAVIOUR] --                 a resolver, with the records that it still has from before
+//
+// Behaviours of servers: silent, servfail, refuse, big (answers do not fit into UDP, and TCP is closed),
+// small (they do not fit either, but TCP is open), old (EDNS is a format error); of resolvers: bogus=ZONE
+// (signatures do not match), absent=NAME (known not to exist), ignores=TYPE.
+//
+// The sections of common.txtar belong to every world that has none of the same address and zone; a
+// world without a resolver has one without behaviour.
+type world struct {
+	sentence string
+	verdict  store.DNSVerdict
+	code     string
+	says     []string
+	ca       string
+	public   bool
+
+	zones     []*worldZone
+	resolvers []*worldResolver
+	port      string
+}
+
+// worldZone is a zone as one server has it.
+type worldZone struct {
+	address, name, behaviour string
+	records                  []dns.RR
+}
+
+type worldResolver struct {
+	*world
+	address string
+	cache   []dns.RR
+	bogus   string // zone
+	absent  string // name
+	ignores uint16 // type
+}
+
+func readWorld(t *testing.T, name string) *world {
+	t.Helper()
+	w := &world{}
+	w.read(t, filepath.Join("testdata", "worlds", name))
+	w.read(t, filepath.Join("testdata", "common.txtar"))
+	if w.resolvers == nil {
+		w.resolvers = []*worldResolver{{world: w}}
+	}
+	return w
+}
+
+func (w *world) read(t *testing.T, path string) {
+	t.Helper()
+	archive, err := txtar.ParseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sentence, rest, _ := strings.Cut(string(archive.Comment), "\n\n")
+	if w.sentence == "" {
+		w.sentence = strings.Join(strings.Fields(sentence), " ")
+	}
+	for line := range strings.Lines(rest) {
+		word, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch word {
+		case "":
+		case "want":
+			verdict, code, _ := strings.Cut(value, " ")
+			w.verdict, w.code = store.DNSVerdict(verdict), code
+		case "says":
+			w.says = append(w.says, value)
+		case "ca":
+			w.ca = value
+		case "public":
+			w.public = true
+		default:
+			t.Fatalf("%s: %q", path, line)
+		}
+	}
+	given := len(w.zones)
+	for _, section := range archive.Files {
+		words := strings.Fields(section.Name)
+		if words[0] == "resolver" {
+			r := &worldResolver{world: w, cache: parseZone(t, path, ".", section.Data)}
+			for _, behaviour := range words[1:] {
+				key, value, _ := strings.Cut(behaviour, "=")
+				switch key {
+				case "bogus":
+					r.bogus = value
+				case "absent":
+					r.absent = value
+				case "ignores":
+					r.ignores = dns.StringToType[value]
+				default:
+					t.Fatalf("%s: %s", path, section.Name)
+				}
+			}
+			w.resolvers = append(w.resolvers, r)
+			continue
+		}
+		zone := dns.Fqdn(words[1])
+		records := parseZone(t, path, zone, section.Data)
+		for address := range strings.SplitSeq(words[0], ",") {
+			if slices.ContainsFunc(w.zones[:given], func(z *worldZone) bool { return z.address == address && z.name == zone }) {
+				continue
+			}
+			w.zones = append(w.zones, &worldZone{address, zone, strings.Join(words[2:], " "), records})
+		}
+	}
+}
+
+func parseZone(t *testing.T, path, origin string, text []byte) []dns.RR {
+	t.Helper()
+	var records []dns.RR
+	parser := dns.NewZoneParser(strings.NewReader("$TTL 300\n"+string(text)), origin, path)
+	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
+		records = append(records, rr)
+	}
+	if err := parser.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return records
+}
+
+// start serves the world until the test ends.
+func (w *world) start(t *testing.T) {
+	t.Helper()
+	addresses := map[string]bool{}
+	for _, z := range w.zones {
+		addresses[z.address] = true
+	}
+	handlers := map[string]dns.HandlerFunc{}
+	for address := range addresses {
+		handlers[address] = func(rw dns.ResponseWriter, q *dns.Msg) { w.serve(address, rw, q) }
+	}
+	for i, r := range w.resolvers {
+		r.address = fmt.Sprintf("127.0.1.%d", i+1)
+		handlers[r.address] = r.serve
+	}
+	for range 50 {
+		if w.listen(t, handlers) {
+			return
+		}
+	}
+	t.Fatal("no port is free on all addresses")
+}
+
+// listen opens one port on all addresses, for both protocols.
+func (w *world) listen(t *testing.T, handlers map[string]dns.HandlerFunc) bool {
+	var servers []*dns.Server
+	closeAll := func() {
+		for _, s := range servers {
+			if s.Listener != nil {
+				s.Listener.Close()
+			} else {
+				s.PacketConn.Close()
+			}
+		}
+	}
+	port := "0"
+	for address, handler := range handlers {
+		udp, err := net.ListenPacket("udp", net.JoinHostPort(address, port))
+		if err != nil {
+			closeAll()
+			return false
+		}
+		servers = append(servers, &dns.Server{PacketConn: udp, Handler: handler})
+		_, port, _ = net.SplitHostPort(udp.LocalAddr().String())
+		tcp, err := net.Listen("tcp", net.JoinHostPort(address, port))
+		if err != nil {
+			closeAll()
+			return false
+		}
+		servers = append(servers, &dns.Server{Listener: tcp, Handler: handler})
+	}
+	w.port = port
+	for _, s := range servers {
+		run(t, s)
+	}
+	return true
+}
+
+// serve answers for the zones at one address.
+func (w *world) serve(address string, rw dns.ResponseWriter, question *dns.Msg) {
+	if question.RecursionDesired {
+		return // a zone's own name server is asked without
+	}
+	answer := new(dns.Msg).SetReply(question)
+	name := dns.CanonicalName(question.Question[0].Name)
+	z := w.zoneAt(address, name)
+	behaviour := "refuse"
+	if z != nil {
+		behaviour = z.behaviour
+	}
+	switch behaviour {
+	case "":
+		z.answer(answer, name, question.Question[0].Qtype)
+	case "silent":
+		return
+	case "servfail":
+		answer.Rcode = dns.RcodeServerFailure
+	case "refuse":
+		answer.Rcode = dns.RcodeRefused
+	case "upward":
+		answer.Ns = []dns.RR{rr(". NS a.root-servers.net.")}
+	case "big", "small":
+		if rw.LocalAddr().Network() != "tcp" {
+			answer.Truncated = true
+		} else if behaviour == "big" {
+			rw.Close()
+			return
+		} else {
+			z.answer(answer, name, question.Question[0].Qtype)
+		}
+	case "old":
+		if question.IsEdns0() != nil {
+			answer.Rcode = dns.RcodeFormatError
+		} else {
+			z.answer(answer, name, question.Question[0].Qtype)
+		}
+	default:
+		panic(behaviour)
+	}
+	rw.WriteMsg(answer) // the asker may be gone
+}
+
+// zoneAt is the closest zone above a name that a server has.
+func (w *world) zoneAt(address, name string) *worldZone {
+	var closest *worldZone
+	for _, z := range w.zones {
+		if z.address == address && dns.IsSubDomain(z.name, name) && (closest == nil || len(z.name) > len(closest.name)) {
+			closest = z
+		}
+	}
+	return closest
+}
+
+// answer is an authoritative server's: records, a referral, or the SOA.
+func (z *worldZone) answer(m *dns.Msg, name string, qtype uint16) {
+	for _, r := range z.records {
+		if cut := r.Header().Name; r.Header().Rrtype == dns.TypeNS && cut != z.name && dns.IsSubDomain(cut, name) {
+			m.Ns = append(m.Ns, r)
+		}
+	}
+	if m.Ns != nil {
+		for _, r := range m.Ns {
+			m.Extra = append(m.Extra, at(z.records, r.(*dns.NS).Ns, dns.TypeA)...)
+		}
+		return
+	}
+	m.Authoritative = true
+	m.Answer = at(z.records, name, qtype)
+	if m.Answer == nil {
+		m.Answer = at(z.records, name, dns.TypeCNAME)
+	}
+	if m.Answer == nil {
+		m.Ns = []dns.RR{rr(z.name + " SOA ns. admin. 1 3600 600 86400 60")}
+		if !slices.ContainsFunc(z.records, func(r dns.RR) bool { return dns.IsSubDomain(name, r.Header().Name) }) && name != z.name {
+			m.Rcode = dns.RcodeNameError
+		}
+	}
+}
+
+func at(records []dns.RR, name string, qtype uint16) []dns.RR {
+	var found []dns.RR
+	for _, r := range records {
+		if strings.EqualFold(r.Header().Name, name) && r.Header().Rrtype == qtype {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+func rr(text string) dns.RR {
+	r, err := dns.NewRR(text)
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+func (r *worldResolver) serve(rw dns.ResponseWriter, question *dns.Msg) {
+	name, qtype := dns.CanonicalName(question.Question[0].Name), question.Question[0].Qtype
+	if qtype == r.ignores && qtype != 0 {
+		return
+	}
+	answer := r.resolve(question, name, qtype, 0)
+	answer.RecursionAvailable = true
+	if r.bogus != "" && dns.IsSubDomain(r.bogus, name) && !question.CheckingDisabled {
+		answer = new(dns.Msg).SetRcode(question, dns.RcodeServerFailure)
+	}
+	rw.WriteMsg(answer) // the asker may be gone
+}
+
+// resolve answers a question from the cache, or asks its way down from the top-level zones, which
+// are all at one address.
+func (r *worldResolver) resolve(question *dns.Msg, name string, qtype uint16, depth int) *dns.Msg {
+	answer := new(dns.Msg).SetReply(question)
+	if name == r.absent {
+		answer.Rcode = dns.RcodeNameError
+		return answer
+	}
+	answer.Answer = at(r.cache, name, qtype)
+	if answer.Answer == nil {
+		answer.Answer = at(r.cache, name, dns.TypeCNAME)
+	}
+	servers := []string{"127.0.0.2"}
+	for steps := 0; answer.Answer == nil; steps++ {
+		m := r.askFirst(servers, name, qtype)
+		if m == nil || steps == 8 || depth == 10 {
+			return new(dns.Msg).SetRcode(question, dns.RcodeServerFailure)
+		}
+		if m.Authoritative {
+			answer.Rcode, answer.Answer, answer.Ns = m.Rcode, m.Answer, m.Ns
+			break
+		}
+		servers = nil
+		for _, ns := range m.Ns {
+			host := ns.(*dns.NS).Ns
+			addresses := at(m.Extra, host, dns.TypeA)
+			if addresses == nil {
+				addresses = r.resolve(question, host, dns.TypeA, depth+1).Answer
+			}
+			for _, a := range addresses {
+				if a, ok := a.(*dns.A); ok {
+					servers = append(servers, a.A.String())
+				}
+			}
+		}
+	}
+	if qtype != dns.TypeCNAME && len(answer.Answer) == 1 {
+		if alias, ok := answer.Answer[0].(*dns.CNAME); ok {
+			rest := r.resolve(question, dns.CanonicalName(alias.Target), qtype, depth+1)
+			rest.Answer = slices.Insert(rest.Answer, 0, dns.RR(alias))
+			return rest
+		}
+	}
+	return answer
+}
+
+// askFirst asks the servers one after the other, until one has an answer or a referral. It does not wait for
+// those that are silent.
+func (r *worldResolver) askFirst(servers []string, name string, qtype uint16) *dns.Msg {
+	for _, server := range servers {
+		if z := r.zoneAt(server, name); z != nil && z.behaviour == "silent" {
+			continue
+		}
+		question := new(dns.Msg).SetQuestion(name, qtype)
+		question.RecursionDesired = false
+		for _, network := range []string{"udp", "tcp"} {
+			client := dns.Client{Net: network, Timeout: 2 * time.Second}
+			m, _, err := client.Exchange(question, net.JoinHostPort(server, r.port))
+			if err == nil && !m.Truncated && (m.Authoritative || len(m.Extra)+len(m.Ns) > 0 && !strings.Contains(m.String(), "root-servers")) {
+				return m
+			}
+			if err != nil || !m.Truncated {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func TestWorlds(t *testing.T) {
+	files, err := os.ReadDir(filepath.Join("testdata", "worlds"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sentences := map[string]bool{}
+	for _, file := range files {
+		w := readWorld(t, file.Name())
+		if w.code == "" || sentences[w.sentence] {
+			t.Errorf("%s: no sentence of its own, or nothing that it wants", file.Name())
+		}
+		sentences[w.sentence] = true
+		t.Run(strings.TrimSuffix(file.Name(), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			w.start(t)
+			expect(t, w.verifier(t).Verify(t.Context(), testHost), w.verdict, w.code, w.says...)
+			if t.Failed() {
+				t.Log(w.sentence)
+			}
+		})
+	}
+}
+
+func (w *world) verifier(t *testing.T) *Verifier {
+	t.Helper()
+	var resolvers []string
+	for _, r := range w.resolvers {
+		resolvers = append(resolvers, net.JoinHostPort(r.address, w.port))
+	}
+	v := newVerifier(t, resolvers...)
+	v.allowPrivate = !w.public
+	if w.ca != "" {
+		v.ca.known = []string{w.ca}
+	}
+	if _, err := fmt.Sscan(w.port, &v.port); err != nil {
+		t.Fatal(err)
+	}
+	for i := range v.resolvers {
+		v.resolvers[i].timeout = 4 * time.Second // they have to ask others
+		v.resolvers[i].name = fmt.Sprintf("resolver %d", i+1)
+	}
+	return v
+}

@@ -1,0 +1,177 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"github.com/miekg/dns"
+
+	"mtagd/store"
+)
+
+const (
+	// maxServers is how many of a zone's name servers are asked.
+	maxServers = 4
+	// maxCuts is how many delegations below the first zone are followed to the zone that holds a name.
+	maxCuts = 4
+)
+
+// zone is a zone and those of its own name servers that can be asked.
+type zone struct {
+	name    string // empty: the zone could not be found
+	servers []nameServer
+	// Name servers that cannot be asked, by name: at private addresses, and without any address.
+	private, homeless []string
+}
+
+// askZone finds the zone that holds a name, and asks its own name servers about the name. It returns no views when
+// no server can be asked.
+func (l *lookup) askZone(ctx context.Context, name string) (zone, []view) {
+	z := l.zoneOf(ctx, name)
+	for range maxCuts {
+		views := make([]view, len(z.servers))
+		l.each(len(views), func(i int) {
+			views[i] = view{by: z.servers[i], err: errBadAnswer} // stays when the view panics
+			views[i] = z.servers[i].view(ctx, name)
+		})
+		// A server that this machine cannot reach says nothing: one with IPv6 only, when the machine has none.
+		views = slices.DeleteFunc(views, func(v view) bool {
+			return errors.Is(v.err, syscall.ENETUNREACH) || errors.Is(v.err, syscall.EADDRNOTAVAIL) || errors.Is(v.err, syscall.EAFNOSUPPORT)
+		})
+		below := slices.IndexFunc(views, func(v view) bool { return v.delegated != nil })
+		if below < 0 {
+			return z, views
+		}
+		d := views[below].delegated
+		z = l.newZone(ctx, d.zone, d.servers, d.glue)
+	}
+	return zone{}, nil
+}
+
+// zoneOf finds the zone that holds a name: the closest one above it for which the resolvers know name servers.
+//
+// The resolvers fail for the domain when its name servers are silent or lame, and may fail for the addresses of
+// all of its name servers. Then zoneOf returns a zone above, whose servers know to which servers
+// the domain is delegated, and their addresses.
+func (l *lookup) zoneOf(ctx context.Context, name string) zone {
+	ctx, cancel := l.forCause(ctx)
+	defer cancel()
+
+	candidates := above(name)
+	domain := slices.Index(candidates, dns.Fqdn(store.RootDomain(bare(name))))
+	if domain < 0 {
+		return zone{} // a name with dots inside its labels
+	}
+	skipped := max(0, domain-maxCuts)
+	candidates, domain = candidates[skipped:], domain-skipped
+
+	found := make([][]string, len(candidates))
+	errs := make([]error, len(candidates))
+	l.each(len(candidates), func(i int) {
+		var m *dns.Msg
+		if m, errs[i] = l.anyResolver(ctx, candidates[i], dns.TypeNS); errs[i] != nil {
+			return
+		}
+		for _, rr := range m.Answer {
+			if ns, ok := rr.(*dns.NS); ok && dns.CanonicalName(ns.Hdr.Name) == candidates[i] {
+				found[i] = append(found[i], dns.CanonicalName(ns.Ns))
+			}
+		}
+	})
+	var closest zone
+	for i, servers := range found {
+		if i > domain && errs[domain] == nil && closest.name == "" {
+			break
+		}
+		if servers == nil {
+			continue
+		}
+		z := l.newZone(ctx, candidates[i], servers, nil)
+		if len(z.servers) > 0 || z.private != nil {
+			return z
+		}
+		if closest.name == "" {
+			closest = z
+		}
+	}
+	return closest
+}
+
+// above lists the zones that may hold a name, closest first and the root last. The name itself is one of them only
+// when it is a registered domain.
+func above(name string) []string {
+	var names []string
+	if name == dns.Fqdn(store.RootDomain(bare(name))) {
+		names = append(names, name)
+	}
+	for i, end := dns.NextLabel(name, 0); !end; i, end = dns.NextLabel(name, i) {
+		names = append(names, name[i:])
+	}
+	return append(names, ".")
+}
+
+// newZone finds the addresses of a zone's name servers, unless they are in glue.
+func (l *lookup) newZone(ctx context.Context, name string, servers []string, glue map[string][]netip.Addr) zone {
+	slices.Sort(servers)
+	servers = slices.Compact(servers)
+	servers = servers[:min(len(servers), maxServers)]
+
+	addresses := make([][]netip.Addr, len(servers))
+	errs := make([]error, len(servers))
+	l.each(len(servers), func(i int) {
+		if addresses[i] = glue[servers[i]]; addresses[i] == nil {
+			var known map[netip.Addr]bool
+			known, errs[i] = l.allAddresses(ctx, servers[i])
+			addresses[i] = slices.Collect(maps.Keys(known))
+		}
+		slices.SortFunc(addresses[i], netip.Addr.Compare) // IPv4 first: not every machine has IPv6
+	})
+	z := zone{name: name}
+	asked := map[netip.Addr]bool{}
+	for i, server := range servers {
+		at := slices.IndexFunc(addresses[i], func(a netip.Addr) bool { return l.allowPrivate || isPublic(a) })
+		switch {
+		case errors.Is(errs[i], errTimeout): // it may have addresses
+		case len(addresses[i]) == 0:
+			z.homeless = append(z.homeless, bare(server))
+		case at < 0:
+			z.private = append(z.private, bare(server))
+		case !asked[addresses[i][at]]:
+			asked[addresses[i][at]] = true
+			z.servers = append(z.servers, nameServer{
+				name:    bare(server),
+				address: net.JoinHostPort(addresses[i][at].String(), strconv.Itoa(l.port)),
+				zone:    name,
+				timeout: nameServerTimeout,
+			})
+		}
+	}
+	return z
+}
+
+// obstacle is why a zone's name servers could not be asked: a sighting without a verdict. Its code is empty when
+// the merchant cannot do anything about it.
+func (z zone) obstacle() sighting {
+	s := sighting{namesWho: true}
+	switch {
+	case len(z.servers) > 0:
+	case z.private != nil:
+		s.code = "private_name_server"
+		s.fact = "the name servers of " + zoneName(z.name) + " (" + list(z.private) + ") have private addresses, so they were not asked"
+		s.fix = "give them public addresses"
+	case z.homeless != nil:
+		s.code = "no_server_address"
+		s.fact = zoneName(z.name) + " is delegated to " + list(z.homeless) + ", which cannot be found in DNS"
+		s.fix = "correct the name servers at the registrar"
+	}
+	return s
+}
+
+// who is how findings call the zone's name servers together.
+func (z zone) who() string { return zoneName(z.name) + "'s name servers" }

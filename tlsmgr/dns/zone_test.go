@@ -1,0 +1,42 @@
+package dns
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func TestNameServersAreAskedAtPublicAddressesAlone(t *testing.T) {
+	for address, public := range map[string]bool{
+		"8.8.8.8":              true,
+		"2606:4700:4700::1111": true,
+		"2001:4860:4860::8888": true,
+		"0.1.2.3":              false,
+		"10.0.0.1":             false,
+		"100.64.0.1":           false,
+		"127.0.0.1":            false,
+		"169.254.169.254":      false,
+		"172.16.0.1":           false,
+		"192.0.0.1":            false,
+		"192.168.0.1":          false,
+		"198.18.0.1":           false,
+		"224.0.0.1":            false,
+		"255.255.255.255":      false,
+		"::":                   false,
+		"::1":                  false,
+		"fe80::1":              false,
+		"fd00::1":              false,
+		"fec0::1":              false, // private, before there was fc00::/7
+		"ff02::1":              false,
+		"::10.0.0.1":           false, // an IPv4 address in an obsolete form,
+		"64:ff9b::a00:1":       false, // behind a translator,
+		"2002:a00:1::1":        false, // and behind tunnels
+		"2001:0:a00:1::1":      false,
+	} {
+		if isPublic(netip.MustParseAddr(address)) != public {
+			t.Errorf("%s counts as public: %v", address, !public)
+		}
+	}
+	if isPublic(addressOf(rr("ns. AAAA ::ffff:10.0.0.1"))) {
+		t.Error("a private IPv4 address counts as public when it is written as one of IPv6")
+	}
+}

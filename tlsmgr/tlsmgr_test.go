@@ -1,0 +1,214 @@
+package tlsmgr
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	miekg "github.com/miekg/dns"
+
+	"mtagd/store"
+	"mtagd/store/local"
+	"mtagd/tlsmgr/acmetest"
+	"mtagd/tlsmgr/certs"
+	"mtagd/tlsmgr/dns"
+)
+
+const (
+	target       = "edge.service.test"
+	elsewhere    = "elsewhere.test"
+	trackingHost = "track.agency.test"
+)
+
+// names is a resolver that knows one alias: the tracking domain.
+type names struct {
+	address string
+
+	mu    sync.Mutex
+	leads string // what the tracking domain points to
+}
+
+// startNames listens on one port that is free for both protocols.
+func startNames(t *testing.T, leads string) *names {
+	t.Helper()
+	n := &names{leads: leads}
+	var udp net.PacketConn
+	var tcp net.Listener
+	for tcp == nil {
+		var err error
+		if udp, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		if tcp, err = net.Listen("tcp", udp.LocalAddr().String()); err != nil {
+			udp.Close()
+		}
+	}
+	n.address = udp.LocalAddr().String()
+	for _, server := range []*miekg.Server{{PacketConn: udp, Handler: n}, {Listener: tcp, Handler: n}} {
+		started := make(chan struct{})
+		server.NotifyStartedFunc = func() { close(started) }
+		go server.ActivateAndServe()
+		<-started
+		t.Cleanup(func() { server.Shutdown() })
+	}
+	return n
+}
+
+func (n *names) lead(to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leads = to
+}
+
+// ServeDNS answers with the alias, and has the address of this machine for every other name but one.
+func (n *names) ServeDNS(w miekg.ResponseWriter, question *miekg.Msg) {
+	reply := new(miekg.Msg).SetReply(question)
+	q := question.Question[0]
+	name := q.Name
+	if strings.EqualFold(name, trackingHost+".") {
+		n.mu.Lock()
+		name = n.leads + "."
+		n.mu.Unlock()
+		reply.Answer = append(reply.Answer, &miekg.CNAME{
+			Hdr: miekg.RR_Header{Name: q.Name, Rrtype: miekg.TypeCNAME, Class: miekg.ClassINET, Ttl: 1}, Target: name,
+		})
+	}
+	if q.Qtype == miekg.TypeA && name != elsewhere+"." {
+		reply.Answer = append(reply.Answer, &miekg.A{
+			Hdr: miekg.RR_Header{Name: name, Rrtype: miekg.TypeA, Class: miekg.ClassINET, Ttl: 1}, A: net.IPv4(127, 0, 0, 1),
+		})
+	}
+	w.WriteMsg(reply) // the asker has a timeout for an answer that is lost
+}
+
+// newEngine has a partner with a preverified tag on the tracking domain.
+func newEngine(t *testing.T) (store.Engine, store.TagID) {
+	t.Helper()
+	engine, err := local.Open(t.TempDir(), local.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p, err := engine.AddPartner(t.Context(), "Agency")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := engine.EnablePreverified(t.Context(), p.ID, trackingHost); err != nil {
+		t.Fatal(err)
+	}
+	m, err := engine.AddMerchant(t.Context(), p.ID, "Shop", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag, _, err := engine.GenerateTag(t.Context(), m.ID, store.Preverified, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine, tag.ID
+}
+
+func until(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+func TestWithoutTLSTheRecheckKeepsTagsTrue(t *testing.T) {
+	resolver := startNames(t, target)
+	engine, tag := newEngine(t)
+	m, err := newManager(Config{
+		Engine: engine, OwnHosts: []string{"api.service.test"}, Log: slog.New(slog.DiscardHandler),
+		DNS: dns.Config{CNAMETarget: target, Resolvers: []string{resolver.address}},
+	}, 20*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Certificates() != nil || m.Control(engine) != store.Control(engine) {
+		t.Error("there are certificates without TLS")
+	}
+	m.Start()
+	defer m.Stop()
+	connected := func() bool {
+		got, err := engine.Tag(t.Context(), tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Connected
+	}
+	resolver.lead(elsewhere)
+	until(t, "the tag is not connected", func() bool { return !connected() })
+	resolver.lead(target)
+	until(t, "the tag is connected", connected)
+}
+
+func TestTheRecheckTellsTheCertificates(t *testing.T) {
+	resolver := startNames(t, elsewhere)
+	engine, tag := newEngine(t)
+	ca := acmetest.Start(t, acmetest.Options{Resolver: resolver.address})
+	plain, secure := listen(t), listen(t)
+	var log bytes.Buffer // read after Stop
+	m, err := newManager(Config{
+		Engine: engine, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		DNS: dns.Config{CNAMETarget: target, Resolvers: []string{resolver.address}},
+		Certificates: &certs.Config{
+			Dir: t.TempDir(), CA: ca.URL, Roots: ca.Roots, HTTP: plain.Addr(), HTTPS: secure.Addr(),
+		},
+	}, 100*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca.Validate(plain.Addr().String(), secure.Addr().String())
+	challenges := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.Host) // the CA asks at a port of its own
+		if answer, ok := m.Certificates().HTTPChallenge(host, r.URL.Path); ok {
+			fmt.Fprint(w, answer)
+		}
+	})}
+	go challenges.Serve(plain)
+	defer challenges.Close()
+	handshakes := http.Server{ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+	go handshakes.Serve(tls.NewListener(secure, m.Certificates().TLSConfig()))
+	defer handshakes.Close()
+
+	m.Start()
+	until(t, "the tag is not connected", func() bool {
+		got, err := engine.Tag(t.Context(), tag)
+		return err == nil && !got.Connected
+	})
+	if n := ca.Orders(); n != 0 {
+		t.Errorf("%d orders for a host whose DNS leads elsewhere", n)
+	}
+	resolver.lead(target)
+	until(t, "it has its certificate", func() bool {
+		return m.Certificates().Certificate(trackingHost).Status == store.CertificateValid
+	})
+	m.Stop()
+	for _, line := range []string{"here=false", "here=true"} {
+		if n := strings.Count(log.String(), line); n != 1 {
+			t.Errorf("%s is logged %d times: %s", line, n, log.String())
+		}
+	}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}

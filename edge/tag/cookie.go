@@ -47,7 +47,7 @@ func isMUIDCookie(muid string) bool {
 // cookie that a script wrote for a few days only, but keep a server's cookie as long as the server says. The muid is
 // the one in the cookie, or else the one in the body.
 func renewCookie(ctx *fasthttp.RequestCtx, host string) {
-	origin := ctx.Request.Header.Peek(fasthttp.HeaderOrigin)
+	origin := ctx.Request.Header.PeekCanonical(originKey)
 	if len(origin) == 0 || ctx.Response.StatusCode() >= 300 {
 		return
 	}

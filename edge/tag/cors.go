@@ -5,11 +5,14 @@ import "github.com/valyala/fasthttp"
 // RequestIDHeader is the header of a request's id, in requests and answers.
 const RequestIDHeader = "X-Request-Id"
 
+// originKey is in the form that fasthttp keeps names in: it need not convert the name for each request.
+var originKey = []byte(fasthttp.HeaderOrigin)
+
 // AllowOrigin lets the page that sent a request read the answer, and lets the browser send cookies. Pages of any
 // site install tags. Errors must be as readable as other answers, so the front door calls this before anything can
 // fail.
 func AllowOrigin(ctx *fasthttp.RequestCtx) {
-	origin := ctx.Request.Header.Peek(fasthttp.HeaderOrigin)
+	origin := ctx.Request.Header.PeekCanonical(originKey)
 	if len(origin) == 0 {
 		return
 	}

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func markRequest(t testing.TB) (*Server, *fasthttp.RequestCtx) {
 	ctx.Request.Header.SetHost(tag.Host)
 	ctx.Request.SetRequestURI("/mark/" + string(tag.ID))
 	ctx.Request.SetBody(purchase)
-	s.handle(ctx)
+	s.dispatcher.handle(ctx)
 	if got := ctx.Response.StatusCode(); got != 201 {
 		t.Fatalf("got %d %s", got, ctx.Response.Body())
 	}
@@ -55,7 +56,7 @@ func TestMarkAllocates(t *testing.T) {
 		t.Skip("the race detector empties pools at random")
 	}
 	s, ctx := markRequest(t)
-	if n := testing.AllocsPerRun(1000, func() { s.handle(ctx) }); n > 0 {
+	if n := testing.AllocsPerRun(1000, func() { s.dispatcher.handle(ctx) }); n > 0 {
 		t.Errorf("%v allocations per event, want none", n)
 	}
 }
@@ -64,6 +65,32 @@ func BenchmarkMark(b *testing.B) {
 	s, ctx := markRequest(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		s.handle(ctx)
+		s.dispatcher.handle(ctx)
 	}
 }
+
+// The look at the list of public suffixes is all that a page's event costs beside a backend's.
+func TestMarkOfAPageAllocates(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector empties pools at random")
+	}
+	s, ctx := markRequest(t)
+	ctx.Request.Header.Set(fasthttp.HeaderOrigin, "https://www.shop.com")
+	ctx.Request.Header.Set(fasthttp.HeaderCookie, "_muid=6f1f8a4e-8c4b-4f4e-9a1d-2b7f0c5e9d11")
+	run := func() {
+		ctx.Response.Reset()
+		s.dispatcher.handle(ctx)
+	}
+	run()
+	if got := string(ctx.Response.Header.PeekCookie("_muid")); !strings.Contains(got, "domain=shop.com") {
+		t.Fatalf("cookie %q", got)
+	}
+	if n := testing.AllocsPerRun(1000, run); n > 1 {
+		t.Errorf("%v allocations per event, want one", n)
+	}
+}
+
+// purchase is an event as a shop sends it.
+var purchase = []byte(`{"muid":"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11","event":"Purchase","event_id":"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a12",` +
+	`"event_time":"2026-11-20T10:00:00Z","value":129.5,"currency":"EUR","products":[{"id":"a1","name":"Shoe","price":64.75,"quantity":2}],` +
+	`"pageUrl":"https://shop.example.com/checkout/thanks","pageTitle":"Thank you","email":"someone@example.com"}`)

@@ -9,22 +9,22 @@ import (
 	"mtagd/store"
 )
 
-// fasthttp allocates a body, or a chunk of one, as soon as its length is announced: a few bytes of a request's
-// head would hold a MiB for as long as a client cares to wait. So bodies that are not small
-// share a budget, each from its announcement until its answer is written. Who finds the budget spent is told
-// to come again; small bodies never need it.
+// fasthttp allocates a body, or a chunk of a body, as soon as its length is announced. A client could make it hold a
+// MiB with a few bytes, for as long as the read timeout. So all large bodies share a budget: each takes its bytes when
+// it is announced and returns them when its answer is written. Bodies over the budget are refused with 503. Small
+// bodies do not need the budget.
 const (
-	smallBody  = 16 << 10 // bytes: as much as the buffer that a request's head is read into
+	smallBody  = 16 << 10 // bytes: as large as the buffer for a request's head
 	bodyBudget = 64 << 20 // bytes, of all connections together
 )
 
-// limitBody is asked by fasthttp how long a body may be, once it has read the head of a request.
+// limitBody returns how long a body may be. fasthttp calls it after the head of a request.
 func limitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
 	if n == chunked {
-		n = store.MaxBatchBytes // one chunk can announce as much
+		n = store.MaxBatchBytes // a single chunk can announce that much
 	}
-	if n <= smallBody || n > store.MaxBatchBytes { // too large a one is refused before it is allocated
+	if n <= smallBody || n > store.MaxBatchBytes { // fasthttp refuses a longer body before it allocates
 		return fasthttp.RequestConfig{}
 	}
 	if c := connOf(contextOf(h).Conn()); c == nil || c.holdBody(int64(n)) {
@@ -33,15 +33,15 @@ func limitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{MaxRequestBodySize: smallBody}
 }
 
-// contextOf is the context that a request's header is a part of. fasthttp shows limitBody nothing but the
-// header, and the context has the connection.
+// contextOf returns the RequestCtx that contains a request's header. fasthttp passes only the header to limitBody, but
+// the connection is in the context.
 func contextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
 	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
 }
 
-// settleBody gives back what a chunked body was expected to need, when it has turned out to be small.
-func settleBody(ctx *fasthttp.RequestCtx) {
+// releaseSmallBody returns what a chunked body took from the budget, when the body is small after all.
+func releaseSmallBody(ctx *fasthttp.RequestCtx) {
 	if ctx.Request.Header.ContentLength() != chunked || len(ctx.Request.Body()) > smallBody {
 		return
 	}
@@ -50,9 +50,9 @@ func settleBody(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// bodyDone hears from fasthttp what becomes of a connection: when the answer is written or the connection
-// closed, the body is no longer held.
-func bodyDone(nc net.Conn, state fasthttp.ConnState) {
+// connStateChanged releases the body of a request when its answer is written or its connection closed. fasthttp calls
+// it.
+func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
 		return
 	}
@@ -61,17 +61,17 @@ func bodyDone(nc net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// bodyRefused reports whether the body of a request found the budget spent.
+// bodyRefused reports whether the budget was spent when the body of a request was announced.
 func bodyRefused(ctx *fasthttp.RequestCtx) bool {
 	c := connOf(ctx.Conn())
-	return c != nil && c.bodyRefused
+	return c != nil && c.overBudget
 }
 
-// holdBody takes a body's bytes from the budget, or reports false when there are not as many left.
+// holdBody takes a body's bytes from the budget, and returns false when the budget has not that many left.
 func (c *conn) holdBody(bytes int64) bool {
 	if c.open.bodies.Add(bytes) > bodyBudget {
 		c.open.bodies.Add(-bytes)
-		c.bodyRefused = true
+		c.overBudget = true
 		return false
 	}
 	c.bodyHeld = bytes
@@ -79,8 +79,8 @@ func (c *conn) holdBody(bytes int64) bool {
 }
 
 func (c *conn) releaseBody() {
-	if c.bodyHeld > 0 { // seldom: all processors share the sum
+	if c.bodyHeld > 0 { // most bodies are small; all processors share the sum
 		c.open.bodies.Add(-c.bodyHeld)
 	}
-	c.bodyHeld, c.bodyRefused = 0, false
+	c.bodyHeld, c.overBudget = 0, false
 }

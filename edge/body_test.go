@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"mtagd/edge/tag/tagtest"
 	"mtagd/store"
 )
 
@@ -17,7 +18,7 @@ func TestSlowUploadsShareABudget(t *testing.T) {
 	w := newWorld(t)
 	const uploads = bodyBudget / store.MaxBatchBytes
 	batch := "[" + event + strings.Repeat(" ", store.MaxBatchBytes-len(event)-2) + "]"
-	path := "/mark/" + string(w.client.ID)
+	path := "/mark/" + string(w.Client.ID)
 	var slow [uploads]net.Conn
 	for i := range slow {
 		slow[i] = w.dial()
@@ -33,11 +34,11 @@ func TestSlowUploadsShareABudget(t *testing.T) {
 	w.waitForBodies(bodyBudget)
 
 	refused := w.do("POST", clientHost, path, batch, "Origin", "https://shop.com")
-	refused.want(t, 503, `{"success":false,"message":"Too many large requests`)
-	if refused.header.Get("Retry-After") == "" || refused.header.Get("Access-Control-Allow-Origin") == "" {
-		t.Errorf("a page cannot tell when to retry: %v", refused.header)
+	refused.Want(t, 503, `{"success":false,"message":"Too many large requests`)
+	if refused.Header.Get("Retry-After") == "" || refused.Header.Get("Access-Control-Allow-Origin") == "" {
+		t.Errorf("a page cannot tell when to retry: %v", refused.Header)
 	}
-	w.do("POST", baseHost, "/v1/partners/merchant", batch).want(t, 503, `"statusCode":503`)
+	w.do("POST", baseHost, "/v1/partners/merchant", batch).Want(t, 503, `"statusCode":503`)
 	head := "POST " + path + " HTTP/1.1\r\nHost: " + clientHost + "\r\n"
 	for _, large := range []string{
 		head + "Expect: 100-continue\r\nContent-Length: 500000\r\n\r\n",
@@ -47,7 +48,7 @@ func TestSlowUploadsShareABudget(t *testing.T) {
 			t.Errorf("got %q, want 503", got)
 		}
 	}
-	w.mark(event).want(t, 201, "accepted")
+	w.mark(event).Want(t, 201, "accepted")
 	if got := w.raw(head+"Connection: close\r\n"+chunks(event), false); !strings.HasPrefix(got, "HTTP/1.1 201 ") {
 		t.Errorf("a small chunked event got %q, want 201", got)
 	}
@@ -59,7 +60,7 @@ func TestSlowUploadsShareABudget(t *testing.T) {
 		t.Errorf("an upload that was let in got %d, want 200", got)
 	}
 	w.waitForBodies(bodyBudget - store.MaxBatchBytes)
-	w.mark(batch).want(t, 200, `"accepted":1`)
+	w.mark(batch).Want(t, 200, `"accepted":1`)
 	for _, c := range slow {
 		c.Close()
 	}
@@ -69,7 +70,7 @@ func TestSlowUploadsShareABudget(t *testing.T) {
 // However a request ends, its body's share of the budget comes back.
 func TestBodiesGiveBackWhatTheyHeld(t *testing.T) {
 	w := newWorld(t)
-	path := "/mark/" + string(w.client.ID)
+	path := "/mark/" + string(w.Client.ID)
 	for _, c := range []struct{ name, host, path, rest string }{
 		{"a body that breaks off", clientHost, path, "Content-Length: 500000\r\n\r\n["},
 		{"a chunked body that never begins", clientHost, path, "Transfer-Encoding: chunked\r\n\r\n"},
@@ -101,12 +102,12 @@ func TestBodiesGiveBackWhatTheyHeld(t *testing.T) {
 func TestSmallChunkedBodiesHoldNothing(t *testing.T) {
 	var w *world
 	held := int64(-1)
-	w = newWorld(t, replaceEngine(&faulty{record: func(marks []store.Mark) error {
+	w = newWorld(t, replaceEngine(&tagtest.Faulty{OnRecord: func(marks []store.Mark) error {
 		held = w.server.open.bodies.Load()
 		marks[0].Outcome = store.Recorded
 		return nil
 	}}))
-	w.raw("POST /mark/"+string(w.client.ID)+" HTTP/1.1\r\nHost: "+clientHost+"\r\nConnection: close\r\n"+chunks(event), false)
+	w.raw("POST /mark/"+string(w.Client.ID)+" HTTP/1.1\r\nHost: "+clientHost+"\r\nConnection: close\r\n"+chunks(event), false)
 	if held != 0 {
 		t.Errorf("%d bytes are held while a small event is recorded, want none", held)
 	}
@@ -119,7 +120,7 @@ func TestBodiesOverTLSAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := "/mark/" + string(w.client.ID)
+	path := "/mark/" + string(w.Client.ID)
 	if got := ask(t, conn, "POST", clientHost, path, event).StatusCode; got != 201 {
 		t.Fatalf("got %d, want 201", got)
 	}

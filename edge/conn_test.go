@@ -1,8 +1,10 @@
 package edge
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 )
@@ -23,19 +25,26 @@ func called(t *testing.T) (net.Listener, net.Conn) {
 	return ln, client
 }
 
+// accept returns the accepted connection of a client.
+func accept(t *testing.T) (c *conn, client net.Conn) {
+	t.Helper()
+	ln, client := called(t)
+	accepted, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { accepted.Close() })
+	return new(connections).add(accepted.(*net.TCPConn)), client
+}
+
 // Whatever deadline an answered request had, the client may send the rest of it and then reads its answer.
 func TestCloseWaitsForTheClient(t *testing.T) {
 	for name, end := range map[string]func(c *conn) error{
 		"after the deadline": func(c *conn) error { return c.SetReadDeadline(time.Now()) },
-		"in a stop":          func(c *conn) error { c.open.hurry(); return nil },
+		"in a stop":          func(c *conn) error { c.open.stopReading(); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ln, client := called(t)
-			accepted, err := ln.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := new(connections).add(accepted.(*net.TCPConn))
+			c, client := accept(t)
 			if err := end(c); err != nil {
 				t.Fatal(err)
 			}
@@ -55,6 +64,73 @@ func TestCloseWaitsForTheClient(t *testing.T) {
 			client.Close()
 			if err := <-closed; err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// A stop may come at any moment while a deadline is armed: reading ends all the same.
+func TestStopReadingEndsAReadWhateverIsArmedMeanwhile(t *testing.T) {
+	hour := time.Now().Add(time.Hour)
+	for name, arm := range map[string]func(c *conn) error{
+		"before": func(c *conn) error {
+			c.stopReading()
+			return c.SetReadDeadline(hour)
+		},
+		"between the decision to arm and arming": func(c *conn) error {
+			return c.read.set(hour, func(t time.Time) error {
+				c.stopReading()
+				return c.armRead(t)
+			})
+		},
+		"between the passing of the armed deadline and arming the wanted one": func(c *conn) error {
+			c.read = deadline{wanted: hour, armed: time.Now()}
+			if c.read.passed(os.ErrDeadlineExceeded, func(t time.Time) error {
+				c.stopReading()
+				return c.armRead(t)
+			}) {
+				return errors.New("the wanted deadline was not armed")
+			}
+			return nil
+		},
+		"after": func(c *conn) error {
+			defer c.stopReading()
+			return c.SetReadDeadline(hour)
+		},
+		"in another goroutine": func(c *conn) error {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				c.stopReading()
+			}()
+			var err error
+			for running := true; running; {
+				select {
+				case <-done:
+					running = false
+				default:
+				}
+				// An earlier deadline than the last one is armed at once.
+				hour = hour.Add(-time.Microsecond)
+				err = errors.Join(err, c.SetReadDeadline(hour))
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 100 {
+				c, client := accept(t)
+				if err := arm(c); err != nil {
+					t.Fatal(err)
+				}
+				// A watchdog ends the read of a broken conn: nothing else would.
+				watchdog := time.AfterFunc(10*time.Second, func() { client.Close() })
+				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatalf("read: %v", err)
+				}
+				watchdog.Stop()
+				client.Close()
+				c.Close()
 			}
 		})
 	}

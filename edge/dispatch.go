@@ -2,32 +2,46 @@ package edge
 
 import (
 	"bytes"
-	"errors"
 	"log/slog"
-	"net"
 	"runtime/debug"
 	"slices"
-	"strconv"
-	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/tag"
 	"mtagd/store"
 )
 
-// surface is one of the two protocols behind the server. Each has its own form of error.
-type surface uint8
+// dispatcher passes each request on to the protocol that it is for.
+type dispatcher struct {
+	Config
+	directory *store.Directory
+	tags      *tag.Server
+	metrics   *metrics
+	stopping  atomic.Bool // each answer closes its connection
+}
 
-const (
-	tagSurface surface = iota
-	partnerSurface
-	surfaces
-)
+func newDispatcher(cfg Config) (*dispatcher, error) {
+	m, err := newMetrics(cfg.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	tags, err := tag.New(tag.Config{
+		Engine:        cfg.Engine,
+		ClientTagHost: cfg.ClientTagHost,
+		Log:           cfg.Log,
+		Metrics:       cfg.Metrics,
+		Now:           cfg.Now,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tags, metrics: m}, nil
+}
 
-var surfaceNames = [surfaces]string{"tag", "partner"}
-
-// visit is what is known of a request on its way through.
+// visit is what is known of a request so far.
 type visit struct {
 	surface   surface
 	onTagHost bool // CORS applies
@@ -35,43 +49,46 @@ type visit struct {
 	began     time.Time // when the request had been read
 }
 
-// handle is the way of every request that could be read.
-func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+// handle answers a request that could be read.
+func (d *dispatcher) handle(ctx *fasthttp.RequestCtx) {
 	v := visit{began: ctx.Time()}
-	defer s.end(ctx, &v)
-	settleBody(ctx)
-	t, ok := s.reach(ctx, &v)
+	defer d.finish(ctx, &v)
+	releaseSmallBody(ctx)
+	t, ok := d.admit(ctx, &v)
 	if !ok {
 		return
 	}
 	if secure, isTLS := ctx.Conn().(*tlsConn); isTLS {
 		if t.host != secure.serverName {
-			// One host's certificate must not speak for another.
-			s.fail(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served on this connection")
+			// The certificate was for another host.
+			d.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served on this connection")
 			return
 		}
-		if s.HSTS && t.host == s.BaseHost {
+		if d.HSTS && t.host == d.BaseHost {
 			ctx.Response.Header.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
 		}
 	}
 	if v.surface == partnerSurface {
 		v.endpoint = endpointPartner
-		s.PartnerAPI(ctx)
+		d.PartnerAPI(ctx)
 		return
 	}
-	s.serveTag(ctx, t, &v)
+	route := tag.NewRoute(t.host, t.path, t.query)
+	v.endpoint = route.Endpoint
+	d.tags.Serve(ctx, route)
 }
 
-// reach finds out where a request is meant to go. It reports false when it has answered, because that is in
-// doubt or is none of this server's hosts.
-func (s *Server) reach(ctx *fasthttp.RequestCtx, v *visit) (target, bool) {
+// admit finds the target of a request. It returns false when it has answered: the target is ambiguous, or this server
+// does not serve the host.
+func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *visit) (target, bool) {
+	setRequestID(ctx)
 	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
-	if slices.Contains(s.Aliases, t.host) {
-		t.host = s.BaseHost
+	if slices.Contains(d.Aliases, t.host) {
+		t.host = d.BaseHost
 	}
-	known := s.place(v, t)
+	known := d.findSurface(v, t)
 	if v.onTagHost {
-		allowOrigin(ctx)
+		tag.AllowOrigin(ctx)
 	}
 	if fault == "" {
 		fault = framingFault(&ctx.Request.Header)
@@ -80,85 +97,24 @@ func (s *Server) reach(ctx *fasthttp.RequestCtx, v *visit) (target, bool) {
 	case fault != "":
 		drainOnClose(ctx)
 		ctx.SetConnectionClose()
-		s.fail(ctx, v.surface, fasthttp.StatusBadRequest, fault)
+		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, fault)
 	case !known:
-		s.fail(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served here")
+		d.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served here")
 	default:
 		return t, true
 	}
 	return t, false
 }
 
-// target is where a request is meant to go. Its parts alias the request.
-type target struct {
-	host        string // lower case, without a port; empty where the request has none
-	path, query []byte // as they were sent, never decoded
-}
-
-// newTarget reads the target from a Host header and a request line, and says what is wrong with it. What
-// could be read of a wrong target is returned too, to answer in the right form.
-func newTarget(host, uri []byte) (target, string) {
-	t := target{host: store.HostName(view(host))}
-	fault := ""
-	if t.host == "" {
-		fault = "Host header is required"
-	}
-	if _, rest, absolute := bytes.Cut(uri, []byte("://")); absolute && !bytes.HasPrefix(uri, []byte("/")) {
-		end := bytes.IndexAny(rest, "/?")
-		if end < 0 {
-			end = len(rest)
-		}
-		if fault == "" && store.HostName(view(rest[:end])) != t.host {
-			fault = "request target and Host header name different hosts"
-		}
-		if uri = rest[end:]; len(uri) == 0 || uri[0] == '?' {
-			uri = append([]byte("/"), uri...)
-		}
-	}
-	t.path, t.query, _ = bytes.Cut(uri, []byte("?"))
-	return t, fault
-}
-
-// unreadableTarget is the target of a request that fasthttp could not read. After an error in the head the
-// request is empty, but the error quotes how it began: enough to choose a form of error, and no
-// more than that hangs on it.
-func unreadableTarget(ctx *fasthttp.RequestCtx, err error) target {
-	header := &ctx.Request.Header
-	host, uri := header.Host(), header.RequestURI()
-	if _, quoted, ok := strings.Cut(err.Error(), `, contents: "`); ok {
-		if quoted, err := strconv.QuotedPrefix(`"` + quoted); err == nil {
-			if head, err := strconv.Unquote(quoted); err == nil {
-				host, uri = headParts([]byte(head))
-			}
-		}
-	}
-	t, _ := newTarget(host, uri)
-	return t
-}
-
-// headParts finds the Host header and the request target in the beginning of a request.
-func headParts(head []byte) (host, uri []byte) {
-	line, head, _ := bytes.Cut(head, []byte("\n"))
-	if parts := bytes.SplitN(line, []byte(" "), 3); len(parts) > 1 {
-		uri = parts[1]
-	}
-	for line := range bytes.SplitSeq(head, []byte("\n")) {
-		if name, value, ok := bytes.Cut(line, []byte(":")); ok && bytes.EqualFold(name, []byte("Host")) {
-			return bytes.TrimSpace(value), uri
-		}
-	}
-	return nil, uri
-}
-
-// place finds the surface of a target. It reports false when the host is none of this server's; the surface
-// is then the one whose form of error the client is likely to read.
-func (s *Server) place(v *visit, t target) bool {
+// findSurface finds the surface of a target. It returns false when this server does not serve the host. The surface is
+// then a guess by the path, to answer in the form that the client expects.
+func (d *dispatcher) findSurface(v *visit, t target) bool {
 	switch {
-	case t.host == s.ClientTagHost && (t.host != s.BaseHost || isTagPath(t.path)):
+	case t.host == d.ClientTagHost && (t.host != d.BaseHost || tag.IsPath(t.path)):
 		v.onTagHost = true
-	case t.host == s.BaseHost:
+	case t.host == d.BaseHost:
 		v.surface = partnerSurface
-	case t.host != "" && s.directory.KnowsHost(t.host): // "" is where the directory has client-side tags
+	case t.host != "" && d.directory.KnowsHost(t.host): // the directory keeps client-side tags under ""
 		v.onTagHost = true
 	default:
 		if bytes.HasPrefix(t.path, []byte("/v1/")) {
@@ -169,79 +125,49 @@ func (s *Server) place(v *visit, t target) bool {
 	return true
 }
 
-// handleUnreadable answers a request that fasthttp could not read; the connection is closed after it.
-func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
-	v := visit{began: time.Now()}
-	defer s.end(ctx, &v)
-	s.place(&v, unreadableTarget(ctx, err))
-	if v.onTagHost {
-		allowOrigin(ctx)
-	}
-	var small *fasthttp.ErrSmallBuffer
-	var timeout net.Error
-	switch {
-	case errors.As(err, &timeout) && timeout.Timeout() && s.stopping.Load():
-		s.fail(ctx, v.surface, fasthttp.StatusServiceUnavailable, "The service is stopping, please retry") // not 408, the client's fault
-		return
-	case errors.As(err, &timeout) && timeout.Timeout():
-		// Nothing is known of the request, so a page cannot read this. The tag takes that for what it is, a slow
-		// network, and sends again.
-		s.fail(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
-		return // whoever sends so slowly is not waited for
-	case errors.Is(err, fasthttp.ErrBodyTooLarge) && bodyRefused(ctx):
-		s.fail(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		s.fail(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 1 MiB")
-	case errors.As(err, &small):
-		s.fail(ctx, v.surface, fasthttp.StatusRequestHeaderFieldsTooLarge, "Request header is too large")
-	default:
-		s.fail(ctx, v.surface, fasthttp.StatusBadRequest, "Request is malformed")
-	}
-	drainOnClose(ctx)
-}
-
-// expect answers a client that asks before it sends its body: there is no need to send one that will not be
-// read.
-func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
-	if ctx.Request.Header.ContentLength() <= store.MaxBatchBytes && !bodyRefused(ctx) {
-		return fasthttp.StatusContinue
-	}
-	s.handleUnreadable(ctx, fasthttp.ErrBodyTooLarge)
-	return ctx.Response.StatusCode()
-}
-
-// fail answers with an error in the form of a surface; a 503 says when to come again. The message is one of this
-// package's own, as refusal wants it.
-func (s *Server) fail(ctx *fasthttp.RequestCtx, sf surface, status int, message string) {
+// writeError answers with an error in the form of a surface. The message must be plain ASCII without quotes.
+func (d *dispatcher) writeError(ctx *fasthttp.RequestCtx, sf surface, status int, message string) {
 	if sf == partnerSurface {
-		s.PartnerError(ctx, status, message)
+		d.PartnerError(ctx, status, message)
 		return
 	}
-	refusal(status, message).send(ctx)
+	tag.WriteError(ctx, status, message)
 }
 
-// end counts and logs an answered request. It is deferred: a panic becomes a 500 here.
-func (s *Server) end(ctx *fasthttp.RequestCtx, v *visit) {
+// finish counts and logs an answered request. It is deferred, and turns a panic into a 500.
+func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *visit) {
 	if p := recover(); p != nil {
-		s.metrics.panics.Inc()
-		s.Log.Error("panic", "surface", surfaceNames[v.surface], "value", p, "stack", string(debug.Stack()))
+		d.metrics.panics.Inc()
+		id := requestID(ctx)
+		d.Log.Error("panic", "surface", surfaceNames[v.surface], "value", p, "stack", string(debug.Stack()), "request_id", id)
 		ctx.Response.Reset()
+		ctx.Response.Header.Set(tag.RequestIDHeader, id)
 		if v.onTagHost {
-			allowOrigin(ctx)
+			tag.AllowOrigin(ctx)
 		}
-		s.fail(ctx, v.surface, fasthttp.StatusInternalServerError, "Unable to process request")
+		d.writeError(ctx, v.surface, fasthttp.StatusInternalServerError, "Unable to process request")
 	}
-	if s.stopping.Load() {
+	if d.stopping.Load() {
 		ctx.SetConnectionClose()
 	}
 	status, took := ctx.Response.StatusCode(), time.Since(v.began)
-	s.metrics.request(v.surface, v.endpoint, status, took)
-	level := slog.LevelDebug // the tag server's own failures were logged with their cause
-	if status >= 500 && v.surface == partnerSurface {
-		level = slog.LevelWarn
+	d.metrics.countRequest(v.surface, v.endpoint, status, took)
+	if d.Log.Enabled(ctx, slog.LevelDebug) {
+		d.logRequest(ctx, v, status, took)
 	}
-	if s.Log.Enabled(ctx, level) {
-		s.Log.Log(ctx, level, "request", "surface", surfaceNames[v.surface], "endpoint", endpointNames[v.endpoint],
-			"method", strconv.Quote(string(ctx.Method())), "status", status, "took", took)
+}
+
+func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *visit, status int, took time.Duration) {
+	attrs := []slog.Attr{
+		slog.String("surface", surfaceNames[v.surface]),
+		slog.String("endpoint", endpointName(v.endpoint)),
+		slog.String("method", string(ctx.Method())),
+		slog.Int("status", status),
+		slog.Float64("took_ms", float64(took.Microseconds())/1000),
+		slog.String("request_id", requestID(ctx)),
 	}
+	if partner := notedPartner(ctx); partner != "" {
+		attrs = append(attrs, slog.String("partner", string(partner)))
+	}
+	d.Log.LogAttrs(ctx, slog.LevelDebug, "request", attrs...)
 }

@@ -3,7 +3,6 @@ package edge
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,41 +15,33 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
-	"mtagd/store"
-	"mtagd/store/local"
+	"mtagd/edge/tag/tagtest"
 )
 
 // Hosts of the world.
 const (
-	baseHost     = "api.mtag.test"
-	clientHost   = "tags.mtag.test"
-	trackingHost = "t.partner-domain.com"
+	baseHost   = "api.mtag.test"
+	clientHost = "tags.mtag.test"
 )
+
+const event = `{"muid":"m","event":"PageView"}`
 
 // world is a running server over a real engine with one merchant and a tag of each type.
 type world struct {
 	*testing.T
+	*tagtest.Shop
 	server   *Server
-	engine   store.Engine
 	addr     string
 	log      *strings.Builder // complete once the server has stopped
 	registry *prometheus.Registry
-	merchant store.MerchantID
-
-	client, serverSide, inactive, preverified store.Tag
 }
 
 // newWorld starts a server; configure may change what it is made of.
 func newWorld(t *testing.T, configure ...func(*Config)) *world {
 	t.Helper()
-	w := &world{T: t, log: new(strings.Builder), registry: prometheus.NewRegistry()}
-	var err error
-	if w.engine, err = local.Open(t.TempDir(), local.Options{Log: slog.New(slog.DiscardHandler)}); err != nil {
-		t.Fatal(err)
-	}
-	w.addTags()
+	w := &world{T: t, Shop: tagtest.Open(t), log: new(strings.Builder), registry: prometheus.NewRegistry()}
 	cfg := Config{
-		Engine:        w.engine,
+		Engine:        w.Engine,
 		BaseHost:      baseHost,
 		ClientTagHost: clientHost,
 		PartnerAPI: func(ctx *fasthttp.RequestCtx) {
@@ -73,6 +64,7 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 	for _, change := range configure {
 		change(&cfg)
 	}
+	var err error
 	if w.server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +80,7 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
-		if err := w.engine.Close(); err != nil {
+		if err := w.Engine.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 	})
@@ -104,48 +96,8 @@ func (w *world) shutdown() {
 	}
 }
 
-func (w *world) addTags() {
-	w.Helper()
-	ctx := context.Background()
-	must := func(err error) {
-		if err != nil {
-			w.Fatal(err)
-		}
-	}
-	p, err := w.engine.AddPartner(ctx, "Partner")
-	must(err)
-	_, err = w.engine.EnablePreverified(ctx, p.ID, trackingHost)
-	must(err)
-	m, err := w.engine.AddMerchant(ctx, p.ID, "Shop", "")
-	must(err)
-	other, err := w.engine.AddMerchant(ctx, p.ID, "Other shop", "")
-	must(err)
-	w.merchant = m.ID
-	generate := func(id store.MerchantID, t store.TagType, domain string) store.Tag {
-		tag, _, err := w.engine.GenerateTag(ctx, id, t, domain)
-		must(err)
-		return tag
-	}
-	w.client = generate(m.ID, store.ClientSide, "")
-	w.serverSide = generate(m.ID, store.ServerSide, "shop-one.com")
-	w.serverSide, err = w.engine.UpdateTag(ctx, w.serverSide.ID, func(t store.Tag) store.Tag {
-		return t.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
-	})
-	must(err)
-	w.preverified = generate(m.ID, store.Preverified, "")
-	w.inactive = generate(other.ID, store.ServerSide, "shop-two.com")
-}
-
-// reply is a response, read to its end.
-type reply struct {
-	status int
-	header http.Header
-	body   string
-	closes bool // the server said that it closes the connection
-}
-
 // do sends a request; headers are pairs of name and value.
-func (w *world) do(method, host, path, body string, headers ...string) reply {
+func (w *world) do(method, host, path, body string, headers ...string) tagtest.Reply {
 	w.Helper()
 	req, err := http.NewRequest(method, "http://"+w.addr+path, strings.NewReader(body))
 	if err != nil {
@@ -166,33 +118,13 @@ func (w *world) do(method, host, path, body string, headers ...string) reply {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return reply{resp.StatusCode, resp.Header, string(b), resp.Close}
+	return tagtest.Reply{Status: resp.StatusCode, Header: resp.Header, Body: string(b), Closes: resp.Close}
 }
 
 // mark sends an event to the client-side tag.
-func (w *world) mark(body string) reply {
+func (w *world) mark(body string) tagtest.Reply {
 	w.Helper()
-	return w.do("POST", clientHost, "/mark/"+string(w.client.ID), body)
-}
-
-// want checks a reply's status and a part of its body.
-func (r reply) want(t *testing.T, status int, part string) {
-	t.Helper()
-	if r.status != status || !strings.Contains(r.body, part) {
-		t.Errorf("got %d %s\nwant %d with %s", r.status, r.body, status, part)
-	}
-}
-
-// events lists the merchant's events, oldest first.
-func (w *world) events() []store.Event {
-	w.Helper()
-	page, err := w.engine.Events(context.Background(), store.Query{
-		Merchant: w.merchant, SortBy: store.ByTime, Asc: true, Limit: 2000,
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	return page.Events
+	return w.do("POST", clientHost, "/mark/"+string(w.Client.ID), body)
 }
 
 // raw sends bytes on a connection of its own and returns all that comes back until the server closes. The
@@ -243,27 +175,9 @@ func readReply(t *testing.T, r *bufio.Reader) *http.Response {
 	return resp
 }
 
-// faulty is an engine with some of its answers replaced.
-type faulty struct {
-	store.Engine
-	ready  error
-	record func([]store.Mark) error
-}
-
-func (f *faulty) Ready() error { return f.ready }
-
-func (f *faulty) Record(ctx context.Context, marks []store.Mark) error {
-	if f.record != nil {
-		return f.record(marks)
-	}
-	return f.Engine.Record(ctx, marks)
-}
-
-func replaceEngine(f *faulty) func(*Config) {
+func replaceEngine(f *tagtest.Faulty) func(*Config) {
 	return func(cfg *Config) {
 		f.Engine = cfg.Engine
 		cfg.Engine = f
 	}
 }
-
-var errOnPurpose = errors.New("on purpose")

@@ -6,14 +6,13 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// framingFault names what in a request's head could be read in two ways, "" where nothing can. A
-// proxy in front of the server that reads it the other way would let one client's bytes
-// become another client's request.
+// framingFault says what in a request's head can be read in two ways, "" when nothing can. A proxy in front of this
+// server might read it the other way: bytes of one client would become a request of another (request smuggling).
 //
-// fasthttp itself refuses a repeated Host or Content-Length, a length that is not digits, an unknown or
-// repeated Transfer-Encoding, a space before the colon and control characters. It lets through
-// what is refused here: Content-Length beside Transfer-Encoding, the identity coding, folded lines,
-// lines without a carriage return, names with a space, and versions that nobody speaks.
+// fasthttp itself refuses a repeated Host or Content-Length, a length that is not digits, an unknown or repeated
+// Transfer-Encoding, a space before the colon, and control characters. framingFault refuses what fasthttp accepts:
+// Content-Length beside Transfer-Encoding, the identity coding, folded lines, lines without a carriage return, names
+// with a space, and unknown HTTP versions.
 func framingFault(h *fasthttp.RequestHeader) string {
 	if p := h.Protocol(); string(p) != "HTTP/1.1" && string(p) != "HTTP/1.0" {
 		return "HTTP version is not supported"
@@ -46,5 +45,5 @@ func framingFault(h *fasthttp.RequestHeader) string {
 	return ""
 }
 
-// chunked is what fasthttp gives as the Content-Length of a chunked body.
+// chunked is the ContentLength that fasthttp returns for a chunked body.
 const chunked = -1

@@ -11,7 +11,7 @@ import (
 func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
 	w := newWorld(t)
 	const smuggled = "GET /health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"
-	post := "POST /mark/" + string(w.client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\n"
+	post := "POST /mark/" + string(w.Client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\n"
 	for _, tt := range []struct{ name, request string }{
 		{"Content-Length beside chunked", post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
 		{"chunked beside Content-Length", post + "Transfer-Encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n"},
@@ -66,7 +66,7 @@ func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
 
 func TestUnusualFramingThatIsClear(t *testing.T) {
 	w := newWorld(t)
-	post := "POST /mark/" + string(w.client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\nConnection: close\r\n"
+	post := "POST /mark/" + string(w.Client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\nConnection: close\r\n"
 	for _, tt := range []struct{ name, request string }{
 		{"chunked", post + "Transfer-Encoding: chunked\r\n\r\n5\r\n" + event[:5] + "\r\n" + fmt.Sprintf("%X\r\n", len(event)-5) + event[5:] + "\r\n0\r\n\r\n"},
 		{"chunked in capitals", post + "TRANSFER-ENCODING: Chunked\r\n\r\n" + fmt.Sprintf("%x\r\n", len(event)) + event + "\r\n0\r\n\r\n"},

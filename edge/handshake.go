@@ -12,34 +12,34 @@ import (
 	"time"
 )
 
-// handshakeTimeout is from a connection's first moment to the end of its handshake.
+// handshakeTimeout is from when a connection is accepted to the end of its handshake.
 const handshakeTimeout = 10 * time.Second
 
 // tlsConn is a connection whose handshake is done.
 type tlsConn struct {
 	*tls.Conn
-	serverName string // what the client asked for, in lower case
+	serverName string // the SNI, in lower case
 }
 
-// tlsListener accepts connections whose handshake is done. Handshakes run beside each other: a slow or
-// idle client costs a goroutine for ten seconds, and the HTTP server never hears of one that fails.
+// tlsListener accepts connections and does their handshakes, all at the same time. A slow or idle client costs a
+// goroutine for ten seconds. The HTTP server sees only connections whose handshake has succeeded.
 type tlsListener struct {
 	net.Listener
 	config  *tls.Config
-	perIP   int // most handshakes under way for one client address; 0: any number
+	perIP   int // limit of concurrent handshakes of one client address; 0: no limit
 	log     *slog.Logger
 	metrics *metrics
 
 	slots chan struct{} // one for each handshake under way
 	ready chan net.Conn
-	ended chan struct{} // closed when the listener beneath has ended
-	err   error         // why; set before ended is closed
+	ended chan struct{} // closed when Listener has ended
+	err   error         // why Listener has ended; set before ended is closed
 
 	mu       sync.Mutex
 	underWay map[netip.Addr]int
 }
 
-// newTLSListener starts to accept connections; Close ends that.
+// newTLSListener starts to accept connections. Close stops it.
 func newTLSListener(ln net.Listener, config *tls.Config, perIP, atOnce int, log *slog.Logger, m *metrics) *tlsListener {
 	l := &tlsListener{
 		Listener: ln,
@@ -68,7 +68,7 @@ func (l *tlsListener) Accept() (net.Conn, error) {
 
 func (l *tlsListener) acceptAll() {
 	for {
-		l.slots <- struct{}{} // connections wait in the kernel's queue meanwhile
+		l.slots <- struct{}{} // without a free slot, connections wait in the kernel's queue
 		c, err := l.Listener.Accept()
 		if err != nil {
 			l.err = err
@@ -82,11 +82,11 @@ func (l *tlsListener) acceptAll() {
 	}
 }
 
-// serve takes one connection through its handshake and hands it over, or closes it.
+// serve does the handshake of one connection. Then it passes the connection to Accept, or closes it.
 func (l *tlsListener) serve(c net.Conn) {
 	done := l.handshake(c)
 	if done == nil {
-		// The client has gone or was sent away; there is nobody to tell of an error.
+		// The client has gone or is refused: an error here concerns nobody.
 		_ = c.Close()
 		return
 	}
@@ -97,7 +97,7 @@ func (l *tlsListener) serve(c net.Conn) {
 	}
 }
 
-// handshake returns nil when the connection is not to be served.
+// handshake returns the connection to serve, or nil when there is none.
 func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -113,11 +113,11 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 		return nil
 	}
 	client := clientOf(c.RemoteAddr()) // behind a proxy, this reads the proxy's header
-	if !l.begin(client) {
+	if !l.enter(client) {
 		l.metrics.handshakes[handshakeLimited].Inc()
 		return nil
 	}
-	defer l.end(client)
+	defer l.leave(client)
 
 	secure := tls.Server(c, l.config)
 	if err := secure.HandshakeContext(ctx); err != nil {
@@ -127,7 +127,7 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	l.metrics.handshakes[handshakeDone].Inc()
 	state := secure.ConnectionState()
 	if state.NegotiatedProtocol != "" && state.NegotiatedProtocol != "http/1.1" {
-		_ = secure.Close() // a challenge of the CA: the handshake was all that it wanted
+		_ = secure.Close() // a challenge of the CA, which needs only the handshake
 		return nil
 	}
 	if c.SetDeadline(time.Time{}) != nil {
@@ -136,7 +136,8 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	return &tlsConn{secure, strings.ToLower(state.ServerName)}
 }
 
-func (l *tlsListener) begin(client netip.Addr) bool {
+// enter counts a handshake that begins. It returns false when the client has too many under way.
+func (l *tlsListener) enter(client netip.Addr) bool {
 	if l.perIP == 0 {
 		return true
 	}
@@ -149,7 +150,7 @@ func (l *tlsListener) begin(client netip.Addr) bool {
 	return true
 }
 
-func (l *tlsListener) end(client netip.Addr) {
+func (l *tlsListener) leave(client netip.Addr) {
 	if l.perIP == 0 {
 		return
 	}
@@ -160,8 +161,8 @@ func (l *tlsListener) end(client netip.Addr) {
 	}
 }
 
-// clientOf is what counts as one client: an IPv4 address, or the /64 network that a client of IPv6
-// has to itself.
+// clientOf returns what counts as one client: an IPv4 address, or an IPv6 /64 network, of which a client usually has a
+// whole one.
 func clientOf(address net.Addr) netip.Addr {
 	at, err := netip.ParseAddrPort(address.String())
 	if err != nil {

@@ -5,45 +5,43 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/edge/tag"
 )
 
-// metrics are resolved once: looking up a label costs more than counting.
-type metrics struct {
-	requests [surfaces][600]prometheus.Counter // by status code; nil where the code is never answered
-	duration [endpoints]prometheus.Observer
-	panics   prometheus.Counter
-	events   [outcomes]prometheus.Counter
+// surface is one of the two protocols behind the front door. Each has its own form of error.
+type surface uint8
 
-	handshakes [handshakeOutcomes]prometheus.Counter
+const (
+	tagSurface surface = iota
+	partnerSurface
+	surfaces
+)
+
+var surfaceNames = [surfaces]string{"tag", "partner"}
+
+// endpoint is a label of the duration histogram: an endpoint of a tag host, or the partner API.
+type endpoint = tag.Endpoint
+
+const (
+	endpointPartner = tag.Endpoints
+	endpoints       = tag.Endpoints + 1
+)
+
+func endpointName(e endpoint) string {
+	if e == endpointPartner {
+		return "partner"
+	}
+	return e.String()
 }
 
-// endpoint is a label of the duration histogram.
-type endpoint uint8
-
-const (
-	endpointOther endpoint = iota
-	endpointMark
-	endpointID
-	endpointScript
-	endpointPartner
-	endpoints
-)
-
-var endpointNames = [endpoints]string{"other", "mark", "id", "script", "partner"}
-
-// eventOutcome is what became of an event, as counted.
-type eventOutcome uint8
-
-const (
-	eventRecorded eventOutcome = iota
-	eventDuplicate
-	eventUnresolved
-	eventRefused // the request was wrong
-	eventFailed  // the engine did not take it
-	outcomes
-)
-
-var outcomeNames = [outcomes]string{"recorded", "duplicate", "unresolved", "refused", "failed"}
+// metrics holds each counter ready: to look up a label costs more than to count.
+type metrics struct {
+	requests   [surfaces][600]prometheus.Counter // by status code; nil for codes that are never sent
+	duration   [endpoints]prometheus.Observer
+	panics     prometheus.Counter
+	handshakes [handshakeOutcomes]prometheus.Counter
+}
 
 // handshakeOutcome is how a TLS handshake ended.
 type handshakeOutcome uint8
@@ -51,13 +49,13 @@ type handshakeOutcome uint8
 const (
 	handshakeDone handshakeOutcome = iota
 	handshakeFailed
-	handshakeLimited // too many under way for the client's address
+	handshakeLimited // the client's address had too many under way
 	handshakeOutcomes
 )
 
 var handshakeNames = [handshakeOutcomes]string{"done", "failed", "limited"}
 
-// statusCodes are those that the tag server and the partner API answer with.
+// statusCodes are the codes that the tag protocol and the partner API answer with.
 var statusCodes = []int{200, 201, 204, 304, 308, 400, 401, 403, 404, 405, 408, 409, 413, 421, 422, 429, 431, 500, 503}
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -70,20 +68,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		Help:    "Time from the end of a request to its answer.",
 		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5},
 	}, []string{"endpoint"})
-	events := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "mtagd_events_total",
-		Help: "Events received, by what became of them.",
-	}, []string{"outcome"})
 	handshakes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_tls_handshakes_total",
-		Help: "TLS handshakes, by how they ended.",
+		Help: "TLS handshakes, by outcome.",
 	}, []string{"outcome"})
 	m := &metrics{panics: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "mtagd_panics_total",
 		Help: "Requests that ended in a panic.",
 	})}
 	if reg != nil {
-		for _, c := range []prometheus.Collector{requests, duration, events, handshakes, m.panics} {
+		for _, c := range []prometheus.Collector{requests, duration, handshakes, m.panics} {
 			if err := reg.Register(c); err != nil {
 				return nil, err
 			}
@@ -94,11 +88,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			m.requests[sf][code] = requests.WithLabelValues(name, strconv.Itoa(code))
 		}
 	}
-	for e, name := range endpointNames {
-		m.duration[e] = duration.WithLabelValues(name)
-	}
-	for o, name := range outcomeNames {
-		m.events[o] = events.WithLabelValues(name)
+	for e := range endpoints {
+		m.duration[e] = duration.WithLabelValues(endpointName(e))
 	}
 	for o, name := range handshakeNames {
 		m.handshakes[o] = handshakes.WithLabelValues(name)
@@ -106,11 +97,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// request counts an answered request.
-func (m *metrics) request(sf surface, e endpoint, code int, d time.Duration) {
+// countRequest counts an answered request.
+func (m *metrics) countRequest(sf surface, e endpoint, code int, took time.Duration) {
 	if code >= len(m.requests[sf]) || m.requests[sf][code] == nil {
-		code = 500 // a code outside the table is a fault of this program
+		code = 500 // a code that is not in the table is an error in this program
 	}
 	m.requests[sf][code].Inc()
-	m.duration[e].Observe(d.Seconds())
+	m.duration[e].Observe(took.Seconds())
 }

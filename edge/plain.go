@@ -6,25 +6,25 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// challengePath begins the paths at which a CA looks for the answers to its challenges (RFC 8555, HTTP-01).
+// challengePath begins the paths at which a CA asks for the answers to its challenges (RFC 8555, HTTP-01).
 const challengePath = "/.well-known/acme-challenge/"
 
-// handlePlain is the way of every request that comes over plain HTTP while there is HTTPS: the CA is
-// answered, whoever else came to the right host is sent on. The method and the body go along: 308.
-func (s *Server) handlePlain(ctx *fasthttp.RequestCtx) {
+// handlePlain answers every request that comes over plain HTTP when there is HTTPS. It answers the CA's challenges and
+// redirects all other requests. Status 308 makes clients repeat the method and the body.
+func (d *dispatcher) handlePlain(ctx *fasthttp.RequestCtx) {
 	v := visit{began: ctx.Time()}
-	defer s.end(ctx, &v)
-	t, ok := s.reach(ctx, &v)
+	defer d.finish(ctx, &v)
+	t, ok := d.admit(ctx, &v)
 	if !ok {
 		return
 	}
 	switch {
-	case !bytes.HasPrefix(t.path, []byte("/")): // any other could change the host of the redirect
-		s.fail(ctx, v.surface, fasthttp.StatusBadRequest, "request target must be a path")
+	case !bytes.HasPrefix(t.path, []byte("/")): // it could change the host of the redirect
+		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, "request target must be a path")
 	case bytes.HasPrefix(t.path, []byte(challengePath)):
-		answer, ok := s.Challenge(t.host, string(t.path))
+		answer, ok := d.Challenge(t.host, string(t.path))
 		if !ok {
-			s.fail(ctx, v.surface, fasthttp.StatusNotFound, "There is no such challenge")
+			d.writeError(ctx, v.surface, fasthttp.StatusNotFound, "There is no such challenge")
 			return
 		}
 		ctx.SetContentType("text/plain")

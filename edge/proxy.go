@@ -8,12 +8,12 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// proxyHeaderTimeout is how long a proxy may take for its header.
+// proxyHeaderTimeout is how long a proxy may take to send its header.
 const proxyHeaderTimeout = 5 * time.Second
 
-// behindProxies lets the connections of some addresses begin with a PROXY protocol header, version 1 or
-// 2, which names the client. They must: where the header is optional, a client behind a proxy that
-// sends none could write one itself. Connections of all other addresses are what they seem.
+// behindProxies reads a PROXY protocol header, version 1 or 2, at the start of each connection from a trusted address.
+// The header names the client, and is required: if it were optional, a client behind a proxy that sends none could send
+// one of its own. Connections from all other addresses have no header.
 func behindProxies(ln net.Listener, trusted []netip.Prefix) net.Listener {
 	if len(trusted) == 0 {
 		return ln

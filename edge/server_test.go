@@ -18,22 +18,23 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mtagd/edge/tag/tagtest"
 	"mtagd/store"
 )
 
 func TestShutdownAnswersWhatIsRunning(t *testing.T) {
-	f := &faulty{}
+	f := &tagtest.Faulty{}
 	w := newWorld(t, replaceEngine(f))
 	const clients = 8
 	var waiting sync.WaitGroup
 	waiting.Add(clients)
 	release := make(chan struct{})
-	f.record = func(marks []store.Mark) error {
+	f.OnRecord = func(marks []store.Mark) error {
 		waiting.Done()
 		<-release
 		return f.Engine.Record(t.Context(), marks)
 	}
-	replies := make(chan reply, clients)
+	replies := make(chan tagtest.Reply, clients)
 	for range clients {
 		go func() { replies <- w.mark(event) }()
 	}
@@ -43,19 +44,19 @@ func TestShutdownAnswersWhatIsRunning(t *testing.T) {
 		defer close(stopped)
 		w.shutdown()
 	}()
-	for !w.server.stopping.Load() {
+	for !w.server.dispatcher.stopping.Load() {
 		runtime.Gosched()
 	}
 	close(release)
 	<-stopped
 	for range clients {
 		r := <-replies
-		r.want(t, 201, "Event accepted")
-		if !r.closes {
+		r.Want(t, 201, "Event accepted")
+		if !r.Closes {
 			t.Error("an answer during shutdown left its connection open")
 		}
 	}
-	if n := len(w.events()); n != clients {
+	if n := len(w.Events(t)); n != clients {
 		t.Errorf("recorded %d events, want %d", n, clients)
 	}
 	if c, err := net.Dial("tcp", w.addr); err == nil {
@@ -65,11 +66,11 @@ func TestShutdownAnswersWhatIsRunning(t *testing.T) {
 }
 
 func TestShutdownGivesUpWithItsContext(t *testing.T) {
-	f := &faulty{}
+	f := &tagtest.Faulty{}
 	w := newWorld(t, replaceEngine(f))
 	running, release := make(chan struct{}), make(chan struct{})
-	f.record = func([]store.Mark) error { close(running); <-release; return errOnPurpose }
-	done := make(chan reply, 1)
+	f.OnRecord = func([]store.Mark) error { close(running); <-release; return tagtest.ErrOnPurpose }
+	done := make(chan tagtest.Reply, 1)
 	go func() { done <- w.mark(event) }()
 	<-running
 	ctx, cancel := context.WithCancel(context.Background())
@@ -78,7 +79,7 @@ func TestShutdownGivesUpWithItsContext(t *testing.T) {
 		t.Errorf("Shutdown: %v", err)
 	}
 	close(release)
-	(<-done).want(t, 500, "")
+	(<-done).Want(t, 500, "")
 }
 
 // Clients open connections in advance, and some stop half-way through a request: a stop waits for
@@ -92,8 +93,8 @@ func TestShutdownDoesNotWaitForTheSilent(t *testing.T) {
 	if _, err := io.WriteString(half, begun); err != nil {
 		t.Fatal(err)
 	}
-	w.mark(event).want(t, 201, "") // accepted after both
-	ctx, cancel := context.WithTimeout(t.Context(), readTimeout-patience)
+	w.mark(event).Want(t, 201, "") // accepted after both
+	ctx, cancel := context.WithTimeout(t.Context(), readTimeout-arrivalTime)
 	defer cancel()
 	if err := w.server.Shutdown(ctx); err != nil {
 		t.Errorf("Shutdown: %v", err)
@@ -118,7 +119,7 @@ func TestShutdownUnderLoadLosesNoAnswer(t *testing.T) {
 			transport := &http.Transport{}
 			defer transport.CloseIdleConnections()
 			for i := 0; ; i++ {
-				req, _ := http.NewRequest("POST", "http://"+w.addr+"/mark/"+string(w.client.ID), strings.NewReader(event))
+				req, _ := http.NewRequest("POST", "http://"+w.addr+"/mark/"+string(w.Client.ID), strings.NewReader(event))
 				req.Host = clientHost
 				resp, err := transport.RoundTrip(req)
 				if err == nil && resp.StatusCode == 201 {
@@ -138,7 +139,7 @@ func TestShutdownUnderLoadLosesNoAnswer(t *testing.T) {
 	started.Wait()
 	w.shutdown()
 	clients.Wait()
-	page, err := w.engine.Events(t.Context(), store.Query{Merchant: w.merchant, SortBy: store.ByTime, Limit: 1})
+	page, err := w.Engine.Events(t.Context(), store.Query{Merchant: w.Merchant, SortBy: store.ByTime, Limit: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +152,7 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 	w := newWorld(t)
 	c := w.dial()
 	defer c.Close()
-	one := "POST /mark/" + string(w.client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\n" + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(event), event)
+	one := "POST /mark/" + string(w.Client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\n" + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(event), event)
 	two := "GET /health HTTP/1.1\r\nHost: " + clientHost + "\r\nContent-Length: 3\r\n\r\nabc"
 	if _, err := io.WriteString(c, one+two+one); err != nil {
 		t.Fatal(err)
@@ -166,7 +167,7 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 
 func TestExpectContinue(t *testing.T) {
 	w := newWorld(t)
-	head := "POST /mark/" + string(w.client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\nExpect: 100-continue\r\n"
+	head := "POST /mark/" + string(w.Client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\nExpect: 100-continue\r\n"
 	c := w.dial()
 	defer c.Close()
 	if _, err := fmt.Fprintf(c, head+"Content-Length: %d\r\n\r\n", len(event)); err != nil {
@@ -188,13 +189,13 @@ func TestExpectContinue(t *testing.T) {
 }
 
 func TestAPanicIsAnsweredAndTheServerGoesOn(t *testing.T) {
-	f := &faulty{}
+	f := &tagtest.Faulty{}
 	w := newWorld(t, replaceEngine(f))
-	f.record = func([]store.Mark) error { panic("on purpose") }
-	w.mark(event).want(t, 500, `{"success":false,"message":"Unable to process request"}`)
-	w.do("GET", baseHost, "/v1/panic", "").want(t, 500, `"statusCode":500`)
-	f.record = nil
-	w.mark(event).want(t, 201, "")
+	f.OnRecord = func([]store.Mark) error { panic("on purpose") }
+	w.mark(event).Want(t, 500, `{"success":false,"message":"Unable to process request"}`)
+	w.do("GET", baseHost, "/v1/panic", "").Want(t, 500, `"statusCode":500`)
+	f.OnRecord = nil
+	w.mark(event).Want(t, 201, "")
 	if got := w.counted()["mtagd_panics_total"]; got != 2 {
 		t.Errorf("counted %v panics, want 2", got)
 	}
@@ -270,7 +271,7 @@ func (l *scarce) Accept() (net.Conn, error) {
 
 func TestAcceptWaitsForDescriptors(t *testing.T) {
 	ln, _ := called(t)
-	c, err := listener{&scarce{ln, 2}, slog.New(slog.DiscardHandler), new(connections)}.Accept()
+	c, err := retryingListener{&scarce{ln, 2}, slog.New(slog.DiscardHandler), new(connections)}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +280,7 @@ func TestAcceptWaitsForDescriptors(t *testing.T) {
 
 func TestASlowRequestIsGivenUp(t *testing.T) {
 	w := newWorld(t)
-	cfg := w.server.Config
+	cfg := w.server.dispatcher.Config
 	cfg.Metrics = nil
 	s, err := New(cfg)
 	if err != nil {
@@ -320,7 +321,7 @@ func TestServeTellsWhenItsListenerIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	ln.Close()
-	s, err := New(Config{Engine: w.engine, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Config{Engine: w.Engine, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/pires/go-proxyproto"
+
+	"mtagd/edge/tag/tagtest"
 )
 
 // withTLS gives a server one certificate that is good for every name but "refused.test".
@@ -102,9 +104,9 @@ func TestTLSConnectionServesItsOwnHostAlone(t *testing.T) {
 		{clientHost, clientHost, 200},
 		{strings.ToUpper(clientHost), clientHost, 200},
 		{clientHost, clientHost + ":443", 200},
-		{clientHost, w.serverSide.Host, 421},
-		{w.serverSide.Host, w.serverSide.Host, 200},
-		{w.serverSide.Host, baseHost, 421},
+		{clientHost, w.ServerSide.Host, 421},
+		{w.ServerSide.Host, w.ServerSide.Host, 200},
+		{w.ServerSide.Host, baseHost, 421},
 		{"", clientHost, 421},
 	} {
 		conn, err := w.dialTLS(address, c.serverName)
@@ -124,11 +126,11 @@ func TestTLSKeepsAConnectionForManyEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if resp := ask(t, conn, "POST", clientHost, "/mark/"+string(w.client.ID), event); resp.StatusCode != 201 {
+		if resp := ask(t, conn, "POST", clientHost, "/mark/"+string(w.Client.ID), event); resp.StatusCode != 201 {
 			t.Errorf("%s", resp.Status)
 		}
 	}
-	if n := len(w.events()); n != 3 {
+	if n := len(w.Events(t)); n != 3 {
 		t.Errorf("%d events", n)
 	}
 }
@@ -147,7 +149,7 @@ func TestAnswerBeforeTheBodyArrivesOverTLS(t *testing.T) {
 	}
 	secure := tls.Client(c, &tls.Config{ServerName: clientHost, InsecureSkipVerify: true})
 	const size = 4 << 20
-	fmt.Fprintf(secure, "POST /mark/%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", w.client.ID, clientHost, size)
+	fmt.Fprintf(secure, "POST /mark/%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", w.Client.ID, clientHost, size)
 	if _, err := io.CopyN(secure, zeros{}, size); err != nil {
 		t.Fatalf("the body could not be sent: %v", err)
 	}
@@ -236,7 +238,7 @@ func TestHSTSIsForTheBaseHostOverTLS(t *testing.T) {
 			t.Errorf("%s: %q", host, got)
 		}
 	}
-	if got := w.do("GET", baseHost, "/v1/x", "").header.Get("Strict-Transport-Security"); got != "" {
+	if got := w.do("GET", baseHost, "/v1/x", "").Header.Get("Strict-Transport-Security"); got != "" {
 		t.Errorf("over plain HTTP: %q", got)
 	}
 }
@@ -252,8 +254,8 @@ func TestPlainHTTP(t *testing.T) {
 		{baseHost, "/v1/partners/merchant?page=2", 308, "https://" + baseHost + "/v1/partners/merchant?page=2"},
 		{clientHost, "/mark/x", 308, "https://" + clientHost + "/mark/x"},
 		{clientHost + ":80", "/mark/x?", 308, "https://" + clientHost + "/mark/x?"},
-		{w.serverSide.Host, "//elsewhere.test/", 308, "https://" + w.serverSide.Host + "//elsewhere.test/"},
-		{trackingHost, "/", 308, "https://" + trackingHost + "/"},
+		{w.ServerSide.Host, "//elsewhere.test/", 308, "https://" + w.ServerSide.Host + "//elsewhere.test/"},
+		{tagtest.TrackingHost, "/", 308, "https://" + tagtest.TrackingHost + "/"},
 		{clientHost, "http://" + clientHost + "/script", 308, "https://" + clientHost + "/script"},
 		{clientHost, "@elsewhere.test/", 400, ""},
 		{clientHost, "*", 400, ""},
@@ -277,7 +279,7 @@ func TestPlainHTTP(t *testing.T) {
 			t.Errorf("%s %s: %s %q", c.host, c.target, resp.Status, got)
 		}
 	}
-	if n := len(w.events()); n != 0 {
+	if n := len(w.Events(t)); n != 0 {
 		t.Errorf("%d events were recorded", n)
 	}
 }

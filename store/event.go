@@ -1,23 +1,26 @@
 package store
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
-// Mark is an event on its way in, after the few fields that routing needs were read from its body.
-// Its strings and bytes need to stay unchanged only until Record returns.
+// Mark is an event that is to be recorded. Its fields were read from the event's body. Its strings and bytes must not
+// change until Record returns.
 type Mark struct {
 	Merchant MerchantID
 	Tag      TagID
 	Identity Identity
-	Name     string    // event_name, PascalCase
-	Time     time.Time // event_time; the time of receipt where the body has none
-	DedupeID string    // the body's event_id; empty where absent
+	Name     string    // event_name; IsEventName holds
+	Time     time.Time // as EventTime returns it
+	DedupeID string    // the body's event_id; empty when absent
 	Raw      []byte    // the body's object as it was sent
 
-	// Outcome is what became of the mark; Record sets it.
+	// Outcome is set by Record.
 	Outcome Outcome
 }
 
-// Outcome is what became of a mark.
+// Outcome is what Record did with a mark.
 type Outcome uint8
 
 const (
@@ -25,23 +28,56 @@ const (
 	Recorded Outcome = iota + 1
 	// Duplicate: an event of this merchant with the same event_id was recorded within DedupeWindow.
 	Duplicate
-	// Unresolved: no muid was sent and none is linked to the identifiers; nothing was recorded.
+	// Unresolved: no muid was sent, and none is linked to the identifiers. The event was not recorded.
 	Unresolved
 )
 
-// DedupeWindow is how long an event_id is remembered, from its first receipt.
+// DedupeWindow is how long an event_id is remembered, counted from its first receipt.
 const DedupeWindow = 7 * 24 * time.Hour
 
-// Limits of a mark. Record and Resolve check that of the muid, the others are checked before.
+// Limits of a mark. Record and Resolve check MaxMUIDLength, callers check the others.
 const (
-	MaxEventBytes     = 64 << 10 // one event's JSON object
-	MaxBatchBytes     = 1 << 20  // one request's JSON array
-	MaxBatchEvents    = 1000
-	MaxDedupeIDLength = 128 // bytes of event_id
-	MaxMUIDLength     = 256 // bytes; a muid is a UUID where the browser tag made it
+	MaxEventBytes      = 64 << 10 // one event's JSON object
+	MaxBatchBytes      = 1 << 20  // one request's JSON array
+	MaxBatchEvents     = 1000
+	MaxEventNameLength = 64
+	MaxDedupeIDLength  = 128 // bytes of event_id
+	MaxMUIDLength      = 256 // bytes; the browser tag makes UUIDs, which have 36
 )
 
-// FormatTime writes a time as partners and operators read all of them: ISO 8601 in UTC, in whole seconds (spec,
+// MaxClockLead is how far ahead of the server a sender's clock may be.
+const MaxClockLead = 5 * time.Minute
+
+// IsEventName reports whether name is PascalCase: ^[A-Z][A-Za-z0-9]{0,63}$.
+func IsEventName(name string) bool {
+	if name == "" || len(name) > MaxEventNameLength || name[0] < 'A' || name[0] > 'Z' {
+		return false
+	}
+	for i := range len(name) {
+		c := name[i]
+		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
+			return false
+		}
+	}
+	return true
+}
+
+// EventTime returns when an event occurred: the time that was sent when it is an RFC 3339 time at most MaxClockLead
+// after receipt, else the time of receipt.
+func EventTime(sent string, received time.Time) time.Time {
+	t, err := time.Parse(time.RFC3339, sent)
+	// Parse accepts more than RFC 3339: hours of one digit, and a comma before the fraction.
+	if err != nil || sent[len("2006-01-02T15")] != ':' || strings.Contains(sent, ",") {
+		return received
+	}
+	// An offset can move the first hours of year 0 before year 0, which RFC 3339 cannot write.
+	if t = t.UTC(); t.Year() < 0 || t.After(received.Add(MaxClockLead)) {
+		return received
+	}
+	return t
+}
+
+// FormatTime writes a time in the form that partners and operators read: ISO 8601 in UTC, in whole seconds (spec,
 // Resources).
 func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
 
@@ -57,7 +93,8 @@ type Event struct {
 // SortKey is the property by which events are listed.
 type SortKey string
 
-// What events can be sorted by. Equal times are ordered by id, in the order asked for; equal names by time, newest first.
+// The sort keys. Equal times are ordered by id, in the order that was asked for. Equal names are ordered by time, newest
+// first.
 const (
 	ByTime SortKey = "event_time"
 	ByName SortKey = "event_name"
@@ -75,8 +112,7 @@ type Query struct {
 	Limit    int // events to return, ≥ 1
 }
 
-// Page is one page of events and the exact number of events that match the query, both as of
-// one moment.
+// Page is one page of events and the exact number of events that match the query, both as of one moment.
 type Page struct {
 	Events []Event
 	Total  int

@@ -1,5 +1,5 @@
-// Types of the browser tag's function, mtag(), and of the pre-defined events. Copy this file into a project
-// that calls mtag(), or name it in the project's tsconfig.json under "files".
+// Types of mtag(), the function of the browser tag, and of the pre-defined events. Copy this file into a project
+// that calls mtag(), or list it in the project's tsconfig.json under "files".
 
 export interface Product {
   /** Unique product id. */
@@ -14,7 +14,7 @@ export interface Product {
   description?: string;
   /** Coupon used at checkout. */
   coupon?: string;
-  /** An amount of money: a percentage must be converted. */
+  /** An amount of money. A percentage must be converted into one. */
   discount?: number;
 }
 
@@ -30,18 +30,18 @@ export interface Variant {
   isAvailable: boolean;
 }
 
-/** What identifies a user, beside the muid in the tag's cookie. The service keeps these as hashes. */
+/** What identifies a user besides the muid in the tag's cookie. The service uses only hashes of these to find the user. */
 export interface Identifiers {
   email?: string;
   phone?: string;
   deviceId?: string;
 }
 
-/** Fields that every event may have. The tag adds the page's own. */
+/** Fields that every event may have. The tag adds the fields of the page. */
 export interface EventFields {
   email?: string;
   phone?: string;
-  /** An event with the same event_id is recorded once within 7 days; the tag makes one for each event. */
+  /** Events with the same name and event_id are recorded once within 7 days. The tag makes one for each event. */
   event_id?: string;
 }
 
@@ -64,7 +64,7 @@ export interface ShippingInfo extends Sale {
   shipping_tier?: string;
 }
 
-/** The value is that of the whole transaction. */
+/** value is the total of the transaction. */
 export interface Checkout extends Sale {
   shipping_cost?: number;
   tax?: number;
@@ -97,7 +97,7 @@ export interface Application extends EventFields {
   application_id?: string;
 }
 
-/** An event with fields of one's own. */
+/** An event with any other fields. */
 export interface CustomFields extends EventFields {
   [field: string]: unknown;
 }
@@ -129,18 +129,18 @@ export interface Events {
   Schedule: EventFields;
 }
 
-/** The fields of the event of that name: a pre-defined one's, or any where the name is one's own. */
+/** The fields of the event with that name: those of a pre-defined event, or any fields. */
 export type Fields<Name extends string> = Name extends keyof Events ? Events[Name] : CustomFields;
 
 export interface Mtag {
-  /** Installs the tag: its host's URL with ?tagId=, and whether the visitor has given consent to tracking. */
+  /** Installs the tag: the URL of its host with ?tagId=, and whether the visitor consents to tracking. */
   (command: 'init', url: string, options: { consent: boolean }): void;
   /** Sends an event; names are PascalCase. */
   <Name extends string>(command: 'event', event: { type: Name } & Fields<Name>): void;
   <Name extends string>(command: 'event', name: Name, fields?: Fields<Name>): void;
-  /** Says who the visitor is, so that events from a backend find them. */
+  /** Links the visitor to identifiers. Backend events with these identifiers then get the same muid. */
   (command: 'identify', identifiers: Identifiers): void;
-  /** Says that the visitor has given consent, or has withdrawn it. */
+  /** Records that the visitor has given or withdrawn consent. */
   (command: 'consent', given: boolean): void;
   /** Adds fields to each later event. */
   (command: 'set', fields: Record<string, unknown>): void;

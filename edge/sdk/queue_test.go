@@ -154,7 +154,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	tab := w.visit("/")
 	tab.do(`for (let i = 0; i < 100; i++) mtag('event', 'Big' + i, { text: 'x'.repeat(30000) })`)
 	size := `Object.entries(localStorage).join('').length < 2.1e6`
-	if tab.get(size) != "true" || !tab.warned("the oldest is given up") {
+	if tab.get(size) != "true" || !tab.warned("the oldest event was dropped") {
 		t.Errorf("%s characters stored; console: %v", tab.get(size), tab.lines())
 	}
 	w.gate.stand(nil)

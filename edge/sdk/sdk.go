@@ -1,26 +1,25 @@
 // Package sdk holds the browser tag: the loader script that a page fetches from its tag host
-// (spec, Browser installation contract). Its source is in src, in TypeScript without dependencies; loader.js is
-// made of it by go generate. The types that sites can use are in mtag.d.ts.
+// (spec, Browser installation contract). The source is in src, in TypeScript without dependencies. go generate makes
+// loader.js from it. Sites can use the types in mtag.d.ts.
 //
-// The script answers to the calls of mtag(), keeps events until the tag host has answered for them, and sees
-// page views by itself. It sends to POST /mark/:tagId an event as one JSON object, or several as an array, as
-// text/plain so that the browser asks for no preflight, and to POST /id/:tagId what identifies the visitor. In the
-// browser it keeps:
+// The script runs the calls of mtag(), detects page views, and keeps each event until the tag host has answered it. It
+// sends events to POST /mark/:tagId, one as a JSON object or several as an array, and identifiers to POST /id/:tagId.
+// Both are sent as text/plain, so that the browser needs no preflight. In the browser it keeps:
 //
-//	cookie _muid                   the visitor's muid, on the site's root domain, 400 days from the last page
-//	localStorage _mtag.<tagId>.…   an event that is not answered for yet: its JSON text without the muid;
-//	                               the key goes on with the time in ms, the endpoint and a random number
-//	localStorage _mtag.lease       until when another tab sends, where the browser has no Web Locks
+//	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
+//	localStorage _mtag.<tagId>.…   an event without an answer: its JSON text without the muid. The key continues
+//	                               with the time in ms, the endpoint and a random number
+//	localStorage _mtag.lease       until when another tab sends, in browsers without Web Locks
 //
-// Without consent it keeps and sends nothing.
+// Without consent it stores and sends nothing.
 package sdk
 
-import _ "embed" // the loader is a file beside this one
+import _ "embed"
 
 //go:generate go tool esbuild src/tag.ts --bundle --minify --format=iife --target=es2017 --log-level=warning --outfile=loader.js
 
 //go:embed loader.js
 var loader []byte
 
-// Loader is the script, UTF-8 encoded. The caller must not change it.
+// Loader returns the script in UTF-8. The caller must not change it.
 func Loader() []byte { return loader }

@@ -139,7 +139,7 @@ func TestWithoutConsentThereIsNoTrace(t *testing.T) {
 			if kept := tab.get(`kept`); kept != "" {
 				t.Errorf("for a moment there was %s", kept)
 			}
-			w.wait("a warning about the full queue", func() bool { return tab.warned("the oldest is given up") })
+			w.wait("a warning about the full queue", func() bool { return tab.warned("the oldest event was dropped") })
 			tab.goTo("about:blank")
 			tab.goTo(w.gate.url(shopHost) + "/")
 			tab.wantNoTrace()

@@ -1,23 +1,24 @@
-// The lock: of all tabs of a site, one sends at a time, so that two do not send the same stored events.
+// The lock: only one tab of a site sends at a time. Otherwise two tabs would send the same stored events.
 
 import { PREFIX, stored } from './storage';
 
 const LEASE = PREFIX + 'lease';
-const TERM = 5e3; // ms; a tab that was killed keeps the others waiting for no longer
-const DOUBT = 50; // ms; tabs see what others have stored with a delay
+const TERM = 5e3; // ms; after a tab was killed, the others wait at most this long
+const DOUBT = 50; // ms; a tab sees with a delay what another has stored
 
-// release ends the turn of this tab, when it has one.
+// release gives up the lock, when this tab holds it.
 export let release = () => {};
 
-// exclusively does the work when it is this tab's turn, and reports whether it was. A turn that overlaps with
-// another does no harm: the tag host records an event once.
+// exclusively does the work when this tab gets the lock, and returns whether it did. It does no harm when two tabs hold
+// the lock for a moment: the tag host records an event once.
 export async function exclusively(work: () => Promise<void>) {
   let done: Promise<void> | undefined;
   const turn = () => Promise.race([(done = work()), new Promise<void>((resolve) => (release = resolve))]);
   try {
     await navigator.locks.request(PREFIX, { ifAvailable: true }, (lock) => lock && turn());
   } catch {
-    // Pages without TLS have no locks, nor do those that may not store anything.
+    // Pages without TLS have no Web Locks. Pages that may not store anything have none either. Use a lease in
+    // localStorage.
     const lease = () => stored((s) => s.getItem(LEASE));
     const end = () => stored((s) => s.removeItem(LEASE));
     const now = Date.now();

@@ -1,34 +1,34 @@
-// The page: what every event says about it, and when it is viewed.
+// The page: the fields of the page in every event, and page views.
 
-let here = '';
-let from = document.referrer;
+let viewedURL = ''; // of the last page view
+let referrer = document.referrer;
 
 export const page = () => ({
   event_time: new Date().toISOString(),
   pageUrl: location.href,
   pageTitle: document.title,
-  referrer: from,
+  referrer,
   language: navigator.language,
   screen: screen.width + 'x' + screen.height,
   timezone: Intl.DateTimeFormat().resolvedOptions().timeZone,
 });
 
-// watch calls viewed now, whenever the address has changed, and on return from the back/forward cache.
-export function watch(viewed: () => void) {
-  const look = () => {
-    if (here == location.href) return;
-    if (here) from = here; // within a page without loads, the view before this one is where it comes from
-    here = location.href;
+// watchViews calls viewed now, after each change of the URL, and on return from the back/forward cache.
+export function watchViews(viewed: () => void) {
+  const check = () => {
+    if (viewedURL == location.href) return;
+    if (viewedURL) referrer = viewedURL; // without a page load, the referrer is the view before this one
+    viewedURL = location.href;
     viewed();
   };
   (['pushState', 'replaceState'] as const).forEach((method) => {
     const original = history[method];
     history[method] = function (...state) {
       original.apply(this, state);
-      look();
+      check();
     };
   });
-  addEventListener('popstate', look); // a change of the hash is one, too
+  addEventListener('popstate', check); // a change of the hash sends popstate too
   addEventListener('pageshow', (event) => event.persisted && viewed());
-  look();
+  check();
 }

@@ -1,40 +1,39 @@
-// The queue: events on their way to the tag host. One leaves it when the tag host has answered for it,
-// not before. With consent there is a copy in localStorage, which outlives the page: the next page of the site
-// goes on with it. A repeated event is recorded once, by its event_id.
+// The queue: the events that the tag host has not answered yet. With consent each event is also in localStorage, so the
+// next page of the site can send it. The tag host records a repeated event once, by its event_id.
 
 import { exclusively, release } from './lock';
 import { PREFIX, stored } from './storage';
 import { erase, visitor } from './visitor';
 import { warn } from './warn';
 
-const MAX_CHARS = 2e6; // in the queue; browsers give a site 5 million
-const MAX_EVENT = 65400; // bytes; the tag host takes 64 KiB, the muid included
-const MAX_BODY = 6e4; // bytes; browsers let 64 KiB outlive a page
-const MAX_BATCH = 1000; // events; the tag host takes no more
-const MAX_AGE = 6 * 864e5; // ms; the tag host knows an event_id for 7 days
+const MAX_CHARS = 2e6; // in the queue; localStorage holds 5 million for each site
+const MAX_EVENT = 65400; // bytes; the tag host accepts 64 KiB with the muid
+const MAX_BODY = 6e4; // bytes; browsers allow 64 KiB for requests that outlive the page
+const MAX_BATCH = 1000; // events; the limit of the tag host
+const MAX_AGE = 6 * 864e5; // ms; the tag host remembers an event_id for 7 days
 const TIMEOUT = 3e4; // ms
 const FIRST_DELAY = 500; // ms
 const MAX_DELAY = 3e4; // ms
-const MAX_TOLD = 864e5; // ms; timers overflow after 24 days
+const MAX_RETRY_AFTER = 864e5; // ms; timers overflow after 24 days
 
 type Path = 'mark' | 'id';
 
-// JSON texts by key, without a muid. A key begins with the time, and then the path.
+// The events by key, as JSON texts without a muid. A key begins with the time in ms, followed by the path.
 const waiting = new Map<string, string>();
 let chars = 0;
 
 let origin = '';
-let tag = ''; // its id; empty before init
-let prefix = ''; // of the keys in localStorage
+let tag = ''; // the tag id; empty before init
+let prefix = ''; // of the queue's keys in localStorage
 let allowed = false;
 
 let draining = false;
-let timer = 0; // of the next try; 0 when none is set
-let told = false; // it was the tag host that said when
-let failures = 0; // in a row
-let most = MAX_BATCH; // events in the next request
+let timer = 0; // of the next retry; 0 when none is set
+let retryAfter = false; // the timer follows a Retry-After header
+let failures = 0; // consecutive
+let batchLimit = MAX_BATCH; // events in the next request
 
-// Keys in requests that outlive the page.
+// The keys of events in requests that outlive the page.
 const leaving = new Set<string>();
 
 const ready = () => tag && allowed;
@@ -43,25 +42,26 @@ const bytes = (text: string) => new Blob([text]).size;
 
 const save = (text: string, key: string) => stored((s) => s.setItem(prefix + key, text));
 
-// hold throws, and holds nothing, where there is no text: JSON has none for an object whose toJSON returns nothing.
+// hold adds an event. It throws when text is undefined, which JSON.stringify returns when toJSON returns undefined.
 function hold(key: string, text: string) {
   chars += text.length;
   waiting.set(key, text);
 }
 
-// unhold leaves localStorage alone: a page that is being closed may get no further than the empty text.
+// unhold removes an event from memory only.
 function unhold(key: string) {
   chars -= (waiting.get(key) || '').length;
   waiting.delete(key);
 }
 
-// drop is for what is settled. Tabs that hold the same event hear of it by the empty text.
+// drop removes an event that is done. The empty text tells the other tabs to remove it too; they also see it when this
+// page is closed before removeItem.
 function drop(key: string) {
   unhold(key);
   if (ready()) stored((s) => (s.setItem(prefix + key, ''), s.removeItem(prefix + key)));
 }
 
-// open says which tag the events are for, and whether they may go.
+// open sets the tag host, the tag and the consent.
 export function open(host: string, id: string, given: boolean) {
   origin = host;
   tag = id;
@@ -69,7 +69,7 @@ export function open(host: string, id: string, given: boolean) {
   consented(given);
 }
 
-// consented lets the events go, or keeps them in memory.
+// consented sends the events when consent is given. Otherwise they stay in memory.
 export function consented(given: boolean) {
   allowed = given;
   if (ready()) {
@@ -78,12 +78,12 @@ export function consented(given: boolean) {
   }
 }
 
-// forget leaves nothing of any tag in localStorage.
+// forget removes everything of all tags from localStorage.
 export function forget() {
   stored((s) => Object.keys(s).forEach((key) => key.startsWith(PREFIX) && s.removeItem(key)));
 }
 
-// add takes the fields as they are now.
+// add queues an event. Later changes of fields do not change it.
 export function add(path: Path, fields: object & { event?: unknown }) {
   const text = JSON.stringify(fields);
   if (bytes(text) > MAX_EVENT) return warn('too large, not sent:', fields.event);
@@ -91,13 +91,14 @@ export function add(path: Path, fields: object & { event?: unknown }) {
   hold(key, text);
   if (ready()) save(text, key);
   while (chars > MAX_CHARS) {
-    warn('too much is waiting, the oldest is given up');
+    warn('queue is full, the oldest event was dropped');
     drop(waiting.keys().next().value!);
   }
   drain();
 }
 
-// collect takes over what other pages have left behind, as long as the tag host would know it again.
+// collect adds the events that other pages have left in localStorage. It removes those that are older than MAX_AGE: the
+// tag host might record them a second time.
 function collect() {
   stored((s) => Object.keys(s).sort().forEach((name) => stored(() => {
     if (!name.startsWith(prefix)) return;
@@ -108,7 +109,7 @@ function collect() {
   })));
 }
 
-// bundle makes a request of the first of the keys, and says of how many.
+// bundle makes a request from the first keys, and returns the keys that it contains. A request to /id has one event.
 function bundle(keys: string[], limit: number): [url: string, body: string, taken: string[]] {
   const isID = (key: string) => key.includes('id');
   const texts: string[] = [];
@@ -126,21 +127,21 @@ function bundle(keys: string[], limit: number): [url: string, body: string, take
   ];
 }
 
-// drain sends what is waiting, in this tab's turn, until there is nothing left or a request fails.
+// drain sends events until the queue is empty or a request fails. It needs the lock.
 async function drain() {
   if (draining || timer || !ready() || !waiting.size) return;
   draining = true;
-  const ours = await exclusively(async () => {
-    // Each time: what a page stored as it was closed may come to light with a delay.
+  const locked = await exclusively(async () => {
+    // Collect each time: what a closing page has stored may become visible late.
     while (ready() && (collect(), waiting.size) && await send());
   });
   draining = false;
-  if (!ours) later(FIRST_DELAY);
-  drain(); // what came while the turn ended
+  if (!locked) later(FIRST_DELAY);
+  drain(); // events that were added after the last send
 }
 
-// later sets the timer. A document that was replaced or removed while its scripts run on gets none but 0, and
-// would try again at once, for ever, in the process of the next page.
+// later sets the timer. In a document that was replaced or removed, setTimeout returns 0 while scripts still run. There
+// -1 stands for a timer that never fires: otherwise the queue would retry in an endless loop.
 function later(ms: number) {
   timer = setTimeout(() => {
     timer = 0;
@@ -148,24 +149,25 @@ function later(ms: number) {
   }, ms) || -1;
 }
 
-// send makes one request, and reports whether the next one may follow at once.
+// send makes one request, and returns whether the next one may follow at once.
 async function send() {
-  const [url, body, keys] = bundle([...waiting.keys()], most);
-  // The browser's share for requests that outlive pages may be used up, so only the first try is one.
+  const [url, body, keys] = bundle([...waiting.keys()], batchLimit);
+  // Only the first try outlives the page: the browser limits such requests, and the limit may be the cause of the
+  // failure.
   const keepalive = !failures && bytes(body) <= MAX_BODY + 2;
   if (keepalive) keys.forEach((key) => leaving.add(key));
   const stop = new AbortController();
   const alarm = setTimeout(() => stop.abort(), TIMEOUT);
   let failed = true;
   let delay = 0;
-  told = false;
+  retryAfter = false;
   try {
-    // A string goes as text/plain, which needs no preflight.
+    // A string is sent as text/plain, which needs no preflight.
     const response = await fetch(url, { method: 'POST', body, keepalive, credentials: 'include', signal: stop.signal });
     const after = response.headers.get('retry-after')!;
-    told = !!after;
+    retryAfter = !!after;
     delay = +after * 1e3 || Date.parse(after) - Date.now() || 0;
-    // An answer of 200 that is not the tag host's, as in a hotel's network, settles nothing.
+    // A 200 that is not JSON is not from the tag host but from a captive portal, such as a hotel's.
     const answer = await response.json().catch((error) => {
       if (response.ok) throw error;
       return {};
@@ -183,23 +185,23 @@ async function send() {
   keys.forEach((key) => leaving.delete(key));
   if (!allowed) erase(); // the answer may have renewed the cookie
   if (failed) {
-    // Smaller, and the others first: one event that cannot pass must not hold up the rest.
-    most = Math.ceil(keys.length / 2);
+    // Halve the batch and move its events to the end: an event that always fails must not block the others.
+    batchLimit = Math.ceil(keys.length / 2);
     keys.forEach((key) => {
       const text = waiting.get(key);
       if (text && waiting.delete(key)) waiting.set(key, text);
     });
     const backOff = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** failures++);
-    later(Math.min(Math.max(delay, 0), MAX_TOLD) + backOff * (0.5 + Math.random() / 2));
+    later(Math.min(Math.max(delay, 0), MAX_RETRY_AFTER) + backOff * (0.5 + Math.random() / 2));
   } else {
-    most = Math.min(most * 2, MAX_BATCH);
+    batchLimit = Math.min(batchLimit * 2, MAX_BATCH);
     failures = 0;
   }
   return !failed;
 }
 
-// flush hands over what would be lost with the page, as much as the browser takes. It stays in the queue: nobody
-// answers for it.
+// flush sends the events with sendBeacon, as many as the browser accepts, before the page closes. They stay in the queue:
+// a beacon has no answer.
 function flush() {
   if (!ready()) return;
   let keys = [...waiting.keys()].filter((key) => !leaving.has(key));
@@ -213,23 +215,23 @@ function flush() {
   }
 }
 
-// wake tries again before the time is up, unless that is the tag host's.
-function wake() {
+// retryNow retries before the timer fires, unless the tag host has set the time with Retry-After.
+function retryNow() {
   leaving.clear();
-  if (told) return;
+  if (retryAfter) return;
   clearTimeout(timer);
   timer = 0;
   drain();
 }
 
-// deliver begins to watch for the page's end, and for better times.
+// deliver listens for the end of the page, and for moments when a retry may succeed.
 export function deliver() {
   addEventListener('pagehide', () => {
     flush();
     release();
   });
-  document.addEventListener('visibilitychange', () => (document.visibilityState == 'hidden' ? flush() : wake()));
-  addEventListener('online', wake);
+  document.addEventListener('visibilitychange', () => (document.visibilityState == 'hidden' ? flush() : retryNow()));
+  addEventListener('online', retryNow);
   addEventListener('storage', ({ key, newValue }) => {
     if (newValue == '') unhold(key!.slice(prefix.length));
   });

@@ -1,7 +1,7 @@
-// PREFIX begins the name of everything that the tag keeps in localStorage.
+// PREFIX begins every key of the tag in localStorage.
 export const PREFIX = '_mtag.';
 
-// stored uses localStorage where there is one: it may be denied, and it may be full.
+// stored uses localStorage. It returns undefined when localStorage is denied or full.
 export function stored<T>(use: (storage: Storage) => T): T | undefined {
   try {
     return use(localStorage);

@@ -1,9 +1,9 @@
-// The browser tag: runs the calls that pages make with mtag(), those that the init snippet queued in
-// window.mtrem before this script came, and then each later one at once.
+// The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. This script runs the queued
+// calls when it loads, and each later call at once.
 
 import { erase, uuid } from './visitor';
 import { add, consented, deliver, forget, open } from './queue';
-import { page, watch } from './page';
+import { page, watchViews } from './page';
 import { warn } from './warn';
 import type { CustomFields, Identifiers } from '../mtag';
 
@@ -23,10 +23,10 @@ const commands: Record<string, (first: any, second?: any) => void> = {
     const tagId = searchParams.get('tagId');
     if (!tagId) return warn('the init URL has no tagId');
     initialised = true;
-    // Consent that is not given is not withdrawn: many pages ask anew at each load, and the muid of an earlier
-    // visit stays where it is until they have their answer.
+    // Without consent the cookie is not deleted: the visitor has not withdrawn it. Many pages ask at each load, and the
+    // muid of an earlier visit must be there when the visitor agrees.
     open(origin, tagId, !!options && options.consent === true);
-    watch(() => run(['event', 'PageView']));
+    watchViews(() => run(['event', 'PageView']));
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
@@ -35,12 +35,12 @@ const commands: Record<string, (first: any, second?: any) => void> = {
       fields = name;
       name = (name.event || name.type) as string;
     }
-    // Without an id that the tag host knows again, each try would be recorded.
+    // The tag host records each event_id once. Without one, each retry would be recorded.
     const id = (fields && fields.event_id) || uuid();
     add('mark', Object.assign(page(), common, fields, { event: name, event_id: id + '' }));
   },
 
-  // Links the visitor to an email, phone or deviceId, so that backend events find them.
+  // Links the visitor to an email, phone or deviceId: backend events with these then get the same muid.
   identify(identifiers: Identifiers) {
     add('id', Object.assign({}, identifiers));
   },
@@ -57,7 +57,7 @@ const commands: Record<string, (first: any, second?: any) => void> = {
   },
 };
 
-// A call that goes wrong is reported, and never the page's problem.
+// run reports an error of a call, and never throws it into the page.
 function run(call: ArrayLike<unknown>) {
   try {
     commands[call[0] as string](call[1], call[2]);
@@ -75,8 +75,8 @@ function start() {
   calls.splice(0).forEach(run);
 }
 
-// A page that is prerendered may never be seen: its calls wait until it is. A second loader finds the first at
-// work.
+// A prerendered page may never be seen, so its calls wait until it is. When a page has two loaders, only the first
+// starts.
 if (!calls.running) {
   calls.running = true;
   if ((document as any).prerendering) document.addEventListener('prerenderingchange', start, { once: true });

@@ -1,4 +1,4 @@
-// The visitor: the muid in its cookie, on the root domain, so that all hosts of a site share it.
+// The visitor: the muid and its cookie. The cookie is on the root domain, so all hosts of a site share it.
 
 const COOKIE = '_muid';
 const PROBE = '_mtag';
@@ -6,18 +6,18 @@ const SECONDS = 400 * 24 * 60 * 60; // the longest that browsers keep a cookie
 
 let muid = '';
 
-// visitor is the muid of the cookie, or a new one. The cookie is written either way, once per page, which
-// renews it. A page that may not have cookies gets a muid of its own.
+// visitor returns the muid of the cookie, or a new one. It writes the cookie in both cases, once per page, to renew it.
+// A page that may not have cookies gets a new muid.
 export function visitor() {
   if (!muid) {
     muid = read(COOKIE) || uuid();
     write(COOKIE, muid, SECONDS);
-    muid = read(COOKIE) || muid; // another tab may have been faster
+    muid = read(COOKIE) || muid; // another tab may have written its own
   }
   return muid;
 }
 
-// erase makes the visitor unknown.
+// erase deletes the muid and its cookie.
 export function erase() {
   muid = '';
   if (read(COOKIE)) write(COOKIE, '', 0);
@@ -27,7 +27,7 @@ function read(name: string) {
   try {
     return ('; ' + document.cookie).split('; ' + name + '=')[1].split(';')[0];
   } catch {
-    return ''; // no such cookie, or none at all in a sandbox
+    return ''; // there is no such cookie, or the page is in a sandbox without cookies
   }
 }
 
@@ -38,11 +38,11 @@ function write(name: string, value: string, seconds: number, domain = root()) {
   } catch {}
 }
 
-// root is the root domain: browsers refuse a cookie on a public suffix, so it is the first domain from the right
-// that takes one. localhost has none.
+// root returns the root domain. Browsers refuse a cookie on a public suffix, so the root domain is the shortest domain
+// that accepts one. localhost has no root domain.
 function root() {
   const labels = location.hostname.split('.');
-  const value = Math.random() + ''; // not that of another tab's probe
+  const value = Math.random() + ''; // another tab's probe has another value
   for (let n = labels.length - 2; n >= 0; n--) {
     const domain = labels.slice(n).join('.');
     write(PROBE, value, 9, domain);

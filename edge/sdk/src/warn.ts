@@ -1,2 +1,2 @@
-// warn tells the site's developers what went wrong; visitors see nothing.
+// warn writes what went wrong to the console, for the developers of the site.
 export const warn = (...words: unknown[]) => console.warn('mtag:', ...words);

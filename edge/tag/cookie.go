@@ -1,4 +1,4 @@
-package edge
+package tag
 
 import (
 	"bytes"
@@ -9,17 +9,17 @@ import (
 	"mtagd/store"
 )
 
-// muidCookie is the cookie with the visitor's muid (spec, Browser installation contract).
+// muidCookie is the name of the cookie that holds the visitor's muid (spec, Browser installation contract).
 const muidCookie = "_muid"
 
 // maxCookieAge is in seconds: 400 days, the longest that browsers keep a cookie.
 const maxCookieAge = 400 * 24 * 60 * 60
 
-// maxCookieMUID is in bytes; the loader's own are UUIDs.
+// maxCookieMUID is in bytes. The browser tag makes UUIDs, which have 36.
 const maxCookieMUID = 128
 
-// cookieMUID is the value of the _muid cookie, "" where it has none of use. No other cookie is looked at.
-// The result aliases the request.
+// cookieMUID returns the value of the _muid cookie, "" when there is none or it cannot be a muid. No other cookie is
+// read. The result aliases the request.
 func cookieMUID(ctx *fasthttp.RequestCtx) string {
 	muid := view(ctx.Request.Header.Cookie(muidCookie))
 	if !isMUIDCookie(muid) {
@@ -28,8 +28,8 @@ func cookieMUID(ctx *fasthttp.RequestCtx) string {
 	return muid
 }
 
-// isMUIDCookie reports whether a muid can be a cookie's value: not too long, and of the characters that a
-// cookie may have (RFC 6265, cookie-octet).
+// isMUIDCookie reports whether a muid can be a cookie's value: it is not too long and has only characters that
+// RFC 6265 allows (cookie-octet).
 func isMUIDCookie(muid string) bool {
 	if len(muid) == 0 || len(muid) > maxCookieMUID {
 		return false
@@ -43,11 +43,11 @@ func isMUIDCookie(muid string) bool {
 	return true
 }
 
-// renewCookie lets the muid live on where the page that sent an event is of the tag host's own site: some
-// browsers keep a cookie that a script wrote for a few days only, and one of a server for as long as it says. The muid
-// is the cookie's; only a request without one is read for the muid of its body.
+// renewCookie sets the muid's cookie again when the page and the tag host are of the same site. Some browsers keep a
+// cookie that a script wrote for a few days only, but keep a server's cookie as long as the server says. The muid is
+// the one in the cookie, or else the one in the body.
 func renewCookie(ctx *fasthttp.RequestCtx, host string) {
-	origin := ctx.Request.Header.Peek(fasthttp.HeaderOrigin)
+	origin := ctx.Request.Header.PeekCanonical(originKey)
 	if len(origin) == 0 || ctx.Response.StatusCode() >= 300 {
 		return
 	}
@@ -69,28 +69,28 @@ func renewCookie(ctx *fasthttp.RequestCtx, host string) {
 	c.SetPath("/")
 	c.SetMaxAge(maxCookieAge)
 	c.SetSameSite(fasthttp.CookieSameSiteLaxMode)
-	c.SetSecure(string(scheme) == "https") // of the page: TLS may end in front of this server
+	c.SetSecure(string(scheme) == "https") // the page's scheme: a proxy in front of this server may end TLS
 	ctx.Response.Header.SetCookie(c)
 	fasthttp.ReleaseCookie(c)
 }
 
-// cookieDomain is the root domain that a tag host shares with a page, and false where it shares none. It is empty
-// where the host alone can have a cookie: an address, or one label.
+// cookieDomain returns the root domain that a tag host shares with a page, and false when they share none. It is empty
+// for an IP address or a single label: such a host shares its cookies with no other host.
 func cookieDomain(host, page string) (string, bool) {
 	common := commonDomain(host, page)
 	switch {
 	case standsAlone(host):
 		return "", page == host
 	case !strings.Contains(common, "."):
-		return "", false // without a look at the list of public suffixes: most pages use a tag host of another site
+		return "", false // the common case: the tag host is of another site. It needs no list of public suffixes
 	}
 	root := store.RootDomain(host)
 	return root, len(root) <= len(common)
 }
 
-// commonDomain is the longest domain, of whole labels, that two hosts are in; it may be empty.
+// commonDomain returns the longest domain, in whole labels, that two hosts have in common. It may be empty.
 func commonDomain(a, b string) string {
-	start := len(a) // of what is common in whole labels
+	start := len(a) // where the common labels begin
 	for i := 1; i <= len(a) && i <= len(b) && a[len(a)-i] == b[len(b)-i]; i++ {
 		if (i == len(a) || a[len(a)-i-1] == '.') && (i == len(b) || b[len(b)-i-1] == '.') {
 			start = len(a) - i
@@ -99,8 +99,8 @@ func commonDomain(a, b string) string {
 	return a[start:]
 }
 
-// standsAlone reports whether a host is in no domain: it is one label or an IPv6 address, which have no dot, or an
-// IPv4 address; no top-level domain ends in a digit.
+// standsAlone reports whether a host has no domain above it. A single label and an IPv6 address have no dot. An IPv4
+// address ends in a digit, and no top-level domain does.
 func standsAlone(host string) bool {
 	if !strings.Contains(host, ".") {
 		return true
@@ -109,7 +109,8 @@ func standsAlone(host string) bool {
 	return '0' <= last && last <= '9'
 }
 
-// bodyMUID is the muid of an event or of the first of a batch, "" where it has none that can be a cookie.
+// bodyMUID returns the muid of an event, or of the first event of a batch. It is "" when there is none or it cannot be
+// a cookie's value.
 func bodyMUID(body []byte) string {
 	if len(body) > 0 && body[0] == '[' {
 		elements, refused := splitBatch(body)

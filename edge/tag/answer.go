@@ -1,4 +1,4 @@
-package edge
+package tag
 
 import (
 	"strconv"
@@ -6,8 +6,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// answer is an answer of the tag server that is always the same, rendered once: alone in a
-// response, and as one of a batch's results. Its message is plain ASCII without quotes.
+// answer is an answer that is rendered once: alone in a response, and as one result of a batch. Its texts are plain
+// ASCII without quotes.
 type answer struct {
 	status int
 	body   []byte
@@ -16,15 +16,23 @@ type answer struct {
 
 // refusal is an answer of the form {"success":false,"message":…} (spec, Errors, format 5).
 func refusal(status int, message string) *answer {
-	text := `"success":false,"message":"` + message + `"}`
+	return newRefusal(status, `"message":"`+message+`"`)
+}
+
+// detailedRefusal says in a field of its own what the spec's message leaves out.
+func detailedRefusal(status int, message, detail string) *answer {
+	return newRefusal(status, `"message":"`+message+`","detail":"`+detail+`"`)
+}
+
+func newRefusal(status int, texts string) *answer {
 	return &answer{
 		status: status,
-		body:   []byte("{" + text),
-		result: []byte(`{"status":` + strconv.Itoa(status) + "," + text),
+		body:   []byte(`{"success":false,` + texts + "}"),
+		result: []byte(`{"status":` + strconv.Itoa(status) + `,"success":false,` + texts + "}"),
 	}
 }
 
-// The answers of the tag server. Messages the spec gives are the spec's, word for word.
+// The answers of a tag host. Messages that the spec gives are the spec's, word for word.
 var (
 	accepted = &answer{
 		status: fasthttp.StatusCreated,
@@ -39,13 +47,14 @@ var (
 	tagNotFound      = refusal(fasthttp.StatusNotFound, "Tag not found")
 	tagNotActive     = refusal(fasthttp.StatusForbidden, "Tag is not active")
 
-	bodyTooLarge    = refusal(fasthttp.StatusRequestEntityTooLarge, "body must be at most 64 KiB")
+	eventTooLarge   = refusal(fasthttp.StatusRequestEntityTooLarge, "one event must be at most 64 KiB")
 	bodyNotUTF8     = refusal(fasthttp.StatusBadRequest, "body must be valid UTF-8")
+	bodyCompressed  = refusal(fasthttp.StatusBadRequest, "compressed bodies are not supported")
 	bodyNotObject   = refusal(fasthttp.StatusBadRequest, "body must be a JSON object")
-	bodyNotBatch    = refusal(fasthttp.StatusBadRequest, "body must be a JSON array of event objects")
+	bodyTooDeep     = refusal(fasthttp.StatusBadRequest, "body is nested too deeply")
 	batchEmpty      = refusal(fasthttp.StatusBadRequest, "batch must have at least one event")
 	batchTooLong    = refusal(fasthttp.StatusBadRequest, "batch must have at most 1000 events")
-	noIdentifier    = refusal(fasthttp.StatusBadRequest, "muid, email, or deviceId is required.")
+	noIdentifier    = detailedRefusal(fasthttp.StatusBadRequest, "muid, email, or deviceId is required.", "send one of muid, email, phone, deviceId")
 	muidTooLong     = refusal(fasthttp.StatusBadRequest, "muid must have at most 256 bytes")
 	eventMissing    = refusal(fasthttp.StatusBadRequest, "event is required and must be a PascalCase name such as AddToCart")
 	eventMalformed  = refusal(fasthttp.StatusBadRequest, "event must be a PascalCase name such as AddToCart, at most 64 letters and digits")
@@ -57,6 +66,27 @@ var (
 	failed      = refusal(fasthttp.StatusInternalServerError, "Unable to process request")
 )
 
+// bodyNotJSON answers a body that has a syntax error. The offset is that of the error, in bytes from the first brace
+// of the event or the first bracket of the batch.
+func bodyNotJSON(offset int64) *answer {
+	return refusal(fasthttp.StatusBadRequest, "body is not valid JSON (error at byte "+strconv.FormatInt(offset, 10)+")")
+}
+
+// refuseBody sends the answer to a body that cannot be read. Compressed bytes are not UTF-8: where the header says
+// that the body is compressed, so does the answer.
+func refuseBody(ctx *fasthttp.RequestCtx, refused *answer) {
+	if refused == bodyNotUTF8 && len(ctx.Request.Header.ContentEncoding()) > 0 {
+		refused = bodyCompressed
+	}
+	refused.send(ctx)
+}
+
+// WriteError answers with an error in the form of a tag host. It is for errors that the front door finds. The
+// message must be plain ASCII without quotes. Headers that are set already stay.
+func WriteError(ctx *fasthttp.RequestCtx, status int, message string) {
+	refusal(status, message).send(ctx)
+}
+
 // send writes the answer.
 func (a *answer) send(ctx *fasthttp.RequestCtx) {
 	if a.status == fasthttp.StatusServiceUnavailable {
@@ -65,7 +95,7 @@ func (a *answer) send(ctx *fasthttp.RequestCtx) {
 	sendJSON(ctx, a.status, a.body)
 }
 
-// sendJSON writes a response; body must not change before it is on the wire.
+// sendJSON writes a response. The body must not change until it is on the wire.
 func sendJSON(ctx *fasthttp.RequestCtx, status int, body []byte) {
 	ctx.Response.SetStatusCode(status)
 	ctx.Response.Header.SetContentType("application/json")

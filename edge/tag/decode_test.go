@@ -1,4 +1,4 @@
-package edge
+package tag
 
 import (
 	"bytes"
@@ -65,7 +65,3 @@ func TestDecodeForgetsTheLastEvent(t *testing.T) {
 		t.Errorf("left over: %+v", f)
 	}
 }
-
-var purchase = []byte(`{"muid":"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11","event":"Purchase","event_id":"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a12",` +
-	`"event_time":"2026-11-20T10:00:00Z","value":129.5,"currency":"EUR","products":[{"id":"a1","name":"Shoe","price":64.75,"quantity":2}],` +
-	`"pageUrl":"https://shop.example.com/checkout/thanks","pageTitle":"Thank you","email":"someone@example.com"}`)

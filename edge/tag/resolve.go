@@ -1,4 +1,4 @@
-package edge
+package tag
 
 import (
 	"context"
@@ -9,12 +9,12 @@ import (
 	"mtagd/store"
 )
 
-// resolve is POST /id/:tagId (spec, "Resolve a muid"): the muid of the identifiers, null when the
-// user is unknown. A muid in the body is echoed, after it was linked to the identifiers beside it.
+// resolve is POST /id/:tagId (spec, "Resolve a muid"). It answers with the muid that the identifiers are linked to,
+// null when there is none. A muid in the body is linked to the identifiers beside it, and comes back.
 func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 	var f fields
 	if refused := f.decode(trim(ctx.PostBody())); refused != nil {
-		refused.send(ctx)
+		refuseBody(ctx, refused)
 		return
 	}
 	id, refused := f.identity(cookieMUID(ctx))

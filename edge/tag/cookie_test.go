@@ -1,16 +1,14 @@
-package edge
+package tag
 
 import (
 	"strings"
 	"testing"
-
-	"github.com/valyala/fasthttp"
 )
 
 func TestTheCookieIsRenewedForPagesOfTheTagHostsSite(t *testing.T) {
 	w := newWorld(t)
 	const event = `{"event":"A","muid":"body"}`
-	host := w.serverSide.Host // mtag-xxxx.shop-one.com
+	host := w.ServerSide.Host // mtag-xxxx.shop-one.com
 	const ofSite = "; max-age=34560000; domain=shop-one.com; path=/"
 	for _, tt := range []struct {
 		name, host, origin, cookie, body, want string
@@ -36,16 +34,16 @@ func TestTheCookieIsRenewedForPagesOfTheTagHostsSite(t *testing.T) {
 			}
 			r := w.do("POST", tt.host, "/mark", tt.body, headers...)
 			if tt.host == clientHost {
-				r = w.do("POST", tt.host, "/mark/"+string(w.client.ID), tt.body, headers...)
+				r = w.do("POST", tt.host, "/mark/"+string(w.Client.ID), tt.body, headers...)
 			}
-			if got := r.header.Get("Set-Cookie"); got != tt.want {
-				t.Errorf("%d Set-Cookie %q\nwant %q", r.status, got, tt.want)
+			if got := r.Header.Get("Set-Cookie"); got != tt.want {
+				t.Errorf("%d Set-Cookie %q\nwant %q", r.Status, got, tt.want)
 			}
 		})
 	}
 	r := w.do("POST", host, "/id", `{"muid":"m2"}`, "Origin", "https://shop-one.com", "Cookie", "_muid=m1")
-	if got := r.header.Get("Set-Cookie"); r.status != 200 || !strings.HasPrefix(got, "_muid=m1;") {
-		t.Errorf("/id: %d %q", r.status, got)
+	if got := r.Header.Get("Set-Cookie"); r.Status != 200 || !strings.HasPrefix(got, "_muid=m1;") {
+		t.Errorf("/id: %d %q", r.Status, got)
 	}
 }
 
@@ -70,26 +68,5 @@ func TestCookieDomain(t *testing.T) {
 		if shared != tt.shared || (shared && domain != tt.domain) {
 			t.Errorf("%s with a page of %s: %q %v", tt.host, tt.page, domain, shared)
 		}
-	}
-}
-
-// The look at the list of public suffixes is all that a page's event costs beside a backend's.
-func TestMarkOfAPageAllocates(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector empties pools at random")
-	}
-	s, ctx := markRequest(t)
-	ctx.Request.Header.Set(fasthttp.HeaderOrigin, "https://www.shop.com")
-	ctx.Request.Header.Set(fasthttp.HeaderCookie, "_muid=6f1f8a4e-8c4b-4f4e-9a1d-2b7f0c5e9d11")
-	run := func() {
-		ctx.Response.Reset()
-		s.handle(ctx)
-	}
-	run()
-	if got := string(ctx.Response.Header.PeekCookie(muidCookie)); !strings.Contains(got, "domain=shop.com") {
-		t.Fatalf("cookie %q", got)
-	}
-	if n := testing.AllocsPerRun(1000, run); n > 1 {
-		t.Errorf("%v allocations per event, want one", n)
 	}
 }

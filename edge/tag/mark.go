@@ -1,10 +1,9 @@
-package edge
+package tag
 
 import (
 	"context"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -19,8 +18,8 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// mark is POST /mark/:tagId (spec, "Send event from a backend"). It answers after the events
-// are on disk; the marks alias the request until then.
+// mark is POST /mark/:tagId (spec, "Send event from a backend"). It answers after the events are on disk. Until
+// then the marks alias the request.
 func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 	body := trim(ctx.PostBody())
 	if len(body) > 0 && body[0] == '[' {
@@ -28,31 +27,31 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 		return
 	}
 	sc := scratches.Get().(*scratch)
-	if refused := sc.fields.mark(&sc.marks[0], tag, body, cookieMUID(ctx), s.Now()); refused != nil {
+	if refused := sc.fields.readMark(&sc.marks[0], tag, body, cookieMUID(ctx), s.Now()); refused != nil {
 		s.metrics.events[eventRefused].Inc()
-		refused.send(ctx)
+		refuseBody(ctx, refused)
 	} else if s.record(ctx, sc.marks[:]) {
 		s.outcome(&sc.marks[0]).send(ctx)
 	}
 	scratches.Put(sc) // not deferred: after a panic the engine might still hold the mark
 }
 
-// markBatch answers an array of events with one result each, in their order; each is what the event
-// would have been answered alone.
+// markBatch answers an array of events with one result for each, in order. A result says what the event alone would
+// have been answered.
 func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, body []byte) {
 	elements, refused := splitBatch(body)
 	if refused != nil {
 		s.metrics.events[eventRefused].Inc()
-		refused.send(ctx)
+		refuseBody(ctx, refused)
 		return
 	}
 	cookie, now := cookieMUID(ctx), s.Now()
-	decoded := make([]fields, len(elements)) // kept until Record has returned: the marks alias them
+	decoded := make([]fields, len(elements)) // the marks alias them, so they stay until Record has returned
 	marks := make([]store.Mark, 0, len(elements))
-	results := make([]*answer, len(elements)) // nil for those that Record decides
+	results := make([]*answer, len(elements)) // nil: Record decides
 	for i, element := range elements {
 		var m store.Mark
-		if results[i] = decoded[i].mark(&m, tag, element, cookie, now); results[i] == nil {
+		if results[i] = decoded[i].readMark(&m, tag, element, cookie, now); results[i] == nil {
 			marks = append(marks, m)
 		} else {
 			s.metrics.events[eventRefused].Inc()
@@ -87,37 +86,9 @@ func appendResults(b []byte, good int, results []*answer) []byte {
 	return append(b, "]}"...)
 }
 
-// mark makes the mark of one event, or says why it is none. The mark aliases the fields and the object.
-func (f *fields) mark(m *store.Mark, tag *store.Tag, object []byte, cookie string, now time.Time) *answer {
-	if refused := f.decode(object); refused != nil {
-		return refused
-	}
-	id, refused := f.identity(cookie)
-	if refused != nil {
-		return refused
-	}
-	name, refused := f.name()
-	if refused != nil {
-		return refused
-	}
-	dedupeID, refused := f.dedupeID()
-	if refused != nil {
-		return refused
-	}
-	*m = store.Mark{
-		Merchant: tag.Merchant,
-		Tag:      tag.ID,
-		Identity: id,
-		Name:     name,
-		Time:     f.time(now),
-		DedupeID: dedupeID,
-		Raw:      object,
-	}
-	return nil
-}
-
-// record hands marks to the engine. When that fails, it answers the request and reports false.
+// record hands marks to the engine. When the engine fails, record answers the request and returns false.
 func (s *Server) record(ctx *fasthttp.RequestCtx, marks []store.Mark) bool {
+	// The context never ends: the marks alias the request, so this must wait for the engine in any case.
 	err := s.Engine.Record(context.Background(), marks)
 	if err != nil {
 		s.metrics.events[eventFailed].Add(float64(len(marks)))
@@ -126,7 +97,7 @@ func (s *Server) record(ctx *fasthttp.RequestCtx, marks []store.Mark) bool {
 	return err == nil
 }
 
-// outcome is the answer to a mark that the engine has decided on.
+// outcome counts a mark by the outcome that the engine set, and returns its answer.
 func (s *Server) outcome(m *store.Mark) *answer {
 	switch m.Outcome {
 	case store.Recorded:
@@ -139,15 +110,4 @@ func (s *Server) outcome(m *store.Mark) *answer {
 		s.metrics.events[eventUnresolved].Inc()
 		return noMUIDFound
 	}
-}
-
-// engineFailed answers a request that the engine did not serve.
-func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, operation string, err error) {
-	if store.KindOf(err) == store.KindUnavailable {
-		s.Log.Warn("engine is unavailable", "operation", operation, "error", err)
-		unavailable.send(ctx)
-		return
-	}
-	s.Log.Error("engine failed", "operation", operation, "error", err)
-	failed.send(ctx)
 }

@@ -1,0 +1,38 @@
+package edge
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// retryingListener retries when the process or the system runs out of descriptors; fasthttp would stop serving.
+// Meanwhile connections wait in the kernel's queue.
+type retryingListener struct {
+	net.Listener
+	log  *slog.Logger
+	open *connections // each accepted connection is added
+}
+
+func (l retryingListener) Accept() (net.Conn, error) {
+	for delay := 5 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		c, err := l.Listener.Accept()
+		switch {
+		case err == nil:
+			if tcp, ok := c.(*net.TCPConn); ok {
+				return l.open.add(tcp), nil
+			}
+			return c, nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+			l.log.Warn("cannot accept connections, retrying", "error", err, "retry_in_ms", delay.Milliseconds())
+			time.Sleep(delay)
+		case errors.Is(err, unix.ECONNABORTED):
+			// This client has gone: accept the next one at once.
+		default:
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package edge
+
+import (
+	"context"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"golang.org/x/sys/unix"
+)
+
+// clientCheckInterval is how often a context of ClientContext checks the connection. Requests that are answered within
+// the first interval cost no check.
+const clientCheckInterval = 100 * time.Millisecond
+
+// ClientContext returns a context that ends when the client of a request has gone: its connection was closed or reset.
+// A client that closes only its sending side counts as gone, because TCP does not tell the two apart. The context does
+// not end when the server begins to stop: requests that have arrived are still answered. The handler must call the
+// CancelFunc before it returns. On a connection that this package has not accepted, the context ends only then.
+func ClientContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := connOf(r.Conn())
+	if c == nil {
+		return ctx, cancel
+	}
+	var check func()
+	check = func() {
+		switch {
+		case ctx.Err() != nil: // the handler has returned
+		case c.clientGone():
+			cancel()
+		default:
+			time.AfterFunc(clientCheckInterval, check)
+		}
+	}
+	first := time.AfterFunc(clientCheckInterval, check)
+	return ctx, func() {
+		cancel()
+		first.Stop()
+	}
+}
+
+// clientGone asks the kernel whether the client has closed the connection. It does not wait, and reads nothing.
+func (c *conn) clientGone() bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} // POLLHUP and POLLERR are always reported
+		_, err := unix.Poll(poll, 0)
+		gone = err == nil && poll[0].Revents != 0
+	})
+	return gone || err != nil // Control fails on a connection that was closed here
+}

@@ -1,0 +1,115 @@
+package edge
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// A client that goes away ends the context of its request, through TLS and a proxy too.
+func TestClientContextEndsWithTheClient(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		secure, behind bool
+		leave          func(*net.TCPConn) error
+	}{
+		{"it closes", false, false, (*net.TCPConn).Close},
+		{"it resets", false, false, func(c *net.TCPConn) error {
+			if err := c.SetLinger(0); err != nil {
+				return err
+			}
+			return c.Close()
+		}},
+		{"it closes behind a proxy", false, true, (*net.TCPConn).Close},
+		{"it closes over TLS behind a proxy", true, true, (*net.TCPConn).Close},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			began, ended := make(chan struct{}), make(chan error, 1)
+			w := newWorld(t, withTLS(t), waitForClient(began, ended), func(cfg *Config) {
+				if tt.behind {
+					cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+				}
+			})
+			if tt.secure {
+				w.addr = w.listen(w.server.ServeTLS)
+			}
+			tcp := w.dial()
+			defer tcp.Close()
+			if tt.behind {
+				if _, err := io.WriteString(tcp, "PROXY TCP4 192.0.2.7 192.0.2.1 4000 443\r\n"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var client net.Conn = tcp
+			if tt.secure {
+				client = tls.Client(tcp, &tls.Config{ServerName: baseHost, InsecureSkipVerify: true})
+			}
+			if _, err := fmt.Fprintf(client, "GET /v1/x HTTP/1.1\r\nHost: %s\r\n\r\n", baseHost); err != nil {
+				t.Fatal(err)
+			}
+			<-began
+			if err := tt.leave(tcp); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-ended; err != context.Canceled {
+				t.Errorf("the context did not end: %v", err)
+			}
+		})
+	}
+}
+
+// waitForClient makes a partner API that waits until its client has gone.
+func waitForClient(began chan<- struct{}, ended chan<- error) func(*Config) {
+	return func(cfg *Config) {
+		cfg.PartnerAPI = func(r *fasthttp.RequestCtx) {
+			ctx, cancel := ClientContext(r)
+			defer cancel()
+			close(began)
+			select {
+			case <-ctx.Done():
+			case <-time.After(10 * time.Second):
+			}
+			ended <- ctx.Err()
+		}
+	}
+}
+
+// A client that waits keeps its context, while others leave and when the server begins to stop.
+func TestClientContextLastsAsLongAsTheClient(t *testing.T) {
+	var w *world
+	w = newWorld(t, func(cfg *Config) {
+		cfg.PartnerAPI = func(r *fasthttp.RequestCtx) {
+			ctx, cancel := ClientContext(r)
+			defer cancel()
+			go w.shutdown()
+			<-r.Done() // the server has begun to stop
+			select {
+			case <-ctx.Done():
+				r.SetStatusCode(500)
+			case <-time.After(3 * clientCheckInterval):
+			}
+		}
+	})
+	w.do("GET", baseHost, "/v1/x", "").Want(t, 200, "")
+}
+
+// Without a connection of this package, the context ends when the handler returns.
+func TestClientContextEndsWithTheHandler(t *testing.T) {
+	r := new(fasthttp.RequestCtx)
+	r.Init(new(fasthttp.Request), nil, nil)
+	ctx, cancel := ClientContext(r)
+	if ctx.Err() != nil {
+		t.Error("ended at once")
+	}
+	cancel()
+	if ctx.Err() == nil {
+		t.Error("goes on after cancel")
+	}
+}

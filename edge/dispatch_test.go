@@ -1,0 +1,253 @@
+package edge
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/tag/tagtest"
+	"mtagd/store"
+)
+
+func TestTheHostDecidesTheProtocol(t *testing.T) {
+	w := newWorld(t)
+	client := string(w.Client.ID)
+	for _, tt := range []struct {
+		name, host, path string
+		status           int
+		part             string
+	}{
+		{"the client tag host", clientHost, "/mark/" + client, 201, "Event accepted"},
+		{"a host in capitals with a port", strings.ToUpper(clientHost) + ":8080", "/mark/" + client, 201, ""},
+		{"a host with a trailing dot", clientHost + ".", "/mark/" + client, 201, ""},
+		{"the host of a tag", w.ServerSide.Host, "/mark", 201, ""},
+		{"a percent-encoded tag id", clientHost, "/mark/" + strings.Replace(client, "_", "%5F", 1), 201, ""},
+		{"a tag in a longer query", clientHost, "/mark?x=http://y&tagId=" + strings.Replace(client, "_", "%5F", 1) + "&z=1", 201, ""},
+		{"two slashes", clientHost, "//mark/" + client, 404, "Not found"},
+		{"dots in the path", clientHost, "/x/../mark/" + client, 404, "Not found"},
+		{"the base host is the partner API's", baseHost, "/mark/" + client, 200, `{"partner":"/mark/`},
+		{"a foreign host", "evil.test", "/mark/" + client, 421, `{"success":false,"message":`},
+		{"a partner path on a foreign host", "evil.test", "/v1/partners/merchant", 421, `"statusCode":421`},
+		{"a host behind a user name", "x@" + clientHost, "/mark/" + client, 400, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) { w.do("POST", tt.host, tt.path, event).Want(t, tt.status, tt.part) })
+	}
+}
+
+func TestA413NamesTheLimitThatApplies(t *testing.T) {
+	w := newWorld(t)
+	mark := "/mark/" + string(w.Client.ID)
+	const single = `{"success":false,"message":"one event must be at most 64 KiB"}`
+	const either = `{"success":false,"message":"one event must be at most 64 KiB, and a batch at most 1 MiB"}`
+	for _, tt := range []struct {
+		name, host, path, body, want string
+	}{
+		{"an event", clientHost, mark, `{"x":"` + strings.Repeat("a", 64<<10) + `"}`, single},
+		{"an event beyond the limit of any body", clientHost, mark, `{"x":"` + strings.Repeat("a", 3<<20) + `"}`, either},
+		{"a batch", clientHost, mark, "[" + strings.Repeat(" ", 1<<20) + event + "]", either},
+		{"a body for the partner API", baseHost, "/v1/partners/merchant", strings.Repeat(" ", 2<<20), "larger than 64 KiB"},
+	} {
+		t.Run(tt.name, func(t *testing.T) { w.do("POST", tt.host, tt.path, tt.body).Want(t, 413, tt.want) })
+	}
+}
+
+// HEAD is answered with the headers of GET and without a body.
+func TestHeadOfAGetRoute(t *testing.T) {
+	w := newWorld(t)
+	for _, path := range []string{"/health", "/script"} {
+		get, head := w.do("GET", clientHost, path, ""), w.do("HEAD", clientHost, path, "")
+		if head.Status != 200 || head.Body != "" || get.Body == "" || head.Header.Get("Content-Length") != strconv.Itoa(len(get.Body)) {
+			t.Errorf("HEAD %s: %d %q %v", path, head.Status, head.Body, head.Header)
+		}
+		raw := w.raw("HEAD "+path+" HTTP/1.1\r\nHost: "+clientHost+"\r\nConnection: close\r\n\r\n", false)
+		if !strings.HasSuffix(raw, "\r\n\r\n") || strings.Count(raw, "\r\n\r\n") != 1 {
+			t.Errorf("HEAD %s has a body: %q", path, raw)
+		}
+	}
+}
+
+func TestEveryAnswerHasARequestID(t *testing.T) {
+	f := &tagtest.Faulty{}
+	w := newWorld(t, replaceEngine(f))
+	mark := "/mark/" + string(w.Client.ID)
+	seen := map[string]bool{}
+	fresh := func(name, id string) {
+		t.Helper()
+		if !regexp.MustCompile(`^[0-9a-f]{16}$`).MatchString(id) || seen[id] {
+			t.Errorf("%s: request id %q", name, id)
+		}
+		seen[id] = true
+	}
+	for _, tt := range []struct{ name, method, host, path, body string }{
+		{"an event", "POST", clientHost, mark, event},
+		{"the same again", "POST", clientHost, mark, event},
+		{"a refused event", "POST", clientHost, mark, "{}"},
+		{"a large body", "POST", clientHost, mark, strings.Repeat(" ", 2<<20)},
+		{"a script", "GET", clientHost, "/script", ""},
+		{"the partner API", "GET", baseHost, "/v1/x", ""},
+		{"a panic of the partner API", "GET", baseHost, "/v1/panic", ""},
+		{"a foreign host", "GET", "evil.test", "/", ""},
+	} {
+		fresh(tt.name, w.do(tt.method, tt.host, tt.path, tt.body).Header.Get("X-Request-Id"))
+	}
+	for _, request := range []string{"noise\r\n\r\n", "GET / HTTP/1.1\r\nHost: " + clientHost + "\r\nContent-Length: 0\r\nContent-Length: 1\r\n\r\n"} {
+		_, rest, _ := strings.Cut(w.raw(request, true), "\r\nX-Request-Id: ")
+		id, _, _ := strings.Cut(rest, "\r\n")
+		fresh("a request that cannot be read", id)
+	}
+
+	longest := strings.Repeat("aZ09._-", 9) + "x"
+	for _, sent := range []string{"a", longest} {
+		if got := w.do("POST", clientHost, mark, event, "X-Request-Id", sent).Header.Get("X-Request-Id"); got != sent {
+			t.Errorf("sent %q, got %q", sent, got)
+		}
+		if got := w.do("GET", baseHost, "/v1/panic", "", "X-Request-Id", sent).Header.Get("X-Request-Id"); got != sent {
+			t.Errorf("after a panic: sent %q, got %q", sent, got)
+		}
+	}
+	for _, sent := range []string{"", longest + "x", "a b", "a/b", "\"", "\u00e9"} {
+		fresh("a malformed id", w.do("POST", clientHost, mark, event, "X-Request-Id", sent).Header.Get("X-Request-Id"))
+	}
+	exposed := w.do("POST", clientHost, mark, event, "Origin", "https://shop.test").Header.Get("Access-Control-Expose-Headers")
+	if exposed != "Retry-After, X-Request-Id" {
+		t.Errorf("exposed: %q", exposed)
+	}
+}
+
+func TestTheRequestIDIsInTheLogOfAnError(t *testing.T) {
+	f := &tagtest.Faulty{}
+	w := newWorld(t, replaceEngine(f))
+	f.OnRecord = func([]store.Mark) error { return tagtest.ErrOnPurpose }
+	w.do("POST", clientHost, "/mark/"+string(w.Client.ID), event, "X-Request-Id", "of-event").Want(t, 500, "")
+	w.do("GET", baseHost, "/v1/panic", "", "X-Request-Id", "of-panic").Want(t, 500, "")
+	w.shutdown()
+	for _, want := range []string{`msg="engine failed" operation=record error="on purpose" request_id=of-event`, "request_id=of-panic"} {
+		if !strings.Contains(w.log.String(), want) {
+			t.Errorf("no %s in %s", want, w.log)
+		}
+	}
+}
+
+func TestARequestIsLoggedInOneLineAtDebug(t *testing.T) {
+	log := new(bytes.Buffer)
+	w := newWorld(t, func(cfg *Config) {
+		cfg.Log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		cfg.PartnerAPI = func(ctx *fasthttp.RequestCtx) {
+			if string(ctx.Path()) == "/v1/x" {
+				NotePartner(ctx, "the-partner")
+			}
+			ctx.SetStatusCode(500)
+		}
+	})
+	// Both on one connection: the partner of the first must not be that of the second.
+	c := w.dial()
+	ask(t, c, "GET", baseHost, "/v1/x", "")
+	ask(t, c, "PUT", baseHost, "/v1/y", "")
+	c.Close()
+	w.shutdown()
+	type line struct {
+		Level, Msg, Surface, Endpoint, Method string
+		Status                                int
+		Took                                  *float64 `json:"took_ms"`
+		ID                                    string   `json:"request_id"`
+		Partner                               string
+	}
+	var lines []line
+	for text := range strings.Lines(log.String()) {
+		var l line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		if l.Msg == "request" {
+			lines = append(lines, l)
+		}
+	}
+	if len(lines) != 2 {
+		t.Fatalf("logged %s", log)
+	}
+	for i, l := range lines {
+		if l.Took == nil || *l.Took < 0 || *l.Took > 60_000 || len(l.ID) != 16 {
+			t.Errorf("line %+v", l)
+		}
+		want := []line{
+			{Level: "DEBUG", Msg: "request", Surface: "partner", Endpoint: "partner", Method: "GET", Status: 500, Partner: "the-partner"},
+			{Level: "DEBUG", Msg: "request", Surface: "partner", Endpoint: "partner", Method: "PUT", Status: 500},
+		}[i]
+		want.Took, want.ID = l.Took, l.ID
+		if l != want {
+			t.Errorf("line %+v, want %+v", l, want)
+		}
+	}
+}
+
+func TestOneHostForBothSurfaces(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) { cfg.ClientTagHost = baseHost })
+	w.do("POST", baseHost, "/mark/"+string(w.Client.ID), event, "Origin", "https://shop.test").Want(t, 201, "")
+	w.do("GET", baseHost, "/health", "").Want(t, 200, "ok")
+	for _, path := range []string{"/", "/v1/partners/merchant", "/marks", "/demo/"} {
+		r := w.do("GET", baseHost, path, "", "Origin", "https://shop.test")
+		r.Want(t, 200, `{"partner":"`+path)
+		if r.Header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s: the partner API answered with CORS", path)
+		}
+	}
+}
+
+func TestEveryAnswerOfATagHostCanBeReadByThePage(t *testing.T) {
+	f := &tagtest.Faulty{}
+	w := newWorld(t, replaceEngine(f))
+	check := func(name string, r tagtest.Reply, status int) {
+		t.Helper()
+		h := r.Header
+		if r.Status != status || h.Get("Access-Control-Allow-Origin") != "https://shop.test" ||
+			h.Get("Access-Control-Allow-Credentials") != "true" || !strings.Contains(strings.Join(h.Values("Vary"), ","), "Origin") {
+			t.Errorf("%s: %d %v", name, r.Status, h)
+		}
+	}
+	origin := []string{"Origin", "https://shop.test"}
+	mark := "/mark/" + string(w.Client.ID)
+	check("accepted", w.do("POST", clientHost, mark, event, origin...), 201)
+	check("refused", w.do("POST", clientHost, mark, `{}`, origin...), 400)
+	check("too large", w.do("POST", clientHost, mark, strings.Repeat("x", 2<<20), origin...), 413)
+	check("unknown tag", w.do("POST", clientHost, "/mark/x", event, origin...), 404)
+	check("unknown path", w.do("GET", clientHost, "/nothing", "", origin...), 404)
+	check("script", w.do("GET", clientHost, "/script", "", origin...), 200)
+	f.NotReady = errors.New("not ready")
+	check("not ready", w.do("GET", w.ServerSide.Host, "/health", "", origin...), 503)
+	f.OnRecord = func([]store.Mark) error { panic("on purpose") }
+	check("panic", w.do("POST", clientHost, mark, event, origin...), 500)
+
+	r := w.do("OPTIONS", clientHost, mark, "", append(origin, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type, x-y")...)
+	check("preflight", r, 204)
+	if r.Header.Get("Access-Control-Allow-Headers") != "content-type, x-y" || r.Header.Get("Access-Control-Max-Age") != "86400" ||
+		!strings.Contains(r.Header.Get("Access-Control-Allow-Methods"), "POST") {
+		t.Errorf("preflight: %v", r.Header)
+	}
+	if r := w.do("POST", "evil.test", mark, event, origin...); r.Header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("a foreign host answered with CORS")
+	}
+	if r := w.do("POST", clientHost, mark, event); len(r.Header.Values("Access-Control-Allow-Origin")) != 0 {
+		t.Errorf("CORS without an Origin")
+	}
+}
+
+func TestLogsHoldNothingOfAVisitor(t *testing.T) {
+	f := &tagtest.Faulty{}
+	w := newWorld(t, replaceEngine(f))
+	f.OnRecord = func([]store.Mark) error { return tagtest.ErrOnPurpose }
+	path := "/mark/" + string(w.Client.ID)
+	w.do("POST", clientHost, path, `{"muid":"SECRET","email":"SECRET","event":"A"}`, "Cookie", "_muid=SECRET", "Authorization", "Bearer SECRET")
+	w.raw("POST "+path+" HTTP/1.1\r\nHost: "+clientHost+"\r\nCookie: SECRET\r\nAuthorization: SECRET\x01\r\n\r\n", true)
+	w.raw("POST "+path+" HTTP/1.1\r\nHost: "+clientHost+"\r\nSECRET\r\n\r\n", true)
+	w.shutdown()
+	if log := w.log.String(); strings.Contains(log, "SECRET") || strings.Contains(log, "127.0.0.1") || !strings.Contains(log, "on purpose") {
+		t.Errorf("log: %s", log)
+	}
+}

@@ -1,0 +1,47 @@
+package edge
+
+import (
+	"math/rand/v2"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/tag"
+)
+
+// requestIDKey is in the form that fasthttp keeps names in: it need not convert the name for each request.
+var requestIDKey = []byte(tag.RequestIDHeader)
+
+// setRequestID gives an answer its X-Request-Id: the client's when it is valid, otherwise 16 random hexadecimal
+// digits. It does not allocate.
+func setRequestID(ctx *fasthttp.RequestCtx) {
+	sent := ctx.Request.Header.PeekCanonical(requestIDKey)
+	if isRequestID(sent) {
+		ctx.Response.Header.SetCanonical(requestIDKey, sent)
+		return
+	}
+	var id [16]byte
+	n := rand.Uint64()
+	for i := range id {
+		id[i] = "0123456789abcdef"[n&15]
+		n >>= 4
+	}
+	ctx.Response.Header.SetCanonical(requestIDKey, id[:])
+}
+
+// requestID returns the id that setRequestID has set.
+func requestID(ctx *fasthttp.RequestCtx) string {
+	return string(ctx.Response.Header.PeekCanonical(requestIDKey))
+}
+
+// isRequestID reports whether a client's id is 1 to 64 characters of A-Z, a-z, 0-9, dot, underscore and hyphen.
+func isRequestID(id []byte) bool {
+	if len(id) == 0 || len(id) > 64 {
+		return false
+	}
+	for _, c := range id {
+		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') && c != '.' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,239 @@
+package tag
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+	"unsafe"
+
+	"github.com/goccy/go-json/jsontext"
+	json "github.com/goccy/go-json/v2"
+
+	"mtagd/store"
+)
+
+// fields are the few fields of an event that routing needs. All others are stored with the body, unread. Names match
+// by exact case. When a name repeats, its last value counts. A field is raw JSON, empty when the event has none.
+type fields struct {
+	MUID      jsontext.Value `json:"muid"`
+	Email     jsontext.Value `json:"email"`
+	Phone     jsontext.Value `json:"phone"`
+	DeviceID  jsontext.Value `json:"deviceId"`
+	Event     jsontext.Value `json:"event"`
+	Type      jsontext.Value `json:"type"`
+	EventTime jsontext.Value `json:"event_time"`
+	EventID   jsontext.Value `json:"event_id"`
+}
+
+// readMark reads the mark of one event, or returns why the event is refused. The mark aliases the fields and the
+// object. cookie is the muid of the request's cookie.
+func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, cookie string, now time.Time) *answer {
+	if refused := f.decode(object); refused != nil {
+		return refused
+	}
+	id, refused := f.identity(cookie)
+	if refused != nil {
+		return refused
+	}
+	name, refused := f.name()
+	if refused != nil {
+		return refused
+	}
+	dedupeID, refused := f.dedupeID()
+	if refused != nil {
+		return refused
+	}
+	*m = store.Mark{
+		Merchant: tag.Merchant,
+		Tag:      tag.ID,
+		Identity: id,
+		Name:     name,
+		Time:     f.time(now),
+		DedupeID: dedupeID,
+		Raw:      object,
+	}
+	return nil
+}
+
+// lenient accepts what real senders send: repeated names, and the escape of half an emoji (\ud83d) where a browser
+// has cut a page title.
+var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+
+// reset empties the fields and keeps their memory for the next event.
+func (f *fields) reset() {
+	for _, v := range [...]*jsontext.Value{&f.MUID, &f.Email, &f.Phone, &f.DeviceID, &f.Event, &f.Type, &f.EventTime, &f.EventID} {
+		*v = (*v)[:0]
+	}
+}
+
+// decode reads the fields of one event.
+func (f *fields) decode(object []byte) *answer {
+	f.reset()
+	switch {
+	case len(object) > store.MaxEventBytes:
+		return eventTooLarge
+	case !utf8.Valid(object):
+		return refuseNotUTF8(object)
+	case len(object) == 0:
+		return bodyNotObject
+	case object[0] != '{': // the decoder would take null for an empty object
+		var other jsontext.Value
+		if err := json.UnmarshalOf(object, &other, lenient); err != nil {
+			return refuseSyntax(err)
+		}
+		return bodyNotObject
+	}
+	if err := json.UnmarshalOf(object, f, lenient); err != nil {
+		return refuseSyntax(err)
+	}
+	return nil
+}
+
+// splitBatch splits a JSON array into its elements, which alias the body.
+func splitBatch(body []byte) ([][]byte, *answer) {
+	if !utf8.Valid(body) {
+		return nil, refuseNotUTF8(body)
+	}
+	d := jsontext.NewDecoder(bytes.NewReader(body), lenient)
+	if _, err := d.ReadToken(); err != nil { // the opening bracket
+		return nil, refuseSyntax(err)
+	}
+	var elements [][]byte
+	for d.PeekKind() != ']' {
+		v, err := d.ReadValue()
+		if err != nil {
+			return nil, refuseSyntax(err)
+		}
+		if len(elements) == store.MaxBatchEvents {
+			return nil, batchTooLong
+		}
+		end := int(d.InputOffset())
+		elements = append(elements, body[end-len(v):end])
+	}
+	if _, err := d.ReadToken(); err != nil { // the closing bracket
+		return nil, refuseSyntax(err)
+	}
+	end := d.InputOffset()
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, bodyNotJSON(end)
+	}
+	if len(elements) == 0 {
+		return nil, batchEmpty
+	}
+	return elements, nil
+}
+
+// refuseNotUTF8 returns the answer to bytes that are not UTF-8. The second byte of gzip's magic number never is.
+func refuseNotUTF8(body []byte) *answer {
+	if bytes.HasPrefix(body, []byte{0x1f, 0x8b}) {
+		return bodyCompressed
+	}
+	return bodyNotUTF8
+}
+
+// refuseSyntax returns the answer to an error of the JSON decoder.
+func refuseSyntax(err error) *answer {
+	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case !ok:
+		return bodyNotObject
+	case strings.Contains(syntax.Err.Error(), "max depth"): // the decoder does not export this error
+		return bodyTooDeep
+	}
+	return bodyNotJSON(syntax.ByteOffset)
+}
+
+// identity returns whose event it is. cookie is the muid of the request's cookie; it counts when the body has no
+// muid. Identifiers that are not strings are ignored. The result aliases the fields.
+func (f *fields) identity(cookie string) (store.Identity, *answer) {
+	var id store.Identity
+	if muid, ok := text(f.MUID); ok && strings.TrimSpace(muid) != "" {
+		id.MUID = store.MUID(muid)
+	} else {
+		id.MUID = store.MUID(cookie)
+	}
+	if len(id.MUID) > store.MaxMUIDLength {
+		return id, muidTooLong
+	}
+	if email, ok := text(f.Email); ok {
+		id.Add(store.Email, email)
+	}
+	if phone, ok := text(f.Phone); ok {
+		id.Add(store.Phone, phone)
+	}
+	if device, ok := text(f.DeviceID); ok {
+		id.Add(store.DeviceID, device)
+	}
+	if id.IsZero() {
+		return id, noIdentifier
+	}
+	return id, nil
+}
+
+// name returns the event's name. type is read when event is absent. The result aliases the fields.
+func (f *fields) name() (string, *answer) {
+	v := f.Event
+	if isAbsent(v) {
+		v = f.Type
+	}
+	if isAbsent(v) {
+		return "", eventMissing
+	}
+	name, ok := text(v)
+	if !ok || !store.IsEventName(name) {
+		return "", eventMalformed
+	}
+	return name, nil
+}
+
+// dedupeID returns the event's event_id, "" when it has none. The result aliases the fields.
+func (f *fields) dedupeID() (string, *answer) {
+	if isAbsent(f.EventID) {
+		return "", nil
+	}
+	id, ok := text(f.EventID)
+	switch {
+	case !ok:
+		return "", eventIDNoString
+	case len(id) > store.MaxDedupeIDLength:
+		return "", eventIDTooLong
+	}
+	return id, nil
+}
+
+// time returns when the event occurred.
+func (f *fields) time(received time.Time) time.Time {
+	sent, ok := text(f.EventTime)
+	if !ok {
+		return received
+	}
+	return store.EventTime(sent, received)
+}
+
+// isAbsent reports whether a field is absent or null.
+func isAbsent(v jsontext.Value) bool { return len(v) == 0 || v[0] == 'n' }
+
+// text returns the value of a JSON string, and false for any other value. It aliases v unless v has escapes.
+func text(v jsontext.Value) (string, bool) {
+	if len(v) < 2 || v[0] != '"' {
+		return "", false
+	}
+	if bytes.IndexByte(v, '\\') < 0 {
+		return view(v[1 : len(v)-1]), true
+	}
+	// v was decoded before, so the only possible error is half of a surrogate pair. AppendUnquote has written U+FFFD
+	// in its place.
+	s, _ := jsontext.AppendUnquote(nil, []byte(v))
+	return view(s), true
+}
+
+// view returns a string that shares its bytes with b. It is valid as long as b does not change.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// trim cuts off what may surround a JSON text: white space, and the byte order mark that some senders put in front.
+func trim(body []byte) []byte {
+	return bytes.Trim(bytes.TrimPrefix(body, []byte("\ufeff")), " \t\r\n")
+}

@@ -1,0 +1,106 @@
+package tag
+
+import (
+	"bytes"
+	"net/url"
+
+	"mtagd/store"
+)
+
+// Endpoint is what a path of a tag host leads to.
+type Endpoint uint8
+
+// The endpoints of a tag host.
+const (
+	EndpointNone Endpoint = iota // answers 404
+	EndpointMark
+	EndpointID
+	EndpointScript
+	EndpointHealth
+
+	Endpoints // how many there are
+)
+
+// String returns the endpoint's label in metrics and logs.
+func (e Endpoint) String() string {
+	return [Endpoints]string{"other", "mark", "id", "script", "other"}[e]
+}
+
+// Route is where a request on a tag host goes. It aliases the request.
+type Route struct {
+	Endpoint Endpoint
+
+	host  string // as store.HostName returns it
+	id    []byte // the tag id in the path, as it was sent; nil without one
+	query []byte // as it was sent
+}
+
+// NewRoute reads the target of a request. host is as store.HostName returns it, path and query are as the client
+// sent them.
+func NewRoute(host string, path, query []byte) Route {
+	r := Route{host: host, query: query}
+	name, id, hasID := splitPath(path)
+	endpoint := endpointNamed(name)
+	switch {
+	case !hasID:
+		r.Endpoint = endpoint
+	case endpoint != EndpointMark && endpoint != EndpointID:
+		// Only these two have a tag id in their path.
+	case len(id) > 0 && bytes.IndexByte(id, '/') < 0:
+		r.Endpoint, r.id = endpoint, id
+	}
+	return r
+}
+
+// IsPath reports whether a path belongs to the tag host where the partner API has the same host.
+func IsPath(path []byte) bool {
+	name, _, _ := splitPath(path)
+	return endpointNamed(name) != EndpointNone
+}
+
+// splitPath splits a path into its first segment, which names the endpoint, and the rest.
+func splitPath(path []byte) (name, rest []byte, hasRest bool) {
+	if len(path) == 0 || path[0] != '/' {
+		return nil, nil, false
+	}
+	return bytes.Cut(path[1:], []byte("/"))
+}
+
+func endpointNamed(name []byte) Endpoint {
+	switch string(name) {
+	case "mark":
+		return EndpointMark
+	case "id":
+		return EndpointID
+	case "script":
+		return EndpointScript
+	case "health":
+		return EndpointHealth
+	}
+	return EndpointNone
+}
+
+// tagID returns the tag id in the path, or else the one in the query (?tagId=), percent-decoded. It returns false
+// when the request names no tag.
+func (r *Route) tagID() (store.TagID, bool) {
+	if r.id != nil {
+		return decodeTagID(r.id, url.PathUnescape), true
+	}
+	for pair := range bytes.SplitSeq(r.query, []byte("&")) {
+		if id, ok := bytes.CutPrefix(pair, []byte("tagId=")); ok {
+			return decodeTagID(id, url.QueryUnescape), true
+		}
+	}
+	return "", false
+}
+
+// decodeTagID aliases id when there is nothing to decode. An id with a malformed escape stays as it is: no tag has
+// such an id.
+func decodeTagID(id []byte, unescape func(string) (string, error)) store.TagID {
+	if bytes.IndexByte(id, '%') >= 0 {
+		if decoded, err := unescape(string(id)); err == nil {
+			return store.TagID(decoded)
+		}
+	}
+	return store.TagID(view(id))
+}

@@ -1,0 +1,107 @@
+// Package tag is the protocol of a tag host (spec, Tag-server endpoints): it takes in tracking events, resolves
+// muids, and sends the loader script. It knows nothing of connections and TLS. The front door, package edge,
+// finds the requests that are for a tag host, and passes each one on with its Route.
+//
+// Read in this order:
+//
+//	serve.go    answers a request: method, tag, endpoint
+//	mark.go     POST /mark: one event or a batch, on disk before the answer
+//	resolve.go  POST /id
+//	cookie.go   reads and renews the muid's cookie
+//	server.go   what a Server is made of
+//	route.go    which endpoint and which tag a path and a query name
+//	script.go   GET /script
+//	cors.go     lets pages read the answers
+//	decode.go   reads the fields that routing needs from an event's JSON
+//	answer.go   the answers that never change, rendered once
+//	metrics.go  counts events
+//
+// Every answer carries X-Request-Id, which the front door has set. Errors are logged with it.
+package tag
+
+import (
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+)
+
+// Serve answers a request on a tag host. CORS headers and the request id are set already.
+func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
+	switch route.Endpoint {
+	case EndpointMark, EndpointID:
+		if allowMethods(ctx, "POST, OPTIONS", ctx.IsPost()) {
+			s.serveTag(ctx, route)
+		}
+	case EndpointScript:
+		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {
+			s.script.send(ctx)
+		}
+	case EndpointHealth:
+		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {
+			s.health(ctx)
+		}
+	default:
+		notFound.send(ctx)
+	}
+}
+
+// allowMethods returns true when the route serves the request's method. Otherwise it has answered.
+func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
+	switch {
+	case ok:
+		return true
+	case ctx.IsOptions():
+		ctx.Response.Header.Set(fasthttp.HeaderAllow, allow)
+		preflight(ctx)
+	default:
+		ctx.Response.Header.Set(fasthttp.HeaderAllow, allow)
+		methodNotAllowed.send(ctx)
+	}
+	return false
+}
+
+// serveTag answers the endpoints that belong to one tag.
+func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route) {
+	tag, refused := s.findTag(route)
+	switch {
+	case refused != nil:
+		refused.send(ctx)
+	case route.Endpoint == EndpointMark:
+		s.mark(ctx, &tag)
+	default:
+		s.resolve(ctx, &tag)
+	}
+	renewCookie(ctx, route.host)
+}
+
+// findTag finds the active tag that a request means: the one that the route names, or the host's only tag.
+func (s *Server) findTag(route Route) (store.Tag, *answer) {
+	host := route.host
+	if host == s.ClientTagHost {
+		host = "" // the directory keeps client-side tags under no host
+	}
+	var tag store.Tag
+	var ok bool
+	if id, named := route.tagID(); named {
+		tag, ok = s.directory.Tag(id)
+	} else {
+		tag, ok = s.directory.OnlyTag(host)
+	}
+	switch {
+	case !ok || tag.Host != host:
+		return tag, tagNotFound
+	case tag.Status() != store.Active:
+		return tag, tagNotActive
+	}
+	return tag, nil
+}
+
+// health is GET /health: 503 while the engine cannot accept events.
+func (s *Server) health(ctx *fasthttp.RequestCtx) {
+	ctx.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
+	if err := s.Engine.Ready(); err != nil {
+		unhealthy.send(ctx)
+		return
+	}
+	healthy.send(ctx)
+}

@@ -1,0 +1,88 @@
+package tag
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/tag/tagtest"
+	"mtagd/store"
+)
+
+const clientHost = "tags.mtag.test"
+
+const event = `{"muid":"m","event":"PageView"}`
+
+// world is a server over a real engine with one merchant and a tag of each type.
+type world struct {
+	*testing.T
+	*tagtest.Shop
+	server   *Server
+	registry *prometheus.Registry
+}
+
+// newWorld makes a server; configure may change what it is made of.
+func newWorld(t *testing.T, configure ...func(*Config)) *world {
+	t.Helper()
+	w := &world{T: t, Shop: tagtest.Open(t), registry: prometheus.NewRegistry()}
+	t.Cleanup(func() {
+		if err := w.Engine.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	cfg := Config{
+		Engine:        w.Engine,
+		ClientTagHost: clientHost,
+		Log:           slog.New(slog.DiscardHandler),
+		Metrics:       w.registry,
+		Now:           time.Now,
+	}
+	for _, change := range configure {
+		change(&cfg)
+	}
+	var err error
+	if w.server, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// do serves a request; headers are pairs of name and value.
+func (w *world) do(method, host, target, body string, headers ...string) tagtest.Reply {
+	w.Helper()
+	ctx := new(fasthttp.RequestCtx)
+	ctx.Init(new(fasthttp.Request), nil, nil)
+	ctx.Request.Header.SetMethod(method)
+	ctx.Request.Header.SetHost(host)
+	ctx.Request.SetRequestURI(target)
+	ctx.Request.SetBodyString(body)
+	for i := 0; i < len(headers); i += 2 {
+		ctx.Request.Header.Set(headers[i], headers[i+1])
+	}
+	path, query, _ := strings.Cut(target, "?")
+	AllowOrigin(ctx)
+	w.server.Serve(ctx, NewRoute(store.HostName(host), []byte(path), []byte(query)))
+	r := tagtest.Reply{Status: ctx.Response.StatusCode(), Header: http.Header{}, Body: string(ctx.Response.Body())}
+	for name, value := range ctx.Response.Header.All() {
+		r.Header.Add(string(name), string(value))
+	}
+	return r
+}
+
+// mark sends an event to the client-side tag.
+func (w *world) mark(body string) tagtest.Reply {
+	w.Helper()
+	return w.do("POST", clientHost, "/mark/"+string(w.Client.ID), body)
+}
+
+func replaceEngine(f *tagtest.Faulty) func(*Config) {
+	return func(cfg *Config) {
+		f.Engine = cfg.Engine
+		cfg.Engine = f
+	}
+}

@@ -1,0 +1,90 @@
+package edge
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/tag"
+	"mtagd/store"
+)
+
+// handleExpect answers a client that asks whether to send its body. A body that would be refused is refused now.
+func (d *dispatcher) handleExpect(ctx *fasthttp.RequestCtx) int {
+	if ctx.Request.Header.ContentLength() <= store.MaxBatchBytes && !bodyRefused(ctx) {
+		return fasthttp.StatusContinue
+	}
+	d.handleUnreadable(ctx, fasthttp.ErrBodyTooLarge)
+	return ctx.Response.StatusCode()
+}
+
+// handleUnreadable answers a request that fasthttp could not read. fasthttp closes the connection after it.
+func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
+	v := visit{began: time.Now()}
+	defer d.finish(ctx, &v)
+	setRequestID(ctx)
+	d.findSurface(&v, unreadableTarget(ctx, err))
+	if v.onTagHost {
+		tag.AllowOrigin(ctx)
+	}
+	var small *fasthttp.ErrSmallBuffer
+	var timeout net.Error
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout() && d.stopping.Load():
+		// Not 408: the client has done nothing wrong.
+		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "The service is stopping, please retry")
+		return
+	case errors.As(err, &timeout) && timeout.Timeout():
+		// After a timeout the request is empty: it has no Origin, so a page cannot read this answer. The browser tag
+		// treats that as a network error, and sends again.
+		d.writeError(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
+		return // the rest of a slow request is not read either
+	case errors.Is(err, fasthttp.ErrBodyTooLarge) && bodyRefused(ctx):
+		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
+	case errors.Is(err, fasthttp.ErrBodyTooLarge) && v.surface == partnerSurface:
+		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 64 KiB")
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		// The body was not read, so it is not known whether it is a batch.
+		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, "one event must be at most 64 KiB, and a batch at most 1 MiB")
+	case errors.As(err, &small):
+		d.writeError(ctx, v.surface, fasthttp.StatusRequestHeaderFieldsTooLarge, "Request header is too large")
+	default:
+		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, "Request is malformed")
+	}
+	drainOnClose(ctx)
+}
+
+// unreadableTarget returns the target of a request that fasthttp could not read. After an error in the head the request
+// is empty, but the error quotes its first bytes. Only the form of the error answer depends on this target.
+func unreadableTarget(ctx *fasthttp.RequestCtx, err error) target {
+	header := &ctx.Request.Header
+	host, uri := header.Host(), header.RequestURI()
+	if _, quoted, ok := strings.Cut(err.Error(), `, contents: "`); ok {
+		if quoted, err := strconv.QuotedPrefix(`"` + quoted); err == nil {
+			if head, err := strconv.Unquote(quoted); err == nil {
+				host, uri = headParts([]byte(head))
+			}
+		}
+	}
+	t, _ := newTarget(host, uri)
+	return t
+}
+
+// headParts finds the Host header and the request target in the first bytes of a request.
+func headParts(head []byte) (host, uri []byte) {
+	line, head, _ := bytes.Cut(head, []byte("\n"))
+	if parts := bytes.SplitN(line, []byte(" "), 3); len(parts) > 1 {
+		uri = parts[1]
+	}
+	for line := range bytes.SplitSeq(head, []byte("\n")) {
+		if name, value, ok := bytes.Cut(line, []byte(":")); ok && bytes.EqualFold(name, []byte("Host")) {
+			return bytes.TrimSpace(value), uri
+		}
+	}
+	return nil, uri
+}

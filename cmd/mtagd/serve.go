@@ -191,7 +191,7 @@ func (d *daemon) acceptOperators(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	d.runSideDoor(newSideDoor(socket, operator.Handler(d.https.control(d.engine), d.Log), d.Log))
+	d.startSideDoor(newSideDoor(socket, operator.Handler(d.https.control(d.engine), d.Log), d.Log))
 	return nil
 }
 
@@ -210,7 +210,7 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 		}
 		return d.engine.Ready()
 	}
-	d.runSideDoor(newSideDoor(listener, adminHandler(d.metrics, ready), d.Log))
+	d.startSideDoor(newSideDoor(listener, adminHandler(d.metrics, ready), d.Log))
 	d.Log.Info("admin listening", "address", listener.Addr().String())
 	return nil
 }
@@ -222,10 +222,10 @@ func (d *daemon) acceptRequests(ctx context.Context) error {
 	d.onStop(d.finishRequests)
 	addresses := []any{"http", d.port.Addr().String()}
 	if d.https == nil {
-		d.run(func() error { return d.server.Serve(d.port) })
+		d.startPart(func() error { return d.server.Serve(d.port) })
 	} else {
-		d.run(func() error { return d.server.ServePlain(d.port) })
-		d.run(func() error { return d.server.ServeTLS(d.https.listener) })
+		d.startPart(func() error { return d.server.ServePlain(d.port) })
+		d.startPart(func() error { return d.server.ServeTLS(d.https.listener) })
 		d.https.certificates.Start()
 		addresses = append(addresses, "https", d.https.listener.Addr().String())
 	}
@@ -262,13 +262,13 @@ func (d *daemon) wait(ctx context.Context) error {
 	}
 }
 
-// run runs a part in the background and reports its end.
-func (d *daemon) run(part func() error) {
+// startPart runs a part in the background and reports its end.
+func (d *daemon) startPart(part func() error) {
 	go func() { d.failed <- part() }()
 }
 
-func (d *daemon) runSideDoor(door *sideDoor) {
-	d.run(door.serve)
+func (d *daemon) startSideDoor(door *sideDoor) {
+	d.startPart(door.accept)
 	d.onStop(door.close)
 }
 

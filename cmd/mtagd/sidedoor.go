@@ -29,8 +29,8 @@ func newSideDoor(l net.Listener, h http.Handler, log *slog.Logger) *sideDoor {
 	}}
 }
 
-// serve answers requests until close is called. It returns the reason why it ended.
-func (d *sideDoor) serve() error { return d.server.Serve(d.listener) }
+// accept answers requests until close is called. It returns the reason why it ended.
+func (d *sideDoor) accept() error { return d.server.Serve(d.listener) }
 
 // close stops accepting requests, and gives those in progress a moment to finish.
 func (d *sideDoor) close() error {

@@ -112,7 +112,7 @@ func isNoServer(err error) bool {
 
 // runHere runs a command in this process. It logs nothing: there is no server's log.
 func (c Client) runHere(ctx context.Context, command Command) (_ []byte, err error) {
-	control, err := c.Open(ctx, Creates(command))
+	control, err := c.Open(ctx, creates(command))
 	if err != nil {
 		return nil, err
 	}
@@ -122,4 +122,11 @@ func (c Client) runHere(ctx context.Context, command Command) (_ []byte, err err
 		return nil, err
 	}
 	return json.Marshal(result)
+}
+
+// creates reports whether a command may create the control data where there is none yet. All other commands need data that
+// exists: with them, a mistyped directory is an error and not a new, empty service.
+func creates(c Command) bool {
+	_, ok := c.(partnerAdd)
+	return ok
 }

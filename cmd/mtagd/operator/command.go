@@ -29,13 +29,6 @@ type Command interface {
 	apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error)
 }
 
-// Creates reports whether a command may create the control data where there is none yet. All other commands
-// need data that exists, so a wrong directory is an error and not a new, empty service.
-func Creates(c Command) bool {
-	_, ok := c.(partnerAdd)
-	return ok
-}
-
 // timestamp is a time in the form that the whole service prints.
 type timestamp time.Time
 

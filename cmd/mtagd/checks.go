@@ -93,6 +93,9 @@ func checkHost(host *string) error {
 
 // checkCNAMETarget accepts what a CNAME record can point at.
 func checkCNAMETarget(host *string) error {
+	if *host == "" {
+		return errors.New("is required: a full host name such as cname.example.com")
+	}
 	h, err := store.CheckHostName("", strings.TrimSuffix(*host, "."))
 	if err != nil {
 		return fmt.Errorf("must be a full host name such as cname.example.com, not %q", *host)

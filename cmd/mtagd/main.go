@@ -51,6 +51,8 @@ type commandLine struct {
 	Serve   serveCommand             `cmd:"" help:"Run the service: the partner API and the tag hosts."`
 	Partner operator.PartnerCommands `cmd:"" help:"Manage partners. Works with and without a running server."`
 	Key     operator.KeyCommands     `cmd:"" help:"Manage API keys. Works with and without a running server."`
+	Health  healthCommand            `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
+	Help    helpCommand              `cmd:"" help:"Show help for a command."`
 	Version versionCommand           `cmd:"" help:"Print the version."`
 
 	file configFile // the values in --config
@@ -72,6 +74,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.ValueFormatter(helpWithVariable),
 	)
 	parsed, err := parser.Parse(args)
+	if err := checkVariables(os.Environ(), parser.Model.Node); err != nil { // this may also be why Parse failed
+		return report(stderr, err)
+	}
 	if err != nil {
 		return report(stderr, &usageError{err: err})
 	}
@@ -79,7 +84,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return report(stderr, &usageError{where: "--data", err: errors.New("must not be empty")})
 	}
 
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	defer stop()
 	context.AfterFunc(ctx, stop) // after the first signal, a second one ends the process immediately
 
@@ -94,6 +99,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return report(stderr, operate(p, command))
 	}
 	return report(stderr, parsed.Run(p))
+}
+
+// stopSignals are the signals that end a command cleanly. A closed terminal sends SIGHUP, unless nohup has it ignored.
+func stopSignals() []os.Signal {
+	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
 }
 
 // BeforeResolve is called by the parser when it knows the command and before it sets values. It reads the file of --config.
@@ -120,6 +134,22 @@ func helpWithVariable(value *kong.Value) string {
 		return value.Help
 	}
 	return value.Help + " [$" + value.Tag.Envs[0] + "]"
+}
+
+type helpCommand struct {
+	Command []string `arg:"" optional:"" help:"The command, such as key issue."`
+}
+
+// Run shows the same as the command's --help.
+func (c *helpCommand) Run(parsed *kong.Context) error {
+	command, err := kong.Trace(parsed.Kong, c.Command)
+	if err == nil {
+		err = command.Error
+	}
+	if err != nil {
+		return &usageError{err: err}
+	}
+	return command.PrintUsage(false)
 }
 
 type versionCommand struct{}

@@ -46,7 +46,13 @@ func report(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintf(stderr, "mtagd: %s\n", strings.Join(strings.Fields(err.Error()), " "))
+	var parts []string // of joined errors
+	for line := range strings.Lines(err.Error()) {
+		if words := strings.Fields(line); len(words) > 0 {
+			parts = append(parts, strings.Join(words, " "))
+		}
+	}
+	fmt.Fprintf(stderr, "mtagd: %s\n", strings.Join(parts, "; "))
 	if _, usage := errors.AsType[*usageError](err); usage || store.KindOf(err) == store.KindInvalid {
 		return exitUsage
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/x509"
+	"errors"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -45,8 +46,15 @@ type serveCommand struct {
 	level   slog.Level
 }
 
-// check completes the values, or names the first one that cannot be served with.
+// Help is shown after the command's one line of help.
+func (*serveCommand) Help() string {
+	return "SIGTERM, SIGINT and SIGHUP stop the service: it finishes the requests in progress, for up to 15 seconds, and exits with 0. " +
+		"A second signal ends it immediately."
+}
+
+// check completes the values, or names all the wrong ones.
 func (c *serveCommand) check(from origin) error {
+	var errs []error
 	for _, step := range []struct {
 		flag string
 		err  error
@@ -71,10 +79,10 @@ func (c *serveCommand) check(from origin) error {
 		{"log-level", readLevel(c.LogLevel, &c.level)},
 	} {
 		if step.err != nil {
-			return &usageError{where: from.of(step.flag), err: step.err}
+			errs = append(errs, &usageError{where: from.of(step.flag), err: step.err})
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Run serves until a signal ends it.

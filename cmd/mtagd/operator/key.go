@@ -84,7 +84,10 @@ func viewKey(k store.Key) keyView {
 // missing flag means it.
 type lifetime time.Duration
 
-const day = 24 * time.Hour
+const (
+	day     = 24 * time.Hour
+	maxDays = math.MaxInt64 / int64(day) // 292 years
+)
 
 // Decode reads the flag's value: days such as 30d, or a Go duration such as 720h.
 func (l *lifetime) Decode(ctx *kong.DecodeContext) error {
@@ -101,12 +104,12 @@ func parseLifetime(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		var n int64
-		if n, err = strconv.ParseInt(days, 10, 64); err == nil && n <= math.MaxInt64/int64(day) {
+		if n, err = strconv.ParseInt(days, 10, 64); err == nil && n <= maxDays {
 			d = time.Duration(n) * day
 		}
 	}
 	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("must be a positive duration such as 30d, 720h or 90m, not %q", text)
+		return 0, fmt.Errorf("must be a positive duration of at most %dd, such as 30d, 720h or 90m, not %q", maxDays, text)
 	}
 	return d, nil
 }

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"mtagd/store"
@@ -55,6 +56,9 @@ func (partnerPreverify) path() string { return "/partner/preverify" }
 
 func (c partnerPreverify) Validate() error {
 	_, err := store.CheckHostName("--domain", c.Domain)
+	if c.Partner == "" {
+		err = errors.Join(store.Invalid("<partner-id>", "is required"), err)
+	}
 	return err
 }
 

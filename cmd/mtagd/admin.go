@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -13,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// newMetrics returns a registry with the runtime's and the process's own metrics in it.
+// newMetrics returns a registry with the metrics of the Go runtime and of the process.
 func newMetrics() *prometheus.Registry {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(
@@ -23,22 +24,32 @@ func newMetrics() *prometheus.Registry {
 	return metrics
 }
 
-// listenAdmin takes the admin address, or returns nil where there shall be none.
-func listenAdmin(cfg config) (net.Listener, error) {
-	if cfg.Admin == adminOff {
+// adminAddress is where the admin pages are served.
+type adminAddress struct {
+	Address  string // listening address, or adminOff
+	Optional bool   // run without admin pages if the address is taken
+}
+
+// defaultAdmin is the address without --admin. It is optional; an address that --admin names is not.
+const defaultAdmin = "127.0.0.1:9090"
+
+// adminOff is the address that switches the admin pages off.
+const adminOff = "off"
+
+// listen takes the address. It returns nil if there are to be no admin pages.
+func (a adminAddress) listen(log *slog.Logger) (net.Listener, error) {
+	if a.Address == adminOff {
 		return nil, nil
 	}
-	l, err := net.Listen("tcp", cfg.Admin)
-	if cfg.AdminOptional && errors.Is(err, syscall.EADDRINUSE) {
-		// Nobody asked for this very address, and another program on the machine may have it.
-		cfg.Log.Warn("no admin pages: the default address is taken; choose one with --admin", "address", cfg.Admin)
+	l, err := net.Listen("tcp", a.Address)
+	if a.Optional && errors.Is(err, syscall.EADDRINUSE) {
+		log.Warn("no admin pages: another program has their default address; choose another one with --admin", "address", a.Address)
 		return nil, nil
 	}
 	return l, err
 }
 
-// adminHandler answers whoever watches over the process. It is for loopback only: profiles tell
-// what is in memory.
+// adminHandler serves the admin pages. They must be reachable on loopback only, because profiles show what is in memory.
 func adminHandler(metrics *prometheus.Registry, ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{Registry: metrics}))

@@ -13,12 +13,13 @@ func TestAdminAddressTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	cfg := config{Admin: taken.Addr().String(), AdminOptional: true, Log: slog.New(slog.DiscardHandler)}
-	if l, err := listenAdmin(cfg); l != nil || err != nil {
+	quiet := slog.New(slog.DiscardHandler)
+	admin := adminAddress{Address: taken.Addr().String(), Optional: true}
+	if l, err := admin.listen(quiet); l != nil || err != nil {
 		t.Errorf("the default address: %v, %v", l, err)
 	}
-	cfg.AdminOptional = false
-	if l, err := listenAdmin(cfg); l != nil || err == nil {
+	admin.Optional = false
+	if l, err := admin.listen(quiet); l != nil || err == nil {
 		t.Errorf("an address that was asked for: %v, %v", l, err)
 	}
 }

@@ -21,37 +21,22 @@ type configValue struct {
 	line string // file:line
 }
 
-// BeforeResolve reads the file of --config, once the command is known and before values are settled.
-func (c *commandLine) BeforeResolve(ctx *kong.Context) error {
-	for _, flag := range ctx.Model.Flags {
-		if flag.Name != "config" {
-			continue
-		}
-		name, _ := ctx.FlagValue(flag).(string)
-		if name == "" {
-			return nil
-		}
-		file, err := readConfigFile(name, flagsByName(ctx.Model.Node, map[string]*kong.Flag{}))
-		if err != nil {
-			return err
-		}
-		c.file = file
-		ctx.AddResolver(file)
-	}
-	return nil
+// flagsByName collects the flags of every command, because one file may serve them all.
+func flagsByName(root *kong.Node) map[string]*kong.Flag {
+	flags := map[string]*kong.Flag{}
+	collectFlags(root, flags)
+	delete(flags, "help")
+	delete(flags, "config")
+	return flags
 }
 
-// flagsByName collects the flags of every command: one file may serve them all.
-func flagsByName(node *kong.Node, flags map[string]*kong.Flag) map[string]*kong.Flag {
+func collectFlags(node *kong.Node, flags map[string]*kong.Flag) {
 	for _, flag := range node.Flags {
-		if flag.Name != "help" && flag.Name != "config" {
-			flags[flag.Name] = flag
-		}
+		flags[flag.Name] = flag
 	}
 	for _, child := range node.Children {
-		flagsByName(child, flags)
+		collectFlags(child, flags)
 	}
-	return flags
 }
 
 // readConfigFile reads a YAML file, which may be a JSON file, of one mapping from flag names to values. An

@@ -2,7 +2,6 @@ package main
 
 import (
 	"log/slog"
-	"net"
 	"net/netip"
 
 	"mtagd/store"
@@ -29,7 +28,7 @@ func (c *devCommand) Run(p *process) error {
 		ClientTagHost: host,
 		CNAMETarget:   devCNAMETarget,
 		Aliases:       []string{"localhost", "127.0.0.1", "::1"}, // what a browser may be told to open
-		Admin:         adminOff,
+		Admin:         adminAddress{Address: adminOff},
 		Log:           slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Dev:           p.stdout,
 	})
@@ -42,10 +41,4 @@ func devHost(address string) string {
 		return "127.0.0.1"
 	}
 	return host
-}
-
-// devTagURL gives every tag host the port that development mode listens on.
-func devTagURL(listening net.Addr) func(host string) string {
-	_, port, _ := net.SplitHostPort(listening.String()) // a listener's address has a port
-	return func(host string) string { return "http://" + net.JoinHostPort(host, port) }
 }

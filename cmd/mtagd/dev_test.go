@@ -114,6 +114,20 @@ func TestDevKeepsItsKey(t *testing.T) {
 	})
 }
 
+// A developer who opens the address alone gets to the shop.
+func TestDevRootLeadsToTheShop(t *testing.T) {
+	url, _ := startDev(t, t.TempDir())
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Get(url + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if got := resp.Header.Get("Location"); resp.StatusCode != http.StatusFound || got != "/demo/" {
+		t.Errorf("%s, Location %q", resp.Status, got)
+	}
+}
+
 // The README shows the snippet that partners get.
 func TestReadmeSnippet(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")

@@ -1,20 +1,24 @@
-// Mtagd is a self-hosted tracking-tag service: partners register merchants and generate tags over
-// a REST API, and the tags' hosts record what visitors do.
+// Mtagd is a self-hosted tracking-tag service. Partners register merchants and generate tags over a REST API; the tags'
+// hosts record what visitors do.
 //
-// This package is where the parts meet. Read in this order:
+// This package connects the parts. Read in this order:
 //
-//	main.go          the command line, and what an exit code means
-//	configfile.go    values from --config, and where a value came from
-//	settings.go      the flags of serve, checked before anything starts
-//	serve.go         how the service starts, runs and stops
-//	secure.go        what there is more with HTTPS
-//	admin.go         /metrics, /healthz, /readyz and pprof, on loopback
-//	operator.go      the partner and key commands
-//	socket.go        how they reach a running server, or do without one
-//	runtime.go       timers, threads and the heap limit
-//	dev.go           development mode: everything on one loopback address
-//	demo.go          its shop to try a tag with, below /demo/
-//	demo_products.go what the shop sells
+//	main.go         the command line
+//	settings.go     mtagd serve: its flags
+//	dev.go          mtagd dev: the whole service on one loopback address, with the demo shop
+//	serve.go        how the service starts, runs and stops
+//	sidedoor.go     the servers for operator commands and for admin pages
+//	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
+//	runtime.go      timers, threads and the limit of the heap
+//	operate.go      mtagd partner and mtagd key
+//	engine.go       the choice of the storage engine
+//	health.go       mtagd health
+//	checks.go       which values the flags accept
+//	configfile.go   values from --config, and where each value came from
+//	environment.go  which MTAGD_ variables there are
+//	process.go      what a command may use; errors and exit codes
+//	demo/           the demo shop
+//	operator/       the commands that manage partners and keys, and the socket that carries them
 package main
 
 import (
@@ -25,50 +29,35 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 
-	"mtagd/store"
-)
-
-// Exit codes.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
+	"mtagd/cmd/mtagd/operator"
 )
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// commandLine is the whole grammar. A flag's name is also its key in the config file and, in
-// capitals after MTAGD_, its environment variable.
+// commandLine is the whole grammar. Each flag's name is also its key in the config file, and its environment
+// variable: in capitals, after MTAGD_.
 type commandLine struct {
 	Data   string `default:"./data" placeholder:"DIR" help:"Data directory (default ${default})."`
-	Config string `placeholder:"FILE" help:"YAML file with a value for each flag that is not given otherwise."`
+	Config string `placeholder:"FILE" help:"YAML file with values for flags. The command line and the environment take precedence."`
 
-	Dev     devCommand     `cmd:"" help:"Serve on loopback with a demo partner and a demo page."`
-	Serve   serveCommand   `cmd:"" help:"Serve the partner API and the tag hosts."`
-	Partner partnerCommand `cmd:"" help:"Manage partners, beside a running server or without one."`
-	Key     keyCommand     `cmd:"" help:"Manage API keys, beside a running server or without one."`
-	Version versionCommand `cmd:"" help:"Print the version."`
+	Dev     devCommand               `cmd:"" help:"Run the whole service on loopback, with a demo partner and a demo shop."`
+	Serve   serveCommand             `cmd:"" help:"Run the service: the partner API and the tag hosts."`
+	Partner operator.PartnerCommands `cmd:"" help:"Manage partners. Works with and without a running server."`
+	Key     operator.KeyCommands     `cmd:"" help:"Manage API keys. Works with and without a running server."`
+	Health  healthCommand            `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
+	Help    helpCommand              `cmd:"" help:"Show help for a command."`
+	Version versionCommand           `cmd:"" help:"Print the version."`
 
-	file configFile // what --config says
+	file configFile // the values in --config
 }
 
-// process is what a command may use of the process it runs in.
-type process struct {
-	ctx    context.Context // ends with SIGINT or SIGTERM
-	stdout io.Writer       // results
-	stderr io.Writer       // logs
-	data   string          // --data
-	origin origin
-}
-
-// run carries out one command line and returns the exit code. An error is one line on stderr.
+// run runs one command line and returns the exit code. It prints an error as one line on stderr.
 func run(args []string, stdout, stderr io.Writer) int {
 	if err := unsetEmpty(os.Environ()); err != nil {
 		return report(stderr, err)
@@ -81,9 +70,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.DefaultEnvars("MTAGD"),
 		kong.Vars{"admin": defaultAdmin},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.ValueFormatter(helpWithEnv),
+		kong.ValueFormatter(helpWithVariable),
 	)
 	parsed, err := parser.Parse(args)
+	if err := checkVariables(os.Environ(), parser.Model.Node); err != nil { // this may also be why Parse failed
+		return report(stderr, err)
+	}
 	if err != nil {
 		return report(stderr, &usageError{err: err})
 	}
@@ -91,10 +83,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return report(stderr, &usageError{where: "--data", err: errors.New("must not be empty")})
 	}
 
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	defer stop()
-	// Once the first signal was seen, the next one ends the process at once.
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, stop) // after the first signal, a second one ends the process immediately
 
 	p := &process{
 		ctx:    ctx,
@@ -103,63 +94,66 @@ func run(args []string, stdout, stderr io.Writer) int {
 		data:   grammar.Data,
 		origin: originOf(parsed, grammar.file),
 	}
-	if command, ok := parsed.Selected().Target.Interface().(operatorCommand); ok {
-		return report(stderr, p.operate(command)) // all of them in the same way
+	if command, ok := parsed.Selected().Target.Interface().(operator.Command); ok {
+		return report(stderr, operate(p, command))
 	}
 	return report(stderr, parsed.Run(p))
 }
 
-// unsetEmpty makes an empty MTAGD_ variable the same as an absent one, so that unit and compose files may
-// leave one blank.
-func unsetEmpty(environ []string) error {
-	for _, entry := range environ {
-		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "MTAGD_") && value == "" {
-			if err := os.Unsetenv(name); err != nil {
-				return err
-			}
+// stopSignals are the signals that end a command cleanly. A closed terminal sends SIGHUP, unless nohup has it ignored.
+func stopSignals() []os.Signal {
+	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
+}
+
+// BeforeResolve is called by the parser when it knows the command and before it sets values. It reads the file of --config.
+func (c *commandLine) BeforeResolve(ctx *kong.Context) (err error) {
+	for _, flag := range ctx.Model.Flags {
+		if flag.Name != "config" {
+			continue
 		}
+		name, _ := ctx.FlagValue(flag).(string)
+		if name == "" {
+			return nil
+		}
+		if c.file, err = readConfigFile(name, flagsByName(ctx.Model.Node)); err != nil {
+			return err
+		}
+		ctx.AddResolver(c.file)
 	}
 	return nil
 }
 
-// helpWithEnv shows a flag's environment variable at the end of its help.
-func helpWithEnv(value *kong.Value) string {
+// helpWithVariable shows the environment variable of a flag after its help.
+func helpWithVariable(value *kong.Value) string {
 	if len(value.Tag.Envs) == 0 {
 		return value.Help
 	}
 	return value.Help + " [$" + value.Tag.Envs[0] + "]"
 }
 
-// usageError is a command line or a configuration that cannot be carried out.
-type usageError struct {
-	where string // the flag, variable or line at fault; empty where err names it
-	err   error
+type helpCommand struct {
+	Command []string `arg:"" optional:"" help:"The command, such as key issue."`
 }
 
-func (e *usageError) Error() string {
-	if e.where == "" {
-		return e.err.Error()
-	}
-	return e.where + ": " + e.err.Error()
-}
-
-func (e *usageError) Unwrap() error { return e.err }
-
-// report writes an error in one line and returns the exit code that stands for it.
-func report(stderr io.Writer, err error) int {
+// Run shows the same as the command's --help.
+func (c *helpCommand) Run(parsed *kong.Context) error {
+	command, err := kong.Trace(parsed.Kong, c.Command)
 	if err == nil {
-		return exitDone
+		err = command.Error
 	}
-	fmt.Fprintf(stderr, "mtagd: %s\n", strings.Join(strings.Fields(err.Error()), " "))
-	if _, usage := errors.AsType[*usageError](err); usage || store.KindOf(err) == store.KindInvalid {
-		return exitUsage
+	if err != nil {
+		return &usageError{err: err}
 	}
-	return exitFailed
+	return command.PrintUsage(false)
 }
 
 type versionCommand struct{}
 
-// Run prints the version, which the go command makes of the tag or the commit that it builds.
+// Run prints the version. The go command derives it from the tag or commit that it builds.
 func (versionCommand) Run(p *process) error {
 	version := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {

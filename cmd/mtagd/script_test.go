@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -21,7 +22,7 @@ import (
 // would see them. Beside testscript's own commands they use:
 //
 //	serve [FLAG...]              start the service on $WORK/data, or start it again
-//	shutdown                     end it with SIGTERM; it must exit with 0
+//	shutdown [SIGHUP]            end it with SIGTERM, or with SIGHUP; it must exit with 0
 //	crash                        end it with SIGKILL
 //	partner NAME                 make a partner: $NAME is its id, $NAME_KEY its API key; "as NAME" follows
 //	as NAME | as nobody          whose API key the api command sends
@@ -136,6 +137,10 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 
 func cmdShutdown(ts *testscript.TestScript, neg bool, args []string) {
 	arguments(ts, neg, args, 0)
+	if len(args) == 1 && args[0] == "SIGHUP" {
+		ts.Check(worldOf(ts).service.stopBy(syscall.SIGHUP))
+		return
+	}
 	ts.Check(worldOf(ts).service.stop())
 }
 

@@ -2,248 +2,302 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
-	"net/http"
-	"net/netip"
+	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+
+	"mtagd/cmd/mtagd/demo"
+	"mtagd/cmd/mtagd/operator"
 	"mtagd/edge"
 	"mtagd/partnerapi"
-	"mtagd/store/local"
+	"mtagd/store"
+	"mtagd/tlsmgr"
+	"mtagd/tlsmgr/certs"
+	"mtagd/tlsmgr/dns"
 )
 
-// How long requests under way may take to finish once the service stops.
-const (
-	stopTimeout       = 15 * time.Second
-	sideStopTimeout   = 2 * time.Second // operator commands and admin pages
-	sideHeaderTimeout = 5 * time.Second
-)
-
-// config is what the service runs with; every value was checked.
-type config struct {
-	Data          string
-	HTTP          string     // listening address
-	TLS           *tlsConfig // nil: everything answers on HTTP
-	BaseHost      string
-	ClientTagHost string
-	CNAMETarget   string
-	Resolvers     []string       // empty: the system's
-	DNSPort       int            // of zones' own name servers
-	DNSPrivate    bool           // ask name servers at private addresses too
-	Proxies       []netip.Prefix // whose connections begin with a PROXY protocol header
-	Admin         string         // listening address, or adminOff
-	AdminOptional bool           // do without when the address is taken
-	Log           *slog.Logger
-
-	// Aliases are other names of the base host; only development has any.
-	Aliases []string
-
-	// Dev is where development mode's start-up text goes; nil in production.
-	Dev io.Writer
-}
-
-// tlsConfig is what HTTPS is served with.
-type tlsConfig struct {
-	HTTPS           string // listening address
-	HandshakesPerIP int
-	HSTS            bool
-
-	CA                   string         // URL of the ACME directory
-	Roots                *x509.CertPool // of the CA's own certificate; nil: the system's
-	Email                string
-	EABKeyID, EABHMACKey string
-}
-
-// Run serves until a signal ends it.
-func (c *serveCommand) Run(p *process) error {
-	if err := c.check(p.origin); err != nil {
-		return err
-	}
-	var secure *tlsConfig
-	if c.TLS == "acme" {
-		secure = &tlsConfig{
-			HTTPS:           c.HTTPS,
-			HandshakesPerIP: c.HandshakesPerIP,
-			HSTS:            c.HSTS,
-			CA:              c.ACMECA,
-			Roots:           c.roots,
-			Email:           c.ACMEEmail,
-			EABKeyID:        c.ACMEEABKeyID,
-			EABHMACKey:      c.ACMEEABHMACKey,
-		}
-	}
-	return serve(p.ctx, config{
-		Data:          p.data,
-		HTTP:          c.HTTP,
-		TLS:           secure,
-		Proxies:       c.proxies,
-		BaseHost:      c.BaseHost,
-		ClientTagHost: c.ClientTagHost,
-		CNAMETarget:   c.CNAMETarget,
-		Resolvers:     c.DNSResolver,
-		DNSPort:       c.DNSPort,
-		DNSPrivate:    c.DNSAllowPrivate,
-		Admin:         c.Admin,
-		AdminOptional: !p.origin.given("admin"),
-		Log:           c.logger(p.stderr),
-	})
-}
-
-// serve starts the parts in the order in which they need each other, waits until ctx ends or a part
-// fails, and stops them in the reverse order: a request that was accepted is answered, and an
-// event that was acknowledged is on disk.
+// serve runs the service until ctx ends or a part fails. Its steps are in the order in which the parts need each other. They are
+// undone in the reverse order: every accepted request is answered, and every acknowledged event is on disk.
 func serve(ctx context.Context, cfg config) (err error) {
-	log := cfg.Log
 	if err := relaxTimers(); err != nil {
-		log.Info("timers take more processor time than they need", "error", err)
+		cfg.Log.Info("timers take more processor time than they need", "error", err)
 	}
-
-	engine, err := local.Open(cfg.Data, local.Options{Log: log, Now: time.Now})
-	if err != nil {
-		return fmt.Errorf("data directory %s: %w", cfg.Data, err)
-	}
-	defer func() { err = errors.Join(err, engine.Close()) }()
-
-	// The port is taken before there is a server for it: --http may leave the choice open, and
-	// development mode's tag URLs need the outcome. Whoever connects meanwhile waits.
-	listener, err := net.Listen("tcp", cfg.HTTP)
-	if err != nil {
-		return fmt.Errorf("--http: %w", err)
-	}
-	defer listener.Close()
-
-	metrics := newMetrics()
-	hosts, https, err := openHosts(cfg, engine, metrics, listener.Addr())
-	if err != nil {
-		return err
-	}
-	defer hosts.Stop()
-
-	tagURL := func(host string) string { return "https://" + host }
-	if cfg.Dev != nil {
-		tagURL = devTagURL(listener.Addr())
-	}
-	apiConfig := partnerapi.Config{
-		Engine:        engine,
-		DNS:           hosts,
-		ClientTagHost: cfg.ClientTagHost,
-		CNAMETarget:   cfg.CNAMETarget,
-		TagURL:        tagURL,
-		Log:           log,
-		Now:           time.Now,
-	}
-	if https != nil {
-		apiConfig.Certificates = hosts.Certificates()
-	}
-	api := partnerapi.New(apiConfig)
-	var demo *demoShop
-	if cfg.Dev != nil {
-		if demo, err = openDemoShop(ctx, engine, cfg.Data, tagURL(cfg.ClientTagHost), api); err != nil {
-			return fmt.Errorf("demo shop: %w", err)
-		}
-		api = demo.serve
-	}
-	edgeConfig := edge.Config{
-		Engine:         engine,
-		BaseHost:       cfg.BaseHost,
-		Aliases:        cfg.Aliases,
-		ClientTagHost:  cfg.ClientTagHost,
-		PartnerAPI:     api,
-		PartnerError:   partnerapi.WriteError,
-		Log:            log,
-		Metrics:        metrics,
-		Now:            time.Now,
-		TrustedProxies: cfg.Proxies,
-	}
-	if https != nil {
-		defer https.Close() // again, in case its server never runs
-		edgeConfig.TLS = hosts.Certificates().TLSConfig()
-		edgeConfig.Challenge = hosts.Certificates().HTTPChallenge
-		edgeConfig.HSTS = cfg.TLS.HSTS
-		edgeConfig.HandshakesPerIP = cfg.TLS.HandshakesPerIP
-	}
-	server, err := edge.New(edgeConfig)
-	if err != nil {
-		return err
-	}
-
-	// A part that ends by itself, for whatever reason, ends the service.
-	failed := make(chan error, 4)
-
-	operators, err := listenOperators(cfg.Data)
-	if err != nil {
-		return fmt.Errorf("operator socket: %w", err)
-	}
-	defer background(operators, operatorHandler(hosts.Control(engine)), log, failed)()
-
-	admin, err := listenAdmin(cfg)
-	if err != nil {
-		return fmt.Errorf("--admin: %w", err)
-	}
-	if admin != nil {
-		ready := func() error {
-			if ctx.Err() != nil {
-				return errors.New("stopping")
-			}
-			return engine.Ready()
-		}
-		defer background(admin, adminHandler(metrics, ready), log, failed)()
-		log.Info("admin listening", "address", admin.Addr().String())
-	}
-
-	addThreads()
-	limitMemory(ctx, server.Connections)
-	defer func() {
-		log.Info("stopping")
-		stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
-		defer cancel()
-		if err := server.Shutdown(stopping); err != nil {
-			log.Warn("requests were cut off", "error", err)
-		}
-	}()
-	if https == nil {
-		go func() { failed <- server.Serve(listener) }()
-		log.Info("listening", "http", listener.Addr().String(), "base_host", cfg.BaseHost, "client_tag_host", cfg.ClientTagHost)
-	} else {
-		go func() { failed <- server.ServePlain(listener) }()
-		go func() { failed <- server.ServeTLS(https) }()
-		log.Info("listening", "http", listener.Addr().String(), "https", https.Addr().String(),
-			"base_host", cfg.BaseHost, "client_tag_host", cfg.ClientTagHost)
-	}
-	hosts.Start() // challenges can be answered from here on
-	if demo != nil {
-		if err := demo.announce(cfg.Dev, cfg.Data); err != nil {
+	d := &daemon{config: cfg, metrics: newMetrics(), failed: make(chan error, maxParts)}
+	defer func() { err = errors.Join(err, d.stop()) }()
+	for _, start := range []func(context.Context) error{
+		d.openData,
+		d.takePorts,
+		d.openHosts,
+		d.openAPI,
+		d.openEdge,
+		d.acceptOperators,
+		d.acceptAdmins,
+		d.acceptRequests,
+		d.announce,
+	} {
+		if err := start(ctx); err != nil {
 			return err
 		}
 	}
+	return d.wait(ctx)
+}
 
+// daemon is the running service: its parts, in the order in which they start.
+type daemon struct {
+	config
+	metrics *prometheus.Registry
+
+	engine store.Engine            // events and control data
+	http   net.Listener            // for plain HTTP
+	https  net.Listener            // nil when HTTPS is off
+	hosts  *tlsmgr.Manager         // checks the DNS of tag hosts, and gets their certificates
+	api    fasthttp.RequestHandler // the partner API
+	shop   *demo.Shop              // nil in production
+	server *edge.Server            // the public front door
+
+	stops  []func() error // undo the steps done so far
+	failed chan error     // why a part has ended by itself
+}
+
+// maxParts is how many parts run on their own: plain HTTP, HTTPS, operator commands, admin pages.
+const maxParts = 4
+
+// stopTimeout is how long requests in progress may take to finish when the service stops.
+const stopTimeout = 15 * time.Second
+
+// openData opens the storage engine. From then on no other process can open the data directory.
+func (d *daemon) openData(context.Context) (err error) {
+	if d.engine, err = openEngine(d.Data, d.Log); err != nil {
+		return err
+	}
+	d.onStop(d.engine.Close)
+	return nil
+}
+
+// takePorts takes the ports before there is a server for them, because the system may choose the port of --http, and the
+// tag URLs of development mode contain it. Connections that arrive before the server runs wait.
+func (d *daemon) takePorts(context.Context) (err error) {
+	if d.http, err = d.listen("--http", d.HTTP); err != nil || d.TLS == nil {
+		return err
+	}
+	d.https, err = d.listen("--https", d.TLS.HTTPS)
+	return err
+}
+
+func (d *daemon) listen(flag, address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	d.onStop(func() error {
+		listener.Close() // usually the server has closed it already
+		return nil
+	})
+	return listener, nil
+}
+
+// openHosts prepares the verification of tag hosts and, unless HTTPS is off, their certificates.
+func (d *daemon) openHosts(context.Context) (err error) {
+	c := tlsmgr.Config{
+		Engine:   d.engine,
+		OwnHosts: []string{d.BaseHost, d.ClientTagHost},
+		DNS: dns.Config{
+			CNAMETarget:  d.CNAMETarget,
+			Resolvers:    d.Resolvers,
+			Port:         d.DNSPort,
+			AllowPrivate: d.DNSPrivate,
+			Now:          time.Now,
+		},
+		Log: d.Log,
+	}
+	if d.TLS != nil {
+		c.Certificates = &certs.Config{
+			Dir:        filepath.Join(d.Data, "certificates"),
+			CA:         d.TLS.CA,
+			Roots:      d.TLS.Roots,
+			Email:      d.TLS.Email,
+			EABKeyID:   d.TLS.EABKeyID,
+			EABHMACKey: d.TLS.EABHMACKey,
+			HTTP:       d.http.Addr(),
+			HTTPS:      d.https.Addr(),
+			Metrics:    d.metrics,
+		}
+	}
+	if d.hosts, err = tlsmgr.New(c); err != nil {
+		return err
+	}
+	d.onStop(func() error {
+		d.hosts.Stop()
+		return nil
+	})
+	return nil
+}
+
+// openAPI makes the partner API. In development mode the demo shop is in front of it.
+func (d *daemon) openAPI(ctx context.Context) (err error) {
+	c := partnerapi.Config{
+		Engine:        d.engine,
+		DNS:           d.hosts,
+		ClientTagHost: d.ClientTagHost,
+		CNAMETarget:   d.CNAMETarget,
+		TagURL:        d.tagURL,
+		Log:           d.Log,
+		Now:           time.Now,
+	}
+	if d.https != nil {
+		c.Certificates = d.hosts.Certificates()
+	}
+	d.api = partnerapi.New(c)
+	if d.Dev == nil {
+		return nil
+	}
+	d.shop, err = demo.Open(ctx, demo.Config{
+		Engine:  d.engine,
+		API:     d.api,
+		URL:     d.tagURL(d.ClientTagHost),
+		KeyFile: filepath.Join(d.Data, "demo.key"),
+	})
+	if err != nil {
+		return fmt.Errorf("demo shop: %w", err)
+	}
+	d.api = d.shop.Serve
+	return nil
+}
+
+// tagURL is the address of a tag host. In development mode it has no TLS, and the port that the service listens on.
+func (d *daemon) tagURL(host string) string {
+	if d.Dev == nil {
+		return "https://" + host
+	}
+	_, port, _ := net.SplitHostPort(d.http.Addr().String()) // a listener's address has a port
+	return "http://" + net.JoinHostPort(host, port)
+}
+
+// openEdge makes the public server, which decides by host what answers a request: the partner API or the tag protocol.
+func (d *daemon) openEdge(context.Context) (err error) {
+	c := edge.Config{
+		Engine:         d.engine,
+		BaseHost:       d.BaseHost,
+		Aliases:        d.Aliases,
+		ClientTagHost:  d.ClientTagHost,
+		PartnerAPI:     d.api,
+		PartnerError:   partnerapi.WriteError,
+		Log:            d.Log,
+		Metrics:        d.metrics,
+		Now:            time.Now,
+		TrustedProxies: d.Proxies,
+	}
+	if d.https != nil {
+		c.TLS = d.hosts.Certificates().TLSConfig()
+		c.Challenge = d.hosts.Certificates().HTTPChallenge
+		c.HSTS = d.TLS.HSTS
+		c.HandshakesPerIP = d.TLS.HandshakesPerIP
+	}
+	d.server, err = edge.New(c)
+	return err
+}
+
+// acceptOperators runs the partner and key commands that arrive on the operator socket.
+func (d *daemon) acceptOperators(context.Context) error {
+	socket, err := operator.Listen(d.Data)
+	if err != nil {
+		return fmt.Errorf("operator socket: %w", err)
+	}
+	d.startSideDoor(newSideDoor(socket, operator.Handler(d.hosts.Control(d.engine), d.Log), d.Log))
+	return nil
+}
+
+// acceptAdmins serves the admin pages, unless they are off. From the signal to stop on, /readyz says that the service stops.
+func (d *daemon) acceptAdmins(ctx context.Context) error {
+	listener, err := d.Admin.listen(d.Log)
+	if err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	if listener == nil {
+		return nil
+	}
+	ready := func() error {
+		if ctx.Err() != nil {
+			return errors.New("stopping")
+		}
+		return d.engine.Ready()
+	}
+	d.startSideDoor(newSideDoor(listener, adminHandler(d.metrics, ready), d.Log))
+	d.Log.Info("admin listening", "address", listener.Addr().String())
+	return nil
+}
+
+// acceptRequests opens the front door: requests are answered from then on, and ACME challenges too, so certificates can be ordered.
+func (d *daemon) acceptRequests(ctx context.Context) error {
+	addThreads()
+	limitMemory(ctx, d.server.Connections)
+	d.onStop(d.finishRequests)
+	addresses := []any{"http", d.http.Addr().String()}
+	if d.https == nil {
+		d.startPart(func() error { return d.server.Serve(d.http) })
+	} else {
+		d.startPart(func() error { return d.server.ServePlain(d.http) })
+		d.startPart(func() error { return d.server.ServeTLS(d.https) })
+		addresses = append(addresses, "https", d.https.Addr().String())
+	}
+	d.hosts.Start()
+	d.Log.Info("listening", append(addresses, "base_host", d.BaseHost, "client_tag_host", d.ClientTagHost)...)
+	return nil
+}
+
+// finishRequests closes the front door and waits for the requests in progress.
+func (d *daemon) finishRequests() error {
+	d.Log.Info("stopping")
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if err := d.server.Shutdown(ctx); err != nil {
+		d.Log.Warn("requests were cut off", "error", err)
+	}
+	return nil
+}
+
+// announce prints what there is to try, in development mode.
+func (d *daemon) announce(context.Context) error {
+	if d.shop == nil {
+		return nil
+	}
+	return d.shop.Announce(d.Dev, d.Data)
+}
+
+// wait returns when ctx ends, or with an error when a part has ended by itself, for whatever reason.
+func (d *daemon) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-failed:
+	case err := <-d.failed:
 		return fmt.Errorf("serving ended: %w", err)
 	}
 }
 
-// background serves a side door, and reports to failed when that ends. The function it returns closes the
-// door.
-func background(l net.Listener, h http.Handler, log *slog.Logger, failed chan<- error) (stop func()) {
-	server := &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: sideHeaderTimeout,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+// startPart runs a part in the background and reports its end.
+func (d *daemon) startPart(part func() error) {
+	go func() { d.failed <- part() }()
+}
+
+func (d *daemon) startSideDoor(door *sideDoor) {
+	d.startPart(door.accept)
+	d.onStop(door.close)
+}
+
+// onStop adds what undoes the step in progress.
+func (d *daemon) onStop(undo func() error) { d.stops = append(d.stops, undo) }
+
+// stop undoes the steps, the last one first.
+func (d *daemon) stop() error {
+	var errs []error
+	for _, undo := range slices.Backward(d.stops) {
+		errs = append(errs, undo())
 	}
-	go func() { failed <- server.Serve(l) }()
-	return func() {
-		ctx, cancel := context.WithTimeout(context.Background(), sideStopTimeout)
-		defer cancel()
-		if err := server.Shutdown(ctx); err != nil {
-			log.Warn("requests were cut off", "address", l.Addr().String(), "error", errors.Join(err, server.Close()))
-		}
-	}
+	return errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,7 +37,7 @@ const (
 	cnameTarget = "cname.mtagd.test"
 )
 
-// startTimeout bounds the wait for a process; it is no expectation.
+// startTimeout bounds the wait for a process to start or to end; it is no expectation.
 const startTimeout = 30 * time.Second
 
 // service is a running "mtagd serve".
@@ -66,6 +67,8 @@ func startService(data, resolver string, flags ...string) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
+	// If this process ignores SIGHUP, as with nohup, its children would too. They do not inherit a signal that is handled.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -131,8 +134,10 @@ func (s *service) Log() string {
 }
 
 // stop asks the service to end, and returns an error unless it exits with 0.
-func (s *service) stop() error {
-	if err := s.end(syscall.SIGTERM); err != nil {
+func (s *service) stop() error { return s.stopBy(syscall.SIGTERM) }
+
+func (s *service) stopBy(sig syscall.Signal) error {
+	if err := s.end(sig); err != nil {
 		return fmt.Errorf("%w: %s", err, s.Log())
 	}
 	return s.complaint()
@@ -147,13 +152,17 @@ func (s *service) kill() error {
 	return s.complaint()
 }
 
-func (s *service) end(signal os.Signal) error {
+func (s *service) end(sig os.Signal) error {
 	s.ended = true
-	if err := s.cmd.Process.Signal(signal); err != nil {
+	if err := s.cmd.Process.Signal(sig); err != nil {
 		return err
 	}
-	<-s.done
-	return s.cmd.Wait()
+	select {
+	case <-s.done:
+		return s.cmd.Wait()
+	case <-time.After(startTimeout):
+		return errors.Join(fmt.Errorf("mtagd goes on after %v", sig), s.cmd.Process.Kill())
+	}
 }
 
 // complaint is an error when the log has something in it that must never be there, whatever was asked of

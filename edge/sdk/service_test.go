@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"sync/atomic"
 	"testing"
@@ -23,6 +24,9 @@ type service struct {
 // startService makes a partner in a new data directory, and serves.
 func startService(data string) (*service, error) {
 	s := &service{data: data}
+	if err := os.Mkdir(data, 0o700); err != nil {
+		return nil, err
+	}
 	var partner struct{ PartnerID string }
 	if err := operate(&partner, "partner", "add", "--name", "Partner", "--data", data); err != nil {
 		return nil, err

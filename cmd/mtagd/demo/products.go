@@ -1,33 +1,33 @@
-package main
+package demo
 
 import (
 	"strconv"
 	"strings"
 )
 
-// demoProduct is a piece of the demo shop.
-type demoProduct struct {
+// product is a piece that the shop sells.
+type product struct {
 	ID       string  `json:"id"`
 	Name     string  `json:"name"`
 	Category string  `json:"category"`
 	Price    float64 `json:"price"` // EUR
 	Glaze    string  `json:"glaze"`
 
-	Line   string      `json:"-"` // in a list
-	Text   string      `json:"-"` // on its page
-	Facts  [][2]string `json:"-"` // a name and a value each
-	Shadow int         `json:"-"` // half the width of the drawing's
+	Line   string      `json:"-"` // the text in a list
+	Text   string      `json:"-"` // the text on its own page
+	Facts  [][2]string `json:"-"` // pairs of a name and a value
+	Shadow int         `json:"-"` // half the width of the shadow in the drawing
 }
 
-// PriceText is the price with two decimals.
-func (p demoProduct) PriceText() string { return strconv.FormatFloat(p.Price, 'f', 2, 64) }
+// PriceText formats the price with two decimals.
+func (p product) PriceText() string { return strconv.FormatFloat(p.Price, 'f', 2, 64) }
 
-// Cups are the places of the cups in the drawing of the set.
-func (p demoProduct) Cups() [][2]int { return [][2]int{{32, 146}, {262, 146}, {146, 154}} }
+// Cups are the positions of the three cups in the drawing of the set.
+func (p product) Cups() [][2]int { return [][2]int{{32, 146}, {262, 146}, {146, 154}} }
 
-var demoGlazes = []string{"sand", "moss", "ink", "rust"}
+var glazes = []string{"sand", "moss", "ink", "rust"}
 
-var demoProducts = []demoProduct{
+var products = []product{
 	{
 		ID: "mug-dune", Name: "Dune mug", Category: "Cups", Price: 28, Glaze: "rust", Shadow: 100,
 		Line:  "Holds heat, and a hand",
@@ -66,19 +66,19 @@ var demoProducts = []demoProduct{
 	},
 }
 
-func findDemoProduct(id string) (demoProduct, bool) {
-	for _, p := range demoProducts {
+func findProduct(id string) (product, bool) {
+	for _, p := range products {
 		if p.ID == id {
 			return p, true
 		}
 	}
-	return demoProduct{}, false
+	return product{}, false
 }
 
-// searchDemo finds the pieces that have the query in their words; an empty one finds all.
-func searchDemo(query string) []demoProduct {
-	var found []demoProduct
-	for _, p := range demoProducts {
+// search finds the pieces whose texts contain the query. An empty query finds all.
+func search(query string) []product {
+	var found []product
+	for _, p := range products {
 		if strings.Contains(strings.ToLower(p.Name+" "+p.Category+" "+p.Line), strings.ToLower(query)) {
 			found = append(found, p)
 		}
@@ -86,10 +86,10 @@ func searchDemo(query string) []demoProduct {
 	return found
 }
 
-// demoBeside are three other pieces.
-func demoBeside(p demoProduct) []demoProduct {
-	var others []demoProduct
-	for _, other := range demoProducts {
+// beside returns three other pieces.
+func beside(p product) []product {
+	var others []product
+	for _, other := range products {
 		if other.ID != p.ID && len(others) < 3 {
 			others = append(others, other)
 		}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"mtagd/cmd/mtagd/operator"
 )
 
 // Operator commands that run at once, while servers start and stop beside them, all succeed.
@@ -17,7 +19,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(zone.stop)
-	data := filepath.Join(t.TempDir(), "data")
+	data := t.TempDir()
 	const commands, each = 4, 4
 	var all sync.WaitGroup
 	for c := range commands {
@@ -56,18 +58,18 @@ func TestOperatorsAtOnce(t *testing.T) {
 // Only the owner may open the operator socket.
 func TestSocketMode(t *testing.T) {
 	data := t.TempDir()
-	l, err := listenOperators(data)
+	l, err := operator.Listen(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := os.Stat(filepath.Join(data, socketName))
+	info, err := os.Stat(filepath.Join(data, "mtagd.sock"))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, mode %v", err, info.Mode())
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(filepath.Join(data, socketName)); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(data, "mtagd.sock")); !os.IsNotExist(err) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
 }

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/mail"
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mtagd/store"
+)
+
+func oneOf(s string, words ...string) error {
+	if !slices.Contains(words, s) {
+		return fmt.Errorf("must be one of %s, not %q", strings.Join(words, ", "), s)
+	}
+	return nil
+}
+
+func readLevel(s string, level *slog.Level) error {
+	if err := oneOf(s, "debug", "info", "warn", "error"); err != nil {
+		return err
+	}
+	return level.UnmarshalText([]byte(s))
+}
+
+// checkAddr accepts what a listener takes: a host or nothing, a colon, a port. Port 0 is any free one.
+func checkAddr(s string) error {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return fmt.Errorf("must be an address such as :8080 or 127.0.0.1:8080, not %q", s)
+	}
+	if host != "" {
+		if err := checkHost(&host); err != nil {
+			return err
+		}
+	}
+	return checkPort(port, 0)
+}
+
+func checkPort(s string, least int) error {
+	if n, err := strconv.Atoi(s); err != nil || n < least || n > 65535 {
+		return fmt.Errorf("must have a port from %d to 65535, not %q", least, s)
+	}
+	return nil
+}
+
+// checkAdmin accepts an address that cannot be reached from elsewhere, or "off".
+func checkAdmin(s string) error {
+	if s == adminOff {
+		return nil
+	}
+	if err := checkAddr(s); err != nil {
+		return err
+	}
+	host, _, err := net.SplitHostPort(s)
+	if err != nil {
+		return err
+	}
+	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return fmt.Errorf("must be a loopback address such as %s, or off, not %q", defaultAdmin, s)
+	}
+	return nil
+}
+
+var hostPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
+
+// checkHost accepts any host by which a server is reached, an IP address and a bare name such as
+// localhost too, and leaves it in lower case without a trailing dot.
+func checkHost(host *string) error {
+	h := strings.ToLower(strings.TrimSuffix(*host, "."))
+	if h == "" {
+		return errors.New("is required: a host name such as tags.example.com")
+	}
+	if _, err := netip.ParseAddr(h); err != nil {
+		last := h[strings.LastIndexByte(h, '.')+1:]
+		if _, err := strconv.Atoi(last); err == nil || len(h) > 253 || !hostPattern.MatchString(h) {
+			return fmt.Errorf("must be a host name without protocol, port or path, not %q", *host)
+		}
+	}
+	*host = h
+	return nil
+}
+
+// checkCNAMETarget accepts what a CNAME record can point at.
+func checkCNAMETarget(host *string) error {
+	if *host == "" {
+		return errors.New("is required: a full host name such as cname.example.com")
+	}
+	h, err := store.CheckHostName("", strings.TrimSuffix(*host, "."))
+	if err != nil {
+		return fmt.Errorf("must be a full host name such as cname.example.com, not %q", *host)
+	}
+	*host = h
+	return nil
+}
+
+func checkURL(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" {
+		return fmt.Errorf("must be an https:// URL, not %q", s)
+	}
+	return nil
+}
+
+// readRoots leaves the roots nil where there is no file.
+func readRoots(file string, roots **x509.CertPool) error {
+	if file == "" {
+		return nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	*roots = x509.NewCertPool()
+	if !(*roots).AppendCertsFromPEM(pem) {
+		return fmt.Errorf("%s holds no PEM certificate", file)
+	}
+	return nil
+}
+
+func checkEmail(s string) error {
+	if s == "" {
+		return nil
+	}
+	if a, err := mail.ParseAddress(s); err != nil || a.Address != s {
+		return errors.New("must be an email address")
+	}
+	return nil
+}
+
+func checkEAB(keyID, hmacKey string) error {
+	if (keyID == "") != (hmacKey == "") {
+		return errors.New("goes together with --acme-eab-hmac-key")
+	}
+	if _, err := base64.RawURLEncoding.DecodeString(hmacKey); err != nil {
+		return errors.New("needs an --acme-eab-hmac-key in base64url, without padding") // the key is not repeated
+	}
+	return nil
+}
+
+func checkLeast(n, least int) error {
+	if n < least {
+		return fmt.Errorf("must be at least %d, not %d", least, n)
+	}
+	return nil
+}
+
+// checkProxyProtocol refuses half of the pair: a header that anybody may send, or trust without a use.
+func checkProxyProtocol(on bool, trusted []string) error {
+	if on != (len(trusted) > 0) {
+		return errors.New("goes together with --trusted-proxy")
+	}
+	return nil
+}
+
+// readNetworks takes a bare IP address for the network of itself alone.
+func readNetworks(written []string, networks *[]netip.Prefix) error {
+	for _, s := range written {
+		network, err := netip.ParsePrefix(s)
+		if ip, ipErr := netip.ParseAddr(s); ipErr == nil {
+			network, err = netip.PrefixFrom(ip, ip.BitLen()), nil
+		}
+		if err != nil {
+			return fmt.Errorf("must be a network such as 10.0.0.0/8 or an IP address, not %q", s)
+		}
+		*networks = append(*networks, network)
+	}
+	return nil
+}
+
+// checkResolvers gives a bare IP address the port of DNS.
+func checkResolvers(resolvers []string) error {
+	for i, r := range resolvers {
+		if ip, err := netip.ParseAddr(r); err == nil {
+			resolvers[i] = net.JoinHostPort(ip.String(), "53")
+			continue
+		}
+		host, port, err := net.SplitHostPort(r)
+		if err != nil || host == "" || checkHost(&host) != nil || checkPort(port, 1) != nil {
+			return fmt.Errorf("must be HOST:PORT or an IP address, not %q", r)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"crypto/x509"
+	"io"
+	"log/slog"
+	"net/netip"
+)
+
+// config is what the service runs with. All values were checked.
+type config struct {
+	Data          string
+	HTTP          string     // listening address
+	TLS           *tlsConfig // nil: everything is served on HTTP
+	BaseHost      string
+	ClientTagHost string
+	CNAMETarget   string
+	Resolvers     []string       // empty: the system's
+	DNSPort       int            // of the zones' own name servers
+	DNSPrivate    bool           // ask name servers at private addresses too
+	Proxies       []netip.Prefix // their connections begin with a PROXY protocol header
+	Admin         adminAddress
+	Log           *slog.Logger
+
+	// Aliases are other names of the base host. Only development mode has any.
+	Aliases []string
+
+	// Dev receives the text that development mode prints at its start; nil in production.
+	Dev io.Writer
+}
+
+// tlsConfig is what HTTPS is served with.
+type tlsConfig struct {
+	HTTPS           string // listening address
+	HandshakesPerIP int
+	HSTS            bool
+
+	CA                   string         // URL of the ACME directory
+	Roots                *x509.CertPool // of the CA's own certificate; nil: the system's
+	Email                string
+	EABKeyID, EABHMACKey string
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"mtagd/cmd/mtagd/operator"
+	"mtagd/store"
+	"mtagd/store/local"
+)
+
+// openEngine opens the storage engine for the service, and creates it if the data directory is new. This file is the
+// only one that names an engine.
+func openEngine(data string, log *slog.Logger) (store.Engine, error) {
+	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now})
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", data, err)
+	}
+	return engine, nil
+}
+
+// openControl opens the control data for an operator command, when no server has it open. Without control data in the directory
+// it fails, so that a mistyped directory is noticed. Only when create is set and the directory is empty, it creates the data and
+// says so on stderr.
+func openControl(data string, create bool, stderr io.Writer) (operator.Control, error) {
+	created, err := checkData(data, create)
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s %w", data, err)
+	}
+	control, err := local.OpenControl(data, local.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", data, err)
+	}
+	if created {
+		fmt.Fprintf(stderr, "mtagd: created a new store in the empty data directory %s\n", data)
+	}
+	return control, nil
+}
+
+// checkData reports whether opening the data directory creates a store, or why the directory must not be opened.
+func checkData(data string, create bool) (creates bool, err error) {
+	found, err := local.Inspect(data)
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("cannot be read: %w", err)
+	case found == local.NoDirectory:
+		return false, errors.New("does not exist. Name the directory of your service with --data, or create the directory for a new one")
+	case found == local.OtherFiles:
+		return false, errors.New("contains other files, but no control.db. Name the directory of your service with --data")
+	case found == local.Nothing && !create:
+		return false, errors.New(`is empty. Name the directory of your service with --data, or create a partner first with "mtagd partner add"`)
+	}
+	return found == local.Nothing, nil
+}

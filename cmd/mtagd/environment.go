@@ -1,0 +1,70 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// unsetEmpty makes an empty MTAGD_ variable the same as an absent one, so that unit files and compose files may leave one
+// blank.
+func unsetEmpty(environ []string) error {
+	for _, entry := range environ {
+		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "MTAGD_") && value == "" {
+			if err := os.Unsetenv(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkVariables refuses MTAGD_ variables that belong to no flag of any command: they are probably misspelt.
+func checkVariables(environ []string, root *kong.Node) error {
+	flags := map[string]*kong.Flag{}
+	collectFlags(root, flags)
+	var known []string
+	for _, flag := range flags {
+		known = append(known, flag.Envs...)
+	}
+	slices.Sort(known)
+	var errs []error
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, "MTAGD_") || slices.Contains(known, name) || orchestrated.MatchString(entry) {
+			continue
+		}
+		nearest := slices.MinFunc(known, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
+		errs = append(errs, &usageError{where: name, err: fmt.Errorf("no flag has this variable; the nearest one is %s", nearest)})
+	}
+	return errors.Join(errs...)
+}
+
+// orchestrated matches the variables that Kubernetes sets in each pod for a service whose name begins with mtagd.
+var orchestrated = regexp.MustCompile(`^MTAGD_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=)`)
+
+// editDistance is the Levenshtein distance: how many characters have to be added, removed or replaced to turn a into b.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1) // of the distances from the part of a seen so far to the parts of b
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, diagonal+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// healthCommand is "mtagd health", for container images that contain no HTTP client.
+type healthCommand struct {
+	Admin string `default:"${admin}" placeholder:"ADDR" help:"Address of the server's admin pages (default ${default})."`
+}
+
+// healthTimeout bounds the question; it is shorter than the 30 s that Docker waits.
+const healthTimeout = 10 * time.Second
+
+// Run asks /readyz. It returns an error if no server answers, or if the server does not accept events.
+func (c *healthCommand) Run(p *process) error {
+	if err := checkAdmin(c.Admin); err != nil {
+		return &usageError{where: p.origin.of("admin"), err: err}
+	}
+	if c.Admin == adminOff {
+		return errors.New("the health is unknown: the admin pages are off")
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, healthTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Admin+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without the proxy of the environment
+	response, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("no answer: %w", err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return fmt.Errorf("no answer: %w", err)
+	}
+	text := strings.TrimSpace(string(body))
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("not ready: %s", text)
+	}
+	_, err = fmt.Fprintln(p.stdout, text)
+	return err
+}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"mtagd/cmd/mtagd/operator"
+)
+
+// operate runs a partner or key command and prints its result.
+func operate(p *process, command operator.Command) error {
+	client := operator.Client{
+		Data: p.data,
+		Open: func(_ context.Context, create bool) (operator.Control, error) {
+			return openControl(p.data, create, p.stderr)
+		},
+	}
+	result, err := client.Run(p.ctx, command)
+	if err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	if err := json.Indent(&text, result, "", "  "); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(p.stdout, string(bytes.TrimSpace(text.Bytes())))
+	return err
+}

@@ -1,0 +1,132 @@
+package operator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"mtagd/store"
+)
+
+// Client runs commands on the service of one data directory.
+type Client struct {
+	Data string // the data directory, which contains the socket of a running server
+	Open Opener
+}
+
+// Opener opens the control data when no server runs. It returns store.ErrInUse when a server has the data open. create
+// tells whether it may create the data; if it may not, missing data is an error.
+type Opener func(ctx context.Context, create bool) (Control, error)
+
+// Control is opened control data.
+type Control interface {
+	store.Control
+	io.Closer
+}
+
+const (
+	busyTimeout   = 10 * time.Second // for a server that is starting or stopping
+	busyRetry     = 50 * time.Millisecond
+	answerTimeout = 30 * time.Second // for the answer of a running server
+)
+
+// Run runs a command and returns its result as JSON. It tries the socket first. If no server listens there, it opens the
+// data itself. If the data is in use, a server is just starting or stopping: Run tries both again.
+func (c Client) Run(ctx context.Context, command Command) ([]byte, error) {
+	deadline, cancel := context.WithTimeout(ctx, busyTimeout)
+	defer cancel()
+	for {
+		result, err := c.send(ctx, command)
+		if !isNoServer(err) {
+			return result, err
+		}
+		result, err = c.runHere(ctx, command)
+		if !errors.Is(err, store.ErrInUse) {
+			return result, err
+		}
+		select {
+		case <-deadline.Done():
+			return nil, err
+		case <-time.After(busyRetry):
+		}
+	}
+}
+
+// send runs a command in the running server.
+func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
+	message, err := json.Marshal(command)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: answerTimeout, Transport: &http.Transport{DisableKeepAlives: true, DialContext: c.dial}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mtagd"+command.path(), bytes.NewReader(message))
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("operator socket: %w", err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	switch response.StatusCode {
+	case statusDone:
+		return answer, nil
+	case statusFailed:
+		var failure store.Error
+		if err := json.Unmarshal(answer, &failure); err != nil {
+			return nil, err
+		}
+		return nil, &failure
+	default:
+		return nil, fmt.Errorf("the running server does not know this command: is it another version of mtagd? It answered %s", response.Status)
+	}
+}
+
+func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	path, release, err := socketPath(c.Data)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return new(net.Dialer).DialContext(ctx, "unix", path)
+}
+
+// isNoServer reports whether there is no socket, or one that a killed server left behind. All other errors come from a
+// server that did not answer.
+func isNoServer(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// runHere runs a command in this process. It logs nothing: there is no server's log.
+func (c Client) runHere(ctx context.Context, command Command) (_ []byte, err error) {
+	control, err := c.Open(ctx, creates(command))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, control.Close()) }()
+	result, err := command.apply(ctx, control, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(result)
+}
+
+// creates reports whether a command may create the control data where there is none yet. All other commands need data that
+// exists: with them, a mistyped directory is an error and not a new, empty service.
+func creates(c Command) bool {
+	_, ok := c.(partnerAdd)
+	return ok
+}

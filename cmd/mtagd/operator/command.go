@@ -1,0 +1,40 @@
+// Package operator lets an operator manage partners and API keys, with a running server or without one.
+//
+// A command is a value: its fields are flags on the command line, and its JSON is the message that carries it to
+// a running server over a unix socket. The server, or the command's own process when no server runs, applies
+// the value to the control data. Read in this order:
+//
+//	client.go   runs a command: in the server if there is one, else on the opened control data
+//	server.go   the server's end of the socket
+//	partner.go  the partner commands
+//	key.go      the key commands
+//	command.go  what every command has
+//	socket.go   the socket's place in the data directory, and the protocol's statuses
+package operator
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"mtagd/store"
+)
+
+// Command is a partner or key command. If its flags can be wrong in themselves, it has a method Validate, which the
+// parser of the command line calls.
+type Command interface {
+	// path names the command on the operator socket.
+	path() string
+	// apply runs the command and returns its result, which is printed as JSON. It logs each change that it makes.
+	apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error)
+}
+
+// timestamp is a time in the form that the whole service prints.
+type timestamp time.Time
+
+func (t timestamp) MarshalText() ([]byte, error) {
+	return []byte(store.FormatTime(time.Time(t))), nil
+}
+
+// optional keeps nil as nil, which is printed as null.
+func optional(t *time.Time) *timestamp { return (*timestamp)(t) }

@@ -1,0 +1,115 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"mtagd/store"
+)
+
+// KeyCommands are the subcommands of "mtagd key".
+type KeyCommands struct {
+	Issue  keyIssue  `cmd:"" help:"Issue an API key. Its text is shown only this once."`
+	List   keyList   `cmd:"" help:"List the API keys of a partner, without their secrets."`
+	Revoke keyRevoke `cmd:"" help:"Revoke an API key: the next request with it is refused."`
+}
+
+type keyIssue struct {
+	Partner   store.PartnerID `required:"" placeholder:"PARTNER_ID" help:"Id of the partner."`
+	ExpiresIn lifetime        `placeholder:"DURATION" help:"How long the key is valid, such as 30d or 720h (default: it never expires)."`
+}
+
+func (keyIssue) path() string { return "/key/issue" }
+
+func (c keyIssue) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	k, text, err := control.IssueKey(ctx, c.Partner, time.Duration(c.ExpiresIn))
+	if err == nil {
+		log.Info("API key issued", "partner", k.Partner, "key_id", k.ID)
+	}
+	return struct {
+		KeyID     store.KeyID  `json:"keyId"`
+		APIKey    store.APIKey `json:"apiKey"`
+		ExpiresAt *timestamp   `json:"expiresAt"`
+	}{k.ID, text, optional(k.ExpiresAt)}, err
+}
+
+type keyList struct {
+	Partner store.PartnerID `required:"" placeholder:"PARTNER_ID" help:"Id of the partner."`
+}
+
+func (keyList) path() string { return "/key/list" }
+
+func (c keyList) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+	keys, err := control.Keys(ctx, c.Partner)
+	views := make([]keyView, len(keys))
+	for i, k := range keys {
+		views[i] = viewKey(k)
+	}
+	return views, err
+}
+
+type keyRevoke struct {
+	Key store.KeyID `arg:"" name:"key-id" help:"Id of the key, as printed by issue and list."`
+}
+
+func (keyRevoke) path() string { return "/key/revoke" }
+
+func (c keyRevoke) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	k, err := control.RevokeKey(ctx, c.Key)
+	if err == nil {
+		log.Info("API key revoked", "partner", k.Partner, "key_id", k.ID)
+	}
+	return viewKey(k), err
+}
+
+type keyView struct {
+	ID        store.KeyID `json:"keyId"`
+	CreatedAt timestamp   `json:"createdAt"`
+	ExpiresAt *timestamp  `json:"expiresAt"`
+	RevokedAt *timestamp  `json:"revokedAt"`
+}
+
+func viewKey(k store.Key) keyView {
+	return keyView{k.ID, timestamp(k.CreatedAt), optional(k.ExpiresAt), optional(k.RevokedAt)}
+}
+
+// lifetime is how long a key is valid. Zero means that it never expires; the flag refuses zero, so that only a
+// missing flag means it.
+type lifetime time.Duration
+
+const (
+	day     = 24 * time.Hour
+	maxDays = math.MaxInt64 / int64(day) // 292 years
+)
+
+// Decode reads the flag's value: days such as 30d, or a Go duration such as 720h.
+func (l *lifetime) Decode(ctx *kong.DecodeContext) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
+		return err
+	}
+	d, err := parseLifetime(text)
+	*l = lifetime(d)
+	return err
+}
+
+func parseLifetime(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		var n int64
+		if n, err = strconv.ParseInt(days, 10, 64); err == nil && n <= maxDays {
+			d = time.Duration(n) * day
+		}
+	}
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("must be a positive duration of at most %dd, such as 30d, 720h or 90m, not %q", maxDays, text)
+	}
+	return d, nil
+}

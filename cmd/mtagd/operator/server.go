@@ -1,0 +1,92 @@
+package operator
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+
+	"mtagd/store"
+)
+
+// Listen opens the operator socket in a data directory. The caller must have the data open for itself alone: then a
+// socket file that already exists is a leftover of a server that was killed, and is removed.
+func Listen(data string) (net.Listener, error) {
+	path, release, err := socketPath(data)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		release()
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		release()
+		return nil, err
+	}
+	return listener{l, release}, nil
+}
+
+// listener removes its socket file on Close. It releases the file's path only after that.
+type listener struct {
+	net.Listener
+	release func()
+}
+
+func (l listener) Close() error {
+	defer l.release()
+	return l.Listener.Close()
+}
+
+// Handler runs the commands that arrive on the operator socket.
+func Handler(control store.Control, log *slog.Logger) http.Handler {
+	mux := http.NewServeMux()
+	handle[partnerAdd](mux, control, log)
+	handle[partnerList](mux, control, log)
+	handle[partnerPreverify](mux, control, log)
+	handle[keyIssue](mux, control, log)
+	handle[keyList](mux, control, log)
+	handle[keyRevoke](mux, control, log)
+	return mux
+}
+
+// maxMessage bounds a message, in bytes.
+const maxMessage = 64 << 10
+
+// handle adds one command to the mux.
+func handle[C Command](mux *http.ServeMux, control store.Control, log *slog.Logger) {
+	var zero C
+	mux.HandleFunc("POST "+zero.path(), func(w http.ResponseWriter, r *http.Request) {
+		var command C
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(&command); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		status := statusDone
+		result, err := command.apply(r.Context(), control, log)
+		if err != nil {
+			status, result = statusFailed, wireError(err)
+		}
+		w.WriteHeader(status)
+		// This fails when the client has disconnected, and then nobody waits for the answer.
+		_ = json.NewEncoder(w).Encode(result)
+	})
+}
+
+// wireError keeps the kind of an error across the socket. It may contain internals: its reader is the operator.
+func wireError(err error) *store.Error {
+	if e, ok := errors.AsType[*store.Error](err); ok {
+		return e
+	}
+	return &store.Error{Kind: store.KindInternal, Message: err.Error()}
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"mtagd/store"
+)
+
+// process is what a command may use of the process that it runs in.
+type process struct {
+	ctx    context.Context // ends with the first signal to stop
+	stdout io.Writer       // for results
+	stderr io.Writer       // for logs and errors
+	data   string          // --data
+	origin origin          // where the flags' values came from
+}
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// usageError is an error in the command line or in the configuration.
+type usageError struct {
+	where string // the flag, variable or line at fault; empty if err names it
+	err   error
+}
+
+func (e *usageError) Error() string {
+	if e.where == "" {
+		return e.err.Error()
+	}
+	return e.where + ": " + e.err.Error()
+}
+
+func (e *usageError) Unwrap() error { return e.err }
+
+// report prints an error in one line and returns the exit code for it.
+func report(stderr io.Writer, err error) int {
+	if err == nil {
+		return exitDone
+	}
+	var parts []string // of joined errors
+	for line := range strings.Lines(err.Error()) {
+		if words := strings.Fields(line); len(words) > 0 {
+			parts = append(parts, strings.Join(words, " "))
+		}
+	}
+	fmt.Fprintf(stderr, "mtagd: %s\n", strings.Join(parts, "; "))
+	if _, usage := errors.AsType[*usageError](err); usage || store.KindOf(err) == store.KindInvalid {
+		return exitUsage
+	}
+	return exitFailed
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	sideStopTimeout   = 2 * time.Second // for requests in progress at a stop
+	sideHeaderTimeout = 5 * time.Second
+)
+
+// sideDoor is a small HTTP server beside the public one: for operator commands, or for admin pages.
+type sideDoor struct {
+	listener net.Listener
+	server   *http.Server
+	log      *slog.Logger
+}
+
+func newSideDoor(l net.Listener, h http.Handler, log *slog.Logger) *sideDoor {
+	return &sideDoor{listener: l, log: log, server: &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: sideHeaderTimeout,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}}
+}
+
+// accept answers requests until close is called. It returns the reason why it ended.
+func (d *sideDoor) accept() error { return d.server.Serve(d.listener) }
+
+// close stops accepting requests, and gives those in progress a moment to finish.
+func (d *sideDoor) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), sideStopTimeout)
+	defer cancel()
+	if err := d.server.Shutdown(ctx); err != nil {
+		d.log.Warn("requests were cut off", "address", d.listener.Addr().String(), "error", errors.Join(err, d.server.Close()))
+	}
+	return nil
+}

@@ -138,13 +138,9 @@ func (f *fields) time(now time.Time) time.Time {
 	if !ok {
 		return now
 	}
-	t, err := time.Parse(time.RFC3339, s)
-	// Parse is laxer than RFC 3339: it takes hours of one digit, and a comma before the fraction.
-	if err != nil || s[len("2006-01-02T15")] != ':' || strings.Contains(s, ",") {
-		return now
-	}
+	t, ok := store.ParseTime(s)
 	// An offset can push the first hours of year 0 before every year that RFC 3339 can write.
-	if t = t.UTC(); t.Year() < 0 || t.After(now.Add(maxClockLead)) {
+	if !ok || t.Year() < 0 || t.After(now.Add(maxClockLead)) {
 		return now
 	}
 	return t

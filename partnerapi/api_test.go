@@ -260,6 +260,8 @@ const (
 	nobody  = "00000000-0000-4000-8000-000000000000" // the id of no merchant
 	denied  = "Access denied"
 	missing = "Resource not found"
+
+	noRoute, noMerchant, noTag = missing + ": no such route", missing + ": no such merchant", missing + ": no such tag"
 )
 
 func TestRoutes(t *testing.T) {
@@ -285,16 +287,17 @@ func TestRoutes(t *testing.T) {
 		{"broken percent-encoding is no id", "GET", merchants + "/%zz", 400, ""},
 		{"invalid UTF-8 is no tag", "GET", tracktag + "/cs_\xff\xfe", 404, ""},
 		{"a merchant id may be percent-encoded", "GET", merchants + "/%30" + nobody[1:], 404, ""},
-		{"merchants are not deleted", "DELETE", merchants, 405, "GET, POST"},
-		{"one merchant is only read", "PUT", merchants + "/" + nobody, 405, "GET"},
-		{"a tag is only read", "POST", tracktag + "/cs_x", 405, "GET"},
+		{"merchants are not deleted", "DELETE", merchants, 405, "GET, HEAD, POST"},
+		{"one merchant is only read", "PUT", merchants + "/" + nobody, 405, "GET, HEAD"},
+		{"a tag is only read", "POST", tracktag + "/cs_x", 405, "GET, HEAD"},
 		{"generate is posted", "GET", generate, 405, "POST"},
 		{"generate has two names", "GET", tracktag, 405, "POST"},
 		{"verify is posted", "GET", verify, 405, "POST"},
-		{"events are read", "POST", events, 405, "GET"},
-		{"config is read", "PATCH", config, 405, "GET"},
-		{"there is no CORS", "OPTIONS", merchants, 405, "GET, POST"},
-		{"a method of one's own is not allowed", "BREW", config, 405, "GET"},
+		{"events are read", "POST", events, 405, "GET, HEAD"},
+		{"config is read", "PATCH", config, 405, "GET, HEAD"},
+		{"there is no CORS", "OPTIONS", merchants, 405, "GET, HEAD, POST"},
+		{"a method of one's own is not allowed", "BREW", config, 405, "GET, HEAD"},
+		{"HEAD is only where GET is", "HEAD", verify, 405, "POST"},
 		{"a word that begins like generate is a tag id", "GET", tracktag + "/generated", 404, ""},
 	} {
 		t.Run(c.is, func(t *testing.T) {
@@ -312,7 +315,7 @@ func TestRoutes(t *testing.T) {
 
 func TestRouteComesBeforeAuthentication(t *testing.T) {
 	s := newService(t)
-	s.request("GET", "/v1/partners/nothing", "").fails(404, "NOT_FOUND", missing)
+	s.request("GET", "/v1/partners/nothing", "").fails(404, "NOT_FOUND", noRoute)
 	s.request("DELETE", config, "").fails(405, "VALIDATION_ERROR", "Method not allowed")
 }
 
@@ -356,8 +359,8 @@ func TestEngineErrors(t *testing.T) {
 		{"a caller with too much under way is asked to come back", store.Busy("too many"), 429, "VALIDATION_ERROR", "Too many requests at once. Please try again", "1", false},
 		{"an invalid field is named", store.Invalid("page", "is odd"), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"a wrapped error keeps its kind", fmt.Errorf("wrapped: %w", store.Invalid("page", "is odd")), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
-		{"what does not exist is not found", store.NotFound("merchant"), 404, "NOT_FOUND", missing, "", false},
-		{"what is another's is denied", errAnotherPartners, 403, "FORBIDDEN", denied, "", false},
+		{"what does not exist is not found", store.NotFound("partner"), 404, "NOT_FOUND", missing + ": partner not found", "", false},
+		{"what is another's is denied", &store.Error{Kind: store.KindForbidden, Message: "belongs to another partner"}, 403, "FORBIDDEN", denied, "", false},
 		{"a taken domain is a conflict", &store.Error{Kind: store.KindConflict, Field: "domain", Message: "is taken"}, 409, "VALIDATION_ERROR", "Domain already registered", "", false},
 	} {
 		t.Run(c.is, func(t *testing.T) {

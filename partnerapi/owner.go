@@ -1,0 +1,56 @@
+package partnerapi
+
+import (
+	"context"
+
+	"mtagd/store"
+)
+
+// A resource that does not exist.
+var (
+	errNoRoute    = notFound("no such route")
+	errNoMerchant = notFound("no such merchant")
+	errNoTag      = notFound("no such tag")
+)
+
+func notFound(why string) error { return &store.Error{Kind: store.KindNotFound, Message: why} }
+
+// merchant returns a merchant of the partner. KindNotFound: it does not exist. KindForbidden: it is another
+// partner's.
+func (a *api) merchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {
+	m, err := a.Engine.Merchant(ctx, store.FoldMerchantID(id))
+	if store.KindOf(err) == store.KindNotFound {
+		return store.Merchant{}, errNoMerchant
+	}
+	if err == nil {
+		err = partner.CheckOwner(m.Partner)
+	}
+	if err != nil {
+		return store.Merchant{}, err
+	}
+	return m, nil
+}
+
+// tag returns a tag of the partner, with the errors of merchant.
+func (a *api) tag(ctx context.Context, partner store.Partner, id string) (store.Tag, error) {
+	t, err := a.Engine.Tag(ctx, store.TagID(id))
+	if store.KindOf(err) == store.KindNotFound {
+		return store.Tag{}, errNoTag
+	}
+	if err == nil {
+		err = partner.CheckOwner(t.Partner)
+	}
+	if err != nil {
+		return store.Tag{}, err
+	}
+	return t, nil
+}
+
+// hide turns KindForbidden into absent. Get-by-id answers with it, so that a resource of another partner looks
+// like one that does not exist (spec, Authentication, 3).
+func hide(err, absent error) error {
+	if store.KindOf(err) == store.KindForbidden {
+		return absent
+	}
+	return err
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"github.com/valyala/fasthttp/fasthttputil"
 
 	"mtagd/store"
 	"mtagd/store/local"
@@ -38,6 +40,7 @@ type service struct {
 	dns    lookup
 
 	certificates Certificates
+	context      func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 	log          bytes.Buffer
 }
 
@@ -68,8 +71,9 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		ClientTagHost: "tags.example.net",
 		CNAMETarget:   "cname.example.net",
 		TagURL:        func(host string) string { return "https://" + host },
-		Log:           slog.New(slog.NewTextHandler(&s.log, nil)),
+		Log:           slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Now:           func() time.Time { return s.now },
+		Context:       s.context,
 	})
 }
 
@@ -317,6 +321,111 @@ func TestRouteComesBeforeAuthentication(t *testing.T) {
 	s := newService(t)
 	s.request("GET", "/v1/partners/nothing", "").fails(404, "NOT_FOUND", noRoute)
 	s.request("DELETE", config, "").fails(405, "VALIDATION_ERROR", "Method not allowed")
+}
+
+func TestAnUnknownQueryParameterIsRefused(t *testing.T) {
+	const unknown = "is not a query parameter of this request"
+	s := newService(t)
+	p := s.partner("Agency")
+	id := p.merchant("Shop")
+	tag := p.generate(id, "client-side", "").str("tagId")
+	for _, c := range []struct{ method, uri, name string }{
+		{"GET", events + "?merchantId=" + id + "&muid=X", "muid"},
+		{"GET", events + "?merchantId=" + id + "&Page=2", "Page"},
+		{"GET", events + "?merchantid=" + id, "merchantid"},
+		{"GET", events + "?x=1&page=0", "x"},
+		{"GET", merchants + "?x=1&x=2", "x"},
+		{"GET", merchants + "?page=1&limit=2&merchantId=" + id, "merchantId"},
+		{"GET", merchants + "?%6Duid", "muid"},
+		{"GET", merchants + "?a%20b=", "a b"},
+		{"GET", merchants + "/" + id + "?page=1", "page"},
+		{"GET", merchants + "/" + nobody + "?page=1", "page"},
+		{"GET", tracktag + "/" + tag + "?merchantId=" + id, "merchantId"},
+		{"GET", config + "?verbose", "verbose"},
+		{"POST", merchants + "?name=Shop", "name"},
+		{"POST", generate + "?dryRun=1", "dryRun"},
+		{"POST", tracktag + "?dryRun=1", "dryRun"},
+		{"POST", verify + "?tagId=" + tag, "tagId"},
+	} {
+		t.Run(c.method+" "+c.uri, func(t *testing.T) {
+			a := p.request(c.method, c.uri, "{}", "Authorization", "Bearer "+p.key).in(t)
+			a.invalid(c.name, unknown)
+		})
+	}
+	p.get(merchants+"?=1").invalid("query", "has a parameter without a name")
+	p.get(merchants + "?").is(200)
+	p.get(merchants + "?&&").is(200)
+	p.get(merchants + "?limit=1&").is(200)
+	s.request("GET", merchants+"?x=1", "").unauthenticated()
+}
+
+func TestHEADAnswersLikeGETWithoutABody(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	id := p.merchant("Shop")
+	tag := p.generate(id, "client-side", "").str("tagId")
+	listener := fasthttputil.NewInmemoryListener()
+	server := &fasthttp.Server{Handler: s.handle}
+	served := make(chan error)
+	go func() { served <- server.Serve(listener) }()
+	defer func() {
+		if err := server.Shutdown(); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	http := fasthttp.HostClient{Addr: "api.example.net", Dial: func(string) (net.Conn, error) { return listener.Dial() }}
+	defer http.CloseIdleConnections()
+
+	for _, uri := range []string{
+		merchants, merchants + "/" + id, merchants + "/" + nobody, merchants + "?page=0", tracktag + "/" + tag,
+		events + "?merchantId=" + id, events, config,
+	} {
+		get := p.get(uri)
+		var request fasthttp.Request
+		var response fasthttp.Response
+		request.Header.SetMethod("HEAD")
+		request.SetRequestURI("http://api.example.net" + uri)
+		request.Header.Set("Authorization", "Bearer "+p.key)
+		if err := http.Do(&request, &response); err != nil {
+			t.Fatal(err)
+		}
+		if response.StatusCode() != get.status || response.Header.ContentLength() != len(get.body) || len(response.Body()) != 0 ||
+			string(response.Header.ContentType()) != "application/json" {
+			t.Errorf("HEAD %s: %d with %d bytes, says %d; GET: %d with %d bytes", uri, response.StatusCode(),
+				len(response.Body()), response.Header.ContentLength(), get.status, len(get.body))
+		}
+	}
+}
+
+func TestAFailureIsLoggedOnceWithItsRequest(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	s.serve(failing{s.engine, errors.New("on fire")}, &s.dns)
+	var r fasthttp.RequestCtx
+	r.Request.SetRequestURI(merchants + "?page=2")
+	r.Request.Header.Set("Authorization", "Bearer "+p.key)
+	r.Response.Header.Set("X-Request-Id", "request-7")
+	s.handle(&r)
+
+	log := s.log.String()
+	for _, want := range []string{"level=ERROR", "method=GET", "path=" + merchants + " ", "status=500", "request_id=request-7",
+		"partner=" + string(p.ID), `error="on fire"`} {
+		if !strings.Contains(log, want) {
+			t.Errorf("no %s in the log: %s", want, log)
+		}
+	}
+	if n := strings.Count(log, "on fire"); n != 1 {
+		t.Errorf("it is logged %d times: %s", n, log)
+	}
+	if got := r.UserValue("partner"); got != string(p.ID) {
+		t.Errorf("the request's partner is %v, want %s", got, p.ID)
+	}
+	if got := string(r.Response.Header.Peek("X-Request-Id")); got != "request-7" {
+		t.Errorf("X-Request-Id %q, want the server's", got)
+	}
 }
 
 func TestBodyOver64KiBIsRefused(t *testing.T) {

@@ -31,7 +31,7 @@ const (
 	config    = "/v1/partners/config"
 )
 
-// service is the API over a real engine, with a clock and a DNS that the test holds in its hands.
+// service is the API over a real engine, with a clock and a DNS that the test controls.
 type service struct {
 	t      testing.TB
 	engine store.Engine
@@ -62,7 +62,7 @@ func newService(t testing.TB) *service {
 	return s
 }
 
-// serve puts the API over an engine and a DNS.
+// serve replaces the API by one over an engine and a DNS.
 func (s *service) serve(engine store.Engine, dns Verifier) {
 	s.handle = New(Config{
 		Engine:        engine,
@@ -74,6 +74,21 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		Log:           slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Now:           func() time.Time { return s.now },
 		Context:       s.context,
+	})
+}
+
+// listen answers on a listener until the test ends.
+func (s *service) listen(listener net.Listener) {
+	server := &fasthttp.Server{Handler: s.handle}
+	served := make(chan error)
+	go func() { served <- server.Serve(listener) }()
+	s.t.Cleanup(func() {
+		if err := server.Shutdown(); err != nil {
+			s.t.Error(err)
+		}
+		if err := <-served; err != nil {
+			s.t.Error(err)
+		}
 	})
 }
 
@@ -91,7 +106,7 @@ func (l *lookup) Verify(_ context.Context, host string) store.DNSFinding {
 	return l.found
 }
 
-// partner is a partner of the service, and its way to call it.
+// partner is a partner that calls the service with its key.
 type partner struct {
 	*service
 	store.Partner
@@ -119,7 +134,7 @@ type answer struct {
 	body   string
 }
 
-// in is the answer, examined in a subtest.
+// in returns the answer with its checks reported to a subtest.
 func (a answer) in(t testing.TB) answer {
 	a.t = t
 	return a
@@ -365,19 +380,9 @@ func TestHEADAnswersLikeGETWithoutABody(t *testing.T) {
 	id := p.merchant("Shop")
 	tag := p.generate(id, "client-side", "").str("tagId")
 	listener := fasthttputil.NewInmemoryListener()
-	server := &fasthttp.Server{Handler: s.handle}
-	served := make(chan error)
-	go func() { served <- server.Serve(listener) }()
-	defer func() {
-		if err := server.Shutdown(); err != nil {
-			t.Error(err)
-		}
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}()
+	s.listen(listener)
 	http := fasthttp.HostClient{Addr: "api.example.net", Dial: func(string) (net.Conn, error) { return listener.Dial() }}
-	defer http.CloseIdleConnections()
+	t.Cleanup(http.CloseIdleConnections) // before the server's
 
 	for _, uri := range []string{
 		merchants, merchants + "/" + id, merchants + "/" + nobody, merchants + "?page=0", tracktag + "/" + tag,
@@ -462,10 +467,10 @@ func TestEngineErrors(t *testing.T) {
 		retryAfter string
 		logged     bool
 	}{
-		{"an unexpected error tells nothing of itself", errors.New("disk /dev/sda1 is on fire"), 500, "SERVICE_ERROR", "Unable to process request", "", true},
-		{"an internal error keeps its message", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
-		{"an engine that cannot take it asks to come back", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
-		{"a caller with too much under way is asked to come back", store.Busy("too many"), 429, "VALIDATION_ERROR", "Too many requests at once. Please try again", "1", false},
+		{"the customer does not see an unexpected error", errors.New("disk /dev/sda1 is on fire"), 500, "SERVICE_ERROR", "Unable to process request", "", true},
+		{"the customer does not see an internal error", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
+		{"an engine that cannot write says when to retry", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
+		{"a caller with too many requests is told when to retry", store.Busy("too many"), 429, "VALIDATION_ERROR", "Too many requests at once. Please try again", "1", false},
 		{"an invalid field is named", store.Invalid("page", "is odd"), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"a wrapped error keeps its kind", fmt.Errorf("wrapped: %w", store.Invalid("page", "is odd")), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"what does not exist is not found", store.NotFound("partner"), 404, "NOT_FOUND", missing + ": partner not found", "", false},

@@ -89,7 +89,7 @@ func TestEveryRequestReleasesItsContext(t *testing.T) {
 	}
 }
 
-// hasty is a DNS whose client goes while it looks: what it says then is not DNS's word.
+// hasty is a DNS whose client goes during the check, so that the finding says nothing about DNS.
 type hasty struct{ client *client }
 
 func (h hasty) Verify(ctx context.Context, _ string) store.DNSFinding {

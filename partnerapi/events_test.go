@@ -9,7 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// names are the events of a listing by name, in its order.
+// names returns the names of the listed events, in their order.
 func (a answer) names() string {
 	a.t.Helper()
 	list, ok := a.at("events").([]any)

@@ -19,31 +19,29 @@ func notFound(why string) error { return &store.Error{Kind: store.KindNotFound, 
 // partner's.
 func (a *api) merchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {
 	m, err := a.Engine.Merchant(ctx, store.FoldMerchantID(id))
-	if store.KindOf(err) == store.KindNotFound {
-		return store.Merchant{}, errNoMerchant
-	}
-	if err == nil {
-		err = partner.CheckOwner(m.Partner)
-	}
-	if err != nil {
-		return store.Merchant{}, err
-	}
-	return m, nil
+	return owned(partner, m, m.Partner, err, errNoMerchant)
 }
 
 // tag returns a tag of the partner, with the errors of merchant.
 func (a *api) tag(ctx context.Context, partner store.Partner, id string) (store.Tag, error) {
 	t, err := a.Engine.Tag(ctx, store.TagID(id))
+	return owned(partner, t, t.Partner, err, errNoTag)
+}
+
+// owned returns what the engine returned, v and err, when owner is the partner. Otherwise it returns the zero value, so
+// that nothing of another partner gets out. absent replaces the engine's KindNotFound.
+func owned[T any](partner store.Partner, v T, owner store.PartnerID, err, absent error) (T, error) {
 	if store.KindOf(err) == store.KindNotFound {
-		return store.Tag{}, errNoTag
+		err = absent
 	}
 	if err == nil {
-		err = partner.CheckOwner(t.Partner)
+		err = partner.CheckOwner(owner)
 	}
 	if err != nil {
-		return store.Tag{}, err
+		var none T
+		return none, err
 	}
-	return t, nil
+	return v, nil
 }
 
 // hide turns KindForbidden into absent. Get-by-id answers with it, so that a resource of another partner looks

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/valyala/fasthttp"
-
 	"mtagd/store"
 )
 
@@ -41,17 +39,7 @@ func TestReadmeExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &fasthttp.Server{Handler: s.handle}
-	served := make(chan error)
-	go func() { served <- server.Serve(listener) }()
-	defer func() {
-		if err := server.Shutdown(); err != nil {
-			t.Error(err)
-		}
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}()
+	s.listen(listener)
 
 	variables := map[string]string{"API": "http://" + listener.Addr().String() + "/v1/partners", "KEY": p.key}
 	for _, example := range examples {

@@ -20,6 +20,7 @@ type Config struct {
 	ClientTagHost string                                                     // serves client-side tags; may equal BaseHost
 	PartnerAPI    fasthttp.RequestHandler                                    // answers on the base host, except on paths of the tag protocol
 	PartnerError  func(ctx *fasthttp.RequestCtx, status int, message string) // writes the partner API's standard error body
+	PartnerOf     func(ctx *fasthttp.RequestCtx) string                      // the id of the partner that the API has authenticated, "" before; for the log
 	Log           *slog.Logger
 	Metrics       prometheus.Registerer // nil: none registered
 	Now           func() time.Time

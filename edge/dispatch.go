@@ -166,8 +166,8 @@ func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *visit, status int, 
 		slog.Float64("took_ms", float64(took.Microseconds())/1000),
 		slog.String("request_id", requestID(ctx)),
 	}
-	if partner := notedPartner(ctx); partner != "" {
-		attrs = append(attrs, slog.String("partner", string(partner)))
+	if partner := d.PartnerOf(ctx); partner != "" {
+		attrs = append(attrs, slog.String("partner", partner))
 	}
 	d.Log.LogAttrs(ctx, slog.LevelDebug, "request", attrs...)
 }

@@ -141,7 +141,7 @@ func TestARequestIsLoggedInOneLineAtDebug(t *testing.T) {
 		cfg.Log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		cfg.PartnerAPI = func(ctx *fasthttp.RequestCtx) {
 			if string(ctx.Path()) == "/v1/x" {
-				NotePartner(ctx, "the-partner")
+				ctx.SetUserValue("partner", "the-partner")
 			}
 			ctx.SetStatusCode(500)
 		}

@@ -57,6 +57,10 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 			ctx.SetStatusCode(status)
 			fmt.Fprintf(ctx, `{"message":%q,"code":"X","statusCode":%d}`, message, status)
 		},
+		PartnerOf: func(ctx *fasthttp.RequestCtx) string {
+			partner, _ := ctx.UserValue("partner").(string)
+			return partner
+		},
 		Log:     slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Metrics: w.registry,
 		Now:     time.Now,

@@ -13,7 +13,6 @@
 //	target.go      reads the host, path and query of a request
 //	framing.go     refuses requests that a proxy in front might read differently
 //	requestid.go   gives each request an id
-//	partner.go     keeps the partner of a request, for the log
 //	config.go      what a Server is made of
 //	handshake.go   TLS: concurrent handshakes, limited per client
 //	proxy.go       the PROXY protocol of a load balancer in front
@@ -23,8 +22,8 @@
 //
 // Every answer has an X-Request-Id. The id of the request is kept when it is valid, otherwise it is random. Handlers
 // find it in the response header, and write it into the errors that they log. The front door logs each request at
-// debug level, whatever its status: the handler that knows the cause of an error logs that. NotePartner adds the
-// partner to this line.
+// debug level, whatever its status: the handler that knows the cause of an error logs that. Its line names
+// the partner of a request to the partner API.
 package edge
 
 import (

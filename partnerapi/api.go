@@ -1,34 +1,36 @@
-// Package partnerapi is the partner REST API: a partner's backend creates merchants, generates and
-// verifies their tracking tags, and reads back the events that those tags collected.
+// Package partnerapi is the partner REST API. A partner's backend creates merchants, generates and verifies
+// their tracking tags, and lists the events that the tags recorded. README.md is the guide for partners.
 //
-// Every request takes the same way: route and method, API key, size of the body, parameters,
-// existence, ownership, state. The first of these that is wrong decides the answer. A handler
-// decodes, asks the engine, and answers or returns an error, which errors.go alone turns into a
-// status code. What is no error of an operation is answered where it is found: a wrong method, key
-// or size here, DNS that is not right in verify.go.
+// Each request is checked in this order: route and method, API key, size of the body, parameters,
+// existence, ownership, state. The first check that fails decides the answer. A handler decodes the request,
+// asks the engine and answers, or returns an error. errors.go turns errors into answers; a refusal that is
+// no error of an operation is answered where it is found: a wrong method or key and a large body in api.go,
+// the results of a DNS check in verify.go.
 //
-//	api.go        routes, and the way to a handler
-//	auth.go       who is asking
-//	errors.go     from errors to answers
-//	json.go       bodies in and out
-//	query.go      parameters of path and query, pagination
-//	merchants.go  list, get and create merchants
+// Read in this order:
+//
+//	api.go        routes, and the steps before a handler
+//	merchants.go  list, read and create merchants
 //	generate.go   generate a tag
-//	verify.go     verify a tag's DNS
-//	line.go       how many verifications a partner has under way
-//	tag.go        read a tag, and how a tag is shown
-//	snippet.go    what a page installs
+//	verify.go     verify the DNS of a tag
 //	events.go     list events
-//	config.go     what is enabled for the partner
+//	tag.go        read a tag; the JSON of a tag
+//	config.go     read what is enabled for the partner
+//	owner.go      load a merchant or tag of the partner
+//	auth.go       find the partner of an API key
+//	errors.go     turn errors into answers
+//	parts.go      what the API is made of
+//	query.go      parameters of path and query, pagination
+//	json.go       request and answer bodies
+//	slots.go      limit the verifications that a partner has under way
+//	snippet.go    the HTML that installs a tag
 package partnerapi
 
 import (
 	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
@@ -36,78 +38,61 @@ import (
 	"mtagd/store"
 )
 
-// Config is what the API is made of. Every field is required, but Certificates.
-type Config struct {
-	Engine        store.Engine
-	DNS           Verifier
-	Certificates  Certificates             // nil where TLS ends in front of the service
-	ClientTagHost string                   // host of client-side tags
-	CNAMETarget   string                   // record.value: what the merchants' records point to
-	TagURL        func(host string) string // address of a tag host; "https://<host>" but in development
-	Log           *slog.Logger
-	Now           func() time.Time
-}
-
-// Verifier looks at a tag host's DNS. It takes seconds at most, since a customer waits for it.
-type Verifier interface {
-	Verify(ctx context.Context, host string) store.DNSFinding
-}
-
-// Certificates looks after the certificates of tag hosts. Neither method waits for anything.
-type Certificates interface {
-	// Order gets a certificate in the background for a host whose DNS was just found correct.
-	Order(host string)
-	// Certificate tells how far that has come.
-	Certificate(host string) store.Certificate
-}
-
 // maxBody is the largest request body, in bytes.
 const maxBody = 64 << 10
 
-type api struct {
-	Config
-	lookups *line
+// resource has the operations at one path, by method.
+type resource map[string]operation
+
+// operation is what one method does at one path.
+type operation struct {
+	handle handler
+	query  []string // the names of its query parameters
 }
 
-// handler answers one request of an authenticated partner, or returns why it cannot.
+// handler answers one request of an authenticated partner, or returns an error instead.
 type handler func(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error
-
-// resource is what can be done at one path, by method.
-type resource map[string]handler
 
 // New returns the whole API. It does not recover from panics; the server around it does.
 func New(cfg Config) fasthttp.RequestHandler {
-	a := &api{Config: cfg, lookups: newLine(lookupsPerPartner, lineTimeout)}
+	a := newAPI(cfg)
+	page := []string{"page", "limit"}
+	generate := resource{"POST": {handle: a.generateTag}}
+	resources := map[string]resource{
+		"/v1/partners/merchant":              {"GET": {a.listMerchants, page}, "POST": {handle: a.createMerchant}},
+		"/v1/partners/merchant/{merchantId}": {"GET": {handle: a.getMerchant}},
+		"/v1/partners/tracktag":              generate,
+		"/v1/partners/tracktag/generate":     generate,
+		"/v1/partners/tracktag/verify":       {"POST": {handle: a.verifyTag}},
+		"/v1/partners/tracktag/{tagId}":      {"GET": {handle: a.readTag}},
+		"/v1/partners/events":                {"GET": {a.listEvents, append(page, eventFilters...)}},
+		"/v1/partners/config":                {"GET": {handle: a.readConfig}},
+	}
+
 	routes := router.New()
 	// A path has one spelling.
 	routes.RedirectFixedPath, routes.RedirectTrailingSlash = false, false
-	// The router's own answer names a method as allowed wherever a parameter could match: GET for
-	// …/tracktag/generate, where "generate" could be a tag id. Here each resource knows its methods.
+	// The router's own Allow header would list every method of a path that could match: also GET for
+	// …/tracktag/generate, where "generate" could be a tag id. So each resource answers for itself.
 	routes.HandleMethodNotAllowed, routes.HandleOPTIONS = false, false
-	routes.NotFound = func(r *fasthttp.RequestCtx) { a.fail(r, store.NotFound("route")) }
-
-	generate := resource{"POST": a.generateTag}
-	for path, res := range map[string]resource{
-		"/v1/partners/merchant":              {"GET": a.listMerchants, "POST": a.createMerchant},
-		"/v1/partners/merchant/{merchantId}": {"GET": a.getMerchant},
-		"/v1/partners/tracktag":              generate,
-		"/v1/partners/tracktag/generate":     generate,
-		"/v1/partners/tracktag/verify":       {"POST": a.verifyTag},
-		"/v1/partners/tracktag/{tagId}":      {"GET": a.readTag},
-		"/v1/partners/events":                {"GET": a.listEvents},
-		"/v1/partners/config":                {"GET": a.readConfig},
-	} {
+	routes.NotFound = func(r *fasthttp.RequestCtx) { a.fail(context.Background(), r, errNoRoute) }
+	for path, res := range resources {
 		routes.ANY(path, a.serve(res))
 	}
 	return routes.Handler
 }
 
+// serve returns the handler of one path: the checks that all operations have in common, then the
+// operation of the request's method.
 func (a *api) serve(res resource) fasthttp.RequestHandler {
+	if get, ok := res["GET"]; ok {
+		res["HEAD"] = get // the HTTP server leaves out the body
+	}
 	allow := strings.Join(slices.Sorted(maps.Keys(res)), ", ")
 	return func(r *fasthttp.RequestCtx) {
-		handle, ok := res[string(r.Method())]
+		op, ok := res[string(r.Method())]
 		if !ok {
-			r.Response.Header.Set("Allow", allow)
+			r.Response.Header.Set(fasthttp.HeaderAllow, allow)
 			WriteError(r, fasthttp.StatusMethodNotAllowed, "Method not allowed")
 			return
 		}
@@ -116,14 +101,19 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			WriteError(r, fasthttp.StatusUnauthorized, "Authentication required")
 			return
 		}
+		r.SetUserValue(partnerValue, string(partner.ID))
 		if len(r.PostBody()) > maxBody {
 			WriteError(r, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 64 KiB")
 			return
 		}
-		// Not r: as a context it ends when the server begins to shut down, and the requests that are
-		// under way then are to be finished.
-		if err := handle(context.Background(), r, partner); err != nil {
-			a.fail(r, err)
+		ctx, done := a.Context(r)
+		defer done()
+		err := checkNames(r.QueryArgs(), op.query)
+		if err == nil {
+			err = op.handle(ctx, r, partner)
+		}
+		if err != nil {
+			a.fail(ctx, r, err)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"github.com/valyala/fasthttp/fasthttputil"
 
 	"mtagd/store"
 	"mtagd/store/local"
@@ -29,7 +31,7 @@ const (
 	config    = "/v1/partners/config"
 )
 
-// service is the API over a real engine, with a clock and a DNS that the test holds in its hands.
+// service is the API over a real engine, with a clock and a DNS that the test controls.
 type service struct {
 	t      testing.TB
 	engine store.Engine
@@ -38,6 +40,7 @@ type service struct {
 	dns    lookup
 
 	certificates Certificates
+	context      func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 	log          bytes.Buffer
 }
 
@@ -59,7 +62,7 @@ func newService(t testing.TB) *service {
 	return s
 }
 
-// serve puts the API over an engine and a DNS.
+// serve replaces the API by one over an engine and a DNS.
 func (s *service) serve(engine store.Engine, dns Verifier) {
 	s.handle = New(Config{
 		Engine:        engine,
@@ -68,8 +71,24 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		ClientTagHost: "tags.example.net",
 		CNAMETarget:   "cname.example.net",
 		TagURL:        func(host string) string { return "https://" + host },
-		Log:           slog.New(slog.NewTextHandler(&s.log, nil)),
+		Log:           slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Now:           func() time.Time { return s.now },
+		Context:       s.context,
+	})
+}
+
+// listen answers on a listener until the test ends.
+func (s *service) listen(listener net.Listener) {
+	server := &fasthttp.Server{Handler: s.handle}
+	served := make(chan error)
+	go func() { served <- server.Serve(listener) }()
+	s.t.Cleanup(func() {
+		if err := server.Shutdown(); err != nil {
+			s.t.Error(err)
+		}
+		if err := <-served; err != nil {
+			s.t.Error(err)
+		}
 	})
 }
 
@@ -87,7 +106,7 @@ func (l *lookup) Verify(_ context.Context, host string) store.DNSFinding {
 	return l.found
 }
 
-// partner is a partner of the service, and its way to call it.
+// partner is a partner that calls the service with its key.
 type partner struct {
 	*service
 	store.Partner
@@ -115,7 +134,7 @@ type answer struct {
 	body   string
 }
 
-// in is the answer, examined in a subtest.
+// in returns the answer with its checks reported to a subtest.
 func (a answer) in(t testing.TB) answer {
 	a.t = t
 	return a
@@ -260,6 +279,8 @@ const (
 	nobody  = "00000000-0000-4000-8000-000000000000" // the id of no merchant
 	denied  = "Access denied"
 	missing = "Resource not found"
+
+	noRoute, noMerchant, noTag = missing + ": no such route", missing + ": no such merchant", missing + ": no such tag"
 )
 
 func TestRoutes(t *testing.T) {
@@ -285,16 +306,17 @@ func TestRoutes(t *testing.T) {
 		{"broken percent-encoding is no id", "GET", merchants + "/%zz", 400, ""},
 		{"invalid UTF-8 is no tag", "GET", tracktag + "/cs_\xff\xfe", 404, ""},
 		{"a merchant id may be percent-encoded", "GET", merchants + "/%30" + nobody[1:], 404, ""},
-		{"merchants are not deleted", "DELETE", merchants, 405, "GET, POST"},
-		{"one merchant is only read", "PUT", merchants + "/" + nobody, 405, "GET"},
-		{"a tag is only read", "POST", tracktag + "/cs_x", 405, "GET"},
+		{"merchants are not deleted", "DELETE", merchants, 405, "GET, HEAD, POST"},
+		{"one merchant is only read", "PUT", merchants + "/" + nobody, 405, "GET, HEAD"},
+		{"a tag is only read", "POST", tracktag + "/cs_x", 405, "GET, HEAD"},
 		{"generate is posted", "GET", generate, 405, "POST"},
 		{"generate has two names", "GET", tracktag, 405, "POST"},
 		{"verify is posted", "GET", verify, 405, "POST"},
-		{"events are read", "POST", events, 405, "GET"},
-		{"config is read", "PATCH", config, 405, "GET"},
-		{"there is no CORS", "OPTIONS", merchants, 405, "GET, POST"},
-		{"a method of one's own is not allowed", "BREW", config, 405, "GET"},
+		{"events are read", "POST", events, 405, "GET, HEAD"},
+		{"config is read", "PATCH", config, 405, "GET, HEAD"},
+		{"there is no CORS", "OPTIONS", merchants, 405, "GET, HEAD, POST"},
+		{"a method of one's own is not allowed", "BREW", config, 405, "GET, HEAD"},
+		{"HEAD is only where GET is", "HEAD", verify, 405, "POST"},
 		{"a word that begins like generate is a tag id", "GET", tracktag + "/generated", 404, ""},
 	} {
 		t.Run(c.is, func(t *testing.T) {
@@ -312,8 +334,103 @@ func TestRoutes(t *testing.T) {
 
 func TestRouteComesBeforeAuthentication(t *testing.T) {
 	s := newService(t)
-	s.request("GET", "/v1/partners/nothing", "").fails(404, "NOT_FOUND", missing)
+	s.request("GET", "/v1/partners/nothing", "").fails(404, "NOT_FOUND", noRoute)
 	s.request("DELETE", config, "").fails(405, "VALIDATION_ERROR", "Method not allowed")
+}
+
+func TestAnUnknownQueryParameterIsRefused(t *testing.T) {
+	const unknown = "is not a query parameter of this request"
+	s := newService(t)
+	p := s.partner("Agency")
+	id := p.merchant("Shop")
+	tag := p.generate(id, "client-side", "").str("tagId")
+	for _, c := range []struct{ method, uri, name string }{
+		{"GET", events + "?merchantId=" + id + "&muid=X", "muid"},
+		{"GET", events + "?merchantId=" + id + "&Page=2", "Page"},
+		{"GET", events + "?merchantid=" + id, "merchantid"},
+		{"GET", events + "?x=1&page=0", "x"},
+		{"GET", merchants + "?x=1&x=2", "x"},
+		{"GET", merchants + "?page=1&limit=2&merchantId=" + id, "merchantId"},
+		{"GET", merchants + "?%6Duid", "muid"},
+		{"GET", merchants + "?a%20b=", "a b"},
+		{"GET", merchants + "/" + id + "?page=1", "page"},
+		{"GET", merchants + "/" + nobody + "?page=1", "page"},
+		{"GET", tracktag + "/" + tag + "?merchantId=" + id, "merchantId"},
+		{"GET", config + "?verbose", "verbose"},
+		{"POST", merchants + "?name=Shop", "name"},
+		{"POST", generate + "?dryRun=1", "dryRun"},
+		{"POST", tracktag + "?dryRun=1", "dryRun"},
+		{"POST", verify + "?tagId=" + tag, "tagId"},
+	} {
+		t.Run(c.method+" "+c.uri, func(t *testing.T) {
+			a := p.request(c.method, c.uri, "{}", "Authorization", "Bearer "+p.key).in(t)
+			a.invalid(c.name, unknown)
+		})
+	}
+	p.get(merchants+"?=1").invalid("query", "has a parameter without a name")
+	p.get(merchants + "?").is(200)
+	p.get(merchants + "?&&").is(200)
+	p.get(merchants + "?limit=1&").is(200)
+	s.request("GET", merchants+"?x=1", "").unauthenticated()
+}
+
+func TestHEADAnswersLikeGETWithoutABody(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	id := p.merchant("Shop")
+	tag := p.generate(id, "client-side", "").str("tagId")
+	listener := fasthttputil.NewInmemoryListener()
+	s.listen(listener)
+	http := fasthttp.HostClient{Addr: "api.example.net", Dial: func(string) (net.Conn, error) { return listener.Dial() }}
+	t.Cleanup(http.CloseIdleConnections) // before the server's
+
+	for _, uri := range []string{
+		merchants, merchants + "/" + id, merchants + "/" + nobody, merchants + "?page=0", tracktag + "/" + tag,
+		events + "?merchantId=" + id, events, config,
+	} {
+		get := p.get(uri)
+		var request fasthttp.Request
+		var response fasthttp.Response
+		request.Header.SetMethod("HEAD")
+		request.SetRequestURI("http://api.example.net" + uri)
+		request.Header.Set("Authorization", "Bearer "+p.key)
+		if err := http.Do(&request, &response); err != nil {
+			t.Fatal(err)
+		}
+		if response.StatusCode() != get.status || response.Header.ContentLength() != len(get.body) || len(response.Body()) != 0 ||
+			string(response.Header.ContentType()) != "application/json" {
+			t.Errorf("HEAD %s: %d with %d bytes, says %d; GET: %d with %d bytes", uri, response.StatusCode(),
+				len(response.Body()), response.Header.ContentLength(), get.status, len(get.body))
+		}
+	}
+}
+
+func TestAFailureIsLoggedOnceWithItsRequest(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	s.serve(failing{s.engine, errors.New("on fire")}, &s.dns)
+	var r fasthttp.RequestCtx
+	r.Request.SetRequestURI(merchants + "?page=2")
+	r.Request.Header.Set("Authorization", "Bearer "+p.key)
+	r.Response.Header.Set("X-Request-Id", "request-7")
+	s.handle(&r)
+
+	log := s.log.String()
+	for _, want := range []string{"level=ERROR", "method=GET", "path=" + merchants + " ", "status=500", "request_id=request-7",
+		"partner=" + string(p.ID), `error="on fire"`} {
+		if !strings.Contains(log, want) {
+			t.Errorf("no %s in the log: %s", want, log)
+		}
+	}
+	if n := strings.Count(log, "on fire"); n != 1 {
+		t.Errorf("it is logged %d times: %s", n, log)
+	}
+	if got := PartnerOf(&r); got != string(p.ID) {
+		t.Errorf("the request's partner is %v, want %s", got, p.ID)
+	}
+	if got := string(r.Response.Header.Peek("X-Request-Id")); got != "request-7" {
+		t.Errorf("X-Request-Id %q, want the server's", got)
+	}
 }
 
 func TestBodyOver64KiBIsRefused(t *testing.T) {
@@ -350,14 +467,14 @@ func TestEngineErrors(t *testing.T) {
 		retryAfter string
 		logged     bool
 	}{
-		{"an unexpected error tells nothing of itself", errors.New("disk /dev/sda1 is on fire"), 500, "SERVICE_ERROR", "Unable to process request", "", true},
-		{"an internal error keeps its message", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
-		{"an engine that cannot take it asks to come back", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
-		{"a caller with too much under way is asked to come back", store.Busy("too many"), 429, "VALIDATION_ERROR", "Too many requests at once. Please try again", "1", false},
+		{"the customer does not see an unexpected error", errors.New("disk /dev/sda1 is on fire"), 500, "SERVICE_ERROR", "Unable to process request", "", true},
+		{"the customer does not see an internal error", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
+		{"an engine that cannot write says when to retry", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
+		{"a caller with too many requests is told when to retry", store.Busy("too many"), 429, "VALIDATION_ERROR", "Too many requests at once. Please try again", "1", false},
 		{"an invalid field is named", store.Invalid("page", "is odd"), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"a wrapped error keeps its kind", fmt.Errorf("wrapped: %w", store.Invalid("page", "is odd")), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
-		{"what does not exist is not found", store.NotFound("merchant"), 404, "NOT_FOUND", missing, "", false},
-		{"what is another's is denied", errAnotherPartners, 403, "FORBIDDEN", denied, "", false},
+		{"what does not exist is not found", store.NotFound("partner"), 404, "NOT_FOUND", missing + ": partner not found", "", false},
+		{"what is another's is denied", &store.Error{Kind: store.KindForbidden, Message: "belongs to another partner"}, 403, "FORBIDDEN", denied, "", false},
 		{"a taken domain is a conflict", &store.Error{Kind: store.KindConflict, Field: "domain", Message: "is taken"}, 409, "VALIDATION_ERROR", "Domain already registered", "", false},
 	} {
 		t.Run(c.is, func(t *testing.T) {

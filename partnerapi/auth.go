@@ -8,18 +8,28 @@ import (
 	"mtagd/store"
 )
 
-// authenticate returns the partner whose API key the request carries. What is wrong with a key is
-// not told: every failure has the same answer (spec, Authentication).
+// partnerValue is the user value with the id of the partner, a string, of an authenticated request.
+const partnerValue = "partner"
+
+// PartnerOf returns the id of the partner that a request has authenticated, "" before. It is for logs.
+func PartnerOf(r *fasthttp.RequestCtx) string {
+	partner, _ := r.UserValue(partnerValue).(string)
+	return partner
+}
+
+// authenticate returns the partner whose API key the request carries. The answer to a request without a
+// valid key does not say why: it is always the same (spec, Authentication).
 func (a *api) authenticate(r *fasthttp.RequestCtx) (store.Partner, bool) {
 	headers := r.Request.Header.PeekAll(fasthttp.HeaderAuthorization)
 	if len(headers) != 1 {
 		return store.Partner{}, false
 	}
-	text, ok := strings.CutPrefix(string(headers[0]), "Bearer ")
-	if !ok {
+	// The scheme is in any case, and one or more spaces follow it (RFC 9110, 11.4).
+	scheme, credentials, ok := strings.Cut(string(headers[0]), " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return store.Partner{}, false
 	}
-	apiKey := store.APIKey(text)
+	apiKey := store.APIKey(strings.TrimLeft(credentials, " "))
 	id, err := apiKey.ID()
 	if err != nil {
 		return store.Partner{}, false

@@ -63,8 +63,9 @@ func TestEveryBadKeyHasTheSameAnswer(t *testing.T) {
 		{"the scheme and a space", []string{"Authorization", "Bearer "}},
 		{"the key alone", []string{"Authorization", p.key}},
 		{"another scheme", []string{"Authorization", "Basic " + p.key}},
-		{"the scheme in lower case", []string{"Authorization", "bearer " + p.key}},
-		{"two spaces", []string{"Authorization", "Bearer  " + p.key}},
+		{"no space", []string{"Authorization", "Bearer" + p.key}},
+		{"a tab for the space", []string{"Authorization", "Bearer\t" + p.key}},
+		{"a longer scheme", []string{"Authorization", "Bearers " + p.key}},
 		{"something after the key", []string{"Authorization", "Bearer " + p.key + " x"}},
 		{"two headers", []string{"Authorization", "Bearer " + p.key, "Authorization", "Bearer " + p.key}},
 		{"the key in another header", []string{"X-Api-Key", p.key}},
@@ -81,6 +82,14 @@ func TestEveryBadKeyHasTheSameAnswer(t *testing.T) {
 			a := s.request("GET", config, "", c.headers...).in(t)
 			a.unauthenticated()
 		})
+	}
+}
+
+func TestTheSchemeIsInAnyCaseAndAnyNumberOfSpacesFollowsIt(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	for _, scheme := range []string{"Bearer ", "bearer ", "BEARER ", "bEaReR ", "Bearer  ", "bearer     "} {
+		s.request("GET", config, "", "Authorization", scheme+p.key).is(200).has("partnerId", string(p.ID))
 	}
 }
 

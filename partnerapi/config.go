@@ -8,7 +8,7 @@ import (
 	"mtagd/store"
 )
 
-// readConfig shows what is enabled for the partner (spec, Partner configuration).
+// readConfig answers with what is enabled for the partner (spec, Partner configuration).
 func (a *api) readConfig(_ context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	type features struct {
 		Preverified bool `json:"preverified"`

@@ -1,7 +1,9 @@
 package partnerapi
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"strconv"
 
 	"github.com/valyala/fasthttp"
@@ -9,8 +11,8 @@ import (
 	"mtagd/store"
 )
 
-// answers is the table from kinds of error to what the customer is told (spec, Errors: standard
-// error codes). The code follows from the status.
+// answers is the table from kinds of error to status and message (spec, Errors: standard error codes). The
+// code follows from the status.
 var answers = [...]struct {
 	status  int
 	message string
@@ -24,8 +26,12 @@ var answers = [...]struct {
 	store.KindBusy:        {fasthttp.StatusTooManyRequests, "Too many requests at once. Please try again"},
 }
 
-// code is the word that clients branch on. A status without a row in the spec's table belongs to
-// the client's side or to ours.
+// statusClientGone is the status of a request whose client closed the connection, as nginx has it. Nobody
+// reads the answer; in logs and metrics it is no failure of the service.
+const statusClientGone = 499
+
+// code is the word that clients branch on. A status that the spec's table does not have is the client's error
+// below 500, the service's from there on.
 func code(status int) string {
 	switch {
 	case status == fasthttp.StatusUnauthorized:
@@ -41,27 +47,35 @@ func code(status int) string {
 	}
 }
 
-// errAnotherPartners is the error of a merchant or tag that exists and is not the partner's.
-var errAnotherPartners = &store.Error{Kind: store.KindForbidden, Message: "belongs to another partner"}
-
-// fail answers with an error. The customer learns what is wrong with the request, the log alone
-// what is wrong with the service.
-func (a *api) fail(r *fasthttp.RequestCtx, err error) {
+// fail answers with an error. The customer reads what is wrong with the request. What is wrong with the service
+// is in the log only. ctx is the request's context.
+func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
+	if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
+		a.logFailure(r, slog.LevelDebug, statusClientGone, err)
+		WriteError(r, statusClientGone, "The client closed the connection")
+		return
+	}
 	answer := answers[store.KindOf(err)]
 	message := answer.message
-	if e, ok := errors.AsType[*store.Error](err); ok && e.Kind == store.KindInvalid {
+	if e, ok := errors.AsType[*store.Error](err); ok && (e.Kind == store.KindInvalid || e.Kind == store.KindNotFound) {
 		message += ": " + e.Error()
 	}
 	if answer.status >= fasthttp.StatusInternalServerError {
-		a.Log.Error("partner API request failed",
-			"method", string(r.Method()), "path", string(r.Path()), "status", answer.status, "error", err)
+		a.logFailure(r, slog.LevelError, answer.status, err)
 	}
 	WriteError(r, answer.status, message)
 }
 
-// WriteError answers with the standard error body (spec, Errors: formats, 1). It is also for what
-// the server finds before the API is reached, such as a request that cannot be parsed. Headers that
-// are set already stay.
+// logFailure logs a request that ended with an error. The path is logged without the query.
+func (a *api) logFailure(r *fasthttp.RequestCtx, level slog.Level, status int, err error) {
+	a.Log.Log(context.Background(), level, "partner API request failed",
+		"method", string(r.Method()), "path", string(r.Path()), "status", status,
+		"request_id", string(r.Response.Header.Peek("X-Request-Id")), // the server has set it
+		"partner", PartnerOf(r), "error", err)
+}
+
+// WriteError answers with the standard error body (spec, Errors: formats, 1), and keeps the headers that are already
+// set. The server calls it too, for requests that do not reach the API, such as malformed ones.
 func WriteError(r *fasthttp.RequestCtx, status int, message string) {
 	switch status {
 	case fasthttp.StatusUnauthorized:

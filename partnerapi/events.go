@@ -10,8 +10,11 @@ import (
 	"mtagd/store"
 )
 
-// listEvents returns one page of a merchant's events (spec, List events). A tagId that is not one of
-// the merchant's tags matches nothing.
+// eventFilters are the query parameters of listEvents besides those of the page.
+var eventFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "sortBy", "sortOrder"}
+
+// listEvents answers with one page of a merchant's events (spec, List events). When tagId is not a tag of the
+// merchant, the list is empty.
 func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	merchantID := p.id("merchantId")
@@ -23,24 +26,20 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 		Asc:    p.word("sortOrder", "desc", "asc") == "asc",
 		SortBy: store.SortKey(p.word("sortBy", string(store.ByTime), string(store.ByName))),
 		Names:  p.list("events"),
-		From:   p.start("startDate"),
-		To:     p.end("endDate"),
 		Tag:    store.TagID(p.id("tagId")),
 		Offset: w.offset(),
 		Limit:  w.limit,
 	}
-	if !q.To.IsZero() && q.From.After(q.To) {
-		p.reject("startDate", "must not be after endDate")
-	}
+	q.From, q.To = p.timeRange("startDate", "endDate")
 	if p.err != nil {
 		return p.err
 	}
-	m, err := a.ownMerchant(ctx, partner, merchantID)
+	m, err := a.merchant(ctx, partner, merchantID)
 	if err != nil {
 		return err
 	}
 	if len(m.Tags) == 0 {
-		return store.NotFound("tag integration")
+		return notFound("the merchant has no tag yet")
 	}
 	q.Merchant = m.ID
 	var page store.Page
@@ -52,10 +51,10 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 	return replyEvents(r, page, w)
 }
 
-// replyEvents writes the listing by hand: raw_data is copied as it was stored, up to 64 KiB for each
-// of a hundred events, rather than parsed and written anew.
+// replyEvents answers with a page of events. It writes the JSON itself: raw_data is copied as it is stored, up to
+// 64 KiB for each of a hundred events, instead of being parsed and written again.
 func replyEvents(r *fasthttp.RequestCtx, page store.Page, w window) error {
-	const besidesRaw = 256 // about what an event takes without its raw_data
+	const besidesRaw = 256 // about the bytes of an event without its raw_data
 	size := besidesRaw
 	for _, e := range page.Events {
 		size += besidesRaw + len(e.Raw)
@@ -77,7 +76,7 @@ func replyEvents(r *fasthttp.RequestCtx, page store.Page, w window) error {
 	}
 	pages, err := json.Marshal(struct {
 		pagination
-		Total int `json:"total"` // totalItems by its other name
+		Total int `json:"total"` // the same as totalItems; the spec has both names
 	}{w.of(page.Total), page.Total})
 	if err != nil {
 		return err

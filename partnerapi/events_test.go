@@ -9,7 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// names are the events of a listing by name, in its order.
+// names returns the names of the listed events, in their order.
 func (a answer) names() string {
 	a.t.Helper()
 	list, ok := a.at("events").([]any)
@@ -67,6 +67,13 @@ func TestEventsFilters(t *testing.T) {
 		{"to a time in another zone", "&endDate=2026-11-02T12:00:00%2B02:00", "C A B"},
 		{"to a time in a zone whose + was not encoded", "&endDate=2026-11-02T12:00:00+02:00", "C A B"},
 		{"to a time in a zone to the west", "&endDate=2026-11-02T05:00:00-05:00", "C A B"},
+		{"to a time in lower case", "&endDate=2026-11-02t10:00:00z", "C A B"},
+		{"to a leap second", "&endDate=2016-12-31T23:59:60Z", ""},
+		{"from a leap second on", "&startDate=2016-12-31T23:59:60.5Z", "D E C A B"},
+		{"from year 1 on", "&startDate=0001-01-01T00:00:00.000Z", "D E C A B"},
+		{"to year 1", "&endDate=0001-01-01T00:00:00.000Z", ""},
+		{"to the first day of year 1", "&endDate=0001-01-01", ""},
+		{"to year 0", "&endDate=0000-12-31T23:59:59.5Z", ""},
 		{"before anything happened", "&endDate=1999-12-31", ""},
 		{"after all", "&startDate=2026-11-04", ""},
 		{"all at once", "&tagId=" + client + "&events=A,B,C&startDate=2026-11-02&endDate=2026-11-02&sortBy=event_name&sortOrder=asc", "A C"},
@@ -78,6 +85,35 @@ func TestEventsFilters(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.names)
 			}
 		})
+	}
+}
+
+// Year 1 begins with Go's zero time, which stands for "no bound" in a query.
+func TestABoundAtTheStartOfYear1IsABound(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	id := p.merchant("Shop")
+	tag := p.generate(id, "client-side", "").str("tagId")
+	s.record(id, tag,
+		event{at: "0000-06-01T00:00:00Z", name: "Year0"},
+		event{at: "0000-12-31T23:59:59.999999Z", name: "JustBefore"},
+		event{at: "0001-01-01T00:00:00Z", name: "At"},
+		event{at: "0001-01-01T00:00:00.000001Z", name: "JustAfter"},
+		event{at: "2026-11-01T00:00:00Z", name: "Now"})
+	for query, want := range map[string]string{
+		"":                                       "Year0 JustBefore At JustAfter Now",
+		"&startDate=0001-01-01T00:00:00.000Z":    "At JustAfter Now",
+		"&startDate=0001-01-01":                  "At JustAfter Now",
+		"&startDate=0001-01-01T02:00:00%2B02:00": "At JustAfter Now",
+		"&endDate=0001-01-01T00:00:00.000Z":      "Year0 JustBefore At",
+		"&endDate=0000-12-31":                    "Year0 JustBefore",
+		"&startDate=0000-12-31&endDate=0001-01-01T00:00:00.0Z":                     "JustBefore At",
+		"&startDate=0001-01-01T00:00:00Z&endDate=0001-01-01T00:00:00.000Z":         "At",
+		"&startDate=0001-01-01T00:00:00.000000500Z&endDate=0001-01-01T00:00:00.1Z": "JustAfter",
+	} {
+		if got := p.get(events + "?sortOrder=asc&merchantId=" + id + query).is(200).names(); got != want {
+			t.Errorf("%q: got %q, want %q", query, got, want)
+		}
 	}
 }
 
@@ -115,6 +151,13 @@ func TestEventsRefuse(t *testing.T) {
 		{"merchantId=a&startDate=2026-11-01&startDate=2026-11-01", "startDate", twice},
 		{"merchantId=a&endDate=tomorrow", "endDate", date},
 		{"merchantId=a&endDate=2026-11-01T10:00:00%2B25:00", "endDate", date},
+		{"merchantId=a&startDate=2026-11-01T10:00:00%2B24:00", "startDate", date},
+		{"merchantId=a&endDate=2026-11-01T10:00:00-24:00", "endDate", date},
+		{"merchantId=a&endDate=2026-11-01T10:00:00%2B02:60", "endDate", date},
+		{"merchantId=a&endDate=2026-11-01T10:00:60Z", "endDate", date},
+		{"merchantId=a&endDate=2026-11-01T1:00:00Z", "endDate", date},
+		{"merchantId=a&startDate=0001-01-01T00:00:00Z&endDate=0000-12-31", "startDate", "must not be after endDate"},
+		{"merchantId=a&startDate=0001-01-01T00:00:00.000000001Z&endDate=0001-01-01T00:00:00.000Z", "startDate", "must not be after endDate"},
 		{"merchantId=a&startDate=2026-11-02&endDate=2026-11-01", "startDate", "must not be after endDate"},
 		{"merchantId=a&startDate=2026-11-02T00:00:01Z&endDate=2026-11-02T00:00:00Z", "startDate", "must not be after endDate"},
 		{"merchantId=a&startDate=2026-11-02T10:00:00Z&endDate=2026-11-02T10:00:00%2B02:00", "startDate", "must not be after endDate"},
@@ -142,11 +185,11 @@ func TestEventsOfWhom(t *testing.T) {
 	other.generate(theirs, "client-side", "")
 	bare := p.merchant("No tags")
 
-	p.get(events+"?merchantId="+nobody).fails(404, "NOT_FOUND", missing)
-	p.get(events+"?merchantId=anything").fails(404, "NOT_FOUND", missing)
-	p.get(events+"?merchantId=%00").fails(404, "NOT_FOUND", missing)
-	p.get(events+"?merchantId="+strings.Repeat("x", 40000)).fails(404, "NOT_FOUND", missing)
-	p.get(events+"?merchantId="+bare).fails(404, "NOT_FOUND", missing)
+	p.get(events+"?merchantId="+nobody).fails(404, "NOT_FOUND", noMerchant)
+	p.get(events+"?merchantId=anything").fails(404, "NOT_FOUND", noMerchant)
+	p.get(events+"?merchantId=%00").fails(404, "NOT_FOUND", noMerchant)
+	p.get(events+"?merchantId="+strings.Repeat("x", 40000)).fails(404, "NOT_FOUND", noMerchant)
+	p.get(events+"?merchantId="+bare).fails(404, "NOT_FOUND", missing+": the merchant has no tag yet")
 	p.get(events+"?merchantId="+theirs).fails(403, "FORBIDDEN", denied)
 
 	p.generate(bare, "client-side", "")

@@ -8,8 +8,8 @@ import (
 	"mtagd/store"
 )
 
-// generateTag returns the merchant's tag of a type, a new one where there is none yet (spec,
-// Generate tag). A tag that exists is returned as it is, whatever valid domain is sent.
+// generateTag answers with the merchant's tag of a type, and creates it when there is none yet (spec, Generate
+// tag). A tag that exists is returned unchanged, and the domain in the request is ignored then.
 func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
 		MerchantID string `json:"merchantId"`
@@ -32,12 +32,19 @@ func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner s
 		return err
 	}
 	var domain string
+	var wrongDomain error
 	if tagType == store.ServerSide {
-		if domain, err = store.CheckRootDomain("domain", in.Domain); err != nil {
-			return err
-		}
+		domain, wrongDomain = store.CheckRootDomain("domain", in.Domain)
 	}
-	m, err := a.ownMerchant(ctx, partner, in.MerchantID)
+
+	m, err := a.merchant(ctx, partner, in.MerchantID)
+	if t, exists := m.Tag(tagType); exists {
+		return a.replyTag(r, t, "Existing tag retrieved")
+	}
+	// A wrong domain comes before a merchant that is unknown or another's, as every wrong parameter does.
+	if wrongDomain != nil {
+		return wrongDomain
+	}
 	if err != nil {
 		return err
 	}
@@ -45,10 +52,15 @@ func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if err != nil {
 		return err
 	}
-	shown := a.showTag(t)
-	shown.Message = "Existing tag retrieved"
-	if created {
-		shown.Message = "New tag created successfully"
+	if !created { // another request was faster
+		return a.replyTag(r, t, "Existing tag retrieved")
 	}
+	return a.replyTag(r, t, "New tag created successfully")
+}
+
+// replyTag answers with a tag and what generate did.
+func (a *api) replyTag(r *fasthttp.RequestCtx, t store.Tag, message string) error {
+	shown := a.showTag(t)
+	shown.Message = message
 	return reply(r, fasthttp.StatusOK, shown)
 }

@@ -61,17 +61,44 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-func TestGenerateKeepsTheTagWhateverValidDomainIsSent(t *testing.T) {
-	p := newService(t).partner("Agency")
+func TestGenerateKeepsTheTagWhateverDomainIsSent(t *testing.T) {
+	s := newService(t)
+	p, other := s.partner("Agency"), s.partner("Other")
 	id := p.merchant("Shop")
 	first := p.generate(id, "server-side", "example.com")
 	p.generate(p.merchant("Rival"), "server-side", "taken.com")
+	existing := strings.Replace(first.body, "New tag created successfully", "Existing tag retrieved", 1)
 
-	for _, domain := range []string{"example.org", "taken.com"} {
-		p.generate(id, "server-side", domain).has("tagId", first.str("tagId")).has("message", "Existing tag retrieved")
+	for _, domain := range []string{"example.com", "example.org", "taken.com", "not a domain", "https://example.com", "www.example.com", "co.uk", ""} {
+		if got := p.generate(id, "server-side", domain).body; got != existing {
+			t.Errorf("%q: got %s\nwant %s", domain, got, existing)
+		}
+	}
+	for _, rest := range []string{``, `,"domain":null`} {
+		if got := p.post(generate, `{"merchantId":"`+id+`","type":"server_side"`+rest+`}`).is(200).body; got != existing {
+			t.Errorf("%q: got %s\nwant %s", rest, got, existing)
+		}
 	}
 	p.get(merchants+"/"+id).has("tracktags.server-side.subdomain", first.str("record.name")+".example.com")
-	p.postf(generate, `{"merchantId":%q,"type":"server-side"}`, id).invalid("domain", "is required")
+
+	// A domain that is not a string, and a merchant that is not the partner's, are refused as before.
+	p.postf(generate, `{"merchantId":%q,"type":"server-side","domain":7}`, id).invalid("domain", "must be a string")
+	other.postf(generate, `{"merchantId":%q,"type":"server-side","domain":"example.com"}`, id).fails(403, "FORBIDDEN", denied)
+}
+
+// A wrong domain is answered before existence and ownership, and says nothing about either.
+func TestGenerateRefusesAWrongDomainWhateverTheMerchant(t *testing.T) {
+	s := newService(t)
+	p, other := s.partner("Agency"), s.partner("Other")
+	fresh, clientOnly := p.merchant("Shop"), p.merchant("Client-side only")
+	p.generate(clientOnly, "client-side", "")
+	theirs, tagged := other.merchant("Theirs"), other.merchant("Theirs, with a tag")
+	other.generate(tagged, "server-side", "theirs.com")
+	for _, merchant := range []string{fresh, clientOnly, nobody, theirs, tagged} {
+		p.postf(generate, `{"merchantId":%q,"type":"server-side","domain":"bad"}`, merchant).
+			invalid("domain", "must be a domain name such as example.com")
+		p.postf(generate, `{"merchantId":%q,"type":"server-side"}`, merchant).invalid("domain", "is required")
+	}
 }
 
 func TestGenerateRefusesParameters(t *testing.T) {
@@ -134,7 +161,7 @@ func TestGenerateForWhomAndWhere(t *testing.T) {
 	server := func(merchant, domain string) string {
 		return fmt.Sprintf(`{"merchantId":%q,"type":"server-side","domain":%q}`, merchant, domain)
 	}
-	p.post(generate, server(nobody, "example.com")).fails(404, "NOT_FOUND", missing)
+	p.post(generate, server(nobody, "example.com")).fails(404, "NOT_FOUND", noMerchant)
 	p.post(generate, server(theirs, "example.com")).fails(403, "FORBIDDEN", denied)
 	p.postf(generate, `{"merchantId":%q,"type":"preverified"}`, theirs).fails(403, "FORBIDDEN", denied)
 	p.post(generate, server(id, "theirs.com")).fails(409, "VALIDATION_ERROR", "Domain already registered")

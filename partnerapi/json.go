@@ -11,19 +11,18 @@ import (
 	"mtagd/store"
 )
 
-// decode reads the request's JSON object into a struct whose fields are strings. Names are matched
-// exactly, unknown ones ignored, repeated ones refused; null is as good as absent. The Content-Type
-// is not looked at.
+// decode reads the JSON object in the request's body into a struct whose fields are strings. Names match exactly;
+// unknown names are ignored, and repeated ones are refused. null means absent. The Content-Type is ignored.
 func decode(r *fasthttp.RequestCtx, into any) error {
-	body := r.PostBody()
-	if object := bytes.TrimLeft(body, " \t\r\n"); len(object) == 0 || object[0] != '{' {
+	body := bytes.Trim(r.PostBody(), " \t\r\n")
+	if len(body) == 0 || body[0] != '{' && jsontext.Value(body).IsValid() {
 		return store.Invalid("body", "must be a JSON object")
 	}
 	err := json.Unmarshal(body, into)
 	if err == nil {
 		return nil
 	}
-	if wrong, ok := errors.AsType[*json.SemanticError](err); ok {
+	if wrong, ok := errors.AsType[*json.SemanticError](err); ok && body[0] == '{' {
 		return store.Invalid(wrong.JSONPointer.LastToken(), "must be a string")
 	}
 	return store.Invalid("body", "must be valid JSON in UTF-8, without repeated names")
@@ -39,7 +38,7 @@ func reply(r *fasthttp.RequestCtx, status int, v any) error {
 	return nil
 }
 
-// send answers with a body, which it takes over.
+// send answers with a body of JSON. The body must not change afterwards.
 func send(r *fasthttp.RequestCtx, status int, body []byte) {
 	r.SetStatusCode(status)
 	r.SetContentType("application/json")
@@ -48,7 +47,7 @@ func send(r *fasthttp.RequestCtx, status int, body []byte) {
 
 // appendString appends s as a JSON string.
 func appendString(b []byte, s string) []byte {
-	// The only error is that of invalid UTF-8, which by then was replaced by U+FFFD.
+	// The only possible error is invalid UTF-8, which AppendQuote has replaced by U+FFFD when it returns.
 	b, _ = jsontext.AppendQuote(b, s)
 	return b
 }

@@ -8,7 +8,7 @@ import (
 	"mtagd/store"
 )
 
-// merchantJSON is a merchant as the API shows it (spec, Resources: Merchant).
+// merchantJSON is the JSON of a merchant (spec, Resources: Merchant).
 type merchantJSON struct {
 	MerchantID store.MerchantID               `json:"merchantId"`
 	TagID      store.TagID                    `json:"tagId,omitempty"` // the oldest tag's
@@ -19,6 +19,7 @@ type merchantJSON struct {
 }
 
 type tracktagJSON struct {
+	TagID     store.TagID     `json:"tagId"`
 	Subdomain string          `json:"subdomain"` // the tag's host
 	Status    store.TagStatus `json:"status"`
 	CreatedAt string          `json:"createdAt"`
@@ -37,6 +38,7 @@ func (a *api) showMerchant(m store.Merchant) merchantJSON {
 	}
 	for _, t := range m.Tags {
 		shown.Tracktags[t.Type] = tracktagJSON{
+			TagID:     t.ID,
 			Subdomain: a.host(t),
 			Status:    t.Status(),
 			CreatedAt: store.FormatTime(t.CreatedAt),
@@ -45,7 +47,7 @@ func (a *api) showMerchant(m store.Merchant) merchantJSON {
 	return shown
 }
 
-// listMerchants returns one page of the partner's merchants, oldest first (spec, List merchants).
+// listMerchants answers with one page of the partner's merchants, oldest first (spec, List merchants).
 func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	w := p.window(10)
@@ -66,25 +68,20 @@ func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner
 	return reply(r, fasthttp.StatusOK, list)
 }
 
-// getMerchant returns a merchant of the partner; that another partner has it is not told (spec, Get
-// merchant by id).
+// getMerchant answers with a merchant of the partner (spec, Get merchant by id).
 func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	id := pathParam(r, "merchantId")
 	if !store.IsUUIDv4(id) {
 		return store.Invalid("merchantId", "must be a UUID v4")
 	}
-	m, err := a.Engine.Merchant(ctx, store.FoldMerchantID(id))
+	m, err := a.merchant(ctx, partner, id)
 	if err != nil {
-		return err
-	}
-	if m.Partner != partner.ID {
-		return store.NotFound("merchant")
+		return hide(err, errNoMerchant)
 	}
 	return reply(r, fasthttp.StatusOK, a.showMerchant(m))
 }
 
-// createMerchant creates a merchant. The domain is kept as information, not as a registration
-// (spec, Create merchant).
+// createMerchant creates a merchant (spec, Create merchant). The domain is information only; generate claims one.
 func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
 		Name   string `json:"name"`
@@ -112,16 +109,4 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 		Domain     string           `json:"domain,omitempty"`
 		CreatedAt  string           `json:"createdAt"`
 	}{m.ID, m.Name, m.Domain, store.FormatTime(m.CreatedAt)})
-}
-
-// ownMerchant returns a merchant that must be the partner's.
-func (a *api) ownMerchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {
-	m, err := a.Engine.Merchant(ctx, store.FoldMerchantID(id))
-	if err != nil {
-		return store.Merchant{}, err
-	}
-	if m.Partner != partner.ID {
-		return store.Merchant{}, errAnotherPartners
-	}
-	return m, nil
 }

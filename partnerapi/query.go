@@ -13,7 +13,7 @@ import (
 	"mtagd/store"
 )
 
-// pathParam is a parameter of the path; "", which is no resource's id, where its percent-encoding is
+// pathParam returns a parameter of the path. It is "", the id of no resource, when its percent-encoding is
 // broken.
 func pathParam(r *fasthttp.RequestCtx, name string) string {
 	raw, _ := r.UserValue(name).(string)
@@ -24,22 +24,37 @@ func pathParam(r *fasthttp.RequestCtx, name string) string {
 	return value
 }
 
-// params reads query parameters. The first one that is wrong is kept in err, which the caller looks
-// at when it has read them all.
+// checkNames returns an error for a query parameter that the operation does not have. A filter that was ignored would
+// give a wrong answer.
+func checkNames(args *fasthttp.Args, known []string) error {
+	for key := range args.All() {
+		name := string(key)
+		switch {
+		case name == "":
+			return store.Invalid("query", "has a parameter without a name")
+		case !slices.Contains(known, name):
+			return store.Invalid(name, "is not a query parameter of this request")
+		}
+	}
+	return nil
+}
+
+// params reads query parameters. It keeps the first error in err; the caller checks that after reading all
+// parameters.
 type params struct {
 	args *fasthttp.Args
 	err  error
 }
 
-// reject keeps the first error.
+// reject notes that a parameter is wrong.
 func (p *params) reject(name, format string, args ...any) {
 	if p.err == nil {
 		p.err = store.Invalid(name, format, args...)
 	}
 }
 
-// text is a parameter's value, and whether it is given. Given twice, it has none: taking either
-// would be a guess.
+// text returns a parameter's value and whether it is given. A parameter that is given twice is an error: either
+// value would be a guess.
 func (p *params) text(name string) (value string, given bool) {
 	values := p.args.PeekMulti(name)
 	switch len(values) {
@@ -52,7 +67,7 @@ func (p *params) text(name string) (value string, given bool) {
 	return "", false
 }
 
-// id is the value of a parameter that is not empty where it is given.
+// id returns the value of a parameter that must not be empty; "" when it is not given.
 func (p *params) id(name string) string {
 	value, given := p.text(name)
 	if given && value == "" {
@@ -61,25 +76,22 @@ func (p *params) id(name string) string {
 	return value
 }
 
-// number is a parameter's value from 1 to max, in plain digits; absent where it is not given.
-func (p *params) number(name string, absent, max int) int {
+// number returns a parameter's whole number of 1 or more, in plain digits; absent when it is not given. A
+// number that is larger than an int becomes math.MaxInt.
+func (p *params) number(name string, absent int) int {
 	value, given := p.text(name)
 	if !given {
 		return absent
 	}
-	n, err := strconv.ParseUint(value, 10, 64) // too large a number becomes the largest there is
-	switch {
-	case n > uint64(max):
-		p.reject(name, "must be at most %d", max)
-	case err != nil || n == 0:
+	n, _ := strconv.ParseUint(value, 10, 64) // after an error, n is 0 or, out of range, the largest there is
+	if n == 0 || strings.Trim(value, "0123456789") != "" {
 		p.reject(name, "must be a whole number, 1 or more")
-	default:
-		return int(n)
+		return absent
 	}
-	return absent
+	return int(min(n, math.MaxInt))
 }
 
-// word is a parameter's value, one of words; the first of them where it is not given.
+// word returns a parameter's value, which must be one of words; the first of them when it is not given.
 func (p *params) word(name string, words ...string) string {
 	value, given := p.text(name)
 	if !given {
@@ -91,7 +103,7 @@ func (p *params) word(name string, words ...string) string {
 	return value
 }
 
-// list is a parameter's comma-separated values; nil where there is none.
+// list returns a parameter's comma-separated values; nil when there are none.
 func (p *params) list(name string) []string {
 	value, _ := p.text(name)
 	var parts []string
@@ -103,66 +115,78 @@ func (p *params) list(name string) []string {
 	return parts
 }
 
-// start is the beginning of a range of time, zero where it is not given. A date is the start of
-// that day in UTC.
-func (p *params) start(name string) time.Time {
-	t, _ := p.instant(name)
-	return t
-}
-
-// end is the inclusive end of a range of time, zero where it is not given. A date is the end of
-// that day in UTC, and a time without a fraction the end of that second: times are shown in whole
-// seconds and kept in microseconds, so that the time of a listed event would end before that event.
-func (p *params) end(name string) time.Time {
-	t, unit := p.instant(name)
-	if unit == 0 {
-		return t
+// timeRange returns the inclusive range between two parameters. A bound that is not given is the zero time, as in
+// store.Query.
+//
+// A date as the end means the end of that day in UTC. An end time without a fraction means the end of that second: times
+// are shown in whole seconds and stored in microseconds, so an event would else lie after its own time.
+func (p *params) timeRange(startName, endName string) (from, to time.Time) {
+	from, _, hasStart := p.instant(startName)
+	to, unit, hasEnd := p.instant(endName)
+	if unit > 0 {
+		to = to.Add(unit - time.Microsecond)
 	}
-	return t.Add(unit - time.Microsecond)
+	if hasStart && hasEnd && from.After(to) {
+		p.reject(startName, "must not be after %s", endName)
+	}
+	// The zero time is the first moment of year 1, but in a query it means "no bound". A bound at that moment moves
+	// outwards by a nanosecond. No event is in between, because events have whole microseconds.
+	if hasStart && from.IsZero() {
+		from = from.Add(-1)
+	}
+	if hasEnd && to.IsZero() {
+		to = to.Add(1)
+	}
+	return from, to
 }
 
-// instant is a parameter's RFC 3339 time or its date, and the length of its last unit: a day, a
-// second, or 0 where the time has a fraction.
-func (p *params) instant(name string) (at time.Time, unit time.Duration) {
+// instant returns a parameter's RFC 3339 time, or the start of its date, and the length of its last unit: a
+// day, a second, or 0 when the time has a fraction.
+func (p *params) instant(name string) (at time.Time, unit time.Duration, given bool) {
 	value, given := p.text(name)
 	if !given {
-		return time.Time{}, 0
+		return time.Time{}, 0, false
 	}
 	if day, err := time.Parse(time.DateOnly, value); err == nil {
-		return day, 24 * time.Hour
+		return day, 24 * time.Hour, true
 	}
-	// The + of an offset, not percent-encoded, arrives as a space.
-	value = strings.Replace(value, " ", "+", 1)
-	at, err := time.Parse(time.RFC3339, value)
-	if err != nil {
+	value = strings.Replace(value, " ", "+", 1) // the + of an offset is decoded to a space when it is not percent-encoded
+	value = strings.Replace(value, ",", ".", 1) // ISO 8601 also has fractions with a comma
+	at, ok := store.ParseTime(value)
+	if !ok {
 		p.reject(name, "must be an ISO 8601 date or time, such as 2026-11-20 or 2026-11-20T08:30:00Z")
-		return time.Time{}, 0
+		return time.Time{}, 0, false
 	}
-	if !strings.ContainsAny(value, ".,") { // ISO 8601 has both
+	if !strings.Contains(value, ".") {
 		unit = time.Second
 	}
-	return at.UTC(), unit
+	return at, unit, true
 }
 
-// maxLimit is the most items of one page.
-const maxLimit = 100
+const (
+	maxLimit = 100                    // items of a page
+	maxPage  = math.MaxInt / maxLimit // so that page × limit is an int; no list is that long
+)
 
 // window is the page that a request asks for.
 type window struct{ page, limit int }
 
 // window reads page and limit.
 func (p *params) window(defaultLimit int) window {
-	return window{
-		// So that page × limit is still a number.
-		page:  p.number("page", 1, math.MaxInt/maxLimit),
-		limit: p.number("limit", defaultLimit, maxLimit),
+	w := window{
+		page:  min(p.number("page", 1), maxPage),
+		limit: p.number("limit", defaultLimit),
 	}
+	if w.limit > maxLimit {
+		p.reject("limit", "must be at most %d", maxLimit)
+	}
+	return w
 }
 
-// offset is how many items come before the page.
+// offset is the number of items before the page.
 func (w window) offset() int { return (w.page - 1) * w.limit }
 
-// pagination tells where a page is among all items (spec, Resources: Pagination object).
+// pagination is the JSON of a page's place among all items (spec, Resources: Pagination object).
 type pagination struct {
 	CurrentPage     int  `json:"currentPage"`
 	ItemsPerPage    int  `json:"itemsPerPage"`
@@ -172,6 +196,7 @@ type pagination struct {
 	HasPreviousPage bool `json:"hasPreviousPage"`
 }
 
+// of returns the pagination of the page among total items.
 func (w window) of(total int) pagination {
 	pages := (total + w.limit - 1) / w.limit
 	return pagination{

@@ -9,8 +9,8 @@ import (
 	"mtagd/store"
 )
 
-// Snippet is what a page has in its head to install a tag (spec, Browser installation contract).
-// tagURL is the address of the tag's host.
+// Snippet returns the two script elements that install a tag in the head of a page (spec, Browser installation
+// contract). tagURL is the address of the tag's host.
 func Snippet(tagURL string, id store.TagID) string {
 	return fmt.Sprintf(`<script>
   window.mtrem = window.mtrem || [];

@@ -9,7 +9,7 @@ import (
 	"mtagd/store"
 )
 
-// tagJSON is a tag as the API shows it (spec, Resources: Tracking tag).
+// tagJSON is the JSON of a tag (spec, Resources: Tracking tag).
 type tagJSON struct {
 	TagID   store.TagID     `json:"tagId"`
 	Type    store.TagType   `json:"type"`
@@ -18,10 +18,10 @@ type tagJSON struct {
 	Record  *recordJSON     `json:"record,omitempty"`
 }
 
-// recordTTL is how long resolvers may keep the record, in seconds (spec, Limits).
+// recordTTL is how long resolvers may cache the record, in seconds (spec, Limits).
 const recordTTL = 300
 
-// recordJSON is the DNS record that a tag needs.
+// recordJSON is the DNS record that somebody has to create for a tag.
 type recordJSON struct {
 	Type  string `json:"type"`
 	Name  string `json:"name"`
@@ -37,7 +37,7 @@ func (a *api) showTag(t store.Tag) tagJSON {
 	return shown
 }
 
-// host is where a tag is served.
+// host returns the host that serves a tag.
 func (a *api) host(t store.Tag) string {
 	if t.Type == store.ClientSide {
 		return a.ClientTagHost
@@ -45,9 +45,8 @@ func (a *api) host(t store.Tag) string {
 	return t.Host
 }
 
-// readTag shows all that is known of a tag: how far its installation has come, what the last
-// verification saw, how far its host's certificate has come, and what a page has to install (spec, Get
-// tag by identifier). As with a merchant, that another partner has it is not told.
+// readTag answers with everything about a tag: its state, its last DNS check, the certificate of its host, and the
+// snippet that installs it (spec, Get tag by identifier).
 func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	type finding struct {
 		Verdict   store.DNSVerdict `json:"verdict"`
@@ -61,12 +60,9 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 		NotAfter *string                 `json:"notAfter"`
 		NextTry  *string                 `json:"nextTry"`
 	}
-	t, err := a.Engine.Tag(ctx, store.TagID(pathParam(r, "tagId")))
+	t, err := a.tag(ctx, partner, pathParam(r, "tagId"))
 	if err != nil {
-		return err
-	}
-	if t.Partner != partner.ID {
-		return store.NotFound("tag")
+		return hide(err, errNoTag)
 	}
 	newest, err := a.Engine.Events(ctx, store.Query{Merchant: t.Merchant, Tag: t.ID, SortBy: store.ByTime, Limit: 1})
 	if err != nil {
@@ -110,7 +106,7 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 	return reply(r, fasthttp.StatusOK, shown)
 }
 
-// optional is null in place of a time that is not known.
+// optional returns a time for JSON: null when it is zero.
 func optional(t time.Time) *string {
 	if t.IsZero() {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"mtagd/store"
 )
 
-// verifyTag looks at the DNS of a tag's host, keeps what it saw, and activates the tag and orders its
-// certificate when the record is correct (spec, Verify server-side tag DNS).
+// verifyTag checks the DNS of a tag's host and stores the finding. When DNS is correct, it activates the tag and
+// orders the certificate of the host (spec, Verify server-side tag DNS).
 func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
 		MerchantID string `json:"merchantId"`
@@ -33,12 +33,15 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 		return err
 	}
 
-	leave, err := a.lookups.enter(partner.ID)
+	release, err := a.verifications.acquire(ctx, partner.ID)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	found := a.DNS.Verify(ctx, host)
+	if err := ctx.Err(); err != nil {
+		return err // the check was cut short, so its finding says nothing about DNS
+	}
 	a.Log.Info("tag host verified", "tag", t.ID, "host", host,
 		"verdict", found.Verdict, "code", found.Code, "detail", found.Detail)
 
@@ -64,24 +67,21 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	}
 }
 
-// tagToVerify finds the partner's tag that a verification is about: by its merchant, by its id, or
-// by both, which must then agree. Its host must be the one that is to be verified.
+// tagToVerify returns the partner's tag that a request wants to verify. The request names its merchant, its id, or
+// both, which must agree then, and its host.
 func (a *api) tagToVerify(ctx context.Context, partner store.Partner, merchantID, tagID, host string) (store.Tag, error) {
 	var tags []store.Tag
 	if merchantID != "" {
-		m, err := a.ownMerchant(ctx, partner, merchantID)
+		m, err := a.merchant(ctx, partner, merchantID)
 		if err != nil {
 			return store.Tag{}, err
 		}
 		tags = m.Tags
 	}
 	if tagID != "" {
-		t, err := a.Engine.Tag(ctx, store.TagID(tagID))
+		t, err := a.tag(ctx, partner, tagID)
 		if err != nil {
 			return store.Tag{}, err
-		}
-		if t.Partner != partner.ID {
-			return store.Tag{}, errAnotherPartners
 		}
 		if merchantID != "" && t.Merchant != store.FoldMerchantID(merchantID) {
 			return store.Tag{}, store.Invalid("tagId", "must be a tag of the merchant in merchantId")
@@ -99,13 +99,13 @@ func (a *api) tagToVerify(ctx context.Context, partner store.Partner, merchantID
 		hosts = append(hosts, t.Host)
 	}
 	if hosts == nil {
-		return store.Tag{}, store.NotFound("verifiable tag")
+		return store.Tag{}, notFound("no server-side or preverified tag to verify")
 	}
 	return store.Tag{}, store.Invalid("subdomain", "must be the tag's host: %s", strings.Join(hosts, " or "))
 }
 
-// replyPending answers that DNS is not there yet. Alone among the errors, its body is wrapped (spec,
-// Errors: formats, 2).
+// replyPending answers that the DNS record has not reached every server yet. It is the only error whose body is
+// wrapped (spec, Errors: formats, 2).
 func (a *api) replyPending(r *fasthttp.RequestCtx) error {
 	type pending struct {
 		Code       string `json:"code"`

@@ -19,6 +19,7 @@
 //	certificate.go  Certificate: the state of a host's TLS certificate
 //	identity.go     who an event belongs to: muid, email, phone, deviceId
 //	event.go        Mark (an event on its way in), Event (as listed), Query
+//	time.go         times as clients write them
 //	errors.go       the kinds of error, which each protocol has its own codes for
 //	engine.go       the contract that every engine keeps
 //	directory.go    the in-memory look-ups of the hot path, fed by an engine's committed changes

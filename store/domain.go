@@ -8,15 +8,15 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// domainPattern is both of the spec's patterns, for root domains and for host names. Go's expressions have no
-// look-ahead: "no ://" follows from the character classes, and "no www." is checked beside the pattern.
+// domainPattern stands for both patterns of the spec, the one of root domains and the one of host names. Go's regular
+// expressions have no look-ahead: the character classes exclude "://", and CheckRootDomain refuses "www.".
 var domainPattern = regexp.MustCompile(`^([a-zA-Z0-9-]+\.)+[a-zA-Z]{2,}$`)
 
 // maxDomainLength leaves room for "mtag-xxxx." within the 253 characters of a DNS name.
 const maxDomainLength = 253 - len("mtag-xxxx.")
 
-// CheckRootDomain returns a domain in lower case when it is a registrable root domain: no
-// protocol, no www, no subdomain (spec, Generate tag: domain).
+// CheckRootDomain returns a root domain in lower case. A root domain is one label under a public suffix, without
+// protocol, www or subdomain (spec, Generate tag: domain).
 func CheckRootDomain(field, s string) (string, error) {
 	d := strings.ToLower(s)
 	switch {
@@ -51,8 +51,8 @@ func CheckHostName(field, s string) (string, error) {
 	return h, nil
 }
 
-// isDNSName checks what the spec's patterns leave open: labels of at most 63 characters that do
-// not begin or end with a hyphen.
+// isDNSName checks what the spec's patterns do not: each label has 1 to 63 characters and neither begins nor
+// ends with a hyphen.
 func isDNSName(s string) bool {
 	for label := range strings.SplitSeq(s, ".") {
 		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
@@ -62,7 +62,8 @@ func isDNSName(s string) bool {
 	return true
 }
 
-// RootDomain is the public-suffix-plus-one of a host name, or the name itself where it has none.
+// RootDomain returns the root domain of a host name: its public suffix and one label more. A name without one is
+// returned unchanged.
 func RootDomain(host string) string {
 	if root, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil {
 		return root
@@ -70,7 +71,8 @@ func RootDomain(host string) string {
 	return host
 }
 
-// HostName is the host of a Host header or configuration value: lower case, no port, no trailing dot.
+// HostName returns the host in a Host header or a configuration value, in lower case, without port and
+// trailing dot.
 func HostName(hostport string) string {
 	h := hostport
 	if strings.Contains(h, ":") {

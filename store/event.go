@@ -1,7 +1,6 @@
 package store
 
 import (
-	"strings"
 	"time"
 )
 
@@ -65,21 +64,13 @@ func IsEventName(name string) bool {
 // EventTime returns when an event occurred: the time that was sent when it is an RFC 3339 time at most MaxClockLead
 // after receipt, else the time of receipt.
 func EventTime(sent string, received time.Time) time.Time {
-	t, err := time.Parse(time.RFC3339, sent)
-	// Parse accepts more than RFC 3339: hours of one digit, and a comma before the fraction.
-	if err != nil || sent[len("2006-01-02T15")] != ':' || strings.Contains(sent, ",") {
-		return received
-	}
+	t, ok := ParseTime(sent)
 	// An offset can move the first hours of year 0 before year 0, which RFC 3339 cannot write.
-	if t = t.UTC(); t.Year() < 0 || t.After(received.Add(MaxClockLead)) {
+	if !ok || t.Year() < 0 || t.After(received.Add(MaxClockLead)) {
 		return received
 	}
 	return t
 }
-
-// FormatTime writes a time in the form that partners and operators read: ISO 8601 in UTC, in whole seconds (spec,
-// Resources).
-func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
 
 // Event is a recorded event as the listing returns it (spec, Resources: Event record).
 type Event struct {

@@ -8,12 +8,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// The ids of the service. All are opaque, printable and compared byte by byte.
+// The ids of the service. All are opaque and printable, and are compared byte by byte.
 type (
 	PartnerID  string // UUID v4
 	MerchantID string // UUID v4, lower case
 	TagID      string // type prefix and 120 random bits, URL-safe, case-sensitive
-	KeyID      string // the public part of an API key
+	KeyID      string // the part of an API key that is not secret
 	EventID    string // 20 characters; sorts in the order of receipt
 )
 
@@ -42,6 +42,6 @@ func IsUUIDv4(s string) bool {
 	return err == nil && len(s) == 36 && u.Version() == 4 && u.Variant() == uuid.RFC4122
 }
 
-// FoldMerchantID folds the case of a merchant id as a client may write it. It does not check the
-// format: an id of another form is simply unknown.
+// FoldMerchantID returns a client's merchant id in lower case. It does not check the format: an id in
+// another format is the id of no merchant.
 func FoldMerchantID(s string) MerchantID { return MerchantID(strings.ToLower(s)) }

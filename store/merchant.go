@@ -11,14 +11,14 @@ type Merchant struct {
 	ID        MerchantID `json:"merchantId"`
 	Partner   PartnerID  `json:"partnerId"`
 	Name      string     `json:"name"`
-	Domain    string     `json:"domain,omitempty"` // as told on creation; not a registration
+	Domain    string     `json:"domain,omitempty"` // from its creation; information only, not a claim
 	CreatedAt time.Time  `json:"createdAt"`
 
 	// Tags are the merchant's tags, oldest first, at most one of each type.
 	Tags []Tag `json:"-"`
 }
 
-// Tag returns the merchant's tag of a type.
+// Tag returns the merchant's tag of a type; false when it has none.
 func (m Merchant) Tag(t TagType) (Tag, bool) {
 	for _, tag := range m.Tags {
 		if tag.Type == t {
@@ -28,10 +28,9 @@ func (m Merchant) Tag(t TagType) (Tag, bool) {
 	return Tag{}, false
 }
 
-// maxNameLength is in characters.
-const maxNameLength = 256
+const maxNameLength = 256 // characters
 
-// CheckName trims a partner's or merchant's name; 1 to 256 characters must remain.
+// CheckName returns the trimmed name of a partner or merchant. It must have 1 to 256 characters then.
 func CheckName(field, name string) (string, error) {
 	name = strings.TrimSpace(name)
 	switch n := utf8.RuneCountInString(name); {

@@ -12,54 +12,63 @@ import (
 	"time"
 )
 
-// Partner owns merchants and is who the partner API authenticates.
+// Partner owns merchants. The partner API authenticates partners.
 type Partner struct {
 	ID        PartnerID `json:"partnerId"`
 	Name      string    `json:"name"`
 	CreatedAt time.Time `json:"createdAt"`
 
-	// TrackingDomain serves the partner's preverified tags. Empty while preverified access is not
+	// TrackingDomain is the host of the partner's preverified tags; empty while preverified access is not
 	// enabled.
 	TrackingDomain string `json:"preverifiedDomain"`
+}
+
+// CheckOwner returns an error of KindForbidden unless the partner is owner, the partner of a merchant or tag.
+// Nobody else may read or change either (spec, Authentication, 3).
+func (p Partner) CheckOwner(owner PartnerID) error {
+	if owner != p.ID {
+		return &Error{Kind: KindForbidden, Message: "belongs to another partner"}
+	}
+	return nil
 }
 
 // PreverifiedEnabled reports whether the partner may generate preverified tags.
 func (p Partner) PreverifiedEnabled() bool { return p.TrackingDomain != "" }
 
-// Key is an API key as it is kept: the secret itself is not, only its SHA-256.
+// Key is the stored record of an API key. It has a hash of the secret instead of the secret.
 type Key struct {
 	ID         KeyID      `json:"keyId"`
 	Partner    PartnerID  `json:"partnerId"`
 	SecretHash []byte     `json:"secretSha256"` // SHA-256
 	CreatedAt  time.Time  `json:"createdAt"`
-	ExpiresAt  *time.Time `json:"expiresAt"` // nil: never
-	RevokedAt  *time.Time `json:"revokedAt"` // nil: not revoked
+	ExpiresAt  *time.Time `json:"expiresAt"` // nil: the key does not expire
+	RevokedAt  *time.Time `json:"revokedAt"` // nil: the key is not revoked
 }
 
-// Valid reports whether the key may be used at the time now.
+// Valid reports whether the key is neither expired nor revoked at the time now.
 func (k Key) Valid(now time.Time) bool {
 	return k.RevokedAt == nil && (k.ExpiresAt == nil || now.Before(*k.ExpiresAt))
 }
 
-// APIKey is the textual form of a key, shown to its owner once:
+// APIKey is the text of a key, which its owner sees once:
 //
 //	"mtp_" + key id (12) + secret (32) + checksum (7)
 //
-// all in lower-case base32, so that it is one word and a typing error is told from a wrong key
-// without a look-up. It holds a secret: never log it.
+// The parts are in lower-case base32, so that a double click selects the whole key. The checksum finds typing
+// errors without a look-up. An APIKey contains a secret: never log it.
 type APIKey string
 
 const (
 	apiKeyPrefix = "mtp_"
 	keyIDLen     = 12 // 60 bits
 	secretLen    = 32 // 160 bits
-	checksumLen  = 7  // CRC-32
+	checksumLen  = 7  // CRC-32 of key id and secret
 	apiKeyLen    = len(apiKeyPrefix) + keyIDLen + secretLen + checksumLen
 )
 
 var keyEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// NewKey makes a key for a partner. expiresIn is its lifetime, 0 for ever.
+// NewKey makes a key for a partner. It expires after expiresIn; 0 means never.
 func NewKey(partner PartnerID, now time.Time, expiresIn time.Duration) (Key, APIKey) {
 	random := strings.ToLower(rand.Text() + rand.Text()) // 26 base32 characters each
 	id, secret := random[:keyIDLen], random[keyIDLen:keyIDLen+secretLen]
@@ -76,8 +85,8 @@ func checksum(s string) string {
 	return keyEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(s))))
 }
 
-// ID returns the id of the key that this text stands for, or an error when the text is malformed.
-// It says nothing about whether the secret is right: Matches does.
+// ID returns the id in the key's text, or an error when the text is malformed. It does not check the secret;
+// Matches does.
 func (a APIKey) ID() (KeyID, error) {
 	s := string(a)
 	if len(s) != apiKeyLen || !strings.HasPrefix(s, apiKeyPrefix) {
@@ -90,7 +99,7 @@ func (a APIKey) ID() (KeyID, error) {
 	return KeyID(body[:keyIDLen]), nil
 }
 
-// Matches reports, in constant time, whether the text carries the key's secret.
+// Matches reports, in constant time, whether the text has the secret of k.
 func (a APIKey) Matches(k Key) bool {
 	if len(a) != apiKeyLen {
 		return false

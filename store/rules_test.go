@@ -124,6 +124,18 @@ func TestKeysExpireAndAreRevoked(t *testing.T) {
 	}
 }
 
+func TestOnlyTheOwnerMayUseAMerchantOrTag(t *testing.T) {
+	p := Partner{ID: "p"}
+	if err := p.CheckOwner("p"); err != nil {
+		t.Errorf("the owner: %v", err)
+	}
+	for _, other := range []PartnerID{"q", "P", ""} {
+		if err := p.CheckOwner(other); KindOf(err) != KindForbidden {
+			t.Errorf("what belongs to %q: %v, want an error of KindForbidden", other, err)
+		}
+	}
+}
+
 func TestIdentifiersThatAreTheSameHaveOneKey(t *testing.T) {
 	key := func(kind IdentifierKind, value string) (k IdentityKey, ok bool) {
 		var id Identity

@@ -149,6 +149,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		TagURL:        d.tagURL,
 		Log:           d.Log,
 		Now:           time.Now,
+		Context:       edge.ClientContext,
 	}
 	if d.https != nil {
 		c.Certificates = d.hosts.Certificates()
@@ -188,6 +189,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		ClientTagHost:  d.ClientTagHost,
 		PartnerAPI:     d.api,
 		PartnerError:   partnerapi.WriteError,
+		PartnerOf:      partnerapi.PartnerOf,
 		Log:            d.Log,
 		Metrics:        d.metrics,
 		Now:            time.Now,

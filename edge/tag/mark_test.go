@@ -109,6 +109,10 @@ func TestMarkTakesTheEventTimeUnlessItIsInTheFuture(t *testing.T) {
 		{"a date alone is no time", "2026-11-20", now},
 		{"an hour of one digit is not RFC 3339", "2026-11-20T1:30:00Z", now},
 		{"the first hours of time are not ours", "0000-01-01T00:00:00+05:00", now},
+		{"T and Z may be in lower case", "2026-11-20t10:30:00z", time.Date(2026, 11, 20, 10, 30, 0, 0, time.UTC)},
+		{"second 60 is a leap second", "2016-12-31T23:59:60Z", time.Date(2017, 1, 1, 0, 0, 0, 0, time.UTC)},
+		{"year 1 is a time", "0001-01-01T00:00:00Z", time.Time{}},
+		{"an offset of a day is not RFC 3339", "2026-11-20T10:30:00+24:00", now},
 		{"a decimal comma is not RFC 3339", "2026-11-20T10:30:00,5Z", now},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,0 +1,120 @@
+package partnerapi
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+)
+
+// client is the client of every request: its requests have a context that ends when it goes.
+type client struct {
+	context.Context
+	goes     context.CancelFunc
+	released atomic.Int32 // contexts
+}
+
+func newClient(t *testing.T) *client {
+	c := new(client)
+	c.Context, c.goes = context.WithCancel(t.Context())
+	return c
+}
+
+func (c *client) requestContext(*fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
+	return c, func() { c.released.Add(1) }
+}
+
+// stuck is an engine whose listings wait until the client has gone.
+type stuck struct {
+	store.Engine
+	asked chan struct{}
+}
+
+func (s stuck) Events(ctx context.Context, _ store.Query) (store.Page, error) {
+	close(s.asked)
+	<-ctx.Done()
+	return store.Page{}, fmt.Errorf("query stopped: %w", ctx.Err())
+}
+
+func TestAClientThatHasGoneCancelsItsQuery(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	id := p.merchant("Shop")
+	p.generate(id, "client-side", "")
+	engine := stuck{s.engine, make(chan struct{})}
+	c := newClient(t)
+	s.context = c.requestContext
+	s.serve(engine, &s.dns)
+
+	go func() {
+		<-engine.asked
+		c.goes()
+	}()
+	p.get(events+"?merchantId="+id).fails(499, "VALIDATION_ERROR", "The client closed the connection")
+	if n := c.released.Load(); n != 1 {
+		t.Errorf("%d contexts were released, want 1", n)
+	}
+	if log := s.log.String(); strings.Contains(log, "level=ERROR") || strings.Contains(log, "level=WARN") || !strings.Contains(log, "level=DEBUG") {
+		t.Errorf("a client that has gone is logged at debug level only: %s", log)
+	}
+}
+
+// A context's error that is not that of the request's own context is a failure of the service.
+func TestAnotherContextsErrorIsAFailure(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	s.serve(failing{s.engine, context.DeadlineExceeded}, &s.dns)
+	p.get(merchants).fails(500, "SERVICE_ERROR", "Unable to process request")
+	if !strings.Contains(s.log.String(), "level=ERROR") {
+		t.Errorf("it is not logged as an error: %s", s.log.String())
+	}
+}
+
+func TestEveryRequestReleasesItsContext(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	c := newClient(t)
+	s.context = c.requestContext
+	s.serve(s.engine, &s.dns)
+	p.get(config).is(200)
+	p.get(merchants + "?page=0").is(400)
+	p.get(merchants + "?x=0").is(400)
+	if n := c.released.Load(); n != 3 {
+		t.Errorf("%d contexts were released, want 3", n)
+	}
+}
+
+// hasty is a DNS whose client goes during the check, so that the finding says nothing about DNS.
+type hasty struct{ client *client }
+
+func (h hasty) Verify(ctx context.Context, _ string) store.DNSFinding {
+	h.client.goes()
+	<-ctx.Done()
+	return store.DNSFinding{Verdict: store.DNSPending, Code: "timeout"}
+}
+
+func TestAFindingThatWasCutShortIsNotKept(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	tag := p.generate(p.merchant("Shop"), "server-side", "example.com")
+	verifyTag := fmt.Sprintf(`{"tagId":%q,"subdomain":"%s.example.com"}`, tag.str("tagId"), tag.str("record.name"))
+	s.finds(store.DNSWrong)
+	p.post(verify, verifyTag).is(400)
+
+	c := newClient(t)
+	s.context = c.requestContext
+	s.serve(s.engine, hasty{c})
+	p.post(verify, verifyTag).is(499)
+
+	s.context = nil
+	s.serve(s.engine, &s.dns)
+	p.get(tracktag+"/"+tag.str("tagId")).is(200).has("dns.verdict", "wrong")
+	if strings.Contains(s.log.String(), "timeout") {
+		t.Errorf("the finding is in the log: %s", s.log.String())
+	}
+}

@@ -1,0 +1,54 @@
+package partnerapi
+
+import (
+	"context"
+
+	"mtagd/store"
+)
+
+// A resource that does not exist.
+var (
+	errNoRoute    = notFound("no such route")
+	errNoMerchant = notFound("no such merchant")
+	errNoTag      = notFound("no such tag")
+)
+
+func notFound(why string) error { return &store.Error{Kind: store.KindNotFound, Message: why} }
+
+// merchant returns a merchant of the partner. KindNotFound: it does not exist. KindForbidden: it is another
+// partner's.
+func (a *api) merchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {
+	m, err := a.Engine.Merchant(ctx, store.FoldMerchantID(id))
+	return owned(partner, m, m.Partner, err, errNoMerchant)
+}
+
+// tag returns a tag of the partner, with the errors of merchant.
+func (a *api) tag(ctx context.Context, partner store.Partner, id string) (store.Tag, error) {
+	t, err := a.Engine.Tag(ctx, store.TagID(id))
+	return owned(partner, t, t.Partner, err, errNoTag)
+}
+
+// owned returns what the engine returned, v and err, when owner is the partner. Otherwise it returns the zero value, so
+// that nothing of another partner gets out. absent replaces the engine's KindNotFound.
+func owned[T any](partner store.Partner, v T, owner store.PartnerID, err, absent error) (T, error) {
+	if store.KindOf(err) == store.KindNotFound {
+		err = absent
+	}
+	if err == nil {
+		err = partner.CheckOwner(owner)
+	}
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return v, nil
+}
+
+// hide turns KindForbidden into absent. Get-by-id answers with it, so that a resource of another partner looks
+// like one that does not exist (spec, Authentication, 3).
+func hide(err, absent error) error {
+	if store.KindOf(err) == store.KindForbidden {
+		return absent
+	}
+	return err
+}

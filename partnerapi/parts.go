@@ -1,0 +1,57 @@
+package partnerapi
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+)
+
+// Config has the parts of the API. Every field is required, except where it says otherwise.
+type Config struct {
+	Engine        store.Engine
+	DNS           Verifier
+	Certificates  Certificates             // nil: something in front of the service ends TLS
+	ClientTagHost string                   // host of client-side tags
+	CNAMETarget   string                   // record.value: the name that merchants' CNAME records point to
+	TagURL        func(host string) string // address of a tag host: "https://<host>" except in development
+	Log           *slog.Logger
+	Now           func() time.Time
+
+	// Context returns the context of a request, which should end when the client has gone, and the function that
+	// releases it. nil: requests run until they are done.
+	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
+}
+
+// Verifier checks the DNS of a tag host. A customer waits for the answer, so it takes seconds at most.
+type Verifier interface {
+	Verify(ctx context.Context, host string) store.DNSFinding
+}
+
+// Certificates manages the certificates of tag hosts. Neither method blocks.
+type Certificates interface {
+	// Order orders a certificate in the background for a host whose DNS was just found correct.
+	Order(host string)
+	// Certificate returns the state of a host's certificate.
+	Certificate(host string) store.Certificate
+}
+
+// api has the handlers as its methods.
+type api struct {
+	Config
+	verifications *slots
+}
+
+func newAPI(cfg Config) *api {
+	if cfg.Context == nil {
+		// Not the RequestCtx: as a context it ends when the server begins to shut down, but requests that
+		// are under way then are finished.
+		cfg.Context = func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
+			return context.Background(), func() {}
+		}
+	}
+	return &api{Config: cfg, verifications: newSlots(verificationsPerPartner, slotTimeout)}
+}

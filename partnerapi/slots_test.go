@@ -1,0 +1,118 @@
+package partnerapi
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mtagd/store"
+)
+
+func TestSlots(t *testing.T) {
+	acquire := func(t *testing.T, l *slots, partner store.PartnerID) func() {
+		t.Helper()
+		release, err := l.acquire(t.Context(), partner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return release
+	}
+	t.Run("a request waits when all slots are taken", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l := newSlots(2, time.Minute)
+			acquire(t, l, "a")
+			release := acquire(t, l, "a")
+			acquired := false
+			go func() { acquire(t, l, "a"); acquired = true }()
+			synctest.Wait()
+			if acquired {
+				t.Error("a third request got a slot")
+			}
+			release()
+			synctest.Wait()
+			if !acquired {
+				t.Error("the free slot was not taken")
+			}
+		})
+	})
+	t.Run("no slot in time is an error of kind busy", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l := newSlots(1, time.Minute)
+			acquire(t, l, "a")
+			start := time.Now()
+			if _, err := l.acquire(t.Context(), "a"); store.KindOf(err) != store.KindBusy {
+				t.Errorf("got %v, want an error of kind busy", err)
+			}
+			if waited := time.Since(start); waited != time.Minute {
+				t.Errorf("waited %v", waited)
+			}
+		})
+	})
+	t.Run("a client that has gone waits no longer", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l := newSlots(1, time.Minute)
+			acquire(t, l, "a")
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			start := time.Now()
+			if _, err := l.acquire(ctx, "a"); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v, want the context's error", err)
+			}
+			if waited := time.Since(start); waited != time.Second {
+				t.Errorf("waited %v", waited)
+			}
+		})
+	})
+	t.Run("partners do not wait for each other", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l := newSlots(1, time.Minute)
+			acquire(t, l, "a")
+			start := time.Now()
+			acquire(t, l, "b")
+			if waited := time.Since(start); waited != 0 {
+				t.Errorf("waited %v", waited)
+			}
+		})
+	})
+}
+
+// crowd is a DNS that answers once as many look-ups are under way as there are slots.
+type crowd struct {
+	under, most atomic.Int64
+	full        chan struct{}
+	once        sync.Once
+}
+
+func (c *crowd) Verify(context.Context, string) store.DNSFinding {
+	n := c.under.Add(1)
+	defer c.under.Add(-1)
+	for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
+	}
+	if n >= verificationsPerPartner {
+		c.once.Do(func() { close(c.full) })
+	}
+	<-c.full
+	return store.DNSFinding{Verdict: store.DNSCorrect}
+}
+
+func TestVerificationsBeyondTheLimitWait(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	id := p.merchant("Shop")
+	host := p.generate(id, "server-side", "example.com").str("record.name") + ".example.com"
+	dns := &crowd{full: make(chan struct{})}
+	s.serve(s.engine, dns)
+
+	var all sync.WaitGroup
+	for range 2 * verificationsPerPartner {
+		all.Go(func() { p.postf(verify, `{"merchantId":%q,"subdomain":%q}`, id, host).is(200) })
+	}
+	all.Wait()
+	if most := dns.most.Load(); most > verificationsPerPartner {
+		t.Errorf("%d look-ups at once, want %d at most", most, verificationsPerPartner)
+	}
+}

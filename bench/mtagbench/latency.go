@@ -53,7 +53,7 @@ func measureLatencyCurve(b *benchmark) error {
 	picture := report.Chart{
 		Title:    "Latency against offered load",
 		Subtitle: fmt.Sprintf("POST /mark on %d connections; mtagd answers once the event is on disk; client and server share %d cores", manyConnections, runtime.NumCPU()),
-		X:        "events sent per second", Y: "latency in milliseconds",
+		X:        "events offered per second", Y: "latency in milliseconds",
 	}
 	for _, s := range sides {
 		for _, p := range percentiles {

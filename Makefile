@@ -1,4 +1,4 @@
-# What a newcomer needs: make run, make test. What CI runs: make check.
+# For newcomers: make run, make test. CI runs make check.
 
 GO ?= go
 FUZZTIME ?= 20s
@@ -11,9 +11,9 @@ run: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
-# The race detector is linked with a C compiler; the browser tag is tested in a browser, DNS verification
-# against a real name server. One package after the other: browsers and crash tests want the machine for themselves.
-# Without the profile, by which every package would be compiled a second time.
+# The race detector needs a C compiler, the browser tag's tests need a browser, and those of DNS verification a real name
+# server. -p 1 tests one package at a time, because browsers and crash tests need the whole machine.
+# -pgo=off ignores cmd/mtagd's profile: with it, every package would be compiled twice.
 test: cc chromium bind
 	CGO_ENABLED=1 $(GO) test -race -pgo=off -p 1 ./...
 
@@ -33,9 +33,9 @@ tidy:
 
 generated:
 	@before=$$(cksum edge/sdk/loader.js); $(GO) generate ./...; \
-	test "$$before" = "$$(cksum edge/sdk/loader.js)" || { echo "edge/sdk/loader.js was not what its source makes; it is now."; exit 1; }
+	test "$$before" = "$$(cksum edge/sdk/loader.js)" || { echo "edge/sdk/loader.js was out of date. It has been rebuilt."; exit 1; }
 
-# Each fuzz target in turn, for FUZZTIME.
+# Runs each fuzz target in turn, for FUZZTIME.
 fuzz:
 	@set -e; for package in $$($(GO) list ./...); do \
 		for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
@@ -44,8 +44,9 @@ fuzz:
 		done; \
 	done
 
-# mtagd beside the bare ceiling, on loopback: a table and a picture in bench/results. What the figures mean is in
-# bench/README.md. About four minutes; bench-quick takes one, bench-full half an hour, at the size of the targets.
+# Measures mtagd beside a bare fasthttp server, on loopback. Writes a table and a picture to bench/results, which
+# bench/README.md explains. bench takes about four minutes. bench-quick takes one and writes to bin/results. bench-full
+# takes half an hour: it has the number of events for which the targets are set.
 bench: build mtagbench
 	bin/mtagbench run $(BENCHFLAGS)
 
@@ -55,21 +56,21 @@ bench-quick: build mtagbench
 bench-full: build mtagbench
 	bin/mtagbench run --events 10000000 --queries 1000 --rounds 5 --round 5s --steady 10m $(BENCHFLAGS)
 
-# Each step in one process, in the form that benchstat compares. ManyHosts and Compress are run by hand: they compare
-# choices, and take minutes.
+# Measures single steps, each in one process. benchstat compares the output of two runs. ManyHosts and Compress are left
+# out: they take minutes, and help to choose between designs.
 bench-steps:
 	$(GO) test -run '^$$' -bench 'Mark|Directory|Record|Resolve|List' -count $(or $(COUNT),6) ./bench
 
 mtagbench:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagbench ./bench/mtagbench
 
-# What the compiler optimises mtagd by: a CPU profile of the server itself under load, to be renewed when the hot path
-# has changed much. A stale one costs speed, never correctness.
+# Takes a CPU profile of the server under load. The compiler optimises mtagd by it. Renew it when the hot path has changed
+# much: with an old profile mtagd is slower, but still correct.
 profile: build mtagbench
 	bin/mtagbench profile cmd/mtagd/default.pgo
 
-# Apart from check: it asks the vulnerability database at vuln.go.dev, and check must pass on a machine that
-# reaches nothing but a module proxy.
+# Not part of check: it asks the vulnerability database at vuln.go.dev, and check must pass on a machine that reaches only a
+# module proxy.
 vuln:
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...
 
@@ -82,11 +83,11 @@ chromium:
 bind:
 	@PATH="$$PATH:/usr/sbin" command -v named >/dev/null || $(call install,bind9,the name server BIND to test DNS verification)
 
-# $(call install,PACKAGES,PURPOSE) installs Debian packages where it may, and else says what is missing.
+# $(call install,PACKAGES,PURPOSE) installs Debian packages as root. Otherwise it says what is missing.
 install = { \
 	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	else \
-		echo "make test needs $(2): install $(1) (Debian: sudo apt-get install $(1)) and run it again." >&2; \
+		echo "make test needs $(2): install $(1) (Debian: sudo apt-get install $(1)) and run make again." >&2; \
 		exit 1; \
 	fi; }

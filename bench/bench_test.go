@@ -16,7 +16,7 @@ import (
 // event is the JSON of the n-th event.
 func event(n int) []byte { return AppendEvent(nil, uint64(n), Names[n%len(Names)], time.Time{}, false) }
 
-// mark is the n-th event as the engine takes it.
+// mark is the n-th event in the form that the engine records.
 func mark(tag *store.Tag, n int, at time.Time) store.Mark {
 	return store.Mark{
 		Merchant: tag.Merchant,
@@ -28,7 +28,7 @@ func mark(tag *store.Tag, n int, at time.Time) store.Mark {
 	}
 }
 
-// openEngine opens an engine that is closed after the benchmark.
+// openEngine opens an engine and closes it after the benchmark.
 func openEngine(b *testing.B) store.Engine {
 	b.Helper()
 	e, err := local.Open(b.TempDir(), local.Options{Log: slog.New(slog.DiscardHandler)})
@@ -62,8 +62,7 @@ func addTag(b *testing.B, e store.Engine) *store.Tag {
 	return &tag
 }
 
-// callers runs b.N operations from a fixed number of goroutines, whatever the number of cores is. do is called with
-// the number of its caller.
+// callers runs b.N operations from n goroutines, whatever the number of cores. do gets the number of its goroutine.
 func callers(b *testing.B, n int, do func(caller int) error) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
@@ -83,7 +82,7 @@ func callers(b *testing.B, n int, do func(caller int) error) {
 	b.StopTimer()
 }
 
-// perSecond reports events per second, where an operation records several.
+// perSecond reports events per second of operations that record several events.
 func perSecond(b *testing.B, eventsPerOp int) {
 	b.ReportMetric(float64(b.N*eventsPerOp)/b.Elapsed().Seconds(), "events/s")
 }

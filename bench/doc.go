@@ -1,9 +1,13 @@
-// Package bench has benchmarks of each step of an event's way, and of listing, in one process:
+// Package bench has the benchmarks of single steps, each in one process:
 //
-//	make bench-steps | tee new.txt
-//	benchstat old.txt new.txt
+//	make bench-steps > new.txt
+//	go run golang.org/x/perf/cmd/benchstat@latest old.txt new.txt
 //
-// What they leave out (a kernel, a client, other work on the machine) is measured by mtagbench, in the
-// folder below. Both send the same events, and compare with the same bare server. README.md says what the figures mean
-// and has the accepted ones.
+// The program in mtagbench measures the whole, through the kernel and with a client in another process. Both use what is
+// here:
+//
+//	events.go  the events that every benchmark sends
+//	bare.go    the server that mtagd is compared with
+//
+// README.md explains the figures and has the accepted ones.
 package bench

@@ -16,11 +16,11 @@ var Names = [...]string{
 // EventSize is the size of every event, in bytes of JSON.
 const EventSize = 300
 
-const users = 100_000 // different muids
+const users = 100_000 // number of different muids
 
-// AppendEvent appends the n-th event, EventSize bytes of JSON. Events differ as real ones do (by muid, product and
-// session), have one size, and cost little to make. at is their event_time; zero for none. identified adds an
-// email and an event_id, as the browser tag does: the engine then has to link and to deduplicate too.
+// AppendEvent appends the n-th event, EventSize bytes of JSON. Events differ in muid, product and session, as real ones
+// do, and cost little to make. at is the event_time; the zero time leaves it out. identified adds an email and an
+// event_id, as the browser tag does: the engine then also links identities and drops duplicates.
 func AppendEvent(b []byte, n uint64, name string, at time.Time, identified bool) []byte {
 	start := len(b)
 	random := mix(n)
@@ -53,7 +53,7 @@ func AppendEvent(b []byte, n uint64, name string, at time.Time, identified bool)
 	return append(b, `"}`...)
 }
 
-// appendDigits appends the last digits of n.
+// appendDigits appends the last digits of n, with leading zeros.
 func appendDigits(b []byte, n uint64, digits int) []byte {
 	for range digits {
 		b = append(b, '0')
@@ -65,7 +65,7 @@ func appendDigits(b []byte, n uint64, digits int) []byte {
 	return b
 }
 
-// mix spreads n over all 64 bits: the same events in every run, in no order that a store could profit from.
+// mix spreads n over all 64 bits. Every run gets the same values, in an order from which a store gains nothing.
 func mix(n uint64) uint64 {
 	high, low := bits.Mul64(n+0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9)
 	return high ^ low ^ low>>29

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Events have one size and are JSON, whatever is in them.
+// Every event is JSON and has the same size.
 func TestEventSize(t *testing.T) {
 	for n, name := range Names {
 		for _, event := range [][]byte{

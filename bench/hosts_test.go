@@ -32,19 +32,22 @@ import (
 	"mtagd/tlsmgr/certs"
 )
 
-// manyHosts is how many hosts with certificates BenchmarkManyHosts puts into one process.
+// manyHosts is the number of hosts with certificates in one process.
 const manyHosts = 10_000
 
-// handshakesMeasured is how many handshakes each figure is made of.
+// handshakesMeasured is the number of handshakes behind each figure.
 const handshakesMeasured = 5000
 
-// absentCA is never asked: every certificate is on disk and far from its end.
+// absentCA is never asked: every certificate is on disk and far from expiry.
 const absentCA = "https://127.0.0.1:1/dir"
 
-// BenchmarkManyHosts starts a server with 10,000 tag hosts that have certificates, and measures: how
-// long until all of them are in memory, what one costs there, how long a handshake takes, and how long
-// while others flood the server with names that it does not know. Clients run in the same process, so
-// a handshake is paid for twice.
+// BenchmarkManyHosts starts a server with 10,000 tag hosts that have certificates. It measures:
+//
+//   - how long it takes until all certificates are in memory, and how much memory a host takes
+//   - how long a handshake takes
+//   - how long it takes while a flood of unknown names arrives
+//
+// The clients run in the same process, so the processor time of a handshake is that of both sides.
 //
 //	go test -run '^$' -bench ManyHosts -benchtime 1x ./bench
 func BenchmarkManyHosts(b *testing.B) {
@@ -105,7 +108,7 @@ func BenchmarkManyHosts(b *testing.B) {
 	flooded := measure(b, listener.Addr().String(), hosts)
 	refused := stop()
 
-	b.ReportMetric(0, "ns/op") // says nothing here
+	b.ReportMetric(0, "ns/op") // meaningless here
 	b.ReportMetric(float64(perHost), "B/host")
 	b.ReportMetric(float64(loaded.Milliseconds()), "load-ms")
 	b.ReportMetric(float64(first.Microseconds()), "first-µs")
@@ -118,10 +121,10 @@ func BenchmarkManyHosts(b *testing.B) {
 	b.ReportMetric(flooded.p99, "flooded-p99-µs")
 }
 
-// handshakes are per second, in microseconds, and in microseconds of processor time for both sides.
+// handshakes has a rate per second, and times in microseconds; cpu is the processor time of both sides.
 type handshakes struct{ rate, p50, p99, cpu float64 }
 
-// measure makes handshakes for one host after another, two at a time.
+// measure makes handshakes with one host after another, from two clients.
 func measure(b *testing.B, address string, hosts []string) handshakes {
 	const n = handshakesMeasured
 	times := make([]float64, n)
@@ -164,12 +167,12 @@ func shakeHands(b *testing.B, address, host string) time.Duration {
 	return took
 }
 
-// floodRate is how many unknown names a second the server is sent. The client's half of a handshake costs far
-// more than the server's refusal; more than this, and the client alone would fill the machine.
+// floodRate is the number of handshakes for unknown names per second. The client's part costs far more than the server's
+// refusal: at higher rates the client alone would take the whole machine.
 const floodRate = 2000
 
-// startFlood sends handshakes for unknown names until stop is called, which returns how many there were. Each is
-// the same recorded first message: no time goes into making them.
+// startFlood sends handshakes for unknown names until stop is called. stop returns their number. Each handshake is the
+// same recorded ClientHello, which costs the client nothing to make.
 func startFlood(address string) (began time.Time, stop func() int64) {
 	hello := recordHello("nobody.example.org")
 	done := make(chan struct{})
@@ -204,7 +207,7 @@ func startFlood(address string) (began time.Time, stop func() int64) {
 	}
 }
 
-// recordHello is the first message of a handshake.
+// recordHello returns the ClientHello of a handshake.
 func recordHello(name string) []byte {
 	client, server := net.Pipe()
 	go func() {
@@ -216,7 +219,7 @@ func recordHello(name string) []byte {
 	return hello[:n]
 }
 
-// memory is what the process has in use, in bytes.
+// memory is the heap and stack memory in use, in bytes.
 func memory() uint64 {
 	runtime.GC()
 	runtime.GC()
@@ -225,7 +228,7 @@ func memory() uint64 {
 	return m.HeapInuse + m.StackInuse
 }
 
-// directoryOnly is as much of an engine as handshakes need.
+// directoryOnly is the part of an engine that handshakes need.
 type directoryOnly struct {
 	store.Engine
 	directory *store.Directory
@@ -233,7 +236,7 @@ type directoryOnly struct {
 
 func (e *directoryOnly) Directory() *store.Directory { return e.directory }
 
-// writeCertificates fills a directory with certificates as they are kept after they were issued.
+// writeCertificates fills a directory with certificates in the form in which tlsmgr keeps issued ones.
 func writeCertificates(b *testing.B, dir string, n int) (hosts []string) {
 	must := func(err error) {
 		if err != nil {

@@ -8,8 +8,8 @@ import (
 	"mtagd/store"
 )
 
-// BenchmarkList is one page of a merchant's events, at two sizes: the times are meant to be equal. The larger
-// one takes some seconds to prepare, and is left out with -short.
+// BenchmarkList lists one page of a merchant's events, from few and from many events. The times should be about equal.
+// The larger size takes some seconds to prepare; -short skips it.
 func BenchmarkList(b *testing.B) {
 	for _, size := range []int{10_000, 1_000_000} {
 		b.Run(fmt.Sprintf("events=%d", size), func(b *testing.B) {

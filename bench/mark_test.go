@@ -20,7 +20,7 @@ import (
 
 const tagHost = "tags.mtagd.test"
 
-// instant is an engine that has recorded at once: what is left is the tag server's own work.
+// instant is an engine that records at once, so that only the tag server's own work is measured.
 type instant struct {
 	store.Engine
 	directory *store.Directory
@@ -35,11 +35,11 @@ func (e *instant) Record(_ context.Context, marks []store.Mark) error {
 	return nil
 }
 
-// BenchmarkMark is POST /mark from the bytes of the request to those of the answer, over connections in memory:
+// BenchmarkMark measures POST /mark over connections in memory, from the request's bytes to the answer's:
 //
 //	bare     fasthttp with a constant answer
-//	decode   the tag server before an engine that records at once
-//	durable  the whole: the answer follows the synced commit
+//	decode   the tag server with an engine that records at once
+//	durable  the tag server with the real engine; the answer follows the synced commit
 func BenchmarkMark(b *testing.B) {
 	fake := &instant{directory: store.NewDirectory()}
 	tag := store.NewTag(store.Merchant{ID: store.NewMerchantID()}, store.ClientSide, "", "", time.Now())
@@ -75,7 +75,7 @@ func newServer(b *testing.B, e store.Engine) *edge.Server {
 	return server
 }
 
-// exchange sends events to a server on n connections, each the next one after the answer to the last.
+// exchange sends events to a server on n connections. Each connection sends its next event after the last answer.
 func exchange(b *testing.B, n int, serve func(net.Listener) error, shutdown func(context.Context) error, tag *store.Tag) {
 	listener := fasthttputil.NewInmemoryListener()
 	served := make(chan error, 1)
@@ -97,7 +97,7 @@ func exchange(b *testing.B, n int, serve func(net.Listener) error, shutdown func
 		if _, err := conns[i].Write(request); err != nil {
 			return err
 		}
-		// Every answer has the length of the first one.
+		// Every answer has the length of the first.
 		if _, err := io.ReadFull(conns[i], answers[i]); err != nil {
 			return err
 		}
@@ -118,21 +118,21 @@ func exchange(b *testing.B, n int, serve func(net.Listener) error, shutdown func
 	}
 }
 
-// firstAnswer sends a request and returns a buffer of the answer's length.
+// firstAnswer sends a request and returns a buffer with the answer, which has the length of every answer.
 func firstAnswer(b *testing.B, c net.Conn, request []byte) []byte {
 	b.Helper()
 	if _, err := c.Write(request); err != nil {
 		b.Fatal(err)
 	}
 	buffer := make([]byte, 4096)
-	n, err := c.Read(buffer) // written in one piece
+	n, err := c.Read(buffer) // the server writes it in one piece
 	if err != nil || !bytes.HasPrefix(buffer[:n], fmt.Appendf(nil, "HTTP/1.1 %d ", http.StatusCreated)) {
 		b.Fatalf("got %q, %v", buffer[:n], err)
 	}
 	return buffer[:n]
 }
 
-// BenchmarkDirectory is what a request looks up: its host, then its tag.
+// BenchmarkDirectory measures the look-ups of a request: its host and its tag.
 func BenchmarkDirectory(b *testing.B) {
 	for _, size := range []int{100, 100_000} {
 		b.Run(fmt.Sprintf("tags=%d", size), func(b *testing.B) {

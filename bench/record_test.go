@@ -9,7 +9,7 @@ import (
 	"mtagd/store"
 )
 
-// BenchmarkRecord is the engine's part of an event: from the mark to the synced commit.
+// BenchmarkRecord measures the engine alone, from the mark to the synced commit.
 func BenchmarkRecord(b *testing.B) {
 	for _, c := range []struct{ callers, batch int }{{1, 1}, {64, 1}, {256, 1}, {1, 100}, {16, 100}} {
 		b.Run(fmt.Sprintf("callers=%d/batch=%d", c.callers, c.batch), func(b *testing.B) {
@@ -29,7 +29,7 @@ func BenchmarkRecord(b *testing.B) {
 	}
 }
 
-// BenchmarkResolve is the look-up of a user by email, for an event that comes without a muid.
+// BenchmarkResolve measures finding the muid of an email, for an event without a muid.
 func BenchmarkResolve(b *testing.B) {
 	const users = 1000
 	engine := openEngine(b)

@@ -12,89 +12,49 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
-	"mtagd/bench"
+	"mtagd/bench/mtagbench/dataset"
+	"mtagd/bench/mtagbench/load"
+	"mtagd/bench/mtagbench/report"
+	"mtagd/bench/mtagbench/server"
 )
 
-// fill makes the data, so that everything after it is measured on a server that has some.
-func (b *benchmark) fill() (err error) {
-	b.progress("filling: %s events, %s, and %d other merchants", grouped(b.Events), b.Order, b.Merchants)
-	written, err := b.service.written()
+// measureListing times and checks every kind of query.
+func measureListing(b *benchmark) error {
+	b.progress("listing: %d queries of each kind, on two datasets", b.Queries)
+	all, err := dataset.ListEachKind(b.ctx, b.mtagd.API, b.data, b.Queries)
 	if err != nil {
 		return err
 	}
-	var r *result
-	if b.data, r, err = fill(b.ctx, b.service.api, b.Events, 400, b.Merchants, b.Order); err != nil {
-		return err
-	}
-	if b.loaded, err = b.service.api.newDataset("load"); err != nil {
-		return err
-	}
-	after, err := b.service.written()
-	if err != nil {
-		return err
-	}
-	all := r.events + smallEvents + (b.Merchants-1)*otherEvents // the small merchant is one of those beside the large one
-	b.report.section("Data", fmt.Sprintf("Batches of %d, %s, from %d connections, over 400 days and %d names.", fillBatch, b.Order, 8, len(bench.Names)))
-	b.report.tell(grouped(r.events)+" events of one merchant", perSecond(r.rate()))
-	b.report.tell("write amplification: written to disk against bytes of bodies", times(float64(after-written)/float64(all*bench.EventSize)))
-	if err := b.service.stop(); err != nil {
-		return err
-	}
-	used, err := diskUsage(b.service.data)
-	if err != nil {
-		return err
-	}
-	b.report.tell(fmt.Sprintf("disk per event of %d bytes, once stopped", bench.EventSize), bytesEach(float64(used)/float64(all)))
-	return b.service.start(b.ctx)
-}
-
-// starts kills the server under load and starts it again.
-func (b *benchmark) starts() error {
-	b.progress("starting again: after a stop, after a kill")
-	b.report.section("Start", fmt.Sprintf("Until /readyz answers, with %s events.", grouped(b.Events)))
-	b.report.atMost("after a stop", b.service.ready.Seconds(), 2, seconds)
-	killed := make(chan error, 1)
-	server := b.service.process
-	go func() {
-		time.Sleep(b.Round)
-		killed <- server.kill()
-	}()
-	t := b.service.mark(&b.loaded)
-	// The kill breaks every connection; the time for the answers bounds what is left of the phase.
-	_, err := load(b.ctx, marking(t, manyConnections, 1, b.Round+100*time.Millisecond))
-	if err := errors.Join(err, <-killed); err != nil {
-		return err
-	}
-	if err := b.service.start(b.ctx); err != nil {
-		return err
-	}
-	b.report.atMost("after a kill under full load", b.service.ready.Seconds(), 2, seconds)
+	addListings(&b.table, all, b.data)
 	return nil
 }
 
-func (b *benchmark) list() error {
-	b.progress("listing: %d queries of %d kinds, on two datasets", b.Queries, len(kinds))
-	all, err := listAll(b.ctx, b.service.api, b.data, b.Queries)
-	if err != nil {
-		return err
+// addListings adds the rows of each kind: the p99 on the large dataset, and how its median compares with the small one's.
+// Medians, because a few interruptions of the machine decide the p99 of some hundred queries.
+func addListings(table *report.Table, all []dataset.Listing, m *dataset.Manifest) {
+	table.Section(fmt.Sprintf("Listing, %s events", report.Grouped(m.Large.Events)),
+		fmt.Sprintf("Random pages, limits and orders of each kind, beside %d other merchants; compared with the same queries on %s events. "+
+			"Every answer's total, length, order and names were checked.", m.Others, report.Grouped(m.Small.Events)))
+	for _, l := range all {
+		large, small := l.Large.At(50).Seconds(), l.Small.At(50).Seconds()
+		table.AtMost(l.Kind+", p99", l.Large.At(99).Seconds(), 0.005, report.Milliseconds)
+		table.AtMost(fmt.Sprintf("%s, p50 %s against %s", l.Kind, report.Milliseconds(large), report.Milliseconds(small)),
+			large/small, 2, report.Times)
 	}
-	b.report.listings(all, b.data)
-	return nil
 }
 
 const listingsPerSecond = 20
 
-// listUnderLoad takes events as fast as they come, into the merchant that is listed, alone and with listings in turns.
-func (b *benchmark) listUnderLoad() error {
-	t := b.service.mark(&b.data.Large)
-	key, made := filepath.Join(b.dir, "key"), filepath.Join(b.dir, "manifest.json")
-	if err := errors.Join(os.WriteFile(key, []byte(b.service.key), 0o600), b.data.write(made)); err != nil {
+// measureListingUnderIngest sends events as fast as answers come, to the merchant that is listed: first alone, then beside
+// listings.
+func measureListingUnderIngest(b *benchmark) error {
+	target := b.mtagd.MarkTarget(&b.data.Large)
+	keyFile, manifestFile := filepath.Join(b.dir, "key"), filepath.Join(b.dir, "manifest.json")
+	if err := errors.Join(os.WriteFile(keyFile, []byte(b.mtagd.Key), 0o600), b.data.Write(manifestFile)); err != nil {
 		return err
 	}
-	took := newHistogram()
-	var kept []float64
+	took := load.NewHistogram()
+	var kept []float64 // the rate beside listings, as a share of the rate alone
 	for round := range b.Rounds {
 		b.progress("listing under full ingest, round %d of %d", round+1, b.Rounds)
 		var rates [2]float64
@@ -102,39 +62,39 @@ func (b *benchmark) listUnderLoad() error {
 			var listed error
 			var beside sync.WaitGroup
 			if listing {
-				beside.Go(func() { listed = b.listBeside(2*b.Round, key, made, took) })
+				beside.Go(func() { listed = listInOtherProcess(b, 2*b.Round, keyFile, manifestFile, took) })
 			}
-			r, err := load(b.ctx, marking(t, manyConnections, 1, 2*b.Round))
+			r, err := load.Run(b.ctx, load.ClosedLoop(target, manyConnections, 1, 2*b.Round))
 			beside.Wait()
 			if err := errors.Join(err, listed); err != nil {
 				return err
 			}
-			if err := r.healthy(); err != nil {
+			if err := r.AllAccepted(); err != nil {
 				return err
 			}
-			rates[i] = r.rate()
+			rates[i] = r.Rate()
 		}
 		kept = append(kept, rates[1]/rates[0])
 	}
-	b.report.section("Listing under full ingest",
+	b.table.Section("Listing under full ingest",
 		fmt.Sprintf("%d listings/s of all kinds, at fixed times, while %d connections send events to the same merchant as fast as answers come; %d listings in all.",
-			listingsPerSecond, manyConnections, took.TotalCount()))
-	b.report.tell("listing p50", milliseconds(quantile(took, 50).Seconds()))
-	b.report.atMost("listing p99", quantile(took, 99).Seconds(), 0.025, milliseconds)
-	b.report.atMost("events/s lost to it", 1-median(kept), 0.10, percent)
+			listingsPerSecond, manyConnections, took.Count()))
+	b.addPercentile("listing p50", took, 50)
+	b.table.AtMost("listing p99", took.At(99).Seconds(), 0.025, report.Milliseconds)
+	b.table.AtMost("ingest rate lost to the listings", 1-median(kept), 0.10, report.Percent)
 	return nil
 }
 
-// listBeside lists while a load of some length goes on. It does so from a process of its own: in this one, an answer
-// would wait for the goroutine that drives the load, and be charged with that.
-func (b *benchmark) listBeside(duration time.Duration, keyFile, manifest string, took *hdrhistogram.Histogram) error {
-	duration -= 200 * time.Millisecond // it starts after the load and is to end before it
+// listInOtherProcess lists while a load of the given length runs, and records how long each listing took. In this process,
+// an answer would wait for the goroutine that drives the load, and its latency would include that wait.
+func listInOtherProcess(b *benchmark, duration time.Duration, keyFile, manifestFile string, took *load.Histogram) error {
+	duration -= 200 * time.Millisecond // starts a little after the load, and must end before it
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	list := exec.CommandContext(b.ctx, self, "list", "--url", "http://"+b.service.api.target.address.String(), "--base-host", baseHost,
-		"--key-file", keyFile, "--manifest", manifest, "--rate", strconv.Itoa(listingsPerSecond), "--duration", duration.String())
+	list := exec.CommandContext(b.ctx, self, "list", "--url", "http://"+b.mtagd.API.Target.Address.String(), "--base-host", server.BaseHost,
+		"--key-file", keyFile, "--manifest", manifestFile, "--rate", strconv.Itoa(listingsPerSecond), "--duration", duration.String())
 	list.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	list.Stderr = b.stderr
 	printed, err := list.Output()
@@ -146,7 +106,7 @@ func (b *benchmark) listBeside(duration time.Duration, keyFile, manifest string,
 		if err != nil {
 			return fmt.Errorf("listing beside load: %w", err)
 		}
-		record(took, d)
+		took.Record(d)
 	}
 	return nil
 }

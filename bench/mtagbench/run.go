@@ -10,22 +10,14 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"mtagd/bench/mtagbench/load"
+	"mtagd/bench/mtagbench/report"
+	"mtagd/bench/mtagbench/server"
 )
 
 // runCommand is the whole measurement.
-type runCommand struct {
-	Server    string        `default:"bin/mtagd" placeholder:"FILE" help:"The mtagd to measure (default ${default})."`
-	Out       string        `default:"bench/results" placeholder:"DIR" help:"Where table.md and latency.svg go (default ${default})."`
-	Temp      string        `placeholder:"DIR" help:"Where the data directory is made: its disk is measured too (default the system's)."`
-	Events    int           `default:"1000000" help:"Events to list; the targets are meant for 10000000 (default ${default})."`
-	Order     order         `default:"ordered" enum:"ordered,shuffled" help:"Order of their arrival: ordered or shuffled (default ${default})."`
-	Merchants int           `default:"100" help:"Merchants beside the one that is listed (default ${default})."`
-	Queries   int           `default:"300" help:"Listing queries of each kind (default ${default})."`
-	Rounds    int           `default:"3" help:"Rounds of each comparison (default ${default})."`
-	Round     time.Duration `default:"3s" help:"Length of a round (default ${default})."`
-	Steady    time.Duration `default:"20s" help:"How long half of the maximum rate is kept up; the target is meant for 10m (default ${default})."`
-	Strict    bool          `help:"Fail when a target is missed."`
-}
+type runCommand struct{ runFlags }
 
 // Validate is called by kong.
 func (c *runCommand) Validate() error {
@@ -35,41 +27,7 @@ func (c *runCommand) Validate() error {
 	return nil
 }
 
-// The connections of the two headline comparisons, and those of the other phases.
-const (
-	manyConnections     = 256
-	fewConnections      = 64
-	batchConnections    = 16
-	overloadConnections = 1024
-	floodConnections    = 8192
-	batchOverload       = 512
-	batchEvents         = 100
-)
-
-// benchmark is a run under way.
-type benchmark struct {
-	*runCommand
-	*program
-	report report
-	dir    string // its own; removed at the end
-
-	service      *service
-	bare         *process
-	ceiling      target    // of bare
-	loaded       dataset   // the merchant that takes the load
-	data         *manifest // what is listed
-	maximum      float64   // events/s of mtagd with many connections
-	batchMaximum float64   // the same of batches
-	peaks        []peak
-}
-
-// peak is the most anonymous memory in a part of the run.
-type peak struct {
-	part  string
-	bytes int64
-}
-
-// Run measures, and writes what it saw.
+// Run measures and writes the results.
 func (c *runCommand) Run(p *program) (err error) {
 	dir, err := os.MkdirTemp(c.Temp, "mtagbench")
 	if err != nil {
@@ -77,69 +35,67 @@ func (c *runCommand) Run(p *program) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	ctx, cancel := context.WithCancel(p.ctx)
-	b := &benchmark{runCommand: c, program: &program{ctx: ctx, stdout: p.stdout, stderr: p.stderr}, dir: dir}
+	b := &benchmark{runFlags: &c.runFlags, program: &program{ctx: ctx, stdout: p.stdout, stderr: p.stderr}, dir: dir}
 	defer func() {
 		cancel()
-		for _, child := range b.children() {
-			<-child.exited
-		}
+		waitForServers(b)
 	}()
-	if b.bare, b.ceiling, err = startBare(ctx); err != nil {
+	if err := describeMachine(b); err != nil {
 		return err
 	}
-	if b.service, err = newService(ctx, c.Server, filepath.Join(dir, "data")); err != nil {
+	if b.bare, b.bareTarget, err = server.StartBare(ctx); err != nil {
 		return err
 	}
+	if b.mtagd, err = server.StartMtagd(ctx, c.Server, filepath.Join(dir, "data")); err != nil {
+		return err
+	}
+	var peaks []peak
 	for _, part := range []struct {
-		name string // as the memory is told by
-		run  func() error
+		name    string // in the table of memory
+		measure func(*benchmark) error
 	}{
-		{"", b.machine},
-		{"filling", b.fill},
-		{"started again, once killed", b.starts},
-		{"listing", b.list},
-		{"single events", b.compare},
-		{"batches", b.batches},
-		{"half of the maximum", b.steady},
-		{"offered loads", b.curve},
-		{"listing under ingest", b.listUnderLoad},
-		{"overload", b.overload},
+		{"filling", fillData},
+		{"restarted after a kill", measureStarts},
+		{"listing", measureListing},
+		{"single events", compareWithBare},
+		{"batches", measureBatches},
+		{"half of the maximum", holdHalfOfMaximum},
+		{"offered loads", measureLatencyCurve},
+		{"listing under ingest", measureListingUnderIngest},
+		{"overload", measureOverload},
 	} {
-		if err := part.run(); err != nil {
+		if err := part.measure(b); err != nil {
 			return err
 		}
-		if part.name != "" {
-			b.peaks = append(b.peaks, peak{part.name, b.service.takePeak()})
-		}
+		peaks = append(peaks, peak{part.name, b.mtagd.TakePeakMemory()})
 	}
-	b.memory()
-	if err := b.service.stop(); err != nil {
+	addMemory(b, peaks)
+	if err := b.mtagd.Stop(); err != nil {
 		return err
 	}
-	if err := b.write(); err != nil {
+	if err := writeTable(b); err != nil {
 		return err
 	}
-	if c.Strict && b.report.missed > 0 {
-		return fmt.Errorf("%d targets were missed", b.report.missed)
+	if c.Strict && b.table.Missed > 0 {
+		return fmt.Errorf("%d targets were missed", b.table.Missed)
 	}
 	return nil
 }
 
-func (b *benchmark) children() (all []*process) {
+// waitForServers waits until the servers have ended. Cancelling their context stops them.
+func waitForServers(b *benchmark) {
 	if b.bare != nil {
-		all = append(all, b.bare)
+		b.bare.Wait()
 	}
-	if b.service != nil && b.service.process != nil {
-		all = append(all, b.service.process)
+	if b.mtagd != nil {
+		b.mtagd.Wait()
 	}
-	return all
 }
 
-// machine tells what the others on this machine leave to the run: two synced writes are what every group of
-// events waits for.
-func (b *benchmark) machine() error {
+// describeMachine measures how busy the machine and its disk are. Each commit of events waits for two synced writes.
+func describeMachine(b *benchmark) error {
 	const writes, size = 200, 64 << 10
-	load, err := os.ReadFile("/proc/loadavg")
+	average, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return err
 	}
@@ -149,7 +105,7 @@ func (b *benchmark) machine() error {
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	took := newHistogram()
+	took := load.NewHistogram()
 	for range writes {
 		began := time.Now()
 		if _, err := file.Write(make([]byte, size)); err != nil {
@@ -158,36 +114,40 @@ func (b *benchmark) machine() error {
 		if err := file.Sync(); err != nil {
 			return err
 		}
-		record(took, time.Since(began))
+		took.Record(time.Since(began))
 	}
-	b.report.section("Machine", "Before the run.")
-	b.report.tell("load average of the last minute, other work included", strings.Fields(string(load))[0])
-	for _, p := range []float64{50, 99} {
-		b.report.tell(fmt.Sprintf("a synced write of %d KiB, p%.0f", size>>10, p), milliseconds(quantile(took, p).Seconds()))
-	}
+	b.table.Section("Machine", "Before the run: how busy the machine and its disk are.")
+	b.table.Figure("load average of the last minute, other work included", strings.Fields(string(average))[0])
+	b.addPercentile(fmt.Sprintf("a synced write of %d KiB, p50", size>>10), took, 50)
+	b.addPercentile(fmt.Sprintf("a synced write of %d KiB, p99", size>>10), took, 99)
 	return nil
 }
 
-// memoryTarget is for mtagd's anonymous memory throughout, in bytes.
-const memoryTarget = 512 << 20
+// peak is the most anonymous memory in a part of a run.
+type peak struct {
+	part  string
+	bytes int64
+}
 
-func (b *benchmark) memory() {
-	b.report.section("Memory", "The most of mtagd's RssAnon in each part of the run, looked at ten times a second.")
-	for _, p := range b.peaks {
-		b.report.atMost(p.part, float64(p.bytes), memoryTarget, mebibytes)
+const memoryTarget = 512 << 20 // bytes, in every part
+
+func addMemory(b *benchmark, peaks []peak) {
+	b.table.Section("Memory", "mtagd's peak RssAnon in each part of the run, sampled ten times a second.")
+	for _, p := range peaks {
+		b.table.AtMost(p.part, float64(p.bytes), memoryTarget, report.Mebibytes)
 	}
 }
 
-// write writes the table to the results and to standard output.
-func (b *benchmark) write() error {
-	var table bytes.Buffer
-	fmt.Fprintf(&table, "Measured %s on %d cores, %s, %s/%s, client and servers on one machine.\n\n![Latency against offered load](latency.svg)\n",
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	if err := b.report.write(&table); err != nil {
+// writeTable writes the table to its file and to standard output.
+func writeTable(b *benchmark) error {
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "Measured %s on %d cores, %s, %s/%s, client and servers on one machine.\n\n![Latency against offered load](%s)\n",
+		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, pictureFile)
+	if err := b.table.Write(&text); err != nil {
 		return err
 	}
-	if _, err := b.stdout.Write(table.Bytes()); err != nil {
+	if _, err := b.stdout.Write(text.Bytes()); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(b.Out, "table.md"), table.Bytes(), 0o666)
+	return os.WriteFile(filepath.Join(b.Out, "table.md"), text.Bytes(), 0o666)
 }

@@ -1,4 +1,4 @@
-package main
+package dataset
 
 import (
 	"bytes"
@@ -10,28 +10,18 @@ import (
 	"time"
 
 	"mtagd/bench"
+	"mtagd/bench/mtagbench/load"
 )
 
-func testDataset(tags, events int) *dataset {
-	d := &dataset{Merchant: "m", Events: events, Start: time.Date(2025, 10, 1, 0, 0, 0, 0, time.UTC), Step: 1234567 * time.Microsecond}
+func testDataset(tags, events int) *Dataset {
+	d := &Dataset{Merchant: "m", Events: events, Start: time.Date(2025, 10, 1, 0, 0, 0, 0, time.UTC), Step: 1234567 * time.Microsecond}
 	for i := range tags {
-		d.Tags = append(d.Tags, datasetTag{ID: fmt.Sprintf("tag%d", i), Host: fmt.Sprintf("host%d", i)})
+		d.Tags = append(d.Tags, Tag{ID: fmt.Sprintf("tag%d", i), Host: fmt.Sprintf("host%d", i)})
 	}
 	return d
 }
 
-// A request's head tells the length of its body, for single events and for batches.
-func TestRequestLength(t *testing.T) {
-	for _, batch := range []int{1, 2, 1000} {
-		request, events := newMarks(target{path: "/mark/x", host: "h"}, batch, false).next(nil)
-		head, body, _ := bytes.Cut(request, []byte("\r\n\r\n"))
-		if events != batch || !strings.Contains(string(head), fmt.Sprintf("Content-Length: %d", len(body))) || !json.Valid(body) {
-			t.Errorf("a batch of %d: %d events in %d bytes after %s", batch, events, len(body), head)
-		}
-	}
-}
-
-// A count is what counting one by one gives.
+// count gives the same as counting one by one.
 func TestDatasetCount(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, tags := range []int{1, 2} {
@@ -57,11 +47,11 @@ func TestDatasetCount(t *testing.T) {
 	}
 }
 
-// Filling sends every event once, to its tag, in either order.
+// A filler sends every event once, to its tag, in either order.
 func TestFillerSendsEachEventOnce(t *testing.T) {
-	for _, o := range []order{ordered, shuffled} {
+	for _, o := range []Order{Ordered, Shuffled} {
 		d := testDataset(2, 5000)
-		f := newFiller(d, target{}, o)
+		f := newFiller(d, load.Target{}, o)
 		seen := map[string]int{} // tag by time
 		inOrder, last := true, [2]string{}
 		for {
@@ -90,7 +80,7 @@ func TestFillerSendsEachEventOnce(t *testing.T) {
 				last[tag] = e.Time
 			}
 		}
-		if len(seen) != d.Events || inOrder != (o == ordered) {
+		if len(seen) != d.Events || inOrder != (o == Ordered) {
 			t.Errorf("%s: %d events, in order %v", o, len(seen), inOrder)
 		}
 		for i := range d.Events {
@@ -102,12 +92,12 @@ func TestFillerSendsEachEventOnce(t *testing.T) {
 	}
 }
 
-// A query asks for a page that exists, and knows how many events are on it.
+// A query asks for a page that exists, with the filters of its kind.
 func TestQueries(t *testing.T) {
 	d := testDataset(2, 4000)
 	for _, k := range kinds {
 		for i := range 100 {
-			q := k.query(d, rand.New(rand.NewPCG(7, uint64(i))))
+			q := k.draw(d, rand.New(rand.NewPCG(7, uint64(i))))
 			if q.total > 0 && q.returned == 0 || q.returned > 100 || q.total > d.Events {
 				t.Errorf("%s: %d of %d: %s", k.name, q.returned, q.total, q.path)
 			}
@@ -118,7 +108,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// An answer is taken only with the right total, length, order and names.
+// check accepts an answer only with the right total, length, order and names.
 func TestCheckOfAnswers(t *testing.T) {
 	const at = `{"id":"%s","event_name":"%s","event_time":"2026-01-01T00:00:0%dZ"}`
 	page := func(total int, events ...string) string {

@@ -1,0 +1,101 @@
+package dataset
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/bench/mtagbench/load"
+)
+
+// Client calls the partner API, one request at a time.
+type Client struct {
+	Target  load.Target
+	tagHost string
+	key     string
+	http    *fasthttp.HostClient
+}
+
+// NewClient makes a client. tagHost is the host of client-side tags; empty: the target's host.
+func NewClient(t load.Target, key, tagHost string) *Client {
+	return &Client{
+		Target: t, key: key, tagHost: cmp.Or(tagHost, t.Host),
+		http: &fasthttp.HostClient{Addr: t.Address.String(), MaxConns: 4},
+	}
+}
+
+// AddMerchant makes a merchant with a client-side tag, and with a preverified one if the partner may have it. The
+// dataset has no events yet.
+func (c *Client) AddMerchant(name string) (d Dataset, err error) {
+	var merchant struct{ MerchantID string }
+	if err := c.call("POST", "/v1/partners/merchant", map[string]string{"name": name}, &merchant); err != nil {
+		return d, err
+	}
+	d.Merchant = merchant.MerchantID
+	var config struct {
+		PreverifiedEnabled bool
+		PreverifiedDomain  string
+	}
+	if err := c.call("GET", "/v1/partners/config", nil, &config); err != nil {
+		return d, err
+	}
+	if err := c.addTag(&d, "client-side", c.tagHost); err != nil || !config.PreverifiedEnabled {
+		return d, err
+	}
+	return d, c.addTag(&d, "preverified", config.PreverifiedDomain)
+}
+
+func (c *Client) addTag(d *Dataset, kind, host string) error {
+	var tag struct{ TagID string }
+	if err := c.call("POST", "/v1/partners/tracktag/generate", map[string]string{"merchantId": d.Merchant, "type": kind}, &tag); err != nil {
+		return err
+	}
+	d.Tags = append(d.Tags, Tag{url.PathEscape(tag.TagID), host})
+	return nil
+}
+
+// call sends a value as JSON, nil for no body, and decodes the answer into another.
+func (c *Client) call(method, path string, in, out any) error {
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return err
+		}
+	}
+	answer, err := c.ask(method, path, body)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(answer, out)
+}
+
+const callTimeout = 30 * time.Second
+
+// ask returns the body of an answer below 300.
+func (c *Client) ask(method, path string, body []byte) ([]byte, error) {
+	request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(request)
+	defer fasthttp.ReleaseResponse(response)
+	request.SetRequestURI("http://" + c.Target.Address.String() + path)
+	request.UseHostHeader = true
+	request.Header.SetHost(c.Target.Host)
+	request.Header.SetMethod(method)
+	request.Header.Set("Authorization", "Bearer "+c.key)
+	if body != nil {
+		request.Header.SetContentType("application/json")
+		request.SetBody(body)
+	}
+	if err := c.http.DoTimeout(request, response, callTimeout); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	if code := response.StatusCode(); code >= 300 {
+		return nil, fmt.Errorf("%s %s: %d %.200s", method, path, code, response.Body())
+	}
+	return slices.Clone(response.Body()), nil
+}

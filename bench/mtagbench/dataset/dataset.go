@@ -1,0 +1,90 @@
+package dataset
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"mtagd/bench"
+)
+
+// Dataset is one merchant's events. Event i occurred at Start + i × Step and belongs to tag i mod len(Tags); its name
+// follows from i too. So the exact total of any query can be computed.
+type Dataset struct {
+	Merchant string        `json:"merchantId"`
+	Tags     []Tag         `json:"tags"`
+	Events   int           `json:"events"`
+	Start    time.Time     `json:"start"`
+	Step     time.Duration `json:"step"`
+}
+
+// Tag is a tag of a dataset's merchant.
+type Tag struct {
+	ID   string `json:"tagId"` // escaped for a path
+	Host string `json:"host"`
+}
+
+// Manifest is what Fill made.
+type Manifest struct {
+	Large  Dataset `json:"large"`
+	Small  Dataset `json:"small"`
+	Others int     `json:"otherMerchants"` // all but the large one; the small one is among them
+}
+
+// Write writes the manifest to a file.
+func (m *Manifest) Write(file string) error {
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o666)
+}
+
+// ReadManifest reads a file that Write wrote.
+func ReadManifest(file string) (*Manifest, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	m := new(Manifest)
+	if err := json.Unmarshal(text, m); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return m, nil
+}
+
+// setEvents spreads about so many events over a span: as many as give each tag each name equally often.
+func (d *Dataset) setEvents(events int, start time.Time, span time.Duration) {
+	cycle := d.cycle()
+	d.Events = max(events/cycle, 1) * cycle
+	d.Start, d.Step = start, (span / time.Duration(d.Events)).Truncate(time.Microsecond)
+}
+
+// cycle is the number of events after which tags and names repeat.
+func (d *Dataset) cycle() int { return len(d.Tags) * len(bench.Names) }
+
+// at is the time of event i.
+func (d *Dataset) at(i int) time.Time { return d.Start.Add(time.Duration(i) * d.Step) }
+
+// name is the name of event i.
+func (d *Dataset) name(i int) string { return bench.Names[i/len(d.Tags)%len(bench.Names)] }
+
+// count is how many of the events lo to hi-1 have one of the selected names (nil: any) and the tag (-1: any).
+func (d *Dataset) count(lo, hi int, selected map[string]bool, tag int) (total int) {
+	cycle := d.cycle()
+	for residue := range cycle {
+		if (selected == nil || selected[d.name(residue)]) && (tag < 0 || residue%len(d.Tags) == tag) {
+			total += congruent(hi, residue, cycle) - congruent(lo, residue, cycle)
+		}
+	}
+	return total
+}
+
+// congruent counts the numbers below n that leave the residue when divided by cycle.
+func congruent(n, residue, cycle int) int {
+	if n <= residue {
+		return 0
+	}
+	return (n - residue + cycle - 1) / cycle
+}

@@ -1,0 +1,122 @@
+package dataset
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"mtagd/bench"
+	"mtagd/bench/mtagbench/load"
+)
+
+// How Fill sends the events of a merchant, and how many the merchants beside the large one have.
+const (
+	Batch       = 1000
+	Connections = 8
+	SmallEvents = 10_000
+	OtherEvents = 1_000
+
+	fillTimeout = 30 * time.Minute // for one merchant
+)
+
+// Order is the order in which a dataset's events arrive, by event_time.
+type Order string
+
+// The orders of arrival.
+const (
+	Ordered  Order = "ordered"
+	Shuffled Order = "shuffled"
+)
+
+// Fill makes the small merchant, others-1 more, and then the large one, whose events it spreads over some days. The
+// result is that of sending the large merchant's events.
+func Fill(ctx context.Context, api *Client, events, days, others int, order Order) (*Manifest, *load.Result, error) {
+	start := time.Now().UTC().Truncate(time.Second).AddDate(0, 0, -days)
+	span := time.Duration(days)*24*time.Hour - time.Hour // the last event is an hour ago
+	one := func(name string, events int) (Dataset, *load.Result, error) {
+		d, err := api.AddMerchant(name)
+		if err != nil {
+			return d, nil, err
+		}
+		d.setEvents(events, start, span)
+		r, err := load.Run(ctx, load.Phase{
+			Target: api.Target, Connections: Connections, Duration: fillTimeout, Next: newFiller(&d, api.Target, order).next,
+		})
+		if err == nil {
+			err = r.AllAccepted()
+		}
+		if err == nil && r.Events != d.Events {
+			err = fmt.Errorf("%d of %d events were accepted in %v", r.Events, d.Events, fillTimeout)
+		}
+		if err != nil {
+			err = fmt.Errorf("fill %q: %w", name, err)
+		}
+		return d, r, err
+	}
+	made := &Manifest{Others: others}
+	var err error
+	if made.Small, _, err = one("small", SmallEvents); err != nil {
+		return nil, nil, err
+	}
+	for i := 1; i < others; i++ {
+		if _, _, err := one(fmt.Sprintf("other %d", i), OtherEvents); err != nil {
+			return nil, nil, err
+		}
+	}
+	var r *load.Result
+	made.Large, r, err = one("large", events)
+	return made, r, err
+}
+
+// filler makes the requests that send a dataset.
+type filler struct {
+	*Dataset
+	targets []load.Target // of each tag
+	stride  int           // from one event of a tag to the next; coprime to their number, and 1 in order
+	batch   int           // batches made
+	body    []byte
+}
+
+func newFiller(d *Dataset, address load.Target, order Order) *filler {
+	f := &filler{Dataset: d, stride: 1}
+	for _, tag := range d.Tags {
+		t := address
+		t.Host, t.Path = tag.Host, "/mark/"+tag.ID
+		f.targets = append(f.targets, t)
+	}
+	if order == Shuffled {
+		// Near the golden section, so that neighbours in arrival are far apart in time.
+		perTag := d.Events / len(d.Tags)
+		for f.stride = max(perTag*618/1000, 1); gcd(f.stride, perTag) != 1; f.stride++ {
+		}
+	}
+	return f
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// next is a phase's source of requests. Each batch goes to one tag, and the tags take turns.
+func (f *filler) next(b []byte) (request []byte, events int) {
+	tags := len(f.Tags)
+	tag, perTag := f.batch%tags, f.Events/tags
+	first := f.batch / tags * Batch
+	if first >= perTag {
+		return b, 0
+	}
+	f.batch++
+	events = min(Batch, perTag-first)
+	f.body = f.body[:0]
+	for k := first; k < first+events; k++ {
+		f.body = append(f.body, "[,"[min(k-first, 1)])
+		i := k*f.stride%perTag*tags + tag
+		f.body = bench.AppendEvent(f.body, uint64(i), f.name(i), f.at(i), false)
+	}
+	f.body = append(f.body, ']')
+	b = fmt.Appendf(b, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", f.targets[tag].Path, f.targets[tag].Host, len(f.body))
+	return append(b, f.body...), events
+}

@@ -1,0 +1,264 @@
+package load
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/bench"
+)
+
+// serveBare serves on loopback until the test ends, over TLS unless config is nil. A nil handler is the bare server's.
+func serveBare(t *testing.T, config *tls.Config, handler fasthttp.RequestHandler) Target {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + listener.Addr().String() + "/mark/x"
+	if config != nil {
+		listener = tls.NewListener(listener, config)
+		url = strings.Replace(url, "http", "https", 1)
+	}
+	server := bench.NewBareServer()
+	if handler != nil {
+		server.Handler = handler
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		if err := errors.Join(server.Shutdown(), <-served); err != nil {
+			t.Error(err)
+		}
+	})
+	where, err := ParseTarget(url, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return where
+}
+
+// testTLS is a configuration with a certificate.
+func testTLS(t *testing.T) *tls.Config {
+	t.Helper()
+	server := httptest.NewTLSServer(nil)
+	server.Close()
+	return &tls.Config{Certificates: server.TLS.Certificates}
+}
+
+func mustRun(t *testing.T, p Phase) *Result {
+	t.Helper()
+	r, err := Run(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Content-Length is the length of the body, for single events and for batches.
+func TestRequestLength(t *testing.T) {
+	for _, batch := range []int{1, 2, 1000} {
+		request, events := Marks(Target{Path: "/mark/x", Host: "h"}, batch, false)(nil)
+		head, body, _ := bytes.Cut(request, []byte("\r\n\r\n"))
+		if events != batch || !strings.Contains(string(head), fmt.Sprintf("Content-Length: %d", len(body))) || !json.Valid(body) {
+			t.Errorf("a batch of %d: %d events in %d bytes after %s", batch, events, len(body), head)
+		}
+	}
+}
+
+// A stall delays every request that was due in it, not only the one that the server held.
+func TestStallIsSeenFromIntendedTime(t *testing.T) {
+	const stall = 300 * time.Millisecond
+	var asked atomic.Int64
+	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
+		if asked.Add(1) == 10 {
+			time.Sleep(stall)
+		}
+		ctx.SetStatusCode(fasthttp.StatusCreated)
+	})
+	r := mustRun(t, OpenLoop(where, 1, 1, 600*time.Millisecond, 200))
+	if err := r.AllAccepted(); err != nil {
+		t.Fatal(err)
+	}
+	// 60 requests were due in the stall. The first 30 of them waited for more than half of it.
+	slow := 0
+	for _, bar := range r.Latency.counts.Distribution() {
+		if bar.From > (stall / 2).Microseconds() {
+			slow += int(bar.Count)
+		}
+	}
+	if slow < 25 {
+		t.Errorf("%d requests waited for more than %v, want about 30", slow, stall/2)
+	}
+	if r.Requests != 120 || r.Events != 120 || r.Unsent != 0 {
+		t.Errorf("%d requests, %d accepted, %d never sent, want 120, 120, 0", r.Requests, r.Events, r.Unsent)
+	}
+}
+
+// Requests that were due and never found a free connection count with the time that they waited.
+func TestUnsentRequestsCount(t *testing.T) {
+	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
+		time.Sleep(500 * time.Millisecond)
+		ctx.SetStatusCode(fasthttp.StatusCreated)
+	})
+	r := mustRun(t, OpenLoop(where, 1, 1, 200*time.Millisecond, 100))
+	if r.Requests != 1 || r.Unsent != 19 || r.Latency.Count() != 20 {
+		t.Errorf("%d sent, %d never sent, %d counted, want 1, 19, 20", r.Requests, r.Unsent, r.Latency.Count())
+	}
+	if r.Latency.counts.Min() < 300_000 {
+		t.Errorf("the last one counts with %d µs, want the 310 ms or more that it waited", r.Latency.counts.Min())
+	}
+}
+
+// A closed loop sends on all connections until its time is over.
+func TestClosedLoop(t *testing.T) {
+	for name, config := range map[string]*tls.Config{"plain": nil, "TLS": testTLS(t)} {
+		t.Run(name, func(t *testing.T) {
+			where := serveBare(t, config, nil)
+			r := mustRun(t, ClosedLoop(where, 8, 1, 100*time.Millisecond))
+			if err := r.AllAccepted(); err != nil {
+				t.Fatal(err)
+			}
+			if r.Events < 8 || r.Events != r.Requests || int64(r.Events) != r.Latency.Count() {
+				t.Errorf("%d requests, %d accepted, %d latencies", r.Requests, r.Events, r.Latency.Count())
+			}
+			if want := int64(r.Events * bench.EventSize); r.BodyBytes != want {
+				t.Errorf("%d bytes of bodies, want %d", r.BodyBytes, want)
+			}
+		})
+	}
+}
+
+// A batch counts as many events as it carries. If some are not accepted, it counts as a failure.
+func TestBatchesCountEvents(t *testing.T) {
+	for _, c := range []struct {
+		answer  string
+		healthy bool
+	}{{`{"accepted":7,"results":[]}`, true}, {`{"accepted":6,"results":[]}`, false}} {
+		where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString(c.answer) })
+		p := ClosedLoop(where, 1, 7, time.Minute)
+		p.Next = atMostRequests(3, p.Next)
+		r := mustRun(t, p)
+		if healthy := r.AllAccepted() == nil; healthy != c.healthy || r.Requests != 3 {
+			t.Errorf("%s: %v, after %d requests", c.answer, r.AllAccepted(), r.Requests)
+		}
+		if c.healthy && r.Events != 21 {
+			t.Errorf("%d events, want 21", r.Events)
+		}
+	}
+}
+
+// Refusals with and without Retry-After, and failures, are counted apart.
+func TestRefusals(t *testing.T) {
+	var asked atomic.Int64
+	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
+		switch asked.Add(1) % 3 {
+		case 0:
+			ctx.Response.Header.Set("Retry-After", "1")
+			ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
+		case 1:
+			ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
+		case 2:
+			ctx.SetStatusCode(fasthttp.StatusInternalServerError)
+		}
+	})
+	p := ClosedLoop(where, 1, 1, time.Minute)
+	p.Next = atMostRequests(9, p.Next)
+	r := mustRun(t, p)
+	if r.Refused != 6 || r.NoRetryAfter != 3 || r.Failed != 3 || r.Events != 0 || r.RefusalTime.Count() != 6 {
+		t.Errorf("refused %d, without Retry-After %d, failed %d, accepted %d, %d refusal times; want 6, 3, 3, 0, 6",
+			r.Refused, r.NoRetryAfter, r.Failed, r.Events, r.RefusalTime.Count())
+	}
+}
+
+// A broken connection is a failure. The other connections go on.
+func TestBrokenConnection(t *testing.T) {
+	var asked atomic.Int64
+	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
+		ctx.SetStatusCode(fasthttp.StatusCreated)
+		if asked.Add(1) == 1 {
+			ctx.SetConnectionClose()
+		}
+	})
+	p := ClosedLoop(where, 2, 1, time.Minute)
+	p.Next = atMostRequests(20, p.Next)
+	r := mustRun(t, p)
+	if r.Events != 20 || r.Failed != 1 {
+		t.Errorf("%d accepted and %d failures, want 20 and 1", r.Events, r.Failed)
+	}
+}
+
+// A request larger than the socket's buffer arrives whole.
+func TestLargeRequest(t *testing.T) {
+	for name, config := range map[string]*tls.Config{"plain": nil, "TLS": testTLS(t)} {
+		t.Run(name, func(t *testing.T) {
+			where := serveBare(t, config, func(ctx *fasthttp.RequestCtx) {
+				if len(ctx.PostBody()) == 3<<20 {
+					ctx.SetStatusCode(fasthttp.StatusCreated)
+				}
+			})
+			head := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3145728\r\n\r\n"
+			r := mustRun(t, Phase{Target: where, Connections: 2, Duration: time.Minute, Next: atMostRequests(4, func(b []byte) ([]byte, int) {
+				return append(append(b, head...), make([]byte, 3<<20)...), 1
+			})})
+			if r.Events != 4 {
+				t.Errorf("%d accepted, want 4; %v", r.Events, r.FirstFailure)
+			}
+		})
+	}
+}
+
+// atMostRequests ends a source after n requests.
+func atMostRequests(n int, next func([]byte) ([]byte, int)) func([]byte) ([]byte, int) {
+	return func(b []byte) ([]byte, int) {
+		if n == 0 {
+			return b, 0
+		}
+		n--
+		return next(b)
+	}
+}
+
+// A target must be a loopback address.
+func TestTargetIsLoopback(t *testing.T) {
+	for _, url := range []string{
+		"http://192.0.2.1:80/", "http://[2001:db8::1]:80/", "http://example.com:80/", "http://localhost:80/", "http://127.0.0.1/", "ftp://127.0.0.1:80/", "127.0.0.1:80",
+	} {
+		if got, err := ParseTarget(url, ""); err == nil {
+			t.Errorf("%s is accepted as %v", url, got)
+		}
+	}
+	got, err := ParseTarget("https://[::1]:8443/mark/x?y=z", "tags.test")
+	if err != nil || !got.TLS || got.Host != "tags.test" || got.Path != "/mark/x?y=z" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// An answer is parsed only once it is complete.
+func TestParseReply(t *testing.T) {
+	const whole = "HTTP/1.1 503 Service Unavailable\r\nDate: x\r\ncontent-length: 3\r\nRETRY-AFTER: 1\r\nConnection: Close\r\n\r\nabc"
+	for cut := range len(whole) {
+		if _, size, err := parseReply([]byte(whole[:cut])); size != 0 || err != nil {
+			t.Fatalf("%q: %d, %v", whole[:cut], size, err)
+		}
+	}
+	r, size, err := parseReply([]byte(whole + "HTTP"))
+	if err != nil || size != len(whole) || r.status != 503 || !r.retryAfter || !r.closes || string(r.body) != "abc" {
+		t.Errorf("%+v, %d, %v", r, size, err)
+	}
+	for _, bad := range []string{"HTTP/1.1 20x OK\r\nContent-Length: 0\r\n\r\n", "SSH-2.0\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"} {
+		if _, _, err := parseReply([]byte(bad)); err == nil {
+			t.Errorf("%q is accepted as an answer", bad)
+		}
+	}
+}

@@ -1,0 +1,30 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"mtagd/bench/mtagbench/load"
+)
+
+// StartBare starts the bare server.
+func StartBare(ctx context.Context) (*Process, load.Target, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, load.Target{}, err
+	}
+	p, err := Start(ctx, self, "bare")
+	if err != nil {
+		return nil, load.Target{}, err
+	}
+	var t load.Target
+	address, err := p.findInOutput(ctx, func(line string) string { return line })
+	if err == nil {
+		t, err = load.ParseTarget("http://"+address+"/mark/bare", "")
+	}
+	if err != nil {
+		return nil, load.Target{}, errors.Join(err, p.Kill())
+	}
+	return p, t, nil
+}

@@ -1,0 +1,198 @@
+// Package server runs the servers under measurement as processes of their own, and reads what they use of the machine.
+//
+// Read in this order:
+//
+//	mtagd.go    mtagd with one partner, made through its own commands
+//	bare.go     the bare server, this program's own command
+//	process.go  a process: its output, its end, its CPU time and memory
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"mtagd/bench/mtagbench/dataset"
+	"mtagd/bench/mtagbench/load"
+)
+
+// BaseHost is the host of the partner API. Nothing resolves this and the other hosts: every connection goes to the
+// server's address.
+const BaseHost = "api.mtagd.test"
+
+const (
+	tagHost      = "tags.mtagd.test"
+	cnameTarget  = "cname.mtagd.test"
+	trackingHost = "t.partner-domain.com"
+)
+
+// Mtagd is an mtagd with one partner.
+type Mtagd struct {
+	*Process // the current one; nil before the first start
+
+	API          *dataset.Client
+	Key          string        // of the partner API
+	StartupTime  time.Duration // from the last start to /readyz
+	program      string
+	data         string
+	adminAddress string
+	earlierPeak  int64 // the peak memory of earlier processes, bytes
+}
+
+// StartMtagd makes a partner with preverified access in an empty data directory, and starts the server on it.
+func StartMtagd(ctx context.Context, program, data string) (*Mtagd, error) {
+	m := &Mtagd{program: program, data: data}
+	var partner struct{ PartnerID string }
+	if err := m.operate(ctx, &partner, "partner", "add", "--name", "Benchmark"); err != nil {
+		return nil, err
+	}
+	if err := m.operate(ctx, nil, "partner", "preverify", partner.PartnerID, "--domain", trackingHost); err != nil {
+		return nil, err
+	}
+	var key struct{ APIKey string }
+	if err := m.operate(ctx, &key, "key", "issue", "--partner", partner.PartnerID); err != nil {
+		return nil, err
+	}
+	m.Key = key.APIKey
+	if err := m.Start(ctx); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// operate runs an operator command, and decodes what it prints unless out is nil.
+func (m *Mtagd) operate(ctx context.Context, out any, args ...string) error {
+	command := exec.CommandContext(ctx, m.program, append(args, "--data", m.data)...)
+	command.Stderr = os.Stderr
+	text, err := command.Output()
+	if err != nil {
+		return fmt.Errorf("mtagd %s %s: %w", args[0], args[1], err)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(text, out)
+}
+
+// Start starts the server and returns once it is ready. If it fails, the process has ended.
+func (m *Mtagd) Start(ctx context.Context) error {
+	if m.Process != nil {
+		m.earlierPeak = max(m.earlierPeak, m.Process.TakePeakMemory())
+	}
+	began := time.Now()
+	process, err := Start(ctx, m.program, "serve", "--tls", "off", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", m.data,
+		"--base-host", BaseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget, "--log-format", "json")
+	if err != nil {
+		return err
+	}
+	m.Process = process
+	address, err := m.waitUntilReady(ctx)
+	if err != nil {
+		return errors.Join(err, process.Kill())
+	}
+	m.StartupTime = time.Since(began)
+	t, err := load.ParseTarget("http://"+address, BaseHost)
+	if err != nil {
+		return errors.Join(err, process.Kill())
+	}
+	m.API = dataset.NewClient(t, m.Key, tagHost)
+	return nil
+}
+
+const readyTimeout = time.Minute
+
+// waitUntilReady returns the address of the tag server and the partner API.
+func (m *Mtagd) waitUntilReady(ctx context.Context) (address string, err error) {
+	if m.adminAddress, err = m.findInOutput(ctx, loggedValue("admin listening", "address")); err != nil {
+		return "", err
+	}
+	if address, err = m.findInOutput(ctx, loggedValue("listening", "http")); err != nil {
+		return "", err
+	}
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		if _, err = m.AdminPage(ctx, "/readyz"); err == nil {
+			return address, nil
+		}
+		if time.Since(began) > readyTimeout {
+			return "", fmt.Errorf("mtagd was not ready in %v: %w", readyTimeout, err)
+		}
+	}
+}
+
+// loggedValue finds the value of a key in a line of the log with the given message.
+func loggedValue(message, key string) func(line string) string {
+	return func(line string) string {
+		entry := map[string]any{}
+		if json.Unmarshal([]byte(line), &entry) != nil || entry["msg"] != message {
+			return ""
+		}
+		value, _ := entry[key].(string)
+		return value
+	}
+}
+
+// AdminPage fetches a page of the admin address.
+func (m *Mtagd) AdminPage(ctx context.Context, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.adminAddress+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = errors.New(strings.TrimSpace(string(body)))
+	}
+	return body, err
+}
+
+// TakePeakMemory is Process.TakePeakMemory, over a restart too.
+func (m *Mtagd) TakePeakMemory() int64 {
+	taken := max(m.earlierPeak, m.Process.TakePeakMemory())
+	m.earlierPeak = 0
+	return taken
+}
+
+// MarkTarget is where the events of a dataset's first tag are sent.
+func (m *Mtagd) MarkTarget(d *dataset.Dataset) load.Target {
+	t := m.API.Target
+	t.Host, t.Path = d.Tags[0].Host, "/mark/"+d.Tags[0].ID
+	return t
+}
+
+// DiskUsage is what the data directory takes on disk, in bytes.
+func (m *Mtagd) DiskUsage() (int64, error) { return diskUsage(m.data) }
+
+// diskUsage counts allocated blocks. File sizes would be too much: memory-mapped files are longer than their contents.
+func diskUsage(dir string) (total int64, err error) {
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed since
+		}
+		if err != nil {
+			return err
+		}
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			total += stat.Blocks * 512
+		}
+		return nil
+	})
+	return total, err
+}

@@ -1,0 +1,182 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/procfs"
+)
+
+// Process is a server that this program started. It ends when its context does, and when this program ends, even by a
+// kill.
+type Process struct {
+	cmd    *exec.Cmd
+	lines  chan string   // its output; lines that nobody reads are dropped once the channel is full
+	exited chan struct{} // closed when it has ended; err is set by then
+	err    error
+
+	mu        sync.Mutex
+	lastLines []string
+	peak      int64 // the most anonymous memory since TakePeakMemory, bytes
+}
+
+const stopTimeout = 30 * time.Second
+
+// Start runs a program in its own process group. So Ctrl-C does not reach it directly: the context stops it.
+func Start(ctx context.Context, program string, args ...string) (*Process, error) {
+	p := &Process{cmd: exec.CommandContext(ctx, program, args...), lines: make(chan string, 64), exited: make(chan struct{})}
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
+	p.cmd.WaitDelay = stopTimeout
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	output, input := io.Pipe()
+	p.cmd.Stdout, p.cmd.Stderr = input, input
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go p.readOutput(output)
+	go p.watchMemory()
+	go func() {
+		p.err = p.cmd.Wait()
+		_ = input.Close() // ends readOutput
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+func (p *Process) readOutput(output io.Reader) {
+	defer close(p.lines)
+	defer io.Copy(io.Discard, output) // the scanner gives up on a very long line; the process must still be able to write
+	for scanner := bufio.NewScanner(output); scanner.Scan(); {
+		p.mu.Lock()
+		p.lastLines = append(p.lastLines[max(0, len(p.lastLines)-9):], scanner.Text())
+		p.mu.Unlock()
+		select {
+		case p.lines <- scanner.Text():
+		default:
+		}
+	}
+}
+
+// findInOutput passes lines of output to find, and returns the first value that is not empty.
+func (p *Process) findInOutput(ctx context.Context, find func(line string) string) (string, error) {
+	timeout := time.After(time.Minute)
+	for {
+		select {
+		case line, open := <-p.lines:
+			if !open {
+				<-p.exited
+				return "", p.Failure("ended before it was ready")
+			}
+			if found := find(line); found != "" {
+				return found, nil
+			}
+		case <-timeout:
+			return "", p.Failure("was not ready in a minute")
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+}
+
+// Failure is an error that ends with the last lines of output.
+func (p *Process) Failure(what string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return fmt.Errorf("%s %s; its last lines:\n%s", filepath.Base(p.cmd.Path), what, strings.Join(p.lastLines, "\n"))
+}
+
+// Stop asks the process to end, and waits until it has. It kills a process that does not end in time.
+func (p *Process) Stop() error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.exited:
+	case <-time.After(stopTimeout):
+		return errors.Join(p.Failure(fmt.Sprintf("did not stop in %v", stopTimeout)), p.Kill())
+	}
+	if p.err != nil {
+		return p.Failure("failed while stopping: " + p.err.Error())
+	}
+	return nil
+}
+
+// Kill kills the process, and waits until it has ended.
+func (p *Process) Kill() error {
+	err := p.cmd.Process.Kill()
+	<-p.exited
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// Wait waits until the process has ended.
+func (p *Process) Wait() { <-p.exited }
+
+// CPUTime is the processor time that the process has used, in user and kernel mode.
+func (p *Process) CPUTime() (time.Duration, error) {
+	proc, err := procfs.NewProc(p.cmd.Process.Pid)
+	if err != nil {
+		return 0, err
+	}
+	stat, err := proc.Stat()
+	return time.Duration(stat.CPUTime() * float64(time.Second)), err
+}
+
+// DiskWrites is how much the process has written to disk, in bytes.
+func (p *Process) DiskWrites() (int64, error) {
+	proc, err := procfs.NewProc(p.cmd.Process.Pid)
+	if err != nil {
+		return 0, err
+	}
+	counters, err := proc.IO()
+	return int64(counters.WriteBytes), err
+}
+
+// memory is the resident memory that no file backs, in bytes.
+func (p *Process) memory() (int64, error) {
+	proc, err := procfs.NewProc(p.cmd.Process.Pid)
+	if err != nil {
+		return 0, err
+	}
+	status, err := proc.NewStatus()
+	return int64(status.RssAnon), err
+}
+
+// watchMemory keeps the peak of memory up to date until the process ends.
+func (p *Process) watchMemory() {
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-p.exited:
+			return
+		case <-ticker.C:
+			if now, err := p.memory(); err == nil { // an error: the process has just ended
+				p.mu.Lock()
+				p.peak = max(p.peak, now)
+				p.mu.Unlock()
+			}
+		}
+	}
+}
+
+// TakePeakMemory returns the most anonymous memory, in bytes, since its last call. It is sampled ten times a second.
+func (p *Process) TakePeakMemory() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	taken := p.peak
+	p.peak = 0
+	return taken
+}

@@ -1,0 +1,63 @@
+package server
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The error about a server that ends too early has its last lines. A server that is ready can be measured and stopped.
+func TestProcess(t *testing.T) {
+	p, err := Start(t.Context(), "sh", "-c", "echo no disk; exit 3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.findInOutput(t.Context(), func(string) string { return "" })
+	if err == nil || !strings.Contains(err.Error(), "no disk") {
+		t.Errorf("got %v", err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	p, err = Start(ctx, "sh", "-c", "echo ready >&2; exec sleep 60")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := p.findInOutput(ctx, func(line string) string { return line }); err != nil || line != "ready" {
+		t.Fatalf("got %q, %v", line, err)
+	}
+	if memory, err := p.memory(); err != nil || memory == 0 {
+		t.Errorf("%d bytes, %v", memory, err)
+	}
+	if _, err := p.CPUTime(); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.DiskWrites(); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	p.Wait()
+}
+
+// A hole in a file takes no disk.
+func TestDiskUsage(t *testing.T) {
+	dir := t.TempDir()
+	before, err := diskUsage(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "hole"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(dir, "hole"), 100<<20); err != nil {
+		t.Fatal(err)
+	}
+	after, err := diskUsage(dir)
+	if err != nil || after-before < 1<<20 || after-before > 2<<20 {
+		t.Errorf("%d bytes, %v", after-before, err)
+	}
+}

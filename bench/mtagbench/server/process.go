@@ -21,6 +21,7 @@ import (
 // kill.
 type Process struct {
 	cmd    *exec.Cmd
+	proc   procfs.Proc
 	lines  chan string   // its output; lines that nobody reads are dropped once the channel is full
 	exited chan struct{} // closed when it has ended; err is set by then
 	err    error
@@ -42,6 +43,10 @@ func Start(ctx context.Context, program string, args ...string) (*Process, error
 	p.cmd.Stdout, p.cmd.Stderr = input, input
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
+	}
+	var err error
+	if p.proc, err = procfs.NewProc(p.cmd.Process.Pid); err != nil {
+		return nil, errors.Join(err, p.cmd.Process.Kill(), p.cmd.Wait())
 	}
 	go p.readOutput(output)
 	go p.watchMemory()
@@ -126,31 +131,19 @@ func (p *Process) Wait() { <-p.exited }
 
 // CPUTime is the processor time that the process has used, in user and kernel mode.
 func (p *Process) CPUTime() (time.Duration, error) {
-	proc, err := procfs.NewProc(p.cmd.Process.Pid)
-	if err != nil {
-		return 0, err
-	}
-	stat, err := proc.Stat()
+	stat, err := p.proc.Stat()
 	return time.Duration(stat.CPUTime() * float64(time.Second)), err
 }
 
 // DiskWrites is how much the process has written to disk, in bytes.
 func (p *Process) DiskWrites() (int64, error) {
-	proc, err := procfs.NewProc(p.cmd.Process.Pid)
-	if err != nil {
-		return 0, err
-	}
-	counters, err := proc.IO()
+	counters, err := p.proc.IO()
 	return int64(counters.WriteBytes), err
 }
 
 // memory is the resident memory that no file backs, in bytes.
 func (p *Process) memory() (int64, error) {
-	proc, err := procfs.NewProc(p.cmd.Process.Pid)
-	if err != nil {
-		return 0, err
-	}
-	status, err := proc.NewStatus()
+	status, err := p.proc.NewStatus()
 	return int64(status.RssAnon), err
 }
 

@@ -128,15 +128,15 @@ func TestDevRootLeadsToTheShop(t *testing.T) {
 	}
 }
 
-// The README shows the snippet that partners get.
-func TestReadmeSnippet(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+// The guide shows the snippet that partners get.
+func TestGuideSnippet(t *testing.T) {
+	guide, err := os.ReadFile("../../edge/sdk/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	snippet := strings.Replace(partnerapi.Snippet("https://tags.example.com", "TAG"), "TAG", "cs_…", 1)
-	if !strings.Contains(string(readme), "```html\n"+snippet+"```") {
-		t.Errorf("not in the README:\n%s", snippet)
+	if !strings.Contains(string(guide), "```html\n"+snippet+"```") {
+		t.Errorf("not in the guide:\n%s", snippet)
 	}
 }
 

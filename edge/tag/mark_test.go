@@ -226,7 +226,8 @@ func TestMarkTellsWhenTheEngineCannotTakeEvents(t *testing.T) {
 	w.mark(`{"muid":"m","event":"A"}`).Want(t, 500, `{"success":false,"message":"Unable to process request"}`)
 }
 
-// Bytes that are not UTF-8 are called compressed when the header says so. A header alone refuses nothing.
+// A body that is not UTF-8 is refused as compressed when its header or its first bytes say so. A readable body is
+// accepted whatever its header says.
 func TestACompressedBodyIsNamed(t *testing.T) {
 	w := newWorld(t)
 	const brotli = "\x0b\x02\x80\xff"

@@ -83,7 +83,7 @@ func TestUnusualFramingThatIsClear(t *testing.T) {
 	}
 }
 
-func TestFaultsAreToldInTheFormOfTheHost(t *testing.T) {
+func TestFaultsAreAnsweredInTheFormOfTheHost(t *testing.T) {
 	w := newWorld(t)
 	for _, tt := range []struct {
 		name, request, status, part string

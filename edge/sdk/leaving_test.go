@@ -123,6 +123,6 @@ func TestAPageThatGetsHiddenHandsOverWhatWaits(t *testing.T) {
 	tab.minimize()
 	w.want("PageView", "Waiting")
 	if got := tab.get(stored); got != "2" {
-		t.Errorf("%s events are stored after a beacon, which nobody answers for", got)
+		t.Errorf("%s events are stored after a beacon, which has no answer", got)
 	}
 }

@@ -26,8 +26,8 @@ const (
 	otherHost = "www.other.test"
 )
 
-// patience limits every wait, so that a broken test ends. No test expects anything to take that long.
-const patience = time.Minute
+// waitLimit limits every wait, so that a broken test ends. No test expects anything to take that long.
+const waitLimit = time.Minute
 
 // All tests share the program, the browser, and a service with one partner.
 var (

@@ -61,7 +61,7 @@ func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
 			tab.waitFor("/")
 			w.want(times(3, "PageView")...)
 			if kept := tab.get(`location.pathname + window.kept`); kept != "/true" {
-				t.Errorf("the page was loaded anew (%s), so this has tested nothing", kept)
+				t.Errorf("the page was loaded again (%s), so this test has shown nothing", kept)
 			}
 			tab.do(`mtag('event', 'AfterReturn')`)
 			w.want("PageView", "PageView", "PageView", "AfterReturn")

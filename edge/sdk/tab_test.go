@@ -77,7 +77,7 @@ func (w *world) visitUndriven(path string) {
 
 // run performs an action in the tab. It fails when the page does not react in time, as when a script never ends.
 func run[T any](t *tab, action chromedp.Action[T]) (T, error) {
-	ctx, stop := context.WithTimeout(t.ctx, patience)
+	ctx, stop := context.WithTimeout(t.ctx, waitLimit)
 	defer stop()
 	value, err := chromedp.Run(ctx, action)
 	if ctx.Err() != nil {

@@ -181,9 +181,9 @@ func (w *world) want(wanted ...string) []event {
 // wait waits until something is true.
 func (w *world) wait(what string, isTrue func() bool) {
 	w.Helper()
-	for end := time.Now().Add(patience); !isTrue(); {
+	for end := time.Now().Add(waitLimit); !isTrue(); {
 		if time.Now().After(end) {
-			w.Fatalf("waited in vain for %s; listed: %s; requests: %v", what, names(w.events()), w.gate.seen())
+			w.Fatalf("waited for %s without success; listed: %s; requests: %v", what, names(w.events()), w.gate.seen())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -12,7 +12,7 @@ import (
 	"mtagd/store"
 )
 
-// instant is an engine that records at once, so that only this package's work is measured.
+// instant is an engine that records at once: what is left is the work of edge and edge/tag.
 type instant struct {
 	store.Engine
 	directory *store.Directory
@@ -27,7 +27,7 @@ func (e *instant) Record(_ context.Context, marks []store.Mark) error {
 	return nil
 }
 
-// markRequest is a server and a request as they are when fasthttp calls the handler.
+// markRequest returns a server and a request in the state in which fasthttp calls the handler.
 func markRequest(t testing.TB) (*Server, *fasthttp.RequestCtx) {
 	tag := store.NewTag(store.Merchant{ID: store.NewMerchantID()}, store.ServerSide, "mtag-ab12", "shop.com", time.Now())
 	tag = tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
@@ -50,7 +50,7 @@ func markRequest(t testing.TB) (*Server, *fasthttp.RequestCtx) {
 	return s, ctx
 }
 
-// An event costs no garbage of its own on its way to the engine.
+// An event allocates nothing on its way to the engine.
 func TestMarkAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools at random")
@@ -69,7 +69,7 @@ func BenchmarkMark(b *testing.B) {
 	}
 }
 
-// The look at the list of public suffixes is all that a page's event costs beside a backend's.
+// An event of a page allocates once: to look up the public suffix for the cookie.
 func TestMarkOfAPageAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools at random")

@@ -13,7 +13,7 @@ import (
 	"mtagd/store"
 )
 
-// Clients that announce much and send little can neither exhaust the memory nor keep events out.
+// Clients that announce large bodies and do not send them can neither exhaust the memory nor keep other events out.
 func TestSlowUploadsShareABudget(t *testing.T) {
 	w := newWorld(t)
 	const uploads = bodyBudget / store.MaxBatchBytes
@@ -67,7 +67,7 @@ func TestSlowUploadsShareABudget(t *testing.T) {
 	w.waitForBodies(0)
 }
 
-// However a request ends, its body's share of the budget comes back.
+// However a request ends, its body returns what it took from the budget.
 func TestBodiesGiveBackWhatTheyHeld(t *testing.T) {
 	w := newWorld(t)
 	path := "/mark/" + string(w.Client.ID)
@@ -98,7 +98,7 @@ func TestBodiesGiveBackWhatTheyHeld(t *testing.T) {
 	}
 }
 
-// A small chunked body does not hold its share while the event is on its way to the disk.
+// A small chunked body takes nothing from the budget while its event is recorded.
 func TestSmallChunkedBodiesHoldNothing(t *testing.T) {
 	var w *world
 	held := int64(-1)
@@ -113,7 +113,7 @@ func TestSmallChunkedBodiesHoldNothing(t *testing.T) {
 	}
 }
 
-// Over TLS a connection has another context for each request, and counts all the same.
+// Over TLS fasthttp uses another RequestCtx for each request of a connection. The budget counts its bodies too.
 func TestBodiesOverTLSAreCounted(t *testing.T) {
 	w := newWorld(t, withTLS(t))
 	conn, err := w.dialTLS(w.listen(w.server.ServeTLS), clientHost)
@@ -134,12 +134,12 @@ func TestBodiesOverTLSAreCounted(t *testing.T) {
 	w.waitForBodies(0)
 }
 
-// chunks is a body in one chunk, with the header that announces it.
+// chunks returns a body in one chunk, with the header that announces it.
 func chunks(body string) string {
 	return fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body)
 }
 
-// waitForBodies waits until all bodies together hold that many bytes.
+// waitForBodies waits until all bodies together take that many bytes from the budget.
 func (w *world) waitForBodies(bytes int64) {
 	w.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {

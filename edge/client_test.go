@@ -13,7 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// A client that goes away ends the context of its request, through TLS and a proxy too.
+// When a client closes or resets its connection, the context of its request ends: with TLS and the PROXY protocol too.
 func TestClientContextEndsWithTheClient(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
@@ -81,7 +81,7 @@ func waitForClient(began chan<- struct{}, ended chan<- error) func(*Config) {
 	}
 }
 
-// A client that waits keeps its context, while others leave and when the server begins to stop.
+// While a client waits, its context goes on, even when the server begins to stop.
 func TestClientContextLastsAsLongAsTheClient(t *testing.T) {
 	var w *world
 	w = newWorld(t, func(cfg *Config) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// called is a listener with a client's connection that is not accepted yet.
+// called returns a listener and a client's connection that is not accepted yet.
 func called(t *testing.T) (net.Listener, net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -25,7 +25,7 @@ func called(t *testing.T) (net.Listener, net.Conn) {
 	return ln, client
 }
 
-// accept returns the accepted connection of a client.
+// accept returns both ends of a connection.
 func accept(t *testing.T) (c *conn, client net.Conn) {
 	t.Helper()
 	ln, client := called(t)
@@ -37,7 +37,8 @@ func accept(t *testing.T) (c *conn, client net.Conn) {
 	return new(connections).add(accepted.(*net.TCPConn)), client
 }
 
-// Whatever deadline an answered request had, the client may send the rest of it and then reads its answer.
+// When an answer comes before its request was read, Close reads the rest, whatever deadline there was: the client can
+// send all of its request and then read the answer.
 func TestCloseWaitsForTheClient(t *testing.T) {
 	for name, end := range map[string]func(c *conn) error{
 		"after the deadline": func(c *conn) error { return c.SetReadDeadline(time.Now()) },
@@ -69,7 +70,7 @@ func TestCloseWaitsForTheClient(t *testing.T) {
 	}
 }
 
-// A stop may come at any moment while a deadline is armed: reading ends all the same.
+// stopReading ends a read even when the server arms a later deadline at the same time.
 func TestStopReadingEndsAReadWhateverIsArmedMeanwhile(t *testing.T) {
 	hour := time.Now().Add(time.Hour)
 	for name, arm := range map[string]func(c *conn) error{
@@ -110,7 +111,7 @@ func TestStopReadingEndsAReadWhateverIsArmedMeanwhile(t *testing.T) {
 					running = false
 				default:
 				}
-				// An earlier deadline than the last one is armed at once.
+				// A deadline earlier than the last one is armed at once.
 				hour = hour.Add(-time.Microsecond)
 				err = errors.Join(err, c.SetReadDeadline(hour))
 			}
@@ -123,7 +124,7 @@ func TestStopReadingEndsAReadWhateverIsArmedMeanwhile(t *testing.T) {
 				if err := arm(c); err != nil {
 					t.Fatal(err)
 				}
-				// A watchdog ends the read of a broken conn: nothing else would.
+				// If the deadline of stopReading was lost, only this ends the read.
 				watchdog := time.AfterFunc(10*time.Second, func() { client.Close() })
 				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Fatalf("read: %v", err)

@@ -58,7 +58,7 @@ func TestA413NamesTheLimitThatApplies(t *testing.T) {
 	}
 }
 
-// HEAD is answered with the headers of GET and without a body.
+// HEAD gets the headers of GET and no body.
 func TestHeadOfAGetRoute(t *testing.T) {
 	w := newWorld(t)
 	for _, path := range []string{"/health", "/script"} {
@@ -146,7 +146,7 @@ func TestARequestIsLoggedInOneLineAtDebug(t *testing.T) {
 			ctx.SetStatusCode(500)
 		}
 	})
-	// Both on one connection: the partner of the first must not be that of the second.
+	// Both requests use one connection: the partner of the first must not appear in the line of the second.
 	c := w.dial()
 	ask(t, c, "GET", baseHost, "/v1/x", "")
 	ask(t, c, "PUT", baseHost, "/v1/y", "")

@@ -32,11 +32,11 @@ type world struct {
 	*tagtest.Shop
 	server   *Server
 	addr     string
-	log      *strings.Builder // complete once the server has stopped
+	log      *strings.Builder // complete after the server has stopped
 	registry *prometheus.Registry
 }
 
-// newWorld starts a server; configure may change what it is made of.
+// newWorld starts a server. configure changes its Config.
 func newWorld(t *testing.T, configure ...func(*Config)) *world {
 	t.Helper()
 	w := &world{T: t, Shop: tagtest.Open(t), log: new(strings.Builder), registry: prometheus.NewRegistry()}
@@ -131,8 +131,8 @@ func (w *world) mark(body string) tagtest.Reply {
 	return w.do("POST", clientHost, "/mark/"+string(w.Client.ID), body)
 }
 
-// raw sends bytes on a connection of its own and returns all that comes back until the server closes. The
-// client closes its own side first when half is set.
+// raw sends bytes on a new connection and returns all that the server sends until it closes. With half, the client
+// closes its sending side first.
 func (w *world) raw(request string, half bool) string {
 	w.Helper()
 	c := w.dial()

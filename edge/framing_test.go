@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// Each ambiguous request carries a second one where a careless reader would find it: the server must
-// refuse the first and never answer the second.
+// Each ambiguous request is followed by a smuggled one. The server must refuse the first and never answer the second.
 func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
 	w := newWorld(t)
 	const smuggled = "GET /health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"
@@ -43,7 +42,7 @@ func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
 		{"an empty host", "GET /health HTTP/1.1\r\nHost:\r\n\r\n"},
 		{"no host in HTTP/1.0", "GET /health HTTP/1.0\r\n\r\n"},
 		{"a target of another host", "GET http://evil.test/health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"},
-		{"a version that nobody speaks", "GET /health HTTP/3.7\r\nHost: " + clientHost + "\r\n\r\n"},
+		{"an unknown version", "GET /health HTTP/3.7\r\nHost: " + clientHost + "\r\n\r\n"},
 		{"a request of HTTP/0.9", "GET /health\r\n\r\n"},
 		{"chunked in HTTP/1.0", strings.Replace(post, "1.1", "1.0", 1) + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
 		{"a chunk size with a prefix", post + "Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n"},
@@ -84,7 +83,7 @@ func TestUnusualFramingThatIsClear(t *testing.T) {
 	}
 }
 
-func TestFaultsAreToldInTheFormOfTheHost(t *testing.T) {
+func TestFaultsAreAnsweredInTheFormOfTheHost(t *testing.T) {
 	w := newWorld(t)
 	for _, tt := range []struct {
 		name, request, status, part string

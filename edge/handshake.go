@@ -86,7 +86,7 @@ func (l *tlsListener) acceptAll() {
 func (l *tlsListener) serve(c net.Conn) {
 	done := l.handshake(c)
 	if done == nil {
-		// The client has gone or is refused: an error here concerns nobody.
+		// The client has gone or is refused, so an error of Close does not matter.
 		_ = c.Close()
 		return
 	}
@@ -161,8 +161,8 @@ func (l *tlsListener) leave(client netip.Addr) {
 	}
 }
 
-// clientOf returns what counts as one client: an IPv4 address, or an IPv6 /64 network, of which a client usually has a
-// whole one.
+// clientOf returns what counts as one client: an IPv4 address, or an IPv6 /64 network, because one client usually has all
+// of its addresses.
 func clientOf(address net.Addr) netip.Addr {
 	at, err := netip.ParseAddrPort(address.String())
 	if err != nil {

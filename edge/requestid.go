@@ -1,6 +1,8 @@
 package edge
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"math/rand/v2"
 
 	"github.com/valyala/fasthttp"
@@ -19,12 +21,10 @@ func setRequestID(ctx *fasthttp.RequestCtx) {
 		ctx.Response.Header.SetCanonical(requestIDKey, sent)
 		return
 	}
-	var id [16]byte
-	n := rand.Uint64()
-	for i := range id {
-		id[i] = "0123456789abcdef"[n&15]
-		n >>= 4
-	}
+	var random [8]byte
+	binary.NativeEndian.PutUint64(random[:], rand.Uint64())
+	var id [2 * len(random)]byte
+	hex.Encode(id[:], random[:])
 	ctx.Response.Header.SetCanonical(requestIDKey, id[:])
 }
 

@@ -82,8 +82,7 @@ func TestShutdownGivesUpWithItsContext(t *testing.T) {
 	(<-done).Want(t, 500, "")
 }
 
-// Clients open connections in advance, and some stop half-way through a request: a stop waits for
-// neither as long as a running server would.
+// A stop does not wait for the read timeout of connections without a request, or with half of one.
 func TestShutdownDoesNotWaitForTheSilent(t *testing.T) {
 	w := newWorld(t)
 	silent, half := w.dial(), w.dial()
@@ -105,8 +104,7 @@ func TestShutdownDoesNotWaitForTheSilent(t *testing.T) {
 	}
 }
 
-// Under load, every event that was answered with 201 before or during a shutdown is recorded, and
-// none is recorded without an answer.
+// Under load, a shutdown loses no event that was answered with 201, and no answer of an event that was recorded.
 func TestShutdownUnderLoadLosesNoAnswer(t *testing.T) {
 	w := newWorld(t)
 	var accepted atomic.Int64
@@ -229,7 +227,7 @@ func TestRequestsAndEventsAreCounted(t *testing.T) {
 	}
 }
 
-// counted are the counters' values by name and labels.
+// counted returns the values of the counters by name and labels.
 func (w *world) counted() map[string]float64 {
 	w.Helper()
 	families, err := w.registry.Gather()
@@ -255,7 +253,7 @@ func (w *world) counted() map[string]float64 {
 	return values
 }
 
-// scarce is a listener that has no descriptors for its first connections.
+// scarce is a listener that lacks descriptors for its first connections.
 type scarce struct {
 	net.Listener
 	failures int
@@ -303,7 +301,7 @@ func TestASlowRequestIsGivenUp(t *testing.T) {
 			t.Errorf("got %q, want 408", got)
 		}
 		if strings.Contains(got, "Access-Control") {
-			t.Errorf("a page can read %q, and the tag would take it for final", got)
+			t.Errorf("a page can read %q, so the browser tag would not retry", got)
 		}
 	}
 	if err := s.Shutdown(t.Context()); err != nil {

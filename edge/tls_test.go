@@ -23,7 +23,7 @@ import (
 	"mtagd/edge/tag/tagtest"
 )
 
-// withTLS gives a server one certificate that is good for every name but "refused.test".
+// withTLS gives a server one certificate for every name except "refused.test".
 func withTLS(t *testing.T) func(*Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -52,7 +52,7 @@ func withTLS(t *testing.T) func(*Config) {
 	}
 }
 
-// listen opens one more listener of the world's server.
+// listen opens another listener of the world's server.
 func (w *world) listen(serve func(net.Listener) error) (address string) {
 	w.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -70,7 +70,7 @@ func (w *world) listen(serve func(net.Listener) error) (address string) {
 	return ln.Addr().String()
 }
 
-// dialTLS shakes hands under a name.
+// dialTLS does a handshake with a server name.
 func (w *world) dialTLS(address, serverName string, protocols ...string) (*tls.Conn, error) {
 	w.Helper()
 	c, err := net.Dial("tcp", address)
@@ -135,7 +135,7 @@ func TestTLSKeepsAConnectionForManyEvents(t *testing.T) {
 	}
 }
 
-// The client of an oversized body sees its 413, not a broken connection, through TLS and a proxy too.
+// The client of an oversized body sees its 413, not a broken connection: with TLS and the PROXY protocol too.
 func TestAnswerBeforeTheBodyArrivesOverTLS(t *testing.T) {
 	w := newWorld(t, withTLS(t), func(cfg *Config) { cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
 	address := w.listen(w.server.ServeTLS)
@@ -186,7 +186,7 @@ func TestHandshakesAreLimitedPerClient(t *testing.T) {
 		cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
 	})
 	address := w.listen(w.server.ServeTLS)
-	// begin connects for a client that says nothing, and reports whether it is kept.
+	// begin connects for a client that sends nothing but the proxy's header.
 	begin := func(client string) net.Conn {
 		c, err := net.Dial("tcp", address)
 		if err != nil {
@@ -197,7 +197,7 @@ func TestHandshakesAreLimitedPerClient(t *testing.T) {
 		return c
 	}
 	idle := []net.Conn{begin("192.0.2.7"), begin("192.0.2.7")}
-	for deadline := time.Now().Add(10 * time.Second); w.counted()["mtagd_tls_handshakes_total limited"] == 0; { // until the two are counted, more are let in
+	for deadline := time.Now().Add(10 * time.Second); w.counted()["mtagd_tls_handshakes_total limited"] == 0; { // until both are counted, a third is let in
 		if time.Now().After(deadline) {
 			t.Fatal("a third handshake is never refused")
 		}

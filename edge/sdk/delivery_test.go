@@ -23,7 +23,7 @@ func TestATagHostThatIsUnavailableForAWhile(t *testing.T) {
 	tab.wantNothingStored()
 }
 
-// Other tries come too late to tell from these, so only too early can be wrong.
+// Later retries cannot be told apart from these, so the test only fails on a retry that comes too early.
 func TestRetryAfterIsHonoured(t *testing.T) {
 	for _, status := range []int{429, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestWhatTheTagHostRefusesIsNotSentAgain(t *testing.T) {
 	tab.wantNothingStored()
 }
 
-// An answer that gets lost is asked for again, and the event is in the listing once.
+// When an answer is lost, the event is sent again and listed once.
 func TestAnAnswerThatIsLost(t *testing.T) {
 	w := newWorld(t)
 	w.gate.stand(cutAnswer)
@@ -71,7 +71,7 @@ func TestAnAnswerThatIsLost(t *testing.T) {
 	w.want("PageView", "Purchase")
 }
 
-// A network that answers every request in its own words has not delivered anything, and is not asked again at once.
+// A captive portal answers every request itself. The tag keeps the event, and does not retry at once.
 func TestAnAnswerOfSomebodyElse(t *testing.T) {
 	for _, words := range []string{"<html>Welcome to our hotel!</html>", "null", `{"results":[]}`} {
 		t.Run(words, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestAnAnswerOfSomebodyElse(t *testing.T) {
 	}
 }
 
-// One event that no answer comes back for, whatever is the matter with it, does not hold up the others.
+// An event that never gets an answer does not block the others.
 func TestAnEventThatCannotPassHoldsUpNoOther(t *testing.T) {
 	w := newWorld(t)
 	w.gate.stand(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
@@ -153,13 +153,13 @@ func TestOfflineAndBack(t *testing.T) {
 	tab.wantNothingStored()
 }
 
-// neverRetries makes the time until the next try endless, so that only something else can lead to one.
+// neverRetries makes the retry timer endless, so that only another cause can start a retry.
 const neverRetries = `<script>
 	const set = setTimeout;
 	window.setTimeout = (f, ms) => set(f, ms > 100 && ms < 30000 ? 1e9 : ms);
 </script>`
 
-// offline cuts the tab off from the network, or connects it again.
+// offline disconnects the tab from the network, or connects it again.
 func (t *tab) offline(is bool) {
 	t.Helper()
 	everywhere := &network.Conditions{Offline: is, DownloadThroughput: -1, UploadThroughput: -1}

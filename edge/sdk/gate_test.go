@@ -14,31 +14,31 @@ import (
 	"time"
 )
 
-// gate is the one server that the browser sees. Requests to the tag host go on to the service, unless a
-// test stands in their way; all others are for pages of shops.
+// gate is the only server that the browser sees. It passes requests to the tag host on to the service, unless a test
+// sets a fault. All other requests are for pages of shops.
 type gate struct {
 	server *httptest.Server
 	tls    *httptest.Server
 
 	mu       sync.Mutex
 	requests []request
-	open     int // requests for events that are not answered yet
-	most     int // of them at once
+	open     int // requests for events without an answer
+	most     int // the highest value of open
 	fault    fault
 }
 
-// request is one that a tag made.
+// request is a request of the tag.
 type request struct {
 	method, path string
 	header       http.Header
 	body         string
 	time         time.Time
-	status       int // of the answer; 0 while there is none
+	status       int // of the answer; 0 before it
 }
 
 func (r request) String() string { return fmt.Sprintf("%s %s %d", r.method, r.path, r.status) }
 
-// events are those that a request carries.
+// events returns the events in a request.
 func (r request) events() []map[string]any {
 	var many []map[string]any
 	if json.Unmarshal([]byte(r.body), &many) == nil {
@@ -51,7 +51,7 @@ func (r request) events() []map[string]any {
 	return nil
 }
 
-// fault answers a request in the place of the service, or passes it on.
+// fault answers a request instead of the service, or passes it on.
 type fault func(out http.ResponseWriter, r *http.Request, service http.Handler)
 
 func newGate(w *world) *gate {
@@ -61,7 +61,7 @@ func newGate(w *world) *gate {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", *w.service.addr.Load(), r.In.Host
 		},
 		ErrorHandler: func(out http.ResponseWriter, r *http.Request, err error) {
-			panic(http.ErrAbortHandler) // the service is gone: so is the connection
+			panic(http.ErrAbortHandler) // the service has stopped: close the connection too
 		},
 	}
 	handler := http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
@@ -82,7 +82,7 @@ func newGate(w *world) *gate {
 	return g
 }
 
-// url is the address of a host; "tls " before it says how.
+// url returns the URL of a host. The prefix "tls " stands for HTTPS.
 func (g *gate) url(host string) string {
 	if host, ok := strings.CutPrefix(host, "tls "); ok {
 		_, port, _ := net.SplitHostPort(g.tls.Listener.Addr().String())
@@ -141,14 +141,14 @@ func (s *statusNote) Write(b []byte) (int, error) {
 	return s.ResponseWriter.Write(b)
 }
 
-// stand puts a fault in the way of every request for events; nil clears the way.
+// stand sets the fault for every request for events; nil: none.
 func (g *gate) stand(f fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.fault = f
 }
 
-// refuse answers as the service does when it cannot take events.
+// refuse answers as the service does when it cannot accept events.
 func refuse(status int, header ...string) fault {
 	return func(out http.ResponseWriter, r *http.Request, _ http.Handler) {
 		out.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
@@ -165,7 +165,7 @@ func refuse(status int, header ...string) fault {
 // cut ends the connection without an answer.
 func cut(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
 
-// cutAnswer does so after the service has had the request.
+// cutAnswer passes the request to the service and then ends the connection without an answer.
 func cutAnswer(_ http.ResponseWriter, r *http.Request, service http.Handler) {
 	service.ServeHTTP(httptest.NewRecorder(), r)
 	panic(http.ErrAbortHandler)
@@ -179,7 +179,7 @@ func hold(until <-chan struct{}) fault {
 	}
 }
 
-// seen are the requests for events so far.
+// seen returns the requests for events so far.
 func (g *gate) seen() []request {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -192,7 +192,7 @@ func (g *gate) seen() []request {
 	return all
 }
 
-// atOnce is how many requests for events were open at the same time, at most.
+// atOnce returns the largest number of requests for events that were open at the same time.
 func (g *gate) atOnce() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -62,8 +62,7 @@ func TestAnEventIsItsFieldsAndThePagesOwn(t *testing.T) {
 	}
 }
 
-// Orders have numbers, and some have none: neither keeps a purchase from being recorded, nor lets a second try
-// be recorded, too.
+// Whatever event_id a page gives, even a number or null, its event is recorded, and only once when it is retried.
 func TestAnEventIDOfThePage(t *testing.T) {
 	w := newWorld(t)
 	w.gate.stand(cutAnswer)
@@ -130,7 +129,7 @@ func TestTheSnippetInsertedDynamically(t *testing.T) {
 	w.want("PageView")
 }
 
-// A tag manager puts custom HTML into the page as text, and then makes its script elements anew so that they run.
+// A tag manager inserts custom HTML as text, and then creates its script elements again so that they run.
 func TestTheSnippetAsATagManagersCustomHTML(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", "")
@@ -194,7 +193,7 @@ func TestIdentifyLinksTheVisitorToBackendEvents(t *testing.T) {
 	}
 }
 
-// What a page does wrong is told on the console and changes nothing for the rest.
+// A wrong call is reported in the console and does not affect other calls.
 func TestMistakesAreReported(t *testing.T) {
 	w := newWorld(t)
 	tab := w.visit("/")

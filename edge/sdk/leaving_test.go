@@ -30,7 +30,7 @@ func TestTenTabsClosedInMidFlight(t *testing.T) {
 	w.want(append(wanted, "PageView")...)
 }
 
-// The next page of the site sends what could not be sent before the page was left.
+// The next page of the site sends the events that the last page could not send.
 func TestAPageThatIsLeftRightAfterAnEvent(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", w.snippet(true))
@@ -48,8 +48,8 @@ func TestAPageThatIsLeftRightAfterAnEvent(t *testing.T) {
 	w.want(append(times(8, "PageView"), "Leaving", "LeavingCut", "LeavingRefused", "LeavingAnswerLost")...)
 }
 
-// Scripts outlive their document for a moment, in the process that already shows the next one. What they try in
-// vain must not keep it busy.
+// Scripts run for a moment after their document was replaced, in the process of the next page. Their retries must not
+// keep that process busy.
 func TestADocumentThatIsGoneTriesNoMore(t *testing.T) {
 	w := newWorld(t)
 	w.page("/frame", w.snippet(true))
@@ -80,7 +80,7 @@ func TestATabClosedWhileItWaitsForTheNextTry(t *testing.T) {
 	w.want(append(times(20, "Waiting"), "PageView", "PageView")...)
 }
 
-// More than the browser lets outlive a page.
+// More than the browser accepts in requests that outlive a page.
 func TestAPageThatLeavesMuchBehind(t *testing.T) {
 	w := newWorld(t)
 	w.gate.stand(cut)
@@ -98,7 +98,7 @@ func TestAPageThatLeavesMuchBehind(t *testing.T) {
 	}
 }
 
-// An event of a page whose user looks at something else is as good as any.
+// An event of a hidden page is sent like any other.
 func TestAHiddenPage(t *testing.T) {
 	w := newWorld(t)
 	tab := w.visit("/")
@@ -109,12 +109,12 @@ func TestAHiddenPage(t *testing.T) {
 	tab.wantNothingStored()
 }
 
-// A phone may end a hidden page without another word.
+// A phone may end a hidden page without any further event.
 func TestAPageThatGetsHiddenHandsOverWhatWaits(t *testing.T) {
 	w := newWorld(t)
 	w.gate.stand(refuse(503, "Retry-After", "600"))
 	tab := w.visit("/")
-	// Before the page knows of its answer, the first event is on its way, and so not handed over.
+	// The first event has no answer yet. Its request outlives the page, so no beacon is sent for it.
 	w.wait("the first answer to be read", func() bool {
 		return tab.get(`performance.getEntriesByType('resource').some(r => r.responseStatus === 503)`) == "true"
 	})
@@ -123,6 +123,6 @@ func TestAPageThatGetsHiddenHandsOverWhatWaits(t *testing.T) {
 	tab.minimize()
 	w.want("PageView", "Waiting")
 	if got := tab.get(stored); got != "2" {
-		t.Errorf("%s events are stored after a beacon, which nobody answers for", got)
+		t.Errorf("%s events are stored after a beacon, which has no answer", got)
 	}
 }

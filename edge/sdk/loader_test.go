@@ -28,7 +28,7 @@ func TestTheLoaderIsSmall(t *testing.T) {
 	}
 }
 
-// Whatever is newer than ES2017 would come out rewritten.
+// esbuild would rewrite any syntax that is newer than ES2017.
 func TestTheLoaderIsES2017(t *testing.T) {
 	print := func(script string, target api.Target) string {
 		r := api.Transform(script, api.TransformOptions{Target: target})

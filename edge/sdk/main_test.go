@@ -12,24 +12,24 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	// The service that is built below: a change of it must run these tests anew.
+	// The service is built below. With these imports, go test runs again when the service changes.
 	_ "mtagd/edge"
 	_ "mtagd/partnerapi"
 	_ "mtagd/store/local"
 )
 
-// The hosts of the tests. Pages of the shop and the tag host are of one site, and Chromium trusts localhost as if
-// it had TLS; the other shop is of another site, without TLS.
+// The hosts of the tests. The shop and the tag host are of one site, which Chromium treats as secure because it is on
+// localhost. The other shop is of another site, without TLS.
 const (
 	tagHost   = "tags.shop.localhost"
 	shopHost  = "www.shop.localhost"
 	otherHost = "www.other.test"
 )
 
-// patience bounds every wait, and every answer of a page; it is no expectation.
-const patience = time.Minute
+// waitLimit limits every wait, so that a broken test ends. No test expects anything to take that long.
+const waitLimit = time.Minute
 
-// What all tests share: the program, the browser, and a service with one partner.
+// All tests share the program, the browser, and a service with one partner.
 var (
 	mtagd   string
 	browser context.Context
@@ -38,7 +38,7 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	flag.Set("test.parallel", "8") // most of a test's time is waiting
+	flag.Set("test.parallel", "8") // tests spend most of their time waiting
 	os.Exit(runTests(m))
 }
 
@@ -69,7 +69,7 @@ func fail(err error) int {
 	return 1
 }
 
-// startBrowser starts headless Chromium, in which every name leads to this machine.
+// startBrowser starts headless Chromium, which resolves every name to this machine.
 func startBrowser(profile string) (stop func(), err error) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {

@@ -41,7 +41,7 @@ export interface Identifiers {
 export interface EventFields {
   email?: string;
   phone?: string;
-  /** Events with the same name and event_id are recorded once within 7 days. The tag makes one for each event. */
+  /** An event with the same event_id is recorded once within 7 days. The tag makes one for each event. */
   event_id?: string;
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// views are the addresses of the page views, in their order, each with the one that it came from.
+// views returns the URLs of the page views in order, each with its referrer.
 func (w *world) views() string {
 	w.Helper()
 	text := ""
@@ -61,7 +61,7 @@ func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
 			tab.waitFor("/")
 			w.want(times(3, "PageView")...)
 			if kept := tab.get(`location.pathname + window.kept`); kept != "/true" {
-				t.Errorf("the page was loaded anew (%s), so this has tested nothing", kept)
+				t.Errorf("the page was loaded again (%s), so this test has shown nothing", kept)
 			}
 			tab.do(`mtag('event', 'AfterReturn')`)
 			w.want("PageView", "PageView", "PageView", "AfterReturn")
@@ -70,7 +70,7 @@ func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
 	}
 }
 
-// Chromium prerenders nothing in a tab that is driven, so this one drives itself.
+// Chromium does not prerender in a tab under control of the test, so the page in this tab navigates by itself.
 func TestAPrerenderedPageIsViewedWhenItIsShown(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", w.snippet(true)+`<script>

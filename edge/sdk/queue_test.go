@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// stored is how many events localStorage keeps.
+// stored returns the number of events in localStorage.
 const stored = `Object.keys(localStorage).filter((key) => key.startsWith('_mtag.cs_')).length`
 
-// wantNothingStored waits until the tag host has answered for every event.
+// wantNothingStored waits until the tag host has answered every event.
 func (t *tab) wantNothingStored() {
 	t.Helper()
 	t.wait("an empty queue", func() bool { return t.get(stored) == "0" })
@@ -36,7 +36,7 @@ func TestAFullLocalStorage(t *testing.T) {
 	w.want("PageView", "InMemory")
 }
 
-// In a sandbox, a page may have neither localStorage nor cookies nor locks.
+// A page in a sandbox has no localStorage, no cookies and no locks.
 func TestADeniedLocalStorage(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", w.snippet(true)+`<script>mtag('event', 'InTheSandbox')</script>`, "Content-Security-Policy", "sandbox allow-scripts")
@@ -53,7 +53,7 @@ func TestADeniedLocalStorage(t *testing.T) {
 	}
 }
 
-// Pages with TLS have locks, the others make do with a lease.
+// Pages with TLS use Web Locks, the others use a lease.
 func TestOneTabSendsAtATime(t *testing.T) {
 	for _, host := range []string{shopHost, otherHost} {
 		t.Run(host, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestOneTabSendsAtATime(t *testing.T) {
 	}
 }
 
-// Of two tabs that take the lease at the same time, the later one has it.
+// When two tabs take the lease at the same time, the later one gets it.
 func TestALeaseThatAnotherTabTakes(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", `<script>
@@ -130,7 +130,7 @@ func TestAnEventThatIsTooLarge(t *testing.T) {
 	tab.wantNothingStored()
 }
 
-// What is more than 6 days old may have been recorded more than 7 days ago, when the tag host has forgotten it.
+// An event that is more than 6 days old may already be recorded, and the tag host forgets an event_id after 7 days.
 func TestWhatIsTooOldIsNotSent(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", `<script>
@@ -139,7 +139,7 @@ func TestWhatIsTooOldIsNotSent(t *testing.T) {
 		put(6.1 * days, '{"event":"TooOld"}');
 		put(5.9 * days, '{"event":"OldEnough"}');
 		put(1000, 'broken');
-		put(2000, ''); // half of a removal
+		put(2000, ''); // the first step of a removal
 		localStorage.setItem('_mtag.cs_other.' + Date.now() + 'mark0.5', '{"event":"OfAnotherTag"}');
 		localStorage.setItem('cart', '{"event":"OfTheShop"}');
 	</script>`+w.snippet(true))

@@ -18,10 +18,10 @@ type service struct {
 	data string
 	key  string // of its one partner
 	cmd  *exec.Cmd
-	addr atomic.Pointer[string] // changes with each start, while pages still ask the last one
+	addr atomic.Pointer[string] // changes with each start, while pages may still use the last one
 }
 
-// startService makes a partner in a new data directory, and serves.
+// startService starts a service in a new data directory, with one partner.
 func startService(data string) (*service, error) {
 	s := &service{data: data}
 	if err := os.Mkdir(data, 0o700); err != nil {
@@ -70,13 +70,13 @@ func (s *service) start() error {
 	return errors.Join(errors.New("mtagd ended before it listened"), s.cmd.Wait())
 }
 
-// kill ends the service without notice.
+// kill kills the service.
 func (s *service) kill() {
-	s.cmd.Process.Kill() // fails only when it has ended
+	s.cmd.Process.Kill() // fails only when the service has ended
 	s.cmd.Wait()
 }
 
-// call asks the partner API.
+// call sends a request to the partner API.
 func (s *service) call(t *testing.T, method, path string, body, result any) {
 	t.Helper()
 	text, err := json.Marshal(body)

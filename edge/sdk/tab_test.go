@@ -21,7 +21,7 @@ type tab struct {
 	console []string
 }
 
-// tab opens an empty tab. Nothing that a page throws goes unnoticed.
+// tab opens an empty tab. The test fails when a page throws.
 func (w *world) tab() *tab {
 	w.Helper()
 	ctx, cancel := w.profile, func() {}
@@ -75,9 +75,9 @@ func (w *world) visitUndriven(path string) {
 	}
 }
 
-// run performs an action in the tab. A page whose scripts never end answers to nothing.
+// run performs an action in the tab. It fails when the page does not react in time, as when a script never ends.
 func run[T any](t *tab, action chromedp.Action[T]) (T, error) {
-	ctx, stop := context.WithTimeout(t.ctx, patience)
+	ctx, stop := context.WithTimeout(t.ctx, waitLimit)
 	defer stop()
 	value, err := chromedp.Run(ctx, action)
 	if ctx.Err() != nil {
@@ -99,19 +99,19 @@ func (t *tab) goTo(url string) {
 	t.act(chromedp.Navigate(url))
 }
 
-// waitFor waits until a page that the tab goes to by itself is there.
+// waitFor waits until the tab has navigated to a page by itself.
 func (t *tab) waitFor(path string) {
 	t.Helper()
 	t.wait(path, func() bool {
 		there, err := run(t, chromedp.Evaluate[bool](`location.pathname == '`+path+`' && document.readyState == 'complete'`))
 		if err != nil {
-			t.Log(err) // of no account when the page is just being replaced
+			t.Log(err) // expected while the page is being replaced
 		}
 		return err == nil && there
 	})
 }
 
-// minimize takes the tab's window out of sight.
+// minimize minimizes the window of the tab.
 func (t *tab) minimize() {
 	t.Helper()
 	window, err := chromedp.CallBrowser(t.ctx, cdpbrowser.GetWindowForTarget,
@@ -132,7 +132,7 @@ func (t *tab) do(script string, args ...any) {
 	t.act(chromedp.Evaluate[chromedp.Void]("{" + fmt.Sprintf(script, args...) + "\n}"))
 }
 
-// get is the text of an expression's value in the page; a promise is waited for.
+// get returns the value of an expression in the page as text. It waits for a promise.
 func (t *tab) get(expression string) string {
 	t.Helper()
 	text, err := run(t, chromedp.Evaluate[string](
@@ -152,7 +152,7 @@ func (t *tab) close() {
 	}
 }
 
-// lines are what the console has, each with its kind before it.
+// lines returns the lines of the console, each with its kind in front.
 func (t *tab) lines() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

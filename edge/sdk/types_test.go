@@ -10,7 +10,7 @@ import (
 
 const sale = "value:number currency:string products:Product[]"
 
-// The pre-defined events of the spec, each with its fields beside email and phone.
+// The pre-defined events of the spec, each with its fields besides email and phone.
 var predefined = map[string]string{
 	"ViewContent":          "",
 	"ViewItem":             sale + " content_event:string",
@@ -42,8 +42,8 @@ var (
 	member      = regexp.MustCompile(`(?m)^  (\w+)(\??): (.*);$`)
 )
 
-// fieldsOf are the fields of an interface and of those that it extends, "name:type"; all must be optional
-// unless they are named in required.
+// fieldsOf returns the fields of an interface and of those that it extends, as "name:type". All must be optional, except
+// those in required.
 func fieldsOf(t *testing.T, types map[string][]string, name string, required ...string) []string {
 	t.Helper()
 	found, ok := types[name]
@@ -60,7 +60,7 @@ func fieldsOf(t *testing.T, types map[string][]string, name string, required ...
 			t.Errorf("%s.%s: optional is %v", name, field, optional)
 		}
 		if strings.Contains(kind, "(string & {})") {
-			kind = "string" // any string, of which some are suggested
+			kind = "string" // any string, with suggestions
 		}
 		all = append(all, field+":"+kind)
 	}

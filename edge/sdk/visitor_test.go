@@ -13,7 +13,7 @@ import (
 
 var uuidV4 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// cookies are all that the profile has.
+// cookies returns all cookies of the profile.
 func (w *world) cookies() []*network.Cookie {
 	w.Helper()
 	jar, err := chromedp.CallBrowser(w.profile, storage.GetCookies,
@@ -24,7 +24,7 @@ func (w *world) cookies() []*network.Cookie {
 	return jar.Cookies
 }
 
-// muidCookie is the one cookie that the profile has.
+// muidCookie returns the only cookie of the profile.
 func (w *world) muidCookie() *network.Cookie {
 	w.Helper()
 	jar := w.cookies()
@@ -79,14 +79,14 @@ func TestTheMUIDIsTheSameOnAllHostsOfASite(t *testing.T) {
 	w.muidCookie()
 }
 
-// A browser that keeps scripts' cookies for a week only keeps the tag host's for its whole time.
+// Some browsers keep a script's cookie for a week only. The tag host's cookie replaces it, and is kept for 400 days.
 func TestTheTagHostRenewsTheCookie(t *testing.T) {
 	w := newWorld(t)
 	tab := w.visit("/")
 	w.want("PageView")
-	tab.wantNothingStored() // or the answer to the page view might renew what is set here
+	tab.wantNothingStored() // otherwise the answer to the page view might renew the cookie that is set here
 	before := w.muidCookie()
-	// Chromium may still be storing the cookie of that answer, which then wins.
+	// Chromium may still be storing the cookie of that answer, which would replace this one.
 	w.wait("a cookie for ten minutes", func() bool {
 		tab.do(`document.cookie = '_muid=%s;path=/;domain=shop.localhost;max-age=600'`, before.Value)
 		return time.Until(time.Unix(int64(w.muidCookie().Expires), 0)) < time.Hour
@@ -100,7 +100,7 @@ func TestTheTagHostRenewsTheCookie(t *testing.T) {
 	}
 }
 
-// noted notes whatever a page does to keep something on the device.
+// noted is a script that notes each attempt of a page to store something on the device.
 const noted = `<script>
 	window.kept = [];
 	for (const [type, name] of [[Storage, 'setItem'], [IDBFactory, 'open'], [CacheStorage, 'open']]) {
@@ -109,7 +109,7 @@ const noted = `<script>
 	Object.defineProperty(document, 'cookie', { set(cookie) { kept.push(cookie) }, get() { return '' } });
 </script>`
 
-// wantNoTrace fails when anything is on the device or was sent.
+// wantNoTrace fails when anything was stored or sent.
 func (t *tab) wantNoTrace() {
 	t.Helper()
 	if jar := t.cookies(); len(jar) > 0 {
@@ -166,7 +166,7 @@ func TestEventsWaitForConsent(t *testing.T) {
 	}
 }
 
-// Many pages ask for consent anew at each load; the visitor stays the same.
+// Many pages ask for consent at each load. The visitor stays the same.
 func TestConsentThatIsAskedForAtEachLoad(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", w.snippet(false))
@@ -200,8 +200,8 @@ func TestConsentThatIsWithdrawn(t *testing.T) {
 	}
 }
 
-// What is on its way when consent is withdrawn arrives once, and its answer brings no cookie back; what waits
-// for another try waits for consent.
+// A request that is under way when consent is withdrawn is recorded once, and its answer sets no cookie. Events that
+// wait for a retry wait for consent.
 func TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay(t *testing.T) {
 	w := newWorld(t)
 	answer := make(chan struct{})

@@ -25,12 +25,12 @@ type world struct {
 	gate     *gate
 	merchant string
 	tag      string
-	profile  context.Context // of the browser, with its first tab
-	inUse    bool            // the first tab is
+	profile  context.Context // of the browser; it has a first tab
+	inUse    bool            // the first tab is in use
 
 	mu    sync.Mutex
 	pages map[string]page // by path
-	asked map[string]bool // paths that pages were asked for
+	asked map[string]bool // paths that were requested
 }
 
 // page is a document of a shop.
@@ -39,7 +39,7 @@ type page struct {
 	header http.Header
 }
 
-// newWorld makes a merchant in the shared service; on says which other to use.
+// newWorld makes a merchant in the shared service, or in the one that on gives.
 func newWorld(t *testing.T, on ...*service) *world {
 	t.Helper()
 	t.Parallel()
@@ -61,7 +61,7 @@ func newWorld(t *testing.T, on ...*service) *world {
 	return w
 }
 
-// page sets what a path of every shop answers with: a document with that head.
+// page sets the document at a path of every shop.
 func (w *world) page(path, head string, header ...string) {
 	p := page{"<!doctype html><html><head><title>Shop " + path + "</title>" + head + "</head><body>Shop</body></html>", http.Header{}}
 	for i := 0; i < len(header); i += 2 {
@@ -89,20 +89,20 @@ func (w *world) servePage(out http.ResponseWriter, r *http.Request) {
 	io.WriteString(out, p.html)
 }
 
-// wasAsked reports whether a browser has asked for a path of a shop.
+// wasAsked reports whether the browser has requested a path of a shop.
 func (w *world) wasAsked(path string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.asked[path]
 }
 
-// snippet is the installation as the partner API shows it.
+// snippet returns the installation snippet of the partner API.
 func (w *world) snippet(consent bool) string {
 	snippet := partnerapi.Snippet(w.gate.url(tagHost), store.TagID(w.tag))
 	return strings.Replace(snippet, "consent: true", fmt.Sprintf("consent: %v", consent), 1)
 }
 
-// initCall and loader are its two parts (spec, Browser installation contract).
+// initCall and loader return its two script elements (spec, Browser installation contract).
 func (w *world) initCall(consent bool) string {
 	first, _, _ := strings.Cut(w.snippet(consent), "</script>")
 	return strings.TrimPrefix(first, "<script>")
@@ -153,7 +153,7 @@ func (w *world) backend(event string) int {
 	return resp.StatusCode
 }
 
-// names are those of events, sorted.
+// names returns the names of events, sorted.
 func names(events []event) string {
 	var all []string
 	for _, e := range events {
@@ -181,9 +181,9 @@ func (w *world) want(wanted ...string) []event {
 // wait waits until something is true.
 func (w *world) wait(what string, isTrue func() bool) {
 	w.Helper()
-	for end := time.Now().Add(patience); !isTrue(); {
+	for end := time.Now().Add(waitLimit); !isTrue(); {
 		if time.Now().After(end) {
-			w.Fatalf("waited in vain for %s; listed: %s; requests: %v", what, names(w.events()), w.gate.seen())
+			w.Fatalf("waited for %s without success; listed: %s; requests: %v", what, names(w.events()), w.gate.seen())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -32,6 +32,9 @@ func newRefusal(status int, texts string) *answer {
 	}
 }
 
+// noIdentifierMessage is the spec's. It leaves out phone, which is an identifier too.
+const noIdentifierMessage = "muid, email, or deviceId is required."
+
 // The answers of a tag host. Messages that the spec gives are the spec's, word for word.
 var (
 	accepted = &answer{
@@ -47,14 +50,16 @@ var (
 	tagNotFound      = refusal(fasthttp.StatusNotFound, "Tag not found")
 	tagNotActive     = refusal(fasthttp.StatusForbidden, "Tag is not active")
 
-	eventTooLarge   = refusal(fasthttp.StatusRequestEntityTooLarge, "one event must be at most 64 KiB")
-	bodyNotUTF8     = refusal(fasthttp.StatusBadRequest, "body must be valid UTF-8")
-	bodyCompressed  = refusal(fasthttp.StatusBadRequest, "compressed bodies are not supported")
-	bodyNotObject   = refusal(fasthttp.StatusBadRequest, "body must be a JSON object")
-	bodyTooDeep     = refusal(fasthttp.StatusBadRequest, "body is nested too deeply")
-	batchEmpty      = refusal(fasthttp.StatusBadRequest, "batch must have at least one event")
-	batchTooLong    = refusal(fasthttp.StatusBadRequest, "batch must have at most 1000 events")
-	noIdentifier    = detailedRefusal(fasthttp.StatusBadRequest, "muid, email, or deviceId is required.", "send one of muid, email, phone, deviceId")
+	eventTooLarge  = refusal(fasthttp.StatusRequestEntityTooLarge, "one event must be at most 64 KiB")
+	bodyNotUTF8    = refusal(fasthttp.StatusBadRequest, "body must be valid UTF-8")
+	bodyCompressed = refusal(fasthttp.StatusBadRequest, "compressed bodies are not supported")
+	bodyNotObject  = refusal(fasthttp.StatusBadRequest, "body must be a JSON object")
+	bodyTooDeep    = refusal(fasthttp.StatusBadRequest, "body is nested too deeply")
+	batchEmpty     = refusal(fasthttp.StatusBadRequest, "batch must have at least one event")
+	batchTooLong   = refusal(fasthttp.StatusBadRequest, "batch must have at most 1000 events")
+	noIdentifier   = refusal(fasthttp.StatusBadRequest, noIdentifierMessage)
+	badIdentifier  = detailedRefusal(fasthttp.StatusBadRequest, noIdentifierMessage,
+		"each of muid, email, phone and deviceId must be a string that is not empty, and a phone must have digits")
 	muidTooLong     = refusal(fasthttp.StatusBadRequest, "muid must have at most 256 bytes")
 	eventMissing    = refusal(fasthttp.StatusBadRequest, "event is required and must be a PascalCase name such as AddToCart")
 	eventMalformed  = refusal(fasthttp.StatusBadRequest, "event must be a PascalCase name such as AddToCart, at most 64 letters and digits")
@@ -72,8 +77,8 @@ func bodyNotJSON(offset int64) *answer {
 	return refusal(fasthttp.StatusBadRequest, "body is not valid JSON (error at byte "+strconv.FormatInt(offset, 10)+")")
 }
 
-// refuseBody sends the answer to a body that cannot be read. Compressed bytes are not UTF-8: where the header says
-// that the body is compressed, so does the answer.
+// refuseBody sends the answer to a body that cannot be read. Compressed bytes are not UTF-8. When the header says that
+// the body is compressed, the answer says so too.
 func refuseBody(ctx *fasthttp.RequestCtx, refused *answer) {
 	if refused == bodyNotUTF8 && len(ctx.Request.Header.ContentEncoding()) > 0 {
 		refused = bodyCompressed

@@ -167,10 +167,13 @@ func (f *fields) identity(cookie string) (store.Identity, *answer) {
 	if device, ok := text(f.DeviceID); ok {
 		id.Add(store.DeviceID, device)
 	}
-	if id.IsZero() {
+	switch {
+	case !id.IsZero():
+		return id, nil
+	case isAbsent(f.MUID) && isAbsent(f.Email) && isAbsent(f.Phone) && isAbsent(f.DeviceID):
 		return id, noIdentifier
 	}
-	return id, nil
+	return id, badIdentifier
 }
 
 // name returns the event's name. type is read when event is absent. The result aliases the fields.

@@ -10,8 +10,8 @@ import (
 	"github.com/goccy/go-json/jsontext"
 )
 
-// FuzzDecode compares with encoding/json: both must agree on what is a JSON object, and on the
-// strings of the routing fields.
+// FuzzDecode compares decode with encoding/json. Both must agree on what is a JSON object, and on the strings of the
+// routing fields.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`{"muid":"m","email":"a@b.c","phone":"+49","deviceId":"d","event":"A","type":"B","event_time":"t","event_id":"1"}`,
@@ -49,7 +49,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Fields are used again for the next event: nothing of the last one may show through.
+// fields are reused for the next event: nothing of the last event may remain.
 func TestDecodeForgetsTheLastEvent(t *testing.T) {
 	var f fields
 	if f.decode([]byte(`{"muid":"m","email":"e","phone":"1","deviceId":"d","event":"A","type":"B","event_time":"t","event_id":"i"}`)) != nil {

@@ -52,7 +52,7 @@ func NewRoute(host string, path, query []byte) Route {
 	return r
 }
 
-// IsPath reports whether a path belongs to the tag host where the partner API has the same host.
+// IsPath reports whether a path is one of the tag protocol, for a host that serves the partner API too.
 func IsPath(path []byte) bool {
 	name, _, _ := splitPath(path)
 	return endpointNamed(name) != EndpointNone

@@ -22,14 +22,13 @@ const event = `{"muid":"m","event":"PageView"}`
 type world struct {
 	*testing.T
 	*tagtest.Shop
-	server   *Server
-	registry *prometheus.Registry
+	server *Server
 }
 
-// newWorld makes a server; configure may change what it is made of.
+// newWorld makes a server. configure changes its Config.
 func newWorld(t *testing.T, configure ...func(*Config)) *world {
 	t.Helper()
-	w := &world{T: t, Shop: tagtest.Open(t), registry: prometheus.NewRegistry()}
+	w := &world{T: t, Shop: tagtest.Open(t)}
 	t.Cleanup(func() {
 		if err := w.Engine.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -39,7 +38,7 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 		Engine:        w.Engine,
 		ClientTagHost: clientHost,
 		Log:           slog.New(slog.DiscardHandler),
-		Metrics:       w.registry,
+		Metrics:       prometheus.NewRegistry(),
 		Now:           time.Now,
 	}
 	for _, change := range configure {

@@ -1,11 +1,19 @@
 package store
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // Directory holds in memory what every request looks up: API keys, partners, tags and hosts. The hot path and
-// authentication read nothing else. An engine fills it at start and after each committed change;
-// everyone else only reads. All methods may be called at once from many goroutines.
+// authentication read nothing else. Only the engine changes it, at start and after each committed change. All methods
+// may be called from many goroutines at once.
+//
+// On one machine the directory always has every committed change. Where several machines share a store, the changes of
+// the others arrive later: Age says how much later at most.
 type Directory struct {
+	age func() time.Duration // nil: the directory is always up to date
+
 	mu       sync.RWMutex
 	partners map[PartnerID]Partner
 	keys     map[KeyID]Key
@@ -27,6 +35,19 @@ func NewDirectory() *Directory {
 		tags:     map[TagID]Tag{},
 		hosts:    map[string]hostTags{},
 	}
+}
+
+// SetAge tells the directory how to find its age. An engine whose store other machines change calls it before it
+// hands the directory out.
+func (d *Directory) SetAge(age func() time.Duration) { d.age = age }
+
+// Age returns how old the directory may be: every change that was committed longer ago is in it. It is 0 when every
+// committed change is in it. An engine is not ready while Age exceeds MaxDirectoryAge.
+func (d *Directory) Age() time.Duration {
+	if d.age == nil {
+		return 0
+	}
+	return d.age()
 }
 
 // Partner returns a partner.

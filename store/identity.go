@@ -2,17 +2,18 @@ package store
 
 import (
 	"crypto/sha256"
+	"math/bits"
 	"strings"
 )
 
 // MUID is a tracked-user identifier, made by the browser tag or by the merchant's backend.
 type MUID string
 
-// IdentifierKind names what identifies a user beside a muid.
+// IdentifierKind is a kind of identifier that a user may have beside a muid.
 type IdentifierKind uint8
 
-// The kinds of identifier, in their order of precedence when a muid is resolved. The numbers are part
-// of what is hashed, so they never change.
+// The kinds of identifier, in order of precedence: when several are linked, the first of them gives the muid. The numbers
+// are part of what is hashed, so they never change.
 const (
 	Email    IdentifierKind = 0
 	Phone    IdentifierKind = 1
@@ -21,21 +22,22 @@ const (
 	identifierKinds = 3
 )
 
-// IdentityKey is the SHA-256 of a normalised identifier and its kind. Only such hashes are stored
-// as keys, never the identifier.
+// IdentityKey is the SHA-256 of an identifier's kind (one byte) and its normalised value. Only these hashes are stored,
+// never the identifier.
 type IdentityKey [sha256.Size]byte
 
-// Identity says whose event it is: a muid, identifiers that are linked to one, or both. Its zero
-// value is nobody.
+// Identity says whose event it is: by a muid, by identifiers that are linked to a muid, or by both. The zero value is
+// nobody.
 type Identity struct {
-	MUID MUID // empty when it is to be resolved from the identifiers
+	MUID MUID // empty when the identifiers give it
 
-	keys [identifierKinds]IdentityKey
-	n    uint8
+	keys  [identifierKinds]IdentityKey // the first n, in order of precedence
+	n     uint8
+	added uint8 // a bit for each kind in keys
 }
 
-// Add adds an identifier as the client sent it. Kinds are added in their order of precedence, each at most
-// once. It reports false when nothing is left of the value after normalisation.
+// Add adds an identifier as the client sent it. Identifiers may be added in any order. When a kind is added twice, the
+// last value counts. Add reports false, and changes nothing, when the value is empty after normalisation.
 func (id *Identity) Add(kind IdentifierKind, value string) bool {
 	value = normalise(kind, value)
 	if value == "" {
@@ -44,21 +46,25 @@ func (id *Identity) Add(kind IdentifierKind, value string) bool {
 	var buf [1 + 128]byte // on the stack for all but absurd values
 	b := append(buf[:0], byte(kind))
 	b = append(b, value...)
-	id.keys[id.n] = sha256.Sum256(b)
-	id.n++
+	bit := uint8(1) << kind
+	at := bits.OnesCount8(id.added & (bit - 1)) // how many kinds with precedence are in keys
+	if id.added&bit == 0 {
+		copy(id.keys[at+1:], id.keys[at:id.n])
+		id.added |= bit
+		id.n++
+	}
+	id.keys[at] = sha256.Sum256(b)
 	return true
 }
 
-// Keys returns the identifiers' keys, the one that resolves first in front. The slice is valid as
-// long as id is.
+// Keys returns the keys of the identifiers, in order of precedence. The slice aliases id.
 func (id *Identity) Keys() []IdentityKey { return id.keys[:id.n] }
 
 // IsZero reports whether there is neither a muid nor an identifier.
 func (id *Identity) IsZero() bool { return id.MUID == "" && id.n == 0 }
 
-// normalise folds the ways in which one identifier is written: an email is trimmed and
-// lower-cased, a phone number reduced to its digits without a leading 00 (so that +49, 0049 and 49
-// are one), a device id trimmed.
+// normalise makes the spellings of one identifier equal. It trims and lower-cases an email. It reduces a phone number to
+// its digits, without a leading 00: +49, 0049 and 49 are the same. It trims a device id.
 func normalise(kind IdentifierKind, value string) string {
 	value = strings.TrimSpace(value)
 	switch kind {

@@ -23,11 +23,11 @@ func NewPartnerID() PartnerID { return PartnerID(uuid.NewString()) }
 // NewMerchantID returns a random id (spec, Merchant: "UUID v4 format").
 func NewMerchantID() MerchantID { return MerchantID(uuid.NewString()) }
 
-// NewTagID returns a random id with the prefix of the tag's type.
-func NewTagID(t TagType) TagID {
+// newTagID returns a random id with a prefix.
+func newTagID(prefix string) TagID {
 	var b [15]byte
 	rand.Read(b[:]) // never fails: crypto/rand ends the process instead
-	return TagID(t.idPrefix() + base64.RawURLEncoding.EncodeToString(b[:]))
+	return TagID(prefix + base64.RawURLEncoding.EncodeToString(b[:]))
 }
 
 // IsUUID reports whether s is a UUID in its 36-character form, of any version.

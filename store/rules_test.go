@@ -295,3 +295,14 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+func TestADirectoryIsUpToDateUnlessItsEngineSaysOtherwise(t *testing.T) {
+	d := NewDirectory()
+	if age := d.Age(); age != 0 {
+		t.Errorf("a new directory's age is %v", age)
+	}
+	d.SetAge(func() time.Duration { return 300 * time.Millisecond })
+	if age := d.Age(); age != 300*time.Millisecond {
+		t.Errorf("its age is %v, want what the engine says", age)
+	}
+}

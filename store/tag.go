@@ -38,6 +38,9 @@ func (t TagType) idPrefix() string {
 	}
 }
 
+// NewTagID returns a random id with the prefix of the tag's type.
+func NewTagID(t TagType) TagID { return newTagID(t.idPrefix()) }
+
 // NeedsRecord reports whether tags of this type come with a DNS record to configure.
 func (t TagType) NeedsRecord() bool { return t != ClientSide }
 

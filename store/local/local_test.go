@@ -17,14 +17,25 @@ var (
 	ctx   = context.Background()
 )
 
-func TestConformance(t *testing.T) { storetest.Run(t, openForSuite) }
+func TestConformance(t *testing.T) { storetest.Run(t, newStore) }
 
-func openForSuite(t *testing.T, dir string, now func() time.Time) store.Engine {
-	e, err := Open(dir, Options{Log: quiet, Now: now})
-	if err != nil {
-		t.Fatal(err)
+// newStore returns an empty directory. A kill is a copy of the files as they are.
+func newStore(t *testing.T) storetest.Store {
+	dir := t.TempDir()
+	return storetest.Store{
+		Open: func(t *testing.T, now func() time.Time) store.Engine {
+			t.Helper()
+			e, err := Open(dir, Options{Log: quiet, Now: now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e
+		},
+		Kill: func(t *testing.T) {
+			t.Helper()
+			dir = copied(t, dir)
+		},
 	}
-	return e
 }
 
 func open(t *testing.T, dir string) *Engine {

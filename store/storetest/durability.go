@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,13 +10,13 @@ import (
 	"mtagd/store"
 )
 
-// ingest records events from several goroutines and counts those that were acknowledged.
+// ingest records events from several goroutines, and counts the acknowledged ones.
 type ingest struct {
 	acknowledged atomic.Int64
 	all          sync.WaitGroup
 }
 
-// start has each of writers record until more says no or Record fails; ended is told the error.
+// start starts the writers. Each records until more returns false, or until Record fails: then it calls ended.
 func (in *ingest) start(b *bed, m store.MerchantID, tags []store.TagID, writers int, more func(call int) bool, ended func(error)) {
 	for w := range writers {
 		in.all.Go(func() {
@@ -40,7 +39,7 @@ func (in *ingest) start(b *bed, m store.MerchantID, tags []store.TagID, writers 
 	}
 }
 
-// collect lists all of a merchant's events page by page and wants each once, in order.
+// collect lists all of a merchant's events page by page, and expects each once and in order.
 func collect(t *testing.T, b *bed, q store.Query) map[store.EventID]int {
 	t.Helper()
 	seen := map[store.EventID]int{}
@@ -70,7 +69,7 @@ func collect(t *testing.T, b *bed, q store.Query) map[store.EventID]int {
 
 // inOrder reports whether a may be listed right before b.
 func inOrder(q store.Query, a, b store.Event) bool {
-	// Ids stand in for the places in the order of receipt that the oracle knows.
+	// The oracle orders by the number of receipt; ids sort the same way.
 	x, y := known{n: 0, name: a.Name, time: a.Time}, known{n: 1, name: b.Name, time: b.Time}
 	if a.ID > b.ID {
 		x.n, y.n = 1, 0
@@ -88,11 +87,11 @@ var durabilityTests = []test{
 			t.Errorf("after reopening: %v", err)
 		}
 	}},
-	{"a closed engine takes no marks", func(t *testing.T, b *bed) {
+	{"a closed engine accepts no marks", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.close()
 		if err := b.Record(b.t.Context(), []store.Mark{mark(m, tag, "user-1")}); err == nil {
-			t.Error("they were taken")
+			t.Error("they were accepted")
 		}
 	}},
 	{"every acknowledged event of concurrent ingest is listed once, and after reopening too", func(t *testing.T, b *bed) {
@@ -115,7 +114,7 @@ var durabilityTests = []test{
 			b.reopen()
 		}
 	}},
-	{"a page during ingest has all that was acknowledged before, and its total is as of the same moment", func(t *testing.T, b *bed) {
+	{"a page during ingest has every event acknowledged before, and its total is as of the same moment", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 1)
 		m := oracles[0].merchant
 		var in ingest
@@ -153,30 +152,27 @@ var durabilityTests = []test{
 		done.Store(true)
 		in.all.Wait()
 	}},
-	{"Close during ingest loses nothing that was acknowledged and keeps nothing that was refused", func(t *testing.T, b *bed) {
+	{"Close during ingest loses no acknowledged event and keeps no refused one", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 1)
 		m := oracles[0].merchant
 		var in ingest
-		var unsure atomic.Int64 // calls that ended with an error that says neither
+		var unsure atomic.Int64 // calls whose marks may or may not be recorded
 		enough := make(chan struct{})
 		var once sync.Once
 		in.start(b, m, tags[0], 8, func(call int) bool {
 			if in.acknowledged.Load() > 200 {
 				once.Do(func() { close(enough) })
 			}
-			return call < 2000 // or else an engine that Close does not stop would go on for ever
+			return call < 2000 // ends the test for an engine that Close does not stop
 		}, func(err error) {
 			if store.KindOf(err) != store.KindUnavailable {
 				unsure.Add(1)
 			}
 		})
 		<-enough
-		engine := b.Engine
-		if err := engine.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
+		b.close()
 		in.all.Wait()
-		b.Engine = b.open(t, b.dir, b.clock.Now)
+		b.open()
 		_, total := b.list(m)
 		acknowledged := int(in.acknowledged.Load())
 		if total < acknowledged || total > acknowledged+3*int(unsure.Load()) {
@@ -194,15 +190,7 @@ var durabilityTests = []test{
 		b.resolve(o.merchant, who("user-x", device("d")))
 		key, _ := b.key(b.partner("Late"), 0)
 
-		// What a killed engine leaves behind is its files as they are, with nothing closed.
-		left := t.TempDir()
-		if err := os.CopyFS(left, os.DirFS(b.dir)); err != nil {
-			t.Fatal(err)
-		}
-		b.close()
-		b.dir = left
-		b.Engine, b.running = b.open(t, left, b.clock.Now), true
-
+		b.kill()
 		expectEveryOrder(t, b, o, 7)
 		b.expectResolved(o.merchant, who("", email("19@example.com")), store.MUID(o.events[19].muid))
 		b.expectResolved(o.merchant, who("", device("d")), "user-x")
@@ -211,7 +199,7 @@ var durabilityTests = []test{
 			t.Errorf("key %+v, %v; want %+v", got, ok, key)
 		}
 	}},
-	{"an engine that is reopened again and again goes on where it was", func(t *testing.T, b *bed) {
+	{"an engine that is reopened many times keeps every event", func(t *testing.T, b *bed) {
 		r := newRandom(t)
 		oracles, tags := newShops(b, 2)
 		for range 8 {

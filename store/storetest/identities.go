@@ -7,48 +7,6 @@ import (
 	"mtagd/store"
 )
 
-// identifier is one way to say who a user is, beside a muid.
-type identifier struct {
-	kind  store.IdentifierKind
-	value string
-}
-
-func email(v string) identifier  { return identifier{store.Email, v} }
-func phone(v string) identifier  { return identifier{store.Phone, v} }
-func device(v string) identifier { return identifier{store.DeviceID, v} }
-
-// who is an identity; its identifiers are given in their order of precedence.
-func who(muid store.MUID, identifiers ...identifier) store.Identity {
-	id := store.Identity{MUID: muid}
-	for _, i := range identifiers {
-		id.Add(i.kind, i.value)
-	}
-	return id
-}
-
-func (b *bed) resolve(m store.MerchantID, id store.Identity) store.MUID {
-	b.t.Helper()
-	muid, err := b.Resolve(b.t.Context(), m, id)
-	if err != nil {
-		b.t.Fatalf("resolve: %v", err)
-	}
-	return muid
-}
-
-func (b *bed) expectResolved(m store.MerchantID, id store.Identity, want store.MUID) {
-	b.t.Helper()
-	if got := b.resolve(m, id); got != want {
-		b.t.Errorf("resolved to %q, want %q", got, want)
-	}
-}
-
-// sent is a mark of somebody.
-func sent(m store.MerchantID, tag store.TagID, id store.Identity) store.Mark {
-	e := mark(m, tag, "")
-	e.Identity = id
-	return e
-}
-
 var identityTests = []test{
 	{"nobody is known at first", func(t *testing.T, b *bed) {
 		m, _ := b.shop()
@@ -88,13 +46,15 @@ var identityTests = []test{
 		b.expectResolved(m, who("", email("a@example.com"), device("d")), "user-1")
 		b.expectResolved(m, who("", device("d")), "")
 	}},
-	{"email goes before phone, and phone before deviceId", func(t *testing.T, b *bed) {
+	{"email has precedence over phone, and phone over deviceId, in whatever order they were added", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.resolve(m, who("by-device", device("d")))
 		b.resolve(m, who("by-phone", phone("1234")))
 		b.resolve(m, who("by-email", email("a@example.com")))
 		b.expectResolved(m, who("", email("a@example.com"), phone("1234"), device("d")), "by-email")
+		b.expectResolved(m, who("", device("d"), phone("1234"), email("a@example.com")), "by-email")
 		b.expectResolved(m, who("", email("b@example.com"), phone("1234"), device("d")), "by-phone")
+		b.expectResolved(m, who("", device("d"), phone("1234")), "by-phone")
 		b.expectResolved(m, who("", email("b@example.com"), phone("99"), device("d")), "by-device")
 		b.record([]store.Mark{sent(m, tag, who("", email("b@example.com"), phone("1234"), device("d")))}, store.Recorded)
 		if events, _ := b.list(m); len(events) != 1 || events[0].MUID != "by-phone" {
@@ -107,7 +67,7 @@ var identityTests = []test{
 		b.expectResolved(m, who("", phone("1234")), "")
 		b.expectResolved(m, who("", device("1234")), "")
 	}},
-	{"a muid of its own goes before every link", func(t *testing.T, b *bed) {
+	{"a muid has precedence over every link", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.resolve(m, who("user-1", email("a@example.com")))
 		b.record([]store.Mark{sent(m, tag, who("user-2", device("d")))}, store.Recorded)
@@ -135,7 +95,7 @@ var identityTests = []test{
 		b.record([]store.Mark{sent(m.ID, client, who("user-1", email("a@example.com")))}, store.Recorded)
 		b.record([]store.Mark{sent(m.ID, own, who("", email("a@example.com")))}, store.Recorded)
 	}},
-	{"links say nothing about another merchant's users", func(t *testing.T, b *bed) {
+	{"a link of one merchant does not count for another", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		first, second := b.merchant(p, "First"), b.merchant(p, "Second")
 		tag1, tag2 := b.tag(first, store.ClientSide, "").ID, b.tag(second, store.ClientSide, "").ID

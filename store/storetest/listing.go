@@ -2,122 +2,12 @@ package storetest
 
 import (
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"mtagd/store"
 )
-
-// newShops makes n merchants with two tags each.
-func newShops(b *bed, n int) (oracles []*oracle, tags [][]store.TagID) {
-	b.t.Helper()
-	p := b.preverified(b.partner("Acme"), "track.acme.com")
-	for range n {
-		m := b.merchant(p, "Shop")
-		oracles = append(oracles, &oracle{merchant: m.ID})
-		tags = append(tags, []store.TagID{b.tag(m, store.ClientSide, "").ID, b.tag(m, store.Preverified, "").ID})
-	}
-	return oracles, tags
-}
-
-func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
-
-// randomTime favours what index structures trip over: equal times, neighbours, round borders, and
-// times long before and after the others.
-func randomTime(r *rand.Rand) time.Time {
-	near := start.Add(time.Duration(r.Int64N(int64(30 * 24 * time.Hour))))
-	switch r.IntN(10) {
-	case 0, 1:
-		return start
-	case 2:
-		return start.Add(time.Duration(r.IntN(7)-3) * time.Microsecond)
-	case 3:
-		return near.Truncate(pick(r, time.Second, time.Minute, time.Hour, 24*time.Hour))
-	case 4:
-		return near.Truncate(pick(r, time.Second, time.Minute, time.Hour, 24*time.Hour)).Add(-time.Microsecond)
-	case 5:
-		return time.UnixMicro(near.UnixMicro() >> r.IntN(48) << r.IntN(8))
-	case 6:
-		return time.Date(1+r.IntN(9999), time.Month(1+r.IntN(12)), 1+r.IntN(28), 0, 0, 0, 0, time.UTC)
-	default:
-		return near
-	}
-}
-
-// randomName is one of a few common names or of many rare ones, some the beginning of another.
-func randomName(r *rand.Rand) string {
-	if r.IntN(10) > 0 {
-		return pick(r, "PageView", "PageView", "PageView", "Purchase", "PurchaseX", "P", "AddToCart", "Zz")
-	}
-	return fmt.Sprintf("Rare%d", r.IntN(50))
-}
-
-func randomQuery(r *rand.Rand, o *oracle, tags []store.TagID) store.Query {
-	q := store.Query{Merchant: o.merchant, SortBy: pick(r, store.ByTime, store.ByName), Asc: r.IntN(2) == 0}
-	if r.IntN(3) == 0 {
-		q.Tag = pick(r, tags...)
-	}
-	if r.IntN(2) == 0 {
-		for range 1 + r.IntN(4) {
-			q.Names = append(q.Names, pick(r, randomName(r), randomName(r), randomName(r), "Unknown"))
-		}
-	}
-	bound := func() time.Time {
-		if r.IntN(3) == 0 || len(o.events) == 0 {
-			return randomTime(r).Truncate(time.Microsecond)
-		}
-		at := pick(r, o.events...).time
-		return at.Add(time.Duration(r.IntN(3)-1) * time.Microsecond)
-	}
-	if r.IntN(2) == 0 {
-		q.From = bound()
-	}
-	if r.IntN(2) == 0 {
-		q.To = bound()
-	}
-	if !q.To.IsZero() && q.To.Before(q.From) {
-		q.From, q.To = q.To, q.From // the other way round has a test of its own
-	}
-	q.Limit = pick(r, 1, 2, 12, 99, 100, 1+r.IntN(100))
-	_, total := o.page(q)
-	q.Offset = max(0, pick(r, 0, r.IntN(total+1), r.IntN(total+1), total-q.Limit, total-1, total, total+1, math.MaxInt))
-	return q
-}
-
-// expectRandom compares the pages of random queries until one is wrong.
-func expectRandom(t *testing.T, b *bed, r *rand.Rand, o *oracle, tags []store.TagID, queries int) {
-	t.Helper()
-	for range queries {
-		if !o.expect(t, b, randomQuery(r, o, tags)) {
-			return
-		}
-	}
-}
-
-// expectAllPages walks a listing from its first page to the one past the end.
-func expectAllPages(t *testing.T, b *bed, o *oracle, q store.Query, limit int) {
-	t.Helper()
-	q.Merchant, q.Limit = o.merchant, limit
-	_, total := o.page(q)
-	for q.Offset = 0; q.Offset < total+limit; q.Offset += limit {
-		if !o.expect(t, b, q) {
-			return
-		}
-	}
-}
-
-var everyOrder = []order{{store.ByTime, true}, {store.ByTime, false}, {store.ByName, true}, {store.ByName, false}}
-
-// expectEveryOrder walks all pages in each of the four orders.
-func expectEveryOrder(t *testing.T, b *bed, o *oracle, limit int) {
-	t.Helper()
-	for _, way := range everyOrder {
-		expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc}, limit)
-	}
-}
 
 var listingTests = []test{
 	{"a merchant or a tag without events has an empty page", func(t *testing.T, b *bed) {

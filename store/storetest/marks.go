@@ -12,56 +12,8 @@ import (
 	"mtagd/store"
 )
 
-// shop makes a partner's merchant with one client-side tag.
-func (b *bed) shop() (store.MerchantID, store.TagID) {
-	b.t.Helper()
-	tag := b.tag(b.merchant(b.partner("Acme"), "Shop"), store.ClientSide, "")
-	return tag.Merchant, tag.ID
-}
-
-// record records marks and wants these outcomes.
-func (b *bed) record(marks []store.Mark, want ...store.Outcome) {
-	b.t.Helper()
-	if err := b.Record(b.t.Context(), marks); err != nil {
-		b.t.Fatalf("record: %v", err)
-	}
-	for i, w := range want {
-		if got := marks[i].Outcome; got != w {
-			b.t.Errorf("mark %d: outcome %d, want %d", i, got, w)
-		}
-	}
-}
-
-// list returns up to 1000 of a merchant's events, oldest first, and the number of all.
-func (b *bed) list(m store.MerchantID) ([]store.Event, int) {
-	b.t.Helper()
-	page, err := b.Events(b.t.Context(), store.Query{Merchant: m, SortBy: store.ByTime, Asc: true, Limit: 1000})
-	if err != nil {
-		b.t.Fatalf("events: %v", err)
-	}
-	return page.Events, page.Total
-}
-
-// expectEvents wants a merchant to have as many events.
-func (b *bed) expectEvents(m store.MerchantID, want int) {
-	b.t.Helper()
-	if events, total := b.list(m); len(events) != want || total != want {
-		b.t.Errorf("%d events listed, total %d; want %d", len(events), total, want)
-	}
-}
-
-// mark is an event of a known user at the start of the test.
-func mark(m store.MerchantID, tag store.TagID, muid store.MUID) store.Mark {
-	return store.Mark{Merchant: m, Tag: tag, Identity: store.Identity{MUID: muid}, Name: "Purchase", Time: start, Raw: []byte(`{}`)}
-}
-
-func withID(mark store.Mark, dedupe string) store.Mark {
-	mark.DedupeID = dedupe
-	return mark
-}
-
-// cut returns one field of a mark as a string over memory that its sender will use again.
-func cut(field string) (string, []byte) {
+// aliased returns a field as a string that aliases memory, as the sender of a mark may reuse it.
+func aliased(field string) (string, []byte) {
 	memory := []byte(field)
 	return unsafe.String(unsafe.SliceData(memory), len(memory)), memory
 }
@@ -88,7 +40,7 @@ var markTests = []test{
 			b.reopen()
 		}
 	}},
-	{"nothing of a mark is kept once Record has returned", func(t *testing.T, b *bed) {
+	{"an engine does not use a mark's memory once Record has returned", func(t *testing.T, b *bed) {
 		shop, tag := b.shop()
 		var memories [][]byte
 		for i := range 3 {
@@ -103,7 +55,7 @@ var markTests = []test{
 				{"Purchase", func(s string) { own.Name = s }},
 				{fmt.Sprintf("order-%d", i), func(s string) { own.DedupeID = s }},
 			} {
-				s, memory := cut(field.value)
+				s, memory := aliased(field.value)
 				field.set(s)
 				memories = append(memories, memory)
 			}
@@ -183,7 +135,7 @@ var markTests = []test{
 		}, store.Duplicate, store.Recorded)
 		b.expectEvents(m, 5)
 	}},
-	{"an event_id says nothing about another merchant's", func(t *testing.T, b *bed) {
+	{"an event_id of one merchant does not count for another", func(t *testing.T, b *bed) {
 		m1, tag1 := b.shop()
 		m2, tag2 := b.shop()
 		b.record([]store.Mark{
@@ -237,7 +189,7 @@ var markTests = []test{
 		b.expectResolved(m, who("", email("a@example.com")), "")
 		b.expectEvents(m, 1)
 	}},
-	{"of an unresolved mark nothing is kept, its event_id neither", func(t *testing.T, b *bed) {
+	{"nothing of an unresolved mark is kept, and its event_id is not remembered", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		unknown := withID(mark(m, tag, ""), "order-1")
 		unknown.Identity = who("", email("a@example.com"), phone("+49 170 1"))
@@ -282,7 +234,7 @@ var markTests = []test{
 		b.record(marks, slices.Repeat([]store.Outcome{store.Duplicate}, len(marks))...)
 		b.expectEvents(m, len(marks))
 	}},
-	{"a muid of 256 bytes is taken, and of marks with a longer one none is recorded", func(t *testing.T, b *bed) {
+	{"a muid of 256 bytes is accepted; with a longer one, none of the marks is recorded", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		longest := store.MUID(strings.Repeat("x", store.MaxMUIDLength))
 		b.record([]store.Mark{mark(m, tag, longest)}, store.Recorded)

@@ -3,73 +3,10 @@ package storetest
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
-	"time"
 
 	"mtagd/store"
 )
-
-func (b *bed) merchant(p store.Partner, name string) store.Merchant {
-	b.t.Helper()
-	m, err := b.AddMerchant(b.t.Context(), p.ID, name, "")
-	if err != nil {
-		b.t.Fatalf("add merchant: %v", err)
-	}
-	return m
-}
-
-// tag generates a tag that must be new.
-func (b *bed) tag(m store.Merchant, kind store.TagType, domain string) store.Tag {
-	b.t.Helper()
-	tag, created, err := b.GenerateTag(b.t.Context(), m.ID, kind, domain)
-	if err != nil || !created {
-		b.t.Fatalf("generate %s: created %v, %v", kind, created, err)
-	}
-	return tag
-}
-
-// atOnce runs n calls that start together and returns their results in order.
-func atOnce[T any](n int, call func(i int) T) []T {
-	results := make([]T, n)
-	begin := make(chan struct{})
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() {
-			<-begin
-			results[i] = call(i)
-		})
-	}
-	close(begin)
-	all.Wait()
-	return results
-}
-
-func sameTag(a, b store.Tag) bool {
-	if (a.DNS == nil) != (b.DNS == nil) {
-		return false
-	}
-	if a.DNS != nil {
-		x, y := *a.DNS, *b.DNS
-		if !x.CheckedAt.Equal(y.CheckedAt) {
-			return false
-		}
-		x.CheckedAt, y.CheckedAt = time.Time{}, time.Time{}
-		if x != y {
-			return false
-		}
-	}
-	if !a.CreatedAt.Equal(b.CreatedAt) {
-		return false
-	}
-	a.DNS, b.DNS, a.CreatedAt, b.CreatedAt = nil, nil, time.Time{}, time.Time{}
-	return a == b
-}
-
-func sameMerchant(a, b store.Merchant) bool {
-	return a.ID == b.ID && a.Partner == b.Partner && a.Name == b.Name && a.Domain == b.Domain &&
-		a.CreatedAt.Equal(b.CreatedAt) && slices.EqualFunc(a.Tags, b.Tags, sameTag)
-}
 
 var merchantTests = []test{
 	{"a merchant is read back as it was made, and after reopening too", func(t *testing.T, b *bed) {

@@ -11,16 +11,16 @@ import (
 	"mtagd/store"
 )
 
-// oracle is one merchant's events as a plain slice, in the order of receipt. What an engine lists
-// must be what sorting, filtering and cutting that slice gives.
+// oracle is one merchant's events as a plain slice, in the order of receipt. An engine's page must be what sorting,
+// filtering and cutting that slice gives.
 type oracle struct {
 	merchant store.MerchantID
 	events   []known
-	orders   map[order][]known // the slice sorted, made anew when it has grown
+	orders   map[order][]known // the slice in each order; sorted again when events were added
 }
 
-// known is a recorded event. Its body has its number, so that an event of a listing is recognised
-// although the engine gives the ids.
+// known is a recorded event. Its body has its number: the test recognises it in a listing, although the engine makes up
+// the ids.
 type known struct {
 	n    int // its place in the order of receipt
 	tag  store.TagID
@@ -35,7 +35,21 @@ type order struct {
 	asc bool
 }
 
-// mark makes the mark of the merchant's next event and takes it as recorded.
+var everyOrder = []order{{store.ByTime, true}, {store.ByTime, false}, {store.ByName, true}, {store.ByName, false}}
+
+// newShops creates n merchants with two tags each.
+func newShops(b *bed, n int) (oracles []*oracle, tags [][]store.TagID) {
+	b.t.Helper()
+	p := b.preverified(b.partner("Acme"), "track.acme.com")
+	for range n {
+		m := b.merchant(p, "Shop")
+		oracles = append(oracles, &oracle{merchant: m.ID})
+		tags = append(tags, []store.TagID{b.tag(m, store.ClientSide, "").ID, b.tag(m, store.Preverified, "").ID})
+	}
+	return oracles, tags
+}
+
+// mark returns a mark of the merchant's next event, and notes it as recorded.
 func (o *oracle) mark(tag store.TagID, name string, at time.Time) store.Mark {
 	n := len(o.events)
 	k := known{
@@ -48,8 +62,8 @@ func (o *oracle) mark(tag store.TagID, name string, at time.Time) store.Mark {
 	}
 }
 
-// compare is the documented order: equal times by id in the order asked for; equal names by time,
-// newest first, and those by id, newest first.
+// compare is the order of the contract. Equal times are ordered by id, in the order asked for. Equal names are ordered
+// by time and then by id, newest first.
 func (o order) compare(a, b known) int {
 	sign := -1
 	if o.asc {
@@ -62,7 +76,7 @@ func (o order) compare(a, b known) int {
 	return cmp.Or(sign*cmp.Compare(a.name, b.name), -byTime)
 }
 
-// page is the page that a query must give.
+// page returns the page that a query must give.
 func (o *oracle) page(q store.Query) (page []known, total int) {
 	way := order{q.SortBy, q.Asc}
 	sorted := o.orders[way]
@@ -89,7 +103,7 @@ func (o *oracle) page(q store.Query) (page []known, total int) {
 	return page, total
 }
 
-// expect compares an engine's page with the oracle's. It reports false when they differ.
+// expect compares an engine's page with the oracle's, and reports whether they are the same.
 func (o *oracle) expect(t *testing.T, b *bed, q store.Query) bool {
 	t.Helper()
 	q.Merchant = o.merchant
@@ -121,6 +135,26 @@ func (o *oracle) expect(t *testing.T, b *bed, q store.Query) bool {
 	return true
 }
 
+// expectAllPages walks a listing from its first page to the one past the end.
+func expectAllPages(t *testing.T, b *bed, o *oracle, q store.Query, limit int) {
+	t.Helper()
+	q.Merchant, q.Limit = o.merchant, limit
+	_, total := o.page(q)
+	for q.Offset = 0; q.Offset < total+limit; q.Offset += limit {
+		if !o.expect(t, b, q) {
+			return
+		}
+	}
+}
+
+// expectEveryOrder walks all pages in each of the four orders.
+func expectEveryOrder(t *testing.T, b *bed, o *oracle, limit int) {
+	t.Helper()
+	for _, way := range everyOrder {
+		expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc}, limit)
+	}
+}
+
 func numbersOf(events []store.Event) (n []int) {
 	for _, e := range events {
 		n = append(n, numberOf(e))
@@ -128,7 +162,7 @@ func numbersOf(events []store.Event) (n []int) {
 	return n
 }
 
-// numberOf is the number in an event's body, -1 when it has none.
+// numberOf returns the number in an event's body; -1 when there is none.
 func numberOf(e store.Event) int {
 	body := struct{ N *int }{}
 	if err := json.Unmarshal(e.Raw, &body); err != nil || body.N == nil {

@@ -1,56 +1,12 @@
 package storetest
 
 import (
-	"bytes"
 	"slices"
 	"testing"
 	"time"
 
 	"mtagd/store"
 )
-
-// The steps that lead up to what a test is about end the test when they fail.
-
-func (b *bed) partner(name string) store.Partner {
-	b.t.Helper()
-	p, err := b.AddPartner(b.t.Context(), name)
-	if err != nil {
-		b.t.Fatalf("add partner: %v", err)
-	}
-	return p
-}
-
-func (b *bed) preverified(p store.Partner, domain string) store.Partner {
-	b.t.Helper()
-	p, err := b.EnablePreverified(b.t.Context(), p.ID, domain)
-	if err != nil {
-		b.t.Fatalf("enable preverified at %s: %v", domain, err)
-	}
-	return p
-}
-
-func (b *bed) key(p store.Partner, expiresIn time.Duration) (store.Key, store.APIKey) {
-	b.t.Helper()
-	k, text, err := b.IssueKey(b.t.Context(), p.ID, expiresIn)
-	if err != nil {
-		b.t.Fatalf("issue key: %v", err)
-	}
-	return k, text
-}
-
-// sameTime compares what may be nil.
-func sameTime(a, b *time.Time) bool {
-	return a == nil && b == nil || a != nil && b != nil && a.Equal(*b)
-}
-
-func samePartner(a, b store.Partner) bool {
-	return a.ID == b.ID && a.Name == b.Name && a.TrackingDomain == b.TrackingDomain && a.CreatedAt.Equal(b.CreatedAt)
-}
-
-func sameKey(a, b store.Key) bool {
-	return a.ID == b.ID && a.Partner == b.Partner && bytes.Equal(a.SecretHash, b.SecretHash) && a.CreatedAt.Equal(b.CreatedAt) &&
-		sameTime(a.ExpiresAt, b.ExpiresAt) && sameTime(a.RevokedAt, b.RevokedAt)
-}
 
 var partnerTests = []test{
 	{"partners are listed oldest first, and after reopening too", func(t *testing.T, b *bed) {
@@ -189,20 +145,4 @@ var partnerTests = []test{
 		})
 		expectOneWinner(t, errs)
 	}},
-}
-
-// expectOneWinner wants one nil and conflicts otherwise.
-func expectOneWinner(t *testing.T, errs []error) {
-	t.Helper()
-	won := 0
-	for _, err := range errs {
-		if err == nil {
-			won++
-			continue
-		}
-		expectKind(t, err, store.KindConflict)
-	}
-	if won != 1 {
-		t.Errorf("%d won, want 1", won)
-	}
 }

@@ -184,6 +184,7 @@ var tagTests = []test{
 			}
 		}
 	}},
+	// An engine may run the change more than once, but must store the last result.
 	{"of updates at once none is lost", func(t *testing.T, b *bed) {
 		tag := b.tag(b.merchant(b.partner("Acme"), "Shop"), store.ServerSide, "shop.com")
 		for _, err := range atOnce(16, func(int) error {

@@ -7,7 +7,14 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
 )
+
+// Committed is called with the events of each transaction that is on disk, in the order of receipt; last is the
+// number of their last chunk. The events are valid until release is called. All calls come from one goroutine, and
+// while a call blocks, nothing is committed.
+type Committed func(events []codec.Event, last uint64, release func())
 
 // committer writes groups, one after the other. Its goroutine alone resolves, links and deduplicates, so these need no
 // locks and happen in one order.

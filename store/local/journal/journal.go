@@ -68,11 +68,6 @@ type Journal struct {
 	committer *committer // nil until Start
 }
 
-// Committed is called with the events of each transaction that is on disk, in the order of receipt; last is the
-// number of their last chunk. The events are valid until release is called. All calls come from one goroutine, and
-// while a call blocks, nothing is committed.
-type Committed func(events []codec.Event, last uint64, release func())
-
 // Open opens or creates the journal in dir. Nothing can be recorded before Start.
 func Open(dir string, opt Options) (*Journal, error) {
 	log := &badgerLog{log: opt.Log}
@@ -148,6 +143,21 @@ func checkMUID(id store.MUID) error {
 	}
 	return nil
 }
+
+// Read calls use with each of the wanted events and its number, in the order of their positions. It sorts wanted. The
+// event is valid until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error.
+func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
+	return readWanted(ctx, j.db, wanted, use)
+}
+
+// Since calls use with the events of each chunk after the chunk seq, in the order of receipt; last is the number of
+// their chunk. The events are valid until use returns.
+func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error) error {
+	return readSince(j.db, seq, use)
+}
+
+// HasChunk reports whether a chunk is in the journal.
+func (j *Journal) HasChunk(seq uint64) (bool, error) { return hasChunk(j.db, seq) }
 
 // Committed returns the number of the last chunk on disk; 0 when there is none.
 func (j *Journal) Committed() uint64 { return j.committer.committed.Load() }

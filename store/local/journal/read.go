@@ -20,12 +20,11 @@ type Wanted struct {
 // prefetchChunks is how many more chunks must be wanted for prefetching to pay.
 const prefetchChunks = 4
 
-// Read calls use with each of the wanted events and its number. It sorts them by position: so it unpacks each chunk
-// once, and reads neighbours in the log one after the other. The event is valid until use returns. When ctx ends, Read
-// stops before the next chunk and returns ctx's error.
-func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
+// readWanted is Journal.Read. It goes through the events by position: so it unpacks each chunk once, and reads neighbours
+// in the log one after the other.
+func readWanted(ctx context.Context, db *badger.DB, wanted []Wanted, use func(n int, e Event)) error {
 	chunks := byChunk(wanted)
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
+	txn := db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	var data []byte
 	var p prefetcher
@@ -83,10 +82,9 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 	return nil
 }
 
-// Since calls use with the events of each chunk after the chunk seq, in the order of receipt; last is the number of
-// their chunk. The events are valid until use returns.
-func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error) error {
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
+// readSince is Journal.Since.
+func readSince(db *badger.DB, seq uint64, use func(events []codec.Event, last uint64) error) error {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
 	defer it.Close()
@@ -126,9 +124,8 @@ func appendEvents(events []codec.Event, chunk []byte, seq uint64) ([]codec.Event
 	return events, nil
 }
 
-// HasChunk reports whether a chunk is in the journal.
-func (j *Journal) HasChunk(seq uint64) (bool, error) {
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
+func hasChunk(db *badger.DB, seq uint64) (bool, error) {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	return lookup(txn, appendChunkKey(nil, seq), func([]byte) error { return nil })
 }

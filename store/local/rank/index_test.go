@@ -143,9 +143,6 @@ func TestAnEndedContextEndsAQuery(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait gives %v", err)
 	}
-	closeIndex(t, x) // which merges
-
-	x = j.open(t, dir)
 	s := NewSelection(store.Query{Limit: 10})
 	if _, _, _, err := x.Page(ctx, m, s); !errors.Is(err, context.Canceled) {
 		t.Errorf("Page gives %v", err)
@@ -153,6 +150,9 @@ func TestAnEndedContextEndsAQuery(t *testing.T) {
 	if _, err := x.Candidates(ctx, m, s, s.Start(), 10); !errors.Is(err, context.Canceled) {
 		t.Errorf("Candidates gives %v", err)
 	}
+	closeIndex(t, x) // which merges
+
+	x = j.open(t, dir)
 	if err := x.view(t.Context(), m, func(r *reader) error {
 		r.ctx = ctx // ends in the middle of the query
 		_, err := r.before(Key{Time: math.MaxInt64})
@@ -163,29 +163,42 @@ func TestAnEndedContextEndsAQuery(t *testing.T) {
 	closeIndex(t, x)
 }
 
-// Waiters are woken by what they wait for, and by a failure.
-func TestWaitEnds(t *testing.T) {
-	for name, end := range map[string]func(*progress){
-		"applied": func(p *progress) { p.advance(5); p.advance(6); p.advance(7) },
-		"failed":  func(p *progress) { p.fail(errors.New("damaged")) },
-	} {
-		var p progress
-		p.advance(4)
-		ended := make(chan error)
-		for range 3 {
-			go func() { ended <- p.wait(t.Context(), 7) }()
+// Waiters are woken by every change, and go on when it is the one they wait for.
+func TestWaitersAreWoken(t *testing.T) {
+	var p progress
+	waits := func(want bool) (changed chan struct{}, err error) {
+		t.Helper()
+		changed, err = p.reached(7)
+		if (changed != nil) != want {
+			t.Errorf("must wait: %v, want %v", changed != nil, want)
 		}
-		end(&p)
-		for range 3 {
-			select {
-			case err := <-ended:
-				if (err != nil) != (name == "failed") {
-					t.Errorf("%s: %v", name, err)
-				}
-			case <-time.After(time.Minute):
-				t.Fatalf("%s: a waiter was not woken", name)
-			}
+		return changed, err
+	}
+	woken := func(changed chan struct{}) {
+		t.Helper()
+		select {
+		case <-changed:
+		default:
+			t.Error("the waiter was not woken")
 		}
+	}
+	first, _ := waits(true)
+	p.advance(6)
+	woken(first)
+	second, _ := waits(true)
+	p.advance(7)
+	woken(second)
+	if _, err := waits(false); err != nil {
+		t.Errorf("applied, but waiting gives %v", err)
+	}
+
+	p = progress{}
+	third, _ := waits(true)
+	damaged := errors.New("damaged")
+	p.fail(damaged)
+	woken(third)
+	if err := p.wait(t.Context(), 7); err != damaged {
+		t.Errorf("after a failure, waiting gives %v", err)
 	}
 }
 

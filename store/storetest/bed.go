@@ -1,0 +1,122 @@
+package storetest
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// Store is a place that an engine stores in: a directory, or a database. It is empty at first. Its functions end the
+// test when they fail.
+type Store struct {
+	// Open opens an engine on the store, with now as its only clock. The suite closes the engine, and opens the store
+	// again to see what was durable.
+	Open func(t *testing.T, now func() time.Time) store.Engine
+
+	// Kill is called while an engine is open. It leaves the store as if that engine had been killed at this moment, and
+	// the next Open opens what is left. The suite closes the killed engine before that; the close must not change what
+	// is left.
+	Kill func(t *testing.T)
+}
+
+// test is one sentence of the contract.
+type test struct {
+	sentence string
+	check    func(t *testing.T, b *bed)
+}
+
+// bed is one engine under test, with a store and a clock of its own.
+type bed struct {
+	store.Engine
+	t       *testing.T
+	clock   *clock
+	store   Store
+	running bool
+}
+
+func newBed(t *testing.T, s Store) *bed {
+	b := &bed{t: t, store: s, clock: &clock{now: start, step: time.Millisecond}}
+	b.open()
+	t.Cleanup(func() {
+		if b.running {
+			b.close()
+		}
+	})
+	return b
+}
+
+func (b *bed) open() {
+	b.t.Helper()
+	b.Engine, b.running = b.store.Open(b.t, b.clock.Now), true
+}
+
+func (b *bed) close() {
+	b.t.Helper()
+	b.running = false
+	if err := b.Engine.Close(); err != nil {
+		b.t.Errorf("close: %v", err)
+	}
+}
+
+// reopen closes the engine and opens its store again.
+func (b *bed) reopen() {
+	b.t.Helper()
+	b.close()
+	b.open()
+}
+
+// kill kills the engine and opens what it leaves.
+func (b *bed) kill() {
+	b.t.Helper()
+	b.store.Kill(b.t)
+	b.reopen()
+}
+
+// start is when every test begins. It has microseconds, to find engines that lose them.
+var start = time.Date(2026, 3, 1, 12, 0, 0, 123_456_000, time.UTC)
+
+// clock is an engine's clock. Each reading moves it by a step, so that no two things are created at the same time.
+type clock struct {
+	mu   sync.Mutex
+	now  time.Time
+	step time.Duration
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(c.step)
+	return c.now
+}
+
+// move sets the clock forward or back.
+func (c *clock) move(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// stop makes the clock stand still.
+func (c *clock) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.step = 0
+}
+
+// atOnce runs n calls that start together and returns their results in order.
+func atOnce[T any](n int, call func(i int) T) []T {
+	results := make([]T, n)
+	begin := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			<-begin
+			results[i] = call(i)
+		})
+	}
+	close(begin)
+	all.Wait()
+	return results
+}

@@ -1,0 +1,98 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"mtagd/store"
+)
+
+// ended returns a context that has ended.
+func ended(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+func expectCanceled(t *testing.T, method string, err error) {
+	t.Helper()
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%s gives %v, want the context's error", method, err)
+	}
+}
+
+var contextTests = []test{
+	{"Record with a context that has ended gives its error and records nothing", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		e := withID(mark(m, tag, "user-1"), "order-1")
+		e.Identity = who("user-1", email("a@example.com"))
+		expectCanceled(t, "Record", b.Record(ended(t), []store.Mark{e}))
+		b.expectEvents(m, 0)
+		b.expectResolved(m, who("", email("a@example.com")), "")
+		b.record([]store.Mark{e}, store.Recorded) // the event_id was not remembered either
+	}},
+	{"Resolve with a context that has ended gives its error and links nothing", func(t *testing.T, b *bed) {
+		m, _ := b.shop()
+		b.resolve(m, who("user-1", phone("1234")))
+		for _, id := range []store.Identity{who("user-2", email("a@example.com")), who("user-2"), who("", phone("1234"))} {
+			_, err := b.Resolve(ended(t), m, id)
+			expectCanceled(t, "Resolve", err)
+		}
+		b.expectResolved(m, who("", email("a@example.com")), "")
+	}},
+	{"Events with a context that has ended gives its error", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		b.record([]store.Mark{mark(m, tag, "user-1")}, store.Recorded)
+		for range 2 {
+			for _, way := range everyOrder {
+				_, err := b.Events(ended(t), store.Query{Merchant: m, SortBy: way.by, Asc: way.asc, Limit: 10})
+				expectCanceled(t, "Events", err)
+			}
+			b.reopen()
+		}
+	}},
+	{"control methods with a context that has ended give its error and change nothing", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		key, _ := b.key(p, 0)
+		m := b.merchant(p, "Shop")
+		tag := b.tag(m, store.ServerSide, "shop.com")
+		for method, call := range map[string]func(ctx context.Context) error{
+			"AddPartner": func(ctx context.Context) error { _, err := b.AddPartner(ctx, "Other"); return err },
+			"Partners":   func(ctx context.Context) error { _, err := b.Partners(ctx); return err },
+			"EnablePreverified": func(ctx context.Context) error {
+				_, err := b.EnablePreverified(ctx, p.ID, "track.acme.com")
+				return err
+			},
+			"IssueKey":    func(ctx context.Context) error { _, _, err := b.IssueKey(ctx, p.ID, 0); return err },
+			"Keys":        func(ctx context.Context) error { _, err := b.Keys(ctx, p.ID); return err },
+			"RevokeKey":   func(ctx context.Context) error { _, err := b.RevokeKey(ctx, key.ID); return err },
+			"AddMerchant": func(ctx context.Context) error { _, err := b.AddMerchant(ctx, p.ID, "Other", ""); return err },
+			"Merchant":    func(ctx context.Context) error { _, err := b.Merchant(ctx, m.ID); return err },
+			"Merchants":   func(ctx context.Context) error { _, _, err := b.Merchants(ctx, p.ID, 0, 10); return err },
+			"GenerateTag": func(ctx context.Context) error {
+				_, _, err := b.GenerateTag(ctx, m.ID, store.ClientSide, "")
+				return err
+			},
+			"Tag": func(ctx context.Context) error { _, err := b.Tag(ctx, tag.ID); return err },
+			"UpdateTag": func(ctx context.Context) error {
+				_, err := b.UpdateTag(ctx, tag.ID, func(tag store.Tag) store.Tag {
+					return tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
+				})
+				return err
+			},
+		} {
+			expectCanceled(t, method, call(ended(t)))
+		}
+		if got, err := b.Partners(t.Context()); err != nil || len(got) != 1 || !samePartner(got[0], p) {
+			t.Errorf("partners %+v, %v", got, err)
+		}
+		if got, err := b.Keys(t.Context(), p.ID); err != nil || len(got) != 1 || !sameKey(got[0], key) {
+			t.Errorf("keys %+v, %v", got, err)
+		}
+		m.Tags = []store.Tag{tag}
+		if got, n, err := b.Merchants(t.Context(), p.ID, 0, 10); err != nil || n != 1 || !sameMerchant(got[0], m) {
+			t.Errorf("%d merchants: %+v, %v", n, got, err)
+		}
+	}},
+}

@@ -1,0 +1,132 @@
+package storetest
+
+import (
+	"time"
+
+	"mtagd/store"
+)
+
+// A step that fails ends the test: it only leads up to what the test is about.
+
+func (b *bed) partner(name string) store.Partner {
+	b.t.Helper()
+	p, err := b.AddPartner(b.t.Context(), name)
+	if err != nil {
+		b.t.Fatalf("add partner: %v", err)
+	}
+	return p
+}
+
+func (b *bed) preverified(p store.Partner, domain string) store.Partner {
+	b.t.Helper()
+	p, err := b.EnablePreverified(b.t.Context(), p.ID, domain)
+	if err != nil {
+		b.t.Fatalf("enable preverified at %s: %v", domain, err)
+	}
+	return p
+}
+
+func (b *bed) key(p store.Partner, expiresIn time.Duration) (store.Key, store.APIKey) {
+	b.t.Helper()
+	k, text, err := b.IssueKey(b.t.Context(), p.ID, expiresIn)
+	if err != nil {
+		b.t.Fatalf("issue key: %v", err)
+	}
+	return k, text
+}
+
+func (b *bed) merchant(p store.Partner, name string) store.Merchant {
+	b.t.Helper()
+	m, err := b.AddMerchant(b.t.Context(), p.ID, name, "")
+	if err != nil {
+		b.t.Fatalf("add merchant: %v", err)
+	}
+	return m
+}
+
+// tag generates a new tag.
+func (b *bed) tag(m store.Merchant, kind store.TagType, domain string) store.Tag {
+	b.t.Helper()
+	tag, created, err := b.GenerateTag(b.t.Context(), m.ID, kind, domain)
+	if err != nil || !created {
+		b.t.Fatalf("generate %s: created %v, %v", kind, created, err)
+	}
+	return tag
+}
+
+// shop creates a merchant with one client-side tag.
+func (b *bed) shop() (store.MerchantID, store.TagID) {
+	b.t.Helper()
+	tag := b.tag(b.merchant(b.partner("Acme"), "Shop"), store.ClientSide, "")
+	return tag.Merchant, tag.ID
+}
+
+// mark returns an event of a known user at the start of the test.
+func mark(m store.MerchantID, tag store.TagID, muid store.MUID) store.Mark {
+	return store.Mark{Merchant: m, Tag: tag, Identity: store.Identity{MUID: muid}, Name: "Purchase", Time: start, Raw: []byte(`{}`)}
+}
+
+func withID(mark store.Mark, dedupe string) store.Mark {
+	mark.DedupeID = dedupe
+	return mark
+}
+
+// identifier identifies a user, beside a muid.
+type identifier struct {
+	kind  store.IdentifierKind
+	value string
+}
+
+func email(v string) identifier { return identifier{store.Email, v} }
+
+func phone(v string) identifier { return identifier{store.Phone, v} }
+
+func device(v string) identifier { return identifier{store.DeviceID, v} }
+
+// who returns an identity.
+func who(muid store.MUID, identifiers ...identifier) store.Identity {
+	id := store.Identity{MUID: muid}
+	for _, i := range identifiers {
+		id.Add(i.kind, i.value)
+	}
+	return id
+}
+
+// sent returns a mark with an identity.
+func sent(m store.MerchantID, tag store.TagID, id store.Identity) store.Mark {
+	e := mark(m, tag, "")
+	e.Identity = id
+	return e
+}
+
+// record records marks, and expects these outcomes.
+func (b *bed) record(marks []store.Mark, want ...store.Outcome) {
+	b.t.Helper()
+	if err := b.Record(b.t.Context(), marks); err != nil {
+		b.t.Fatalf("record: %v", err)
+	}
+	for i, w := range want {
+		if got := marks[i].Outcome; got != w {
+			b.t.Errorf("mark %d: outcome %d, want %d", i, got, w)
+		}
+	}
+}
+
+func (b *bed) resolve(m store.MerchantID, id store.Identity) store.MUID {
+	b.t.Helper()
+	muid, err := b.Resolve(b.t.Context(), m, id)
+	if err != nil {
+		b.t.Fatalf("resolve: %v", err)
+	}
+	return muid
+}
+
+// list returns up to 1000 of a merchant's events, oldest first, and the number of all.
+func (b *bed) list(m store.MerchantID) ([]store.Event, int) {
+	b.t.Helper()
+	page, err := b.Events(b.t.Context(), store.Query{Merchant: m, SortBy: store.ByTime, Asc: true, Limit: 1000})
+	if err != nil {
+		b.t.Fatalf("events: %v", err)
+	}
+	return page.Events, page.Total
+}

@@ -1,12 +1,15 @@
 package dns
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -377,6 +380,51 @@ func TestConfig(t *testing.T) {
 		got, err := systemResolvers(filepath.Join(t.TempDir(), "none"))
 		if want := []string{"127.0.0.1:53"}; err != nil || !slices.Equal(got, want) {
 			t.Errorf("got %v, %v, want %v", got, err, want)
+		}
+	})
+}
+
+// A zone that could not be found has no name, and the root zone's name is a dot.
+func TestSidesAreNamedWithoutTheNameOfAZone(t *testing.T) {
+	verify := func(t *testing.T, s *server) (store.DNSFinding, string) {
+		t.Helper()
+		v := newVerifier(t, s.address)
+		var log bytes.Buffer
+		v.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		v.allowPrivate = true
+		_, port, _ := net.SplitHostPort(s.address)
+		var err error
+		if v.port, err = strconv.Atoi(port); err != nil {
+			t.Fatal(err)
+		}
+		return v.Verify(t.Context(), testHost), log.String()
+	}
+	t.Run("a zone that could not be found", func(t *testing.T) {
+		found, log := verify(t, serve(t, "correct", &server{}))
+		expect(t, found, store.DNSCorrect, "ok")
+		if !strings.Contains(log, `by="the zone's name servers"`) {
+			t.Errorf("the log is %s", log)
+		}
+	})
+	t.Run("the root", func(t *testing.T) {
+		found, log := verify(t, serve(t, "correct", &server{reply: func(question, _ *dns.Msg, _ bool) *dns.Msg {
+			answer := new(dns.Msg).SetReply(question)
+			switch q := question.Question[0]; {
+			case q.Name == "." && q.Qtype == dns.TypeNS:
+				answer.Answer = []dns.RR{rr(". NS a.root.")}
+			case q.Name == "a.root." && q.Qtype == dns.TypeA:
+				answer.Answer = []dns.RR{rr("a.root. A 127.0.0.1")}
+			case question.RecursionDesired: // as a resolver; without, it is the root's name server
+				answer.Rcode = dns.RcodeServerFailure
+			default:
+				answer.Rcode, answer.Authoritative = dns.RcodeNameError, true
+				answer.Ns = []dns.RR{rr(". SOA a.root. admin. 1 3600 600 86400 60")}
+			}
+			return answer
+		}}))
+		expect(t, found, store.DNSWrong, "no_domain", "according to the DNS root's name servers, the domain shop.com does not exist")
+		if !strings.Contains(log, `by="the DNS root's name servers"`) {
+			t.Errorf("the log is %s", log)
 		}
 	})
 }

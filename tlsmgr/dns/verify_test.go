@@ -27,7 +27,7 @@ const (
 
 var testTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// newVerifier asks the given resolvers, and is quick to call silence silence.
+// newVerifier asks the given resolvers, with a short timeout.
 func newVerifier(t *testing.T, resolvers ...string) *Verifier {
 	t.Helper()
 	v, err := NewVerifier(Config{CNAMETarget: testTarget, Resolvers: resolvers, Now: func() time.Time { return testTime }})
@@ -108,7 +108,7 @@ func TestOneResolver(t *testing.T) {
 	})
 }
 
-// What the host's own record says counts, whatever can be found out about the name that it points to.
+// The host's own record decides, even when nothing is known about the name that it points to.
 func TestARecordElsewhereIsWrongWhateverIsThere(t *testing.T) {
 	for name, there := range map[string]int{
 		"REFUSED":  dns.RcodeRefused,
@@ -135,7 +135,7 @@ func TestARecordElsewhereIsWrongWhateverIsThere(t *testing.T) {
 	})
 }
 
-// withRcode answers everything with a code and no records.
+// withRcode answers every question with a response code and no records.
 func withRcode(code int) func(question, answer *dns.Msg, overTCP bool) *dns.Msg {
 	return func(question, _ *dns.Msg, _ bool) *dns.Msg {
 		return new(dns.Msg).SetRcode(question, code)
@@ -144,7 +144,7 @@ func withRcode(code int) func(question, answer *dns.Msg, overTCP bool) *dns.Msg 
 
 func silent(_, _ *dns.Msg, _ bool) *dns.Msg { return nil }
 
-func TestAnswersThatSettleNothing(t *testing.T) {
+func TestUnusableAnswersArePending(t *testing.T) {
 	cases := []struct {
 		sentence string
 		reply    func(question, answer *dns.Msg, overTCP bool) *dns.Msg
@@ -303,7 +303,7 @@ func pack(t *testing.T, m *dns.Msg) []byte {
 	return b
 }
 
-// closedPort is an address where nobody listens.
+// closedPort returns an address without a listener.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")

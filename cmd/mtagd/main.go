@@ -7,7 +7,7 @@
 //	configfile.go    values from --config, and where a value came from
 //	settings.go      the flags of serve, checked before anything starts
 //	serve.go         how the service starts, runs and stops
-//	secure.go        what there is more with HTTPS
+//	secure.go        checks of hosts' DNS; the port and the certificates of HTTPS
 //	admin.go         /metrics, /healthz, /readyz and pprof, on loopback
 //	operator.go      the partner and key commands
 //	socket.go        how they reach a running server, or do without one

@@ -123,6 +123,9 @@ func serve(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer hosts.Stop()
+	if https != nil {
+		defer https.Close() // its server closes it too, unless it never runs
+	}
 
 	tagURL := func(host string) string { return "https://" + host }
 	if cfg.Dev != nil {
@@ -161,7 +164,6 @@ func serve(ctx context.Context, cfg config) (err error) {
 		TrustedProxies: cfg.Proxies,
 	}
 	if https != nil {
-		defer https.Close() // again, in case its server never runs
 		edgeConfig.TLS = hosts.Certificates().TLSConfig()
 		edgeConfig.Challenge = hosts.Certificates().HTTPChallenge
 		edgeConfig.HSTS = cfg.TLS.HSTS

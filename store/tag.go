@@ -53,10 +53,10 @@ const (
 	Inactive TagStatus = "inactive"
 )
 
-// Lifecycle tells a partner how far an installation has come.
+// Lifecycle is the progress of an installation, as partners see it.
 type Lifecycle string
 
-// The words of the lifecycle, in the order in which a tag passes them.
+// The stages of the lifecycle, in their order.
 const (
 	WaitingForDNS    Lifecycle = "waiting_for_dns"
 	WaitingForEvents Lifecycle = "waiting_for_events"
@@ -71,13 +71,12 @@ type Tag struct {
 	Type      TagType    `json:"type"`
 	CreatedAt time.Time  `json:"createdAt"`
 
-	// Label is the record.name of the form mtag-xxxx; empty for client-side tags.
+	// Label is the name of the DNS record, of the form mtag-xxxx. It is empty for client-side tags.
 	Label string `json:"label,omitempty"`
-	// Domain is the registered root domain of a server-side tag; empty for the others.
+	// Domain is the root domain of a server-side tag. It is empty for other types.
 	Domain string `json:"domain,omitempty"`
 	// Host serves the tag: <label>.<domain> for a server-side tag, the partner's tracking domain
-	// for a preverified one. Empty for client-side tags: their shared host is configuration, not
-	// data.
+	// for a preverified one. It is empty for client-side tags: their shared host is configuration.
 	Host string `json:"-"`
 
 	// Verified is set once DNS was found correct, and stays set.
@@ -85,13 +84,13 @@ type Tag struct {
 	// Connected follows the last certain finding: set when DNS was correct, cleared when it was wrong.
 	Connected bool `json:"isConnected"`
 
-	// DNS is the last finding that was kept: that of the last verify, or of a later recheck that changed
-	// Connected. It is nil before the first verify.
+	// DNS is the finding of the last verify, or of a later recheck that changed Connected. It is nil before
+	// the first of these.
 	DNS *DNSFinding `json:"dns,omitempty"`
 }
 
-// Status is the tag's state on the wire: a server-side tag is inactive until its DNS was correct
-// once, the others are active from the start.
+// Status is the tag's state on the wire. A server-side tag is inactive until its DNS has been correct
+// once. Other tags are active from the start.
 func (t Tag) Status() TagStatus {
 	if t.Type == ServerSide && !t.Verified {
 		return Inactive
@@ -99,7 +98,7 @@ func (t Tag) Status() TagStatus {
 	return Active
 }
 
-// Lifecycle tells how far the installation has come; lastEvent is zero before the first event.
+// Lifecycle is the stage of the installation. lastEvent is zero before the first event.
 func (t Tag) Lifecycle(lastEvent time.Time) Lifecycle {
 	switch {
 	case t.Status() == Inactive:
@@ -111,19 +110,19 @@ func (t Tag) Lifecycle(lastEvent time.Time) Lifecycle {
 	}
 }
 
-// NewTag makes the tag that generate answers with (spec, "States and transitions", rows "(no tag)").
-// label and domain are empty where the type has none. A preverified tag still needs its host.
+// NewTag makes the tag for generate (spec, "States and transitions", rows "(no tag)"). label and domain are
+// empty when the type has none. A preverified tag has no host yet: set it with WithHost.
 func NewTag(m Merchant, t TagType, label, domain string, now time.Time) Tag {
 	tag := Tag{ID: NewTagID(t), Merchant: m.ID, Partner: m.Partner, Type: t, CreatedAt: now, Label: label, Domain: domain}
 	if t != ServerSide {
-		// Nothing to wait for: the shared host, or the DNS that the partner configured once.
+		// There is no DNS to wait for: the host is shared, or the partner has configured its DNS.
 		tag.Verified, tag.Connected = true, true
 	}
 	return tag.WithHost("")
 }
 
-// WithHost is the tag with its host, which follows from its label and domain, or is its partner's
-// tracking domain.
+// WithHost is the tag with its host: for a server-side tag, label and domain together; for a preverified tag,
+// its partner's tracking domain.
 func (t Tag) WithHost(trackingDomain string) Tag {
 	switch t.Type {
 	case ServerSide:
@@ -160,11 +159,11 @@ const (
 	labelSpace    = 36 * 36 * 36 * 36
 )
 
-// DrawLabel draws a label of the form mtag-xxxx that taken does not know. It gives up with an error
-// when every one of the 36⁴ codes is taken.
+// DrawLabel returns a random label of the form mtag-xxxx that is not taken. It returns an error when all 36⁴ codes
+// are taken.
 func DrawLabel(taken func(label string) bool) (string, error) {
-	// From a random start, steps of a prime that does not divide the space visit every code once,
-	// and a collision is not followed by its neighbour.
+	// Steps of a prime that does not divide the number of codes visit every code once, and the next code
+	// after a collision is not its neighbour.
 	const stride = 1_000_003
 	start := rand.IntN(labelSpace)
 	for i := range labelSpace {

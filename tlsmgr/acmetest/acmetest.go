@@ -1,6 +1,5 @@
-// Package acmetest runs a real ACME CA inside a test: Pebble, with its validation of challenges and all. A
-// test can make it break down, refuse, and issue certificates that expire in seconds, and count what
-// is ordered.
+// Package acmetest runs a real ACME CA inside a test: Pebble, which validates challenges. A test can make it fail,
+// refuse orders, and issue certificates that expire in seconds, and can count the orders.
 package acmetest
 
 import (
@@ -26,18 +25,18 @@ import (
 	"github.com/letsencrypt/pebble/v2/wfe"
 )
 
-// Options say what kind of CA it is.
+// Options configure a CA.
 type Options struct {
 	Resolver string        // host:port of the DNS that validation asks, over TCP
 	Validity time.Duration // of certificates; 0: 90 days
-	EAB      [2]string     // key id and base64url HMAC key that a new account has to bring; empty: none
+	EAB      [2]string     // external account binding that a new account needs: key id and base64url HMAC key; empty: none
 }
 
-// CA is a running CA. Its methods may be called at once from many goroutines.
+// CA is a running CA. Its methods are safe for concurrent use.
 type CA struct {
 	URL       string         // of the ACME directory
-	Roots     *x509.CertPool // vouch for the server at URL
-	Issuers   *x509.CertPool // vouch for the certificates that it issues
+	Roots     *x509.CertPool // verify the server at URL
+	Issuers   *x509.CertPool // verify the certificates that the CA issues
 	RootsFile string         // Roots in PEM
 
 	db         *db.MemoryStore
@@ -49,7 +48,7 @@ type CA struct {
 	orders  int
 }
 
-// Paths of Pebble's, which has no names for them.
+// Pebble's paths, for which it exports no names.
 const (
 	newOrderPath    = "/order-plz"
 	renewalInfoPath = "/draft-ietf-acme-ari-03/renewalInfo/"
@@ -58,8 +57,8 @@ const (
 // Start runs a CA until the test ends.
 func Start(t testing.TB, opt Options) *CA {
 	t.Helper()
-	// Pebble is made to shake its clients: it sleeps, refuses good nonces and validates twice. That costs time
-	// here, and is the client library's affair.
+	// Pebble tests ACME clients: it sleeps, refuses good nonces and validates twice. That only costs time here: the
+	// client is a library.
 	for name, value := range map[string]string{
 		"PEBBLE_VA_NOSLEEP": "1", "PEBBLE_WFE_NONCEREJECT": "0", "PEBBLE_AUTHZREUSE": "0",
 	} {
@@ -96,38 +95,39 @@ func Start(t testing.TB, opt Options) *CA {
 	return c
 }
 
-// Validate says where challenges are answered: HTTP-01 at http, TLS-ALPN-01 at https; "" is nowhere.
+// Validate sets the addresses where challenges are answered: HTTP-01 at http, TLS-ALPN-01 at https. An empty address
+// makes the challenge fail.
 func (c *CA) Validate(http, https string) {
 	c.http.set(http)
 	c.alpn.set(https)
 }
 
-// BreakDown makes every request fail as if the CA were not there, or ends that.
+// BreakDown makes every request fail as if the CA were down, or ends that.
 func (c *CA) BreakDown(down bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.down = down
 }
 
-// LimitRate makes every new order fail as one too many, or ends that.
+// LimitRate makes every new order fail because of the rate limit, or ends that.
 func (c *CA) LimitRate(limited bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limited = limited
 }
 
-// Revoke revokes a certificate, by the CA's own decision: who asks for its renewal information is told that
-// the time to renew has passed.
+// Revoke revokes a certificate as if the CA had decided so. Its renewal information then says that the time to renew has
+// passed.
 func (c *CA) Revoke(t testing.TB, cert *x509.Certificate) {
 	t.Helper()
 	c.db.RevokeCertificate(&core.RevokedCertificate{
 		Certificate: &core.Certificate{ID: fmt.Sprintf("%x", cert.SerialNumber), Cert: cert, DER: cert.Raw},
 		RevokedAt:   time.Now(),
 	})
-	c.WantRenewal(t, cert) // Pebble's own answer has a window of one second, which clients take for malformed
+	c.WantRenewal(t, cert) // Pebble's own answer has a window of one second, which clients reject as malformed
 }
 
-// WantRenewal tells who asks for a certificate's renewal information that the time to renew has passed.
+// WantRenewal sets a certificate's renewal information: the time to renew has passed.
 func (c *CA) WantRenewal(t testing.TB, cert *x509.Certificate) {
 	t.Helper()
 	window := fmt.Sprintf(`{"suggestedWindow":{"start":%q,"end":%q}}`,
@@ -137,14 +137,14 @@ func (c *CA) WantRenewal(t testing.TB, cert *x509.Certificate) {
 	}
 }
 
-// Orders is how many orders there were, those that were refused included.
+// Orders is the number of orders so far, including refused ones.
 func (c *CA) Orders() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.orders
 }
 
-// faulty puts the faults that were asked for before the real CA.
+// faulty adds the faults that a test has set to the real CA.
 func (c *CA) faulty(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		isOrder := r.URL.Path == newOrderPath
@@ -167,14 +167,14 @@ func (c *CA) faulty(next http.Handler) http.Handler {
 			maps.Copy(w.Header(), answer.Header())
 			w.Header().Set("Retry-After", "1") // seconds, not the usual hours
 			w.WriteHeader(answer.Code)
-			w.Write(answer.Body.Bytes()) // fails when the client has gone
+			w.Write(answer.Body.Bytes()) // fails when the client has disconnected
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
 }
 
-// forward passes connections on to an address that is not known yet when the CA starts.
+// forward passes connections on to an address that may be set after the CA has started.
 type forward struct {
 	listener net.Listener
 

@@ -82,7 +82,7 @@ func TestRestartOrdersNothing(t *testing.T) {
 	}
 }
 
-// A renewal that was cut off between its files leaves the new key beside the old certificate.
+// A kill in the middle of a renewal leaves the new key beside the old certificate.
 func TestUnusableFilesAreReplaced(t *testing.T) {
 	for name, c := range map[string]struct{ file, content string }{
 		"another key":                {".key", newKey(t)},
@@ -110,7 +110,7 @@ func TestUnusableFilesAreReplaced(t *testing.T) {
 	}
 }
 
-// A file that cannot be read may be whole.
+// A file that cannot be read at the moment may be whole, so it is not replaced.
 func TestUnreadableFilesAreKept(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
@@ -153,8 +153,8 @@ func newKey(t *testing.T) string {
 	return string(text)
 }
 
-// Registering that was cut off leaves the folder of an account behind, which must not be taken for one.
-func TestRegisteringThatWasCutOffIsDoneAgain(t *testing.T) {
+// A kill while an account is registered leaves its folder behind. The folder alone is no account.
+func TestInterruptedRegistrationIsRepeated(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
 	stop := w.start()
@@ -191,7 +191,7 @@ func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
 	w.mustVisit(tag.Host)
 }
 
-// A CA does not let one account replace another's certificate.
+// A CA does not let one account replace the certificate of another.
 func TestCertificateIsRenewedByAnotherAccount(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
@@ -206,13 +206,13 @@ func TestCertificateIsRenewedByAnotherAccount(t *testing.T) {
 	})
 	w.until("the certificate is renewed", func() bool { return !w.mustVisit(w.ownHost).Equal(before) })
 	stop()
-	told := regexp.MustCompile(`certificate (issued|renewed)`).FindAllString(log.String(), -1)
-	if len(told) != 1 {
-		t.Errorf("the log tells of one renewal %q", told)
+	logged := regexp.MustCompile(`certificate (issued|renewed)`).FindAllString(log.String(), -1)
+	if len(logged) != 1 {
+		t.Errorf("the log has one renewal as %q", logged)
 	}
 }
 
-// What is refused because of the certificate that it replaces is ordered anew, without a word of that one.
+// A renewal that was refused because of the certificate that it replaces is ordered again without naming that one.
 func TestRefusedOrders(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -251,8 +251,8 @@ func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 	w.mustVisit(tag.Host)
 }
 
-// The CA may see that a host has moved before this service does.
-func TestHostThatMovedAwayLeavesItsFailuresBehind(t *testing.T) {
+// The CA may see earlier than this service that a host has moved.
+func TestFailuresOfAHostThatMovedAwayAreForgotten(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
 	w.start(func(cfg *Config, p *pace) {
@@ -398,7 +398,7 @@ func TestUnknownNamesCostNothing(t *testing.T) {
 	}
 }
 
-// greet reports whether a handshake succeeds, whatever certificate it shows.
+// greet reports whether a handshake succeeds. It accepts any certificate.
 func greet(t *testing.T, address, name string, protocols ...string) bool {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
@@ -479,10 +479,10 @@ func TestStorageLocks(t *testing.T) {
 	if ok, _ := s.TryLock(t.Context(), "a"); ok {
 		t.Error("locked twice")
 	}
-	given, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Lock(given, "a"); !errors.Is(err, context.Canceled) {
-		t.Errorf("a given-up wait ends with %v", err)
+	if err := s.Lock(cancelled, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled wait ends with %v", err)
 	}
 	waiting := make(chan error)
 	go func() { waiting <- s.Lock(t.Context(), "a") }()

@@ -8,20 +8,20 @@ import (
 
 // metrics counts events as they happen.
 type metrics struct {
-	orders         *prometheus.CounterVec
+	outcomes       *prometheus.CounterVec
 	issued, failed prometheus.Counter // of orders
 	unknown        prometheus.Counter
 }
 
 func newMetrics() *metrics {
-	orders := prometheus.NewCounterVec(prometheus.CounterOpts{
+	outcomes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_certificate_orders_total",
 		Help: "Certificates ordered and renewed, by outcome.",
 	}, []string{"outcome"})
 	return &metrics{
-		orders: orders,
-		issued: orders.WithLabelValues("issued"),
-		failed: orders.WithLabelValues("failed"),
+		outcomes: outcomes,
+		issued:   outcomes.WithLabelValues("issued"),
+		failed:   outcomes.WithLabelValues("failed"),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mtagd_tls_unknown_names_total",
 			Help: "Handshakes refused because their name is none of the service's.",
@@ -31,7 +31,7 @@ func newMetrics() *metrics {
 
 // register registers the counters, and gauges that read the certificates of all hosts at each collection.
 func (m *metrics) register(registry prometheus.Registerer, all func() []store.Certificate) error {
-	for _, collector := range []prometheus.Collector{m.orders, m.unknown, gauges{all}} {
+	for _, collector := range []prometheus.Collector{m.outcomes, m.unknown, gauges{all}} {
 		if err := registry.Register(collector); err != nil {
 			return err
 		}

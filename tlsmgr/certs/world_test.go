@@ -20,14 +20,14 @@ import (
 	"mtagd/tlsmgr/acmetest"
 )
 
-// worlds numbers the worlds of a run: certmagic keeps the challenges of a whole process in one place, by host.
+// worlds numbers the worlds of a run, so that each has hosts of its own: certmagic keeps the challenges of a whole
+// process in one map, by host.
 var worlds atomic.Int64
 
-// longEnough bounds every wait; it is no expectation. A renewal that fails on a slow machine is tried again after a
-// minute.
+// longEnough limits every wait. It asserts no speed: a renewal that fails on a slow machine is retried after a minute.
 const longEnough = 3 * time.Minute
 
-// quickPace does within a test what usually takes hours.
+// quickPace shortens intervals of hours to fit into a test.
 var quickPace = pace{
 	renewCheck:  200 * time.Millisecond,
 	visitor:     longEnough,
@@ -39,8 +39,8 @@ var quickPace = pace{
 	maxWait:     200 * time.Millisecond,
 }
 
-// certWorld is a CA, a DNS in which every name is at this machine, an engine, and the certificates
-// under test with both of their listeners.
+// certWorld is a CA, a DNS in which every name has the address of this machine, an engine, and the certificates under
+// test with both of their listeners.
 type certWorld struct {
 	*testing.T
 	ca      *acmetest.CA
@@ -85,7 +85,7 @@ func newCertWorld(t *testing.T, opt acmetest.Options) *certWorld {
 	return w
 }
 
-// start runs the certificates; stop, or the end of the test, ends them.
+// start starts the certificates. They run until stop is called or the test ends.
 func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 	w.Helper()
 	plain, secure := w.listen(), w.listen()
@@ -134,7 +134,7 @@ func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 	return stop
 }
 
-// recheck tells the certificates what DNS checks find, several times a second.
+// recheck stands in for the hourly recheck of DNS. It runs several times a second.
 func (w *certWorld) recheck(ctx context.Context, certs *Certificates) {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
@@ -210,7 +210,7 @@ func (w *certWorld) setDNS(host string, v store.DNSVerdict) {
 	w.found[host] = v
 }
 
-// addTag generates a server-side tag; verified tells whether its DNS was found correct.
+// addTag generates a server-side tag, and verifies it if asked to.
 func (w *certWorld) addTag(domain string, verified bool) store.Tag {
 	w.Helper()
 	m, err := w.engine.AddMerchant(w.Context(), w.partner, domain, "")
@@ -238,7 +238,7 @@ func (w *certWorld) verify(tag store.Tag) store.Tag {
 	return tag
 }
 
-// visit shakes hands, and returns the certificate when that is one of the CA's for the name.
+// visit makes a handshake, and returns the certificate if the CA issued it for the name.
 func (w *certWorld) visit(name string) (*x509.Certificate, error) {
 	c, err := tls.DialWithDialer(&net.Dialer{Timeout: longEnough}, "tcp", w.https,
 		&tls.Config{ServerName: name, RootCAs: w.ca.Issuers, NextProtos: []string{"http/1.1"}})

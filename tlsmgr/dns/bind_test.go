@@ -17,9 +17,8 @@ import (
 	"mtagd/store"
 )
 
-// TestAgainstBIND verifies against the name server that half of the world runs: one process with signed
-// zones, one that resolves and checks signatures. It tells whether the servers of the other tests
-// behave as real ones do.
+// TestAgainstBIND verifies against a widely used name server: one process serves signed zones, another resolves and
+// checks signatures. It shows whether the servers of the other tests behave like real ones.
 func TestAgainstBIND(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs BIND")
@@ -94,8 +93,8 @@ controls { };
 	return b
 }
 
-// warm asks the resolver until it knows the addresses of the signed zone's name server: now and then the first
-// questions about a signed zone come back as SERVFAIL, and Verify then asks the zone above.
+// warm asks the resolver until it knows the addresses of the signed zone's name server. Sometimes the first
+// questions about a signed zone get SERVFAIL, and Verify would then ask the zone above.
 func (b *bind) warm(t *testing.T) {
 	t.Helper()
 	giveUp := time.Now().Add(30 * time.Second)
@@ -135,7 +134,7 @@ func (b *bind) command(t *testing.T, program string, args ...string) {
 	}
 }
 
-// run starts a process, waits until it runs, and ends it with the test.
+// run starts a process and waits until it is up. The process ends with the test.
 func (b *bind) run(t *testing.T, name, config string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(config), 0o600); err != nil {
@@ -189,7 +188,7 @@ func (b *bind) verifier(t *testing.T) *Verifier {
 	return v
 }
 
-// freePorts are two ports that nobody listens on.
+// freePorts returns two unused ports.
 func freePorts(t *testing.T) (int, int) {
 	t.Helper()
 	var ports [2]int

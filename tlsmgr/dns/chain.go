@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -18,9 +17,6 @@ import (
 // maxHops is the number of CNAME records that may lie between a host and the target. Resolvers give up at about
 // the same number.
 const maxHops = 8
-
-// causeTimeout limits questions that only help to find the cause of a failure, once the rest is known.
-const causeTimeout = time.Second
 
 // chain follows the CNAME records from a host, as one side sees them.
 type chain struct {

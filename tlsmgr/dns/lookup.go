@@ -11,8 +11,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// servers are the servers that verifications may ask.
-type servers struct {
+// causeTimeout limits questions that only help to find the cause of a failure, once the rest is known.
+const causeTimeout = time.Second
+
+// lookupConfig says which servers verifications may ask, and how.
+type lookupConfig struct {
 	resolvers    []nameServer
 	port         int  // of zones' own name servers
 	allowPrivate bool // ask zones' own name servers at private addresses too
@@ -22,7 +25,7 @@ type servers struct {
 
 // lookup is one verification in progress: what its parts need to ask further questions.
 type lookup struct {
-	*servers
+	*lookupConfig
 	host string
 	// answered ends when every resolver has answered about the host, or failed to.
 	answered context.Context

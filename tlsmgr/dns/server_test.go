@@ -15,21 +15,21 @@ type server struct {
 	address string
 	records []dns.RR
 
-	// chases: answers carry the whole chain of CNAME records, as most resolvers' do, and not its
-	// first record alone.
+	// chases: answers have the whole chain of CNAME records, like those of most resolvers. Without it they have only
+	// the first record.
 	chases bool
-	// udpOnly: nobody listens on TCP.
+	// udpOnly: the server does not listen on TCP.
 	udpOnly bool
-	// reply, where set, may change the answer; an answer of nil is not sent.
+	// reply may change the answer, when it is set. An answer of nil is not sent.
 	reply func(question, answer *dns.Msg, overTCP bool) *dns.Msg
 }
 
-// serve starts s for the length of the test, over UDP and TCP, on the records of testdata/zone.
+// serve starts s over UDP and TCP, with the records of a file in testdata/resolver. It runs until the test ends.
 func serve(t *testing.T, zone string, s *server) *server {
 	t.Helper()
 	s.records = readZone(t, zone)
 
-	// A port that is free for both protocols: the one that UDP gets, unless TCP has it in use.
+	// A port that is free for both protocols: try the port that UDP gets.
 	var udp net.PacketConn
 	var tcp net.Listener
 	for tcp == nil {
@@ -97,7 +97,7 @@ func (s *server) handler(overTCP bool) dns.HandlerFunc {
 			answer = s.reply(question, answer, overTCP)
 		}
 		if answer != nil {
-			w.WriteMsg(answer) // the asker may be gone
+			w.WriteMsg(answer) // fails when the client has gone
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (s *server) answer(question *dns.Msg) *dns.Msg {
 	answer := new(dns.Msg).SetReply(question)
 	answer.RecursionAvailable = true
 	name, qtype := question.Question[0].Name, question.Question[0].Qtype
-	// Nine steps, so that a loop ends.
+	// At most nine steps, so that a loop ends.
 	for range 9 {
 		known, next := false, ""
 		for _, rr := range s.records {

@@ -39,7 +39,7 @@ const verifyTimeout = 8 * time.Second
 // Verifier checks whether tag hosts reach the CNAME target (spec, Verify server-side tag DNS). Its methods are
 // safe for concurrent use.
 type Verifier struct {
-	servers
+	lookupConfig
 	target string // canonical: lower case, with the final dot
 	ca     *ca
 	now    func() time.Time
@@ -63,7 +63,7 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		}
 	}
 	v := &Verifier{
-		servers: servers{
+		lookupConfig: lookupConfig{
 			port:         cmp.Or(cfg.Port, 53),
 			allowPrivate: cfg.AllowPrivate,
 			causeTimeout: causeTimeout,
@@ -140,7 +140,7 @@ func (v *Verifier) Verify(ctx context.Context, host string) store.DNSFinding {
 func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
 	answered, haveAnswered := context.WithCancel(ctx)
 	defer haveAnswered()
-	l := &lookup{servers: &v.servers, host: host, answered: answered}
+	l := &lookup{lookupConfig: &v.lookupConfig, host: host, answered: answered}
 	sides := verification{lookup: l, target: v.target,
 		targetAddresses: sync.OnceValues(func() (map[netip.Addr]bool, error) { return l.allAddresses(ctx, v.target) })}
 
@@ -184,7 +184,7 @@ func (v verification) askResolvers(ctx context.Context) []side {
 // whose name servers cannot be asked, it asks the resolvers. When those of the host's zone cannot be asked, the
 // sighting has no verdict; it has a code only when somebody made a mistake.
 func (v verification) askOwn(ctx context.Context) side {
-	var hosts zone
+	var hosts zoneServers
 	seen := v.follow(ctx, func(ctx context.Context, name string) []view {
 		z, views := v.askZone(ctx, name)
 		if name == v.host {

@@ -1,12 +1,15 @@
 package dns
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +27,7 @@ const (
 
 var testTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// newVerifier asks the given resolvers, and is quick to call silence silence.
+// newVerifier asks the given resolvers, with a short timeout.
 func newVerifier(t *testing.T, resolvers ...string) *Verifier {
 	t.Helper()
 	v, err := NewVerifier(Config{CNAMETarget: testTarget, Resolvers: resolvers, Now: func() time.Time { return testTime }})
@@ -105,7 +108,7 @@ func TestOneResolver(t *testing.T) {
 	})
 }
 
-// What the host's own record says counts, whatever can be found out about the name that it points to.
+// The host's own record decides, even when nothing is known about the name that it points to.
 func TestARecordElsewhereIsWrongWhateverIsThere(t *testing.T) {
 	for name, there := range map[string]int{
 		"REFUSED":  dns.RcodeRefused,
@@ -132,7 +135,7 @@ func TestARecordElsewhereIsWrongWhateverIsThere(t *testing.T) {
 	})
 }
 
-// withRcode answers everything with a code and no records.
+// withRcode answers every question with a response code and no records.
 func withRcode(code int) func(question, answer *dns.Msg, overTCP bool) *dns.Msg {
 	return func(question, _ *dns.Msg, _ bool) *dns.Msg {
 		return new(dns.Msg).SetRcode(question, code)
@@ -141,7 +144,7 @@ func withRcode(code int) func(question, answer *dns.Msg, overTCP bool) *dns.Msg 
 
 func silent(_, _ *dns.Msg, _ bool) *dns.Msg { return nil }
 
-func TestAnswersThatSettleNothing(t *testing.T) {
+func TestUnusableAnswersArePending(t *testing.T) {
 	cases := []struct {
 		sentence string
 		reply    func(question, answer *dns.Msg, overTCP bool) *dns.Msg
@@ -300,7 +303,7 @@ func pack(t *testing.T, m *dns.Msg) []byte {
 	return b
 }
 
-// closedPort is an address where nobody listens.
+// closedPort returns an address without a listener.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -377,6 +380,51 @@ func TestConfig(t *testing.T) {
 		got, err := systemResolvers(filepath.Join(t.TempDir(), "none"))
 		if want := []string{"127.0.0.1:53"}; err != nil || !slices.Equal(got, want) {
 			t.Errorf("got %v, %v, want %v", got, err, want)
+		}
+	})
+}
+
+// A zone that could not be found has no name, and the root zone's name is a dot.
+func TestSidesAreNamedWithoutTheNameOfAZone(t *testing.T) {
+	verify := func(t *testing.T, s *server) (store.DNSFinding, string) {
+		t.Helper()
+		v := newVerifier(t, s.address)
+		var log bytes.Buffer
+		v.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		v.allowPrivate = true
+		_, port, _ := net.SplitHostPort(s.address)
+		var err error
+		if v.port, err = strconv.Atoi(port); err != nil {
+			t.Fatal(err)
+		}
+		return v.Verify(t.Context(), testHost), log.String()
+	}
+	t.Run("a zone that could not be found", func(t *testing.T) {
+		found, log := verify(t, serve(t, "correct", &server{}))
+		expect(t, found, store.DNSCorrect, "ok")
+		if !strings.Contains(log, `by="the zone's name servers"`) {
+			t.Errorf("the log is %s", log)
+		}
+	})
+	t.Run("the root", func(t *testing.T) {
+		found, log := verify(t, serve(t, "correct", &server{reply: func(question, _ *dns.Msg, _ bool) *dns.Msg {
+			answer := new(dns.Msg).SetReply(question)
+			switch q := question.Question[0]; {
+			case q.Name == "." && q.Qtype == dns.TypeNS:
+				answer.Answer = []dns.RR{rr(". NS a.root.")}
+			case q.Name == "a.root." && q.Qtype == dns.TypeA:
+				answer.Answer = []dns.RR{rr("a.root. A 127.0.0.1")}
+			case question.RecursionDesired: // as a resolver; without, it is the root's name server
+				answer.Rcode = dns.RcodeServerFailure
+			default:
+				answer.Rcode, answer.Authoritative = dns.RcodeNameError, true
+				answer.Ns = []dns.RR{rr(". SOA a.root. admin. 1 3600 600 86400 60")}
+			}
+			return answer
+		}}))
+		expect(t, found, store.DNSWrong, "no_domain", "according to the DNS root's name servers, the domain shop.com does not exist")
+		if !strings.Contains(log, `by="the DNS root's name servers"`) {
+			t.Errorf("the log is %s", log)
 		}
 	})
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// FuzzAnswer feeds what a stranger's server may send to all that reads it: no answer may end the
-// process, let a chain go on for ever, or have a server at a private address asked.
+// FuzzAnswer gives messages from a stranger's server to all code that reads them. No message may end the process,
+// make a chain endless, or delegate to a zone outside the server's own.
 func FuzzAnswer(f *testing.F) {
 	for _, records := range [][]string{
 		{"mtag-ab12.shop.com. CNAME edge.example.com."},
@@ -68,7 +68,7 @@ func packed(f *testing.F, m *dns.Msg) []byte {
 	return b
 }
 
-// cancelled is a context in which nobody is asked.
+// cancelled returns a context that has ended, so that no server is asked.
 func cancelled(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -38,10 +38,10 @@ func weigh(own side, resolvers []side, caa sighting) store.DNSFinding {
 
 	switch {
 	case allCorrect && own.verdict == store.DNSCorrect:
-		return reached(own.sighting, caa)
+		return correctFinding(own.sighting, caa)
 	case allCorrect && own.verdict == "":
 		correct.exception = own.fact
-		return reached(correct.sighting, caa)
+		return correctFinding(correct.sighting, caa)
 
 	// Some sides reach the target, or may reach it.
 	case someBogus && !someWrong && own.verdict != store.DNSWrong:
@@ -79,8 +79,8 @@ func weigh(own side, resolvers []side, caa sighting) store.DNSFinding {
 
 const waitForTTL = "resolvers keep old answers until their TTL runs out, so try again in a few minutes"
 
-// reached is the finding for a host that reaches the target, with its exceptions.
-func reached(s, caa sighting) store.DNSFinding {
+// correctFinding is the finding for a host that reaches the target, with its exceptions.
+func correctFinding(s, caa sighting) store.DNSFinding {
 	f := finding(store.DNSCorrect, s.code, s.fact, s.exception)
 	if caa.code != "" {
 		f.Code = caa.code

@@ -16,26 +16,26 @@ import (
 	"mtagd/store"
 )
 
-// A world is all of DNS for one case: the servers of each zone on loopback addresses, and resolvers that
-// really ask their way through them. testdata/worlds has a file for each case. It begins
-// with a sentence, and then says:
+// A world is the whole DNS of one test case: the servers of each zone on loopback addresses, and resolvers that ask
+// these servers. Each case is a file in testdata/worlds. It begins with a sentence about the case, followed by:
 //
-//	want VERDICT CODE   what verify is to find
-//	says TEXT           what the finding's sentence has in it
-//	ca NAME             whose certificates CAA records are looked at for
-//	public              name servers at private addresses are not to be asked
+//	want VERDICT CODE   what Verify should find
+//	says TEXT           a part of the finding's sentence
+//	ca NAME             the CA that CAA records must allow
+//	public              name servers at private addresses must not be asked
 //
-// The sections are
+// The sections are:
 //
-//	-- ADDRESS[,ADDRESS] ZONE [BEHAVIOUR] --   a zone's records, at the servers that have it
-//	-- resolver [BEHAVIOUR] --                 a resolver, with the records that it still has from before
+//	-- ADDRESS[,ADDRESS] ZONE [BEHAVIOUR] --   a zone's records, and the servers that serve it
+//	-- resolver [BEHAVIOUR] --                 a resolver, and the records in its cache
 //
-// Behaviours of servers: silent, servfail, refuse, big (answers do not fit into UDP, and TCP is closed),
-// small (they do not fit either, but TCP is open), old (EDNS is a format error); of resolvers: bogus=ZONE
-// (signatures do not match), absent=NAME (known not to exist), ignores=TYPE.
+// Behaviours of servers: silent, servfail, refuse, upward (refers to the root servers), big (answers do not fit into
+// UDP, and TCP is closed), small (answers do not fit into UDP, but TCP is open), old (EDNS is a format error).
+// Behaviours of resolvers: bogus=ZONE (its signatures are broken), absent=NAME (cached as not existing),
+// ignores=TYPE.
 //
-// The sections of common.txtar belong to every world that has none of the same address and zone; a
-// world without a resolver has one without behaviour.
+// A section of common.txtar applies to each world without a section for the same address and zone. A world without a
+// resolver gets one without special behaviour.
 type world struct {
 	sentence string
 	verdict  store.DNSVerdict
@@ -49,7 +49,7 @@ type world struct {
 	port      string
 }
 
-// worldZone is a zone as one server has it.
+// worldZone is a zone as one server serves it.
 type worldZone struct {
 	address, name, behaviour string
 	records                  []dns.RR
@@ -246,7 +246,7 @@ func (w *world) serve(address string, rw dns.ResponseWriter, question *dns.Msg) 
 	default:
 		panic(behaviour)
 	}
-	rw.WriteMsg(answer) // the asker may be gone
+	rw.WriteMsg(answer) // fails when the client has gone
 }
 
 // zoneAt is the closest zone above a name that a server has.
@@ -314,11 +314,11 @@ func (r *worldResolver) serve(rw dns.ResponseWriter, question *dns.Msg) {
 	if r.bogus != "" && dns.IsSubDomain(r.bogus, name) && !question.CheckingDisabled {
 		answer = new(dns.Msg).SetRcode(question, dns.RcodeServerFailure)
 	}
-	rw.WriteMsg(answer) // the asker may be gone
+	rw.WriteMsg(answer) // fails when the client has gone
 }
 
-// resolve answers a question from the cache, or asks its way down from the top-level zones, which
-// are all at one address.
+// resolve answers a question from the cache, or follows the delegations down from the top-level zones. These are all
+// at one address.
 func (r *worldResolver) resolve(question *dns.Msg, name string, qtype uint16, depth int) *dns.Msg {
 	answer := new(dns.Msg).SetReply(question)
 	if name == r.absent {
@@ -363,8 +363,7 @@ func (r *worldResolver) resolve(question *dns.Msg, name string, qtype uint16, de
 	return answer
 }
 
-// askFirst asks the servers one after the other, until one has an answer or a referral. It does not wait for
-// those that are silent.
+// askFirst asks the servers in turn, until one has an answer or a referral. It skips silent servers.
 func (r *worldResolver) askFirst(servers []string, name string, qtype uint16) *dns.Msg {
 	for _, server := range servers {
 		if z := r.zoneAt(server, name); z != nil && z.behaviour == "silent" {
@@ -395,7 +394,7 @@ func TestWorlds(t *testing.T) {
 	for _, file := range files {
 		w := readWorld(t, file.Name())
 		if w.code == "" || sentences[w.sentence] {
-			t.Errorf("%s: no sentence of its own, or nothing that it wants", file.Name())
+			t.Errorf("%s: no sentence of its own, or nothing to find", file.Name())
 		}
 		sentences[w.sentence] = true
 		t.Run(strings.TrimSuffix(file.Name(), ".txtar"), func(t *testing.T) {

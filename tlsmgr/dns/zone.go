@@ -22,8 +22,8 @@ const (
 	maxCuts = 4
 )
 
-// zone is a zone and those of its own name servers that can be asked.
-type zone struct {
+// zoneServers are a zone and those of its own name servers that can be asked.
+type zoneServers struct {
 	name    string // empty: the zone could not be found
 	servers []nameServer
 	// Name servers that cannot be asked, by name: at private addresses, and without any address.
@@ -32,7 +32,7 @@ type zone struct {
 
 // askZone finds the zone that holds a name, and asks its own name servers about the name. It returns no views when
 // no server can be asked.
-func (l *lookup) askZone(ctx context.Context, name string) (zone, []view) {
+func (l *lookup) askZone(ctx context.Context, name string) (zoneServers, []view) {
 	z := l.zoneOf(ctx, name)
 	for range maxCuts {
 		views := make([]view, len(z.servers))
@@ -51,7 +51,7 @@ func (l *lookup) askZone(ctx context.Context, name string) (zone, []view) {
 		d := views[below].delegated
 		z = l.newZone(ctx, d.zone, d.servers, d.glue)
 	}
-	return zone{}, nil
+	return zoneServers{}, nil
 }
 
 // zoneOf finds the zone that holds a name: the closest one above it for which the resolvers know name servers.
@@ -59,14 +59,14 @@ func (l *lookup) askZone(ctx context.Context, name string) (zone, []view) {
 // The resolvers fail for the domain when its name servers are silent or lame, and may fail for the addresses of
 // all of its name servers. Then zoneOf returns a zone above, whose servers know to which servers
 // the domain is delegated, and their addresses.
-func (l *lookup) zoneOf(ctx context.Context, name string) zone {
+func (l *lookup) zoneOf(ctx context.Context, name string) zoneServers {
 	ctx, cancel := l.forCause(ctx)
 	defer cancel()
 
 	candidates := above(name)
 	domain := slices.Index(candidates, dns.Fqdn(store.RootDomain(bare(name))))
 	if domain < 0 {
-		return zone{} // a name with dots inside its labels
+		return zoneServers{} // a name with dots inside its labels
 	}
 	skipped := max(0, domain-maxCuts)
 	candidates, domain = candidates[skipped:], domain-skipped
@@ -84,7 +84,7 @@ func (l *lookup) zoneOf(ctx context.Context, name string) zone {
 			}
 		}
 	})
-	var closest zone
+	var closest zoneServers
 	for i, servers := range found {
 		if i > domain && errs[domain] == nil && closest.name == "" {
 			break
@@ -117,7 +117,7 @@ func above(name string) []string {
 }
 
 // newZone finds the addresses of a zone's name servers, unless they are in glue.
-func (l *lookup) newZone(ctx context.Context, name string, servers []string, glue map[string][]netip.Addr) zone {
+func (l *lookup) newZone(ctx context.Context, name string, servers []string, glue map[string][]netip.Addr) zoneServers {
 	slices.Sort(servers)
 	servers = slices.Compact(servers)
 	servers = servers[:min(len(servers), maxServers)]
@@ -132,7 +132,7 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 		}
 		slices.SortFunc(addresses[i], netip.Addr.Compare) // IPv4 first: not every machine has IPv6
 	})
-	z := zone{name: name}
+	z := zoneServers{name: name}
 	asked := map[netip.Addr]bool{}
 	for i, server := range servers {
 		at := slices.IndexFunc(addresses[i], func(a netip.Addr) bool { return l.allowPrivate || isPublic(a) })
@@ -157,7 +157,7 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 
 // obstacle is why a zone's name servers could not be asked: a sighting without a verdict. Its code is empty when
 // the merchant cannot do anything about it.
-func (z zone) obstacle() sighting {
+func (z zoneServers) obstacle() sighting {
 	s := sighting{namesWho: true}
 	switch {
 	case len(z.servers) > 0:
@@ -174,4 +174,4 @@ func (z zone) obstacle() sighting {
 }
 
 // who is how findings call the zone's name servers together.
-func (z zone) who() string { return zoneName(z.name) + "'s name servers" }
+func (z zoneServers) who() string { return zoneName(z.name) + "'s name servers" }

@@ -26,14 +26,14 @@ func openBrowser(t *testing.T, flags ...chromedp.ExecAllocatorOption) context.Co
 	ctx, closeTab := chromedp.NewContext(allocator)
 	t.Cleanup(closeTab)
 	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("Chromium is needed, which make test installs: %v", err)
+		t.Fatalf("this test needs Chromium, which make test installs: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// Whoever walks through the demo shop sends the event of each step, and sees it in the panel.
+// A visitor of the demo shop sends an event with each step, and sees it in the panel.
 func TestDemoShop(t *testing.T) {
 	url, key := startDev(t, t.TempDir())
 	ctx := openBrowser(t)
@@ -59,7 +59,7 @@ func TestDemoShop(t *testing.T) {
 	do(chromedp.Click(chromedp.CSS("[name=tier][value=express]")), chromedp.Click(chromedp.CSS("[name=payment][value=invoice]")))
 	follow("[data-checkout] .primary", "[data-refund]")
 	do(chromedp.Click(chromedp.CSS("[data-refund]")))
-	// A backend's event has whatever fields it likes.
+	// A backend's event may have any fields.
 	do(chromedp.Evaluate[chromedp.Void](`void fetch('/mark/' + document.querySelector('.tag code').textContent,
 		{ method: 'POST', body: '{"muid":"m","event":"Contact","value":"25","products":"none"}' })`))
 
@@ -184,8 +184,8 @@ func TestDemoShopOnAPhone(t *testing.T) {
 	}
 }
 
-// Each page has the two script elements of the browser installation contract, in their order, with the demo
-// merchant's tag, and no key.
+// Each page contains the two script elements of the browser installation contract, in the right order and with the demo merchant's tag. No
+// page contains the API key.
 func TestDemoPages(t *testing.T) {
 	url, key := startDev(t, t.TempDir())
 	_, merchants := get(t, url+"/v1/partners/merchant", key)

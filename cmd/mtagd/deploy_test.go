@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The command of the image's health check is the image's program, and that knows the command.
+// The image's health check runs a command of the image's own program.
 func TestDockerfileHealthCheck(t *testing.T) {
 	dockerfile, err := os.ReadFile("../../deploy/Dockerfile")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestDockerfileHealthCheck(t *testing.T) {
 	}
 }
 
-// The example configuration is valid, also with its optional parts: a start with it complains of nothing but the wrong --https.
+// The example configuration is valid, also with all its optional lines: the only error of a start with it is the wrong --https.
 func TestExampleConfiguration(t *testing.T) {
 	example, err := os.ReadFile("../../deploy/mtagd.yaml")
 	if err != nil {
@@ -45,7 +45,7 @@ func TestExampleConfiguration(t *testing.T) {
 	file := t.TempDir() + "/mtagd.yaml"
 	all := regexp.MustCompile(`(?m)^# ([a-z-]+: [\["t])`).ReplaceAll(example, []byte("$1"))
 	if string(all) == string(example) {
-		t.Error("there are no optional parts")
+		t.Error("there are no optional lines")
 	}
 	if err := os.WriteFile(file, all, 0o600); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"mtagd/cmd/mtagd/operator"
 )
 
-// Operator commands that run at once, while servers start and stop beside them, all succeed.
+// Concurrent operator commands all succeed while servers start and stop.
 func TestOperatorsAtOnce(t *testing.T) {
 	zone, err := startZone()
 	if err != nil {

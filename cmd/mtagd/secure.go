@@ -13,17 +13,17 @@ import (
 	"mtagd/tlsmgr"
 )
 
-// certificatesName is the folder in the data directory for ACME accounts, certificates and their keys.
+// certificatesName is the folder in the data directory that holds ACME accounts, certificates and their private keys.
 const certificatesName = "certificates"
 
-// secureSide is what there is more with HTTPS than without. A nil one is the lack of it.
+// secureSide holds the parts that exist only with HTTPS; it is nil when HTTPS is off.
 type secureSide struct {
 	listener     net.Listener
 	certificates *tlsmgr.Certificates
 }
 
-// openSecureSide takes the port of --https and prepares the certificates. http is where plain HTTP
-// listens, and challenges are answered.
+// openSecureSide takes the port of --https and prepares the certificates. http is the address of plain HTTP, where ACME
+// challenges are answered.
 func openSecureSide(cfg config, engine store.Engine, verifier *tlsmgr.Verifier, metrics prometheus.Registerer, http net.Addr) (*secureSide, error) {
 	listener, err := net.Listen("tcp", cfg.TLS.HTTPS)
 	if err != nil {
@@ -58,13 +58,13 @@ func ownHosts(cfg config) []string {
 	return []string{cfg.BaseHost, cfg.ClientTagHost}
 }
 
-// close comes after the last handshake.
+// close must be called after the last handshake.
 func (s *secureSide) close() {
-	s.listener.Close() // the server has closed it already, unless it never ran
+	s.listener.Close() // usually the server has closed it already
 	s.certificates.Stop()
 }
 
-// forAPI is a nil interface where there is no HTTPS.
+// forAPI returns a nil interface when HTTPS is off.
 func (s *secureSide) forAPI() partnerapi.Certificates {
 	if s == nil {
 		return nil
@@ -72,8 +72,8 @@ func (s *secureSide) forAPI() partnerapi.Certificates {
 	return s.certificates
 }
 
-// control is the engine's control data for operator commands: with HTTPS, a new tracking domain has its
-// certificate ordered at once.
+// control returns the control data for operator commands. With HTTPS it orders the certificate of a new tracking domain
+// immediately.
 func (s *secureSide) control(engine store.Control) store.Control {
 	if s == nil {
 		return engine

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The default admin address is done without when another program has it; one that was asked for is not.
+// If the default admin address is taken, the service runs without admin pages. If an address that --admin names is taken, it does not start.
 func TestAdminAddressTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// A visitor's browser takes the script from a merchant's own host, whose certificate came from the CA after
-// verify, and its events are in the listing.
+// A visitor's browser loads the script from a merchant's own host, and its events are listed. The host's certificate was ordered after
+// the verification.
 func TestBrowserSendsEventsThroughAVerifiedHost(t *testing.T) {
 	w := newSecureWorld(t)
 	client := w.client()
@@ -38,7 +38,7 @@ func TestBrowserSendsEventsThroughAVerifiedHost(t *testing.T) {
 	}))
 	t.Cleanup(shop.Close)
 
-	page := openBrowser(t, leadTo(map[string]string{host: w.https, "www.shop.com": shop.Listener.Addr().String()}),
+	page := openBrowser(t, resolve(map[string]string{host: w.https, "www.shop.com": shop.Listener.Addr().String()}),
 		trust(shop.Certificate(), w.issuerOf(host)))
 	if err := chromedp.Do(page, chromedp.Navigate("https://www.shop.com/")); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestBrowserSendsEventsThroughAVerifiedHost(t *testing.T) {
 	}
 }
 
-// issuerOf waits for a host's certificate, and returns that of its issuer.
+// issuerOf waits for a host's certificate and returns its issuer's certificate.
 func (w *secureWorld) issuerOf(host string) *x509.Certificate {
 	w.Helper()
 	c, err := tls.Dial("tcp", w.https, &tls.Config{ServerName: host, RootCAs: w.ca.Issuers})
@@ -81,17 +81,17 @@ func (w *secureWorld) issuerOf(host string) *x509.Certificate {
 	return c.ConnectionState().PeerCertificates[1]
 }
 
-// leadTo makes a browser find the hosts at the given addresses, and no others.
-func leadTo(addresses map[string]string) chromedp.ExecAllocatorOption {
+// resolve makes a browser connect to the given addresses for these hosts. It finds no other hosts.
+func resolve(addresses map[string]string) chromedp.ExecAllocatorOption {
 	var rules []string
 	for host, address := range addresses {
 		rules = append(rules, "MAP "+host+" "+address)
 	}
-	rules = append(rules, "MAP * ~NOTFOUND") // the first that fits counts
+	rules = append(rules, "MAP * ~NOTFOUND") // the first match wins
 	return chromedp.Flag("host-resolver-rules", strings.Join(rules, ","))
 }
 
-// trust makes a browser accept certificates with one of the given ones in their chain.
+// trust makes a browser accept certificates with one of the given certificates in their chain.
 func trust(certs ...*x509.Certificate) chromedp.ExecAllocatorOption {
 	var keys []string
 	for _, cert := range certs {

@@ -33,7 +33,7 @@ func readLevel(s string, level *slog.Level) error {
 	return level.UnmarshalText([]byte(s))
 }
 
-// checkAddr accepts what a listener takes: a host or nothing, a colon, a port. Port 0 is any free one.
+// checkAddr accepts a listening address: an optional host, a colon and a port. Port 0 stands for any free port.
 func checkAddr(s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -54,7 +54,7 @@ func checkPort(s string, least int) error {
 	return nil
 }
 
-// checkAdmin accepts an address that cannot be reached from elsewhere, or "off".
+// checkAdmin accepts a loopback address, or "off".
 func checkAdmin(s string) error {
 	if s == adminOff {
 		return nil
@@ -74,8 +74,8 @@ func checkAdmin(s string) error {
 
 var hostPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
 
-// checkHost accepts any host by which a server is reached, an IP address and a bare name such as
-// localhost too, and leaves it in lower case without a trailing dot.
+// checkHost accepts any host name, including IP addresses and single labels such as localhost. It converts the host to lower case
+// and removes a trailing dot.
 func checkHost(host *string) error {
 	h := strings.ToLower(strings.TrimSuffix(*host, "."))
 	if h == "" {
@@ -91,7 +91,7 @@ func checkHost(host *string) error {
 	return nil
 }
 
-// checkCNAMETarget accepts what a CNAME record can point at.
+// checkCNAMETarget accepts a full host name, because a CNAME record points at it.
 func checkCNAMETarget(host *string) error {
 	if *host == "" {
 		return errors.New("is required: a full host name such as cname.example.com")
@@ -112,7 +112,7 @@ func checkURL(s string) error {
 	return nil
 }
 
-// readRoots leaves the roots nil where there is no file.
+// readRoots reads root certificates. Without a file, roots stays nil.
 func readRoots(file string, roots **x509.CertPool) error {
 	if file == "" {
 		return nil
@@ -143,7 +143,7 @@ func checkEAB(keyID, hmacKey string) error {
 		return errors.New("goes together with --acme-eab-hmac-key")
 	}
 	if _, err := base64.RawURLEncoding.DecodeString(hmacKey); err != nil {
-		return errors.New("needs an --acme-eab-hmac-key in base64url, without padding") // the key is not repeated
+		return errors.New("needs an --acme-eab-hmac-key in base64url, without padding") // the key is a secret: it is not quoted
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func checkLeast(n, least int) error {
 	return nil
 }
 
-// checkProxyProtocol refuses half of the pair: a header that anybody may send, or trust without a use.
+// checkProxyProtocol refuses one of the two flags without the other: anybody could send the header, or the trust would have no effect.
 func checkProxyProtocol(on bool, trusted []string) error {
 	if on != (len(trusted) > 0) {
 		return errors.New("goes together with --trusted-proxy")
@@ -163,7 +163,7 @@ func checkProxyProtocol(on bool, trusted []string) error {
 	return nil
 }
 
-// readNetworks takes a bare IP address for the network of itself alone.
+// readNetworks parses networks. A bare IP address is the network with that one address.
 func readNetworks(written []string, networks *[]netip.Prefix) error {
 	for _, s := range written {
 		network, err := netip.ParsePrefix(s)
@@ -178,7 +178,7 @@ func readNetworks(written []string, networks *[]netip.Prefix) error {
 	return nil
 }
 
-// checkResolvers gives a bare IP address the port of DNS.
+// checkResolvers adds the DNS port to a bare IP address.
 func checkResolvers(resolvers []string) error {
 	for i, r := range resolvers {
 		if ip, err := netip.ParseAddr(r); err == nil {

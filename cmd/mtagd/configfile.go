@@ -13,15 +13,15 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// configFile is what a config file says: a value for each flag it names.
+// configFile contains the values of a config file, by flag name.
 type configFile map[string]configValue
 
 type configValue struct {
-	text string // as the flag takes it; a list is joined by commas
+	text string // as on the command line; lists are joined by commas
 	line string // file:line
 }
 
-// flagsByName collects the flags of every command, because one file may serve them all.
+// flagsByName collects the flags of all commands, because all of them may share one config file.
 func flagsByName(root *kong.Node) map[string]*kong.Flag {
 	flags := map[string]*kong.Flag{}
 	collectFlags(root, flags)
@@ -39,8 +39,8 @@ func collectFlags(node *kong.Node, flags map[string]*kong.Flag) {
 	}
 }
 
-// readConfigFile reads a YAML file, which may be a JSON file, of one mapping from flag names to values. An
-// error names the file and, within it, the line.
+// readConfigFile reads a YAML file with one mapping from flag names to values. JSON is YAML, too. An error names the file and the
+// line.
 func readConfigFile(name string, flags map[string]*kong.Flag) (configFile, error) {
 	content, err := os.ReadFile(name)
 	if err != nil {
@@ -80,7 +80,7 @@ func readConfigFile(name string, flags map[string]*kong.Flag) (configFile, error
 	return values, nil
 }
 
-// configText is a value of the file in the form in which the flag takes it on the command line.
+// configText converts a value of the file to the form that the flag has on the command line.
 func configText(node ast.Node, flag *kong.Flag) (string, error) {
 	if list, ok := node.(*ast.SequenceNode); ok && flag.IsSlice() {
 		var parts []string
@@ -125,11 +125,11 @@ func configText(node ast.Node, flag *kong.Flag) (string, error) {
 	}
 }
 
-// Validate has nothing left to do: every key was checked when the file was read.
+// Validate does nothing, because readConfigFile has checked every key. The parser requires it of a resolver.
 func (configFile) Validate(*kong.Application) error { return nil }
 
-// Resolve gives a flag's value to the parser, unless its environment variable, which goes first,
-// is set. The command line goes before both.
+// Resolve returns the flag's value from the file, unless the flag's environment variable is set. The parser asks only for flags that
+// are not on the command line.
 func (f configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 	value, ok := f[flag.Name]
 	if !ok || envOf(flag) != "" {
@@ -138,7 +138,7 @@ func (f configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	return value.text, nil
 }
 
-// envOf is the name of a flag's environment variable when that is set.
+// envOf returns the name of the flag's environment variable if it is set, else "".
 func envOf(flag *kong.Flag) string {
 	for _, env := range flag.Envs {
 		if _, set := os.LookupEnv(env); set {
@@ -148,11 +148,10 @@ func envOf(flag *kong.Flag) string {
 	return ""
 }
 
-// origin tells where each flag's value came from, in the words of an error message. A flag that
-// has its default is not in it.
+// origin tells where a flag's value comes from, in the form that error messages use. A flag with its default value is not in it.
 type origin map[string]string
 
-// originOf follows the precedence: command line, environment, config file.
+// originOf finds the origin of each value. Precedence: command line, environment, config file.
 func originOf(ctx *kong.Context, file configFile) origin {
 	from := origin{}
 	for _, path := range ctx.Path {
@@ -173,7 +172,7 @@ func originOf(ctx *kong.Context, file configFile) origin {
 	return from
 }
 
-// of is what to call a flag's value in an error message.
+// of returns what error messages call the flag's value.
 func (o origin) of(flag string) string {
 	if where := o[flag]; where != "" {
 		return where
@@ -181,5 +180,5 @@ func (o origin) of(flag string) string {
 	return "--" + flag
 }
 
-// given reports whether a flag has another value than its default.
+// given reports whether the flag was set anywhere, even if to its default value.
 func (o origin) given(flag string) bool { return o[flag] != "" }

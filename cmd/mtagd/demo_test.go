@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 // openBrowser starts headless Chromium for one test.
@@ -24,14 +26,14 @@ func openBrowser(t *testing.T, flags ...chromedp.ExecAllocatorOption) context.Co
 	ctx, closeTab := chromedp.NewContext(allocator)
 	t.Cleanup(closeTab)
 	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("Chromium is needed, which make test installs: %v", err)
+		t.Fatalf("this test needs Chromium, which make test installs: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// Whoever walks through the demo shop sends the event of each step, and sees it in the panel.
+// A visitor of the demo shop sends an event with each step, and sees it in the panel.
 func TestDemoShop(t *testing.T) {
 	url, key := startDev(t, t.TempDir())
 	ctx := openBrowser(t)
@@ -57,7 +59,7 @@ func TestDemoShop(t *testing.T) {
 	do(chromedp.Click(chromedp.CSS("[name=tier][value=express]")), chromedp.Click(chromedp.CSS("[name=payment][value=invoice]")))
 	follow("[data-checkout] .primary", "[data-refund]")
 	do(chromedp.Click(chromedp.CSS("[data-refund]")))
-	// A backend's event has whatever fields it likes.
+	// A backend's event may have any fields.
 	do(chromedp.Evaluate[chromedp.Void](`void fetch('/mark/' + document.querySelector('.tag code').textContent,
 		{ method: 'POST', body: '{"muid":"m","event":"Contact","value":"25","products":"none"}' })`))
 
@@ -120,8 +122,70 @@ func TestDemoShop(t *testing.T) {
 	}
 }
 
-// Each page has the two script elements of the browser installation contract, in their order, with the demo
-// merchant's tag, and no key.
+// On a phone each page fits the screen's width. The panel's handle is in view without scrolling and shows the latest event; the keyboard
+// opens and closes the panel.
+func TestDemoShopOnAPhone(t *testing.T) {
+	url, _ := startDev(t, t.TempDir())
+	ctx := openBrowser(t)
+	do := func(steps ...chromedp.Action[chromedp.Void]) {
+		t.Helper()
+		if err := chromedp.Do(ctx, steps...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(expression string) string {
+		t.Helper()
+		answer, err := chromedp.Run(ctx, chromedp.Evaluate[string](expression))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	waitFor := func(expression, want string) {
+		t.Helper()
+		for ask(expression) != want {
+			select {
+			case <-ctx.Done():
+				t.Fatalf("%s is %q, want %q", expression, ask(expression), want)
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
+	const (
+		fits    = `String(document.documentElement.scrollWidth <= innerWidth) + document.documentElement.scrollWidth`
+		inView  = `(({ top, bottom, left, right }) => String(top >= 0 && bottom <= innerHeight && left >= 0 && right <= innerWidth && bottom - top > 40))(document.querySelector('[data-handle]').getBoundingClientRect())`
+		visible = `String(document.querySelector('[data-events]').checkVisibility())`
+	)
+	do(chromedp.Navigate(url+"/demo/"), chromedp.Evaluate[chromedp.Void](
+		`localStorage.setItem('cart', '[{"id":"mug-dune","glaze":"rust","quantity":2},{"id":"cups-pebble","glaze":"ink","quantity":12}]')`))
+	for _, width := range []int64{360, 320} {
+		for _, path := range []string{"", "?q=mug", "?q=none", "product/mug-dune", "product/cups-pebble", "cart", "checkout", "thank-you"} {
+			do(chromedp.EmulateViewport(width, 740, chromedp.EmulateMobile), chromedp.Navigate(url+"/demo/"+path))
+			if got, want := ask(fits), fmt.Sprint("true", width); got != want {
+				t.Errorf("/demo/%s on %d pixels: %s, want %s", path, width, got, want)
+			}
+			if ask(inView) != "true" {
+				t.Errorf("/demo/%s on %d pixels: the handle is not in view", path, width)
+			}
+		}
+	}
+
+	do(chromedp.Navigate(url + "/demo/cart"))
+	waitFor(`document.querySelector('[data-latest]').textContent`, "ViewCart")
+	if ask(visible) != "false" {
+		t.Error("the panel is open before anybody has opened it")
+	}
+	do(chromedp.Focus(chromedp.CSS("[data-handle]")), chromedp.KeyEvent(kb.Enter))
+	waitFor(visible, "true")
+	do(chromedp.Focus(chromedp.CSS("[data-consent]")), chromedp.KeyEvent(kb.Escape))
+	waitFor(visible, "false")
+	if ask(`String(document.activeElement.matches('[data-handle]'))`) != "true" {
+		t.Error("the focus is lost in the closed panel")
+	}
+}
+
+// Each page contains the two script elements of the browser installation contract, in the right order and with the demo merchant's tag. No
+// page contains the API key.
 func TestDemoPages(t *testing.T) {
 	url, key := startDev(t, t.TempDir())
 	_, merchants := get(t, url+"/v1/partners/merchant", key)

@@ -7,15 +7,15 @@ import (
 	"mtagd/store"
 )
 
-// devCommand is "mtagd dev": the whole service on one loopback address, ready to be tried.
+// devCommand is "mtagd dev": the whole service on one loopback address, to try it out.
 type devCommand struct {
-	HTTP string `name:"http" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where to answer (default ${default})."`
+	HTTP string `name:"http" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Address for everything (default ${default})."`
 }
 
-// devCNAMETarget can be in nobody's DNS: in development mode, verify finds no tag host connected.
+// devCNAMETarget is a name that no DNS record can point at: in development mode, no tag host can be verified.
 const devCNAMETarget = "cname.mtagd.localhost"
 
-// Run serves until a signal ends it.
+// Run serves until a signal stops it.
 func (c *devCommand) Run(p *process) error {
 	if err := checkAddr(c.HTTP); err != nil {
 		return &usageError{where: p.origin.of("http"), err: err}
@@ -27,14 +27,14 @@ func (c *devCommand) Run(p *process) error {
 		BaseHost:      host,
 		ClientTagHost: host,
 		CNAMETarget:   devCNAMETarget,
-		Aliases:       []string{"localhost", "127.0.0.1", "::1"}, // what a browser may be told to open
+		Aliases:       []string{"localhost", "127.0.0.1", "::1"}, // names that a developer may type into a browser
 		Admin:         adminAddress{Address: adminOff},
 		Log:           slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Dev:           p.stdout,
 	})
 }
 
-// devHost is the host under which a listening address is reached from this machine.
+// devHost returns the host at which this machine reaches a listening address.
 func devHost(address string) string {
 	host := store.HostName(address)
 	if ip, err := netip.ParseAddr(host); host == "" || (err == nil && ip.IsUnspecified()) {

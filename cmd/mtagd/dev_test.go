@@ -16,7 +16,7 @@ import (
 	"mtagd/partnerapi"
 )
 
-// startDev runs "mtagd dev" in dir on a free port, and returns its address and the API key it shows.
+// startDev runs "mtagd dev" in dir on a free port, and returns its address and the API key that it prints.
 func startDev(t *testing.T, dir string) (url, key string) {
 	t.Helper()
 	cmd := exec.Command("mtagd", "dev", "--http", "127.0.0.1:0")
@@ -49,7 +49,7 @@ func startDev(t *testing.T, dir string) (url, key string) {
 			return url, key
 		}
 	}
-	t.Fatal("mtagd dev ended before it said where it is")
+	t.Fatal("mtagd dev ended before it printed its address")
 	return
 }
 
@@ -72,7 +72,7 @@ func get(t *testing.T, url, key string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// Each start of development mode shows the same key, which works, and the key is nobody else's to read.
+// Each start of development mode prints the same key. The key works, and only its owner may read its file.
 func TestDevKeepsItsKey(t *testing.T) {
 	dir := t.TempDir()
 	var first string
@@ -114,7 +114,7 @@ func TestDevKeepsItsKey(t *testing.T) {
 	})
 }
 
-// A developer who opens the address alone gets to the shop.
+// The address without a path leads to the shop.
 func TestDevRootLeadsToTheShop(t *testing.T) {
 	url, _ := startDev(t, t.TempDir())
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}

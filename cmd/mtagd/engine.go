@@ -17,7 +17,7 @@ import (
 func openEngine(data string, log *slog.Logger) (store.Engine, error) {
 	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now})
 	if err != nil {
-		return nil, fmt.Errorf("data directory %s: %w", data, err)
+		return nil, openError(data, err)
 	}
 	return engine, nil
 }
@@ -32,12 +32,20 @@ func openControl(data string, create bool, stderr io.Writer) (operator.Control, 
 	}
 	control, err := local.OpenControl(data, local.Options{})
 	if err != nil {
-		return nil, fmt.Errorf("data directory %s: %w", data, err)
+		return nil, openError(data, err)
 	}
 	if created {
 		fmt.Fprintf(stderr, "mtagd: created a new store in the empty data directory %s\n", data)
 	}
 	return control, nil
+}
+
+// openError adds the name of the data directory to an error.
+func openError(data string, err error) error {
+	if errors.Is(err, store.ErrInUse) {
+		return fmt.Errorf("%s: %w", data, err) // its text says that this is a data directory
+	}
+	return fmt.Errorf("data directory %s: %w", data, err)
 }
 
 // checkData reports whether opening the data directory creates a store, or why the directory must not be opened.

@@ -62,7 +62,7 @@ func (b *bench) start() {
 	})
 }
 
-// api asks the partner API and returns its answer's object.
+// api sends a request to the partner API and returns the object in its answer.
 func (b *bench) api(method, path, body string) map[string]any {
 	b.t.Helper()
 	a, err := b.do(b.client, request{host: baseHost, method: method, path: path, key: b.key, body: body})
@@ -176,8 +176,7 @@ func TestKillUnderLoad(t *testing.T) {
 	}
 }
 
-// Requests under way when the service is asked to stop are answered, and what they recorded is there
-// afterwards.
+// Requests that are in progress when the service stops are answered, and their events are there after the next start.
 func TestStopUnderLoad(t *testing.T) {
 	b := newBench(t)
 	var (
@@ -229,7 +228,7 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
-// Sixteen calls at once to generate the same tag make one tag, and one of them says that it is new.
+// Sixteen concurrent calls that generate the same tag make one tag, and one of the answers says that it is new.
 func TestConcurrentGenerate(t *testing.T) {
 	b := newBench(t)
 	const calls = 16
@@ -270,7 +269,7 @@ func TestConcurrentGenerate(t *testing.T) {
 	}
 }
 
-// Of sixteen merchants that ask for one domain at once, one gets it and the others are told that it is taken.
+// When sixteen merchants ask for one domain at the same time, one gets it and the others get 409.
 func TestConcurrentDomain(t *testing.T) {
 	b := newBench(t)
 	const merchants = 16

@@ -13,6 +13,7 @@
 //	operate.go      mtagd partner and mtagd key
 //	engine.go       the choice of the storage engine
 //	health.go       mtagd health
+//	config.go       what the service runs with, from either command
 //	checks.go       which values the flags accept
 //	configfile.go   values from --config, and where each value came from
 //	environment.go  which MTAGD_ variables there are

@@ -3,16 +3,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
-
-	"mtagd/cmd/mtagd/operator"
 )
 
-// Operator commands that run at once, while servers start and stop beside them, all succeed.
+// Concurrent operator commands all succeed while servers start and stop.
 func TestOperatorsAtOnce(t *testing.T) {
 	zone, err := startZone()
 	if err != nil {
@@ -52,24 +48,5 @@ func TestOperatorsAtOnce(t *testing.T) {
 	var partners []struct{ PartnerID string }
 	if err := json.Unmarshal(out, &partners); err != nil || len(partners) != commands*each {
 		t.Errorf("%d partners of %d, %v", len(partners), commands*each, err)
-	}
-}
-
-// Only the owner may open the operator socket.
-func TestSocketMode(t *testing.T) {
-	data := t.TempDir()
-	l, err := operator.Listen(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Stat(filepath.Join(data, "mtagd.sock"))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, mode %v", err, info.Mode())
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(filepath.Join(data, "mtagd.sock")); !os.IsNotExist(err) {
-		t.Errorf("the socket is left behind: %v", err)
 	}
 }

@@ -12,15 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timerSlack is how far the kernel may put off a thread's timers, so that fewer of them interrupt. While system calls
-// block threads, as syncs do all the time, Go's monitor thread sleeps for 20 µs again and again; with the usual slack of 50 µs
-// this is a tenth of the processor time of an event. What is timed here has milliseconds to spare.
+// timerSlack is how long the kernel may delay a thread's timers to combine their interrupts. Whenever a system call blocks
+// a thread, as each sync does, Go's monitor thread sleeps in steps of 20 µs. With the default slack of 50 µs these wake-ups
+// cost a tenth of an event's processor time. No timer of this program needs a precision below a millisecond.
 const timerSlack = time.Millisecond
 
-// relaxTimers starts the program once more in its own place, with that slack, unless it has it already. A thread gets its
-// slack from the one that starts it, and Go starts the monitor thread before main.
+// relaxTimers sets that slack for all threads, unless they have it already. A thread inherits its slack from the thread that
+// starts it, and Go starts the monitor thread before main. So relaxTimers sets the slack of its own thread, and then executes the program
+// again in the same process.
 func relaxTimers() error {
-	runtime.LockOSThread() // the slack is this thread's, which goes on as the first of the new program
+	runtime.LockOSThread() // the slack belongs to this thread, which becomes the first thread of the new program
 	defer runtime.UnlockOSThread()
 	slack := func() (time.Duration, error) {
 		ns, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
@@ -33,7 +34,7 @@ func relaxTimers() error {
 		return err
 	}
 	if is, err := slack(); err != nil || is < timerSlack {
-		return errors.Join(errors.New("the timer slack does not change"), err) // to start again would never end
+		return errors.Join(errors.New("the timer slack does not change"), err) // without this check, the program would execute itself forever
 	}
 	program, err := os.Executable()
 	if err != nil {
@@ -42,30 +43,29 @@ func relaxTimers() error {
 	return syscall.Exec(program, os.Args, os.Environ())
 }
 
-// backgroundThreads is how many threads beyond the processors run Go code at once. Badger's flushes and compactions
-// are goroutines that compute for tens of milliseconds, and Go takes a thread away from one after 10 ms only. With
-// a thread to spare the kernel decides, and it lets a thread that answers requests go first.
+// backgroundThreads is how many more threads than processors run Go code at the same time. Badger's flushes and compactions
+// compute for tens of milliseconds, and Go preempts a goroutine only after 10 ms. With an extra thread the kernel
+// schedules them, and it prefers the threads that answer requests.
 const backgroundThreads = 1
 
-// addThreads makes room for background work. GOMAXPROCS takes precedence.
+// addThreads adds the threads for background work, unless GOMAXPROCS is set.
 func addThreads() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + backgroundThreads)
 	}
 }
 
-// The heap's soft limit, in bytes. Without one the collector lets garbage grow to the size of what lives, and Badger's
-// compactions leave much; a limit that live data comes near would have it collect without end. So it grows with
-// the connections, of which there can be many.
+// The heap's soft limit, in bytes. Without a limit, the collector lets garbage grow to the size of the live data, and Badger's
+// compactions produce a lot. If the live data came close to the limit, the collector would run all the time. So the limit grows
+// with the number of connections, which may be large.
 const (
 	memoryFloor         = 400 << 20
-	memoryEngine        = 200 << 20 // the engine under full load, and room to collect
+	memoryEngine        = 200 << 20 // the engine under full load, and room for garbage
 	memoryPerConnection = 36 << 10  // buffers, stack and a small request
 	memoryInterval      = time.Second
 )
 
-// limitMemory keeps the limit in step with the open connections until ctx ends. GOMEMLIMIT takes
-// precedence.
+// limitMemory adjusts the limit to the number of open connections until ctx ends, unless GOMEMLIMIT is set.
 func limitMemory(ctx context.Context, connections func() int) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return

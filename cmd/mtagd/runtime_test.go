@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Go's monitor thread is the one that matters; which of the threads it is cannot be seen.
+// Go's monitor thread is the one that matters. It cannot be told from the others, so all are checked.
 func TestAllThreadsHaveRelaxedTimers(t *testing.T) {
 	b := newBench(t)
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", b.cmd.Process.Pid))

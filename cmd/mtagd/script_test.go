@@ -18,15 +18,15 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestScripts runs testdata/*.txtar: exchanges with a real service, written down as a partner
-// would see them. Beside testscript's own commands they use:
+// TestScripts runs testdata/*.txtar. The scripts are exchanges with a real service, as a partner sees them. In addition to
+// the commands of testscript they use:
 //
-//	serve [FLAG...]              start the service on $WORK/data, or start it again
-//	shutdown [SIGHUP]            end it with SIGTERM, or with SIGHUP; it must exit with 0
+//	serve [FLAG...]              start the service on $DATA, also after a shutdown or a crash
+//	shutdown [SIGHUP]            end it with SIGTERM or with SIGHUP; it must exit with 0
 //	crash                        end it with SIGKILL
-//	partner NAME                 make a partner: $NAME is its id, $NAME_KEY its API key; "as NAME" follows
-//	as NAME | as nobody          whose API key the api command sends
-//	with HEADER: VALUE           a header of the next request; VALUE may be empty to drop it
+//	partner NAME                 make a partner, and send its API key from now on; $NAME is its id, $NAME_KEY its key
+//	as NAME | as nobody          send this partner's API key, or none, with the api command
+//	with HEADER: VALUE           add a header to the next request; an empty VALUE removes the header
 //	api METHOD PATH [BODY]       a request to the base host
 //	tag METHOD PATH [BODY]       a request to the client tag host
 //	on HOST METHOD PATH [BODY]   a request to another host
@@ -34,18 +34,18 @@ import (
 //	status N                     the answer's status
 //	error N CODE [TEXT]          status and standard error body; TEXT is part of the message
 //	json PATH VALUE              a value of the answer's JSON; "PATH ~ REGEXP", "PATH -> VARIABLE";
-//	                             PATH is .a.b[0]; .a.length is how much is in it
+//	                             PATH is .a.b[0]; .a.length is the length of a list or the size of an object
 //	! json PATH                  there is no such value
 //	printed PATH ...             the same for what the last command printed
 //	header NAME VALUE            a header of the answer; "NAME ~ REGEXP"
 //	! header NAME                there is no such header
 //	body TEXT                    the whole body; "~ REGEXP"
-//	dns NAME TYPE VALUE          the record of a name in the DNS that the service asks; "dns NAME also TYPE VALUE" is
-//	                             one more; "dns NAME" removes; "dns NAME servfail|bogus|refuse|silent" is no answer;
-//	                             "dns @ADDRESS NAME ..." is at a zone's own name server, $DNSPORT its port
-//	fails CODE ARGUMENT...       "mtagd ARGUMENT..." exits with CODE, prints nothing and says one line
-//	says TEXT                    what the line has in it
-//	log REGEXP                   the service's log has a match; "! log" has none
+//	dns NAME TYPE VALUE          set the record of a name in the service's DNS; "dns NAME also TYPE VALUE" adds one;
+//	                             "dns NAME" removes all; "dns NAME servfail|bogus|refuse|silent" makes the name fail;
+//	                             "dns @ADDRESS NAME ..." does it at a zone's name server, which listens on $DNSPORT
+//	fails CODE ARGUMENT...       "mtagd ARGUMENT..." exits with CODE, with one line on standard error and nothing on standard output
+//	says TEXT                    the line contains TEXT
+//	log REGEXP                   the service's log has a match; "! log": it has none
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",

@@ -31,15 +31,15 @@ func serve(ctx context.Context, cfg config) (err error) {
 	d := &daemon{config: cfg, metrics: newMetrics(), failed: make(chan error, maxParts)}
 	defer func() { err = errors.Join(err, d.stop()) }()
 	for _, start := range []func(context.Context) error{
-		d.openData,
-		d.takePorts,
-		d.openHosts,
-		d.openAPI,
-		d.openEdge,
-		d.acceptOperators,
-		d.acceptAdmins,
-		d.acceptRequests,
-		d.announce,
+		d.openData,        // the storage engine
+		d.takePorts,       // of plain HTTP and HTTPS
+		d.openHosts,       // DNS checks and certificates
+		d.openAPI,         // the partner API, and the demo shop
+		d.openEdge,        // the public server
+		d.acceptOperators, // partner and key commands
+		d.acceptAdmins,    // metrics and health
+		d.acceptRequests,  // from here on the service is open
+		d.announce,        // in development mode
 	} {
 		if err := start(ctx); err != nil {
 			return err
@@ -278,7 +278,7 @@ func (d *daemon) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case err := <-d.failed:
-		return fmt.Errorf("serving ended: %w", err)
+		return fmt.Errorf("a part of the service has failed: %w", err)
 	}
 }
 

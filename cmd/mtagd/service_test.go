@@ -20,8 +20,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestMain makes this test binary stand for mtagd itself: what the tests run as "mtagd" is the
-// real program in a process of its own.
+// TestMain makes this test binary serve as mtagd, too: when the tests run the command "mtagd", it is the real program in its own
+// process.
 func TestMain(m *testing.M) {
 	// Under the race detector, a process sleeps for a second before it exits, unless told otherwise.
 	os.Setenv("GORACE", noExitSleep)
@@ -30,14 +30,14 @@ func TestMain(m *testing.M) {
 
 const noExitSleep = "atexit_sleep_ms=0"
 
-// The hosts that a service under test answers for.
+// The hosts of a service under test.
 const (
 	baseHost    = "api.mtagd.test"
 	tagHost     = "tags.mtagd.test"
 	cnameTarget = "cname.mtagd.test"
 )
 
-// startTimeout bounds the wait for a process to start or to end; it is no expectation.
+// startTimeout bounds the wait for a process to start or to end. It is not an expectation.
 const startTimeout = 30 * time.Second
 
 // service is a running "mtagd serve".
@@ -126,14 +126,14 @@ func (s *service) waitReady() error {
 	}
 }
 
-// Log is what the service wrote to standard error so far.
+// Log returns what the service has written to standard error so far.
 func (s *service) Log() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.log.String()
 }
 
-// stop asks the service to end, and returns an error unless it exits with 0.
+// stop sends SIGTERM. It returns an error unless the service exits with 0.
 func (s *service) stop() error { return s.stopBy(syscall.SIGTERM) }
 
 func (s *service) stopBy(sig syscall.Signal) error {
@@ -143,7 +143,7 @@ func (s *service) stopBy(sig syscall.Signal) error {
 	return s.complaint()
 }
 
-// kill ends the service without notice.
+// kill sends SIGKILL.
 func (s *service) kill() error {
 	err := s.end(syscall.SIGKILL)
 	if _, killed := errors.AsType[*exec.ExitError](err); !killed {
@@ -165,8 +165,7 @@ func (s *service) end(sig os.Signal) error {
 	}
 }
 
-// complaint is an error when the log has something in it that must never be there, whatever was asked of
-// the service.
+// complaint returns an error if the log contains something that it must never contain.
 func (s *service) complaint() error {
 	for _, bad := range []string{"DATA RACE", "panic", "mtp_"} {
 		if strings.Contains(s.Log(), bad) {
@@ -176,14 +175,14 @@ func (s *service) complaint() error {
 	return nil
 }
 
-// answer is an HTTP answer, read.
+// answer is an HTTP response that was read to its end.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// request is an HTTP request to a service under test; Host goes on the wire whatever the address is.
+// request is an HTTP request to a service under test. The host is sent as the Host header only.
 type request struct {
 	host, method, path, key, body string
 	header                        http.Header

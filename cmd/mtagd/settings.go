@@ -9,38 +9,37 @@ import (
 	"strconv"
 )
 
-// serveCommand is "mtagd serve". After check, its values are complete and in the form that the
-// parts take.
+// serveCommand is "mtagd serve". After check, its values are valid and in the form that the service needs.
 type serveCommand struct {
-	HTTP  string `name:"http" default:":80" placeholder:"ADDR" help:"Where to answer plain HTTP (default ${default})."`
-	HTTPS string `name:"https" default:":443" placeholder:"ADDR" help:"Where to answer HTTPS (default ${default})."`
-	TLS   string `name:"tls" default:"acme" placeholder:"acme|off" help:"Certificates from an ACME CA, or off: everything answers on --http (default ${default})."`
+	HTTP  string `name:"http" default:":80" placeholder:"ADDR" help:"Address for plain HTTP (default ${default})."`
+	HTTPS string `name:"https" default:":443" placeholder:"ADDR" help:"Address for HTTPS (default ${default})."`
+	TLS   string `name:"tls" default:"acme" placeholder:"acme|off" help:"Get certificates from an ACME CA (acme), or serve everything on --http without TLS (off). Default ${default}."`
 
-	BaseHost      string `placeholder:"HOST" help:"Host of the partner API."`
-	ClientTagHost string `placeholder:"HOST" help:"Shared host of client-side tags."`
-	CNAMETarget   string `name:"cname-target" placeholder:"HOST" help:"Name that merchants point their CNAME records at."`
+	BaseHost      string `placeholder:"HOST" help:"Host of the partner API. Required."`
+	ClientTagHost string `placeholder:"HOST" help:"Host of all client-side tags. Required."`
+	CNAMETarget   string `name:"cname-target" placeholder:"HOST" help:"Host name that the CNAME records of merchants point at. Required."`
 
-	ACMECA     string `name:"acme-ca" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"Directory of the ACME CA (default Let's Encrypt)."`
-	ACMECARoot string `name:"acme-ca-root" placeholder:"FILE" help:"PEM file of the roots that vouch for the ACME CA itself (default the system's)."`
-	ACMEEmail  string `name:"acme-email" placeholder:"ADDRESS" help:"Contact that the ACME CA may write to."`
+	ACMECA     string `name:"acme-ca" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"Directory URL of the ACME CA (default: Let's Encrypt)."`
+	ACMECARoot string `name:"acme-ca-root" placeholder:"FILE" help:"PEM file with the root certificates to trust for the ACME CA's own server (default: those of the system)."`
+	ACMEEmail  string `name:"acme-email" placeholder:"ADDRESS" help:"Email address for messages from the ACME CA."`
 
-	ACMEEABKeyID   string `name:"acme-eab-key-id" placeholder:"ID" help:"Key id of the account's external binding, where the ACME CA wants one."`
-	ACMEEABHMACKey string `name:"acme-eab-hmac-key" placeholder:"KEY" help:"HMAC key of the external binding, in base64url. It is a secret: better in the environment or the configuration file."`
+	ACMEEABKeyID   string `name:"acme-eab-key-id" placeholder:"ID" help:"Key id for external account binding, if the ACME CA requires it."`
+	ACMEEABHMACKey string `name:"acme-eab-hmac-key" placeholder:"KEY" help:"HMAC key for external account binding, in base64url. It is a secret: set it in the environment or in the config file."`
 
-	HandshakesPerIP int      `name:"handshakes-per-ip" default:"1024" placeholder:"N" help:"Most TLS handshakes under way for one client address, 0 for any number (default ${default})."`
-	HSTS            bool     `name:"hsts" help:"Tell browsers to use nothing but HTTPS for the base host, for a year."`
-	ProxyProtocol   bool     `help:"Connections from --trusted-proxy begin with a PROXY protocol header."`
-	TrustedProxy    []string `placeholder:"CIDR" help:"Network of the load balancers in front; repeatable."`
+	HandshakesPerIP int      `name:"handshakes-per-ip" default:"1024" placeholder:"N" help:"Limit of concurrent TLS handshakes per client address; 0 for no limit (default ${default})."`
+	HSTS            bool     `name:"hsts" help:"Tell browsers to use only HTTPS for the base host, for one year."`
+	ProxyProtocol   bool     `help:"Expect a PROXY protocol header on connections from --trusted-proxy."`
+	TrustedProxy    []string `placeholder:"CIDR" help:"Network of the load balancers in front of the service. Repeatable."`
 
-	DNSResolver     []string `name:"dns-resolver" placeholder:"HOST:PORT" help:"Resolver asked when a tag host is verified; repeatable (default those of /etc/resolv.conf)."`
-	DNSPort         int      `name:"dns-port" default:"53" placeholder:"N" help:"Port asked at a zone's own name servers (default ${default})."`
-	DNSAllowPrivate bool     `name:"dns-allow-private" help:"Ask name servers at private addresses too."`
+	DNSResolver     []string `name:"dns-resolver" placeholder:"HOST:PORT" help:"Resolver to ask when a tag host is verified. Repeatable (default: those of /etc/resolv.conf)."`
+	DNSPort         int      `name:"dns-port" default:"53" placeholder:"N" help:"Port of the name servers of zones (default ${default})."`
+	DNSAllowPrivate bool     `name:"dns-allow-private" help:"Also ask name servers at private addresses."`
 
-	Admin     string `default:"${admin}" placeholder:"ADDR" help:"Loopback address of /metrics, /healthz, /readyz and /debug/pprof, or off (default ${default})."`
-	LogFormat string `default:"text" placeholder:"text|json" help:"Form of the log (default ${default})."`
-	LogLevel  string `default:"info" placeholder:"LEVEL" help:"Least level logged: debug, info, warn or error (default ${default})."`
+	Admin     string `default:"${admin}" placeholder:"ADDR" help:"Loopback address for /metrics, /healthz, /readyz and /debug/pprof, or off (default ${default})."`
+	LogFormat string `default:"text" placeholder:"text|json" help:"Format of the log (default ${default})."`
+	LogLevel  string `default:"info" placeholder:"LEVEL" help:"Lowest level to log: debug, info, warn or error (default ${default})."`
 
-	// What check reads from the flags of the same meaning.
+	// check parses these from the flags.
 	roots   *x509.CertPool
 	proxies []netip.Prefix
 	level   slog.Level
@@ -52,7 +51,7 @@ func (*serveCommand) Help() string {
 		"A second signal ends it immediately."
 }
 
-// check completes the values, or names all the wrong ones.
+// check parses and normalizes the values. Its error names all the wrong ones.
 func (c *serveCommand) check(from origin) error {
 	var errs []error
 	for _, step := range []struct {
@@ -85,7 +84,7 @@ func (c *serveCommand) check(from origin) error {
 	return errors.Join(errs...)
 }
 
-// Run serves until a signal ends it.
+// Run serves until a signal stops it.
 func (c *serveCommand) Run(p *process) error {
 	if err := c.check(p.origin); err != nil {
 		return err
@@ -119,7 +118,7 @@ func (c *serveCommand) Run(p *process) error {
 	})
 }
 
-// logger is the log that the checked flags ask for.
+// logger makes the log that the checked flags describe.
 func (c *serveCommand) logger(w io.Writer) *slog.Logger {
 	opt := slog.HandlerOptions{Level: c.level}
 	if c.LogFormat == "json" {

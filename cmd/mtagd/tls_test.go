@@ -19,7 +19,7 @@ import (
 	"mtagd/tlsmgr/acmetest"
 )
 
-// secureWorld is a service with HTTPS, the CA it orders from, and the DNS that both ask.
+// secureWorld is a service with HTTPS, its CA, and the DNS that both use.
 type secureWorld struct {
 	*testing.T
 	*service
@@ -59,7 +59,7 @@ func newSecureWorld(t *testing.T, flags ...string) *secureWorld {
 	return w
 }
 
-// client connects to the service under the name that a URL has, and trusts the CA alone.
+// client connects to the service for every host in a URL, and trusts only the CA.
 func (w *secureWorld) client() *http.Client {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -108,7 +108,7 @@ func (w *secureWorld) api(client *http.Client, method, path, body string, into a
 	return w.call(client, method, "https://"+baseHost+"/v1/partners"+path, w.key, body, into)
 }
 
-// newTag makes a merchant with a server-side tag whose DNS is right.
+// newTag makes a merchant with a server-side tag whose DNS is correct.
 func (w *secureWorld) newTag(client *http.Client, domain string) (merchant, tag, host string, err error) {
 	var m struct{ MerchantID string }
 	if err := w.api(client, "POST", "/merchant", `{"name":"Shop"}`, &m); err != nil {
@@ -126,7 +126,7 @@ func (w *secureWorld) newTag(client *http.Client, domain string) (merchant, tag,
 	return m.MerchantID, generated.TagID, host, w.zone.set(host, "CNAME", cnameTarget+".")
 }
 
-// verify has the DNS of a tag host checked, and returns an error also when that is not right.
+// verify verifies the DNS of a tag host. It also returns an error if the DNS is wrong.
 func (w *secureWorld) verify(client *http.Client, merchant, host string) error {
 	var verified struct{ Verified bool }
 	err := w.api(client, "POST", "/tracktag/verify", fmt.Sprintf(`{"merchantId":%q,"subdomain":%q}`, merchant, host), &verified)
@@ -136,7 +136,7 @@ func (w *secureWorld) verify(client *http.Client, merchant, host string) error {
 	return err
 }
 
-// begin takes one shop from nothing to its first event over HTTPS, and returns how long that took from verify on.
+// begin creates a shop and sends its first event over HTTPS. It returns the time from the verification to the event.
 func (w *secureWorld) begin(client *http.Client, domain string) (time.Duration, error) {
 	merchant, tag, host, err := w.newTag(client, domain)
 	if err != nil {
@@ -166,11 +166,10 @@ func (w *secureWorld) begin(client *http.Client, domain string) (time.Duration, 
 	return took, nil
 }
 
-// secureHosts is how many shops TestShopsOverTLS brings. Each is ordered from the CA, which is in this process.
+// secureHosts is how many shops TestShopsOverTLS creates. Each gets a certificate from the CA, which runs in this process.
 const secureHosts = 100
 
-// Generate, CNAME, verify, handshake, event, listing: all over HTTPS, many shops at once, and only they
-// have orders.
+// Many shops at the same time generate a tag, verify it, send an event over HTTPS and list it. The CA gets orders for their hosts only.
 func TestShopsOverTLS(t *testing.T) {
 	w := newSecureWorld(t)
 	client := w.client()
@@ -246,7 +245,7 @@ func TestTagReadShowsTheCertificate(t *testing.T) {
 	}
 }
 
-// The CA's name in CAA records is the one that its directory tells.
+// The name to look for in CAA records comes from the CA's directory.
 func TestTagReadWarnsOfRecordsThatForbidTheCertificate(t *testing.T) {
 	w := newSecureWorld(t)
 	client := w.client()

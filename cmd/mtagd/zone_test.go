@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// zone is the DNS that a service under test asks: one recursive resolver on loopback, with the
-// records that a test sets. A zone's own name server is another one, at another address.
+// zone is the DNS of a service under test: a recursive resolver on loopback, with the records that a test sets. For the name server of a
+// zone, a test starts another one at another address.
 type zone struct {
 	address string
 	servers [2]*dns.Server
@@ -64,7 +64,7 @@ func (z *zone) stop() {
 	}
 }
 
-// set gives a name one record, something wrong, or nothing. With "also" before it, a record is one more.
+// set sets the one record of a name, or makes the name fail, or removes it. With "also" before it, the record is added.
 func (z *zone) set(name string, record ...string) error {
 	name = dns.CanonicalName(name)
 	z.mu.Lock()
@@ -90,8 +90,8 @@ func (z *zone) set(name string, record ...string) error {
 	return nil
 }
 
-// ServeDNS answers like a recursive resolver, with the whole chain of CNAME records, or with authority
-// when no recursion is desired.
+// ServeDNS answers like a recursive resolver, with the whole chain of CNAME records. If no recursion is desired, the answer is
+// authoritative.
 func (z *zone) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	reply := new(dns.Msg).SetReply(query)
 	reply.RecursionAvailable = query.RecursionDesired

@@ -78,7 +78,7 @@ func handle[C Command](mux *http.ServeMux, control store.Control, log *slog.Logg
 			status, result = statusFailed, wireError(err)
 		}
 		w.WriteHeader(status)
-		// This fails when the client has disconnected, and then nobody waits for the answer.
+		// This fails if the client has disconnected. Then there is no one to tell.
 		_ = json.NewEncoder(w).Encode(result)
 	})
 }

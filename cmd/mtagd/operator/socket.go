@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// socketName is the operator socket's file in the data directory. Whoever may write to it has an operator's rights:
+// socketName is the operator socket's file in the data directory. Anyone who can write to it has the rights of an operator:
 // the file's mode is the only access control.
 const socketName = "mtagd.sock"
 

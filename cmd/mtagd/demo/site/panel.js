@@ -1,9 +1,9 @@
-// The panel: what the partner's listing returns, asked for again and again, and the switch for consent.
+// The panel: it polls the partner's events listing and shows the answer. It also has the switch for consent.
 'use strict';
 
 {
   const list = document.querySelector('[data-events]');
-  const live = document.querySelector('[data-live]');
+  const handle = document.querySelector('[data-handle]');
   const known = new Set();
   let first = true;
 
@@ -14,7 +14,7 @@
     if (event_name === 'Search') return `“${raw_data.search_term}”`;
     const parts = [];
     if ('value' in raw_data) parts.push(`${raw_data.currency || ''} ${Number(raw_data.value).toFixed(2)}`);
-    // A backend sends what it likes, and knows of no page.
+    // A backend may send products of any form, and no page URL.
     if (Array.isArray(raw_data.products)) parts.push(raw_data.products.map((p) => `${p?.quantity ?? 1} × ${p?.name ?? p?.id}`).join(', '));
     if (parts.length) return parts.join(' · ');
     return URL.canParse(raw_data.pageUrl) ? new URL(raw_data.pageUrl).pathname : 'from a backend';
@@ -40,24 +40,48 @@
     return element('li', { className: first ? '' : 'new' }, details);
   }
 
+  function each(selector, change) {
+    document.querySelectorAll(selector).forEach(change);
+  }
+
+  function showLatest(event) {
+    handle.querySelector('[data-latest]').textContent = event.event_name;
+    handle.querySelector('[data-latest-about]').textContent = about(event);
+    if (first) return;
+    handle.classList.remove('new');
+    requestAnimationFrame(() => handle.classList.add('new'));
+  }
+
   async function refresh() {
     try {
       const response = await fetch('/demo/events');
       if (!response.ok) throw response.status;
       const { events, pagination } = await response.json();
-      live.classList.add('on');
-      document.querySelector('[data-total]').textContent = pagination.totalItems;
+      each('[data-live]', (dot) => dot.classList.add('on'));
+      each('[data-total]', (total) => { total.textContent = pagination.totalItems; });
       const fresh = events.filter((event) => !known.has(event.id));
       fresh.forEach((event) => known.add(event.id));
-      if (fresh.length) list.querySelector('.empty')?.remove();
+      if (fresh.length) {
+        list.querySelector('.empty')?.remove();
+        showLatest(events[0]);
+      }
       list.prepend(...fresh.map(item));
       first = false;
     } catch {
-      live.classList.remove('on');
+      each('[data-live]', (dot) => dot.classList.remove('on'));
     }
     setTimeout(refresh, document.hidden ? 5000 : 1000);
   }
   refresh();
+
+  // On a small screen the handle opens and closes the panel. Escape closes it, too.
+  const open = (yes) => handle.setAttribute('aria-expanded', yes);
+  handle.addEventListener('click', () => open(handle.getAttribute('aria-expanded') !== 'true'));
+  document.querySelector('[data-panel]').addEventListener('keydown', (press) => {
+    if (press.key !== 'Escape' || handle.getAttribute('aria-expanded') !== 'true') return;
+    open(false);
+    handle.focus();
+  });
 
   const consent = document.querySelector('[data-consent]');
   consent.checked = localStorage.getItem('consent') !== 'no';

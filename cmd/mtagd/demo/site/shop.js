@@ -1,4 +1,4 @@
-// The shop: a cart in localStorage, and the event of each step.
+// The shop: it keeps the cart in localStorage, and sends an event for each step.
 'use strict';
 
 const products = JSON.parse(document.getElementById('products').textContent);
@@ -11,7 +11,7 @@ const keep = (key, value) => localStorage.setItem(key, JSON.stringify(value));
 // A cart is a list of { id, glaze, quantity }.
 const cart = () => read('cart') || [];
 
-// What events say of a line of the cart (Product object).
+// The Product object of a line, for events.
 function product(line) {
   const { id, name, category, price } = products.find((p) => p.id === line.id);
   return { id, name, category, price, quantity: line.quantity };
@@ -26,7 +26,7 @@ function showCount() {
   find('[data-cart-count]').textContent = cart().reduce((sum, line) => sum + line.quantity, 0);
 }
 
-// Standard delivery is free from 80 on.
+// Standard delivery is free for orders of 80 or more.
 function shippingOf(value) {
   const express = find('[name=tier][value=express]');
   if (express && express.checked) return 9.9;
@@ -142,15 +142,15 @@ const pages = {
     });
   },
 
-  // An order is told of once, however often its page is loaded.
+  // The Purchase event of an order is sent once, even if the page is loaded again.
   'thank-you'() {
     const order = read('order');
     if (!order) return;
-    find('[data-order]').textContent = `Order ${order.transaction_id} over ${money(order.value + order.shipping_cost)} is on its way to the kiln.`;
-    const { told, ...fields } = order;
-    if (!told) {
+    find('[data-order]').textContent = `Order ${order.transaction_id} for ${money(order.value + order.shipping_cost)} is on its way to the kiln.`;
+    const { reported, ...fields } = order;
+    if (!reported) {
       mtag('event', 'Purchase', fields);
-      keep('order', { ...order, told: true });
+      keep('order', { ...order, reported: true });
     }
     const refund = find('[data-refund]');
     refund.hidden = false;

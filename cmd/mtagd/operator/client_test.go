@@ -1,0 +1,87 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"testing"
+
+	"mtagd/store"
+	"mtagd/store/local"
+)
+
+// Without a server, the client opens the control data with the function that it is given, as often as it takes until the data is free.
+// Only "partner add" may create it.
+func TestClientOpensTheControlData(t *testing.T) {
+	data := t.TempDir()
+	var creates []bool
+	client := Client{Data: data, Open: func(_ context.Context, create bool) (Control, error) {
+		if creates = append(creates, create); len(creates) < 3 {
+			return nil, store.ErrInUse
+		}
+		return local.OpenControl(data, local.Options{})
+	}}
+	run := func(c Command, result any) {
+		t.Helper()
+		answer, err := client.Run(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(answer, result); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var added partnerView
+	run(partnerAdd{Name: "Agency"}, &struct{ PartnerID *store.PartnerID }{&added.ID})
+	for _, create := range creates {
+		if !create || len(creates) != 3 {
+			t.Fatalf("opened with %v", creates)
+		}
+	}
+	var list, keys []json.RawMessage
+	run(partnerList{}, &list)
+	run(keyIssue{Partner: added.ID}, &struct{}{})
+	run(keyList{Partner: added.ID}, &keys)
+	if len(list) != 1 || len(keys) != 1 {
+		t.Errorf("%d partners, %d keys", len(list), len(keys))
+	}
+	for _, create := range creates[3:] {
+		if create {
+			t.Errorf("opened with %v", creates)
+		}
+	}
+}
+
+// An error of the engine keeps its kind on its way from the server, and a failure to open is not taken for a server.
+func TestClientReturnsErrors(t *testing.T) {
+	client := Client{Data: t.TempDir(), Open: func(context.Context, bool) (Control, error) {
+		return nil, errors.New("no database")
+	}}
+	if _, err := client.Run(t.Context(), partnerList{}); err == nil || err.Error() != "no database" {
+		t.Errorf("without a server: %v", err)
+	}
+
+	control, err := local.OpenControl(t.TempDir(), local.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	socket, err := Listen(client.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: Handler(control, slog.New(slog.DiscardHandler))}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(socket) }()
+	if _, err := client.Run(t.Context(), keyList{Partner: "nobody"}); store.KindOf(err) != store.KindNotFound {
+		t.Errorf("from a server: %v", err)
+	}
+	if err := server.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
+	}
+}

@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium bind bench bench-quick bench-full bench-steps mtagbench profile
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium bind bench bench-quick bench-full bench-steps mtagbench screenshot profile
 
 run: build
 	bin/mtagd dev
@@ -63,6 +63,10 @@ bench-steps:
 
 mtagbench:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagbench ./bench/mtagbench
+
+# Takes the picture of the demo shop in the README.
+screenshot: chromium
+	$(GO) test -pgo=off -count=1 -run 'TestDemoShop$$' ./cmd/mtagd -screenshot $(CURDIR)/cmd/mtagd/demo/screenshot.png
 
 # Takes a CPU profile of the server under load. The compiler optimises mtagd by it. Renew it when the hot path has changed
 # much: with an old profile mtagd is slower, but still correct.

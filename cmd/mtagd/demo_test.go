@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,6 +34,9 @@ func openBrowser(t *testing.T, flags ...chromedp.ExecAllocatorOption) context.Co
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// screenshot is set by make screenshot.
+var screenshot = flag.String("screenshot", "", "write a picture of the demo shop, with its panel full of events, to this file")
 
 // A visitor of the demo shop sends an event with each step, and sees it in the panel.
 func TestDemoShop(t *testing.T) {
@@ -111,6 +116,21 @@ func TestDemoShop(t *testing.T) {
 	if p.Value != 28 || p.Currency != "EUR" || p.ShippingCost != 9.9 || p.TransactionID == "" || p.Email != "ann@example.com" ||
 		len(p.Products) != 1 || p.Products[0].ID != "mug-dune" || p.Products[0].Quantity != 1 {
 		t.Errorf("the purchase is %+v", p)
+	}
+
+	if *screenshot != "" {
+		do(chromedp.Navigate(url + "/demo/"))
+		for len(names()) <= len(want) {
+			time.Sleep(50 * time.Millisecond)
+		}
+		do(chromedp.Evaluate[chromedp.Void](`void document.getAnimations().forEach((a) => a.finish())`))
+		picture, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+		if err == nil {
+			err = os.WriteFile(*screenshot, picture, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 
 	chromedp.Cancel(ctx)

@@ -18,9 +18,9 @@
 // A listing waits until the index has every event that was committed before. Then it asks the index for the positions
 // of the page, and the journal for the events.
 //
-//	local.go     Open, and the wiring of store.Engine
 //	listing.go   Events: one page of a merchant's events
 //	overflow.go  the pages that the index's counts do not suffice for
+//	local.go     Engine: opens and wires up the parts
 package local
 
 import (

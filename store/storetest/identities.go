@@ -8,7 +8,7 @@ import (
 )
 
 var identityTests = []test{
-	{"nobody is known at first", func(t *testing.T, b *bed) {
+	{"an identifier that was never linked resolves to nothing", func(t *testing.T, b *bed) {
 		m, _ := b.shop()
 		b.expectResolved(m, who("", email("a@example.com")), "")
 	}},
@@ -30,7 +30,7 @@ var identityTests = []test{
 			t.Errorf("events %+v", events)
 		}
 	}},
-	{"Resolve links what is beside a muid, after reopening too", func(t *testing.T, b *bed) {
+	{"Resolve links the identifiers beside a muid, after reopening too", func(t *testing.T, b *bed) {
 		m, _ := b.shop()
 		b.expectResolved(m, who("user-1", email("a@example.com"), device("d")), "user-1")
 		for range 2 {
@@ -88,7 +88,7 @@ var identityTests = []test{
 		b.reopen()
 		b.expectResolved(m, who("", email("a@example.com")), "user-4")
 	}},
-	{"links are the merchant's, over all its tags", func(t *testing.T, b *bed) {
+	{"a link counts for all tags of the merchant", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		m := b.merchant(p, "Shop")
 		client, own := b.tag(m, store.ClientSide, "").ID, b.tag(m, store.Preverified, "").ID

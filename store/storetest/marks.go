@@ -165,7 +165,7 @@ var markTests = []test{
 		again(store.Recorded)
 		b.expectEvents(m, 3)
 	}},
-	{"of 16 calls with one event_id at once one is recorded", func(t *testing.T, b *bed) {
+	{"when 16 calls send one event_id at once, one is recorded", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		outcomes := atOnce(16, func(int) store.Outcome {
 			marks := []store.Mark{withID(mark(m, tag, "user-1"), "order-1")}

@@ -9,7 +9,7 @@ import (
 )
 
 var merchantTests = []test{
-	{"a merchant is read back as it was made, and after reopening too", func(t *testing.T, b *bed) {
+	{"a merchant is read back as it was created, and after reopening too", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		want, err := b.AddMerchant(t.Context(), p.ID, "Café \"Ü\"", "cafe.example")
 		if err != nil || want.Name != "Café \"Ü\"" || want.Domain != "cafe.example" || want.Partner != p.ID ||
@@ -64,7 +64,7 @@ var merchantTests = []test{
 			b.reopen()
 		}
 	}},
-	{"merchants made at one instant are each on one page", func(t *testing.T, b *bed) {
+	{"merchants created at the same time are each on one page", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		b.clock.stop()
 		for _, err := range atOnce(12, func(int) error {

@@ -35,7 +35,7 @@ var partnerTests = []test{
 		_, err := b.AddPartner(t.Context(), "  ")
 		expectInvalid(t, err, "name")
 	}},
-	{"a key's text matches its record, of which the secret's hash alone is kept", func(t *testing.T, b *bed) {
+	{"a key's text matches its record, which holds only the secret's hash", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		key, text := b.key(p, 0)
 		other, _ := b.key(p, 0)
@@ -83,7 +83,7 @@ var partnerTests = []test{
 			t.Errorf("got %+v, %v; want %+v", again, err, first)
 		}
 	}},
-	{"what belongs to an unknown partner or key is not found", func(t *testing.T, b *bed) {
+	{"an unknown partner or key is not found", func(t *testing.T, b *bed) {
 		b.partner("Acme")
 		_, _, err := b.IssueKey(t.Context(), store.NewPartnerID(), 0)
 		expectKind(t, err, store.KindNotFound)
@@ -134,7 +134,7 @@ var partnerTests = []test{
 		}
 		b.preverified(p, "track.othershop.com")
 	}},
-	{"of several partners who want one tracking domain at once one gets it", func(t *testing.T, b *bed) {
+	{"when several partners ask for one tracking domain at once, one gets it", func(t *testing.T, b *bed) {
 		var partners []store.Partner
 		for range 6 {
 			partners = append(partners, b.partner("Acme"))

@@ -53,7 +53,7 @@ var tagTests = []test{
 			}
 		}
 	}},
-	{"16 generates at once make one tag", func(t *testing.T, b *bed) {
+	{"16 calls of generate at once create one tag", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		m := b.merchant(p, "Shop")
 		for _, kind := range []store.TagType{store.ClientSide, store.ServerSide, store.Preverified} {
@@ -76,14 +76,14 @@ var tagTests = []test{
 				}
 			}
 			if created != 1 {
-				t.Errorf("%s: %d calls say that they made it, want 1", kind, created)
+				t.Errorf("%s: %d calls say that they created it, want 1", kind, created)
 			}
 		}
 		if got, err := b.Merchant(t.Context(), m.ID); err != nil || len(got.Tags) != 3 {
 			t.Errorf("the merchant has %+v, %v; want 3 tags", got.Tags, err)
 		}
 	}},
-	{"of 12 merchants who want one domain at once one gets it", func(t *testing.T, b *bed) {
+	{"when 12 merchants ask for one domain at once, one gets it", func(t *testing.T, b *bed) {
 		partners := []store.Partner{b.partner("Acme"), b.partner("Other")}
 		var merchants []store.Merchant
 		for i := range 12 {
@@ -162,7 +162,7 @@ var tagTests = []test{
 			expectKind(t, err, store.KindNotFound)
 		}
 	}},
-	{"an updated tag is what the change made of it, and after reopening too", func(t *testing.T, b *bed) {
+	{"an updated tag is the result of the change, and after reopening too", func(t *testing.T, b *bed) {
 		m := b.merchant(b.partner("Acme"), "Shop")
 		tag := b.tag(m, store.ServerSide, "shop.com")
 		for _, want := range []store.Tag{
@@ -185,7 +185,7 @@ var tagTests = []test{
 		}
 	}},
 	// An engine may run the change more than once, but must store the last result.
-	{"of updates at once none is lost", func(t *testing.T, b *bed) {
+	{"no update is lost when several run at once", func(t *testing.T, b *bed) {
 		tag := b.tag(b.merchant(b.partner("Acme"), "Shop"), store.ServerSide, "shop.com")
 		for _, err := range atOnce(16, func(int) error {
 			_, err := b.UpdateTag(t.Context(), tag.ID, func(tag store.Tag) store.Tag {
@@ -210,7 +210,7 @@ var tagTests = []test{
 		_, err := b.UpdateTag(t.Context(), store.NewTagID(store.ClientSide), func(tag store.Tag) store.Tag { return tag })
 		expectKind(t, err, store.KindNotFound)
 	}},
-	{"preverified tags move along with the tracking domain, and after reopening too", func(t *testing.T, b *bed) {
+	{"preverified tags move with the tracking domain, and after reopening too", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		m := b.merchant(p, "Shop")
 		tag, client := b.tag(m, store.Preverified, ""), b.tag(m, store.ClientSide, "")

@@ -138,11 +138,11 @@ func (d *Data) withHost(tx *bolt.Tx, t store.Tag) (store.Tag, error) {
 
 // update runs change in one synced transaction. When that is on disk it calls publish, which changes the directory.
 func (d *Data) update(ctx context.Context, change func(tx *bolt.Tx) error, publish func()) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if err := d.db.Update(change); err != nil {
 		return err
 	}

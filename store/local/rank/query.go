@@ -76,7 +76,7 @@ func (r *reader) page(s *Selection) (total uint64, page []Entry, counted bool, e
 			}
 		}
 		start := len(page)
-		if page, err = r.run(page, members, earlier+run.From, earlier+run.To); err != nil {
+		if page, err = r.appendRun(page, members, earlier+run.From, earlier+run.To); err != nil {
 			return 0, nil, false, err
 		}
 		if s.NewestFirst() {
@@ -103,7 +103,7 @@ func (r *reader) candidates(s *Selection, from Key, limit uint64) (entries []Ent
 		return nil, nil, err
 	}
 	first, end := sum(earlier, series), sum(all, series)
-	entries, err = r.run(nil, series, first, min(first+limit, end))
+	entries, err = r.appendRun(nil, series, first, min(first+limit, end))
 	return entries, uncounted, err
 }
 

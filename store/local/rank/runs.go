@@ -8,8 +8,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// run appends a run of the events of some series, in the order of time: those with from ≤ rank < to.
-func (r *reader) run(out []Entry, series []bool, from, to uint64) ([]Entry, error) {
+// appendRun appends a run of the events of some series, in the order of time: those with from ≤ rank < to.
+func (r *reader) appendRun(out []Entry, series []bool, from, to uint64) ([]Entry, error) {
 	disjoint, err := r.treesAreDisjoint()
 	if err != nil {
 		return nil, err
@@ -26,7 +26,7 @@ func (r *reader) run(out []Entry, series []bool, from, to uint64) ([]Entry, erro
 		}
 		return w.out, nil
 	}
-	return r.runOverlapping(out, series, from, to)
+	return r.appendOverlapping(out, series, from, to)
 }
 
 // treesAreDisjoint reports whether each tree begins after the previous one has ended. That is so while events arrive
@@ -44,12 +44,12 @@ func (r *reader) treesAreDisjoint() (bool, error) {
 	return true, nil
 }
 
-// runOverlapping is run for trees that overlap in time:
+// appendOverlapping is appendRun for trees that overlap in time:
 //
 //  1. Find the key of the first event of the run.
 //  2. Take as many events as the run has from that key on, in each tree.
 //  3. Sort them, and cut off what is too much.
-func (r *reader) runOverlapping(out []Entry, series []bool, from, to uint64) ([]Entry, error) {
+func (r *reader) appendOverlapping(out []Entry, series []bool, from, to uint64) ([]Entry, error) {
 	k, err := r.keyAt(series, from)
 	if err != nil {
 		return nil, err

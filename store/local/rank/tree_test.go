@@ -32,7 +32,8 @@ func openMerger(t *testing.T) *merger {
 	return w
 }
 
-// checkTree compares what every child is said to hold with what it holds. It returns the sizes of the leaves.
+// checkTree compares the first key and the counts of every child with the entries below it. It returns the sizes of the
+// leaves.
 func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
 	var walk func(c *child) []Entry
 	walk = func(c *child) (all []Entry) {
@@ -63,7 +64,7 @@ func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
 	return leaves
 }
 
-// entriesOf lists what is below c, in its order.
+// entriesOf returns the entries below c, in their order.
 func entriesOf(c *child) (all []Entry) {
 	for _, leaf := range c.leaves() {
 		all = append(all, leaf.node.entries...)
@@ -127,8 +128,7 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 	}
 }
 
-// A listing adds up the stored tree and those in memory, whether they follow each other in time or
-// not.
+// A listing adds up the stored tree and the trees in memory, whether they overlap in time or not.
 func TestTreesAreReadAsOne(t *testing.T) {
 	for name, timeOf := range map[string]func(rng *rand.Rand, i int) int64{
 		"one after the other": func(_ *rand.Rand, i int) int64 { return int64(i) - 15_000 },
@@ -183,7 +183,7 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []Entry) {
 	}
 	from := rng.IntN(len(matching) + 1)
 	to := min(len(matching), from+rng.IntN(300))
-	got, err := r.run(nil, members, uint64(from), uint64(to))
+	got, err := r.appendRun(nil, members, uint64(from), uint64(to))
 	if err != nil {
 		t.Fatal(err)
 	}

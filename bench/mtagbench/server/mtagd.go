@@ -49,9 +49,12 @@ type Mtagd struct {
 	earlierPeak  int64 // the peak memory of earlier processes, bytes
 }
 
-// StartMtagd makes a partner with preverified access in an empty data directory, and starts the server on it.
+// StartMtagd makes a partner with preverified access in an empty data directory, which it creates if necessary, and starts the server on it.
 func StartMtagd(ctx context.Context, program, data string) (*Mtagd, error) {
 	m := &Mtagd{program: program, data: data}
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return nil, err
+	}
 	var partner struct{ PartnerID string }
 	if err := m.operate(ctx, &partner, "partner", "add", "--name", "Benchmark"); err != nil {
 		return nil, err

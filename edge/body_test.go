@@ -103,7 +103,7 @@ func TestSmallChunkedBodiesHoldNothing(t *testing.T) {
 	var w *world
 	held := int64(-1)
 	w = newWorld(t, replaceEngine(&tagtest.Faulty{OnRecord: func(marks []store.Mark) error {
-		held = w.server.open.bodies.Load()
+		held = w.server.open.reserved.Load()
 		marks[0].Outcome = store.Recorded
 		return nil
 	}}))
@@ -143,7 +143,7 @@ func chunks(body string) string {
 func (w *world) waitForBodies(bytes int64) {
 	w.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		held := w.server.open.bodies.Load()
+		held := w.server.open.reserved.Load()
 		if held == bytes {
 			return
 		}

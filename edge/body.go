@@ -9,17 +9,17 @@ import (
 	"mtagd/store"
 )
 
-// fasthttp allocates a body, or a chunk of a body, as soon as the client announces its length. With a few bytes, a client
-// could make it allocate a MiB until the read timeout. So all large bodies share a budget: a body reserves its bytes when
-// it is announced, and releases them when its answer is written. When the budget is spent, large bodies get 503. Small
-// bodies do not count.
+// fasthttp allocates a body, or a chunk of a body, as soon as the client announces its length. With a few bytes, a
+// client could make it allocate a MiB until the read timeout. So all large bodies share a budget: a body reserves its
+// bytes when it is announced, and releases them when its answer is written. When the budget is spent, large bodies get
+// 503. Small bodies do not count.
 const (
 	smallBody  = 16 << 10 // bytes: no larger than the buffer for a request's head
 	bodyBudget = 64 << 20 // bytes, of all connections together
 )
 
-// limitBody returns how long the body of a request may be, and reserves the bytes of a large one. fasthttp calls it when
-// it has read the head, before it allocates the body.
+// limitBody returns how long the body of a request may be, and reserves the bytes of a large one. fasthttp calls it
+// when it has read the head, before it allocates the body.
 func limitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
 	if n == chunked {
@@ -34,8 +34,8 @@ func limitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{MaxRequestBodySize: smallBody}
 }
 
-// contextOf returns the RequestCtx that a request's header is a part of. limitBody needs the connection, which is in the
-// RequestCtx, but fasthttp passes only the header.
+// contextOf returns the RequestCtx that a request's header is a part of. limitBody needs the connection, which is in
+// the RequestCtx, but fasthttp passes only the header.
 func contextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
 	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
@@ -51,8 +51,8 @@ func releaseSmallBody(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// connStateChanged releases the reservation of a body when the answer is written or the connection closed. fasthttp calls
-// it.
+// connStateChanged releases the reservation of a body when the answer is written or the connection closed. fasthttp
+// calls it.
 func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
 		return

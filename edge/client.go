@@ -13,10 +13,10 @@ import (
 const clientCheckInterval = 100 * time.Millisecond
 
 // ClientContext returns a context that ends when the client of a request has gone: it closed or reset the connection. A
-// client that closes only its sending side counts as gone, because TCP does not tell the two apart. The context does not
-// end when the server begins to stop: requests that have arrived are still answered. The handler must call the CancelFunc
-// before it returns. A connection that this package did not accept is not checked: there only the CancelFunc ends the
-// context.
+// client that closes only its sending side counts as gone, because TCP does not tell the two apart. The context does
+// not end when the server begins to stop: requests that have arrived are still answered. The handler must call the
+// CancelFunc before it returns. A connection that this package did not accept is not checked: there only the CancelFunc
+// ends the context.
 func ClientContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := connOf(r.Conn())

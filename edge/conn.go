@@ -126,9 +126,9 @@ func (c *conn) stopReading() {
 	_ = c.TCPConn.SetReadDeadline(time.Now())
 }
 
-// armRead arms a read deadline, but never replaces that of stopReading, which may run concurrently. So it arms first and
-// checks then. If readingStopped is set, armRead arms the deadline of stopReading again. If it is not set yet, stopReading
-// will arm its deadline after this one.
+// armRead arms a read deadline, but never replaces that of stopReading, which may run concurrently. So it arms first
+// and checks then. If readingStopped is set, armRead arms the deadline of stopReading again. If it is not set yet,
+// stopReading will arm its deadline after this one.
 func (c *conn) armRead(t time.Time) error {
 	err := c.TCPConn.SetReadDeadline(t)
 	if c.readingStopped.Load() {
@@ -152,8 +152,8 @@ func (d *deadline) set(t time.Time, arm func(time.Time) error) error {
 	return arm(t)
 }
 
-// passed reports whether an error of a read or write is final. When only the armed deadline has passed and the wanted one
-// has not, passed arms the wanted one and returns false: the caller tries again.
+// passed reports whether an error of a read or write is final. When only the armed deadline has passed and the wanted
+// one has not, passed arms the wanted one and returns false: the caller tries again.
 func (d *deadline) passed(err error, arm func(time.Time) error) bool {
 	if !errors.Is(err, os.ErrDeadlineExceeded) || d.wanted.Equal(d.armed) || !time.Now().Before(d.wanted) {
 		return true
@@ -169,7 +169,8 @@ func drainOnClose(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// connOf returns the conn beneath TLS and the PROXY protocol. It is nil when no retryingListener accepted the connection.
+// connOf returns the conn beneath TLS and the PROXY protocol. It is nil when no retryingListener accepted the
+// connection.
 func connOf(c net.Conn) *conn {
 	for {
 		switch outer := c.(type) {

@@ -78,8 +78,8 @@ func (d *dispatcher) handle(ctx *fasthttp.RequestCtx) {
 	d.tags.Serve(ctx, route)
 }
 
-// admit reads the target of a request and finds its surface. It returns false when it has refused the request: the request
-// is ambiguous, or this server does not serve the host.
+// admit reads the target of a request and finds its surface. It returns false when it has refused the request: the
+// request is ambiguous, or this server does not serve the host.
 func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bool) {
 	setRequestID(ctx)
 	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
@@ -106,8 +106,8 @@ func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bo
 	return t, false
 }
 
-// findSurface sets the surface of a target. It returns false when this server does not serve the host. Then it guesses the
-// surface by the path, so that the error has the form that the client expects.
+// findSurface sets the surface of a target. It returns false when this server does not serve the host. Then it guesses
+// the surface by the path, so that the error has the form that the client expects.
 func (d *dispatcher) findSurface(v *requestInfo, t target) bool {
 	switch {
 	case t.host == d.ClientTagHost && (t.host != d.BaseHost || tag.IsPath(t.path)):

@@ -21,8 +21,8 @@ type tlsConn struct {
 	serverName string // the SNI, in lower case
 }
 
-// tlsListener accepts connections and does their handshakes concurrently. A slow or idle client costs one goroutine until
-// handshakeTimeout. Accept returns only connections whose handshake has succeeded.
+// tlsListener accepts connections and does their handshakes concurrently. A slow or idle client costs one goroutine
+// until handshakeTimeout. Accept returns only connections whose handshake has succeeded.
 type tlsListener struct {
 	net.Listener
 	config  *tls.Config
@@ -97,8 +97,8 @@ func (l *tlsListener) serve(c net.Conn) {
 	}
 }
 
-// handshake returns the connection after its handshake. It is nil when there is nothing to serve: the handshake failed, the
-// client has too many under way, or the CA needed only the handshake.
+// handshake returns the connection after its handshake. It is nil when there is nothing to serve: the handshake failed,
+// the client has too many under way, or the CA needed only the handshake.
 func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -162,8 +162,8 @@ func (l *tlsListener) leave(client netip.Addr) {
 	}
 }
 
-// clientOf returns the address under which a client's handshakes are counted: its IPv4 address, or its IPv6 /64 network,
-// because one client usually has all addresses of that.
+// clientOf returns the address under which a client's handshakes are counted: its IPv4 address, or its IPv6 /64
+// network, because one client usually has all addresses of that.
 func clientOf(address net.Addr) netip.Addr {
 	at, err := netip.ParseAddrPort(address.String())
 	if err != nil {

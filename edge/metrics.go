@@ -9,7 +9,8 @@ import (
 	"mtagd/edge/tag"
 )
 
-// surface is one of the two protocols behind the front door, a label of metrics and logs. Each has its own form of error.
+// surface is one of the two protocols behind the front door, a label of metrics and logs. Each has its own form of
+// error.
 type surface uint8
 
 const (

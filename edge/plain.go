@@ -9,8 +9,8 @@ import (
 // challengePath is the prefix of the paths at which a CA fetches the answers to its challenges (RFC 8555, HTTP-01).
 const challengePath = "/.well-known/acme-challenge/"
 
-// handlePlain answers plain HTTP when there is HTTPS: the CA's challenges, and a redirect to HTTPS for all other requests.
-// Status 308 makes clients repeat the method and the body.
+// handlePlain answers plain HTTP when there is HTTPS: the CA's challenges, and a redirect to HTTPS for all other
+// requests. Status 308 makes clients repeat the method and the body.
 func (d *dispatcher) handlePlain(ctx *fasthttp.RequestCtx) {
 	v := requestInfo{began: ctx.Time()}
 	defer d.finish(ctx, &v)

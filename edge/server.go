@@ -126,8 +126,8 @@ func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
 }
 
 // flushTime is how long Shutdown lets connections send their buffered answers before it stops fasthttp. fasthttp keeps
-// the answers of a connection in a buffer while more requests wait on it, and drops the buffer when it is stopped. During
-// flushTime the next answer closes the connection, and that sends the buffer.
+// the answers of a connection in a buffer while more requests wait on it, and drops the buffer when it is stopped.
+// During flushTime the next answer closes the connection, and that sends the buffer.
 const flushTime = 50 * time.Millisecond
 
 // arrivalTime is how long Shutdown waits for requests that have not arrived in full, and for connections without a
@@ -156,8 +156,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.open.count() }
 
-// maxConnections returns how many connections each server may have open. It leaves an eighth of the process's descriptors,
-// and 64 more, to the engine's files.
+// maxConnections returns how many connections each server may have open. It leaves an eighth of the process's
+// descriptors, and 64 more, to the engine's files.
 func maxConnections() (int, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -167,8 +167,8 @@ func maxConnections() (int, error) {
 	return int(max(files-files/8, 128) - 64), nil
 }
 
-// formatLogger logs fasthttp's own messages at debug level. It logs only the format string: the arguments contain client
-// addresses and pieces of requests.
+// formatLogger logs fasthttp's own messages at debug level. It logs only the format string: the arguments contain
+// client addresses and pieces of requests.
 type formatLogger struct{ log *slog.Logger }
 
 func (l formatLogger) Printf(format string, _ ...any) {

@@ -39,8 +39,7 @@ function write(name: string, value: string, seconds: number, domain = root()) {
 }
 
 // root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
-// shortest one on which a probe cookie is kept. It is '' for a host without one, such as
-// localhost.
+// shortest one on which a probe cookie is kept. It is '' for a host without one, such as localhost.
 function root() {
   const labels = location.hostname.split('.');
   const value = Math.random() + ''; // another tab's probe has another value

@@ -14,7 +14,7 @@ import (
 // bytes when it is announced, and releases them when its answer is written. When the budget is spent, large bodies get
 // 503. Small bodies do not count.
 const (
-	smallBody  = 16 << 10 // bytes: no larger than the buffer for a request's head
+	smallBody  = 16 << 10 // bytes: as large as the buffer for a request's head
 	bodyBudget = 64 << 20 // bytes, of all connections together
 )
 

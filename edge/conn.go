@@ -60,9 +60,9 @@ type conn struct {
 	readingStopped atomic.Bool
 	read, write    deadline
 
-	// drain makes Close read the rest of the request first. It is set when a request is answered before it was read to the
-	// end. Without it Close would reset the connection, and the reset can overtake the answer: the client of an oversized
-	// body would see a broken connection instead of its 413.
+	// drain makes Close read the rest of the request before it closes the connection. It is set when a request is
+	// answered before it was read to the end. Without it Close would reset the connection, and the reset can overtake
+	// the answer: the client of an oversized body would see a broken connection instead of its 413.
 	drain atomic.Bool
 
 	// The current request's part of bodyBudget. Only the goroutine that serves the connection uses these.

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// retryingListener retries when the process or the system runs out of descriptors; fasthttp would stop serving.
-// Meanwhile connections wait in the kernel's queue.
+// retryingListener retries when the process or the system has run out of descriptors or memory: fasthttp would stop
+// serving. Meanwhile connections wait in the kernel's queue.
 type retryingListener struct {
 	net.Listener
 	log  *slog.Logger
-	open *connections // each accepted connection is added
+	open *connections // Accept adds each connection
 }
 
 func (l retryingListener) Accept() (net.Conn, error) {
@@ -26,11 +26,12 @@ func (l retryingListener) Accept() (net.Conn, error) {
 				return l.open.add(tcp), nil
 			}
 			return c, nil
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE),
+			errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
 			l.log.Warn("cannot accept connections, retrying", "error", err, "retry_in_ms", delay.Milliseconds())
 			time.Sleep(delay)
 		case errors.Is(err, unix.ECONNABORTED):
-			// This client has gone: accept the next one at once.
+			// The client closed the connection before Accept: take the next one.
 		default:
 			return nil, err
 		}

@@ -12,15 +12,15 @@ import (
 	"mtagd/store"
 )
 
-// instant is an engine that records at once: what is left is the work of edge and edge/tag.
-type instant struct {
+// noopEngine is an engine that does nothing: what is left is the work of edge and edge/tag.
+type noopEngine struct {
 	store.Engine
 	directory *store.Directory
 }
 
-func (e *instant) Directory() *store.Directory { return e.directory }
+func (e *noopEngine) Directory() *store.Directory { return e.directory }
 
-func (e *instant) Record(_ context.Context, marks []store.Mark) error {
+func (e *noopEngine) Record(_ context.Context, marks []store.Mark) error {
 	for i := range marks {
 		marks[i].Outcome = store.Recorded
 	}
@@ -31,7 +31,7 @@ func (e *instant) Record(_ context.Context, marks []store.Mark) error {
 func markRequest(t testing.TB) (*Server, *fasthttp.RequestCtx) {
 	tag := store.NewTag(store.Merchant{ID: store.NewMerchantID()}, store.ServerSide, "mtag-ab12", "shop.com", time.Now())
 	tag = tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
-	e := &instant{directory: store.NewDirectory()}
+	e := &noopEngine{directory: store.NewDirectory()}
 	e.directory.SetTag(tag)
 	s, err := New(Config{Engine: e, BaseHost: baseHost, ClientTagHost: clientHost, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	if err != nil {
@@ -50,7 +50,7 @@ func markRequest(t testing.TB) (*Server, *fasthttp.RequestCtx) {
 	return s, ctx
 }
 
-// An event allocates nothing on its way to the engine.
+// The path of an event to the engine allocates nothing.
 func TestMarkAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools at random")
@@ -69,7 +69,7 @@ func BenchmarkMark(b *testing.B) {
 	}
 }
 
-// An event of a page allocates once: to look up the public suffix for the cookie.
+// An event from a page may allocate once: to look up the public suffix for the cookie.
 func TestMarkOfAPageAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools at random")
@@ -83,10 +83,10 @@ func TestMarkOfAPageAllocates(t *testing.T) {
 	}
 	run()
 	if got := string(ctx.Response.Header.PeekCookie("_muid")); !strings.Contains(got, "domain=shop.com") {
-		t.Fatalf("cookie %q", got)
+		t.Fatalf("cookie %q, want one for shop.com", got)
 	}
 	if n := testing.AllocsPerRun(1000, run); n > 1 {
-		t.Errorf("%v allocations per event, want one", n)
+		t.Errorf("%v allocations per event, want at most one", n)
 	}
 }
 

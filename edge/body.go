@@ -9,38 +9,39 @@ import (
 	"mtagd/store"
 )
 
-// fasthttp allocates a body, or a chunk of a body, as soon as its length is announced. A client could make it hold a
-// MiB with a few bytes, for as long as the read timeout. So all large bodies share a budget: each takes its bytes when
-// it is announced and returns them when its answer is written. Bodies over the budget are refused with 503. Small
-// bodies do not need the budget.
+// fasthttp allocates a body, or a chunk of a body, as soon as the client announces its length. With a few bytes, a
+// client could make it allocate a MiB until the read timeout. So all large bodies share a budget: a body reserves its
+// bytes when it is announced, and releases them when its answer is written. When the budget is spent, large bodies get
+// 503. Small bodies do not count.
 const (
 	smallBody  = 16 << 10 // bytes: as large as the buffer for a request's head
 	bodyBudget = 64 << 20 // bytes, of all connections together
 )
 
-// limitBody returns how long a body may be. fasthttp calls it after the head of a request.
+// limitBody returns how long the body of a request may be, and reserves the bytes of a large one. fasthttp calls it
+// when it has read the head, before it allocates the body.
 func limitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
 	if n == chunked {
-		n = store.MaxBatchBytes // a single chunk can announce that much
+		n = store.MaxBatchBytes // its length is not known yet, and one chunk can be that long
 	}
-	if n <= smallBody || n > store.MaxBatchBytes { // fasthttp refuses a longer body before it allocates
+	if n <= smallBody || n > store.MaxBatchBytes { // fasthttp refuses a body over MaxBatchBytes without allocating it
 		return fasthttp.RequestConfig{}
 	}
-	if c := connOf(contextOf(h).Conn()); c == nil || c.holdBody(int64(n)) {
+	if c := connOf(contextOf(h).Conn()); c == nil || c.reserveBody(int64(n)) {
 		return fasthttp.RequestConfig{}
 	}
 	return fasthttp.RequestConfig{MaxRequestBodySize: smallBody}
 }
 
-// contextOf returns the RequestCtx that contains a request's header. fasthttp passes only the header to limitBody, but
-// the connection is in the context.
+// contextOf returns the RequestCtx that a request's header is a part of. limitBody needs the connection, which is in
+// the RequestCtx, but fasthttp passes only the header.
 func contextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
 	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
 }
 
-// releaseSmallBody returns what a chunked body took from the budget, when the body is small after all.
+// releaseSmallBody releases what a chunked body has reserved when the body turned out to be small.
 func releaseSmallBody(ctx *fasthttp.RequestCtx) {
 	if ctx.Request.Header.ContentLength() != chunked || len(ctx.Request.Body()) > smallBody {
 		return
@@ -50,8 +51,8 @@ func releaseSmallBody(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// connStateChanged releases the body of a request when its answer is written or its connection closed. fasthttp calls
-// it.
+// connStateChanged releases the reservation of a body when the answer is written or the connection closed. fasthttp
+// calls it.
 func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
 		return
@@ -61,26 +62,26 @@ func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// bodyRefused reports whether the budget was spent when the body of a request was announced.
+// bodyRefused reports whether the body of a request was refused because the budget was spent.
 func bodyRefused(ctx *fasthttp.RequestCtx) bool {
 	c := connOf(ctx.Conn())
 	return c != nil && c.overBudget
 }
 
-// holdBody takes a body's bytes from the budget, and returns false when the budget has not that many left.
-func (c *conn) holdBody(bytes int64) bool {
-	if c.open.bodies.Add(bytes) > bodyBudget {
-		c.open.bodies.Add(-bytes)
+// reserveBody reserves the bytes of a body. It returns false when the budget does not have that many left.
+func (c *conn) reserveBody(bytes int64) bool {
+	if c.open.reserved.Add(bytes) > bodyBudget {
+		c.open.reserved.Add(-bytes)
 		c.overBudget = true
 		return false
 	}
-	c.bodyHeld = bytes
+	c.bodyReserved = bytes
 	return true
 }
 
 func (c *conn) releaseBody() {
-	if c.bodyHeld > 0 { // most bodies are small; all processors share the sum
-		c.open.bodies.Add(-c.bodyHeld)
+	if c.bodyReserved > 0 { // rare: most requests do not touch the counter that all connections share
+		c.open.reserved.Add(-c.bodyReserved)
 	}
-	c.bodyHeld, c.overBudget = 0, false
+	c.bodyReserved, c.overBudget = 0, false
 }

@@ -13,7 +13,7 @@ import (
 	"mtagd/store"
 )
 
-// Clients that announce large bodies and do not send them can neither exhaust the memory nor keep other events out.
+// Clients that announce large bodies and do not send them can neither exhaust the memory nor block small events.
 func TestSlowUploadsShareABudget(t *testing.T) {
 	w := newWorld(t)
 	const uploads = bodyBudget / store.MaxBatchBytes
@@ -36,7 +36,7 @@ func TestSlowUploadsShareABudget(t *testing.T) {
 	refused := w.do("POST", clientHost, path, batch, "Origin", "https://shop.com")
 	refused.Want(t, 503, `{"success":false,"message":"Too many large requests`)
 	if refused.Header.Get("Retry-After") == "" || refused.Header.Get("Access-Control-Allow-Origin") == "" {
-		t.Errorf("a page cannot tell when to retry: %v", refused.Header)
+		t.Errorf("no Retry-After that a page can read: %v", refused.Header)
 	}
 	w.do("POST", baseHost, "/v1/partners/merchant", batch).Want(t, 503, `"statusCode":503`)
 	head := "POST " + path + " HTTP/1.1\r\nHost: " + clientHost + "\r\n"
@@ -57,7 +57,7 @@ func TestSlowUploadsShareABudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := readReply(t, bufio.NewReader(slow[0])).StatusCode; got != 200 {
-		t.Errorf("an upload that was let in got %d, want 200", got)
+		t.Errorf("an upload within the budget got %d, want 200", got)
 	}
 	w.waitForBodies(bodyBudget - store.MaxBatchBytes)
 	w.mark(batch).Want(t, 200, `"accepted":1`)
@@ -67,16 +67,16 @@ func TestSlowUploadsShareABudget(t *testing.T) {
 	w.waitForBodies(0)
 }
 
-// However a request ends, its body returns what it took from the budget.
-func TestBodiesGiveBackWhatTheyHeld(t *testing.T) {
+// However a request ends, the reservation of its body is released.
+func TestEveryBodyIsReleased(t *testing.T) {
 	w := newWorld(t)
 	path := "/mark/" + string(w.Client.ID)
 	for _, c := range []struct{ name, host, path, rest string }{
 		{"a body that breaks off", clientHost, path, "Content-Length: 500000\r\n\r\n["},
 		{"a chunked body that never begins", clientHost, path, "Transfer-Encoding: chunked\r\n\r\n"},
 		{"a chunk that breaks off", clientHost, path, "Transfer-Encoding: chunked\r\n\r\n8000\r\n["},
-		{"a chunk of no size", clientHost, path, "Transfer-Encoding: chunked\r\n\r\nx\r\n"},
-		{"a client that asks and leaves", clientHost, path, "Expect: 100-continue\r\nContent-Length: 500000\r\n\r\n"},
+		{"a chunk without a size", clientHost, path, "Transfer-Encoding: chunked\r\n\r\nx\r\n"},
+		{"a client that leaves after Expect: 100-continue", clientHost, path, "Expect: 100-continue\r\nContent-Length: 500000\r\n\r\n"},
 		{"a body for an unknown host", "nobody.test", path, "Content-Length: 20000\r\n\r\n" + strings.Repeat(" ", 20000)},
 		{"a panic", baseHost, "/v1/panic", "Content-Length: 20000\r\n\r\n" + strings.Repeat(" ", 20000)},
 		{"a chunked event", clientHost, path, chunks(event)},
@@ -98,18 +98,18 @@ func TestBodiesGiveBackWhatTheyHeld(t *testing.T) {
 	}
 }
 
-// A small chunked body takes nothing from the budget while its event is recorded.
-func TestSmallChunkedBodiesHoldNothing(t *testing.T) {
+// While the event of a small chunked body is recorded, the body has nothing reserved.
+func TestSmallChunkedBodiesReserveNothing(t *testing.T) {
 	var w *world
-	held := int64(-1)
+	reserved := int64(-1)
 	w = newWorld(t, replaceEngine(&tagtest.Faulty{OnRecord: func(marks []store.Mark) error {
-		held = w.server.open.bodies.Load()
+		reserved = w.server.open.reserved.Load()
 		marks[0].Outcome = store.Recorded
 		return nil
 	}}))
 	w.raw("POST /mark/"+string(w.Client.ID)+" HTTP/1.1\r\nHost: "+clientHost+"\r\nConnection: close\r\n"+chunks(event), false)
-	if held != 0 {
-		t.Errorf("%d bytes are held while a small event is recorded, want none", held)
+	if reserved != 0 {
+		t.Errorf("%d bytes are reserved while a small event is recorded, want none", reserved)
 	}
 }
 
@@ -139,16 +139,16 @@ func chunks(body string) string {
 	return fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body)
 }
 
-// waitForBodies waits until all bodies together take that many bytes from the budget.
+// waitForBodies waits until all bodies together have that many bytes reserved.
 func (w *world) waitForBodies(bytes int64) {
 	w.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		held := w.server.open.bodies.Load()
-		if held == bytes {
+		reserved := w.server.open.reserved.Load()
+		if reserved == bytes {
 			return
 		}
 		if time.Now().After(deadline) {
-			w.Fatalf("bodies hold %d bytes, want %d", held, bytes)
+			w.Fatalf("%d bytes are reserved, want %d", reserved, bytes)
 		}
 	}
 }

@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clientCheckInterval is how often a context of ClientContext checks the connection. Requests that are answered within
-// the first interval cost no check.
+// clientCheckInterval is how often ClientContext checks the connection. A request that is answered within the first
+// interval needs no check.
 const clientCheckInterval = 100 * time.Millisecond
 
-// ClientContext returns a context that ends when the client of a request has gone: its connection was closed or reset.
-// A client that closes only its sending side counts as gone, because TCP does not tell the two apart. The context does
+// ClientContext returns a context that ends when the client of a request has gone: it closed or reset the connection. A
+// client that closes only its sending side counts as gone, because TCP does not tell the two apart. The context does
 // not end when the server begins to stop: requests that have arrived are still answered. The handler must call the
-// CancelFunc before it returns. On a connection that this package has not accepted, the context ends only then.
+// CancelFunc before it returns. A connection that this package did not accept is not checked: there only the CancelFunc
+// ends the context.
 func ClientContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := connOf(r.Conn())
@@ -51,5 +52,5 @@ func (c *conn) clientGone() bool {
 		_, err := unix.Poll(poll, 0)
 		gone = err == nil && poll[0].Revents != 0
 	})
-	return gone || err != nil // Control fails on a connection that was closed here
+	return gone || err != nil // Control fails when this server has closed the connection
 }

@@ -59,13 +59,13 @@ func TestClientContextEndsWithTheClient(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := <-ended; err != context.Canceled {
-				t.Errorf("the context did not end: %v", err)
+				t.Errorf("the context's error is %v, want %v", err, context.Canceled)
 			}
 		})
 	}
 }
 
-// waitForClient makes a partner API that waits until its client has gone.
+// waitForClient sets a partner API that waits until its client has gone, and then reports its context's error.
 func waitForClient(began chan<- struct{}, ended chan<- error) func(*Config) {
 	return func(cfg *Config) {
 		cfg.PartnerAPI = func(r *fasthttp.RequestCtx) {
@@ -81,7 +81,7 @@ func waitForClient(began chan<- struct{}, ended chan<- error) func(*Config) {
 	}
 }
 
-// While a client waits, its context goes on, even when the server begins to stop.
+// The context of a client that waits does not end when the server begins to stop.
 func TestClientContextLastsAsLongAsTheClient(t *testing.T) {
 	var w *world
 	w = newWorld(t, func(cfg *Config) {
@@ -100,16 +100,16 @@ func TestClientContextLastsAsLongAsTheClient(t *testing.T) {
 	w.do("GET", baseHost, "/v1/x", "").Want(t, 200, "")
 }
 
-// Without a connection of this package, the context ends when the handler returns.
+// On a connection that this package did not accept, only the CancelFunc ends the context.
 func TestClientContextEndsWithTheHandler(t *testing.T) {
 	r := new(fasthttp.RequestCtx)
 	r.Init(new(fasthttp.Request), nil, nil)
 	ctx, cancel := ClientContext(r)
 	if ctx.Err() != nil {
-		t.Error("ended at once")
+		t.Error("the context ended at once")
 	}
 	cancel()
 	if ctx.Err() == nil {
-		t.Error("goes on after cancel")
+		t.Error("the context goes on after cancel")
 	}
 }

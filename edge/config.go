@@ -15,21 +15,30 @@ import (
 // Config is what a Server is made of. Hosts are written as store.HostName returns them.
 type Config struct {
 	Engine        store.Engine
-	BaseHost      string                                                     // serves the partner API
-	Aliases       []string                                                   // other names of the base host (development)
-	ClientTagHost string                                                     // serves client-side tags; may equal BaseHost
-	PartnerAPI    fasthttp.RequestHandler                                    // answers on the base host, except on paths of the tag protocol
-	PartnerError  func(ctx *fasthttp.RequestCtx, status int, message string) // writes the partner API's standard error body
-	PartnerOf     func(ctx *fasthttp.RequestCtx) string                      // the id of the partner that the API has authenticated, "" before; for the log
+	BaseHost      string   // serves the partner API
+	Aliases       []string // other names of the base host (development)
+	ClientTagHost string   // serves client-side tags; may equal BaseHost, which then serves both
 	Log           *slog.Logger
-	Metrics       prometheus.Registerer // nil: none registered
+	Metrics       prometheus.Registerer // nil: metrics are not exported
 	Now           func() time.Time
 
+	// PartnerAPI answers on the base host. When ClientTagHost is the same host, the paths of the tag protocol are not
+	// its own.
+	PartnerAPI fasthttp.RequestHandler
+	// PartnerError answers with the partner API's standard error body.
+	PartnerError func(ctx *fasthttp.RequestCtx, status int, message string)
+	// PartnerOf returns the id of the partner whose key authenticated a request, "" before the API has checked the key.
+	// It is for the log.
+	PartnerOf func(ctx *fasthttp.RequestCtx) string
+
 	// With TLS, ServeTLS answers for all hosts, and ServePlain redirects to it.
-	TLS             *tls.Config
-	Challenge       func(host, path string) (answer string, ok bool) // the answer to a CA's challenge over plain HTTP
-	HSTS            bool                                             // browsers must never use plain HTTP for the base host
-	HandshakesPerIP int                                              // limit of concurrent handshakes of one client address; 0: no limit
+	TLS *tls.Config
+	// Challenge returns the answer to a CA's challenge over plain HTTP, and false when there is no such challenge.
+	Challenge func(host, path string) (answer string, ok bool)
+	// HSTS makes browsers use only HTTPS for the base host, for a year.
+	HSTS bool
+	// HandshakesPerIP limits the concurrent TLS handshakes of one client address. 0: no limit.
+	HandshakesPerIP int
 
 	// TrustedProxies are the addresses whose connections begin with a PROXY protocol header. Empty: trust no proxy.
 	TrustedProxies []netip.Prefix

@@ -13,12 +13,12 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// connections are the open connections. The zero value has none.
+// connections is the set of open connections. The zero value is empty.
 type connections struct {
 	mu  sync.Mutex
 	all map[*conn]struct{}
 
-	bodies atomic.Int64 // bytes that their requests' bodies take from the budget
+	reserved atomic.Int64 // bytes of bodyBudget that request bodies have reserved
 }
 
 func (o *connections) add(tcp *net.TCPConn) *conn {
@@ -44,7 +44,7 @@ func (o *connections) count() int {
 	return len(o.all)
 }
 
-// stopReading ends reading on every connection. Requests that have arrived are still answered.
+// stopReading makes reads on every connection fail. Requests that have arrived are still answered.
 func (o *connections) stopReading() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,35 +53,35 @@ func (o *connections) stopReading() {
 	}
 }
 
-// conn is a connection that arms its deadlines late, and that closes without losing an answer.
+// conn is a TCP connection that sets its deadlines lazily, and that closes without losing an answer.
 type conn struct {
 	*net.TCPConn
 	open           *connections // contains the connection until it is closed
 	readingStopped atomic.Bool
 	read, write    deadline
 
-	// drain is set when the last answer comes before its request was read to the end. To close the connection would
-	// then reset it, and the reset can overtake the answer: the client of an oversized body would see a broken
-	// connection instead of its 413.
+	// drain makes Close read the rest of the request before it closes the connection. It is set when a request is
+	// answered before it was read to the end. Without it Close would reset the connection, and the reset can overtake
+	// the answer: the client of an oversized body would see a broken connection instead of its 413.
 	drain atomic.Bool
 
-	// The budget for bodies. Only the goroutine that serves the connection uses these.
-	bodyHeld   int64 // bytes that its request's body takes from the budget
-	overBudget bool  // its request's body was refused because the budget was spent
+	// The current request's part of bodyBudget. Only the goroutine that serves the connection uses these.
+	bodyReserved int64 // bytes that the body has reserved
+	overBudget   bool  // the body was refused because the budget was spent
 }
 
-// Limits for reading the rest of a request that was answered early.
+// Limits of Close for reading the rest of a request that was answered early.
 const (
 	drainTime  = time.Second
 	drainBytes = 16 << 20
 )
 
-// Close sends what was written. When drain is set, it then reads until the client has seen the end and closes its own
-// side.
+// Close closes the connection. When drain is set, it first closes only the sending side, and reads until the client
+// closes too.
 func (c *conn) Close() error {
 	c.open.remove(c)
 	if c.drain.Swap(false) && c.CloseWrite() == nil && c.TCPConn.SetReadDeadline(time.Now().Add(drainTime)) == nil {
-		// Any error ends the connection, like the client's end or either limit.
+		// Whatever ends the reading, the connection is closed: the client, a limit or an error.
 		_, _ = io.CopyN(io.Discard, c.TCPConn, drainBytes)
 	}
 	return c.TCPConn.Close()
@@ -119,15 +119,16 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// stopReading makes this read and all later ones return at once.
+// stopReading makes the current read and all later ones fail immediately.
 func (c *conn) stopReading() {
 	c.readingStopped.Store(true)
 	// It fails only on a connection that is closed already.
 	_ = c.TCPConn.SetReadDeadline(time.Now())
 }
 
-// armRead arms a read deadline. It must not replace the one of stopReading, which may run at the same time. So it looks
-// after it has armed: if reading is not stopped by then, stopReading arms its own deadline later than this one.
+// armRead arms a read deadline, but never replaces that of stopReading, which may run concurrently. So it arms first
+// and checks then. If readingStopped is set, armRead arms the deadline of stopReading again. If it is not set yet,
+// stopReading will arm its deadline after this one.
 func (c *conn) armRead(t time.Time) error {
 	err := c.TCPConn.SetReadDeadline(t)
 	if c.readingStopped.Load() {
@@ -136,10 +137,10 @@ func (c *conn) armRead(t time.Time) error {
 	return err
 }
 
-// deadline is a deadline that is armed late. fasthttp sets three deadlines for each request, nearly always later than
-// the one before, and to arm one costs as much as to parse a small event. So only an earlier deadline is armed at once.
-// When the armed deadline passes before the wanted one, the wanted one is armed. A deadline belongs to the goroutine
-// that reads or writes.
+// deadline is a deadline that is armed lazily. fasthttp sets three deadlines for each request, and arming one costs as
+// much as parsing a small event. Nearly every deadline is later than the one before, so that one stays armed. When it
+// passes, the wanted deadline is armed. Only an earlier deadline is armed immediately. A deadline is not safe for
+// concurrent use: it belongs to the goroutine that reads, or to the one that writes.
 type deadline struct{ wanted, armed time.Time }
 
 func (d *deadline) set(t time.Time, arm func(time.Time) error) error {
@@ -151,8 +152,8 @@ func (d *deadline) set(t time.Time, arm func(time.Time) error) error {
 	return arm(t)
 }
 
-// passed reports whether err is final. It is not when only the armed deadline has passed: then passed arms the wanted
-// one.
+// passed reports whether an error of a read or write is final. When only the armed deadline has passed and the wanted
+// one has not, passed arms the wanted one and returns false: the caller tries again.
 func (d *deadline) passed(err error, arm func(time.Time) error) bool {
 	if !errors.Is(err, os.ErrDeadlineExceeded) || d.wanted.Equal(d.armed) || !time.Now().Before(d.wanted) {
 		return true
@@ -161,14 +162,15 @@ func (d *deadline) passed(err error, arm func(time.Time) error) bool {
 	return arm(d.wanted) != nil
 }
 
-// drainOnClose marks a request's connection as having unread bytes.
+// drainOnClose makes the connection of a request read the rest of the request before it closes.
 func drainOnClose(ctx *fasthttp.RequestCtx) {
 	if c := connOf(ctx.Conn()); c != nil {
 		c.drain.Store(true)
 	}
 }
 
-// connOf returns the connection beneath TLS and the PROXY protocol, nil when a retryingListener has not accepted it.
+// connOf returns the conn beneath TLS and the PROXY protocol. It is nil when no retryingListener accepted the
+// connection.
 func connOf(c net.Conn) *conn {
 	for {
 		switch outer := c.(type) {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// called returns a listener and a client's connection that is not accepted yet.
-func called(t *testing.T) (net.Listener, net.Conn) {
+// dialed returns a listener, and a client that has connected to it but is not accepted yet.
+func dialed(t *testing.T) (net.Listener, net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -28,7 +28,7 @@ func called(t *testing.T) (net.Listener, net.Conn) {
 // accept returns both ends of a connection.
 func accept(t *testing.T) (c *conn, client net.Conn) {
 	t.Helper()
-	ln, client := called(t)
+	ln, client := dialed(t)
 	accepted, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -57,10 +57,10 @@ func TestCloseWaitsForTheClient(t *testing.T) {
 			go func() { closed <- c.Close() }()
 
 			if _, err := io.CopyN(client, zeros{}, 4<<20); err != nil {
-				t.Errorf("the rest could not be sent: %v", err)
+				t.Errorf("the rest of the request could not be sent: %v", err)
 			}
 			if got, err := io.ReadAll(client); err != nil || string(got) != "answer" {
-				t.Errorf("read %q, %v", got, err)
+				t.Errorf("the client read %q, %v; want the answer", got, err)
 			}
 			client.Close()
 			if err := <-closed; err != nil {
@@ -124,10 +124,10 @@ func TestStopReadingEndsAReadWhateverIsArmedMeanwhile(t *testing.T) {
 				if err := arm(c); err != nil {
 					t.Fatal(err)
 				}
-				// If the deadline of stopReading was lost, only this ends the read.
+				// This ends the read if the deadline of stopReading was lost.
 				watchdog := time.AfterFunc(10*time.Second, func() { client.Close() })
 				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Fatalf("read: %v", err)
+					t.Fatalf("Read: %v, want %v", err, os.ErrDeadlineExceeded)
 				}
 				watchdog.Stop()
 				client.Close()

@@ -20,7 +20,7 @@ type dispatcher struct {
 	directory *store.Directory
 	tags      *tag.Server
 	metrics   *metrics
-	stopping  atomic.Bool // each answer closes its connection
+	stopping  atomic.Bool // set by Shutdown: each answer closes its connection
 }
 
 func newDispatcher(cfg Config) (*dispatcher, error) {
@@ -41,17 +41,17 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tags, metrics: m}, nil
 }
 
-// visit is what is known of a request so far.
-type visit struct {
+// requestInfo is what is known of a request so far.
+type requestInfo struct {
 	surface   surface
-	onTagHost bool // CORS applies
+	onTagHost bool // the answer has CORS headers
 	endpoint  endpoint
-	began     time.Time // when the request had been read
+	began     time.Time // when the request had been read to the end
 }
 
-// handle answers a request that could be read.
+// handle passes a request to the protocol of its host.
 func (d *dispatcher) handle(ctx *fasthttp.RequestCtx) {
-	v := visit{began: ctx.Time()}
+	v := requestInfo{began: ctx.Time()}
 	defer d.finish(ctx, &v)
 	releaseSmallBody(ctx)
 	t, ok := d.admit(ctx, &v)
@@ -60,7 +60,7 @@ func (d *dispatcher) handle(ctx *fasthttp.RequestCtx) {
 	}
 	if secure, isTLS := ctx.Conn().(*tlsConn); isTLS {
 		if t.host != secure.serverName {
-			// The certificate was for another host.
+			// The client checked the certificate of another host.
 			d.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served on this connection")
 			return
 		}
@@ -78,9 +78,9 @@ func (d *dispatcher) handle(ctx *fasthttp.RequestCtx) {
 	d.tags.Serve(ctx, route)
 }
 
-// admit finds the target of a request. It returns false when it has answered: the target is ambiguous, or this server
-// does not serve the host.
-func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *visit) (target, bool) {
+// admit reads the target of a request and finds its surface. It returns false when it has refused the request: the
+// request is ambiguous, or this server does not serve the host.
+func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bool) {
 	setRequestID(ctx)
 	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
 	if slices.Contains(d.Aliases, t.host) {
@@ -106,15 +106,15 @@ func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *visit) (target, bool) {
 	return t, false
 }
 
-// findSurface finds the surface of a target. It returns false when this server does not serve the host. The surface is
-// then a guess by the path, to answer in the form that the client expects.
-func (d *dispatcher) findSurface(v *visit, t target) bool {
+// findSurface sets the surface of a target. It returns false when this server does not serve the host. Then it guesses
+// the surface by the path, so that the error has the form that the client expects.
+func (d *dispatcher) findSurface(v *requestInfo, t target) bool {
 	switch {
 	case t.host == d.ClientTagHost && (t.host != d.BaseHost || tag.IsPath(t.path)):
 		v.onTagHost = true
 	case t.host == d.BaseHost:
 		v.surface = partnerSurface
-	case t.host != "" && d.directory.KnowsHost(t.host): // the directory keeps client-side tags under ""
+	case t.host != "" && d.directory.KnowsHost(t.host): // "" is where the directory keeps client-side tags
 		v.onTagHost = true
 	default:
 		if bytes.HasPrefix(t.path, []byte("/v1/")) {
@@ -125,7 +125,7 @@ func (d *dispatcher) findSurface(v *visit, t target) bool {
 	return true
 }
 
-// writeError answers with an error in the form of a surface. The message must be plain ASCII without quotes.
+// writeError answers with an error body in the surface's form. The message must be plain ASCII without quotes.
 func (d *dispatcher) writeError(ctx *fasthttp.RequestCtx, sf surface, status int, message string) {
 	if sf == partnerSurface {
 		d.PartnerError(ctx, status, message)
@@ -134,12 +134,13 @@ func (d *dispatcher) writeError(ctx *fasthttp.RequestCtx, sf surface, status int
 	tag.WriteError(ctx, status, message)
 }
 
-// finish counts and logs an answered request. It is deferred, and turns a panic into a 500.
-func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *visit) {
+// finish counts and logs an answered request. It must be deferred: it turns a panic into a 500.
+func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *requestInfo) {
 	if p := recover(); p != nil {
 		d.metrics.panics.Inc()
 		id := requestID(ctx)
-		d.Log.Error("panic", "surface", surfaceNames[v.surface], "value", p, "stack", string(debug.Stack()), "request_id", id)
+		d.Log.Error("panic", "surface", surfaceNames[v.surface], "value", p, "stack", string(debug.Stack()),
+			"request_id", id)
 		ctx.Response.Reset()
 		ctx.Response.Header.Set(tag.RequestIDHeader, id)
 		if v.onTagHost {
@@ -157,7 +158,7 @@ func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *visit) {
 	}
 }
 
-func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *visit, status int, took time.Duration) {
+func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *requestInfo, status int, took time.Duration) {
 	attrs := []slog.Attr{
 		slog.String("surface", surfaceNames[v.surface]),
 		slog.String("endpoint", endpointName(v.endpoint)),

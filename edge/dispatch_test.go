@@ -81,13 +81,13 @@ func TestEveryAnswerHasARequestID(t *testing.T) {
 	fresh := func(name, id string) {
 		t.Helper()
 		if !regexp.MustCompile(`^[0-9a-f]{16}$`).MatchString(id) || seen[id] {
-			t.Errorf("%s: request id %q", name, id)
+			t.Errorf("%s: request id %q, want 16 new hexadecimal digits", name, id)
 		}
 		seen[id] = true
 	}
 	for _, tt := range []struct{ name, method, host, path, body string }{
 		{"an event", "POST", clientHost, mark, event},
-		{"the same again", "POST", clientHost, mark, event},
+		{"the same event again", "POST", clientHost, mark, event},
 		{"a refused event", "POST", clientHost, mark, "{}"},
 		{"a large body", "POST", clientHost, mark, strings.Repeat(" ", 2<<20)},
 		{"a script", "GET", clientHost, "/script", ""},
@@ -117,7 +117,7 @@ func TestEveryAnswerHasARequestID(t *testing.T) {
 	}
 	exposed := w.do("POST", clientHost, mark, event, "Origin", "https://shop.test").Header.Get("Access-Control-Expose-Headers")
 	if exposed != "Retry-After, X-Request-Id" {
-		t.Errorf("exposed: %q", exposed)
+		t.Errorf("Access-Control-Expose-Headers %q", exposed)
 	}
 }
 
@@ -170,11 +170,11 @@ func TestARequestIsLoggedInOneLineAtDebug(t *testing.T) {
 		}
 	}
 	if len(lines) != 2 {
-		t.Fatalf("logged %s", log)
+		t.Fatalf("%d request lines, want 2: %s", len(lines), log)
 	}
 	for i, l := range lines {
 		if l.Took == nil || *l.Took < 0 || *l.Took > 60_000 || len(l.ID) != 16 {
-			t.Errorf("line %+v", l)
+			t.Errorf("took_ms or request_id of line %+v", l)
 		}
 		want := []line{
 			{Level: "DEBUG", Msg: "request", Surface: "partner", Endpoint: "partner", Method: "GET", Status: 500, Partner: "the-partner"},

@@ -18,7 +18,7 @@ import (
 	"mtagd/edge/tag/tagtest"
 )
 
-// Hosts of the world.
+// The hosts of the service.
 const (
 	baseHost   = "api.mtag.test"
 	clientHost = "tags.mtag.test"
@@ -131,16 +131,16 @@ func (w *world) mark(body string) tagtest.Reply {
 	return w.do("POST", clientHost, "/mark/"+string(w.Client.ID), body)
 }
 
-// raw sends bytes on a new connection and returns all that the server sends until it closes. With half, the client
-// closes its sending side first.
-func (w *world) raw(request string, half bool) string {
+// raw sends bytes on a new connection, and returns all that the server sends until it closes. With closeWrite, the
+// client closes its sending side before it reads.
+func (w *world) raw(request string, closeWrite bool) string {
 	w.Helper()
 	c := w.dial()
 	defer c.Close()
 	if _, err := io.WriteString(c, request); err != nil {
 		w.Fatal(err)
 	}
-	if half {
+	if closeWrite {
 		if err := c.CloseWrite(); err != nil {
 			w.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func (w *world) dial() *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// readReply reads one response of a raw connection.
+// readReply reads one response with its body.
 func readReply(t *testing.T, r *bufio.Reader) *http.Response {
 	t.Helper()
 	resp, err := http.ReadResponse(r, nil)
@@ -179,6 +179,7 @@ func readReply(t *testing.T, r *bufio.Reader) *http.Response {
 	return resp
 }
 
+// replaceEngine puts f in front of the engine.
 func replaceEngine(f *tagtest.Faulty) func(*Config) {
 	return func(cfg *Config) {
 		f.Engine = cfg.Engine

@@ -6,8 +6,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// framingFault says what in a request's head can be read in two ways, "" when nothing can. A proxy in front of this
-// server might read it the other way: bytes of one client would become a request of another (request smuggling).
+// framingFault says what in a request's head is ambiguous, "" when nothing is. A proxy in front of this server might
+// read the head in another way than the server does: then one client's body becomes another client's request (request
+// smuggling).
 //
 // fasthttp itself refuses a repeated Host or Content-Length, a length that is not digits, an unknown or repeated
 // Transfer-Encoding, a space before the colon, and control characters. framingFault refuses what fasthttp accepts:

@@ -7,7 +7,7 @@ import (
 )
 
 // Each ambiguous request is followed by a smuggled one. The server must refuse the first and never answer the second.
-func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
+func TestAnAmbiguousRequestIsRefusedAndClosesTheConnection(t *testing.T) {
 	w := newWorld(t)
 	const smuggled = "GET /health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"
 	post := "POST /mark/" + string(w.Client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\n"
@@ -28,7 +28,7 @@ func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
 		{"the identity coding with a length", post + "Transfer-Encoding: identity\r\nContent-Length: 0\r\n\r\n"},
 		{"an empty transfer coding", post + "Transfer-Encoding:\r\n\r\n"},
 		{"chunked twice", post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
-		{"chunked after a tab that hides", post + "Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n"},
+		{"chunked behind a vertical tab", post + "Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n"},
 		{"a folded line", post + "X: a\r\n Content-Length: 0\r\n\r\n"},
 		{"a folded transfer coding", post + "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n"},
 		{"a line without carriage return", post + "X: a\nContent-Length: 0\r\n\r\n"},
@@ -57,13 +57,13 @@ func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
 			got := w.raw(tt.request+smuggled, true)
 			if !strings.HasPrefix(got, "HTTP/1.1 400 ") || strings.Count(got, "HTTP/1.1 ") != 1 ||
 				!strings.Contains(got, "\r\nConnection: close\r\n") || !strings.Contains(got, `{"success":false,"message":`) {
-				t.Errorf("got %q, want one 400 that closes", got)
+				t.Errorf("got %q, want one 400 that closes the connection", got)
 			}
 		})
 	}
 }
 
-func TestUnusualFramingThatIsClear(t *testing.T) {
+func TestUnusualButClearFramingIsAccepted(t *testing.T) {
 	w := newWorld(t)
 	post := "POST /mark/" + string(w.Client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\nConnection: close\r\n"
 	for _, tt := range []struct{ name, request string }{
@@ -83,7 +83,7 @@ func TestUnusualFramingThatIsClear(t *testing.T) {
 	}
 }
 
-func TestFaultsAreAnsweredInTheFormOfTheHost(t *testing.T) {
+func TestErrorsHaveTheFormOfTheHost(t *testing.T) {
 	w := newWorld(t)
 	for _, tt := range []struct {
 		name, request, status, part string
@@ -98,7 +98,7 @@ func TestFaultsAreAnsweredInTheFormOfTheHost(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := w.raw(tt.request, true); !strings.HasPrefix(got, "HTTP/1.1 "+tt.status+" ") || !strings.Contains(got, tt.part) {
-				t.Errorf("got %q", got)
+				t.Errorf("got %q, want %s with %s", got, tt.status, tt.part)
 			}
 		})
 	}

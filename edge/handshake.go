@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// handshakeTimeout is from when a connection is accepted to the end of its handshake.
+// handshakeTimeout is how long a handshake may take, from the moment when its connection was accepted.
 const handshakeTimeout = 10 * time.Second
 
 // tlsConn is a connection whose handshake is done.
@@ -21,33 +21,33 @@ type tlsConn struct {
 	serverName string // the SNI, in lower case
 }
 
-// tlsListener accepts connections and does their handshakes, all at the same time. A slow or idle client costs a
-// goroutine for ten seconds. The HTTP server sees only connections whose handshake has succeeded.
+// tlsListener accepts connections and does their handshakes concurrently. A slow or idle client costs one goroutine
+// until handshakeTimeout. Accept returns only connections whose handshake has succeeded.
 type tlsListener struct {
 	net.Listener
 	config  *tls.Config
-	perIP   int // limit of concurrent handshakes of one client address; 0: no limit
+	perIP   int // concurrent handshakes that one client may have; 0: no limit
 	log     *slog.Logger
 	metrics *metrics
 
 	slots chan struct{} // one for each handshake under way
-	ready chan net.Conn
+	ready chan net.Conn // handshake done, for Accept
 	ended chan struct{} // closed when Listener has ended
 	err   error         // why Listener has ended; set before ended is closed
 
 	mu       sync.Mutex
-	underWay map[netip.Addr]int
+	underWay map[netip.Addr]int // handshakes of each client
 }
 
-// newTLSListener starts to accept connections. Close stops it.
-func newTLSListener(ln net.Listener, config *tls.Config, perIP, atOnce int, log *slog.Logger, m *metrics) *tlsListener {
+// newTLSListener starts accepting connections, with at most limit handshakes under way. Close stops it.
+func newTLSListener(ln net.Listener, config *tls.Config, perIP, limit int, log *slog.Logger, m *metrics) *tlsListener {
 	l := &tlsListener{
 		Listener: ln,
 		config:   config,
 		perIP:    perIP,
 		log:      log,
 		metrics:  m,
-		slots:    make(chan struct{}, atOnce),
+		slots:    make(chan struct{}, limit),
 		ready:    make(chan net.Conn),
 		ended:    make(chan struct{}),
 		underWay: map[netip.Addr]int{},
@@ -82,7 +82,7 @@ func (l *tlsListener) acceptAll() {
 	}
 }
 
-// serve does the handshake of one connection. Then it passes the connection to Accept, or closes it.
+// serve does the handshake of one connection, and then passes the connection to Accept or closes it.
 func (l *tlsListener) serve(c net.Conn) {
 	done := l.handshake(c)
 	if done == nil {
@@ -97,7 +97,8 @@ func (l *tlsListener) serve(c net.Conn) {
 	}
 }
 
-// handshake returns the connection to serve, or nil when there is none.
+// handshake returns the connection after its handshake. It is nil when there is nothing to serve: the handshake failed,
+// the client has too many under way, or the CA needed only the handshake.
 func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -127,7 +128,7 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	l.metrics.handshakes[handshakeDone].Inc()
 	state := secure.ConnectionState()
 	if state.NegotiatedProtocol != "" && state.NegotiatedProtocol != "http/1.1" {
-		_ = secure.Close() // a challenge of the CA, which needs only the handshake
+		_ = secure.Close() // a challenge of the CA (TLS-ALPN-01): the handshake was the answer
 		return nil
 	}
 	if c.SetDeadline(time.Time{}) != nil {
@@ -136,7 +137,7 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	return &tlsConn{secure, strings.ToLower(state.ServerName)}
 }
 
-// enter counts a handshake that begins. It returns false when the client has too many under way.
+// enter counts a handshake that begins. When the client has too many under way, it returns false and counts nothing.
 func (l *tlsListener) enter(client netip.Addr) bool {
 	if l.perIP == 0 {
 		return true
@@ -161,8 +162,8 @@ func (l *tlsListener) leave(client netip.Addr) {
 	}
 }
 
-// clientOf returns what counts as one client: an IPv4 address, or an IPv6 /64 network, because one client usually has all
-// of its addresses.
+// clientOf returns the address under which a client's handshakes are counted: its IPv4 address, or its IPv6 /64
+// network, because one client usually has all addresses of that.
 func clientOf(address net.Addr) netip.Addr {
 	at, err := netip.ParseAddrPort(address.String())
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"mtagd/edge/tag"
 )
 
-// surface is one of the two protocols behind the front door. Each has its own form of error.
+// surface is one of the two protocols behind the front door, a label of metrics and logs. Each has its own form of
+// error.
 type surface uint8
 
 const (
@@ -35,7 +36,7 @@ func endpointName(e endpoint) string {
 	return e.String()
 }
 
-// metrics holds each counter ready: to look up a label costs more than to count.
+// metrics has every counter, looked up once by its labels: a look-up costs more than the increment.
 type metrics struct {
 	requests   [surfaces][600]prometheus.Counter // by status code; nil for codes that are never sent
 	duration   [endpoints]prometheus.Observer
@@ -43,13 +44,13 @@ type metrics struct {
 	handshakes [handshakeOutcomes]prometheus.Counter
 }
 
-// handshakeOutcome is how a TLS handshake ended.
+// handshakeOutcome is how a TLS handshake ended, a label of the handshake counter.
 type handshakeOutcome uint8
 
 const (
 	handshakeDone handshakeOutcome = iota
 	handshakeFailed
-	handshakeLimited // the client's address had too many under way
+	handshakeLimited // not begun: the client had too many under way
 	handshakeOutcomes
 )
 

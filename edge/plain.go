@@ -6,20 +6,20 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// challengePath begins the paths at which a CA asks for the answers to its challenges (RFC 8555, HTTP-01).
+// challengePath is the prefix of the paths at which a CA fetches the answers to its challenges (RFC 8555, HTTP-01).
 const challengePath = "/.well-known/acme-challenge/"
 
-// handlePlain answers every request that comes over plain HTTP when there is HTTPS. It answers the CA's challenges and
-// redirects all other requests. Status 308 makes clients repeat the method and the body.
+// handlePlain answers plain HTTP when there is HTTPS: the CA's challenges, and a redirect to HTTPS for all other
+// requests. Status 308 makes clients repeat the method and the body.
 func (d *dispatcher) handlePlain(ctx *fasthttp.RequestCtx) {
-	v := visit{began: ctx.Time()}
+	v := requestInfo{began: ctx.Time()}
 	defer d.finish(ctx, &v)
 	t, ok := d.admit(ctx, &v)
 	if !ok {
 		return
 	}
 	switch {
-	case !bytes.HasPrefix(t.path, []byte("/")): // it could change the host of the redirect
+	case !bytes.HasPrefix(t.path, []byte("/")): // after https://<host> it could name another host
 		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, "request target must be a path")
 	case bytes.HasPrefix(t.path, []byte(challengePath)):
 		answer, ok := d.Challenge(t.host, string(t.path))

@@ -12,8 +12,8 @@ import (
 const proxyHeaderTimeout = 5 * time.Second
 
 // behindProxies reads a PROXY protocol header, version 1 or 2, at the start of each connection from a trusted address.
-// The header names the client, and is required: if it were optional, a client behind a proxy that sends none could send
-// one of its own. Connections from all other addresses have no header.
+// The header names the client. It is required: behind a proxy that sends none, a client could send its own and name any
+// address. On connections from all other addresses no header is read.
 func behindProxies(ln net.Listener, trusted []netip.Prefix) net.Listener {
 	if len(trusted) == 0 {
 		return ln

@@ -10,11 +10,11 @@ import (
 	"mtagd/edge/tag"
 )
 
-// requestIDKey is in the form that fasthttp keeps names in: it need not convert the name for each request.
+// requestIDKey is in canonical case, so fasthttp need not convert the name for each request.
 var requestIDKey = []byte(tag.RequestIDHeader)
 
-// setRequestID gives an answer its X-Request-Id: the client's when it is valid, otherwise 16 random hexadecimal
-// digits. It does not allocate.
+// setRequestID sets the X-Request-Id of the answer: the client's when it sent a valid one, otherwise 16 random
+// hexadecimal digits. It does not allocate.
 func setRequestID(ctx *fasthttp.RequestCtx) {
 	sent := ctx.Request.Header.PeekCanonical(requestIDKey)
 	if isRequestID(sent) {
@@ -33,7 +33,7 @@ func requestID(ctx *fasthttp.RequestCtx) string {
 	return string(ctx.Response.Header.PeekCanonical(requestIDKey))
 }
 
-// isRequestID reports whether a client's id is 1 to 64 characters of A-Z, a-z, 0-9, dot, underscore and hyphen.
+// isRequestID reports whether an id is valid: 1 to 64 characters of A-Z, a-z, 0-9, dot, underscore and hyphen.
 func isRequestID(id []byte) bool {
 	if len(id) == 0 || len(id) > 64 {
 		return false

@@ -4,26 +4,26 @@
 //
 // Read in this order:
 //
-//	server.go      starts and stops the listeners
-//	plain.go       answers plain HTTP when there is HTTPS
-//	unreadable.go  answers requests that cannot be read
-//	dispatch.go    answers all others: framing, host, protocol; counts and logs them
-//	client.go      ends a context when the client has gone
-//	body.go        limits the memory of bodies that have not arrived yet
+//	server.go      starts and stops serving
+//	config.go      what a Server is made of
+//	dispatch.go    passes each request to its protocol; counts and logs it
+//	plain.go       redirects plain HTTP to HTTPS, and answers the CA's challenges
+//	unreadable.go  answers requests that fasthttp could not read
 //	target.go      reads the host, path and query of a request
 //	framing.go     refuses requests that a proxy in front might read differently
 //	requestid.go   gives each request an id
-//	config.go      what a Server is made of
-//	handshake.go   TLS: concurrent handshakes, limited per client
-//	proxy.go       the PROXY protocol of a load balancer in front
+//	body.go        limits the memory for bodies that have not arrived yet
+//	client.go      a context that ends when the client has gone
 //	accept.go      accepts connections, also when descriptors run out
+//	proxy.go       the PROXY protocol of a load balancer in front
+//	handshake.go   TLS: concurrent handshakes, limited per client
 //	conn.go        the open connections: deadlines, and how they close
 //	metrics.go     counts requests and handshakes
 //
-// Every answer has an X-Request-Id. The id of the request is kept when it is valid, otherwise it is random. Handlers
-// find it in the response header, and write it into the errors that they log. The front door logs each request at
-// debug level, whatever its status: the handler that knows the cause of an error logs that. Its line names
-// the partner of a request to the partner API.
+// Every answer has an X-Request-Id: the client's when it sent a valid one, otherwise a random one. Handlers find it in
+// the response header, and write it into the errors that they log. The front door logs one line for each request,
+// always at debug level: an error is logged by the handler that knows its cause. For a request to the partner API the
+// line names the partner.
 package edge
 
 import (
@@ -51,13 +51,13 @@ const (
 // Server answers for the base host, the client tag host and every host of a tag.
 type Server struct {
 	dispatcher *dispatcher
-	http       *fasthttp.Server // answers everything over plain HTTP
-	https      *fasthttp.Server // answers everything over TLS
-	plain      *fasthttp.Server // redirects to HTTPS
+	http       *fasthttp.Server // of Serve: answers everything over plain HTTP
+	https      *fasthttp.Server // of ServeTLS: answers everything over TLS
+	plain      *fasthttp.Server // of ServePlain: answers challenges and redirects to HTTPS
 	open       connections
 }
 
-// New makes a server. Nothing runs before Serve. New fails when the metrics are registered already.
+// New makes a server. Nothing runs before Serve. New fails when cfg.Metrics already has the server's metrics.
 func New(cfg Config) (*Server, error) {
 	d, err := newDispatcher(cfg)
 	if err != nil {
@@ -96,17 +96,18 @@ func newHTTP(d *dispatcher, handler fasthttp.RequestHandler, concurrency int) *f
 	}
 }
 
-// Serve answers everything over plain HTTP on a listener. It returns nil after Shutdown. If it returns earlier, it
-// returns an error, even when someone else has closed the listener.
+// Serve answers everything over plain HTTP on a listener. It returns nil after Shutdown. Before that it returns only
+// with an error, also when the caller closes the listener.
 func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepting(ln)) }
 
-// ServeTLS is as Serve, over HTTPS.
+// ServeTLS does what Serve does, over HTTPS.
 func (s *Server) ServeTLS(ln net.Listener) error {
 	d := s.dispatcher
-	return s.serve(s.https, newTLSListener(s.accepting(ln), d.TLS, d.HandshakesPerIP, s.https.Concurrency, d.Log, d.metrics))
+	ln = newTLSListener(s.accepting(ln), d.TLS, d.HandshakesPerIP, s.https.Concurrency, d.Log, d.metrics)
+	return s.serve(s.https, ln)
 }
 
-// ServePlain is as Serve, but only answers the CA's challenges and redirects all other requests to HTTPS.
+// ServePlain does what Serve does, but only answers the CA's challenges, and redirects all other requests to HTTPS.
 func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln)) }
 
 func (s *Server) accepting(ln net.Listener) net.Listener {
@@ -124,17 +125,18 @@ func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
 	return err
 }
 
-// flushTime lets answers reach the client that were decided before the stop. While a connection has more requests
-// waiting, fasthttp keeps its answers in a buffer, and drops the buffer when the stop comes before the next request.
+// flushTime is how long Shutdown lets connections send their buffered answers before it stops fasthttp. fasthttp keeps
+// the answers of a connection in a buffer while more requests wait on it, and drops the buffer when it is stopped.
+// During flushTime the next answer closes the connection, and that sends the buffer.
 const flushTime = 50 * time.Millisecond
 
-// arrivalTime is how long a stop waits for requests that have not arrived in full, and for connections without a
-// request. Clients open connections in advance: to wait for the read timeout of each would delay every stop.
+// arrivalTime is how long Shutdown waits for requests that have not arrived in full, and for connections without a
+// request. Clients open connections in advance: with their read timeout, every stop would take 15 seconds.
 const arrivalTime = 2 * time.Second
 
 // Shutdown stops accepting connections. It returns nil when all requests that had arrived are answered, or ctx's error
-// when that takes longer than ctx allows. From now on each answer closes its connection. The engine must stay open
-// until Shutdown has returned.
+// when ctx ends first. From the call on, each answer closes its connection. The engine must stay open until Shutdown
+// has returned.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.dispatcher.stopping.Store(true)
 	select {
@@ -144,7 +146,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	defer time.AfterFunc(arrivalTime, s.open.stopReading).Stop()
 	var all sync.WaitGroup
 	var errs [3]error
-	for i, server := range []*fasthttp.Server{s.http, s.https, s.plain} { // all at once, so that none accepts any longer
+	for i, server := range []*fasthttp.Server{s.http, s.https, s.plain} { // concurrently, so that all stop accepting now
 		all.Go(func() { errs[i] = server.ShutdownWithContext(ctx) })
 	}
 	all.Wait()
@@ -154,7 +156,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.open.count() }
 
-// maxConnections leaves an eighth of the process's descriptors, and 64 more, to the engine's files.
+// maxConnections returns how many connections each server may have open. It leaves an eighth of the process's
+// descriptors, and 64 more, to the engine's files.
 func maxConnections() (int, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -164,8 +167,8 @@ func maxConnections() (int, error) {
 	return int(max(files-files/8, 128) - 64), nil
 }
 
-// formatLogger logs fasthttp's own messages at debug level. It logs the format only: the arguments hold client
-// addresses and pieces of requests.
+// formatLogger logs fasthttp's own messages at debug level. It logs only the format string: the arguments contain
+// client addresses and pieces of requests.
 type formatLogger struct{ log *slog.Logger }
 
 func (l formatLogger) Printf(format string, _ ...any) {

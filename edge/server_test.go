@@ -22,7 +22,7 @@ import (
 	"mtagd/store"
 )
 
-func TestShutdownAnswersWhatIsRunning(t *testing.T) {
+func TestShutdownAnswersRunningRequests(t *testing.T) {
 	f := &tagtest.Faulty{}
 	w := newWorld(t, replaceEngine(f))
 	const clients = 8
@@ -76,14 +76,14 @@ func TestShutdownGivesUpWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := w.server.Shutdown(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Shutdown: %v", err)
+		t.Errorf("Shutdown: %v, want %v", err, context.Canceled)
 	}
 	close(release)
 	(<-done).Want(t, 500, "")
 }
 
-// A stop does not wait for the read timeout of connections without a request, or with half of one.
-func TestShutdownDoesNotWaitForTheSilent(t *testing.T) {
+// Shutdown does not wait for the read timeout of connections without a request, or with half of one.
+func TestShutdownDoesNotWaitForSilentConnections(t *testing.T) {
 	w := newWorld(t)
 	silent, half := w.dial(), w.dial()
 	defer silent.Close()
@@ -104,7 +104,7 @@ func TestShutdownDoesNotWaitForTheSilent(t *testing.T) {
 	}
 }
 
-// Under load, a shutdown loses no event that was answered with 201, and no answer of an event that was recorded.
+// Under load, a shutdown loses neither an event that was answered with 201, nor the answer to a recorded event.
 func TestShutdownUnderLoadLosesNoAnswer(t *testing.T) {
 	w := newWorld(t)
 	var accepted atomic.Int64
@@ -182,7 +182,7 @@ func TestExpectContinue(t *testing.T) {
 		t.Errorf("got %d, want 201", got)
 	}
 	if got := w.raw(head+"Content-Length: 2000000\r\n\r\n", false); !strings.HasPrefix(got, "HTTP/1.1 413 ") || !strings.Contains(got, `"success":false`) {
-		t.Errorf("got %q, want 413 without being asked for the body", got)
+		t.Errorf("got %q, want 413 instead of 100", got)
 	}
 }
 
@@ -253,13 +253,13 @@ func (w *world) counted() map[string]float64 {
 	return values
 }
 
-// scarce is a listener that lacks descriptors for its first connections.
-type scarce struct {
+// scarceListener has no descriptors for its first connections.
+type scarceListener struct {
 	net.Listener
-	failures int
+	failures int // how many are to come
 }
 
-func (l *scarce) Accept() (net.Conn, error) {
+func (l *scarceListener) Accept() (net.Conn, error) {
 	if l.failures > 0 {
 		l.failures--
 		return nil, &net.OpError{Op: "accept", Err: unix.EMFILE}
@@ -268,15 +268,15 @@ func (l *scarce) Accept() (net.Conn, error) {
 }
 
 func TestAcceptWaitsForDescriptors(t *testing.T) {
-	ln, _ := called(t)
-	c, err := retryingListener{&scarce{ln, 2}, slog.New(slog.DiscardHandler), new(connections)}.Accept()
+	ln, _ := dialed(t)
+	c, err := retryingListener{&scarceListener{ln, 2}, slog.New(slog.DiscardHandler), new(connections)}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Close()
 }
 
-func TestASlowRequestIsGivenUp(t *testing.T) {
+func TestASlowRequestGets408(t *testing.T) {
 	w := newWorld(t)
 	cfg := w.server.dispatcher.Config
 	cfg.Metrics = nil
@@ -312,7 +312,7 @@ func TestASlowRequestIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestServeTellsWhenItsListenerIsClosed(t *testing.T) {
+func TestServeFailsWhenItsListenerIsClosed(t *testing.T) {
 	w := newWorld(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

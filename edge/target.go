@@ -13,8 +13,8 @@ type target struct {
 	path, query []byte // as they were sent, not decoded
 }
 
-// newTarget reads the target from a Host header and a request line, and says what is wrong with it. When something is
-// wrong, it still returns the parts that it could read: the form of the answer depends on them.
+// newTarget reads the target from the Host header and the request target. The second result says what is wrong, "" when
+// nothing is. newTarget then still returns the parts that it could read: the form of the error depends on them.
 func newTarget(host, uri []byte) (target, string) {
 	t := target{host: store.HostName(view(host))}
 	fault := ""
@@ -37,5 +37,5 @@ func newTarget(host, uri []byte) (target, string) {
 	return t, fault
 }
 
-// view returns a string that shares its bytes with b. It is valid as long as b does not change.
+// view returns a string that shares its bytes with b. It is valid until b changes.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

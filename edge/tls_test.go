@@ -52,7 +52,7 @@ func withTLS(t *testing.T) func(*Config) {
 	}
 }
 
-// listen opens another listener of the world's server.
+// listen opens one more listener for the world's server.
 func (w *world) listen(serve func(net.Listener) error) (address string) {
 	w.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,7 +94,7 @@ func ask(t *testing.T, c net.Conn, method, host, path, body string) *http.Respon
 	return readReply(t, bufio.NewReader(c))
 }
 
-func TestTLSConnectionServesItsOwnHostAlone(t *testing.T) {
+func TestATLSConnectionServesOnlyItsOwnHost(t *testing.T) {
 	w := newWorld(t, withTLS(t))
 	address := w.listen(w.server.ServeTLS)
 	for _, c := range []struct {
@@ -114,7 +114,7 @@ func TestTLSConnectionServesItsOwnHostAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if resp := ask(t, conn, "GET", c.host, "/health", ""); resp.StatusCode != c.want {
-			t.Errorf("%s on a connection to %q: %s", c.host, c.serverName, resp.Status)
+			t.Errorf("%s on a connection to %q: got %s, want %d", c.host, c.serverName, resp.Status, c.want)
 		}
 	}
 }
@@ -127,11 +127,11 @@ func TestTLSKeepsAConnectionForManyEvents(t *testing.T) {
 	}
 	for range 3 {
 		if resp := ask(t, conn, "POST", clientHost, "/mark/"+string(w.Client.ID), event); resp.StatusCode != 201 {
-			t.Errorf("%s", resp.Status)
+			t.Errorf("got %s, want 201", resp.Status)
 		}
 	}
 	if n := len(w.Events(t)); n != 3 {
-		t.Errorf("%d events", n)
+		t.Errorf("recorded %d events, want 3", n)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestAnswerBeforeTheBodyArrivesOverTLS(t *testing.T) {
 		t.Fatalf("the body could not be sent: %v", err)
 	}
 	if resp := readReply(t, bufio.NewReader(secure)); resp.StatusCode != 413 {
-		t.Errorf("%s", resp.Status)
+		t.Errorf("got %s, want 413", resp.Status)
 	}
 }
 
@@ -173,10 +173,10 @@ func TestFailedAndChallengeHandshakesAreNotServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := challenge.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("the connection of a challenge goes on: %v", err)
+		t.Errorf("the connection of a challenge was not closed: %v", err)
 	}
 	if conn, err := w.dialTLS(address, clientHost); err != nil || ask(t, conn, "GET", clientHost, "/health", "").StatusCode != 200 {
-		t.Errorf("after these, others are not served: %v", err)
+		t.Errorf("after these handshakes, the next connection is not served: %v", err)
 	}
 }
 
@@ -197,7 +197,8 @@ func TestHandshakesAreLimitedPerClient(t *testing.T) {
 		return c
 	}
 	idle := []net.Conn{begin("192.0.2.7"), begin("192.0.2.7")}
-	for deadline := time.Now().Add(10 * time.Second); w.counted()["mtagd_tls_handshakes_total limited"] == 0; { // until both are counted, a third is let in
+	// A third handshake is refused as soon as the server has counted both.
+	for deadline := time.Now().Add(10 * time.Second); w.counted()["mtagd_tls_handshakes_total limited"] == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("a third handshake is never refused")
 		}
@@ -205,7 +206,7 @@ func TestHandshakesAreLimitedPerClient(t *testing.T) {
 		if err := third.SetDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = third.Read(make([]byte, 1)) // closed, or let in
+		_, _ = third.Read(make([]byte, 1)) // ends when the server closes, or at the deadline
 		third.Close()
 	}
 	other := tls.Client(begin("192.0.2.8"), &tls.Config{ServerName: clientHost, InsecureSkipVerify: true})
@@ -221,7 +222,7 @@ func TestHandshakesAreLimitedPerClient(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("a client whose handshakes have ended is still kept out")
+			t.Fatal("a client whose handshakes have ended is still refused")
 		}
 	}
 }
@@ -235,11 +236,11 @@ func TestHSTSIsForTheBaseHostOverTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := ask(t, conn, "GET", host, "/health", "").Header.Get("Strict-Transport-Security"); got != want {
-			t.Errorf("%s: %q", host, got)
+			t.Errorf("%s: got %q, want %q", host, got, want)
 		}
 	}
 	if got := w.do("GET", baseHost, "/v1/x", "").Header.Get("Strict-Transport-Security"); got != "" {
-		t.Errorf("over plain HTTP: %q", got)
+		t.Errorf("over plain HTTP: got %q, want none", got)
 	}
 }
 
@@ -249,7 +250,7 @@ func TestPlainHTTP(t *testing.T) {
 	for _, c := range []struct {
 		host, target string
 		status       int
-		location     string // or the body
+		location     string // with 200 the body
 	}{
 		{baseHost, "/v1/partners/merchant?page=2", 308, "https://" + baseHost + "/v1/partners/merchant?page=2"},
 		{clientHost, "/mark/x", 308, "https://" + clientHost + "/mark/x"},
@@ -276,11 +277,11 @@ func TestPlainHTTP(t *testing.T) {
 			got = string(body)
 		}
 		if resp.StatusCode != c.status || got != c.location {
-			t.Errorf("%s %s: %s %q", c.host, c.target, resp.Status, got)
+			t.Errorf("%s %s: got %s %q, want %d %q", c.host, c.target, resp.Status, got, c.status, c.location)
 		}
 	}
 	if n := len(w.Events(t)); n != 0 {
-		t.Errorf("%d events were recorded", n)
+		t.Errorf("%d events were recorded, want none", n)
 	}
 }
 
@@ -295,17 +296,17 @@ func TestProxyProtocol(t *testing.T) {
 	for _, c := range []struct {
 		name, trusted, sent, want string
 	}{
-		{"version 1 of a trusted proxy", "127.0.0.0/8", "PROXY TCP4 192.0.2.7 192.0.2.1 4000 80\r\n" + request, "HTTP/1.1 200"},
-		{"version 2 of a trusted proxy", "127.0.0.0/8", string(v2) + request, "HTTP/1.1 200"},
+		{"version 1 from a trusted proxy", "127.0.0.0/8", "PROXY TCP4 192.0.2.7 192.0.2.1 4000 80\r\n" + request, "HTTP/1.1 200"},
+		{"version 2 from a trusted proxy", "127.0.0.0/8", string(v2) + request, "HTTP/1.1 200"},
 		{"a trusted proxy's health check", "127.0.0.0/8", "PROXY UNKNOWN\r\n" + request, "HTTP/1.1 200"},
-		{"no header of a trusted proxy", "127.0.0.0/8", request, ""},
-		{"no header of anybody else", "192.0.2.0/24", request, "HTTP/1.1 200"},
-		{"a header of anybody else", "192.0.2.0/24", "PROXY TCP4 192.0.2.7 192.0.2.1 4000 80\r\n" + request, "HTTP/1.1 400"},
+		{"no header from a trusted proxy", "127.0.0.0/8", request, ""},
+		{"no header from any other address", "192.0.2.0/24", request, "HTTP/1.1 200"},
+		{"a header from any other address", "192.0.2.0/24", "PROXY TCP4 192.0.2.7 192.0.2.1 4000 80\r\n" + request, "HTTP/1.1 400"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, func(cfg *Config) { cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix(c.trusted)} })
 			if got := w.raw(c.sent, true); !strings.HasPrefix(got, c.want) || (c.want == "" && got != "") {
-				t.Errorf("answered %q", got)
+				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
 	}

@@ -14,7 +14,8 @@ import (
 	"mtagd/store"
 )
 
-// handleExpect answers a client that asks whether to send its body. A body that would be refused is refused now.
+// handleExpect answers a client that asks before it sends its body (Expect: 100-continue). A body that would be refused
+// is refused now.
 func (d *dispatcher) handleExpect(ctx *fasthttp.RequestCtx) int {
 	if ctx.Request.Header.ContentLength() <= store.MaxBatchBytes && !bodyRefused(ctx) {
 		return fasthttp.StatusContinue
@@ -23,9 +24,9 @@ func (d *dispatcher) handleExpect(ctx *fasthttp.RequestCtx) int {
 	return ctx.Response.StatusCode()
 }
 
-// handleUnreadable answers a request that fasthttp could not read. fasthttp closes the connection after it.
+// handleUnreadable answers a request that fasthttp could not read. fasthttp closes the connection after the answer.
 func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
-	v := visit{began: time.Now()}
+	v := requestInfo{began: time.Now()}
 	defer d.finish(ctx, &v)
 	setRequestID(ctx)
 	d.findSurface(&v, unreadableTarget(ctx, err))
@@ -43,14 +44,15 @@ func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 		// After a timeout the request is empty: it has no Origin, so a page cannot read this answer. The browser tag
 		// treats that as a network error, and sends again.
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
-		return // the rest of a slow request is not read either
+		return // without drainOnClose: the client of a slow request would only be waited for again
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && bodyRefused(ctx):
 		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && v.surface == partnerSurface:
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 64 KiB")
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		// The body was not read, so it is not known whether it is a batch.
-		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, "one event must be at most 64 KiB, and a batch at most 1 MiB")
+		// The body was not read, so it may be an event or a batch: name both limits.
+		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge,
+			"one event must be at most 64 KiB, and a batch at most 1 MiB")
 	case errors.As(err, &small):
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestHeaderFieldsTooLarge, "Request header is too large")
 	default:
@@ -59,8 +61,8 @@ func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	drainOnClose(ctx)
 }
 
-// unreadableTarget returns the target of a request that fasthttp could not read. After an error in the head the request
-// is empty, but the error quotes its first bytes. Only the form of the error answer depends on this target.
+// unreadableTarget returns the target of a request that fasthttp could not read. After an error in the head ctx has no
+// request, but the error quotes the first bytes of the head. The target only decides the form of the error answer.
 func unreadableTarget(ctx *fasthttp.RequestCtx, err error) target {
 	header := &ctx.Request.Header
 	host, uri := header.Host(), header.RequestURI()

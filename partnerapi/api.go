@@ -2,10 +2,11 @@
 // their tracking tags, and lists the events that the tags recorded. README.md is the guide for partners.
 //
 // Each request is checked in this order: route and method, API key, size of the body, parameters,
-// existence, ownership, state. The first check that fails decides the answer. A handler decodes the request,
-// asks the engine and answers, or returns an error. errors.go turns errors into answers; a refusal that is
-// no error of an operation is answered where it is found: a wrong method or key and a large body in api.go,
-// the results of a DNS check in verify.go.
+// existence, ownership, state. The first check that fails decides the answer.
+//
+// A handler decodes the request, asks the engine and answers, or returns an error, which errors.go turns into an
+// answer. Two files answer refusals themselves: api.go a wrong method, a wrong key and a large body; verify.go a DNS
+// check that found the record missing or wrong.
 //
 // Read in this order:
 //
@@ -15,12 +16,12 @@
 //	verify.go     verify the DNS of a tag
 //	events.go     list events
 //	tag.go        read a tag; the JSON of a tag
-//	config.go     read what is enabled for the partner
+//	features.go   read what is enabled for the partner
 //	owner.go      load a merchant or tag of the partner
 //	auth.go       find the partner of an API key
 //	errors.go     turn errors into answers
-//	parts.go      what the API is made of
-//	query.go      parameters of path and query, pagination
+//	config.go     what the API is made of
+//	query.go      parameters of path and query; pages of a list
 //	json.go       request and answer bodies
 //	slots.go      limit the verifications that a partner has under way
 //	snippet.go    the HTML that installs a tag
@@ -41,7 +42,7 @@ import (
 // maxBody is the largest request body, in bytes.
 const maxBody = 64 << 10
 
-// resource has the operations at one path, by method.
+// resource is the operations of one path, by method.
 type resource map[string]operation
 
 // operation is what one method does at one path.
@@ -53,7 +54,7 @@ type operation struct {
 // handler answers one request of an authenticated partner, or returns an error instead.
 type handler func(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error
 
-// New returns the whole API. It does not recover from panics; the server around it does.
+// New returns the handler of the whole API. It does not recover from panics; the server around it does.
 func New(cfg Config) fasthttp.RequestHandler {
 	a := newAPI(cfg)
 	page := []string{"page", "limit"}
@@ -70,10 +71,10 @@ func New(cfg Config) fasthttp.RequestHandler {
 	}
 
 	routes := router.New()
-	// A path has one spelling.
+	// A path has one spelling: no redirects from others.
 	routes.RedirectFixedPath, routes.RedirectTrailingSlash = false, false
-	// The router's own Allow header would list every method of a path that could match: also GET for
-	// …/tracktag/generate, where "generate" could be a tag id. So each resource answers for itself.
+	// The router's own Allow header would list the methods of every pattern that matches the path: for
+	// …/tracktag/generate also GET, because "generate" could be a tag id. So serve answers wrong methods.
 	routes.HandleMethodNotAllowed, routes.HandleOPTIONS = false, false
 	routes.NotFound = func(r *fasthttp.RequestCtx) { a.fail(context.Background(), r, errNoRoute) }
 	for path, res := range resources {
@@ -82,11 +83,11 @@ func New(cfg Config) fasthttp.RequestHandler {
 	return routes.Handler
 }
 
-// serve returns the handler of one path: the checks that all operations have in common, then the
+// serve returns the handler of one path. It makes the checks that all operations have in common, and then calls the
 // operation of the request's method.
 func (a *api) serve(res resource) fasthttp.RequestHandler {
 	if get, ok := res["GET"]; ok {
-		res["HEAD"] = get // the HTTP server leaves out the body
+		res["HEAD"] = get // fasthttp does not send the body
 	}
 	allow := strings.Join(slices.Sorted(maps.Keys(res)), ", ")
 	return func(r *fasthttp.RequestCtx) {

@@ -31,13 +31,13 @@ const (
 	config    = "/v1/partners/config"
 )
 
-// service is the API over a real engine, with a clock and a DNS that the test controls.
+// service is the API over a real engine. The test controls its clock and its DNS.
 type service struct {
 	t      testing.TB
 	engine store.Engine
 	handle fasthttp.RequestHandler
 	now    time.Time
-	dns    lookup
+	dns    fakeDNS
 
 	certificates Certificates
 	context      func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc)
@@ -62,7 +62,7 @@ func newService(t testing.TB) *service {
 	return s
 }
 
-// serve replaces the API by one over an engine and a DNS.
+// serve replaces the API by one with another engine or DNS.
 func (s *service) serve(engine store.Engine, dns Verifier) {
 	s.handle = New(Config{
 		Engine:        engine,
@@ -77,7 +77,7 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 	})
 }
 
-// listen answers on a listener until the test ends.
+// listen serves the API on a listener until the test ends.
 func (s *service) listen(listener net.Listener) {
 	server := &fasthttp.Server{Handler: s.handle}
 	served := make(chan error)
@@ -92,27 +92,28 @@ func (s *service) listen(listener net.Listener) {
 	})
 }
 
-// lookup is a DNS with one answer for every host.
-type lookup struct {
+// fakeDNS is a Verifier with the same finding for every host.
+type fakeDNS struct {
 	mu    sync.Mutex
 	found store.DNSFinding
-	asked []string
+	asked []string // hosts
 }
 
-func (l *lookup) Verify(_ context.Context, host string) store.DNSFinding {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.asked = append(l.asked, host)
-	return l.found
+func (d *fakeDNS) Verify(_ context.Context, host string) store.DNSFinding {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked = append(d.asked, host)
+	return d.found
 }
 
-// partner is a partner that calls the service with its key.
+// partner is a partner that sends requests with its key.
 type partner struct {
 	*service
 	store.Partner
 	key string
 }
 
+// partner creates a partner with a key.
 func (s *service) partner(name string) *partner {
 	s.t.Helper()
 	p, err := s.engine.AddPartner(s.t.Context(), name)
@@ -126,7 +127,7 @@ func (s *service) partner(name string) *partner {
 	return &partner{s, p, string(key)}
 }
 
-// answer is a response.
+// answer is a response, with checks that report to t.
 type answer struct {
 	t      testing.TB
 	status int
@@ -134,13 +135,13 @@ type answer struct {
 	body   string
 }
 
-// in returns the answer with its checks reported to a subtest.
+// in returns the answer with checks that report to a subtest.
 func (a answer) in(t testing.TB) answer {
 	a.t = t
 	return a
 }
 
-// request sends a request with the headers given as name, value, name, value.
+// request sends a request. headers are pairs of name and value.
 func (s *service) request(method, uri, body string, headers ...string) answer {
 	s.t.Helper()
 	var r fasthttp.RequestCtx
@@ -164,7 +165,7 @@ func (p *partner) post(uri, body string) answer {
 	return p.request("POST", uri, body, "Authorization", "Bearer "+p.key)
 }
 
-// postf posts a body made with the verbs of fmt.
+// postf posts a body that it formats as fmt.Sprintf does.
 func (p *partner) postf(uri, format string, args ...any) answer {
 	p.t.Helper()
 	return p.post(uri, fmt.Sprintf(format, args...))
@@ -212,7 +213,7 @@ func (a answer) invalid(field, why string) {
 	a.fails(400, "VALIDATION_ERROR", "Invalid request parameters: "+field+" "+why)
 }
 
-// at is the value at a path such as "pagination.total" or "events.0.id", nil where there is none.
+// at returns the value at a path such as "pagination.total" or "events.0.id", nil when there is none.
 func (a answer) at(path string) any {
 	a.t.Helper()
 	var v any
@@ -236,7 +237,7 @@ func (a answer) at(path string) any {
 	return v
 }
 
-// str is the string at a path.
+// str returns the string at a path, and fails without one.
 func (a answer) str(path string) string {
 	a.t.Helper()
 	s, ok := a.at(path).(string)
@@ -258,7 +259,7 @@ func (a answer) has(path string, want any) answer {
 	return a
 }
 
-// keys demands the names of the object at a path, no more and no fewer.
+// keys demands that the object at a path has exactly these names.
 func (a answer) keys(path string, want ...string) answer {
 	a.t.Helper()
 	object, _ := a.at(path).(map[string]any)
@@ -294,14 +295,14 @@ func TestRoutes(t *testing.T) {
 		{"another version is not found", "GET", "/v2/partners/merchant", 404, ""},
 		{"the root is not found", "GET", "/", 404, ""},
 		{"an empty path is not found", "GET", "", 404, ""},
-		{"a server-wide request is not found", "OPTIONS", "*", 404, ""},
+		{"a request for the server itself is not found", "OPTIONS", "*", 404, ""},
 		{"a trailing slash is another path", "GET", merchants + "/", 404, ""},
 		{"upper case is another path", "GET", "/v1/partners/MERCHANT", 404, ""},
 		{"a doubled slash is another path", "GET", "/v1//partners/merchant", 404, ""},
-		{"dots are not walked", "GET", "/v1/partners/config/../merchant", 404, ""},
-		{"encoded dots are not walked", "GET", merchants + "/%2e%2e/config", 404, ""},
-		{"a null byte ends no path", "GET", config + "%00", 404, ""},
-		{"something below a merchant is not found", "GET", merchants + "/" + nobody + "/tags", 404, ""},
+		{"dots in a path are not resolved", "GET", "/v1/partners/config/../merchant", 404, ""},
+		{"encoded dots in a path are not resolved", "GET", merchants + "/%2e%2e/config", 404, ""},
+		{"a null byte does not end a path", "GET", config + "%00", 404, ""},
+		{"a path below a merchant is not found", "GET", merchants + "/" + nobody + "/tags", 404, ""},
 		{"an encoded slash stays in its segment", "GET", merchants + "/a%2Fb", 400, ""},
 		{"broken percent-encoding is no id", "GET", merchants + "/%zz", 400, ""},
 		{"invalid UTF-8 is no tag", "GET", tracktag + "/cs_\xff\xfe", 404, ""},
@@ -315,8 +316,8 @@ func TestRoutes(t *testing.T) {
 		{"events are read", "POST", events, 405, "GET, HEAD"},
 		{"config is read", "PATCH", config, 405, "GET, HEAD"},
 		{"there is no CORS", "OPTIONS", merchants, 405, "GET, HEAD, POST"},
-		{"a method of one's own is not allowed", "BREW", config, 405, "GET, HEAD"},
-		{"HEAD is only where GET is", "HEAD", verify, 405, "POST"},
+		{"an invented method is not allowed", "BREW", config, 405, "GET, HEAD"},
+		{"HEAD is answered only where GET is", "HEAD", verify, 405, "POST"},
 		{"a word that begins like generate is a tag id", "GET", tracktag + "/generated", 404, ""},
 	} {
 		t.Run(c.is, func(t *testing.T) {
@@ -399,8 +400,8 @@ func TestHEADAnswersLikeGETWithoutABody(t *testing.T) {
 		}
 		if response.StatusCode() != get.status || response.Header.ContentLength() != len(get.body) || len(response.Body()) != 0 ||
 			string(response.Header.ContentType()) != "application/json" {
-			t.Errorf("HEAD %s: %d with %d bytes, says %d; GET: %d with %d bytes", uri, response.StatusCode(),
-				len(response.Body()), response.Header.ContentLength(), get.status, len(get.body))
+			t.Errorf("HEAD %s: %d, Content-Length %d, %d bytes; GET: %d, %d bytes", uri, response.StatusCode(),
+				response.Header.ContentLength(), len(response.Body()), get.status, len(get.body))
 		}
 	}
 }
@@ -408,7 +409,7 @@ func TestHEADAnswersLikeGETWithoutABody(t *testing.T) {
 func TestAFailureIsLoggedOnceWithItsRequest(t *testing.T) {
 	s := newService(t)
 	p := s.partner("Agency")
-	s.serve(failing{s.engine, errors.New("on fire")}, &s.dns)
+	s.serve(failingEngine{s.engine, errors.New("on fire")}, &s.dns)
 	var r fasthttp.RequestCtx
 	r.Request.SetRequestURI(merchants + "?page=2")
 	r.Request.Header.Set("Authorization", "Bearer "+p.key)
@@ -423,7 +424,7 @@ func TestAFailureIsLoggedOnceWithItsRequest(t *testing.T) {
 		}
 	}
 	if n := strings.Count(log, "on fire"); n != 1 {
-		t.Errorf("it is logged %d times: %s", n, log)
+		t.Errorf("the error is logged %d times, want once: %s", n, log)
 	}
 	if got := PartnerOf(&r); got != string(p.ID) {
 		t.Errorf("the request's partner is %v, want %s", got, p.ID)
@@ -447,13 +448,13 @@ func TestAuthenticationComesBeforeTheBody(t *testing.T) {
 	s.request("POST", merchants, "not JSON").is(401)
 }
 
-// failing is an engine whose every call on merchants fails.
-type failing struct {
+// failingEngine is an engine that cannot list merchants.
+type failingEngine struct {
 	store.Engine
 	err error
 }
 
-func (f failing) Merchants(context.Context, store.PartnerID, int, int) ([]store.Merchant, int, error) {
+func (f failingEngine) Merchants(context.Context, store.PartnerID, int, int) ([]store.Merchant, int, error) {
 	return nil, 0, f.err
 }
 
@@ -467,10 +468,10 @@ func TestEngineErrors(t *testing.T) {
 		retryAfter string
 		logged     bool
 	}{
-		{"the customer does not see an unexpected error", errors.New("disk /dev/sda1 is on fire"), 500, "SERVICE_ERROR", "Unable to process request", "", true},
-		{"the customer does not see an internal error", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
+		{"the partner does not see an unexpected error", errors.New("disk /dev/sda1 is on fire"), 500, "SERVICE_ERROR", "Unable to process request", "", true},
+		{"the partner does not see an internal error", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
 		{"an engine that cannot write says when to retry", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
-		{"a caller with too many requests is told when to retry", store.Busy("too many"), 429, "VALIDATION_ERROR", "Too many requests at once. Please try again", "1", false},
+		{"a partner with too many requests is told when to retry", store.Busy("too many"), 429, "VALIDATION_ERROR", "Too many requests at once. Please try again", "1", false},
 		{"an invalid field is named", store.Invalid("page", "is odd"), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"a wrapped error keeps its kind", fmt.Errorf("wrapped: %w", store.Invalid("page", "is odd")), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"what does not exist is not found", store.NotFound("partner"), 404, "NOT_FOUND", missing + ": partner not found", "", false},
@@ -480,14 +481,14 @@ func TestEngineErrors(t *testing.T) {
 		t.Run(c.is, func(t *testing.T) {
 			s := newService(t)
 			p := s.partner("Agency")
-			s.serve(failing{s.engine, c.err}, &s.dns)
+			s.serve(failingEngine{s.engine, c.err}, &s.dns)
 			a := p.get(merchants)
 			a.fails(c.status, c.code, c.message)
 			if got := string(a.header.Peek("Retry-After")); got != c.retryAfter {
 				t.Errorf("Retry-After %q, want %q", got, c.retryAfter)
 			}
 			if got := strings.Contains(s.log.String(), "on fire"); got != c.logged {
-				t.Errorf("logged %v, want %v: %s", got, c.logged, s.log.String())
+				t.Errorf("the cause is logged: %v, want %v: %s", got, c.logged, s.log.String())
 			}
 			if strings.Contains(s.log.String(), p.key) {
 				t.Error("the log has the API key")

@@ -8,17 +8,18 @@ import (
 	"mtagd/store"
 )
 
-// partnerValue is the user value with the id of the partner, a string, of an authenticated request.
+// partnerValue is the name of the user value that holds the partner's id, a string, in an authenticated request.
 const partnerValue = "partner"
 
-// PartnerOf returns the id of the partner that a request has authenticated, "" before. It is for logs.
+// PartnerOf returns the id of the partner whose key authenticated a request, "" before the key was checked. It is for
+// logs.
 func PartnerOf(r *fasthttp.RequestCtx) string {
 	partner, _ := r.UserValue(partnerValue).(string)
 	return partner
 }
 
-// authenticate returns the partner whose API key the request carries. The answer to a request without a
-// valid key does not say why: it is always the same (spec, Authentication).
+// authenticate returns the partner whose API key the request carries, and false without a valid key. It does not say
+// why a key is invalid, because the answer must not either (spec, Authentication, 2).
 func (a *api) authenticate(r *fasthttp.RequestCtx) (store.Partner, bool) {
 	headers := r.Request.Header.PeekAll(fasthttp.HeaderAuthorization)
 	if len(headers) != 1 {

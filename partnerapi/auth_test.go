@@ -14,14 +14,14 @@ const unauthenticated = `{"message":"Authentication required","code":"AUTHENTICA
 func (a answer) unauthenticated() {
 	a.t.Helper()
 	if a.is(401).body != unauthenticated {
-		a.t.Errorf("got %s", a.body)
+		a.t.Errorf("got  %s\nwant %s", a.body, unauthenticated)
 	}
 	if got := string(a.header.Peek("WWW-Authenticate")); got != "Bearer" {
 		a.t.Errorf("WWW-Authenticate %q, want Bearer", got)
 	}
 }
 
-// withChecksum completes the prefix, id and secret of an API key.
+// withChecksum appends the checksum to the prefix, id and secret of an API key.
 func withChecksum(s string) string {
 	sum := binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(strings.TrimPrefix(s, "mtp_"))))
 	return s + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum))
@@ -32,9 +32,9 @@ func TestEveryBadKeyHasTheSameAnswer(t *testing.T) {
 	p := s.partner("Agency")
 
 	if withChecksum(p.key[:len(p.key)-7]) != p.key {
-		t.Fatal("the test's checksum is not that of API keys")
+		t.Fatal("withChecksum is not the checksum of API keys")
 	}
-	const secret = len("mtp_") + 12 // where it begins
+	const secret = len("mtp_") + 12 // where the secret begins
 	forged := withChecksum(p.key[:secret] + strings.Repeat("a", 32))
 	mistyped := []byte(p.key)
 	mistyped[20] = 'a' + (mistyped[20]-'a'+1)%26

@@ -2,24 +2,56 @@ package partnerapi
 
 import (
 	"context"
+	"log/slog"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"mtagd/store"
 )
 
-// readConfig answers with what is enabled for the partner (spec, Partner configuration).
-func (a *api) readConfig(_ context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
-	type features struct {
-		Preverified bool `json:"preverified"`
-		ClientSide  bool `json:"clientSide"`
-		ServerSide  bool `json:"serverSide"`
+// Config is what the API is made of. Every field is required, except where it says otherwise.
+type Config struct {
+	Engine        store.Engine
+	DNS           Verifier
+	Certificates  Certificates             // nil: a proxy in front of the service ends TLS
+	ClientTagHost string                   // serves client-side tags
+	CNAMETarget   string                   // record.value: the name that merchants' CNAME records point to
+	TagURL        func(host string) string // address of a tag host: "https://<host>" except in development
+	Log           *slog.Logger
+	Now           func() time.Time
+
+	// Context returns the context of a request, which ends when the client has gone, and the function that releases it.
+	// nil: requests run until they are done.
+	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
+}
+
+// Verifier checks the DNS of a tag host. A partner waits for the answer, so Verify takes seconds at most.
+type Verifier interface {
+	Verify(ctx context.Context, host string) store.DNSFinding
+}
+
+// Certificates manages the certificates of tag hosts. Neither method blocks.
+type Certificates interface {
+	// Order orders a certificate in the background for a host whose DNS was just found correct.
+	Order(host string)
+	// Certificate returns the state of a host's certificate.
+	Certificate(host string) store.Certificate
+}
+
+// api has the handlers as its methods.
+type api struct {
+	Config
+	verifications *slots
+}
+
+func newAPI(cfg Config) *api {
+	if cfg.Context == nil {
+		// Not the RequestCtx itself: as a context it ends when the server begins to shut down, but requests that are
+		// under way then must be finished.
+		cfg.Context = func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
+			return context.Background(), func() {}
+		}
 	}
-	enabled := partner.PreverifiedEnabled()
-	return reply(r, fasthttp.StatusOK, struct {
-		PartnerID          store.PartnerID `json:"partnerId"`
-		PreverifiedEnabled bool            `json:"preverifiedEnabled"`
-		PreverifiedDomain  string          `json:"preverifiedDomain"`
-		Features           features        `json:"features"`
-	}{partner.ID, enabled, partner.TrackingDomain, features{enabled, true, true}})
+	return &api{Config: cfg, verifications: newSlots(verificationsPerPartner, slotTimeout)}
 }

@@ -12,11 +12,11 @@ import (
 	"mtagd/store"
 )
 
-// client is the client of every request: its requests have a context that ends when it goes.
+// client is the client of every request. goes ends the context of its requests.
 type client struct {
 	context.Context
 	goes     context.CancelFunc
-	released atomic.Int32 // contexts
+	released atomic.Int32 // how many contexts
 }
 
 func newClient(t *testing.T) *client {
@@ -29,13 +29,13 @@ func (c *client) requestContext(*fasthttp.RequestCtx) (context.Context, context.
 	return c, func() { c.released.Add(1) }
 }
 
-// stuck is an engine whose listings wait until the client has gone.
-type stuck struct {
+// blockedEngine is an engine whose queries run until the client has gone.
+type blockedEngine struct {
 	store.Engine
-	asked chan struct{}
+	asked chan struct{} // closed when a query has begun
 }
 
-func (s stuck) Events(ctx context.Context, _ store.Query) (store.Page, error) {
+func (s blockedEngine) Events(ctx context.Context, _ store.Query) (store.Page, error) {
 	close(s.asked)
 	<-ctx.Done()
 	return store.Page{}, fmt.Errorf("query stopped: %w", ctx.Err())
@@ -46,7 +46,7 @@ func TestAClientThatHasGoneCancelsItsQuery(t *testing.T) {
 	p := s.partner("Agency")
 	id := p.merchant("Shop")
 	p.generate(id, "client-side", "")
-	engine := stuck{s.engine, make(chan struct{})}
+	engine := blockedEngine{s.engine, make(chan struct{})}
 	c := newClient(t)
 	s.context = c.requestContext
 	s.serve(engine, &s.dns)
@@ -60,18 +60,18 @@ func TestAClientThatHasGoneCancelsItsQuery(t *testing.T) {
 		t.Errorf("%d contexts were released, want 1", n)
 	}
 	if log := s.log.String(); strings.Contains(log, "level=ERROR") || strings.Contains(log, "level=WARN") || !strings.Contains(log, "level=DEBUG") {
-		t.Errorf("a client that has gone is logged at debug level only: %s", log)
+		t.Errorf("a client that has gone must be logged at debug level only: %s", log)
 	}
 }
 
-// A context's error that is not that of the request's own context is a failure of the service.
-func TestAnotherContextsErrorIsAFailure(t *testing.T) {
+// The error of a context other than the request's is a failure of the service.
+func TestTheErrorOfAnotherContextIsAFailure(t *testing.T) {
 	s := newService(t)
 	p := s.partner("Agency")
-	s.serve(failing{s.engine, context.DeadlineExceeded}, &s.dns)
+	s.serve(failingEngine{s.engine, context.DeadlineExceeded}, &s.dns)
 	p.get(merchants).fails(500, "SERVICE_ERROR", "Unable to process request")
 	if !strings.Contains(s.log.String(), "level=ERROR") {
-		t.Errorf("it is not logged as an error: %s", s.log.String())
+		t.Errorf("the failure is not logged as an error: %s", s.log.String())
 	}
 }
 
@@ -89,16 +89,16 @@ func TestEveryRequestReleasesItsContext(t *testing.T) {
 	}
 }
 
-// hasty is a DNS whose client goes during the check, so that the finding says nothing about DNS.
-type hasty struct{ client *client }
+// abortedDNS is a Verifier whose client goes during the check, so that the finding says nothing about DNS.
+type abortedDNS struct{ client *client }
 
-func (h hasty) Verify(ctx context.Context, _ string) store.DNSFinding {
-	h.client.goes()
+func (d abortedDNS) Verify(ctx context.Context, _ string) store.DNSFinding {
+	d.client.goes()
 	<-ctx.Done()
 	return store.DNSFinding{Verdict: store.DNSPending, Code: "timeout"}
 }
 
-func TestAFindingThatWasCutShortIsNotKept(t *testing.T) {
+func TestTheFindingOfAnAbortedCheckIsNotStored(t *testing.T) {
 	s := newService(t)
 	p := s.partner("Agency")
 	tag := p.generate(p.merchant("Shop"), "server-side", "example.com")
@@ -108,7 +108,7 @@ func TestAFindingThatWasCutShortIsNotKept(t *testing.T) {
 
 	c := newClient(t)
 	s.context = c.requestContext
-	s.serve(s.engine, hasty{c})
+	s.serve(s.engine, abortedDNS{c})
 	p.post(verify, verifyTag).is(499)
 
 	s.context = nil

@@ -11,8 +11,8 @@ import (
 	"mtagd/store"
 )
 
-// answers is the table from kinds of error to status and message (spec, Errors: standard error codes). The
-// code follows from the status.
+// answers has the status and the message of each kind of error (spec, Errors: standard error codes). The code follows
+// from the status.
 var answers = [...]struct {
 	status  int
 	message string
@@ -26,12 +26,12 @@ var answers = [...]struct {
 	store.KindBusy:        {fasthttp.StatusTooManyRequests, "Too many requests at once. Please try again"},
 }
 
-// statusClientGone is the status of a request whose client closed the connection, as nginx has it. Nobody
-// reads the answer; in logs and metrics it is no failure of the service.
+// statusClientGone is the status of a request whose client closed the connection; nginx uses the same number. Nobody
+// reads the answer. It is logged at debug level, because it is no failure of the service.
 const statusClientGone = 499
 
-// code is the word that clients branch on. A status that the spec's table does not have is the client's error
-// below 500, the service's from there on.
+// code returns the word that clients branch on. A status that is not in the spec's table is an error of the client
+// below 500, and of the service from 500 on.
 func code(status int) string {
 	switch {
 	case status == fasthttp.StatusUnauthorized:
@@ -47,8 +47,8 @@ func code(status int) string {
 	}
 }
 
-// fail answers with an error. The customer reads what is wrong with the request. What is wrong with the service
-// is in the log only. ctx is the request's context.
+// fail answers with an error. The partner reads what is wrong with the request. What is wrong with the service is only
+// in the log. ctx is the request's context.
 func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
 		a.logFailure(r, slog.LevelDebug, statusClientGone, err)
@@ -70,12 +70,12 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 func (a *api) logFailure(r *fasthttp.RequestCtx, level slog.Level, status int, err error) {
 	a.Log.Log(context.Background(), level, "partner API request failed",
 		"method", string(r.Method()), "path", string(r.Path()), "status", status,
-		"request_id", string(r.Response.Header.Peek("X-Request-Id")), // the server has set it
+		"request_id", string(r.Response.Header.Peek("X-Request-Id")), // set by the front door
 		"partner", PartnerOf(r), "error", err)
 }
 
-// WriteError answers with the standard error body (spec, Errors: formats, 1), and keeps the headers that are already
-// set. The server calls it too, for requests that do not reach the API, such as malformed ones.
+// WriteError answers with the standard error body (spec, Errors: formats, 1). Headers that are already set stay. The
+// front door calls it too, for requests that do not reach the API, such as malformed ones.
 func WriteError(r *fasthttp.RequestCtx, status int, message string) {
 	switch status {
 	case fasthttp.StatusUnauthorized:

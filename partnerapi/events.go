@@ -10,11 +10,11 @@ import (
 	"mtagd/store"
 )
 
-// eventFilters are the query parameters of listEvents besides those of the page.
+// eventFilters are the query parameters of listEvents besides page and limit.
 var eventFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "sortBy", "sortOrder"}
 
 // listEvents answers with one page of a merchant's events (spec, List events). When tagId is not a tag of the
-// merchant, the list is empty.
+// merchant, the page is empty.
 func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	merchantID := p.id("merchantId")
@@ -51,10 +51,10 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 	return replyEvents(r, page, w)
 }
 
-// replyEvents answers with a page of events. It writes the JSON itself: raw_data is copied as it is stored, up to
-// 64 KiB for each of a hundred events, instead of being parsed and written again.
+// replyEvents answers with a page of events. It writes the JSON itself, to copy raw_data as it is stored. A page can
+// have 100 × 64 KiB of that, and json.Marshal would parse and write it again.
 func replyEvents(r *fasthttp.RequestCtx, page store.Page, w window) error {
-	const besidesRaw = 256 // about the bytes of an event without its raw_data
+	const besidesRaw = 256 // estimated bytes of an event without its raw_data
 	size := besidesRaw
 	for _, e := range page.Events {
 		size += besidesRaw + len(e.Raw)

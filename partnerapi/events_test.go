@@ -47,11 +47,11 @@ func TestEventsFilters(t *testing.T) {
 		{"by name", "&sortBy=event_name&sortOrder=asc", "A B C D E"},
 		{"by name from the end", "&sortBy=event_name", "E D C B A"},
 		{"of some names", "&events=A,D", "D A"},
-		{"of names with spaces and gaps around", "&events=%20A%20,,%20D,", "D A"},
+		{"of names with spaces around and commas between", "&events=%20A%20,,%20D,", "D A"},
 		{"of a name given twice", "&events=A,A", "A"},
 		{"of unknown names", "&events=Nothing,a", ""},
-		{"of no names in particular", "&events=", "D E C A B"},
-		{"of no names at all", "&events=,%20,", "D E C A B"},
+		{"an empty list of names is no filter", "&events=", "D E C A B"},
+		{"a list of empty names is no filter", "&events=,%20,", "D E C A B"},
 		{"of one tag", "&tagId=" + server, "D E"},
 		{"of another merchant's tag", "&tagId=" + theirTag, ""},
 		{"of an unknown tag", "&tagId=cs_unknown", ""},
@@ -88,7 +88,7 @@ func TestEventsFilters(t *testing.T) {
 	}
 }
 
-// Year 1 begins with Go's zero time, which stands for "no bound" in a query.
+// Year 1 begins with Go's zero time, which means "no bound" in a store.Query.
 func TestABoundAtTheStartOfYear1IsABound(t *testing.T) {
 	s := newService(t)
 	p := s.partner("Agency")
@@ -169,7 +169,7 @@ func TestEventsRefuse(t *testing.T) {
 	}
 }
 
-func TestAListLeavesOutWhatIsEmpty(t *testing.T) {
+func TestAListParameterSkipsEmptyValues(t *testing.T) {
 	var args fasthttp.Args
 	args.Parse("events=B, A,,B,%20A%20,C")
 	p := params{args: &args}
@@ -178,7 +178,7 @@ func TestAListLeavesOutWhatIsEmpty(t *testing.T) {
 	}
 }
 
-func TestEventsOfWhom(t *testing.T) {
+func TestEventsChecksTheMerchant(t *testing.T) {
 	s := newService(t)
 	p, other := s.partner("Agency"), s.partner("Other")
 	theirs := other.merchant("Theirs")
@@ -197,7 +197,7 @@ func TestEventsOfWhom(t *testing.T) {
 		has("pagination.total", 0).has("pagination.totalItems", 0).has("pagination.totalPages", 0).
 		has("pagination.hasNextPage", false).has("pagination.hasPreviousPage", false)
 	if !strings.HasPrefix(a.body, `{"events":[],`) {
-		t.Errorf("no events are an empty list: %s", a.body)
+		t.Errorf("without events, events must be an empty list: %s", a.body)
 	}
 	p.get(events+"?page=7&merchantId="+bare).is(200).has("pagination.hasPreviousPage", false)
 }
@@ -253,7 +253,7 @@ func TestAnEventIsShownAsItWasSent(t *testing.T) {
 		has("events.0.event_name", "Purchase").
 		has("events.0.event_time", "2026-11-02T10:00:00Z")
 	if a.str("events.0.id") == "" {
-		t.Error("an event without id")
+		t.Error("the event has no id")
 	}
 	if !strings.Contains(a.body, `"raw_data":`+raw+`}`) {
 		t.Errorf("raw_data is not what was sent: %s", a.body)

@@ -9,7 +9,7 @@ import (
 )
 
 // generateTag answers with the merchant's tag of a type, and creates it when there is none yet (spec, Generate
-// tag). A tag that exists is returned unchanged, and the domain in the request is ignored then.
+// tag). An existing tag is returned unchanged, whatever domain the request has.
 func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
 		MerchantID string `json:"merchantId"`
@@ -37,11 +37,11 @@ func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner s
 		domain, wrongDomain = store.CheckRootDomain("domain", in.Domain)
 	}
 
-	m, err := a.merchant(ctx, partner, in.MerchantID)
+	m, err := a.merchant(ctx, partner, in.MerchantID) // after an error, m has no tags
 	if t, exists := m.Tag(tagType); exists {
 		return a.replyTag(r, t, "Existing tag retrieved")
 	}
-	// A wrong domain comes before a merchant that is unknown or another's, as every wrong parameter does.
+	// A wrong parameter is answered before an unknown merchant or another partner's, so err waits.
 	if wrongDomain != nil {
 		return wrongDomain
 	}
@@ -52,7 +52,7 @@ func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if err != nil {
 		return err
 	}
-	if !created { // another request was faster
+	if !created { // a concurrent request has created it
 		return a.replyTag(r, t, "Existing tag retrieved")
 	}
 	return a.replyTag(r, t, "New tag created successfully")

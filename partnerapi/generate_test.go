@@ -29,7 +29,7 @@ func TestGenerate(t *testing.T) {
 		record                   bool
 	}{
 		{"a client-side tag is active and needs no record", generate, "client-side", "", "client-side", "active", false},
-		{"a client-side tag has no use for a domain", generate, "client-side", "not a domain", "client-side", "active", false},
+		{"a client-side tag ignores the domain", generate, "client-side", "not a domain", "client-side", "active", false},
 		{"a server-side tag waits for its record", generate, "server-side", "a-shop.com", "server-side", "inactive", true},
 		{"an underscore stands for the hyphen", generate, "server_side", "b-shop.com", "server-side", "inactive", true},
 		{"a domain is folded to lower case", generate, "server-side", "C-Shop.Co.UK", "server-side", "inactive", true},
@@ -55,7 +55,7 @@ func TestGenerate(t *testing.T) {
 			again := p.post(c.uri, body).in(t)
 			want := strings.Replace(a.body, "New tag created successfully", "Existing tag retrieved", 1)
 			if again.is(200).body != want {
-				t.Errorf("asked again: got %s\nwant %s", again.body, want)
+				t.Errorf("the second request: got %s\nwant %s", again.body, want)
 			}
 		})
 	}
@@ -81,12 +81,12 @@ func TestGenerateKeepsTheTagWhateverDomainIsSent(t *testing.T) {
 	}
 	p.get(merchants+"/"+id).has("tracktags.server-side.subdomain", first.str("record.name")+".example.com")
 
-	// A domain that is not a string, and a merchant that is not the partner's, are refused as before.
+	// A domain that is not a string, and another partner's merchant, are still refused.
 	p.postf(generate, `{"merchantId":%q,"type":"server-side","domain":7}`, id).invalid("domain", "must be a string")
 	other.postf(generate, `{"merchantId":%q,"type":"server-side","domain":"example.com"}`, id).fails(403, "FORBIDDEN", denied)
 }
 
-// A wrong domain is answered before existence and ownership, and says nothing about either.
+// A wrong domain is answered before existence and ownership: the answer says nothing about either.
 func TestGenerateRefusesAWrongDomainWhateverTheMerchant(t *testing.T) {
 	s := newService(t)
 	p, other := s.partner("Agency"), s.partner("Other")
@@ -138,7 +138,7 @@ func TestGenerateRefusesParameters(t *testing.T) {
 	} {
 		t.Run(c.is, func(t *testing.T) {
 			a := p.post(generate, c.body).in(t)
-			if c.why == "" { // the engine's words
+			if c.why == "" { // the engine chooses the words
 				a.is(400).has("code", "VALIDATION_ERROR")
 				if !strings.HasPrefix(a.str("message"), "Invalid request parameters: "+c.field+" ") {
 					t.Errorf("the message does not name %s: %s", c.field, a.body)
@@ -151,7 +151,7 @@ func TestGenerateRefusesParameters(t *testing.T) {
 	p.get(merchants + "/" + id).keys("tracktags")
 }
 
-func TestGenerateForWhomAndWhere(t *testing.T) {
+func TestGenerateChecksTheMerchantAndTheDomain(t *testing.T) {
 	s := newService(t)
 	p, other := s.partner("Agency"), s.partner("Other")
 	other.enablePreverified()
@@ -196,6 +196,6 @@ func TestConcurrentCallsMakeOneTag(t *testing.T) {
 		}
 	}
 	if created != 1 || len(tags) != 1 {
-		t.Errorf("%d calls created a tag, and there are %d tags", created, len(tags))
+		t.Errorf("%d calls created a tag, and %d tags were returned; want one of each", created, len(tags))
 	}
 }

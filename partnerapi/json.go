@@ -11,8 +11,8 @@ import (
 	"mtagd/store"
 )
 
-// decode reads the JSON object in the request's body into a struct whose fields are strings. Names match exactly;
-// unknown names are ignored, and repeated ones are refused. null means absent. The Content-Type is ignored.
+// decode reads the JSON object in the request's body into a struct whose fields are strings. Names match exactly.
+// Unknown names are ignored, repeated ones are refused. null means absent. The Content-Type is ignored.
 func decode(r *fasthttp.RequestCtx, into any) error {
 	body := bytes.Trim(r.PostBody(), " \t\r\n")
 	if len(body) == 0 || body[0] != '{' && jsontext.Value(body).IsValid() {
@@ -38,7 +38,7 @@ func reply(r *fasthttp.RequestCtx, status int, v any) error {
 	return nil
 }
 
-// send answers with a body of JSON. The body must not change afterwards.
+// send answers with a JSON body. The body must not change afterwards.
 func send(r *fasthttp.RequestCtx, status int, body []byte) {
 	r.SetStatusCode(status)
 	r.SetContentType("application/json")
@@ -47,7 +47,7 @@ func send(r *fasthttp.RequestCtx, status int, body []byte) {
 
 // appendString appends s as a JSON string.
 func appendString(b []byte, s string) []byte {
-	// The only possible error is invalid UTF-8, which AppendQuote has replaced by U+FFFD when it returns.
+	// The only possible error is invalid UTF-8, which AppendQuote replaces by U+FFFD.
 	b, _ = jsontext.AppendQuote(b, s)
 	return b
 }

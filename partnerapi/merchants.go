@@ -11,7 +11,7 @@ import (
 // merchantJSON is the JSON of a merchant (spec, Resources: Merchant).
 type merchantJSON struct {
 	MerchantID store.MerchantID               `json:"merchantId"`
-	TagID      store.TagID                    `json:"tagId,omitempty"` // the oldest tag's
+	TagID      store.TagID                    `json:"tagId,omitempty"` // of the oldest tag
 	Name       string                         `json:"name"`
 	Domain     string                         `json:"domain,omitempty"`
 	CreatedAt  string                         `json:"createdAt"`
@@ -81,7 +81,8 @@ func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	return reply(r, fasthttp.StatusOK, a.showMerchant(m))
 }
 
-// createMerchant creates a merchant (spec, Create merchant). The domain is information only; generate claims one.
+// createMerchant creates a merchant (spec, Create merchant). The domain is only stored: generateTag is what registers
+// one.
 func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
 		Name   string `json:"name"`

@@ -146,7 +146,7 @@ func TestListMerchants(t *testing.T) {
 
 	p.get(merchants).is(200).has("pagination.totalPages", 0).has("pagination.totalItems", 0)
 	if got := p.get(merchants).body; !strings.Contains(got, `"merchants":[]`) {
-		t.Errorf("no merchants are an empty list: %s", got)
+		t.Errorf("without merchants, merchants must be an empty list: %s", got)
 	}
 	for i := range 25 {
 		p.merchant(fmt.Sprint("Shop ", i))
@@ -165,10 +165,10 @@ func TestListMerchants(t *testing.T) {
 		{"a page far past the end is empty", "?page=92233720368547758&limit=100", 92233720368547758, 100, 1, false, true, nil, 0},
 		{"all on one page", "?limit=100", 1, 100, 1, false, false, "Shop 0", 25},
 		{"one to a page", "?page=25&limit=1", 25, 1, 25, false, true, "Shop 24", 1},
-		{"pages that come out even", "?page=5&limit=5", 5, 5, 5, false, true, "Shop 20", 5},
-		{"no list is longer than this", "?page=92233720368547759", 92233720368547758, 10, 3, false, true, nil, 0},
-		{"a page that no int can have is empty", "?page=9223372036854775808", 92233720368547758, 10, 3, false, true, nil, 0},
-		{"a page of any length is empty", "?limit=100&page=1" + strings.Repeat("0", 100), 92233720368547758, 100, 1, false, true, nil, 0},
+		{"a last page that is full", "?page=5&limit=5", 5, 5, 5, false, true, "Shop 20", 5},
+		{"a page is cut to the last one that any list can have", "?page=92233720368547759", 92233720368547758, 10, 3, false, true, nil, 0},
+		{"a page number that is no int is cut too", "?page=9223372036854775808", 92233720368547758, 10, 3, false, true, nil, 0},
+		{"a page number of any length is cut too", "?limit=100&page=1" + strings.Repeat("0", 100), 92233720368547758, 100, 1, false, true, nil, 0},
 	} {
 		t.Run(c.is, func(t *testing.T) {
 			a := p.get(merchants + c.query).in(t)

@@ -6,7 +6,7 @@ import (
 	"mtagd/store"
 )
 
-// A resource that does not exist.
+// The errors for what does not exist.
 var (
 	errNoRoute    = notFound("no such route")
 	errNoMerchant = notFound("no such merchant")
@@ -15,21 +15,21 @@ var (
 
 func notFound(why string) error { return &store.Error{Kind: store.KindNotFound, Message: why} }
 
-// merchant returns a merchant of the partner. KindNotFound: it does not exist. KindForbidden: it is another
-// partner's.
+// merchant returns a merchant of the partner. After an error it is the zero merchant. KindNotFound: it does not exist.
+// KindForbidden: it is another partner's.
 func (a *api) merchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {
 	m, err := a.Engine.Merchant(ctx, store.FoldMerchantID(id))
 	return owned(partner, m, m.Partner, err, errNoMerchant)
 }
 
-// tag returns a tag of the partner, with the errors of merchant.
+// tag returns a tag of the partner. Its errors are those of merchant.
 func (a *api) tag(ctx context.Context, partner store.Partner, id string) (store.Tag, error) {
 	t, err := a.Engine.Tag(ctx, store.TagID(id))
 	return owned(partner, t, t.Partner, err, errNoTag)
 }
 
-// owned returns what the engine returned, v and err, when owner is the partner. Otherwise it returns the zero value, so
-// that nothing of another partner gets out. absent replaces the engine's KindNotFound.
+// owned returns v when err is nil and owner is the partner. Otherwise it returns an error and the zero value, so that
+// nothing of another partner gets out. v and err are the engine's results; absent replaces its KindNotFound.
 func owned[T any](partner store.Partner, v T, owner store.PartnerID, err, absent error) (T, error) {
 	if store.KindOf(err) == store.KindNotFound {
 		err = absent
@@ -44,8 +44,8 @@ func owned[T any](partner store.Partner, v T, owner store.PartnerID, err, absent
 	return v, nil
 }
 
-// hide turns KindForbidden into absent. Get-by-id answers with it, so that a resource of another partner looks
-// like one that does not exist (spec, Authentication, 3).
+// hide turns KindForbidden into absent. The requests that read one resource by its id use it: a resource of another
+// partner then looks like one that does not exist (spec, Authentication, 3).
 func hide(err, absent error) error {
 	if store.KindOf(err) == store.KindForbidden {
 		return absent

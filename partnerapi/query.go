@@ -13,8 +13,8 @@ import (
 	"mtagd/store"
 )
 
-// pathParam returns a parameter of the path. It is "", the id of no resource, when its percent-encoding is
-// broken.
+// pathParam returns a parameter of the path, percent-decoded. When its encoding is malformed, it returns "", which is
+// the id of no resource.
 func pathParam(r *fasthttp.RequestCtx, name string) string {
 	raw, _ := r.UserValue(name).(string)
 	value, err := url.PathUnescape(raw)
@@ -24,8 +24,8 @@ func pathParam(r *fasthttp.RequestCtx, name string) string {
 	return value
 }
 
-// checkNames returns an error for a query parameter that the operation does not have. A filter that was ignored would
-// give a wrong answer.
+// checkNames refuses query parameters that the operation does not have: if a misspelt filter were ignored, the answer
+// would be wrong.
 func checkNames(args *fasthttp.Args, known []string) error {
 	for key := range args.All() {
 		name := string(key)
@@ -39,22 +39,22 @@ func checkNames(args *fasthttp.Args, known []string) error {
 	return nil
 }
 
-// params reads query parameters. It keeps the first error in err; the caller checks that after reading all
+// params reads query parameters. It keeps the first error in err, which the caller checks after it has read all
 // parameters.
 type params struct {
 	args *fasthttp.Args
 	err  error
 }
 
-// reject notes that a parameter is wrong.
+// reject sets err, unless there is an earlier error.
 func (p *params) reject(name, format string, args ...any) {
 	if p.err == nil {
 		p.err = store.Invalid(name, format, args...)
 	}
 }
 
-// text returns a parameter's value and whether it is given. A parameter that is given twice is an error: either
-// value would be a guess.
+// text returns the value of a parameter, and whether it is given. A parameter that is given twice is an error: the
+// service cannot know which value is meant.
 func (p *params) text(name string) (value string, given bool) {
 	values := p.args.PeekMulti(name)
 	switch len(values) {
@@ -67,7 +67,7 @@ func (p *params) text(name string) (value string, given bool) {
 	return "", false
 }
 
-// id returns the value of a parameter that must not be empty; "" when it is not given.
+// id returns the value of a parameter that must not be empty. It is "" when the parameter is not given.
 func (p *params) id(name string) string {
 	value, given := p.text(name)
 	if given && value == "" {
@@ -76,14 +76,14 @@ func (p *params) id(name string) string {
 	return value
 }
 
-// number returns a parameter's whole number of 1 or more, in plain digits; absent when it is not given. A
-// number that is larger than an int becomes math.MaxInt.
+// number returns the value of a parameter that must be a whole number of 1 or more, in plain digits. It is absent when
+// the parameter is not given, and math.MaxInt when the number is larger than that.
 func (p *params) number(name string, absent int) int {
 	value, given := p.text(name)
 	if !given {
 		return absent
 	}
-	n, _ := strconv.ParseUint(value, 10, 64) // after an error, n is 0 or, out of range, the largest there is
+	n, _ := strconv.ParseUint(value, 10, 64) // n is 0 after a syntax error, the largest uint64 when out of range
 	if n == 0 || strings.Trim(value, "0123456789") != "" {
 		p.reject(name, "must be a whole number, 1 or more")
 		return absent
@@ -91,7 +91,8 @@ func (p *params) number(name string, absent int) int {
 	return int(min(n, math.MaxInt))
 }
 
-// word returns a parameter's value, which must be one of words; the first of them when it is not given.
+// word returns the value of a parameter that must be one of words. It is the first of them when the parameter is not
+// given.
 func (p *params) word(name string, words ...string) string {
 	value, given := p.text(name)
 	if !given {
@@ -103,7 +104,7 @@ func (p *params) word(name string, words ...string) string {
 	return value
 }
 
-// list returns a parameter's comma-separated values; nil when there are none.
+// list returns the comma-separated values of a parameter, without empty ones. It is nil when there are none.
 func (p *params) list(name string) []string {
 	value, _ := p.text(name)
 	var parts []string
@@ -118,8 +119,9 @@ func (p *params) list(name string) []string {
 // timeRange returns the inclusive range between two parameters. A bound that is not given is the zero time, as in
 // store.Query.
 //
-// A date as the end means the end of that day in UTC. An end time without a fraction means the end of that second: times
-// are shown in whole seconds and stored in microseconds, so an event would else lie after its own time.
+// A date as the end means the end of that day in UTC. An end time without a fraction means the end of that second.
+// Times are stored in microseconds but listed in whole seconds: a range that ends at the listed time of an event must
+// include that event.
 func (p *params) timeRange(startName, endName string) (from, to time.Time) {
 	from, _, hasStart := p.instant(startName)
 	to, unit, hasEnd := p.instant(endName)
@@ -129,7 +131,7 @@ func (p *params) timeRange(startName, endName string) (from, to time.Time) {
 	if hasStart && hasEnd && from.After(to) {
 		p.reject(startName, "must not be after %s", endName)
 	}
-	// The zero time is the first moment of year 1, but in a query it means "no bound". A bound at that moment moves
+	// The zero time is the first moment of year 1, but in a query it means "no bound". So a bound at that moment is moved
 	// outwards by a nanosecond. No event is in between, because events have whole microseconds.
 	if hasStart && from.IsZero() {
 		from = from.Add(-1)
@@ -140,8 +142,8 @@ func (p *params) timeRange(startName, endName string) (from, to time.Time) {
 	return from, to
 }
 
-// instant returns a parameter's RFC 3339 time, or the start of its date, and the length of its last unit: a
-// day, a second, or 0 when the time has a fraction.
+// instant returns the value of a parameter that must be a date or an RFC 3339 time; a date is its first moment. unit is
+// how long the value lasts: a day, a second, or 0 when the time has a fraction.
 func (p *params) instant(name string) (at time.Time, unit time.Duration, given bool) {
 	value, given := p.text(name)
 	if !given {
@@ -150,8 +152,8 @@ func (p *params) instant(name string) (at time.Time, unit time.Duration, given b
 	if day, err := time.Parse(time.DateOnly, value); err == nil {
 		return day, 24 * time.Hour, true
 	}
-	value = strings.Replace(value, " ", "+", 1) // the + of an offset is decoded to a space when it is not percent-encoded
-	value = strings.Replace(value, ",", ".", 1) // ISO 8601 also has fractions with a comma
+	value = strings.Replace(value, " ", "+", 1) // an offset's + that the client did not percent-encode
+	value = strings.Replace(value, ",", ".", 1) // ISO 8601 also allows a comma before the fraction
 	at, ok := store.ParseTime(value)
 	if !ok {
 		p.reject(name, "must be an ISO 8601 date or time, such as 2026-11-20 or 2026-11-20T08:30:00Z")
@@ -165,13 +167,13 @@ func (p *params) instant(name string) (at time.Time, unit time.Duration, given b
 
 const (
 	maxLimit = 100                    // items of a page
-	maxPage  = math.MaxInt / maxLimit // so that page × limit is an int; no list is that long
+	maxPage  = math.MaxInt / maxLimit // page × limit must fit an int; no list is that long
 )
 
 // window is the page that a request asks for.
 type window struct{ page, limit int }
 
-// window reads page and limit.
+// window reads the parameters page and limit.
 func (p *params) window(defaultLimit int) window {
 	w := window{
 		page:  min(p.number("page", 1), maxPage),
@@ -183,10 +185,10 @@ func (p *params) window(defaultLimit int) window {
 	return w
 }
 
-// offset is the number of items before the page.
+// offset returns the number of items before the page.
 func (w window) offset() int { return (w.page - 1) * w.limit }
 
-// pagination is the JSON of a page's place among all items (spec, Resources: Pagination object).
+// pagination is the JSON that says where a page is in its list (spec, Resources: Pagination object).
 type pagination struct {
 	CurrentPage     int  `json:"currentPage"`
 	ItemsPerPage    int  `json:"itemsPerPage"`
@@ -196,7 +198,7 @@ type pagination struct {
 	HasPreviousPage bool `json:"hasPreviousPage"`
 }
 
-// of returns the pagination of the page among total items.
+// of returns the pagination of the page in a list of total items.
 func (w window) of(total int) pagination {
 	pages := (total + w.limit - 1) / w.limit
 	return pagination{

@@ -27,7 +27,7 @@ func TestReadmeExamples(t *testing.T) {
 	}
 	examples := regexp.MustCompile("(?s)```sh\n(.*?)```.*?```json\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
 	if n := strings.Count(string(readme), "```sh\n"); n != 8 || len(examples) != n {
-		t.Fatalf("%d commands, %d of them with an answer; want 8", n, len(examples))
+		t.Fatalf("README.md has %d commands, %d of them with an answer; want 8 of both", n, len(examples))
 	}
 
 	s := newService(t)
@@ -74,7 +74,7 @@ func TestReadmeExamples(t *testing.T) {
 	}
 }
 
-// compareShapes demands the same names and types; null stands for any type.
+// compareShapes demands that two JSON values have the same names and types. null matches any type.
 func compareShapes(t *testing.T, at string, shown, got any) {
 	t.Helper()
 	if shown == nil || got == nil {

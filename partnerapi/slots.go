@@ -9,29 +9,28 @@ import (
 )
 
 // A partner may verify many tags at once, for example after an import. Its DNS look-ups must not use up
-// the sockets that other partners need. So each partner has this many slots for verifications; the others
-// wait, and get an error when no slot is free in time.
+// the sockets that other partners need. So each partner has this many slots for verifications. A verification without
+// a slot waits, and fails when none is free before the timeout.
 const (
 	verificationsPerPartner = 256
 	slotTimeout             = 15 * time.Second
 )
 
-// slots is a semaphore for each partner. It keeps a few bytes for every partner that ever used one; operators create
-// partners, so they are few.
+// slots has a semaphore for each partner. A semaphore is never removed: operators create partners, so they are few.
 type slots struct {
 	perPartner int
 	timeout    time.Duration
 
 	mu    sync.Mutex
-	taken map[store.PartnerID]chan struct{} // has one element for each slot that is taken
+	taken map[store.PartnerID]chan struct{} // each channel has one element for each slot that is taken
 }
 
 func newSlots(perPartner int, timeout time.Duration) *slots {
 	return &slots{perPartner: perPartner, timeout: timeout, taken: map[store.PartnerID]chan struct{}{}}
 }
 
-// acquire waits for a slot, which the caller gives back with release. KindBusy: none was free before the timeout.
-// When ctx ends first, its error is returned.
+// acquire waits for a slot of the partner. The caller must call release. KindBusy: none was free before the timeout.
+// When ctx ends first, acquire returns its error.
 func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release func(), err error) {
 	s.mu.Lock()
 	taken := s.taken[partner]

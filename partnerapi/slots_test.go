@@ -48,7 +48,7 @@ func TestSlots(t *testing.T) {
 				t.Errorf("got %v, want an error of kind busy", err)
 			}
 			if waited := time.Since(start); waited != time.Minute {
-				t.Errorf("waited %v", waited)
+				t.Errorf("waited %v, want %v", waited, time.Minute)
 			}
 		})
 	})
@@ -63,7 +63,7 @@ func TestSlots(t *testing.T) {
 				t.Errorf("got %v, want the context's error", err)
 			}
 			if waited := time.Since(start); waited != time.Second {
-				t.Errorf("waited %v", waited)
+				t.Errorf("waited %v, want %v", waited, time.Second)
 			}
 		})
 	})
@@ -74,22 +74,22 @@ func TestSlots(t *testing.T) {
 			start := time.Now()
 			acquire(t, l, "b")
 			if waited := time.Since(start); waited != 0 {
-				t.Errorf("waited %v", waited)
+				t.Errorf("waited %v, want no wait", waited)
 			}
 		})
 	})
 }
 
-// crowd is a DNS that answers once as many look-ups are under way as there are slots.
-type crowd struct {
-	under, most atomic.Int64
-	full        chan struct{}
-	once        sync.Once
+// crowdedDNS is a Verifier that answers once as many checks are under way as there are slots.
+type crowdedDNS struct {
+	underWay, most atomic.Int64
+	full           chan struct{}
+	once           sync.Once
 }
 
-func (c *crowd) Verify(context.Context, string) store.DNSFinding {
-	n := c.under.Add(1)
-	defer c.under.Add(-1)
+func (c *crowdedDNS) Verify(context.Context, string) store.DNSFinding {
+	n := c.underWay.Add(1)
+	defer c.underWay.Add(-1)
 	for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
 	}
 	if n >= verificationsPerPartner {
@@ -104,7 +104,7 @@ func TestVerificationsBeyondTheLimitWait(t *testing.T) {
 	p := s.partner("Agency")
 	id := p.merchant("Shop")
 	host := p.generate(id, "server-side", "example.com").str("record.name") + ".example.com"
-	dns := &crowd{full: make(chan struct{})}
+	dns := &crowdedDNS{full: make(chan struct{})}
 	s.serve(s.engine, dns)
 
 	var all sync.WaitGroup
@@ -113,6 +113,6 @@ func TestVerificationsBeyondTheLimitWait(t *testing.T) {
 	}
 	all.Wait()
 	if most := dns.most.Load(); most > verificationsPerPartner {
-		t.Errorf("%d look-ups at once, want %d at most", most, verificationsPerPartner)
+		t.Errorf("%d checks at once, want at most %d", most, verificationsPerPartner)
 	}
 }

@@ -21,5 +21,5 @@ func Snippet(tagURL string, id store.TagID) string {
 `, inScript.Replace(tagURL+"?tagId="+url.QueryEscape(string(id))), html.EscapeString(tagURL+"/script"))
 }
 
-// inScript escapes what would end a string in single quotes, or the script element around it.
+// inScript escapes what would end a JavaScript string in single quotes, or the script element around it.
 var inScript = strings.NewReplacer(`\`, `\\`, `'`, `\'`, "\n", `\n`, "\r", `\r`, `<`, `\x3C`)

@@ -14,14 +14,15 @@ type tagJSON struct {
 	TagID   store.TagID     `json:"tagId"`
 	Type    store.TagType   `json:"type"`
 	Status  store.TagStatus `json:"status"`
-	Message string          `json:"message,omitempty"` // what generate did
+	Message string          `json:"message,omitempty"` // only from generateTag: what it did
 	Record  *recordJSON     `json:"record,omitempty"`
 }
 
 // recordTTL is how long resolvers may cache the record, in seconds (spec, Limits).
 const recordTTL = 300
 
-// recordJSON is the DNS record that somebody has to create for a tag.
+// recordJSON is the DNS record of a tag: the merchant creates it for a server-side tag, the partner has created it for
+// its preverified ones.
 type recordJSON struct {
 	Type  string `json:"type"`
 	Name  string `json:"name"`
@@ -106,7 +107,7 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 	return reply(r, fasthttp.StatusOK, shown)
 }
 
-// optional returns a time for JSON: null when it is zero.
+// optional returns a time for JSON; the zero time becomes null.
 func optional(t time.Time) *string {
 	if t.IsZero() {
 		return nil

@@ -37,7 +37,7 @@ func TestReadTag(t *testing.T) {
 	p.get(tracktag+"/"+client).is(200).has("lifecycle", "receiving").has("lastEventAt", "2026-11-20T08:29:59Z")
 }
 
-// certificates are those of a test: what was ordered, and one state for every host.
+// certificates notes which hosts were ordered, and returns one state for every host.
 type certificates struct {
 	ordered []string
 	state   store.Certificate
@@ -66,7 +66,7 @@ func TestReadTagShowsItsCertificate(t *testing.T) {
 	p.get(tracktag+"/"+tag).is(200).has("certificate.status", "valid").has("certificate.notAfter", "2026-11-20T08:30:00Z")
 }
 
-func TestReadTagOfAnother(t *testing.T) {
+func TestReadTagOfAnotherPartner(t *testing.T) {
 	s := newService(t)
 	p, other := s.partner("Agency"), s.partner("Other")
 	theirs := other.generate(other.merchant("Theirs"), "client-side", "").str("tagId")
@@ -98,7 +98,7 @@ func TestSnippet(t *testing.T) {
 	}
 }
 
-// event is an event to be recorded.
+// event is an event that a test records.
 type event struct{ at, name, muid, raw string }
 
 // record records events of a tag.

@@ -11,7 +11,7 @@ import (
 )
 
 // verifyTag checks the DNS of a tag's host and stores the finding. When DNS is correct, it activates the tag and
-// orders the certificate of the host (spec, Verify server-side tag DNS).
+// orders the host's certificate (spec, Verify server-side tag DNS).
 func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
 		MerchantID string `json:"merchantId"`
@@ -40,7 +40,7 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	defer release()
 	found := a.DNS.Verify(ctx, host)
 	if err := ctx.Err(); err != nil {
-		return err // the check was cut short, so its finding says nothing about DNS
+		return err // the check was cut short, so the finding says nothing about DNS
 	}
 	a.Log.Info("tag host verified", "tag", t.ID, "host", host,
 		"verdict", found.Verdict, "code", found.Code, "detail", found.Detail)
@@ -67,9 +67,11 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	}
 }
 
-// tagToVerify returns the partner's tag that a request wants to verify. The request names its merchant, its id, or
-// both, which must agree then, and its host.
-func (a *api) tagToVerify(ctx context.Context, partner store.Partner, merchantID, tagID, host string) (store.Tag, error) {
+// tagToVerify returns the tag of the partner that has the host and belongs to merchantID or has tagID. One of the two
+// ids may be empty. If both are given, the tag must be one of the merchant's.
+func (a *api) tagToVerify(
+	ctx context.Context, partner store.Partner, merchantID, tagID, host string,
+) (store.Tag, error) {
 	var tags []store.Tag
 	if merchantID != "" {
 		m, err := a.merchant(ctx, partner, merchantID)
@@ -104,8 +106,8 @@ func (a *api) tagToVerify(ctx context.Context, partner store.Partner, merchantID
 	return store.Tag{}, store.Invalid("subdomain", "must be the tag's host: %s", strings.Join(hosts, " or "))
 }
 
-// replyPending answers that the DNS record has not reached every server yet. It is the only error whose body is
-// wrapped (spec, Errors: formats, 2).
+// replyPending answers that the DNS record has not reached every server yet. It is the only error with a wrapped body
+// (spec, Errors: formats, 2).
 func (a *api) replyPending(r *fasthttp.RequestCtx) error {
 	type pending struct {
 		Code       string `json:"code"`

@@ -8,7 +8,7 @@ import (
 	"mtagd/store"
 )
 
-// finds sets what DNS is seen from here on.
+// finds sets the verdict of the DNS checks from now on.
 func (s *service) finds(verdict store.DNSVerdict) {
 	s.dns.found = store.DNSFinding{Verdict: verdict, Code: "some_code", Detail: "what was seen in DNS", CheckedAt: s.now}
 }
@@ -52,7 +52,7 @@ func TestVerify(t *testing.T) {
 				t.Errorf("DNS was asked for %s, want %s", got, host)
 			}
 			if ordered := len(certs.ordered) == 1 && certs.ordered[0] == host; ordered != c.verified {
-				t.Errorf("ordered certificates for %q", certs.ordered)
+				t.Errorf("ordered certificates for %q, want one for %s: %v", certs.ordered, host, c.verified)
 			}
 			p.get(tracktag+"/"+tag.str("tagId")).is(200).
 				has("status", c.tag).has("isVerified", c.verified).has("isConnected", c.verified).has("lifecycle", c.stage).
@@ -62,7 +62,7 @@ func TestVerify(t *testing.T) {
 			p.get(merchants+"/"+id).has("tracktags.server-side.status", c.tag)
 			for _, want := range []string{string(c.verdict), "some_code", "what was seen in DNS", host} {
 				if !strings.Contains(s.log.String(), want) {
-					t.Errorf("the log does not tell %q: %s", want, s.log.String())
+					t.Errorf("no %q in the log: %s", want, s.log.String())
 				}
 			}
 		})
@@ -148,7 +148,7 @@ func TestVerifyFindsTheTag(t *testing.T) {
 			}
 			a.fails(c.status, c.code, c.message)
 			if s.dns.asked != nil {
-				t.Errorf("DNS was asked for %s", s.dns.asked)
+				t.Errorf("DNS was asked for %s, want no check", s.dns.asked)
 			}
 		})
 	}

@@ -12,26 +12,26 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-func TestATagHostThatIsUnavailableForAWhile(t *testing.T) {
+func TestEventsOutlastAnUnavailableTagHost(t *testing.T) {
 	w := newWorld(t)
-	w.gate.stand(refuse(503))
+	w.gate.setFault(refuse(503))
 	tab := w.visit("/")
 	tab.do(`mtag('event', 'First'); mtag('event', 'Second')`)
 	w.wait("three tries", func() bool { return len(w.gate.seen()) >= 3 })
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	w.want("PageView", "First", "Second")
 	tab.wantNothingStored()
 }
 
-// Later retries cannot be told apart from these, so the test only fails on a retry that comes too early.
+// The test only fails when a retry comes too early: how late it comes depends on the machine.
 func TestRetryAfterIsHonoured(t *testing.T) {
 	for _, status := range []int{429, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			w := newWorld(t)
-			w.gate.stand(refuse(status, "Retry-After", "3"))
+			w.gate.setFault(refuse(status, "Retry-After", "3"))
 			tab := w.visit("/")
 			w.wait("the first try", func() bool { return len(w.gate.seen()) > 0 })
-			w.gate.stand(nil)
+			w.gate.setFault(nil)
 			tab.do(`
 				mtag('event', 'Meanwhile');
 				dispatchEvent(new Event('online'));
@@ -40,7 +40,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 			w.want("PageView", "Meanwhile")
 			seen := w.gate.seen()
 			if waited := seen[1].time.Sub(seen[0].time); waited < 3*time.Second {
-				t.Errorf("tried again after %v", waited)
+				t.Errorf("tried again after %v, want at least 3s", waited)
 			}
 		})
 	}
@@ -48,10 +48,10 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 
 func TestWhatTheTagHostRefusesIsNotSentAgain(t *testing.T) {
 	w := newWorld(t)
-	w.gate.stand(refuse(403))
+	w.gate.setFault(refuse(403))
 	tab := w.visit("/")
 	w.wait("a warning", func() bool { return tab.warned("status 403 on purpose") })
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	tab.wantNothingStored()
 	tab.do(`mtag('event', 'Good'); mtag('event', 'bad name'); mtag('event', 'AlsoGood')`)
 	w.want("Good", "AlsoGood")
@@ -59,45 +59,44 @@ func TestWhatTheTagHostRefusesIsNotSentAgain(t *testing.T) {
 	tab.wantNothingStored()
 }
 
-// When an answer is lost, the event is sent again and listed once.
+// An event whose answer is lost is sent again and recorded once.
 func TestAnAnswerThatIsLost(t *testing.T) {
 	w := newWorld(t)
-	w.gate.stand(cutAnswer)
+	w.gate.setFault(cutAnswer)
 	tab := w.visit("/")
 	tab.do(`mtag('event', 'Purchase')`)
 	w.wait("both events, and a second try", func() bool { return len(w.events()) == 2 && len(w.gate.seen()) > 2 })
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	tab.wantNothingStored()
 	w.want("PageView", "Purchase")
 }
 
 // A captive portal answers every request itself. The tag keeps the event, and does not retry at once.
-func TestAnAnswerOfSomebodyElse(t *testing.T) {
+func TestAnAnswerThatIsNotFromTheTagHost(t *testing.T) {
 	for _, words := range []string{"<html>Welcome to our hotel!</html>", "null", `{"results":[]}`} {
 		t.Run(words, func(t *testing.T) {
 			w := newWorld(t)
-			w.gate.stand(func(out http.ResponseWriter, r *http.Request, _ http.Handler) {
+			w.gate.setFault(func(out http.ResponseWriter, r *http.Request, _ http.Handler) {
 				out.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
 				out.Header().Set("Access-Control-Allow-Credentials", "true")
 				fmt.Fprint(out, words)
 			})
 			tab := w.visit("/")
 			w.wait("a second try", func() bool { return len(w.gate.seen()) > 1 })
-			w.gate.stand(nil)
+			w.gate.setFault(nil)
 			w.want("PageView")
 			tab.wantNothingStored()
 			seen := w.gate.seen()
 			if waited := seen[1].time.Sub(seen[0].time); waited < 200*time.Millisecond {
-				t.Errorf("tried again after %v", waited)
+				t.Errorf("tried again after %v, want a delay", waited)
 			}
 		})
 	}
 }
 
-// An event that never gets an answer does not block the others.
-func TestAnEventThatCannotPassHoldsUpNoOther(t *testing.T) {
+func TestAnEventThatNeverGetsAnAnswerDoesNotBlockOthers(t *testing.T) {
 	w := newWorld(t)
-	w.gate.stand(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+	w.gate.setFault(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
 		seen := w.gate.seen()
 		if strings.Contains(seen[len(seen)-1].body, "Poison") {
 			panic(http.ErrAbortHandler)
@@ -107,7 +106,7 @@ func TestAnEventThatCannotPassHoldsUpNoOther(t *testing.T) {
 	tab := w.visit("/")
 	tab.do(`for (const name of ['A', 'B', 'Poison', 'C', 'D']) mtag('event', name)`)
 	w.want("PageView", "A", "B", "C", "D")
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	w.want("PageView", "A", "B", "C", "D", "Poison")
 }
 
@@ -146,14 +145,14 @@ func TestOfflineAndBack(t *testing.T) {
 	tab.do(`mtag('event', 'Offline'); mtag('event', 'StillOffline')`)
 	w.wait("a failed try", func() bool { return strings.Contains(strings.Join(tab.lines(), "\n"), "ERR_INTERNET_DISCONNECTED") })
 	if got := tab.get(stored); got != "2" {
-		t.Errorf("%s events are stored", got)
+		t.Errorf("%s events are stored, want 2", got)
 	}
 	tab.offline(false)
 	w.want("PageView", "Offline", "StillOffline")
 	tab.wantNothingStored()
 }
 
-// neverRetries makes the retry timer endless, so that only another cause can start a retry.
+// neverRetries makes retry timers so long that only another cause can start a retry.
 const neverRetries = `<script>
 	const set = setTimeout;
 	window.setTimeout = (f, ms) => set(f, ms > 100 && ms < 30000 ? 1e9 : ms);

@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// gate is the only server that the browser sees. It passes requests to the tag host on to the service, unless a test
-// sets a fault. All other requests are for pages of shops.
+// gate is the only server that the browser sees. It passes requests for the tag host on to the service, unless a test
+// has set a fault. It answers all other requests with pages of shops.
 type gate struct {
 	server *httptest.Server
 	tls    *httptest.Server
 
 	mu       sync.Mutex
 	requests []request
-	open     int // requests for events without an answer
-	most     int // the highest value of open
+	open     int // requests for /mark and /id without an answer yet
+	most     int // the highest value that open had
 	fault    fault
 }
 
@@ -38,7 +38,7 @@ type request struct {
 
 func (r request) String() string { return fmt.Sprintf("%s %s %d", r.method, r.path, r.status) }
 
-// events returns the events in a request.
+// events returns the events in the body of a request.
 func (r request) events() []map[string]any {
 	var many []map[string]any
 	if json.Unmarshal([]byte(r.body), &many) == nil {
@@ -61,7 +61,7 @@ func newGate(w *world) *gate {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", *w.service.addr.Load(), r.In.Host
 		},
 		ErrorHandler: func(out http.ResponseWriter, r *http.Request, err error) {
-			panic(http.ErrAbortHandler) // the service has stopped: close the connection too
+			panic(http.ErrAbortHandler) // the service is not running: close the browser's connection too
 		},
 	}
 	handler := http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
@@ -108,47 +108,48 @@ func (g *gate) serve(out http.ResponseWriter, r *http.Request, forward http.Hand
 		g.most = max(g.most, g.open)
 	}
 	g.mu.Unlock()
-	noted := &statusNote{ResponseWriter: out}
+	recorder := &statusRecorder{ResponseWriter: out}
 	defer func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.requests[n].status = noted.status
+		g.requests[n].status = recorder.status
 		if forEvents {
 			g.open--
 		}
 	}()
 	if fault == nil || !forEvents {
-		forward.ServeHTTP(noted, r)
+		forward.ServeHTTP(recorder, r)
 		return
 	}
-	fault(noted, r, forward)
+	fault(recorder, r, forward)
 }
 
-type statusNote struct {
+// statusRecorder notes the status of an answer.
+type statusRecorder struct {
 	http.ResponseWriter
 	status int
 }
 
-func (s *statusNote) WriteHeader(status int) {
+func (s *statusRecorder) WriteHeader(status int) {
 	s.status = status
 	s.ResponseWriter.WriteHeader(status)
 }
 
-func (s *statusNote) Write(b []byte) (int, error) {
+func (s *statusRecorder) Write(b []byte) (int, error) {
 	if s.status == 0 {
 		s.status = http.StatusOK
 	}
 	return s.ResponseWriter.Write(b)
 }
 
-// stand sets the fault for every request for events; nil: none.
-func (g *gate) stand(f fault) {
+// setFault sets the fault for all later requests for /mark and /id. nil: no fault.
+func (g *gate) setFault(f fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.fault = f
 }
 
-// refuse answers as the service does when it cannot accept events.
+// refuse answers with a status, in the form of the tag host.
 func refuse(status int, header ...string) fault {
 	return func(out http.ResponseWriter, r *http.Request, _ http.Handler) {
 		out.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
@@ -165,7 +166,7 @@ func refuse(status int, header ...string) fault {
 // cut ends the connection without an answer.
 func cut(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
 
-// cutAnswer passes the request to the service and then ends the connection without an answer.
+// cutAnswer passes the request on to the service, and then ends the connection without an answer.
 func cutAnswer(_ http.ResponseWriter, r *http.Request, service http.Handler) {
 	service.ServeHTTP(httptest.NewRecorder(), r)
 	panic(http.ErrAbortHandler)
@@ -179,7 +180,7 @@ func hold(until <-chan struct{}) fault {
 	}
 }
 
-// seen returns the requests for events so far.
+// seen returns the requests for /mark and /id so far.
 func (g *gate) seen() []request {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -192,8 +193,8 @@ func (g *gate) seen() []request {
 	return all
 }
 
-// atOnce returns the largest number of requests for events that were open at the same time.
-func (g *gate) atOnce() int {
+// mostOpen returns the largest number of requests for /mark and /id that were open at the same time.
+func (g *gate) mostOpen() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.most

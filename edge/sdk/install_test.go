@@ -29,7 +29,7 @@ func TestCallsBeforeAndAfterTheLoaderRunInOrder(t *testing.T) {
 	}
 }
 
-func TestAnEventIsItsFieldsAndThePagesOwn(t *testing.T) {
+func TestAnEventHasItsFieldsAndThoseOfThePage(t *testing.T) {
 	w := newWorld(t)
 	tab := w.visit("/")
 	tab.do(`
@@ -56,16 +56,16 @@ func TestAnEventIsItsFieldsAndThePagesOwn(t *testing.T) {
 			}
 		case "Search":
 			if raw["plan"] != "silver" {
-				t.Errorf("a field of mtag('set') went before the event's own: %v", raw)
+				t.Errorf("a field of mtag('set') has replaced the event's own: %v", raw)
 			}
 		}
 	}
 }
 
-// Whatever event_id a page gives, even a number or null, its event is recorded, and only once when it is retried.
-func TestAnEventIDOfThePage(t *testing.T) {
+// Whatever event_id a page sets, even a number or null, the event is recorded, and only once when it is sent again.
+func TestAnEventIDThatThePageSets(t *testing.T) {
 	w := newWorld(t)
-	w.gate.stand(cutAnswer)
+	w.gate.setFault(cutAnswer)
 	tab := w.visit("/")
 	tab.do(`
 		mtag('set', { event_id: 'of many events' });
@@ -73,13 +73,13 @@ func TestAnEventIDOfThePage(t *testing.T) {
 			mtag('event', name, { event_id });
 	`)
 	w.wait("a second try", func() bool { return len(w.gate.seen()) > 2 })
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	tab.wantNothingStored()
 	wanted := map[string]string{"Number": "4711", "Text": "order-1"}
 	for _, e := range w.want("PageView", "Number", "Text", "Absent", "Null", "Empty") {
 		id, _ := e.RawData["event_id"].(string)
 		if want := wanted[e.EventName]; id != want && !(want == "" && uuidV4.MatchString(id)) {
-			t.Errorf("%s has event_id %v", e.EventName, e.RawData["event_id"])
+			t.Errorf("%s has event_id %v, want %q, or a UUID when that is empty", e.EventName, e.RawData["event_id"], want)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func TestRequestsNeedNoPreflight(t *testing.T) {
 	w.want("PageView", "Lead")
 	for _, r := range w.gate.seen() {
 		if r.method != "POST" || r.header.Get("Content-Type") != "text/plain;charset=UTF-8" {
-			t.Errorf("%v with %v", r, r.header)
+			t.Errorf("%v with %v, want a POST of text/plain", r, r.header)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestOneTagPerPage(t *testing.T) {
 	}
 	for _, r := range w.gate.seen() {
 		if r.path != "/mark/"+w.tag {
-			t.Errorf("sent: %v", r)
+			t.Errorf("the second init has sent %v", r)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestAStrictContentSecurityPolicy(t *testing.T) {
 	}
 }
 
-func TestALoaderThatComesLateMissesNothing(t *testing.T) {
+func TestALoaderThatLoadsLateMissesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", "<script>"+w.initCall(true)+` mtag('event', 'Early')</script>`)
 	tab := w.visit("/")
@@ -184,7 +184,7 @@ func TestIdentifyLinksTheVisitorToBackendEvents(t *testing.T) {
 		return status != http.StatusNotFound
 	})
 	if status != http.StatusCreated {
-		t.Fatalf("the backend's event: %d", status)
+		t.Fatalf("the backend's event got %d, want 201", status)
 	}
 	for _, e := range w.want("PageView", "Login", "Search", "Refund") {
 		if e.MUID != seen[0].MUID {

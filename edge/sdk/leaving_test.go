@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-func TestTenTabsClosedInMidFlight(t *testing.T) {
+func TestTabsThatAreClosedWhileRequestsAreUnderWay(t *testing.T) {
 	w := newWorld(t)
 	closed := make(chan struct{})
-	w.gate.stand(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+	w.gate.setFault(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
 		<-closed
 		if len(w.gate.seen())%3 == 0 {
 			refuse(503)(out, r, service)
@@ -24,7 +24,7 @@ func TestTenTabsClosedInMidFlight(t *testing.T) {
 		wanted = append(wanted, "PageView", fmt.Sprint("InTab", i), fmt.Sprint("Last", i))
 		tab.close()
 	}
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	close(closed)
 	w.visit("/").wantNothingStored()
 	w.want(append(wanted, "PageView")...)
@@ -38,19 +38,19 @@ func TestAPageThatIsLeftRightAfterAnEvent(t *testing.T) {
 		name  string
 		fault fault
 	}{{"", nil}, {"Cut", cut}, {"Refused", refuse(503)}, {"AnswerLost", cutAnswer}} {
-		w.gate.stand(tt.fault)
+		w.gate.setFault(tt.fault)
 		tab := w.visit("/")
 		tab.do(`mtag('event', 'Leaving%s'); location.href = '/next'`, tt.name)
 		tab.waitFor("/next")
-		w.gate.stand(nil)
+		w.gate.setFault(nil)
 		tab.wantNothingStored()
 	}
-	w.want(append(times(8, "PageView"), "Leaving", "LeavingCut", "LeavingRefused", "LeavingAnswerLost")...)
+	w.want(append(repeat(8, "PageView"), "Leaving", "LeavingCut", "LeavingRefused", "LeavingAnswerLost")...)
 }
 
-// Scripts run for a moment after their document was replaced, in the process of the next page. Their retries must not
-// keep that process busy.
-func TestADocumentThatIsGoneTriesNoMore(t *testing.T) {
+// The scripts of a document run for a moment after it was replaced, in the process of the next page. Their retries must
+// not keep that process busy.
+func TestADocumentThatIsGoneDoesNotRetry(t *testing.T) {
 	w := newWorld(t)
 	w.page("/frame", w.snippet(true))
 	w.page("/", `<script>onload = () => document.body.append(Object.assign(document.createElement('iframe'), { src: '/frame' }))</script>`)
@@ -64,36 +64,36 @@ func TestADocumentThatIsGoneTriesNoMore(t *testing.T) {
 		mtag('event', 'Gone');
 	`)
 	if got := tab.get(`new Promise((resolve) => setTimeout(resolve, 100, 'alive'))`); got != "alive" {
-		t.Errorf("the page is %s", got)
+		t.Errorf("the page is %s, want alive", got)
 	}
 }
 
-func TestATabClosedWhileItWaitsForTheNextTry(t *testing.T) {
+func TestATabThatIsClosedBeforeTheNextTry(t *testing.T) {
 	w := newWorld(t)
-	w.gate.stand(refuse(503, "Retry-After", "600"))
+	w.gate.setFault(refuse(503, "Retry-After", "600"))
 	tab := w.visit("/")
 	tab.do(`for (let i = 0; i < 20; i++) mtag('event', 'Waiting')`)
 	w.wait("the first answer", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status == 503 })
 	tab.close()
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	w.visit("/").wantNothingStored()
-	w.want(append(times(20, "Waiting"), "PageView", "PageView")...)
+	w.want(append(repeat(20, "Waiting"), "PageView", "PageView")...)
 }
 
-// More than the browser accepts in requests that outlive a page.
-func TestAPageThatLeavesMuchBehind(t *testing.T) {
+// The page leaves more events than the browser accepts in requests that outlive a page.
+func TestAPageThatLeavesManyEvents(t *testing.T) {
 	w := newWorld(t)
-	w.gate.stand(cut)
+	w.gate.setFault(cut)
 	tab := w.visit("/")
 	tab.do(`for (let i = 0; i < 300; i++) mtag('event', 'Many', { text: 'ä'.repeat(300) })`)
 	tab.close()
 	w.wait("requests of the closed page", func() bool { return len(w.gate.seen()) > 0 })
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	w.visit("/").wantNothingStored()
-	w.want(append(times(300, "Many"), "PageView", "PageView")...)
+	w.want(append(repeat(300, "Many"), "PageView", "PageView")...)
 	for _, r := range w.gate.seen() {
 		if len(r.body) > 64<<10 {
-			t.Errorf("a body of %d bytes", len(r.body))
+			t.Errorf("a body has %d bytes, more than 64 KiB", len(r.body))
 		}
 	}
 }
@@ -109,20 +109,20 @@ func TestAHiddenPage(t *testing.T) {
 	tab.wantNothingStored()
 }
 
-// A phone may end a hidden page without any further event.
-func TestAPageThatGetsHiddenHandsOverWhatWaits(t *testing.T) {
+// A phone may end a hidden page without firing any further event, so the page sends its events when it is hidden.
+func TestAPageThatIsHiddenSendsWhatWaits(t *testing.T) {
 	w := newWorld(t)
-	w.gate.stand(refuse(503, "Retry-After", "600"))
+	w.gate.setFault(refuse(503, "Retry-After", "600"))
 	tab := w.visit("/")
 	// The first event has no answer yet. Its request outlives the page, so no beacon is sent for it.
 	w.wait("the first answer to be read", func() bool {
 		return tab.get(`performance.getEntriesByType('resource').some(r => r.responseStatus === 503)`) == "true"
 	})
 	tab.do(`mtag('event', 'Waiting')`)
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	tab.minimize()
 	w.want("PageView", "Waiting")
 	if got := tab.get(stored); got != "2" {
-		t.Errorf("%s events are stored after a beacon, which has no answer", got)
+		t.Errorf("%s events are stored after a beacon, want 2: it has no answer", got)
 	}
 }

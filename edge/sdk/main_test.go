@@ -12,26 +12,27 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	// The service is built below. With these imports, go test runs again when the service changes.
+	// The tests build and run the service. Because of these imports, go test does not use a cached result after the
+	// service has changed.
 	_ "mtagd/edge"
 	_ "mtagd/partnerapi"
 	_ "mtagd/store/local"
 )
 
-// The hosts of the tests. The shop and the tag host are of one site, which Chromium treats as secure because it is on
-// localhost. The other shop is of another site, without TLS.
+// The hosts of the tests. The shop and the tag host are of one site, on localhost: Chromium treats it as secure without
+// TLS. The other shop is of another site, which is not secure.
 const (
 	tagHost   = "tags.shop.localhost"
 	shopHost  = "www.shop.localhost"
 	otherHost = "www.other.test"
 )
 
-// waitLimit limits every wait, so that a broken test ends. No test expects anything to take that long.
+// waitLimit limits every wait, so that a test that fails also ends. Nothing is expected to take that long.
 const waitLimit = time.Minute
 
 // All tests share the program, the browser, and a service with one partner.
 var (
-	mtagd   string
+	mtagd   string // the program's path
 	browser context.Context
 	shared  *service
 )
@@ -69,7 +70,7 @@ func fail(err error) int {
 	return 1
 }
 
-// startBrowser starts headless Chromium, which resolves every name to this machine.
+// startBrowser starts headless Chromium. It resolves every host name to this machine.
 func startBrowser(profile string) (stop func(), err error) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Types of mtag(), the function of the browser tag, and of the pre-defined events. Copy this file into a project
+// The types of mtag(), the function of the browser tag, and of the pre-defined events. Copy this file into a project
 // that calls mtag(), or list it in the project's tsconfig.json under "files".
 
 export interface Product {
@@ -14,7 +14,7 @@ export interface Product {
   description?: string;
   /** Coupon used at checkout. */
   coupon?: string;
-  /** An amount of money. A percentage must be converted into one. */
+  /** An amount of money. Convert a percentage into an amount. */
   discount?: number;
 }
 
@@ -30,18 +30,18 @@ export interface Variant {
   isAvailable: boolean;
 }
 
-/** What identifies a user besides the muid in the tag's cookie. The service uses only hashes of these to find the user. */
+/** What identifies a visitor besides the muid in the tag's cookie. The service finds the visitor by hashes of these. */
 export interface Identifiers {
   email?: string;
   phone?: string;
   deviceId?: string;
 }
 
-/** Fields that every event may have. The tag adds the fields of the page. */
+/** Fields that every event may have. The tag itself adds the fields of the page. */
 export interface EventFields {
   email?: string;
   phone?: string;
-  /** An event with the same event_id is recorded once within 7 days. The tag makes one for each event. */
+  /** Events with the same event_id are recorded once within 7 days. By default the tag sends a random one. */
   event_id?: string;
 }
 
@@ -140,15 +140,15 @@ export interface Mtag {
   <Name extends string>(command: 'event', name: Name, fields?: Fields<Name>): void;
   /** Links the visitor to identifiers. Backend events with these identifiers then get the same muid. */
   (command: 'identify', identifiers: Identifiers): void;
-  /** Records that the visitor has given or withdrawn consent. */
+  /** Tells the tag that the visitor has given or withdrawn consent. */
   (command: 'consent', given: boolean): void;
-  /** Adds fields to each later event. */
+  /** Adds fields to every later event. */
   (command: 'set', fields: Record<string, unknown>): void;
 }
 
 declare global {
   interface Window {
-    /** Calls of mtag(), as its arguments or as arrays. */
+    /** The calls of mtag(): each is its arguments object, or an array. */
     mtrem?: ArrayLike<unknown>[];
     mtag?: Mtag;
   }

@@ -31,9 +31,9 @@ func TestAChangeOfTheAddressIsAPageView(t *testing.T) {
 		history.pushState({}, '', '/cart');
 		location.hash = '#total';
 	`)
-	w.want(times(5, "PageView")...)
+	w.want(repeat(5, "PageView")...)
 	tab.do(`history.go(-2)`)
-	w.want(times(6, "PageView")...)
+	w.want(repeat(6, "PageView")...)
 	at := w.gate.url(shopHost)
 	want := fmt.Sprintf("%[1]s/ from \n%[1]s/shoes from %[1]s/\n%[1]s/shoes?size=42 from %[1]s/shoes\n"+
 		"%[1]s/cart from %[1]s/shoes?size=42\n%[1]s/cart#total from %[1]s/cart\n%[1]s/shoes?size=42 from %[1]s/cart#total\n", at)
@@ -46,22 +46,22 @@ func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		fault fault
-	}{{"with nothing to do", nil}, {"before the next try", refuse(503)}} {
+	}{{"with an empty queue", nil}, {"before the next try", refuse(503)}} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
 			w.page("/next", w.snippet(true))
-			w.gate.stand(tt.fault)
+			w.gate.setFault(tt.fault)
 			tab := w.visit("/")
 			tab.do(`window.kept = true`)
 			w.wait("an answer", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status > 0 })
 			tab.goTo(w.gate.url(shopHost) + "/next")
-			w.gate.stand(nil)
+			w.gate.setFault(nil)
 			w.want("PageView", "PageView")
 			tab.do(`history.back()`)
 			tab.waitFor("/")
-			w.want(times(3, "PageView")...)
+			w.want(repeat(3, "PageView")...)
 			if kept := tab.get(`location.pathname + window.kept`); kept != "/true" {
-				t.Errorf("the page was loaded again (%s), so this test has shown nothing", kept)
+				t.Errorf("the page did not come from the cache (%s), so this has tested nothing", kept)
 			}
 			tab.do(`mtag('event', 'AfterReturn')`)
 			w.want("PageView", "PageView", "PageView", "AfterReturn")
@@ -70,7 +70,7 @@ func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
 	}
 }
 
-// Chromium does not prerender in a tab under control of the test, so the page in this tab navigates by itself.
+// Chromium does not prerender in a tab that the test drives, so the page in this tab navigates by itself.
 func TestAPrerenderedPageIsViewedWhenItIsShown(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", w.snippet(true)+`<script>

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// stored returns the number of events in localStorage.
+// stored is a JavaScript expression: the number of events in localStorage.
 const stored = `Object.keys(localStorage).filter((key) => key.startsWith('_mtag.cs_')).length`
 
 // wantNothingStored waits until the tag host has answered every event.
@@ -18,48 +18,48 @@ func (t *tab) wantNothingStored() {
 	t.wait("an empty queue", func() bool { return t.get(stored) == "0" })
 }
 
-func TestAFullLocalStorage(t *testing.T) {
+func TestLocalStorageThatIsFull(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", `<script>
 		for (let size = 5e6; size >= 1; size = Math.floor(size / 2)) {
 			try { for (let i = 0; ; i++) localStorage.setItem(size + 'of' + i, 'x'.repeat(size)) } catch {}
 		}
 	</script>`+w.snippet(true))
-	w.gate.stand(refuse(503))
+	w.gate.setFault(refuse(503))
 	tab := w.visit("/")
 	tab.do(`mtag('event', 'InMemory')`)
 	w.wait("a second try", func() bool { return len(w.gate.seen()) > 1 })
 	if got := tab.get(stored); got != "0" {
 		t.Errorf("%s events are stored, so this has tested nothing", got)
 	}
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	w.want("PageView", "InMemory")
 }
 
 // A page in a sandbox has no localStorage, no cookies and no locks.
-func TestADeniedLocalStorage(t *testing.T) {
+func TestLocalStorageThatIsDenied(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", w.snippet(true)+`<script>mtag('event', 'InTheSandbox')</script>`, "Content-Security-Policy", "sandbox allow-scripts")
-	w.gate.stand(refuse(503))
+	w.gate.setFault(refuse(503))
 	tab := w.visit("/")
 	if got := tab.get(`(() => { try { return localStorage.length } catch (error) { return error.name } })()`); got != "SecurityError" {
 		t.Errorf("localStorage: %s, so this has tested nothing", got)
 	}
 	w.wait("a second try", func() bool { return len(w.gate.seen()) > 1 })
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	events := w.want("PageView", "InTheSandbox")
 	if events[0].MUID != events[1].MUID || events[0].MUID == "" {
-		t.Errorf("muids %q and %q", events[0].MUID, events[1].MUID)
+		t.Errorf("muids %q and %q, want the same one", events[0].MUID, events[1].MUID)
 	}
 }
 
-// Pages with TLS use Web Locks, the others use a lease.
+// Secure pages use Web Locks, the others use a lease.
 func TestOneTabSendsAtATime(t *testing.T) {
 	for _, host := range []string{shopHost, otherHost} {
 		t.Run(host, func(t *testing.T) {
 			w := newWorld(t)
 			var tries atomic.Int32
-			w.gate.stand(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+			w.gate.setFault(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
 				if tries.Add(1) < 4 {
 					refuse(503)(out, r, service)
 					return
@@ -76,18 +76,18 @@ func TestOneTabSendsAtATime(t *testing.T) {
 				wanted = append(wanted, "PageView")
 			}
 			if locks := tabs[0].get(`!!navigator.locks`); locks != fmt.Sprint(host == shopHost) {
-				t.Fatalf("locks: %s", locks)
+				t.Fatalf("the page has Web Locks: %s", locks)
 			}
 			for i, tab := range tabs {
 				tab.do(`for (let i = 0; i < 5; i++) mtag('event', 'InTab%d')`, i)
-				wanted = append(wanted, times(5, fmt.Sprint("InTab", i))...)
+				wanted = append(wanted, repeat(5, fmt.Sprint("InTab", i))...)
 			}
 			w.want(wanted...)
 			for _, tab := range tabs {
 				tab.wantNothingStored()
 			}
-			if w.gate.atOnce() > 1 {
-				t.Errorf("%d requests at once", w.gate.atOnce())
+			if w.gate.mostOpen() > 1 {
+				t.Errorf("%d requests at once, want 1", w.gate.mostOpen())
 			}
 		})
 	}
@@ -110,7 +110,7 @@ func TestALeaseThatAnotherTabTakes(t *testing.T) {
 	w.want("PageView")
 	taken, err := strconv.ParseInt(tab.get(`taken`), 10, 64)
 	if waited := w.gate.seen()[0].time.Sub(time.UnixMilli(taken)); err != nil || waited < 1500*time.Millisecond {
-		t.Errorf("sent %v after another tab took the lease for 1.5s (%v)", waited, err)
+		t.Errorf("sent %v after another tab took the lease for 1.5s, want no earlier than its end (%v)", waited, err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestAnEventThatIsTooLarge(t *testing.T) {
 }
 
 // An event that is more than 6 days old may already be recorded, and the tag host forgets an event_id after 7 days.
-func TestWhatIsTooOldIsNotSent(t *testing.T) {
+func TestAnEventThatIsTooOldIsNotSent(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", `<script>
 		const days = 24 * 60 * 60 * 1000;
@@ -145,22 +145,22 @@ func TestWhatIsTooOldIsNotSent(t *testing.T) {
 	</script>`+w.snippet(true))
 	tab := w.visit("/")
 	w.want("PageView", "OldEnough")
-	w.wait("the rest", func() bool { return tab.get(`Object.keys(localStorage).length`) == "3" })
+	w.wait("the removal of the others", func() bool { return tab.get(`Object.keys(localStorage).length`) == "3" })
 }
 
 func TestTheQueueIsBounded(t *testing.T) {
 	w := newWorld(t)
-	w.gate.stand(cut)
+	w.gate.setFault(cut)
 	tab := w.visit("/")
 	tab.do(`for (let i = 0; i < 100; i++) mtag('event', 'Big' + i, { text: 'x'.repeat(30000) })`)
-	size := `Object.entries(localStorage).join('').length < 2.1e6`
-	if tab.get(size) != "true" || !tab.warned("the oldest event was dropped") {
-		t.Errorf("%s characters stored; console: %v", tab.get(size), tab.lines())
+	bounded := `Object.entries(localStorage).join('').length < 2.1e6`
+	if tab.get(bounded) != "true" || !tab.warned("the oldest event was dropped") {
+		t.Errorf("bounded: %s; console: %v", tab.get(bounded), tab.lines())
 	}
-	w.gate.stand(nil)
+	w.gate.setFault(nil)
 	tab.wantNothingStored()
 	events := w.events()
 	if last := events[len(events)-1].EventName; last != "Big99" || len(events) < 50 {
-		t.Errorf("%d events, the last is %s", len(events), last)
+		t.Errorf("%d events, the last is %s; want at least 50, the last Big99", len(events), last)
 	}
 }

@@ -1,15 +1,15 @@
-// Package sdk holds the browser tag: the loader script that a page fetches from its tag host
-// (spec, Browser installation contract). The source is in src, in TypeScript without dependencies. go generate makes
-// loader.js from it. Sites can use the types in mtag.d.ts.
+// Package sdk is the browser tag: the loader script that a page fetches from its tag host (spec, Browser installation
+// contract). Its source is in src, in TypeScript without dependencies; go generate builds loader.js from it. mtag.d.ts
+// has the types for sites.
 //
 // The script runs the calls of mtag(), detects page views, and keeps each event until the tag host has answered it. It
 // sends events to POST /mark/:tagId, one as a JSON object or several as an array, and identifiers to POST /id/:tagId.
-// Both are sent as text/plain, so that the browser needs no preflight. In the browser it keeps:
+// Bodies are sent as text/plain, so that the browser needs no preflight. In the browser the script keeps:
 //
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
-//	localStorage _mtag.<tagId>.…   an event without an answer: its JSON text without the muid. The key continues
-//	                               with the time in ms, the endpoint and a random number
-//	localStorage _mtag.lease       until when another tab sends, in browsers without Web Locks
+//	localStorage _mtag.<tagId>.…   an event that has no answer yet: its JSON text without the muid. The key ends with
+//	                               the time in ms, the endpoint (mark or id) and a random number
+//	localStorage _mtag.lease       until when one tab may send, in ms, on pages without Web Locks
 //
 // Without consent it stores and sends nothing.
 package sdk

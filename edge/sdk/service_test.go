@@ -16,9 +16,9 @@ import (
 // service is a running "mtagd serve".
 type service struct {
 	data string
-	key  string // of its one partner
+	key  string // the API key of its only partner
 	cmd  *exec.Cmd
-	addr atomic.Pointer[string] // changes with each start, while pages may still use the last one
+	addr atomic.Pointer[string] // atomic: start changes it while pages are using it
 }
 
 // startService starts a service in a new data directory, with one partner.
@@ -28,18 +28,19 @@ func startService(data string) (*service, error) {
 		return nil, err
 	}
 	var partner struct{ PartnerID string }
-	if err := operate(&partner, "partner", "add", "--name", "Partner", "--data", data); err != nil {
+	if err := runCommand(&partner, "partner", "add", "--name", "Partner", "--data", data); err != nil {
 		return nil, err
 	}
 	var key struct{ APIKey string }
-	if err := operate(&key, "key", "issue", "--partner", partner.PartnerID, "--data", data); err != nil {
+	if err := runCommand(&key, "key", "issue", "--partner", partner.PartnerID, "--data", data); err != nil {
 		return nil, err
 	}
 	s.key = key.APIKey
 	return s, s.start()
 }
 
-func operate(result any, args ...string) error {
+// runCommand runs a command of mtagd and decodes its JSON output into result.
+func runCommand(result any, args ...string) error {
 	out, err := exec.Command(mtagd, args...).Output()
 	if err != nil {
 		return err
@@ -47,7 +48,7 @@ func operate(result any, args ...string) error {
 	return json.Unmarshal(out, result)
 }
 
-// start serves on a free port.
+// start starts the service on a free port, and waits until it listens.
 func (s *service) start() error {
 	s.cmd = exec.Command(mtagd, "serve", "--tls", "off", "--data", s.data, "--http", "127.0.0.1:0", "--admin", "off",
 		"--base-host", "api.mtagd.test", "--client-tag-host", tagHost, "--cname-target", "cname.mtagd.test", "--log-format", "json")
@@ -70,13 +71,13 @@ func (s *service) start() error {
 	return errors.Join(errors.New("mtagd ended before it listened"), s.cmd.Wait())
 }
 
-// kill kills the service.
+// kill kills the service with SIGKILL.
 func (s *service) kill() {
-	s.cmd.Process.Kill() // fails only when the service has ended
+	s.cmd.Process.Kill() // fails only when the service has already ended
 	s.cmd.Wait()
 }
 
-// call sends a request to the partner API.
+// call sends a request to the partner API and decodes the answer into result.
 func (s *service) call(t *testing.T, method, path string, body, result any) {
 	t.Helper()
 	text, err := json.Marshal(body)

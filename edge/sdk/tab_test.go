@@ -21,7 +21,7 @@ type tab struct {
 	console []string
 }
 
-// tab opens an empty tab. The test fails when a page throws.
+// tab opens an empty tab. The test fails if a page in it throws an exception.
 func (w *world) tab() *tab {
 	w.Helper()
 	ctx, cancel := w.profile, func() {}
@@ -31,7 +31,7 @@ func (w *world) tab() *tab {
 	w.inUse = true
 	w.Cleanup(cancel)
 	messages := chromedp.Console(ctx)
-	// The first action starts the tab, which ends with that action's context.
+	// The first action opens the tab, and the end of its context closes the tab: so it gets ctx, not a shorter one.
 	if err := chromedp.Do(ctx); err != nil {
 		w.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func (w *world) visit(path string) *tab {
 	return t
 }
 
-// visitUndriven opens a page in a tab that is closed with the profile.
+// visitUndriven opens a page of the shop in a tab that the test does not drive. It is closed with the profile.
 func (w *world) visitUndriven(path string) {
 	w.Helper()
 	_, err := chromedp.CallBrowser(w.profile, target.CreateTarget, target.CreateTargetParams{
@@ -75,7 +75,8 @@ func (w *world) visitUndriven(path string) {
 	}
 }
 
-// run performs an action in the tab. It fails when the page does not react in time, as when a script never ends.
+// run performs an action in the tab. It fails when the page does not react within waitLimit, as when a script never
+// ends.
 func run[T any](t *tab, action chromedp.Action[T]) (T, error) {
 	ctx, stop := context.WithTimeout(t.ctx, waitLimit)
 	defer stop()
@@ -143,7 +144,7 @@ func (t *tab) get(expression string) string {
 	return text
 }
 
-// close closes the tab as its user would.
+// close closes the tab as a user would.
 func (t *tab) close() {
 	t.Helper()
 	id := chromedp.FromContext(t.ctx).Target.TargetID
@@ -152,7 +153,7 @@ func (t *tab) close() {
 	}
 }
 
-// lines returns the lines of the console, each with its kind in front.
+// lines returns the lines of the console, each after its kind.
 func (t *tab) lines() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -42,8 +42,8 @@ var (
 	member      = regexp.MustCompile(`(?m)^  (\w+)(\??): (.*);$`)
 )
 
-// fieldsOf returns the fields of an interface and of those that it extends, as "name:type". All must be optional, except
-// those in required.
+// fieldsOf returns the fields of an interface and of those that it extends, as "name:type". All must be optional,
+// except those in required.
 func fieldsOf(t *testing.T, types map[string][]string, name string, required ...string) []string {
 	t.Helper()
 	found, ok := types[name]
@@ -85,7 +85,7 @@ func TestTheTypesHaveEveryPredefinedEvent(t *testing.T) {
 		name := m[1]
 		want, ok := predefined[name]
 		if !ok {
-			t.Errorf("%s is no pre-defined event", name)
+			t.Errorf("%s is not a pre-defined event", name)
 			continue
 		}
 		fields := append(strings.Fields(want), "email:string", "phone:string", "event_id:string")
@@ -97,7 +97,7 @@ func TestTheTypesHaveEveryPredefinedEvent(t *testing.T) {
 		}
 	}
 	if declared != len(predefined) {
-		t.Errorf("%d of %d events are declared", declared, len(predefined))
+		t.Errorf("%d events are declared, want %d", declared, len(predefined))
 	}
 
 	product := fieldsOf(t, types, "Product", "id")
@@ -116,6 +116,6 @@ func TestTheTypesHaveEveryPredefinedEvent(t *testing.T) {
   isAvailable: boolean;
 `
 	if types["Variant"][3] != variant {
-		t.Errorf("Variant is\n%s", types["Variant"][3])
+		t.Errorf("Variant is\n%s\nwant\n%s", types["Variant"][3], variant)
 	}
 }

@@ -29,7 +29,7 @@ func (w *world) muidCookie() *network.Cookie {
 	w.Helper()
 	jar := w.cookies()
 	if len(jar) != 1 || jar[0].Name != "_muid" {
-		w.Fatalf("cookies: %v", jar)
+		w.Fatalf("cookies: %v, want only _muid", jar)
 	}
 	return jar[0]
 }
@@ -61,7 +61,7 @@ func TestTheMUIDIsACookieOfTheRootDomain(t *testing.T) {
 			}
 			left := time.Until(time.Unix(int64(c.Expires), 0))
 			if left < 399*24*time.Hour || left > 400*24*time.Hour {
-				t.Errorf("expires in %v", left)
+				t.Errorf("the cookie expires in %v, want 400 days", left)
 			}
 		})
 	}
@@ -74,19 +74,19 @@ func TestTheMUIDIsTheSameOnAllHostsOfASite(t *testing.T) {
 	tab.goTo(w.gate.url("blog.shop.localhost") + "/")
 	events := w.want("PageView", "PageView")
 	if events[0].MUID != events[1].MUID {
-		t.Errorf("muids %s and %s", events[0].MUID, events[1].MUID)
+		t.Errorf("muids %s and %s, want the same one", events[0].MUID, events[1].MUID)
 	}
 	w.muidCookie()
 }
 
-// Some browsers keep a script's cookie for a week only. The tag host's cookie replaces it, and is kept for 400 days.
+// Some browsers keep a cookie that a script has set for only a week. The tag host sets it again, for 400 days.
 func TestTheTagHostRenewsTheCookie(t *testing.T) {
 	w := newWorld(t)
 	tab := w.visit("/")
 	w.want("PageView")
 	tab.wantNothingStored() // otherwise the answer to the page view might renew the cookie that is set here
 	before := w.muidCookie()
-	// Chromium may still be storing the cookie of that answer, which would replace this one.
+	// Chromium may still be storing the cookie of that answer, which would replace the one that is set here.
 	w.wait("a cookie for ten minutes", func() bool {
 		tab.do(`document.cookie = '_muid=%s;path=/;domain=shop.localhost;max-age=600'`, before.Value)
 		return time.Until(time.Unix(int64(w.muidCookie().Expires), 0)) < time.Hour
@@ -96,12 +96,12 @@ func TestTheTagHostRenewsTheCookie(t *testing.T) {
 	tab.wantNothingStored()
 	after := w.muidCookie()
 	if left := time.Until(time.Unix(int64(after.Expires), 0)); after.Value != before.Value || left < 399*24*time.Hour {
-		t.Errorf("expires in %v: %+v", left, after)
+		t.Errorf("the cookie expires in %v, want 400 days: %+v", left, after)
 	}
 }
 
-// noted is a script that notes each attempt of a page to store something on the device.
-const noted = `<script>
+// noteStorage is a script that notes in window.kept what the page tries to store.
+const noteStorage = `<script>
 	window.kept = [];
 	for (const [type, name] of [[Storage, 'setItem'], [IDBFactory, 'open'], [CacheStorage, 'open']]) {
 		type.prototype[name] = function (...all) { kept.push([name, ...all]) };
@@ -109,7 +109,7 @@ const noted = `<script>
 	Object.defineProperty(document, 'cookie', { set(cookie) { kept.push(cookie) }, get() { return '' } });
 </script>`
 
-// wantNoTrace fails when anything was stored or sent.
+// wantNoTrace fails the test when anything is stored in the browser.
 func (t *tab) wantNoTrace() {
 	t.Helper()
 	if jar := t.cookies(); len(jar) > 0 {
@@ -119,7 +119,7 @@ func (t *tab) wantNoTrace() {
 		t.Errorf("stored: %s", got)
 	}
 	if got := t.get(`indexedDB.databases().then((list) => list.length)`); got != "0" {
-		t.Errorf("%s databases", got)
+		t.Errorf("%s databases, want none", got)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestWithoutConsentThereIsNoTrace(t *testing.T) {
 	for _, options := range []string{"{ consent: false }", "{}", "undefined", "{ consent: 'false' }"} {
 		t.Run(options, func(t *testing.T) {
 			w := newWorld(t)
-			w.page("/", noted+strings.ReplaceAll(w.snippet(false), "{ consent: false }", options))
+			w.page("/", noteStorage+strings.ReplaceAll(w.snippet(false), "{ consent: false }", options))
 			tab := w.visit("/")
 			tab.do(`
 				mtag('event', 'Purchase', { email: 'ann@example.com' });
@@ -137,7 +137,7 @@ func TestWithoutConsentThereIsNoTrace(t *testing.T) {
 			`)
 			tab.wantNoTrace()
 			if kept := tab.get(`kept`); kept != "" {
-				t.Errorf("for a moment there was %s", kept)
+				t.Errorf("the page has tried to store %s", kept)
 			}
 			w.wait("a warning about the full queue", func() bool { return tab.warned("the oldest event was dropped") })
 			tab.goTo("about:blank")
@@ -161,7 +161,7 @@ func TestEventsWaitForConsent(t *testing.T) {
 	events := w.want("PageView", "Early", "Late")
 	for _, e := range events {
 		if e.MUID != w.muidCookie().Value {
-			t.Errorf("%s is of %s", e.EventName, e.MUID)
+			t.Errorf("%s is of %s, want the cookie's muid", e.EventName, e.MUID)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestConsentThatIsAskedForAtEachLoad(t *testing.T) {
 	tab.goTo(w.gate.url(shopHost) + "/")
 	tab.do(`mtag('consent', true)`)
 	if second := w.want("PageView", "PageView")[1].MUID; second != first {
-		t.Errorf("muids %s and %s", first, second)
+		t.Errorf("muids %s and %s, want the same one", first, second)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestConsentThatIsWithdrawn(t *testing.T) {
 	tab.do(`mtag('consent', true)`)
 	events := w.want("PageView", "PageView", "WithoutConsent")
 	if second := events[1].MUID; second == first || second != w.muidCookie().Value {
-		t.Errorf("the visitor is %s again", second)
+		t.Errorf("the visitor is %s, want a new muid, that of the cookie", second)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestConsentThatIsWithdrawn(t *testing.T) {
 func TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay(t *testing.T) {
 	w := newWorld(t)
 	answer := make(chan struct{})
-	w.gate.stand(hold(answer))
+	w.gate.setFault(hold(answer))
 	tab := w.visit("/")
 	w.wait("the request", func() bool { return len(w.gate.seen()) == 1 })
 	tab.do(`mtag('event', 'Waiting'); mtag('consent', false)`)
@@ -217,7 +217,7 @@ func TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay(t *testing.T) {
 	w.wait("its cookie to be gone", func() bool { return len(w.cookies()) == 0 })
 	tab.wantNoTrace()
 	if got := len(w.gate.seen()); got != 1 {
-		t.Errorf("%d requests", got)
+		t.Errorf("%d requests, want 1", got)
 	}
 	tab.do(`mtag('consent', true)`)
 	w.want("PageView", "Waiting")

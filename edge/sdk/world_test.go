@@ -39,7 +39,7 @@ type page struct {
 	header http.Header
 }
 
-// newWorld makes a merchant in the shared service, or in the one that on gives.
+// newWorld makes a merchant in the shared service, or in another one.
 func newWorld(t *testing.T, on ...*service) *world {
 	t.Helper()
 	t.Parallel()
@@ -61,7 +61,7 @@ func newWorld(t *testing.T, on ...*service) *world {
 	return w
 }
 
-// page sets the document at a path of every shop.
+// page sets the document at a path, for the hosts of all shops.
 func (w *world) page(path, head string, header ...string) {
 	p := page{"<!doctype html><html><head><title>Shop " + path + "</title>" + head + "</head><body>Shop</body></html>", http.Header{}}
 	for i := 0; i < len(header); i += 2 {
@@ -72,7 +72,7 @@ func (w *world) page(path, head string, header ...string) {
 	w.pages[path] = p
 }
 
-// servePage answers the requests for shops.
+// servePage answers a request to the host of a shop.
 func (w *world) servePage(out http.ResponseWriter, r *http.Request) {
 	w.mu.Lock()
 	p, ok := w.pages[r.URL.Path]
@@ -102,15 +102,16 @@ func (w *world) snippet(consent bool) string {
 	return strings.Replace(snippet, "consent: true", fmt.Sprintf("consent: %v", consent), 1)
 }
 
-// initCall and loader return its two script elements (spec, Browser installation contract).
+// initCall returns the script of the snippet's first element.
 func (w *world) initCall(consent bool) string {
 	first, _, _ := strings.Cut(w.snippet(consent), "</script>")
 	return strings.TrimPrefix(first, "<script>")
 }
 
+// loader returns the source of the snippet's second element.
 func (w *world) loader() string { return w.gate.url(tagHost) + "/script" }
 
-// event is a record of the listing.
+// event is a listed event.
 type event struct {
 	ID        string
 	MUID      string
@@ -183,11 +184,11 @@ func (w *world) wait(what string, isTrue func() bool) {
 	w.Helper()
 	for end := time.Now().Add(waitLimit); !isTrue(); {
 		if time.Now().After(end) {
-			w.Fatalf("waited for %s without success; listed: %s; requests: %v", what, names(w.events()), w.gate.seen())
+			w.Fatalf("waited in vain for %s; listed: %s; requests: %v", what, names(w.events()), w.gate.seen())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-// times repeats a name.
-func times(n int, name string) []string { return slices.Repeat([]string{name}, n) }
+// repeat returns a name n times.
+func repeat(n int, name string) []string { return slices.Repeat([]string{name}, n) }

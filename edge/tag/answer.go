@@ -6,12 +6,11 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// answer is an answer that is rendered once: alone in a response, and as one result of a batch. Its texts are plain
-// ASCII without quotes.
+// answer is a fixed answer, rendered once in both of its forms. Its texts are plain ASCII without quotes.
 type answer struct {
 	status int
-	body   []byte
-	result []byte
+	body   []byte // of a response
+	result []byte // of an event in the answer to a batch
 }
 
 // refusal is an answer of the form {"success":false,"message":…} (spec, Errors, format 5).
@@ -19,7 +18,7 @@ func refusal(status int, message string) *answer {
 	return newRefusal(status, `"message":"`+message+`"`)
 }
 
-// detailedRefusal says in a field of its own what the spec's message leaves out.
+// detailedRefusal is a refusal with one more field, detail, for what the spec's message leaves out.
 func detailedRefusal(status int, message, detail string) *answer {
 	return newRefusal(status, `"message":"`+message+`","detail":"`+detail+`"`)
 }
@@ -60,9 +59,10 @@ var (
 	noIdentifier   = refusal(fasthttp.StatusBadRequest, noIdentifierMessage)
 	badIdentifier  = detailedRefusal(fasthttp.StatusBadRequest, noIdentifierMessage,
 		"each of muid, email, phone and deviceId must be a string that is not empty, and a phone must have digits")
-	muidTooLong     = refusal(fasthttp.StatusBadRequest, "muid must have at most 256 bytes")
-	eventMissing    = refusal(fasthttp.StatusBadRequest, "event is required and must be a PascalCase name such as AddToCart")
-	eventMalformed  = refusal(fasthttp.StatusBadRequest, "event must be a PascalCase name such as AddToCart, at most 64 letters and digits")
+	muidTooLong    = refusal(fasthttp.StatusBadRequest, "muid must have at most 256 bytes")
+	eventMissing   = refusal(fasthttp.StatusBadRequest, "event is required and must be a PascalCase name such as AddToCart")
+	eventMalformed = refusal(fasthttp.StatusBadRequest,
+		"event must be a PascalCase name such as AddToCart, at most 64 letters and digits")
 	eventIDNoString = refusal(fasthttp.StatusBadRequest, "event_id must be a string")
 	eventIDTooLong  = refusal(fasthttp.StatusBadRequest, "event_id must have at most 128 bytes")
 	noMUIDFound     = refusal(fasthttp.StatusNotFound, "No muid found for the supplied identifiers")
@@ -71,14 +71,14 @@ var (
 	failed      = refusal(fasthttp.StatusInternalServerError, "Unable to process request")
 )
 
-// bodyNotJSON answers a body that has a syntax error. The offset is that of the error, in bytes from the first brace
-// of the event or the first bracket of the batch.
+// bodyNotJSON returns the answer to a body with a syntax error. The offset of the error is in bytes from the first
+// brace of the event or the first bracket of the batch.
 func bodyNotJSON(offset int64) *answer {
 	return refusal(fasthttp.StatusBadRequest, "body is not valid JSON (error at byte "+strconv.FormatInt(offset, 10)+")")
 }
 
-// refuseBody sends the answer to a body that cannot be read. Compressed bytes are not UTF-8. When the header says that
-// the body is compressed, the answer says so too.
+// refuseBody refuses a body. A compressed body is found out because it is not UTF-8: when its header has a
+// Content-Encoding, the answer names that instead.
 func refuseBody(ctx *fasthttp.RequestCtx, refused *answer) {
 	if refused == bodyNotUTF8 && len(ctx.Request.Header.ContentEncoding()) > 0 {
 		refused = bodyCompressed
@@ -86,13 +86,13 @@ func refuseBody(ctx *fasthttp.RequestCtx, refused *answer) {
 	refused.send(ctx)
 }
 
-// WriteError answers with an error in the form of a tag host. It is for errors that the front door finds. The
-// message must be plain ASCII without quotes. Headers that are set already stay.
+// WriteError answers with an error in the form of a tag host. The front door calls it for requests that it does not
+// pass on. The message must be plain ASCII without quotes. Headers that are already set stay.
 func WriteError(ctx *fasthttp.RequestCtx, status int, message string) {
 	refusal(status, message).send(ctx)
 }
 
-// send writes the answer.
+// send answers a request. 503 gets a Retry-After.
 func (a *answer) send(ctx *fasthttp.RequestCtx) {
 	if a.status == fasthttp.StatusServiceUnavailable {
 		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
@@ -100,7 +100,7 @@ func (a *answer) send(ctx *fasthttp.RequestCtx) {
 	sendJSON(ctx, a.status, a.body)
 }
 
-// sendJSON writes a response. The body must not change until it is on the wire.
+// sendJSON answers a request. The body must not change until the response is written.
 func sendJSON(ctx *fasthttp.RequestCtx, status int, body []byte) {
 	ctx.Response.SetStatusCode(status)
 	ctx.Response.Header.SetContentType("application/json")

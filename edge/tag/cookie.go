@@ -18,19 +18,19 @@ const maxCookieAge = 400 * 24 * 60 * 60
 // maxCookieMUID is in bytes. The browser tag makes UUIDs, which have 36.
 const maxCookieMUID = 128
 
-// cookieMUID returns the value of the _muid cookie, "" when there is none or it cannot be a muid. No other cookie is
-// read. The result aliases the request.
+// cookieMUID returns the value of the request's _muid cookie, "" when there is none or it cannot be a muid. The result
+// aliases the request.
 func cookieMUID(ctx *fasthttp.RequestCtx) string {
 	muid := view(ctx.Request.Header.Cookie(muidCookie))
-	if !isMUIDCookie(muid) {
+	if !fitsCookie(muid) {
 		return ""
 	}
 	return muid
 }
 
-// isMUIDCookie reports whether a muid can be a cookie's value: it is not too long and has only characters that
-// RFC 6265 allows (cookie-octet).
-func isMUIDCookie(muid string) bool {
+// fitsCookie reports whether a muid can be a cookie's value: it is not empty or too long, and has only the characters
+// that RFC 6265 allows (cookie-octet).
+func fitsCookie(muid string) bool {
 	if len(muid) == 0 || len(muid) > maxCookieMUID {
 		return false
 	}
@@ -44,7 +44,7 @@ func isMUIDCookie(muid string) bool {
 }
 
 // renewCookie sets the muid's cookie again when the page and the tag host are of the same site. Some browsers keep a
-// cookie that a script wrote for a few days only, but keep a server's cookie as long as the server says. The muid is
+// cookie for only a few days when a script has set it, but as long as the server says when a server has. The muid is
 // the one in the cookie, or else the one in the body.
 func renewCookie(ctx *fasthttp.RequestCtx, host string) {
 	origin := ctx.Request.Header.PeekCanonical(originKey)
@@ -74,15 +74,15 @@ func renewCookie(ctx *fasthttp.RequestCtx, host string) {
 	fasthttp.ReleaseCookie(c)
 }
 
-// cookieDomain returns the root domain that a tag host shares with a page, and false when they share none. It is empty
-// for an IP address or a single label: such a host shares its cookies with no other host.
+// cookieDomain returns the root domain that a tag host shares with a page, and false when they share none. The domain
+// is empty for an IP address or a single label: such a host shares its cookies with no other host.
 func cookieDomain(host, page string) (string, bool) {
 	common := commonDomain(host, page)
 	switch {
 	case standsAlone(host):
 		return "", page == host
 	case !strings.Contains(common, "."):
-		return "", false // the common case: the tag host is of another site. It needs no list of public suffixes
+		return "", false // the common case, the tag host is of another site: decided without the public suffix list
 	}
 	root := store.RootDomain(host)
 	return root, len(root) <= len(common)
@@ -124,7 +124,7 @@ func bodyMUID(body []byte) string {
 		return ""
 	}
 	muid, ok := text(f.MUID)
-	if !ok || !isMUIDCookie(muid) {
+	if !ok || !fitsCookie(muid) {
 		return ""
 	}
 	return muid

@@ -21,7 +21,7 @@ func TestTheCookieIsRenewedForPagesOfTheTagHostsSite(t *testing.T) {
 		{"no muid that can be a cookie", host, "https://shop-one.com", "", `{"event":"A","muid":"a;b"}`, ""},
 		{"no muid at all", host, "https://shop-one.com", "", `{"event":"A","email":"nobody@example.com"}`, ""},
 		{"another site", host, "https://www.shop-two.com", "_muid=m1", event, ""},
-		{"a name that only ends like it", host, "https://evil-shop-one.com", "_muid=m1", event, ""},
+		{"a site whose name only ends like it", host, "https://evil-shop-one.com", "_muid=m1", event, ""},
 		{"a sandbox", host, "null", "_muid=m1", event, ""},
 		{"a backend", host, "", "_muid=m1", event, ""},
 		{"the shared host", clientHost, "https://shop-one.com", "_muid=m1", event, ""},
@@ -43,7 +43,7 @@ func TestTheCookieIsRenewedForPagesOfTheTagHostsSite(t *testing.T) {
 	}
 	r := w.do("POST", host, "/id", `{"muid":"m2"}`, "Origin", "https://shop-one.com", "Cookie", "_muid=m1")
 	if got := r.Header.Get("Set-Cookie"); r.Status != 200 || !strings.HasPrefix(got, "_muid=m1;") {
-		t.Errorf("/id: %d %q", r.Status, got)
+		t.Errorf("/id: %d, Set-Cookie %q, want that of m1", r.Status, got)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestCookieDomain(t *testing.T) {
 	} {
 		domain, shared := cookieDomain(tt.host, tt.page)
 		if shared != tt.shared || (shared && domain != tt.domain) {
-			t.Errorf("%s with a page of %s: %q %v", tt.host, tt.page, domain, shared)
+			t.Errorf("%s with a page of %s: got %q %v, want %q %v", tt.host, tt.page, domain, shared, tt.domain, tt.shared)
 		}
 	}
 }

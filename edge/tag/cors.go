@@ -5,12 +5,12 @@ import "github.com/valyala/fasthttp"
 // RequestIDHeader is the header of a request's id, in requests and answers.
 const RequestIDHeader = "X-Request-Id"
 
-// originKey is in the form that fasthttp keeps names in: it need not convert the name for each request.
+// originKey is in canonical case, so fasthttp need not convert the name for each request.
 var originKey = []byte(fasthttp.HeaderOrigin)
 
-// AllowOrigin lets the page that sent a request read the answer, and lets the browser send cookies. Pages of any
-// site install tags. Errors must be as readable as other answers, so the front door calls this before anything can
-// fail.
+// AllowOrigin lets the page that sent a request read the answer, and lets the browser send cookies. Every origin is
+// allowed: pages of any site install tags. A page must be able to read errors too, so the front door calls AllowOrigin
+// before anything can fail.
 func AllowOrigin(ctx *fasthttp.RequestCtx) {
 	origin := ctx.Request.Header.PeekCanonical(originKey)
 	if len(origin) == 0 {

@@ -15,8 +15,9 @@ import (
 	"mtagd/store"
 )
 
-// fields are the few fields of an event that routing needs. All others are stored with the body, unread. Names match
-// by exact case. When a name repeats, its last value counts. A field is raw JSON, empty when the event has none.
+// fields are the fields of an event that the service itself reads. All others are stored with the body, unread. Names
+// match by exact case. When a name repeats, its last value counts. Each field is raw JSON, empty when the event does
+// not have it.
 type fields struct {
 	MUID      jsontext.Value `json:"muid"`
 	Email     jsontext.Value `json:"email"`
@@ -28,7 +29,7 @@ type fields struct {
 	EventID   jsontext.Value `json:"event_id"`
 }
 
-// readMark reads the mark of one event, or returns why the event is refused. The mark aliases the fields and the
+// readMark reads one event into a mark, or returns the answer that refuses it. The mark aliases the fields and the
 // object. cookie is the muid of the request's cookie.
 func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, cookie string, now time.Time) *answer {
 	if refused := f.decode(object); refused != nil {
@@ -64,12 +65,14 @@ var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.Allo
 
 // reset empties the fields and keeps their memory for the next event.
 func (f *fields) reset() {
-	for _, v := range [...]*jsontext.Value{&f.MUID, &f.Email, &f.Phone, &f.DeviceID, &f.Event, &f.Type, &f.EventTime, &f.EventID} {
+	for _, v := range [...]*jsontext.Value{
+		&f.MUID, &f.Email, &f.Phone, &f.DeviceID, &f.Event, &f.Type, &f.EventTime, &f.EventID,
+	} {
 		*v = (*v)[:0]
 	}
 }
 
-// decode reads the fields of one event.
+// decode reads the fields of one event, or returns the answer that refuses it.
 func (f *fields) decode(object []byte) *answer {
 	f.reset()
 	switch {
@@ -79,7 +82,7 @@ func (f *fields) decode(object []byte) *answer {
 		return refuseNotUTF8(object)
 	case len(object) == 0:
 		return bodyNotObject
-	case object[0] != '{': // the decoder would take null for an empty object
+	case object[0] != '{': // checked here because the decoder would accept null
 		var other jsontext.Value
 		if err := json.UnmarshalOf(object, &other, lenient); err != nil {
 			return refuseSyntax(err)
@@ -92,7 +95,7 @@ func (f *fields) decode(object []byte) *answer {
 	return nil
 }
 
-// splitBatch splits a JSON array into its elements, which alias the body.
+// splitBatch splits a JSON array into its elements, which alias the body, or returns the answer that refuses it.
 func splitBatch(body []byte) ([][]byte, *answer) {
 	if !utf8.Valid(body) {
 		return nil, refuseNotUTF8(body)
@@ -126,7 +129,8 @@ func splitBatch(body []byte) ([][]byte, *answer) {
 	return elements, nil
 }
 
-// refuseNotUTF8 returns the answer to bytes that are not UTF-8. The second byte of gzip's magic number never is.
+// refuseNotUTF8 returns the answer to a body that is not UTF-8. gzip is such a body: the second byte of its magic
+// number begins no character.
 func refuseNotUTF8(body []byte) *answer {
 	if bytes.HasPrefix(body, []byte{0x1f, 0x8b}) {
 		return bodyCompressed
@@ -140,14 +144,14 @@ func refuseSyntax(err error) *answer {
 	switch {
 	case !ok:
 		return bodyNotObject
-	case strings.Contains(syntax.Err.Error(), "max depth"): // the decoder does not export this error
+	case strings.Contains(syntax.Err.Error(), "max depth"): // the decoder exports no value for this error
 		return bodyTooDeep
 	}
 	return bodyNotJSON(syntax.ByteOffset)
 }
 
-// identity returns whose event it is. cookie is the muid of the request's cookie; it counts when the body has no
-// muid. Identifiers that are not strings are ignored. The result aliases the fields.
+// identity returns whose event it is, or the answer that refuses the event. cookie is the muid of the request's cookie;
+// it counts when the body has no muid. Identifiers that are not strings are ignored. The result aliases the fields.
 func (f *fields) identity(cookie string) (store.Identity, *answer) {
 	var id store.Identity
 	if muid, ok := text(f.MUID); ok && strings.TrimSpace(muid) != "" {
@@ -176,7 +180,7 @@ func (f *fields) identity(cookie string) (store.Identity, *answer) {
 	return id, badIdentifier
 }
 
-// name returns the event's name. type is read when event is absent. The result aliases the fields.
+// name returns the event's name: the field event, or type when event is absent. The result aliases the fields.
 func (f *fields) name() (string, *answer) {
 	v := f.Event
 	if isAbsent(v) {
@@ -207,7 +211,7 @@ func (f *fields) dedupeID() (string, *answer) {
 	return id, nil
 }
 
-// time returns when the event occurred.
+// time returns when the event occurred: its event_time, or the time of receipt (see store.EventTime).
 func (f *fields) time(received time.Time) time.Time {
 	sent, ok := text(f.EventTime)
 	if !ok {
@@ -216,7 +220,7 @@ func (f *fields) time(received time.Time) time.Time {
 	return store.EventTime(sent, received)
 }
 
-// isAbsent reports whether a field is absent or null.
+// isAbsent reports whether a field is absent or null, the only JSON value that begins with an n.
 func isAbsent(v jsontext.Value) bool { return len(v) == 0 || v[0] == 'n' }
 
 // text returns the value of a JSON string, and false for any other value. It aliases v unless v has escapes.
@@ -227,13 +231,12 @@ func text(v jsontext.Value) (string, bool) {
 	if bytes.IndexByte(v, '\\') < 0 {
 		return view(v[1 : len(v)-1]), true
 	}
-	// v was decoded before, so the only possible error is half of a surrogate pair. AppendUnquote has written U+FFFD
-	// in its place.
+	// v is valid JSON, so the only possible error is half of a surrogate pair. AppendUnquote writes U+FFFD in its place.
 	s, _ := jsontext.AppendUnquote(nil, []byte(v))
 	return view(s), true
 }
 
-// view returns a string that shares its bytes with b. It is valid as long as b does not change.
+// view returns a string that shares its bytes with b. It is valid until b changes.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // trim cuts off what may surround a JSON text: white space, and the byte order mark that some senders put in front.

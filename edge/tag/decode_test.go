@@ -10,8 +10,8 @@ import (
 	"github.com/goccy/go-json/jsontext"
 )
 
-// FuzzDecode compares decode with encoding/json. Both must agree on what is a JSON object, and on the strings of the
-// routing fields.
+// FuzzDecode compares decode with encoding/json. Both must agree on what is a JSON object, and on the strings of its
+// fields.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`{"muid":"m","email":"a@b.c","phone":"+49","deviceId":"d","event":"A","type":"B","event_time":"t","event_id":"1"}`,
@@ -27,7 +27,7 @@ func FuzzDecode(f *testing.F) {
 		var want map[string]json.RawMessage
 		valid := utf8.Valid(body) && bytes.HasPrefix(body, []byte("{")) && json.Unmarshal(body, &want) == nil
 		if (refused == nil) != valid {
-			t.Fatalf("decode accepts %v, encoding/json %v: %q", refused == nil, valid, body)
+			t.Fatalf("decode accepts: %v, encoding/json accepts: %v: %q", refused == nil, valid, body)
 		}
 		if !valid {
 			return
@@ -43,7 +43,7 @@ func FuzzDecode(f *testing.F) {
 				wantText = *s
 			}
 			if gotText, ok := text(v); ok != wantString || gotText != wantText {
-				t.Errorf("%s: %q %v, encoding/json %q %v", name, gotText, ok, wantText, wantString)
+				t.Errorf("%s: decode has %q %v, encoding/json %q %v", name, gotText, ok, wantText, wantString)
 			}
 		}
 	})

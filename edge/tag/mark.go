@@ -10,34 +10,34 @@ import (
 	"mtagd/store"
 )
 
-// scratch is the memory of one single-event request.
+// scratch is the memory that a request with one event needs. It is reused.
 type scratch struct {
 	fields fields
 	marks  [1]store.Mark
 }
 
-var scratches = sync.Pool{New: func() any { return new(scratch) }}
+var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
 
-// mark is POST /mark/:tagId (spec, "Send event from a backend"). It answers after the events are on disk. Until
-// then the marks alias the request.
+// mark is POST /mark/:tagId (spec, "Send event from a backend"). It answers when the events are on disk. Until then the
+// marks alias the request.
 func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 	body := trim(ctx.PostBody())
 	if len(body) > 0 && body[0] == '[' {
 		s.markBatch(ctx, tag, body)
 		return
 	}
-	sc := scratches.Get().(*scratch)
+	sc := scratchPool.Get().(*scratch)
 	if refused := sc.fields.readMark(&sc.marks[0], tag, body, cookieMUID(ctx), s.Now()); refused != nil {
 		s.metrics.events[eventRefused].Inc()
 		refuseBody(ctx, refused)
 	} else if s.record(ctx, sc.marks[:]) {
 		s.outcome(&sc.marks[0]).send(ctx)
 	}
-	scratches.Put(sc) // not deferred: after a panic the engine might still hold the mark
+	scratchPool.Put(sc) // not deferred: after a panic the engine might still read the mark
 }
 
-// markBatch answers an array of events with one result for each, in order. A result says what the event alone would
-// have been answered.
+// markBatch answers an array of events with one result for each, in order. A result is the answer that the event would
+// have got alone.
 func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, body []byte) {
 	elements, refused := splitBatch(body)
 	if refused != nil {
@@ -46,9 +46,9 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, body []byte
 		return
 	}
 	cookie, now := cookieMUID(ctx), s.Now()
-	decoded := make([]fields, len(elements)) // the marks alias them, so they stay until Record has returned
+	decoded := make([]fields, len(elements)) // one for each mark, which aliases it until Record has returned
 	marks := make([]store.Mark, 0, len(elements))
-	results := make([]*answer, len(elements)) // nil: Record decides
+	results := make([]*answer, len(elements)) // nil until Record has decided
 	for i, element := range elements {
 		var m store.Mark
 		if results[i] = decoded[i].readMark(&m, tag, element, cookie, now); results[i] == nil {
@@ -86,9 +86,9 @@ func appendResults(b []byte, good int, results []*answer) []byte {
 	return append(b, "]}"...)
 }
 
-// record hands marks to the engine. When the engine fails, record answers the request and returns false.
+// record records marks in the engine. When the engine fails, record answers the request and returns false.
 func (s *Server) record(ctx *fasthttp.RequestCtx, marks []store.Mark) bool {
-	// The context never ends: the marks alias the request, so this must wait for the engine in any case.
+	// The marks alias the request, so this must wait for the engine even when the client has gone: the context never ends.
 	err := s.Engine.Record(context.Background(), marks)
 	if err != nil {
 		s.metrics.events[eventFailed].Add(float64(len(marks)))
@@ -97,7 +97,7 @@ func (s *Server) record(ctx *fasthttp.RequestCtx, marks []store.Mark) bool {
 	return err == nil
 }
 
-// outcome counts a mark by the outcome that the engine set, and returns its answer.
+// outcome counts a mark by the Outcome that the engine has set, and returns the answer for it.
 func (s *Server) outcome(m *store.Mark) *answer {
 	switch m.Outcome {
 	case store.Recorded:

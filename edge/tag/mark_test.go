@@ -29,13 +29,13 @@ func TestMarkAnswers(t *testing.T) {
 		{"a deviceId resolves", `{"deviceId":"d1","event":"Purchase"}`, 201, "Event accepted"},
 		{"an unknown user is not found", `{"email":"nobody@example.com","event":"Purchase"}`, 404, `{"success":false,"message":"No muid found`},
 		{"no identifier is refused in the spec's words", `{"event":"Purchase"}`, 400, `{"success":false,"message":"muid, email, or deviceId is required."}`},
-		{"an identifier of null is none", `{"muid":null,"phone":null,"event":"Purchase"}`, 400, `is required."}`},
+		{"a null identifier is no identifier", `{"muid":null,"phone":null,"event":"Purchase"}`, 400, `is required."}`},
 		{"a blank muid is no identifier", `{"muid":"  ","event":"Purchase"}`, 400, "is required."},
 		{"a numeric muid is no identifier", `{"muid":7,"event":"Purchase"}`, 400, "is required."},
 		{"a phone without digits is no identifier", `{"phone":"call me","event":"Purchase"}`, 400, `"message":"muid, email, or deviceId is required.","detail":"each of muid, email, phone and deviceId must`},
 		{"a muid of 256 bytes is accepted", `{"muid":"` + strings.Repeat("m", 256) + `","event":"Purchase"}`, 201, ""},
 		{"a muid of 257 bytes is refused", `{"muid":"` + strings.Repeat("m", 257) + `","event":"Purchase"}`, 400, `"message":"muid must have`},
-		{"names are compared by case", `{"MUID":"m","Email":"ann@example.com","event":"Purchase"}`, 400, "is required."},
+		{"field names are case-sensitive", `{"MUID":"m","Email":"ann@example.com","event":"Purchase"}`, 400, "is required."},
 		{"a missing identifier is refused before a missing event", `{}`, 400, "is required."},
 		{"a missing event is named", `{"muid":"m"}`, 400, `"message":"event is required`},
 		{"an event in lower case is refused", `{"muid":"m","event":"purchase"}`, 400, `"message":"event must be`},
@@ -51,8 +51,8 @@ func TestMarkAnswers(t *testing.T) {
 		{"fields of odd types are stored", `{"muid":"m","event":"Purchase","shipping_cost":"25","products":7}`, 201, ""},
 		{"an event_id that is a number is refused", `{"muid":"m","event":"A","event_id":5}`, 400, `"message":"event_id must be`},
 		{"an event_id of 129 bytes is refused", `{"muid":"m","event":"A","event_id":"` + strings.Repeat("i", 129) + `"}`, 400, `"message":"event_id must have`},
-		{"an empty event_id is none", `{"muid":"m","event":"A","event_id":""}`, 201, ""},
-		{"an event_time of any sort is no error", `{"muid":"m","event":"A","event_time":{"no":1}}`, 201, ""},
+		{"an empty event_id counts as absent", `{"muid":"m","event":"A","event_id":""}`, 201, ""},
+		{"an event_time of any type is accepted", `{"muid":"m","event":"A","event_time":{"no":1}}`, 201, ""},
 		{"an empty body is refused", ``, 400, "JSON object"},
 		{"null is refused", `null`, 400, "JSON object"},
 		{"a string is refused", `"muid"`, 400, "JSON object"},
@@ -104,11 +104,11 @@ func TestMarkTakesTheEventTimeUnlessItIsInTheFuture(t *testing.T) {
 	}{
 		{"a past time is kept", "2026-11-20T10:30:00.25Z", time.Date(2026, 11, 20, 10, 30, 0, 25e7, time.UTC)},
 		{"an offset is converted", "2026-11-20T10:30:00+02:00", time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)},
-		{"five minutes ahead is a clock that is fast", "2026-11-20T12:05:00Z", now.Add(5 * time.Minute)},
-		{"more is the future", "2026-11-20T12:05:01Z", now},
+		{"five minutes ahead is kept: the sender's clock may be fast", "2026-11-20T12:05:00Z", now.Add(5 * time.Minute)},
+		{"more than five minutes ahead is not kept", "2026-11-20T12:05:01Z", now},
 		{"a date alone is no time", "2026-11-20", now},
 		{"an hour of one digit is not RFC 3339", "2026-11-20T1:30:00Z", now},
-		{"the first hours of time are not ours", "0000-01-01T00:00:00+05:00", now},
+		{"a time before year 0 in UTC is not kept", "0000-01-01T00:00:00+05:00", now},
 		{"T and Z may be in lower case", "2026-11-20t10:30:00z", time.Date(2026, 11, 20, 10, 30, 0, 0, time.UTC)},
 		{"second 60 is a leap second", "2016-12-31T23:59:60Z", time.Date(2017, 1, 1, 0, 0, 0, 0, time.UTC)},
 		{"year 1 is a time", "0001-01-01T00:00:00Z", time.Time{}},
@@ -151,7 +151,7 @@ func TestMarkTakesTheMUIDOfTheCookie(t *testing.T) {
 		muids = append(muids, string(e.MUID))
 	}
 	if got := strings.Join(muids, " "); got != "cookie-muid body-muid" {
-		t.Errorf("recorded for %q", got)
+		t.Errorf("recorded for %q, want the cookie's muid and then the body's", got)
 	}
 }
 
@@ -215,7 +215,7 @@ func TestIDAnswers(t *testing.T) {
 	}
 }
 
-func TestMarkTellsWhenTheEngineCannotTakeEvents(t *testing.T) {
+func TestMarkWhenTheEngineFails(t *testing.T) {
 	f := &tagtest.Faulty{}
 	w := newWorld(t, replaceEngine(f))
 	f.OnRecord = func([]store.Mark) error { return store.Unavailable("disk is full") }
@@ -232,7 +232,7 @@ func TestMarkTellsWhenTheEngineCannotTakeEvents(t *testing.T) {
 
 // A body that is not UTF-8 is refused as compressed when its header or its first bytes say so. A readable body is
 // accepted whatever its header says.
-func TestACompressedBodyIsNamed(t *testing.T) {
+func TestACompressedBodyIsRefusedAsCompressed(t *testing.T) {
 	w := newWorld(t)
 	const brotli = "\x0b\x02\x80\xff"
 	const compressed = "compressed bodies are not supported"

@@ -2,19 +2,19 @@ package tag
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics holds each counter ready: to look up a label costs more than to count.
+// metrics has every counter, looked up once by its label: a look-up costs more than the increment.
 type metrics struct {
 	events [outcomes]prometheus.Counter
 }
 
-// eventOutcome is what happened to an event.
+// eventOutcome is what became of an event, the label of the event counter.
 type eventOutcome uint8
 
 const (
 	eventRecorded eventOutcome = iota
 	eventDuplicate
 	eventUnresolved
-	eventRefused // the request was wrong
+	eventRefused // the event is wrong; a batch that is refused as a whole counts as one
 	eventFailed  // the engine returned an error
 	outcomes
 )

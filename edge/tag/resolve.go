@@ -10,7 +10,7 @@ import (
 )
 
 // resolve is POST /id/:tagId (spec, "Resolve a muid"). It answers with the muid that the identifiers are linked to,
-// null when there is none. A muid in the body is linked to the identifiers beside it, and comes back.
+// null when there is none. A muid in the request is linked to the identifiers beside it, and returned.
 func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 	var f fields
 	if refused := f.decode(trim(ctx.PostBody())); refused != nil {

@@ -7,26 +7,26 @@ import (
 	"mtagd/store"
 )
 
-// Endpoint is what a path of a tag host leads to.
+// Endpoint is one of the endpoints of a tag host.
 type Endpoint uint8
 
 // The endpoints of a tag host.
 const (
-	EndpointNone Endpoint = iota // answers 404
+	EndpointNone Endpoint = iota // any other path: 404
 	EndpointMark
 	EndpointID
 	EndpointScript
 	EndpointHealth
 
-	Endpoints // how many there are
+	Endpoints // the number of endpoints
 )
 
-// String returns the endpoint's label in metrics and logs.
+// String returns the endpoint's label in metrics and logs. Health checks share theirs with unknown paths.
 func (e Endpoint) String() string {
 	return [Endpoints]string{"other", "mark", "id", "script", "other"}[e]
 }
 
-// Route is where a request on a tag host goes. It aliases the request.
+// Route is the endpoint, the host and the tag that a request names. It aliases the request.
 type Route struct {
 	Endpoint Endpoint
 
@@ -35,8 +35,8 @@ type Route struct {
 	query []byte // as it was sent
 }
 
-// NewRoute reads the target of a request. host is as store.HostName returns it, path and query are as the client
-// sent them.
+// NewRoute finds the route of a request. host is as store.HostName returns it; path and query are as the client sent
+// them.
 func NewRoute(host string, path, query []byte) Route {
 	r := Route{host: host, query: query}
 	name, id, hasID := splitPath(path)
@@ -52,7 +52,7 @@ func NewRoute(host string, path, query []byte) Route {
 	return r
 }
 
-// IsPath reports whether a path is one of the tag protocol, for a host that serves the partner API too.
+// IsPath reports whether a path belongs to the tag protocol. It decides on a host that also serves the partner API.
 func IsPath(path []byte) bool {
 	name, _, _ := splitPath(path)
 	return endpointNamed(name) != EndpointNone
@@ -94,8 +94,8 @@ func (r *Route) tagID() (store.TagID, bool) {
 	return "", false
 }
 
-// decodeTagID aliases id when there is nothing to decode. An id with a malformed escape stays as it is: no tag has
-// such an id.
+// decodeTagID decodes a percent-encoded tag id. The result aliases id when there is nothing to decode. An id with a
+// malformed escape is returned as it is: no tag has such an id.
 func decodeTagID(id []byte, unescape func(string) (string, error)) store.TagID {
 	if bytes.IndexByte(id, '%') >= 0 {
 		if decoded, err := unescape(string(id)); err == nil {

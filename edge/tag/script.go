@@ -8,7 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// script is the loader in each encoding that is sent, the preferred one first, the plain one last.
+// script is the loader in every encoding that is served, from the preferred one to the plain one.
 type script [3]encodedScript
 
 type encodedScript struct {
@@ -17,7 +17,7 @@ type encodedScript struct {
 	body     []byte
 }
 
-// newScript compresses the loader at the highest level: this happens once.
+// newScript compresses the loader, at the highest level because it runs once.
 func newScript(loader []byte) script {
 	sum := sha256.Sum256(loader)
 	version := hex.EncodeToString(sum[:8])
@@ -28,15 +28,15 @@ func newScript(loader []byte) script {
 	}
 }
 
-// send is GET /script (spec, Script). Browsers keep the script for an hour. For a day after that they use the old one
-// once more while they fetch the new one.
+// send is GET /script (spec, Script). Browsers use the script for an hour without asking again. For a day after that
+// they may use the old one once more while they fetch the new one.
 func (s *script) send(ctx *fasthttp.RequestCtx) {
 	e := s.choose(view(ctx.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
 	h := &ctx.Response.Header
 	h.Set(fasthttp.HeaderCacheControl, "public, max-age=3600, stale-while-revalidate=86400")
 	h.Set(fasthttp.HeaderETag, e.etag)
-	// Vary names Origin even when the request has none: its answer has no CORS headers, so a cache must not give it
-	// to a page.
+	// Vary names Origin even when the request has none: the answer then has no CORS headers, so a cache must not return
+	// it to a page.
 	h.Set(fasthttp.HeaderVary, "Accept-Encoding, Origin")
 	if matches(view(ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch)), e.etag) {
 		ctx.Response.SetStatusCode(fasthttp.StatusNotModified)

@@ -12,7 +12,7 @@ import (
 	"mtagd/edge/sdk"
 )
 
-func TestScriptComesInTheEncodingTheClientTakes(t *testing.T) {
+func TestScriptIsServedInAnEncodingThatTheClientAccepts(t *testing.T) {
 	w := newWorld(t)
 	etags := map[string]string{}
 	for _, tt := range []struct{ accept, want string }{

@@ -1,22 +1,22 @@
-// Package tag is the protocol of a tag host (spec, Tag-server endpoints): it takes in tracking events, resolves
-// muids, and sends the loader script. It knows nothing of connections and TLS. The front door, package edge,
-// finds the requests that are for a tag host, and passes each one on with its Route.
+// Package tag is the protocol of a tag host (spec, Tag-server endpoints): it records tracking events, resolves muids,
+// and serves the loader script. It knows nothing of connections and TLS. The front door, package edge, finds the
+// requests that are for a tag host, and passes each one on with its Route.
 //
 // Read in this order:
 //
 //	serve.go    answers a request: method, tag, endpoint
-//	mark.go     POST /mark: one event or a batch, on disk before the answer
-//	resolve.go  POST /id
-//	cookie.go   reads and renews the muid's cookie
+//	mark.go     POST /mark: records one event or a batch before it answers
+//	resolve.go  POST /id: finds the muid of identifiers
+//	cookie.go   reads and renews the cookie that holds the muid
 //	server.go   what a Server is made of
 //	route.go    which endpoint and which tag a path and a query name
-//	script.go   GET /script
+//	script.go   GET /script: the loader, compressed once
 //	cors.go     lets pages read the answers
-//	decode.go   reads the fields that routing needs from an event's JSON
+//	decode.go   reads an event's JSON: who, what, when
 //	answer.go   the answers that never change, rendered once
 //	metrics.go  counts events
 //
-// Every answer carries X-Request-Id, which the front door has set. Errors are logged with it.
+// The front door has set X-Request-Id on every answer. Errors are logged with that id.
 package tag
 
 import (
@@ -45,7 +45,8 @@ func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
 	}
 }
 
-// allowMethods returns true when the route serves the request's method. Otherwise it has answered.
+// allowMethods returns ok: whether the endpoint serves the request's method. Otherwise it has answered. allow is the
+// list of methods for the Allow header.
 func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
 	switch {
 	case ok:
@@ -60,7 +61,7 @@ func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
 	return false
 }
 
-// serveTag answers the endpoints that belong to one tag.
+// serveTag answers a request to an endpoint of one tag.
 func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route) {
 	tag, refused := s.findTag(route)
 	switch {
@@ -74,11 +75,12 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route) {
 	renewCookie(ctx, route.host)
 }
 
-// findTag finds the active tag that a request means: the one that the route names, or the host's only tag.
+// findTag returns the active tag of a request: the one that the route names, or the host's only tag when it names none.
+// When there is none, it returns the answer that refuses the request.
 func (s *Server) findTag(route Route) (store.Tag, *answer) {
 	host := route.host
 	if host == s.ClientTagHost {
-		host = "" // the directory keeps client-side tags under no host
+		host = "" // the directory keeps client-side tags under ""
 	}
 	var tag store.Tag
 	var ok bool

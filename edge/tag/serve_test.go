@@ -7,7 +7,7 @@ import (
 	"mtagd/edge/tag/tagtest"
 )
 
-func TestATagAnswersOnItsOwnHostAlone(t *testing.T) {
+func TestATagAnswersOnlyOnItsOwnHost(t *testing.T) {
 	w := newWorld(t)
 	client, server := string(w.Client.ID), string(w.ServerSide.ID)
 	for _, tt := range []struct {
@@ -31,12 +31,12 @@ func TestATagAnswersOnItsOwnHostAlone(t *testing.T) {
 		{"a malformed escape", clientHost, "/mark/" + client + "%5", 404, "Tag not found"},
 		{"a malformed escape in the query", clientHost, "/mark?tagId=" + client + "%zz", 404, "Tag not found"},
 		{"a tag that waits for DNS", w.Inactive.Host, "/mark/" + string(w.Inactive.ID), 403, `{"success":false,"message":"Tag is not active"}`},
-		{"the id of a tag that waits for DNS", w.Inactive.Host, "/id/" + string(w.Inactive.ID), 403, "Tag is not active"},
+		{"/id of a tag that waits for DNS", w.Inactive.Host, "/id/" + string(w.Inactive.ID), 403, "Tag is not active"},
 		{"a tag in the query", clientHost, "/mark?tagId=" + client, 201, ""},
 		{"a tag in a longer query", clientHost, "/mark?x=http://y&tagId=" + client + "&z=1", 201, ""},
-		{"an empty tag in the query", clientHost, "/mark?tagId=", 404, "Tag not found"},
-		{"no tag on a host of one tag", w.ServerSide.Host, "/mark", 201, ""},
-		{"an id for the only tag of a host", w.ServerSide.Host, "/id", 200, `"muid":"m"`},
+		{"an empty tag id in the query", clientHost, "/mark?tagId=", 404, "Tag not found"},
+		{"no tag id on a host of one tag", w.ServerSide.Host, "/mark", 201, ""},
+		{"/id for the only tag of a host", w.ServerSide.Host, "/id", 200, `"muid":"m"`},
 		{"a slash after the tag", clientHost, "/mark/" + client + "/", 404, "Not found"},
 		{"a slash without a tag", clientHost, "/mark/", 404, "Not found"},
 		{"two slashes", clientHost, "//mark/" + client, 404, "Not found"},
@@ -48,7 +48,7 @@ func TestATagAnswersOnItsOwnHostAlone(t *testing.T) {
 	}
 }
 
-func TestNoTagIsMeantOnAHostOfSeveral(t *testing.T) {
+func TestAHostOfSeveralTagsNeedsATagID(t *testing.T) {
 	w := newWorld(t)
 	w.do("POST", clientHost, "/mark", event).Want(t, 201, "")
 	p := w.Client.Partner

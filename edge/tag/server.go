@@ -16,7 +16,7 @@ type Config struct {
 	Engine        store.Engine
 	ClientTagHost string // serves client-side tags
 	Log           *slog.Logger
-	Metrics       prometheus.Registerer // nil: none registered
+	Metrics       prometheus.Registerer // nil: metrics are not exported
 	Now           func() time.Time
 }
 
@@ -28,7 +28,7 @@ type Server struct {
 	metrics   *metrics
 }
 
-// New makes a server. It fails when the metrics are registered already.
+// New makes a server. It fails when cfg.Metrics already has the server's metrics.
 func New(cfg Config) (*Server, error) {
 	m, err := newMetrics(cfg.Metrics)
 	if err != nil {
@@ -37,7 +37,7 @@ func New(cfg Config) (*Server, error) {
 	return &Server{Config: cfg, directory: cfg.Engine.Directory(), script: newScript(sdk.Loader()), metrics: m}, nil
 }
 
-// engineFailed answers a request when the engine returned an error.
+// engineFailed logs an error of the engine and answers the request: 503 when a retry may succeed, 500 otherwise.
 func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, operation string, err error) {
 	id := string(ctx.Response.Header.Peek(RequestIDHeader))
 	if store.KindOf(err) == store.KindUnavailable {

@@ -51,7 +51,7 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 	return w
 }
 
-// do serves a request; headers are pairs of name and value.
+// do serves a request. headers are pairs of name and value.
 func (w *world) do(method, host, target, body string, headers ...string) tagtest.Reply {
 	w.Helper()
 	ctx := new(fasthttp.RequestCtx)
@@ -79,6 +79,7 @@ func (w *world) mark(body string) tagtest.Reply {
 	return w.do("POST", clientHost, "/mark/"+string(w.Client.ID), body)
 }
 
+// replaceEngine puts f in front of the engine.
 func replaceEngine(f *tagtest.Faulty) func(*Config) {
 	return func(cfg *Config) {
 		f.Engine = cfg.Engine

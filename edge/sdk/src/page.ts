@@ -1,6 +1,6 @@
-// The page: the fields of the page in every event, and page views.
+// The page: the fields that it adds to every event, and page views.
 
-let viewedURL = ''; // of the last page view
+let viewedURL = ''; // of the last page view; empty before the first
 let referrer = document.referrer;
 
 export const page = () => ({
@@ -13,11 +13,11 @@ export const page = () => ({
   timezone: Intl.DateTimeFormat().resolvedOptions().timeZone,
 });
 
-// watchViews calls viewed now, after each change of the URL, and on return from the back/forward cache.
+// watchViews calls viewed now, after each change of the URL, and when the page returns from the back/forward cache.
 export function watchViews(viewed: () => void) {
   const check = () => {
     if (viewedURL == location.href) return;
-    if (viewedURL) referrer = viewedURL; // without a page load, the referrer is the view before this one
+    if (viewedURL) referrer = viewedURL; // document.referrer changes only with a page load
     viewedURL = location.href;
     viewed();
   };

@@ -1,39 +1,39 @@
-// The queue: the events that the tag host has not answered yet. With consent each event is also in localStorage, so the
-// next page of the site can send it. The tag host records a repeated event once, by its event_id.
+// The queue: the events that have no answer from the tag host yet. With consent each event is also in localStorage, so
+// that the next page of the site can send it. The tag host records a repeated event once, by its event_id.
 
 import { exclusively, release } from './lock';
 import { PREFIX, stored } from './storage';
 import { erase, visitor } from './visitor';
 import { warn } from './warn';
 
-const MAX_CHARS = 2e6; // in the queue; localStorage holds 5 million for each site
-const MAX_EVENT = 65400; // bytes; the tag host accepts 64 KiB with the muid
+const MAX_CHARS = 2e6; // of all events in the queue; localStorage holds 5 million for each origin
+const MAX_EVENT = 65400; // bytes without the muid; the tag host accepts 64 KiB with it
 const MAX_BODY = 6e4; // bytes; browsers allow 64 KiB for requests that outlive the page
 const MAX_BATCH = 1000; // events; the limit of the tag host
-const MAX_AGE = 6 * 864e5; // ms; the tag host remembers an event_id for 7 days
-const TIMEOUT = 3e4; // ms
-const FIRST_DELAY = 500; // ms
+const MAX_AGE = 6 * 864e5; // ms, 6 days; the tag host remembers an event_id for 7 days
+const TIMEOUT = 3e4; // ms for one request
+const FIRST_DELAY = 500; // ms before the first retry; each failure doubles it
 const MAX_DELAY = 3e4; // ms
-const MAX_RETRY_AFTER = 864e5; // ms; timers overflow after 24 days
+const MAX_RETRY_AFTER = 864e5; // ms, a day; a timer of more than 24 days would overflow
 
 type Path = 'mark' | 'id';
 
-// The events by key, as JSON texts without a muid. A key begins with the time in ms, followed by the path.
+// The events as JSON texts without the muid. A key is the time in ms, the path and a random number.
 const waiting = new Map<string, string>();
-let chars = 0;
+let chars = 0; // of all texts in waiting
 
 let origin = '';
 let tag = ''; // the tag id; empty before init
 let prefix = ''; // of the queue's keys in localStorage
-let allowed = false;
+let allowed = false; // the visitor consents
 
 let draining = false;
 let timer = 0; // of the next retry; 0 when none is set
 let retryAfter = false; // the timer follows a Retry-After header
 let failures = 0; // consecutive
-let batchLimit = MAX_BATCH; // events in the next request
+let batchLimit = MAX_BATCH; // events in the next request; halved by a failure, doubled by a success
 
-// The keys of events in requests that outlive the page.
+// The keys of events that are in a request that outlives the page, or in a beacon: flush does not send them.
 const leaving = new Set<string>();
 
 const ready = () => tag && allowed;
@@ -42,7 +42,8 @@ const bytes = (text: string) => new Blob([text]).size;
 
 const save = (text: string, key: string) => stored((s) => s.setItem(prefix + key, text));
 
-// hold adds an event. It throws when text is undefined, which JSON.stringify returns when toJSON returns undefined.
+// hold adds an event in memory only. It throws when text is undefined: so JSON.stringify renders an object whose toJSON
+// returns undefined.
 function hold(key: string, text: string) {
   chars += text.length;
   waiting.set(key, text);
@@ -54,14 +55,14 @@ function unhold(key: string) {
   waiting.delete(key);
 }
 
-// drop removes an event that is done. The empty text tells the other tabs to remove it too; they also see it when this
-// page is closed before removeItem.
+// drop removes an event from memory and localStorage. It first stores an empty text, which tells other tabs to remove
+// the event too, even when this page is closed before removeItem.
 function drop(key: string) {
   unhold(key);
   if (ready()) stored((s) => (s.setItem(prefix + key, ''), s.removeItem(prefix + key)));
 }
 
-// open sets the tag host, the tag and the consent.
+// open sets the tag host, the tag and whether the visitor consents.
 export function open(host: string, id: string, given: boolean) {
   origin = host;
   tag = id;
@@ -69,7 +70,8 @@ export function open(host: string, id: string, given: boolean) {
   consented(given);
 }
 
-// consented sends the events when consent is given. Otherwise they stay in memory.
+// consented sets whether the visitor consents. With consent the events are stored and sent, without it they wait in
+// memory.
 export function consented(given: boolean) {
   allowed = given;
   if (ready()) {
@@ -78,12 +80,12 @@ export function consented(given: boolean) {
   }
 }
 
-// forget removes everything of all tags from localStorage.
+// forget removes the events of all tags, and the lease, from localStorage.
 export function forget() {
   stored((s) => Object.keys(s).forEach((key) => key.startsWith(PREFIX) && s.removeItem(key)));
 }
 
-// add queues an event. Later changes of fields do not change it.
+// add queues an event. It copies the fields, so later changes of them do not matter.
 export function add(path: Path, fields: object & { event?: unknown }) {
   const text = JSON.stringify(fields);
   if (bytes(text) > MAX_EVENT) return warn('too large, not sent:', fields.event);
@@ -97,8 +99,8 @@ export function add(path: Path, fields: object & { event?: unknown }) {
   drain();
 }
 
-// collect adds the events that other pages have left in localStorage. It removes those that are older than MAX_AGE: the
-// tag host might record them a second time.
+// collect adds the events that other pages have left in localStorage. It removes events older than MAX_AGE, because the
+// tag host might record them a second time, and the empty texts that drop has left.
 function collect() {
   stored((s) => Object.keys(s).sort().forEach((name) => stored(() => {
     if (!name.startsWith(prefix)) return;
@@ -109,14 +111,14 @@ function collect() {
   })));
 }
 
-// bundle makes a request from the first keys, and returns the keys that it contains. A request to /id has one event.
+// bundle makes one request of the first keys, and returns which keys it contains. A request to /id has one event.
 function bundle(keys: string[], limit: number): [url: string, body: string, taken: string[]] {
   const isID = (key: string) => key.includes('id');
   const texts: string[] = [];
   let size = 0;
   for (const key of keys.slice(0, limit)) {
     const text = JSON.stringify(Object.assign({ muid: visitor() }, JSON.parse(waiting.get(key)!)));
-    size += bytes(text) + 1;
+    size += bytes(text) + 1; // a comma
     if (texts[0] && (isID(keys[0]) || isID(key) || size > MAX_BODY)) break;
     texts.push(text);
   }
@@ -127,21 +129,21 @@ function bundle(keys: string[], limit: number): [url: string, body: string, take
   ];
 }
 
-// drain sends events until the queue is empty or a request fails. It needs the lock.
+// drain takes the lock, and sends events until the queue is empty or a request fails. Without the lock it tries later.
 async function drain() {
   if (draining || timer || !ready() || !waiting.size) return;
   draining = true;
   const locked = await exclusively(async () => {
-    // Collect each time: what a closing page has stored may become visible late.
+    // Collect before each request: what a closing page has stored may become visible late.
     while (ready() && (collect(), waiting.size) && await send());
   });
   draining = false;
   if (!locked) later(FIRST_DELAY);
-  drain(); // events that were added after the last send
+  drain(); // for events that were added after the last request; it returns when a retry is set
 }
 
-// later sets the timer. In a document that was replaced or removed, setTimeout returns 0 while scripts still run. There
-// -1 stands for a timer that never fires: otherwise the queue would retry in an endless loop.
+// later sets the timer. In a document that was replaced or removed, scripts still run but setTimeout returns 0. There
+// timer becomes -1, so that drain sees a timer. Otherwise it would retry in an endless loop.
 function later(ms: number) {
   timer = setTimeout(() => {
     timer = 0;
@@ -149,11 +151,11 @@ function later(ms: number) {
   }, ms) || -1;
 }
 
-// send makes one request, and returns whether the next one may follow at once.
+// send makes one request. It returns false when the queue must wait before the next one; then it has set the timer.
 async function send() {
   const [url, body, keys] = bundle([...waiting.keys()], batchLimit);
-  // Only the first try outlives the page: the browser limits such requests, and the limit may be the cause of the
-  // failure.
+  // A retry must not outlive the page: browsers limit the size of all such requests together, and that limit may be why
+  // the last try failed.
   const keepalive = !failures && bytes(body) <= MAX_BODY + 2;
   if (keepalive) keys.forEach((key) => leaving.add(key));
   const stop = new AbortController();
@@ -167,7 +169,7 @@ async function send() {
     const after = response.headers.get('retry-after')!;
     retryAfter = !!after;
     delay = +after * 1e3 || Date.parse(after) - Date.now() || 0;
-    // A 200 that is not JSON is not from the tag host but from a captive portal, such as a hotel's.
+    // A 200 without JSON is not from the tag host but from a captive portal, such as a hotel's: it counts as a failure.
     const answer = await response.json().catch((error) => {
       if (response.ok) throw error;
       return {};
@@ -183,7 +185,7 @@ async function send() {
   } catch {}
   clearTimeout(alarm);
   keys.forEach((key) => leaving.delete(key));
-  if (!allowed) erase(); // the answer may have renewed the cookie
+  if (!allowed) erase(); // consent was withdrawn meanwhile, and the answer may have renewed the cookie
   if (failed) {
     // Halve the batch and move its events to the end: an event that always fails must not block the others.
     batchLimit = Math.ceil(keys.length / 2);
@@ -200,8 +202,8 @@ async function send() {
   return !failed;
 }
 
-// flush sends the events with sendBeacon, as many as the browser accepts, before the page closes. They stay in the queue:
-// a beacon has no answer.
+// flush sends the events with sendBeacon before the page closes, as many as the browser accepts. They stay in the
+// queue, because a beacon has no answer: the next page may send them once more.
 function flush() {
   if (!ready()) return;
   let keys = [...waiting.keys()].filter((key) => !leaving.has(key));
@@ -211,11 +213,12 @@ function flush() {
     if (navigator.sendBeacon(url, body)) {
       taken.forEach((key) => leaving.add(key));
       keys = keys.slice(taken.length);
-    } else limit = taken.length >> 1;
+    } else limit = taken.length >> 1; // the browser's limit is reached: try half as many
   }
 }
 
-// retryNow retries before the timer fires, unless the tag host has set the time with Retry-After.
+// retryNow retries before the timer fires, unless the tag host has set the time with Retry-After. The page is in use
+// again, so the next flush sends events again that were in a beacon.
 function retryNow() {
   leaving.clear();
   if (retryAfter) return;
@@ -224,7 +227,7 @@ function retryNow() {
   drain();
 }
 
-// deliver listens for the end of the page, and for moments when a retry may succeed.
+// deliver sends events when the page may close, and retries when that may succeed. It follows what other tabs remove.
 export function deliver() {
   addEventListener('pagehide', () => {
     flush();

@@ -1,5 +1,5 @@
-// The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. This script runs the queued
-// calls when it loads, and each later call at once.
+// The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
+// runs the queued calls, and from then on each call as it is made.
 
 import { erase, uuid } from './visitor';
 import { add, consented, deliver, forget, open } from './queue';
@@ -14,7 +14,7 @@ interface Calls extends Array<ArrayLike<unknown>> {
 const calls: Calls = (window.mtrem = window.mtrem || []);
 
 let initialised = false;
-const common = {}; // the fields of mtag('set')
+const common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (first: any, second?: any) => void> = {
   init(url: string, options?: { consent?: boolean }) {
@@ -23,8 +23,8 @@ const commands: Record<string, (first: any, second?: any) => void> = {
     const tagId = searchParams.get('tagId');
     if (!tagId) return warn('the init URL has no tagId');
     initialised = true;
-    // Without consent the cookie is not deleted: the visitor has not withdrawn it. Many pages ask at each load, and the
-    // muid of an earlier visit must be there when the visitor agrees.
+    // consent: false here does not delete the cookie, because the visitor has not withdrawn consent. Many pages ask for
+    // it at each load, and the muid of an earlier visit must still be there when the visitor agrees.
     open(origin, tagId, !!options && options.consent === true);
     watchViews(() => run(['event', 'PageView']));
   },
@@ -35,12 +35,12 @@ const commands: Record<string, (first: any, second?: any) => void> = {
       fields = name;
       name = (name.event || name.type) as string;
     }
-    // The tag host records each event_id once. Without one, each retry would be recorded.
+    // The tag host records each event_id once. An event without one would be recorded again by each retry.
     const id = (fields && fields.event_id) || uuid();
     add('mark', Object.assign(page(), common, fields, { event: name, event_id: id + '' }));
   },
 
-  // Links the visitor to an email, phone or deviceId: backend events with these then get the same muid.
+  // Links the visitor to an email, phone or deviceId: backend events with the same ones then get the visitor's muid.
   identify(identifiers: Identifiers) {
     add('id', Object.assign({}, identifiers));
   },
@@ -57,7 +57,7 @@ const commands: Record<string, (first: any, second?: any) => void> = {
   },
 };
 
-// run reports an error of a call, and never throws it into the page.
+// run makes one call. It writes an error of the call to the console, and never throws it into the page.
 function run(call: ArrayLike<unknown>) {
   try {
     commands[call[0] as string](call[1], call[2]);
@@ -75,7 +75,7 @@ function start() {
   calls.splice(0).forEach(run);
 }
 
-// A prerendered page may never be seen, so its calls wait until it is. When a page has two loaders, only the first
+// A prerendered page may never be shown, so its calls wait until it is. When a page has two loaders, only the first
 // starts.
 if (!calls.running) {
   calls.running = true;

@@ -1,18 +1,18 @@
 // The visitor: the muid and its cookie. The cookie is on the root domain, so all hosts of a site share it.
 
 const COOKIE = '_muid';
-const PROBE = '_mtag';
-const SECONDS = 400 * 24 * 60 * 60; // the longest that browsers keep a cookie
+const PROBE = '_mtag'; // a cookie that root sets and deletes
+const SECONDS = 400 * 24 * 60 * 60; // 400 days, the longest that browsers keep a cookie
 
 let muid = '';
 
-// visitor returns the muid of the cookie, or a new one. It writes the cookie in both cases, once per page, to renew it.
-// A page that may not have cookies gets a new muid.
+// visitor returns the muid of the cookie, or a new one. Once per page it writes the cookie, to set or renew it. Where
+// cookies are denied, each page load gets a new muid.
 export function visitor() {
   if (!muid) {
     muid = read(COOKIE) || uuid();
     write(COOKIE, muid, SECONDS);
-    muid = read(COOKIE) || muid; // another tab may have written its own
+    muid = read(COOKIE) || muid; // another tab may have written its own meanwhile
   }
   return muid;
 }
@@ -38,8 +38,8 @@ function write(name: string, value: string, seconds: number, domain = root()) {
   } catch {}
 }
 
-// root returns the root domain. Browsers refuse a cookie on a public suffix, so the root domain is the shortest domain
-// that accepts one. localhost has no root domain.
+// root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
+// shortest one on which a probe cookie is kept. It is '' for a host without one, such as localhost.
 function root() {
   const labels = location.hostname.split('.');
   const value = Math.random() + ''; // another tab's probe has another value

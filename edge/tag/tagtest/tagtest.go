@@ -1,4 +1,4 @@
-// Package tagtest has an engine with tags, for tests of the tag protocol and of the front door.
+// Package tagtest provides an engine with a tag of each type, for the tests of the tag protocol and of the front door.
 package tagtest
 
 import (
@@ -16,7 +16,7 @@ import (
 // TrackingHost is the tracking domain of the partner.
 const TrackingHost = "t.partner-domain.com"
 
-// ErrOnPurpose is an error for an engine to fail with.
+// ErrOnPurpose is an error for tests to inject.
 var ErrOnPurpose = errors.New("on purpose")
 
 // Shop is a merchant with a tag of each type, in an engine on disk.
@@ -28,7 +28,7 @@ type Shop struct {
 	Inactive                        store.Tag // another merchant's server-side tag, not verified
 }
 
-// Open makes a shop. The engine must be closed.
+// Open makes a shop. The caller closes its engine.
 func Open(t *testing.T) *Shop {
 	t.Helper()
 	engine, err := local.Open(t.TempDir(), local.Options{Log: slog.New(slog.DiscardHandler)})
@@ -72,15 +72,16 @@ func must(t *testing.T, err error) {
 // Events lists the merchant's events, oldest first.
 func (s *Shop) Events(t *testing.T) []store.Event {
 	t.Helper()
-	page, err := s.Engine.Events(context.Background(), store.Query{Merchant: s.Merchant, SortBy: store.ByTime, Asc: true, Limit: 2000})
+	q := store.Query{Merchant: s.Merchant, SortBy: store.ByTime, Asc: true, Limit: 2000}
+	page, err := s.Engine.Events(context.Background(), q)
 	must(t, err)
 	return page.Events
 }
 
-// Faulty is an engine that answers some calls itself.
+// Faulty is an engine with injected faults.
 type Faulty struct {
 	store.Engine
-	NotReady error
+	NotReady error                    // what Ready returns
 	OnRecord func([]store.Mark) error // nil: the engine records
 }
 
@@ -100,10 +101,10 @@ type Reply struct {
 	Status int
 	Header http.Header
 	Body   string
-	Closes bool // the server said that it closes the connection
+	Closes bool // the server announced that it closes the connection
 }
 
-// Want checks the status and a part of the body.
+// Want fails the test unless the reply has the status and the body contains part.
 func (r Reply) Want(t *testing.T, status int, part string) {
 	t.Helper()
 	if r.Status != status || !strings.Contains(r.Body, part) {

@@ -17,8 +17,8 @@ type RecheckConfig struct {
 	Engine store.Engine // keeps the tags
 	Verify func(ctx context.Context, host string) store.DNSFinding
 
-	// Found, if not nil, is called with every finding of the hourly check, after the tags were updated. Several calls may
-	// run at the same time.
+	// Found, if not nil, is called with every finding of the hourly check, after the tags were updated. Several calls
+	// may run at the same time.
 	Found func(host string, f store.DNSFinding)
 
 	Every time.Duration // each host is checked once in this time; 0: an hour

@@ -88,7 +88,7 @@ func measureListingUnderIngest(b *benchmark) error {
 // listInOtherProcess lists while a load of the given length runs, and records how long each listing took. In this
 // process, an answer would wait for the goroutine that drives the load, and its latency would include that wait.
 func listInOtherProcess(b *benchmark, duration time.Duration, keyFile, manifestFile string, took *load.Histogram) error {
-	duration -= 200 * time.Millisecond // starts a little after the load, and must end before it
+	duration -= 200 * time.Millisecond // it starts a little after the load, and must end before it
 	self, err := os.Executable()
 	if err != nil {
 		return err

@@ -45,8 +45,8 @@ func addListings(table *report.Table, all []dataset.Listing, m *dataset.Manifest
 
 const listingsPerSecond = 20
 
-// measureListingUnderIngest sends events as fast as answers come, to the merchant that is listed: first alone, then
-// beside listings.
+// measureListingUnderIngest sends events to the listed merchant, as fast as answers come: in turns without and with
+// listings at the same time.
 func measureListingUnderIngest(b *benchmark) error {
 	target := b.mtagd.MarkTarget(&b.data.Large)
 	keyFile, manifestFile := filepath.Join(b.dir, "key"), filepath.Join(b.dir, "manifest.json")

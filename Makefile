@@ -1,4 +1,4 @@
-# For newcomers: make run, make test. CI runs make check.
+# Start with make run and make test. CI runs make check.
 
 GO ?= go
 FUZZTIME ?= 20s
@@ -11,9 +11,9 @@ run: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
-# The race detector needs a C compiler, the browser tag's tests need a browser, and those of DNS verification a real name
-# server. -p 1 tests one package at a time, because browsers and crash tests need the whole machine.
-# -pgo=off ignores cmd/mtagd's profile: with it, every package would be compiled twice.
+# The race detector needs a C compiler, the tests of the browser tag need a browser, and the tests of DNS verification need
+# a real name server. -p 1 tests one package at a time, because browsers and crash tests need the whole machine.
+# -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice.
 test: cc chromium bind
 	CGO_ENABLED=1 $(GO) test -race -pgo=off -p 1 ./...
 
@@ -44,9 +44,9 @@ fuzz:
 		done; \
 	done
 
-# Measures mtagd beside a bare fasthttp server, on loopback. Writes a table and a picture to bench/results, which
-# bench/README.md explains. bench takes about four minutes. bench-quick takes one and writes to bin/results. bench-full
-# takes half an hour: it has the number of events for which the targets are set.
+# Measures mtagd and, for comparison, a bare fasthttp server, on loopback. Writes a table and a chart to bench/results;
+# bench/README.md explains them. bench takes about four minutes. bench-quick takes one, and writes to bin/results.
+# bench-full takes half an hour: it has 10,000,000 events, for which the targets are set.
 bench: build mtagbench
 	bin/mtagbench run $(BENCHFLAGS)
 
@@ -57,7 +57,7 @@ bench-full: build mtagbench
 	bin/mtagbench run --events 10000000 --queries 1000 --rounds 5 --round 5s --steady 10m $(BENCHFLAGS)
 
 # Measures single steps, each in one process. benchstat compares the output of two runs. ManyHosts and Compress are left
-# out: they take minutes, and help to choose between designs.
+# out: they take minutes, and only help to choose between designs.
 bench-steps:
 	$(GO) test -run '^$$' -bench 'Mark|Directory|Record|Resolve|List' -count $(or $(COUNT),6) ./bench
 
@@ -68,13 +68,13 @@ mtagbench:
 screenshot: chromium
 	$(GO) test -pgo=off -count=1 -run 'TestDemoShop$$' ./cmd/mtagd -screenshot $(CURDIR)/cmd/mtagd/demo/screenshot.png
 
-# Takes a CPU profile of the server under load. The compiler optimises mtagd by it. Renew it when the hot path has changed
-# much: with an old profile mtagd is slower, but still correct.
+# Takes a CPU profile of the server under load, with which the compiler optimises mtagd. Take a new one after large changes
+# to the hot path: with an old profile mtagd is slower, but still correct.
 profile: build mtagbench
 	bin/mtagbench profile cmd/mtagd/default.pgo
 
-# Not part of check: it asks the vulnerability database at vuln.go.dev, and check must pass on a machine that reaches only a
-# module proxy.
+# Looks for known vulnerabilities. Not part of check, because it needs vuln.go.dev, and check must pass on a machine that
+# reaches only a module proxy.
 vuln:
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...
 

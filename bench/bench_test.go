@@ -62,7 +62,7 @@ func addTag(b *testing.B, e store.Engine) *store.Tag {
 	return &tag
 }
 
-// callers runs b.N operations from n goroutines, whatever the number of cores. do gets the number of its goroutine.
+// callers divides b.N operations among n goroutines, on any number of cores. do gets the number of its goroutine.
 func callers(b *testing.B, n int, do func(caller int) error) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
@@ -82,7 +82,7 @@ func callers(b *testing.B, n int, do func(caller int) error) {
 	b.StopTimer()
 }
 
-// perSecond reports events per second of operations that record several events.
+// perSecond reports the events per second, when each operation records several events.
 func perSecond(b *testing.B, eventsPerOp int) {
 	b.ReportMetric(float64(b.N*eventsPerOp)/b.Elapsed().Seconds(), "events/s")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// BenchmarkCompress compares compressions for the engine's chunks: time and size per event. A lone caller makes chunks of
-// one event, many callers chunks of 8 KiB. Listings read chunks, and so does the engine when it starts.
+// BenchmarkCompress compares compressions for the engine's chunks: time and size per event. A lone caller makes chunks
+// of one event, many callers chunks of 8 KiB. Listings read chunks, and so does the engine when it starts.
 func BenchmarkCompress(b *testing.B) {
 	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 	if err != nil {

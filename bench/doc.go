@@ -3,11 +3,11 @@
 //	make bench-steps > new.txt
 //	go run golang.org/x/perf/cmd/benchstat@latest old.txt new.txt
 //
-// The program in mtagbench measures the whole, through the kernel and with a client in another process. Both use what is
-// here:
+// The program in mtagbench measures the whole service, over loopback, with the client in another process. Both use the
+// files here:
 //
 //	events.go  the events that every benchmark sends
 //	bare.go    the server that mtagd is compared with
 //
-// README.md explains the figures and has the accepted ones.
+// README.md explains the measurements and has the accepted results.
 package bench

@@ -65,7 +65,8 @@ func appendDigits(b []byte, n uint64, digits int) []byte {
 	return b
 }
 
-// mix spreads n over all 64 bits. Every run gets the same values, in an order from which a store gains nothing.
+// mix is a hash of n. Every run gets the same values, but successive values are unrelated, so that their order helps no
+// store.
 func mix(n uint64) uint64 {
 	high, low := bits.Mul64(n+0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9)
 	return high ^ low ^ low>>29

@@ -35,7 +35,7 @@ import (
 // manyHosts is the number of hosts with certificates in one process.
 const manyHosts = 10_000
 
-// handshakesMeasured is the number of handshakes behind each figure.
+// handshakesMeasured is the number of handshakes in each measurement.
 const handshakesMeasured = 5000
 
 // absentCA is never asked: every certificate is on disk and far from expiry.
@@ -124,7 +124,7 @@ func BenchmarkManyHosts(b *testing.B) {
 // handshakes has a rate per second, and times in microseconds; cpu is the processor time of both sides.
 type handshakes struct{ rate, p50, p99, cpu float64 }
 
-// measure makes handshakes with one host after another, from two clients.
+// measure makes handshakes from two clients, each with another host than the one before.
 func measure(b *testing.B, address string, hosts []string) handshakes {
 	const n = handshakesMeasured
 	times := make([]float64, n)
@@ -167,12 +167,12 @@ func shakeHands(b *testing.B, address, host string) time.Duration {
 	return took
 }
 
-// floodRate is the number of handshakes for unknown names per second. The client's part costs far more than the server's
-// refusal: at higher rates the client alone would take the whole machine.
+// floodRate is the number of handshakes for unknown names per second. Each costs the client far more than the server's
+// refusal costs the server: at higher rates the client alone would keep the machine busy.
 const floodRate = 2000
 
-// startFlood sends handshakes for unknown names until stop is called. stop returns their number. Each handshake is the
-// same recorded ClientHello, which costs the client nothing to make.
+// startFlood sends handshakes for unknown names until stop is called. stop returns their number. All of them send the
+// same recorded ClientHello, so that the client need not compute one.
 func startFlood(address string) (began time.Time, stop func() int64) {
 	hello := recordHello("nobody.example.org")
 	done := make(chan struct{})
@@ -236,7 +236,7 @@ type directoryOnly struct {
 
 func (e *directoryOnly) Directory() *store.Directory { return e.directory }
 
-// writeCertificates fills a directory with certificates in the form in which tlsmgr keeps issued ones.
+// writeCertificates fills a directory with certificates, in the files in which tlsmgr keeps them.
 func writeCertificates(b *testing.B, dir string, n int) (hosts []string) {
 	must := func(err error) {
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 	"mtagd/store"
 )
 
-// BenchmarkList lists one page of a merchant's events, from few and from many events. The times should be about equal.
+// BenchmarkList lists one page of a merchant's events, out of few and out of many. The times should be about equal.
 // The larger size takes some seconds to prepare; -short skips it.
 func BenchmarkList(b *testing.B) {
 	for _, size := range []int{10_000, 1_000_000} {

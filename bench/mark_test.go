@@ -20,7 +20,7 @@ import (
 
 const tagHost = "tags.mtagd.test"
 
-// instant is an engine that records at once, so that only the tag server's own work is measured.
+// instant is an engine whose Record does nothing, so that only the tag server's own work is measured.
 type instant struct {
 	store.Engine
 	directory *store.Directory
@@ -38,7 +38,7 @@ func (e *instant) Record(_ context.Context, marks []store.Mark) error {
 // BenchmarkMark measures POST /mark over connections in memory, from the request's bytes to the answer's:
 //
 //	bare     fasthttp with a constant answer
-//	decode   the tag server with an engine that records at once
+//	decode   the tag server with an engine whose Record does nothing
 //	durable  the tag server with the real engine; the answer follows the synced commit
 func BenchmarkMark(b *testing.B) {
 	fake := &instant{directory: store.NewDirectory()}
@@ -118,14 +118,14 @@ func exchange(b *testing.B, n int, serve func(net.Listener) error, shutdown func
 	}
 }
 
-// firstAnswer sends a request and returns a buffer with the answer, which has the length of every answer.
+// firstAnswer sends a request and returns a buffer with the answer. All further answers have the same length.
 func firstAnswer(b *testing.B, c net.Conn, request []byte) []byte {
 	b.Helper()
 	if _, err := c.Write(request); err != nil {
 		b.Fatal(err)
 	}
 	buffer := make([]byte, 4096)
-	n, err := c.Read(buffer) // the server writes it in one piece
+	n, err := c.Read(buffer) // the server writes an answer in one piece
 	if err != nil || !bytes.HasPrefix(buffer[:n], fmt.Appendf(nil, "HTTP/1.1 %d ", http.StatusCreated)) {
 		b.Fatalf("got %q, %v", buffer[:n], err)
 	}

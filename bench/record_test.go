@@ -9,7 +9,7 @@ import (
 	"mtagd/store"
 )
 
-// BenchmarkRecord measures the engine alone, from the mark to the synced commit.
+// BenchmarkRecord measures the engine alone, from the call of Record to the synced commit.
 func BenchmarkRecord(b *testing.B) {
 	for _, c := range []struct{ callers, batch int }{{1, 1}, {64, 1}, {256, 1}, {1, 100}, {16, 100}} {
 		b.Run(fmt.Sprintf("callers=%d/batch=%d", c.callers, c.batch), func(b *testing.B) {

@@ -1,12 +1,12 @@
-// Package tlsmgr looks after the hosts that tags are served on. It is wiring over two packages that do not know each
-// other:
+// Package tlsmgr checks the DNS of the hosts that tags are served on, and manages their TLS certificates. It connects
+// two packages that do not import each other:
 //
 //	dns/       whether a host's DNS leads to the service: verify, and an hourly recheck of every host
 //	certs/     the hosts' TLS certificates; absent with --tls off
 //	acmetest/  a CA for tests
 //
-// Which hosts may have a certificate is a rule of store.Hosts. Before an order or a renewal the certificates ask
-// the recheck where the host's DNS leads, and the recheck tells them what it found. Only verify and the recheck
+// store.Hosts decides which hosts may have a certificate. Before certs orders or renews a certificate, it asks the
+// recheck where the host's DNS leads. The hourly recheck passes each finding to certs. Only verify and the recheck
 // update tags.
 package tlsmgr
 
@@ -20,10 +20,10 @@ import (
 	"mtagd/tlsmgr/dns"
 )
 
-// Config says which hosts there are, and how to check and serve them.
+// Config says which hosts exist, how their DNS is checked and where their certificates come from.
 type Config struct {
 	Engine   store.Engine
-	OwnHosts []string   // the base host and the client tag host
+	OwnHosts []string   // the base host and the client tag host: they get certificates, but their DNS is not checked
 	DNS      dns.Config // without Log, CA and Roots, which New sets
 
 	// Certificates is nil when something else terminates TLS. New sets Log, Hosts and CheckDNS.
@@ -39,10 +39,10 @@ type Manager struct {
 	certificates *certs.Certificates // nil without TLS
 }
 
-// New returns a Manager that can verify and does nothing else yet.
+// New returns a Manager. It can verify; everything else begins with Start.
 func New(cfg Config) (*Manager, error) { return newManager(cfg, 0) }
 
-// newManager lets tests choose the interval of the recheck; 0 is the usual one.
+// newManager lets tests choose the interval of the recheck; 0 means an hour.
 func newManager(cfg Config, recheckEvery time.Duration) (*Manager, error) {
 	hosts := store.NewHosts(cfg.Engine.Directory(), cfg.OwnHosts...)
 	m := &Manager{}
@@ -73,8 +73,8 @@ func newManager(cfg Config, recheckEvery time.Duration) (*Manager, error) {
 	return m, nil
 }
 
-// Start begins the hourly recheck, and gets the certificates of all hosts in the background. Call it when the
-// CA can reach the service: from then on it may be asked to answer challenges.
+// Start begins the hourly recheck, and gets the certificates of all hosts in the background. Call it once the
+// listeners are open: from then on the CA may connect to validate challenges.
 func (m *Manager) Start() {
 	if m.certificates != nil {
 		m.certificates.Start()
@@ -90,16 +90,16 @@ func (m *Manager) Stop() {
 	}
 }
 
-// Verify checks a host's DNS. It updates no tag: the caller keeps the finding.
+// Verify checks a host's DNS. It updates no tag: the caller does that with the finding.
 func (m *Manager) Verify(ctx context.Context, host string) store.DNSFinding {
 	return m.verifier.Verify(ctx, host)
 }
 
-// Certificates returns the certificates; nil without TLS.
+// Certificates returns nil without TLS.
 func (m *Manager) Certificates() *certs.Certificates { return m.certificates }
 
-// Control is an engine's control data for operators. With TLS, it orders the certificate of a tracking domain as soon
-// as an operator has set the domain.
+// Control wraps an engine's control data for operators: with TLS, it orders the certificate of a tracking domain as
+// soon as an operator has set the domain.
 func (m *Manager) Control(control store.Control) store.Control {
 	if m.certificates == nil {
 		return control

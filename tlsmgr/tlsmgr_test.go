@@ -27,18 +27,18 @@ const (
 	trackingHost = "track.agency.test"
 )
 
-// names is a resolver that knows one alias: the tracking domain.
+// names is a resolver with one CNAME record: that of the tracking domain.
 type names struct {
 	address string
 
-	mu    sync.Mutex
-	leads string // what the tracking domain points to
+	mu     sync.Mutex
+	target string // what the tracking domain points to
 }
 
-// startNames listens on one port that is free for both protocols.
-func startNames(t *testing.T, leads string) *names {
+// startNames listens on one port that is free for both UDP and TCP.
+func startNames(t *testing.T, target string) *names {
 	t.Helper()
-	n := &names{leads: leads}
+	n := &names{target: target}
 	var udp net.PacketConn
 	var tcp net.Listener
 	for tcp == nil {
@@ -61,20 +61,21 @@ func startNames(t *testing.T, leads string) *names {
 	return n
 }
 
-func (n *names) lead(to string) {
+func (n *names) pointTo(target string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.leads = to
+	n.target = target
 }
 
-// ServeDNS answers with the alias, and has the address of this machine for every other name but one.
+// ServeDNS gives every name the address 127.0.0.1, except elsewhere, which has none. Before that it follows the
+// tracking domain's CNAME record.
 func (n *names) ServeDNS(w miekg.ResponseWriter, question *miekg.Msg) {
 	reply := new(miekg.Msg).SetReply(question)
 	q := question.Question[0]
 	name := q.Name
 	if strings.EqualFold(name, trackingHost+".") {
 		n.mu.Lock()
-		name = n.leads + "."
+		name = n.target + "."
 		n.mu.Unlock()
 		reply.Answer = append(reply.Answer, &miekg.CNAME{
 			Hdr: miekg.RR_Header{Name: q.Name, Rrtype: miekg.TypeCNAME, Class: miekg.ClassINET, Ttl: 1}, Target: name,
@@ -85,10 +86,10 @@ func (n *names) ServeDNS(w miekg.ResponseWriter, question *miekg.Msg) {
 			Hdr: miekg.RR_Header{Name: name, Rrtype: miekg.TypeA, Class: miekg.ClassINET, Ttl: 1}, A: net.IPv4(127, 0, 0, 1),
 		})
 	}
-	w.WriteMsg(reply) // the asker has a timeout for an answer that is lost
+	w.WriteMsg(reply) // if the answer is lost, the client times out
 }
 
-// newEngine has a partner with a preverified tag on the tracking domain.
+// newEngine returns an engine that has a partner with a preverified tag on the tracking domain.
 func newEngine(t *testing.T) (store.Engine, store.TagID) {
 	t.Helper()
 	engine, err := local.Open(t.TempDir(), local.Options{Log: slog.New(slog.DiscardHandler)})
@@ -122,12 +123,12 @@ func until(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }
 
-func TestWithoutTLSTheRecheckKeepsTagsTrue(t *testing.T) {
+func TestRecheckUpdatesTagsWithoutTLS(t *testing.T) {
 	resolver := startNames(t, target)
 	engine, tag := newEngine(t)
 	m, err := newManager(Config{
@@ -138,7 +139,7 @@ func TestWithoutTLSTheRecheckKeepsTagsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Certificates() != nil || m.Control(engine) != store.Control(engine) {
-		t.Error("there are certificates without TLS")
+		t.Error("the manager has certificates without TLS")
 	}
 	m.Start()
 	defer m.Stop()
@@ -149,13 +150,13 @@ func TestWithoutTLSTheRecheckKeepsTagsTrue(t *testing.T) {
 		}
 		return got.Connected
 	}
-	resolver.lead(elsewhere)
+	resolver.pointTo(elsewhere)
 	until(t, "the tag is not connected", func() bool { return !connected() })
-	resolver.lead(target)
+	resolver.pointTo(target)
 	until(t, "the tag is connected", connected)
 }
 
-func TestTheRecheckTellsTheCertificates(t *testing.T) {
+func TestRecheckPassesFindingsToTheCertificates(t *testing.T) {
 	resolver := startNames(t, elsewhere)
 	engine, tag := newEngine(t)
 	ca := acmetest.Start(t, acmetest.Options{Resolver: resolver.address})
@@ -173,7 +174,7 @@ func TestTheRecheckTellsTheCertificates(t *testing.T) {
 	}
 	ca.Validate(plain.Addr().String(), secure.Addr().String())
 	challenges := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, _ := net.SplitHostPort(r.Host) // the CA asks at a port of its own
+		host, _, _ := net.SplitHostPort(r.Host) // the test's CA does not ask at port 80
 		if answer, ok := m.Certificates().HTTPChallenge(host, r.URL.Path); ok {
 			fmt.Fprint(w, answer)
 		}
@@ -192,14 +193,14 @@ func TestTheRecheckTellsTheCertificates(t *testing.T) {
 	if n := ca.Orders(); n != 0 {
 		t.Errorf("%d orders for a host whose DNS leads elsewhere", n)
 	}
-	resolver.lead(target)
-	until(t, "it has its certificate", func() bool {
+	resolver.pointTo(target)
+	until(t, "the tracking domain has its certificate", func() bool {
 		return m.Certificates().Certificate(trackingHost).Status == store.CertificateValid
 	})
 	m.Stop()
 	for _, line := range []string{"here=false", "here=true"} {
 		if n := strings.Count(log.String(), line); n != 1 {
-			t.Errorf("%s is logged %d times: %s", line, n, log.String())
+			t.Errorf("%s is logged %d times, want once: %s", line, n, log.String())
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"mtagd/bench/mtagbench/server"
 )
 
-// runFlags are what the run command is asked for.
+// runFlags are the flags of the run command.
 type runFlags struct {
 	Server    string        `default:"bin/mtagd" placeholder:"FILE" help:"The mtagd to measure (default ${default})."`
 	Out       string        `default:"bench/results" placeholder:"DIR" help:"Directory for table.md and latency.svg (default ${default})."`
@@ -49,8 +49,8 @@ type benchmark struct {
 	mtagd        *server.Mtagd
 	bare         *server.Process
 	bareTarget   load.Target
-	data         *dataset.Manifest // what is listed
-	loaded       dataset.Dataset   // another merchant, to which load is sent
+	data         *dataset.Manifest // the events that are listed
+	loaded       dataset.Dataset   // another merchant, which gets the load
 	maximum      float64           // mtagd's events/s, single events on many connections
 	batchMaximum float64           // mtagd's events/s in batches
 }

@@ -42,7 +42,7 @@ func (c *loadCommand) Validate() error {
 	return validatePace(c.Rate, c.Duration)
 }
 
-// Run sends and prints.
+// Run runs one phase and prints its result.
 func (c *loadCommand) Run(p *program) error {
 	t, err := load.ParseTarget(c.URL, c.Host)
 	if err != nil {
@@ -82,7 +82,7 @@ func (c *fillCommand) Validate() error {
 	return nil
 }
 
-// Run fills and writes the manifest.
+// Run makes the events and writes the manifest.
 func (c *fillCommand) Run(p *program) error {
 	api, err := c.client(c.TagHost)
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *listCommand) Validate() error {
 	return validatePace(c.Rate, c.Duration)
 }
 
-// Run lists and prints.
+// Run times the queries and prints the table, or with --rate each time.
 func (c *listCommand) Run(p *program) error {
 	api, err := c.client("")
 	if err != nil {

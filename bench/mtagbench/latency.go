@@ -87,8 +87,8 @@ func measureLatencyCurve(b *benchmark) error {
 	return os.WriteFile(filepath.Join(b.Out, pictureFile), text.Bytes(), 0o666)
 }
 
-// measureOverload offers twice the maximum: single events from more connections than the maximum needed and from very
-// many, then batches.
+// measureOverload offers twice the maximum rate: single events from more connections than reached the maximum, then from
+// thousands, then batches.
 func measureOverload(b *benchmark) error {
 	target := b.mtagd.MarkTarget(&b.loaded)
 	b.table.Section("Overload", "Twice the maximum rates above, offered at fixed times. The time to a refusal counts from sending the request.")

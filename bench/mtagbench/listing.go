@@ -29,8 +29,8 @@ func measureListing(b *benchmark) error {
 	return nil
 }
 
-// addListings adds the rows of each kind: the p99 on the large dataset, and how its median compares with the small one's.
-// Medians, because a few interruptions of the machine decide the p99 of some hundred queries.
+// addListings adds the rows of each kind: the p99 on the large dataset, and how its median compares with the small
+// one's. Medians, because a few interruptions of the machine decide the p99 of some hundred queries.
 func addListings(table *report.Table, all []dataset.Listing, m *dataset.Manifest) {
 	table.Section(fmt.Sprintf("Listing, %s events", report.Grouped(m.Large.Events)),
 		fmt.Sprintf("Random pages, limits and orders of each kind, beside %d other merchants; compared with the same queries on %s events. "+
@@ -45,8 +45,8 @@ func addListings(table *report.Table, all []dataset.Listing, m *dataset.Manifest
 
 const listingsPerSecond = 20
 
-// measureListingUnderIngest sends events as fast as answers come, to the merchant that is listed: first alone, then beside
-// listings.
+// measureListingUnderIngest sends events to the listed merchant, as fast as answers come: in turns without and with
+// listings at the same time.
 func measureListingUnderIngest(b *benchmark) error {
 	target := b.mtagd.MarkTarget(&b.data.Large)
 	keyFile, manifestFile := filepath.Join(b.dir, "key"), filepath.Join(b.dir, "manifest.json")
@@ -85,10 +85,10 @@ func measureListingUnderIngest(b *benchmark) error {
 	return nil
 }
 
-// listInOtherProcess lists while a load of the given length runs, and records how long each listing took. In this process,
-// an answer would wait for the goroutine that drives the load, and its latency would include that wait.
+// listInOtherProcess lists while a load of the given length runs, and records how long each listing took. In this
+// process, an answer would wait for the goroutine that drives the load, and its latency would include that wait.
 func listInOtherProcess(b *benchmark, duration time.Duration, keyFile, manifestFile string, took *load.Histogram) error {
-	duration -= 200 * time.Millisecond // starts a little after the load, and must end before it
+	duration -= 200 * time.Millisecond // it starts a little after the load, and must end before it
 	self, err := os.Executable()
 	if err != nil {
 		return err

@@ -12,9 +12,9 @@
 //	byhand.go     load, fill, list, bare: single steps by hand
 //	listing.go    parts: listing, alone and under ingest
 //	benchmark.go  the state of a run
-//	program.go    the output of every command
+//	program.go    what every command gets: a context and outputs
 //
-// The packages below know nothing of runs:
+// These packages do not depend on the parts of a run:
 //
 //	server   mtagd and the bare server as processes
 //	dataset  events whose listings are known beforehand, and the queries that check them

@@ -24,7 +24,7 @@ type profileCommand struct {
 // profileSeconds is how long each kind of load is profiled.
 const profileSeconds = 8
 
-// Run starts a server, loads it with everything that must be fast, and writes its CPU profile.
+// Run starts a server, makes it do everything that must be fast, and writes its CPU profile.
 func (c *profileCommand) Run(p *program) (err error) {
 	dir, err := os.MkdirTemp("", "mtagbench")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"mtagd/bench/mtagbench/report"
 )
 
-// compareWithBare finds the maximum rate of single events, bare and mtagd in turns. It compares each round with the one
-// beside it.
+// compareWithBare finds the maximum rates of single events. Bare and mtagd take turns, and each round of mtagd is
+// compared with the round of bare before it.
 func compareWithBare(b *benchmark) error {
 	b.table.Section("Single events against the bare ceiling",
 		fmt.Sprintf("As fast as answers come, bodies of %d bytes, 201 after the synced commit. Medians of %d rounds of %v, bare and mtagd in turns.", bench.EventSize, b.Rounds, b.Round))

@@ -16,7 +16,7 @@ import (
 	"mtagd/bench/mtagbench/server"
 )
 
-// runCommand is the whole measurement.
+// runCommand runs all parts, one after the other.
 type runCommand struct{ runFlags }
 
 // Validate is called by kong.

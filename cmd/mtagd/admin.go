@@ -36,7 +36,8 @@ const defaultAdmin = "127.0.0.1:9090"
 // adminOff is the address that switches the admin pages off.
 const adminOff = "off"
 
-// listen takes the address. It returns nil if there are to be no admin pages.
+// listen opens a listener at the address. It returns nil if the admin pages are off, or if the address is optional and
+// taken.
 func (a adminAddress) listen(log *slog.Logger) (net.Listener, error) {
 	if a.Address == adminOff {
 		return nil, nil
@@ -49,7 +50,8 @@ func (a adminAddress) listen(log *slog.Logger) (net.Listener, error) {
 	return l, err
 }
 
-// adminHandler serves the admin pages. They must be reachable on loopback only, because profiles show what is in memory.
+// adminHandler serves the admin pages. They must be reachable on loopback only, because profiles expose the program's
+// memory.
 func adminHandler(metrics *prometheus.Registry, ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{Registry: metrics}))

@@ -16,8 +16,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// A visitor's browser loads the script from a merchant's own host, and its events are listed. The host's certificate was ordered after
-// the verification.
+// A visitor's browser loads the script from a merchant's own host, and its events are listed. The host's certificate
+// was ordered after the verification.
 func TestBrowserSendsEventsThroughAVerifiedHost(t *testing.T) {
 	w := newSecureWorld(t)
 	client := w.client()

@@ -74,8 +74,8 @@ func checkAdmin(s string) error {
 
 var hostPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
 
-// checkHost accepts any host name, including IP addresses and single labels such as localhost. It converts the host to lower case
-// and removes a trailing dot.
+// checkHost accepts any host name, including IP addresses and single labels such as localhost. It converts the host to
+// lower case and removes a trailing dot.
 func checkHost(host *string) error {
 	h := strings.ToLower(strings.TrimSuffix(*host, "."))
 	if h == "" {
@@ -155,7 +155,8 @@ func checkLeast(n, least int) error {
 	return nil
 }
 
-// checkProxyProtocol refuses one of the two flags without the other: anybody could send the header, or the trust would have no effect.
+// checkProxyProtocol refuses one of the two flags without the other. --proxy-protocol alone would let anybody send the
+// header; --trusted-proxy alone would have no effect.
 func checkProxyProtocol(on bool, trusted []string) error {
 	if on != (len(trusted) > 0) {
 		return errors.New("goes together with --trusted-proxy")

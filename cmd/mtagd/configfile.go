@@ -39,8 +39,8 @@ func collectFlags(node *kong.Node, flags map[string]*kong.Flag) {
 	}
 }
 
-// readConfigFile reads a YAML file with one mapping from flag names to values. JSON is YAML, too. An error names the file and the
-// line.
+// readConfigFile reads a YAML file with one mapping from flag names to values. JSON is YAML, too. An error names the
+// file and the line.
 func readConfigFile(name string, flags map[string]*kong.Flag) (configFile, error) {
 	content, err := os.ReadFile(name)
 	if err != nil {
@@ -128,8 +128,8 @@ func configText(node ast.Node, flag *kong.Flag) (string, error) {
 // Validate does nothing, because readConfigFile has checked every key. The parser requires it of a resolver.
 func (configFile) Validate(*kong.Application) error { return nil }
 
-// Resolve returns the flag's value from the file, unless the flag's environment variable is set. The parser asks only for flags that
-// are not on the command line.
+// Resolve returns the flag's value from the file, unless the flag's environment variable is set. The parser asks only
+// for flags that are not on the command line.
 func (f configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 	value, ok := f[flag.Name]
 	if !ok || envOf(flag) != "" {
@@ -148,7 +148,8 @@ func envOf(flag *kong.Flag) string {
 	return ""
 }
 
-// origin tells where a flag's value comes from, in the form that error messages use. A flag with its default value is not in it.
+// origin says for each flag where its value comes from, in the form for error messages. Flags that were not set are
+// not in it.
 type origin map[string]string
 
 // originOf finds the origin of each value. Precedence: command line, environment, config file.
@@ -172,7 +173,7 @@ func originOf(ctx *kong.Context, file configFile) origin {
 	return from
 }
 
-// of returns what error messages call the flag's value.
+// of returns how error messages name the flag: by the place where its value comes from.
 func (o origin) of(flag string) string {
 	if where := o[flag]; where != "" {
 		return where

@@ -142,8 +142,8 @@ func TestDemoShop(t *testing.T) {
 	}
 }
 
-// On a phone each page fits the screen's width. The panel's handle is in view without scrolling and shows the latest event; the keyboard
-// opens and closes the panel.
+// On a phone each page fits the screen's width. The panel's handle is in view without scrolling and shows the latest
+// event; the keyboard opens and closes the panel.
 func TestDemoShopOnAPhone(t *testing.T) {
 	url, _ := startDev(t, t.TempDir())
 	ctx := openBrowser(t)
@@ -204,8 +204,8 @@ func TestDemoShopOnAPhone(t *testing.T) {
 	}
 }
 
-// Each page contains the two script elements of the browser installation contract, in the right order and with the demo merchant's tag. No
-// page contains the API key.
+// Each page contains the two script elements of the browser installation contract, in the right order and with the demo
+// merchant's tag. No page contains the API key.
 func TestDemoPages(t *testing.T) {
 	url, key := startDev(t, t.TempDir())
 	_, merchants := get(t, url+"/v1/partners/merchant", key)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The image's health check runs a command of the image's own program.
+// The image's health check runs a command that the image's program has.
 func TestDockerfileHealthCheck(t *testing.T) {
 	dockerfile, err := os.ReadFile("../../deploy/Dockerfile")
 	if err != nil {
@@ -36,7 +36,8 @@ func TestDockerfileHealthCheck(t *testing.T) {
 	}
 }
 
-// The example configuration is valid, also with all its optional lines: the only error of a start with it is the wrong --https.
+// The example configuration is valid, even with all its optional lines. So the only error is the wrong --https, which
+// keeps the service from starting.
 func TestExampleConfiguration(t *testing.T) {
 	example, err := os.ReadFile("../../deploy/mtagd.yaml")
 	if err != nil {
@@ -45,7 +46,7 @@ func TestExampleConfiguration(t *testing.T) {
 	file := t.TempDir() + "/mtagd.yaml"
 	all := regexp.MustCompile(`(?m)^# ([a-z-]+: [\["t])`).ReplaceAll(example, []byte("$1"))
 	if string(all) == string(example) {
-		t.Error("there are no optional lines")
+		t.Error("the example has no optional lines")
 	}
 	if err := os.WriteFile(file, all, 0o600); err != nil {
 		t.Fatal(err)
@@ -53,6 +54,6 @@ func TestExampleConfiguration(t *testing.T) {
 	out, _ := exec.Command("mtagd", "serve", "--config", file, "--https", "none").CombinedOutput()
 	const want = "mtagd: --https: must be an address such as :8080 or 127.0.0.1:8080, not \"none\"\n"
 	if string(out) != want {
-		t.Errorf("it says %s", out)
+		t.Errorf("printed %s, want %s", out, want)
 	}
 }

@@ -83,7 +83,7 @@ func TestDevKeepsItsKey(t *testing.T) {
 			t.Errorf("%d %s", status, body)
 		}
 		if status, _ := get(t, strings.Replace(url, "127.0.0.1", "localhost", 1)+"/v1/partners/config", first); status != 200 {
-			t.Errorf("as localhost it answers %d", status)
+			t.Errorf("at localhost it answers %d", status)
 		}
 		info, err := os.Stat(filepath.Join(dir, "data", "demo.key"))
 		if err != nil || info.Mode().Perm() != 0o600 {
@@ -140,10 +140,10 @@ func TestGuideSnippet(t *testing.T) {
 	}
 }
 
-// The README's walk works word for word.
-func TestReadmeWalk(t *testing.T) {
+// The shell commands in the README work as they are.
+func TestReadmeCommands(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("the walk needs curl")
+		t.Skip("the README's commands need curl")
 	}
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {

@@ -22,9 +22,9 @@ func openEngine(data string, log *slog.Logger) (store.Engine, error) {
 	return engine, nil
 }
 
-// openControl opens the control data for an operator command, when no server has it open. Without control data in the directory
-// it fails, so that a mistyped directory is noticed. Only when create is set and the directory is empty, it creates the data and
-// says so on stderr.
+// openControl opens the control data for an operator command, when no server has it open. Without control data in the
+// directory it fails, so that a mistyped directory is noticed. Only when create is set and the directory is empty, it
+// creates the data and says so on stderr.
 func openControl(data string, create bool, stderr io.Writer) (operator.Control, error) {
 	created, err := checkData(data, create)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// unsetEmpty makes an empty MTAGD_ variable the same as an absent one, so that unit files and compose files may leave one
-// blank.
+// unsetEmpty makes an empty MTAGD_ variable the same as an absent one, so that unit files and compose files may leave
+// one blank.
 func unsetEmpty(environ []string) error {
 	for _, entry := range environ {
 		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "MTAGD_") && value == "" {
@@ -36,7 +36,7 @@ func checkVariables(environ []string, root *kong.Node) error {
 	var errs []error
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, "MTAGD_") || slices.Contains(known, name) || orchestrated.MatchString(entry) {
+		if !strings.HasPrefix(name, "MTAGD_") || slices.Contains(known, name) || kubernetesVariable.MatchString(entry) {
 			continue
 		}
 		nearest := slices.MinFunc(known, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
@@ -45,8 +45,8 @@ func checkVariables(environ []string, root *kong.Node) error {
 	return errors.Join(errs...)
 }
 
-// orchestrated matches the variables that Kubernetes sets in each pod for a service whose name begins with mtagd.
-var orchestrated = regexp.MustCompile(`^MTAGD_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=)`)
+// kubernetesVariable matches the variables that Kubernetes sets in each pod for a service whose name begins with mtagd.
+var kubernetesVariable = regexp.MustCompile(`^MTAGD_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=)`)
 
 // editDistance is the Levenshtein distance: how many characters have to be added, removed or replaced to turn a into b.
 func editDistance(a, b string) int {

@@ -15,7 +15,7 @@ type healthCommand struct {
 	Admin string `default:"${admin}" placeholder:"ADDR" help:"Address of the server's admin pages (default ${default})."`
 }
 
-// healthTimeout bounds the question; it is shorter than the 30 s that Docker waits.
+// healthTimeout limits the request. It is shorter than the 30 s after which Docker gives up.
 const healthTimeout = 10 * time.Second
 
 // Run asks /readyz. It returns an error if no server answers, or if the server does not accept events.

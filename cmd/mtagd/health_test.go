@@ -12,7 +12,7 @@ import (
 func TestHealthOfAServerThatIsNotReady(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/readyz" {
-			t.Errorf("asked %s", r.URL.Path)
+			t.Errorf("requested %s, want /readyz", r.URL.Path)
 		}
 		http.Error(w, "disk full", http.StatusServiceUnavailable)
 	}))

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// bench is a service with one partner, one merchant and its client-side tag.
-type bench struct {
+// taggedService is a service with one partner, one merchant and its client-side tag.
+type taggedService struct {
 	*service
 	t        *testing.T
 	client   *http.Client
@@ -23,14 +23,14 @@ type bench struct {
 	tag      string
 }
 
-func newBench(t *testing.T) *bench {
+func newTaggedService(t *testing.T) *taggedService {
 	t.Helper()
 	zone, err := startZone()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(zone.stop)
-	b := &bench{
+	b := &taggedService{
 		t: t, zone: zone, data: filepath.Join(t.TempDir(), "data"),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
 	}
@@ -45,7 +45,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-func (b *bench) start() {
+func (b *taggedService) start() {
 	b.t.Helper()
 	service, err := startService(b.data, b.zone.address)
 	if err != nil {
@@ -63,7 +63,7 @@ func (b *bench) start() {
 }
 
 // api sends a request to the partner API and returns the object in its answer.
-func (b *bench) api(method, path, body string) map[string]any {
+func (b *taggedService) api(method, path, body string) map[string]any {
 	b.t.Helper()
 	a, err := b.do(b.client, request{host: baseHost, method: method, path: path, key: b.key, body: body})
 	if err != nil {
@@ -77,7 +77,7 @@ func (b *bench) api(method, path, body string) map[string]any {
 }
 
 // muids lists all events, page by page, and counts them by muid.
-func (b *bench) muids() (count map[string]int, total int) {
+func (b *taggedService) muids() (count map[string]int, total int) {
 	b.t.Helper()
 	count = map[string]int{}
 	for page := 1; ; page++ {
@@ -107,15 +107,15 @@ func (b *bench) muids() (count map[string]int, total int) {
 	}
 }
 
-// An event that was answered with 201 is listed exactly once after each of three kills under load,
-// and the total is the number of events listed.
+// The service is killed three times under load. After each kill, every event that got 201 is listed exactly once, and
+// the total is the number of events listed.
 func TestKillUnderLoad(t *testing.T) {
 	const (
 		rounds  = 3
 		workers = 16
-		enough  = 400 // answers before the kill
+		enough  = 400 // acknowledged events before the kill
 	)
-	b := newBench(t)
+	b := newTaggedService(t)
 	acknowledged := map[string]bool{}
 	for round := range rounds {
 		var (
@@ -133,7 +133,7 @@ func TestKillUnderLoad(t *testing.T) {
 						body: fmt.Sprintf(`{"muid":%q,"event":"Purchase","value":1}`, muid),
 					})
 					if err != nil || a.status != http.StatusCreated {
-						return // the service is gone
+						return // the service was killed
 					}
 					mu.Lock()
 					acknowledged[muid] = true
@@ -178,7 +178,7 @@ func TestKillUnderLoad(t *testing.T) {
 
 // Requests that are in progress when the service stops are answered, and their events are there after the next start.
 func TestStopUnderLoad(t *testing.T) {
-	b := newBench(t)
+	b := newTaggedService(t)
 	var (
 		all     sync.WaitGroup
 		sent    atomic.Int64
@@ -195,7 +195,7 @@ func TestStopUnderLoad(t *testing.T) {
 					body: fmt.Sprintf(`{"muid":%q,"event":"Purchase"}`, muid),
 				})
 				if err != nil {
-					return // no connection is accepted any more
+					return // the service no longer accepts connections
 				}
 				if a.status != http.StatusCreated {
 					t.Errorf("answered %d %s while stopping", a.status, a.body)
@@ -228,9 +228,9 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
-// Sixteen concurrent calls that generate the same tag make one tag, and one of the answers says that it is new.
+// Sixteen concurrent calls generate the same tag. They create one tag, and exactly one answer says that it is new.
 func TestConcurrentGenerate(t *testing.T) {
-	b := newBench(t)
+	b := newTaggedService(t)
 	const calls = 16
 	for _, c := range []struct{ kind, body string }{
 		{"server-side", `{"merchantId":%q,"type":"server-side","domain":"shoes.com"}`},
@@ -271,7 +271,7 @@ func TestConcurrentGenerate(t *testing.T) {
 
 // When sixteen merchants ask for one domain at the same time, one gets it and the others get 409.
 func TestConcurrentDomain(t *testing.T) {
-	b := newBench(t)
+	b := newTaggedService(t)
 	const merchants = 16
 	var (
 		mu       sync.Mutex

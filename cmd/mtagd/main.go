@@ -16,7 +16,7 @@
 //	config.go       what the service runs with, from either command
 //	checks.go       which values the flags accept
 //	configfile.go   values from --config, and where each value came from
-//	environment.go  which MTAGD_ variables there are
+//	environment.go  MTAGD_ variables: empty and misspelt ones
 //	process.go      what a command may use; errors and exit codes
 //	demo/           the demo shop
 //	operator/       the commands that manage partners and keys, and the socket that carries them
@@ -110,7 +110,8 @@ func stopSignals() []os.Signal {
 	return signals
 }
 
-// BeforeResolve is called by the parser when it knows the command and before it sets values. It reads the file of --config.
+// BeforeResolve is called by the parser when it knows the command and before it sets values. It reads the file of
+// --config.
 func (c *commandLine) BeforeResolve(ctx *kong.Context) (err error) {
 	for _, flag := range ctx.Model.Flags {
 		if flag.Name != "config" {

@@ -31,7 +31,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 	for range 2 {
 		service, err := startService(data, zone.address)
 		if err != nil {
-			// An offline command had the data directory; the server gave up before the command did.
+			// A command had the data directory open, so the server failed to start.
 			t.Log(err)
 			continue
 		}
@@ -47,6 +47,6 @@ func TestOperatorsAtOnce(t *testing.T) {
 	}
 	var partners []struct{ PartnerID string }
 	if err := json.Unmarshal(out, &partners); err != nil || len(partners) != commands*each {
-		t.Errorf("%d partners of %d, %v", len(partners), commands*each, err)
+		t.Errorf("%d partners, want %d; %v", len(partners), commands*each, err)
 	}
 }

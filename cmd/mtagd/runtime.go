@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timerSlack is how long the kernel may delay a thread's timers to combine their interrupts. Whenever a system call blocks
-// a thread, as each sync does, Go's monitor thread sleeps in steps of 20 µs. With the default slack of 50 µs these wake-ups
-// cost a tenth of an event's processor time. No timer of this program needs a precision below a millisecond.
+// timerSlack is how long the kernel may delay a thread's timers to combine their interrupts. Whenever a system call
+// blocks a thread, as each sync does, Go's monitor thread sleeps in steps of 20 µs. With the default slack of 50 µs
+// these wake-ups cost a tenth of an event's processor time. No timer of this program needs a precision below a
+// millisecond.
 const timerSlack = time.Millisecond
 
-// relaxTimers sets that slack for all threads, unless they have it already. A thread inherits its slack from the thread that
-// starts it, and Go starts the monitor thread before main. So relaxTimers sets the slack of its own thread, and then executes the program
-// again in the same process.
+// relaxTimers sets that slack for all threads, unless they have it already. A thread inherits its slack from the thread
+// that starts it, and Go starts the monitor thread before main. So relaxTimers sets the slack of its own thread, and
+// then executes the program again in the same process.
 func relaxTimers() error {
 	runtime.LockOSThread() // the slack belongs to this thread, which becomes the first thread of the new program
 	defer runtime.UnlockOSThread()
@@ -43,9 +44,9 @@ func relaxTimers() error {
 	return syscall.Exec(program, os.Args, os.Environ())
 }
 
-// backgroundThreads is how many more threads than processors run Go code at the same time. Badger's flushes and compactions
-// compute for tens of milliseconds, and Go preempts a goroutine only after 10 ms. With an extra thread the kernel
-// schedules them, and it prefers the threads that answer requests.
+// backgroundThreads is how many more threads than processors run Go code at the same time. Badger's flushes and
+// compactions compute for tens of milliseconds, and Go preempts a goroutine only after 10 ms. With an extra thread the
+// kernel schedules them, and it prefers the threads that answer requests.
 const backgroundThreads = 1
 
 // addThreads adds the threads for background work, unless GOMAXPROCS is set.
@@ -55,9 +56,9 @@ func addThreads() {
 	}
 }
 
-// The heap's soft limit, in bytes. Without a limit, the collector lets garbage grow to the size of the live data, and Badger's
-// compactions produce a lot. If the live data came close to the limit, the collector would run all the time. So the limit grows
-// with the number of connections, which may be large.
+// The heap's soft limit, in bytes. Without a limit, the collector lets garbage grow to the size of the live data, and
+// Badger's compactions produce a lot. If the live data came close to the limit, the collector would run all the time.
+// So the limit grows with the number of connections, which may be large.
 const (
 	memoryFloor         = 400 << 20
 	memoryEngine        = 200 << 20 // the engine under full load, and room for garbage

@@ -18,8 +18,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestScripts runs testdata/*.txtar. The scripts are exchanges with a real service, as a partner sees them. In addition to
-// the commands of testscript they use:
+// TestScripts runs testdata/*.txtar. The scripts are exchanges with a real service, as a partner sees them. In addition
+// to the commands of testscript they use:
 //
 //	serve [FLAG...]              start the service on $DATA, also after a shutdown or a crash
 //	shutdown [SIGHUP]            end it with SIGTERM or with SIGHUP; it must exit with 0

@@ -22,8 +22,8 @@ import (
 	"mtagd/tlsmgr/dns"
 )
 
-// serve runs the service until ctx ends or a part fails. Its steps are in the order in which the parts need each other. They are
-// undone in the reverse order: every accepted request is answered, and every acknowledged event is on disk.
+// serve runs the service until ctx ends or a part fails. Each step needs the steps before it. They are undone in the
+// reverse order: first the requests in progress are answered, and the engine is closed last.
 func serve(ctx context.Context, cfg config) (err error) {
 	if err := relaxTimers(); err != nil {
 		cfg.Log.Info("timers take more processor time than they need", "error", err)
@@ -38,7 +38,7 @@ func serve(ctx context.Context, cfg config) (err error) {
 		d.openEdge,        // the public server
 		d.acceptOperators, // partner and key commands
 		d.acceptAdmins,    // metrics and health
-		d.acceptRequests,  // from here on the service is open
+		d.acceptRequests,  // from here on, the service answers
 		d.announce,        // in development mode
 	} {
 		if err := start(ctx); err != nil {
@@ -62,7 +62,7 @@ type daemon struct {
 	server *edge.Server            // the public front door
 
 	stops  []func() error // undo the steps done so far
-	failed chan error     // why a part has ended by itself
+	failed chan error     // gets the error of a part that has ended by itself
 }
 
 // maxParts is how many parts run on their own: plain HTTP, HTTPS, operator commands, admin pages.
@@ -80,8 +80,8 @@ func (d *daemon) openData(context.Context) (err error) {
 	return nil
 }
 
-// takePorts takes the ports before there is a server for them, because the system may choose the port of --http, and the
-// tag URLs of development mode contain it. Connections that arrive before the server runs wait.
+// takePorts opens the listeners long before the server uses them: the system may choose the port of --http, and the tag
+// URLs of development mode contain it. Connections that arrive in the meantime wait.
 func (d *daemon) takePorts(context.Context) (err error) {
 	if d.http, err = d.listen("--http", d.HTTP); err != nil || d.TLS == nil {
 		return err
@@ -215,7 +215,8 @@ func (d *daemon) acceptOperators(context.Context) error {
 	return nil
 }
 
-// acceptAdmins serves the admin pages, unless they are off. From the signal to stop on, /readyz says that the service stops.
+// acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
+// is stopping.
 func (d *daemon) acceptAdmins(ctx context.Context) error {
 	listener, err := d.Admin.listen(d.Log)
 	if err != nil {
@@ -235,7 +236,7 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 	return nil
 }
 
-// acceptRequests opens the front door: requests are answered from then on, and ACME challenges too, so certificates can be ordered.
+// acceptRequests starts the public server. It also answers ACME challenges, so certificates can be ordered from then on.
 func (d *daemon) acceptRequests(ctx context.Context) error {
 	addThreads()
 	limitMemory(ctx, d.server.Connections)
@@ -253,7 +254,7 @@ func (d *daemon) acceptRequests(ctx context.Context) error {
 	return nil
 }
 
-// finishRequests closes the front door and waits for the requests in progress.
+// finishRequests closes the public server to new requests, and waits for those in progress.
 func (d *daemon) finishRequests() error {
 	d.Log.Info("stopping")
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
@@ -264,7 +265,7 @@ func (d *daemon) finishRequests() error {
 	return nil
 }
 
-// announce prints what there is to try, in development mode.
+// announce prints, in development mode, the addresses and the API key to try.
 func (d *daemon) announce(context.Context) error {
 	if d.shop == nil {
 		return nil
@@ -272,7 +273,7 @@ func (d *daemon) announce(context.Context) error {
 	return d.shop.Announce(d.Dev, d.Data)
 }
 
-// wait returns when ctx ends, or with an error when a part has ended by itself, for whatever reason.
+// wait waits until ctx ends. If a part ends by itself before that, it returns an error.
 func (d *daemon) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -282,7 +283,7 @@ func (d *daemon) wait(ctx context.Context) error {
 	}
 }
 
-// startPart runs a part in the background and reports its end.
+// startPart runs a part in the background. When the part ends, wait learns why.
 func (d *daemon) startPart(part func() error) {
 	go func() { d.failed <- part() }()
 }
@@ -292,7 +293,7 @@ func (d *daemon) startSideDoor(door *sideDoor) {
 	d.onStop(door.close)
 }
 
-// onStop adds what undoes the step in progress.
+// onStop adds a function that undoes what the current step has done.
 func (d *daemon) onStop(undo func() error) { d.stops = append(d.stops, undo) }
 
 // stop undoes the steps, the last one first.

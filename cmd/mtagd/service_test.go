@@ -20,10 +20,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestMain makes this test binary serve as mtagd, too: when the tests run the command "mtagd", it is the real program in its own
-// process.
+// TestMain makes this test binary serve as mtagd, too: when the tests run the command "mtagd", it is the real program
+// in its own process.
 func TestMain(m *testing.M) {
-	// Under the race detector, a process sleeps for a second before it exits, unless told otherwise.
+	// Under the race detector, a process sleeps for a second before it exits. Turn that off.
 	os.Setenv("GORACE", noExitSleep)
 	testscript.Main(m, map[string]func(){"mtagd": main})
 }
@@ -37,7 +37,7 @@ const (
 	cnameTarget = "cname.mtagd.test"
 )
 
-// startTimeout bounds the wait for a process to start or to end. It is not an expectation.
+// startTimeout limits the wait for a process to start or to end. Only a process that hangs should reach it.
 const startTimeout = 30 * time.Second
 
 // service is a running "mtagd serve".
@@ -47,11 +47,11 @@ type service struct {
 	https string // host:port, with --tls acme
 	admin string // host:port
 
-	ended bool // was asked to end, or killed
+	ended bool // it was stopped or killed
 
 	mu   sync.Mutex
 	log  strings.Builder // its standard error
-	done chan struct{}   // closed when the log has ended
+	done chan struct{}   // closed at the end of the log, when the process has ended
 }
 
 // startService runs "mtagd serve" on free ports and waits until it is ready.
@@ -67,7 +67,8 @@ func startService(data, resolver string, flags ...string) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	// If this process ignores SIGHUP, as with nohup, its children would too. They do not inherit a signal that is handled.
+	// If this process ignores SIGHUP, as under nohup, so will its children. Handle the signal here: then they get the
+	// default, because children do not inherit handlers.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func startService(data, resolver string, flags ...string) (*service, error) {
 	}
 }
 
-// readLog keeps the log and finds the two addresses in it.
+// readLog collects the log and reads the listening addresses from it.
 func (s *service) readLog(stderr io.Reader, listening chan<- struct{}) {
 	defer close(s.done)
 	lines := bufio.NewScanner(stderr)
@@ -140,16 +141,16 @@ func (s *service) stopBy(sig syscall.Signal) error {
 	if err := s.end(sig); err != nil {
 		return fmt.Errorf("%w: %s", err, s.Log())
 	}
-	return s.complaint()
+	return s.checkLog()
 }
 
-// kill sends SIGKILL.
+// kill sends SIGKILL. It returns an error if the service has ended in another way.
 func (s *service) kill() error {
 	err := s.end(syscall.SIGKILL)
 	if _, killed := errors.AsType[*exec.ExitError](err); !killed {
 		return fmt.Errorf("not killed: %w", err)
 	}
-	return s.complaint()
+	return s.checkLog()
 }
 
 func (s *service) end(sig os.Signal) error {
@@ -161,12 +162,12 @@ func (s *service) end(sig os.Signal) error {
 	case <-s.done:
 		return s.cmd.Wait()
 	case <-time.After(startTimeout):
-		return errors.Join(fmt.Errorf("mtagd goes on after %v", sig), s.cmd.Process.Kill())
+		return errors.Join(fmt.Errorf("mtagd has not ended after %v", sig), s.cmd.Process.Kill())
 	}
 }
 
-// complaint returns an error if the log contains something that it must never contain.
-func (s *service) complaint() error {
+// checkLog returns an error if the log contains a data race, a panic or an API key.
+func (s *service) checkLog() error {
 	for _, bad := range []string{"DATA RACE", "panic", "mtp_"} {
 		if strings.Contains(s.Log(), bad) {
 			return fmt.Errorf("%q in the log: %s", bad, s.Log())
@@ -182,7 +183,7 @@ type answer struct {
 	body   []byte
 }
 
-// request is an HTTP request to a service under test. The host is sent as the Host header only.
+// request is an HTTP request to a service under test. Its host is only the Host header; it is not resolved.
 type request struct {
 	host, method, path, key, body string
 	header                        http.Header

@@ -29,7 +29,7 @@ func newSideDoor(l net.Listener, h http.Handler, log *slog.Logger) *sideDoor {
 	}}
 }
 
-// accept answers requests until close is called. It returns the reason why it ended.
+// accept answers requests until close is called. The error is never nil: it says why it ended.
 func (d *sideDoor) accept() error { return d.server.Serve(d.listener) }
 
 // close stops accepting requests, and gives those in progress a moment to finish.

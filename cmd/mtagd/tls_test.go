@@ -126,7 +126,7 @@ func (w *secureWorld) newTag(client *http.Client, domain string) (merchant, tag,
 	return m.MerchantID, generated.TagID, host, w.zone.set(host, "CNAME", cnameTarget+".")
 }
 
-// verify verifies the DNS of a tag host. It also returns an error if the DNS is wrong.
+// verify verifies the DNS of a tag host. It returns an error if the DNS is wrong.
 func (w *secureWorld) verify(client *http.Client, merchant, host string) error {
 	var verified struct{ Verified bool }
 	err := w.api(client, "POST", "/tracktag/verify", fmt.Sprintf(`{"merchantId":%q,"subdomain":%q}`, merchant, host), &verified)
@@ -166,10 +166,12 @@ func (w *secureWorld) begin(client *http.Client, domain string) (time.Duration, 
 	return took, nil
 }
 
-// secureHosts is how many shops TestShopsOverTLS creates. Each gets a certificate from the CA, which runs in this process.
+// secureHosts is how many shops TestShopsOverTLS creates. Each gets a certificate from the CA, which runs in this
+// process.
 const secureHosts = 100
 
-// Many shops at the same time generate a tag, verify it, send an event over HTTPS and list it. The CA gets orders for their hosts only.
+// Many shops at the same time generate a tag, verify it, send an event over HTTPS and list it. The CA gets one order for
+// each of their hosts, and for the service's own two.
 func TestShopsOverTLS(t *testing.T) {
 	w := newSecureWorld(t)
 	client := w.client()
@@ -206,7 +208,7 @@ func TestShopsOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := fmt.Sprintf("mtagd_certificates{status=\"valid\"} %d\n", secureHosts+2); !strings.Contains(metrics.String(), want) {
-		t.Errorf("metrics have no %s", want)
+		t.Errorf("the metrics do not contain %s", want)
 	}
 }
 
@@ -245,8 +247,8 @@ func TestTagReadShowsTheCertificate(t *testing.T) {
 	}
 }
 
-// The name to look for in CAA records comes from the CA's directory.
-func TestTagReadWarnsOfRecordsThatForbidTheCertificate(t *testing.T) {
+// The name that CAA records must allow comes from the CA's directory.
+func TestTagReadShowsCAARecordsThatForbidTheCertificate(t *testing.T) {
 	w := newSecureWorld(t)
 	client := w.client()
 	if err := w.zone.set("shop.com", "CAA", `0 issue "other.example"`); err != nil {
@@ -271,7 +273,7 @@ func TestTagReadWarnsOfRecordsThatForbidTheCertificate(t *testing.T) {
 	}
 }
 
-func TestPreverifyOrdersTheTrackingDomain(t *testing.T) {
+func TestPreverifyOrdersACertificateForTheTrackingDomain(t *testing.T) {
 	w := newSecureWorld(t)
 	const domain = "track.agency.com"
 	if err := w.zone.set(domain, "CNAME", cnameTarget+"."); err != nil {
@@ -286,7 +288,7 @@ func TestPreverifyOrdersTheTrackingDomain(t *testing.T) {
 	}
 }
 
-func TestPlainHTTPLeadsToHTTPS(t *testing.T) {
+func TestPlainHTTPRedirectsToHTTPS(t *testing.T) {
 	w := newSecureWorld(t)
 	client := w.client()
 	for _, c := range []struct {

@@ -10,15 +10,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// zone is the DNS of a service under test: a recursive resolver on loopback, with the records that a test sets. For the name server of a
-// zone, a test starts another one at another address.
+// zone is the DNS of a service under test: a recursive resolver on loopback, with the records that a test sets. For the
+// name server of a zone, a test starts another one at another address.
 type zone struct {
 	address string
 	servers [2]*dns.Server
 
 	mu      sync.Mutex
 	records map[string][]dns.RR
-	failing map[string]string // names with something wrong: servfail, bogus, refuse, silent
+	failing map[string]string // how a name fails: servfail, bogus, refuse or silent
 }
 
 // startZone listens on one port that is free for both UDP and TCP.
@@ -60,7 +60,7 @@ func listenBoth(address string) (net.PacketConn, net.Listener, error) {
 
 func (z *zone) stop() {
 	for _, server := range z.servers {
-		server.Shutdown() // fails only when it did not run yet
+		server.Shutdown() // fails only if it was not running yet
 	}
 }
 
@@ -90,8 +90,8 @@ func (z *zone) set(name string, record ...string) error {
 	return nil
 }
 
-// ServeDNS answers like a recursive resolver, with the whole chain of CNAME records. If no recursion is desired, the answer is
-// authoritative.
+// ServeDNS answers like a recursive resolver, with the whole chain of CNAME records. If no recursion is desired, the
+// answer is authoritative.
 func (z *zone) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	reply := new(dns.Msg).SetReply(query)
 	reply.RecursionAvailable = query.RecursionDesired
@@ -133,5 +133,5 @@ func (z *zone) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 		name = next
 	}
 	z.mu.Unlock()
-	w.WriteMsg(reply) // the asker has a time-out for an answer that is lost
+	w.WriteMsg(reply) // if the answer is lost, the client times out
 }

@@ -1,5 +1,5 @@
-// Package acmetest runs a real ACME CA inside a test: Pebble, which validates challenges. A test can make it fail,
-// refuse orders, and issue certificates that expire in seconds, and can count the orders.
+// Package acmetest runs Pebble, a real ACME CA that validates challenges, inside a test. A test can take the CA down,
+// make it refuse orders or issue certificates that expire in seconds, and count the orders.
 package acmetest
 
 import (
@@ -27,9 +27,10 @@ import (
 
 // Options configure a CA.
 type Options struct {
-	Resolver string        // host:port of the DNS that validation asks, over TCP
+	Resolver string        // host:port of the resolver that validation asks, over TCP
 	Validity time.Duration // of certificates; 0: 90 days
-	EAB      [2]string     // external account binding that a new account needs: key id and base64url HMAC key; empty: none
+	// EAB is the external account binding that a new account needs: key id and base64url HMAC key; empty: none.
+	EAB [2]string
 }
 
 // CA is a running CA. Its methods are safe for concurrent use.
@@ -57,8 +58,8 @@ const (
 // Start runs a CA until the test ends.
 func Start(t testing.TB, opt Options) *CA {
 	t.Helper()
-	// Pebble tests ACME clients: it sleeps, refuses good nonces and validates twice. That only costs time here: the
-	// client is a library.
+	// Pebble is made to test ACME clients: by default it sleeps, rejects good nonces, and sometimes reuses an
+	// authorization instead of validating again. Here the first two would only cost time, and each order must validate.
 	for name, value := range map[string]string{
 		"PEBBLE_VA_NOSLEEP": "1", "PEBBLE_WFE_NONCEREJECT": "0", "PEBBLE_AUTHZREUSE": "0",
 	} {
@@ -95,39 +96,39 @@ func Start(t testing.TB, opt Options) *CA {
 	return c
 }
 
-// Validate sets the addresses where challenges are answered: HTTP-01 at http, TLS-ALPN-01 at https. An empty address
-// makes the challenge fail.
+// Validate sets the addresses that the CA connects to: http for HTTP-01 challenges, https for TLS-ALPN-01. With an
+// empty address those challenges fail.
 func (c *CA) Validate(http, https string) {
 	c.http.set(http)
 	c.alpn.set(https)
 }
 
-// BreakDown makes every request fail as if the CA were down, or ends that.
+// BreakDown(true) makes every request fail as if the CA were down, until BreakDown(false).
 func (c *CA) BreakDown(down bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.down = down
 }
 
-// LimitRate makes every new order fail because of the rate limit, or ends that.
+// LimitRate(true) makes every new order fail because of the rate limit, until LimitRate(false).
 func (c *CA) LimitRate(limited bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limited = limited
 }
 
-// Revoke revokes a certificate as if the CA had decided so. Its renewal information then says that the time to renew has
-// passed.
+// Revoke revokes a certificate on the CA's side. Its renewal information (ARI) then says that it should have been
+// renewed an hour ago.
 func (c *CA) Revoke(t testing.TB, cert *x509.Certificate) {
 	t.Helper()
 	c.db.RevokeCertificate(&core.RevokedCertificate{
 		Certificate: &core.Certificate{ID: fmt.Sprintf("%x", cert.SerialNumber), Cert: cert, DER: cert.Raw},
 		RevokedAt:   time.Now(),
 	})
-	c.WantRenewal(t, cert) // Pebble's own answer has a window of one second, which clients reject as malformed
+	c.WantRenewal(t, cert) // Pebble's own renewal window would be one second long, which clients reject as malformed
 }
 
-// WantRenewal sets a certificate's renewal information: the time to renew has passed.
+// WantRenewal sets a certificate's renewal information (ARI): it should have been renewed an hour ago.
 func (c *CA) WantRenewal(t testing.TB, cert *x509.Certificate) {
 	t.Helper()
 	window := fmt.Sprintf(`{"suggestedWindow":{"start":%q,"end":%q}}`,
@@ -144,7 +145,7 @@ func (c *CA) Orders() int {
 	return c.orders
 }
 
-// faulty adds the faults that a test has set to the real CA.
+// faulty wraps the CA's handler with the faults that the test has set.
 func (c *CA) faulty(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		isOrder := r.URL.Path == newOrderPath
@@ -165,7 +166,7 @@ func (c *CA) faulty(next http.Handler) http.Handler {
 			answer := httptest.NewRecorder()
 			next.ServeHTTP(answer, r)
 			maps.Copy(w.Header(), answer.Header())
-			w.Header().Set("Retry-After", "1") // seconds, not the usual hours
+			w.Header().Set("Retry-After", "1") // clients ask again after a second, not after hours
 			w.WriteHeader(answer.Code)
 			w.Write(answer.Body.Bytes()) // fails when the client has disconnected
 		default:
@@ -174,7 +175,7 @@ func (c *CA) faulty(next http.Handler) http.Handler {
 	})
 }
 
-// forward passes connections on to an address that may be set after the CA has started.
+// forward is a TCP proxy. Pebble needs its validation ports when it starts; a test sets the address behind them later.
 type forward struct {
 	listener net.Listener
 
@@ -214,7 +215,7 @@ func (f *forward) serve() {
 	}
 }
 
-// pass copies both ways until one side ends.
+// pass copies in both directions until one side closes its connection.
 func pass(client net.Conn, to string) {
 	defer client.Close()
 	server, err := net.Dial("tcp", to)

@@ -12,23 +12,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// magic is certmagic, configured: one cache of certificates, and three ways to treat those in it.
+// magic is certmagic: one cache of certificates, and three configurations that share it.
 type magic struct {
 	cache    *certmagic.Cache
 	renewing *certmagic.Config // renews certificates by a timer and staples OCSP
 	resting  *certmagic.Config // does neither: for hosts whose DNS leads elsewhere
-	ordering *certmagic.Config // loads certificates without asking for OCSP, and orders them in one attempt
+	ordering *certmagic.Config // loads certificates without a request to OCSP, and orders them in one attempt
 }
 
 func init() {
-	// Certmagic's own rate limit holds for the whole process. It delays renewals too, and its 10 orders in 10 seconds
-	// would make a partner with 200 new shops wait for minutes. The orders have their own token bucket instead.
+	// Certmagic limits the rate of orders and renewals in the whole process. With its default of 10 in 10 seconds, a
+	// partner with 200 new shops would wait for minutes. So lift it, and let orders.limiter limit the orders alone.
 	certmagic.RateLimitEvents, certmagic.RateLimitEventsWindow = 100, time.Second
 	certmagic.UserAgent = "mtagd"
 }
 
-// newMagic configures certmagic. It calls mayRenew for a host to choose how to treat its certificate, while the
-// cache is locked. It calls onEvent during orders and renewals, and waits for it.
+// newMagic configures certmagic. Certmagic will call mayRenew, while its cache is locked, to choose between renewing
+// and resting for a host's certificate. It will call onEvent during orders and renewals, and wait for it.
 func newMagic(cfg Config, p pace, mayRenew func(host string) bool, onEvent func(context.Context, string, map[string]any) error) *magic {
 	log := zap.New(&logCore{log: cfg.Log, redact: cfg.redact})
 	m := &magic{}
@@ -53,16 +53,16 @@ func newMagic(cfg Config, p pace, mayRenew func(host string) bool, onEvent func(
 
 	base.Issuers = []certmagic.Issuer{plainIssuer{issuer}}
 	base.OnDemand = &certmagic.OnDemandConfig{DecisionFunc: func(context.Context, string) error { return errDNSElsewhere }}
-	m.resting = certmagic.New(m.cache, base) // the renewal timer skips certificates on demand
+	m.resting = certmagic.New(m.cache, base) // the renewal timer skips certificates that are on demand
 
 	base.OnDemand = nil
-	base.OCSP.DisableStapling = true // loading must not wait for an OCSP responder; certmagic's hourly run staples
+	base.OCSP.DisableStapling = true // loading must not wait for an OCSP responder; an hourly run of the cache staples
 	m.ordering = certmagic.New(m.cache, base)
 	return m
 }
 
-// plainIssuer hides from certmagic that the issuer is an ACMEIssuer. Then the order of a renewal does not name the
-// certificate that it replaces, which some CAs refuse (see isRefusedOrder).
+// plainIssuer hides from certmagic that the issuer is an ACMEIssuer. Then the order for a renewal does not name the
+// certificate that it replaces. Some CAs refuse orders that do (see isRefusedOrder).
 type plainIssuer struct{ *certmagic.ACMEIssuer }
 
 func issuerTemplate(cfg Config, p pace, log *zap.Logger) certmagic.ACMEIssuer {
@@ -71,7 +71,7 @@ func issuerTemplate(cfg Config, p pace, log *zap.Logger) certmagic.ACMEIssuer {
 		TrustedRoots:              cfg.Roots,
 		Email:                     cmp.Or(cfg.Email, noEmail),
 		Agreed:                    true,
-		DisableDistributedSolvers: true, // there is one process, so challenges need not go through the disk
+		DisableDistributedSolvers: true, // one process answers all challenges, so they need not be on disk
 		CertObtainTimeout:         p.order,
 		Logger:                    log,
 		NewAccountFunc: func(_ context.Context, _ *certmagic.ACMEIssuer, account acme.Account) (acme.Account, error) {
@@ -81,7 +81,8 @@ func issuerTemplate(cfg Config, p pace, log *zap.Logger) certmagic.ACMEIssuer {
 			return account, nil
 		},
 	}
-	// Certmagic tries to listen where challenges are answered, and accepts that the address is in use.
+	// Certmagic tries to open listeners for the challenges itself. Give it the addresses of this service's listeners:
+	// it finds them in use, and relies on these to answer.
 	template.ListenHost, template.AltHTTPPort = solverAddress(cfg.HTTP)
 	_, template.AltTLSALPNPort = solverAddress(cfg.HTTPS)
 	if cfg.EABKeyID != "" {
@@ -90,9 +91,9 @@ func issuerTemplate(cfg Config, p pace, log *zap.Logger) certmagic.ACMEIssuer {
 	return template
 }
 
-// noEmail is the name that certmagic gives to the folder of an account without an email address. When the address is
-// left empty, certmagic looks for one among the accounts on disk. While the first account is being written, it
-// takes this name for an address.
+// noEmail is the address that certmagic gets when none is configured. It is the name of certmagic's folder for an
+// account without an address. With an empty address, certmagic would look for one among the accounts on disk, and
+// while the first account is being written it would take this folder's name for an address.
 const noEmail = "default"
 
 func solverAddress(listening net.Addr) (host string, port int) {
@@ -111,7 +112,7 @@ func (m *magic) load(ctx context.Context, host string) (certmagic.Certificate, e
 	return m.ordering.CacheManagedCertificate(ctx, host)
 }
 
-// expiryOf is when the certificate in memory expires; zero when there is none. The caller does not hold hostStates.mu.
+// expiryOf is when the certificate in memory expires; zero when there is none. The caller must not hold hostStates.mu.
 func (m *magic) expiryOf(host string) time.Time {
 	var latest time.Time
 	for _, cert := range m.cache.AllMatchingCertificates(host) {

@@ -9,11 +9,11 @@ import (
 // stopTimeout limits how long Stop waits for work that cannot be cancelled.
 const stopTimeout = 5 * time.Second
 
-// Certificates orders, keeps and renews the certificates of all hosts, and answers handshakes with them. Its methods
+// Certificates orders, stores and renews the certificates of all hosts, and answers handshakes with them. Its methods
 // are safe for concurrent use.
 type Certificates struct{ orders *orders }
 
-// New returns Certificates that do nothing yet. It returns an error when the metrics are registered already.
+// New returns Certificates that order nothing before Start. It returns an error when the metrics are registered already.
 func New(cfg Config) (*Certificates, error) { return newCertificates(cfg, usualPace) }
 
 func newCertificates(cfg Config, p pace) (*Certificates, error) {
@@ -44,8 +44,8 @@ func (c *Certificates) Stop() {
 	}
 }
 
-// loadAll loads or orders every host's certificate, the service's own first. All certificates stay in memory: certmagic
-// renews those in memory, with visitors or without.
+// loadAll loads or orders every host's certificate, the service's own first. It loads even those that no visitor asks
+// for, because certmagic's timer renews only certificates in memory.
 func (c *Certificates) loadAll() {
 	o := c.orders
 	began := time.Now()
@@ -56,25 +56,25 @@ func (c *Certificates) loadAll() {
 		}
 		if o.magic.expiryOf(host).IsZero() {
 			if _, err := o.magic.load(o.ctx, host); err != nil {
-				o.ensureCertificate(host) // it is not on disk, or cannot be read: an order handles both
+				o.ensureCertificate(host) // whether it is missing on disk or unreadable: the order handles both
 				continue
 			}
 		}
 		o.states.mu.Lock()
-		o.states.get(host)
+		o.states.get(host) // creates the state: partners and metrics see only hosts that have one
 		o.states.mu.Unlock()
 	}
 	o.Log.Info("certificates loaded", "hosts", len(hosts), "took_ms", time.Since(began).Milliseconds())
 
-	// Some may have expired while the service was down. Do not wait for the timer.
+	// Some certificates may have expired while the service was down. Do not wait for the timer to renew them.
 	if err := o.magic.cache.RenewManagedCertificates(o.ctx); err != nil {
 		o.Log.Error("certificates cannot be renewed", "error", err)
 	}
 }
 
-// Order gets a host's certificate in the background, from disk or from the CA. Call it when the host's DNS seems to
-// lead here now. An order that failed waits for its next attempt, unless the last one is some minutes old: then
-// it is retried now, because the caller may have repaired the cause.
+// Order gets a host's certificate in the background, from disk or from the CA. Call it when there is reason to believe
+// that the host's DNS leads here now. An order that failed still waits for its next attempt. But if its last attempt
+// is older than pace.repair, Order retries it now, because the cause may have been repaired.
 func (c *Certificates) Order(host string) {
 	o := c.orders
 	if !o.Hosts.MayHaveCertificate(host) {
@@ -93,7 +93,7 @@ func (c *Certificates) Order(host string) {
 	}
 }
 
-// DNSFound tells what a recheck of a tag host's DNS found. When DNS leads elsewhere, the certificate is no longer
+// DNSFound takes the finding of a recheck of a tag host's DNS. When DNS leads elsewhere, the certificate is no longer
 // renewed and an order in progress ends. When DNS leads here again, the certificate is renewed again; if it is
 // missing or has expired, it is ordered.
 func (c *Certificates) DNSFound(host string, f store.DNSFinding) {

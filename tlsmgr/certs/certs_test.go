@@ -42,7 +42,7 @@ func TestCertificateIsOrderedAfterVerifyOverEachChallenge(t *testing.T) {
 	}
 }
 
-func TestFirstVisitorWaitsForTheOrderUnderWay(t *testing.T) {
+func TestFirstVisitorWaitsForTheOrderInProgress(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
 	w.start()
@@ -85,9 +85,9 @@ func TestRestartOrdersNothing(t *testing.T) {
 // A kill in the middle of a renewal leaves the new key beside the old certificate.
 func TestUnusableFilesAreReplaced(t *testing.T) {
 	for name, c := range map[string]struct{ file, content string }{
-		"another key":                {".key", newKey(t)},
-		"half a certificate":         {".crt", "-----BEGIN CERTIFICATE-----\nMII"},
-		"details that are not there": {".json", ""},
+		"another key":        {".key", newKey(t)},
+		"half a certificate": {".crt", "-----BEGIN CERTIFICATE-----\nMII"},
+		"empty metadata":     {".json", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +110,7 @@ func TestUnusableFilesAreReplaced(t *testing.T) {
 	}
 }
 
-// A file that cannot be read at the moment may be whole, so it is not replaced.
+// A file that cannot be read at the moment may be intact, so it is not replaced.
 func TestUnreadableFilesAreKept(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
@@ -125,7 +125,7 @@ func TestUnreadableFilesAreKept(t *testing.T) {
 	if err := os.Rename(files[0], aside); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(files[0], 0o700); err != nil { // reading it is an error, whoever reads
+	if err := os.Mkdir(files[0], 0o700); err != nil { // not even root can read a directory as a file
 		t.Fatal(err)
 	}
 	ordered := w.ca.Orders()
@@ -153,7 +153,7 @@ func newKey(t *testing.T) string {
 	return string(text)
 }
 
-// A kill while an account is registered leaves its folder behind. The folder alone is no account.
+// A kill while an account is being registered leaves its folder without the account.
 func TestInterruptedRegistrationIsRepeated(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
@@ -184,7 +184,7 @@ func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
 	w.until("the certificate is renewed", func() bool {
 		cert := w.certs.Certificate(tag.Host)
 		if cert.Status != store.CertificateValid {
-			t.Fatalf("in between it was %+v", cert)
+			t.Fatalf("before the renewal the certificate is %+v, want it valid", cert)
 		}
 		return cert.NotAfter.After(first.NotAfter)
 	})
@@ -208,11 +208,11 @@ func TestCertificateIsRenewedByAnotherAccount(t *testing.T) {
 	stop()
 	logged := regexp.MustCompile(`certificate (issued|renewed)`).FindAllString(log.String(), -1)
 	if len(logged) != 1 {
-		t.Errorf("the log has one renewal as %q", logged)
+		t.Errorf("one renewal is logged as %q, want one line", logged)
 	}
 }
 
-// A renewal that was refused because of the certificate that it replaces is ordered again without naming that one.
+// A CA may refuse a renewal because of the certificate that its order names. Then another order names none.
 func TestRefusedOrders(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -232,16 +232,16 @@ func TestRefusedOrders(t *testing.T) {
 
 func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 	t.Parallel()
-	w := newCertWorld(t, acmetest.Options{Validity: 12 * time.Second}) // it would be renewed after 8
+	w := newCertWorld(t, acmetest.Options{Validity: 12 * time.Second}) // would be renewed after 8
 	w.start(func(cfg *Config, _ *pace) { cfg.Hosts = store.NewHosts(w.engine.Directory()) })
 	tag := w.addTag("shop.com", true)
 	w.certs.Order(tag.Host)
 	w.untilStatus(tag.Host, store.CertificateValid)
 
 	w.setDNS(tag.Host, store.DNSWrong)
-	w.until("the recheck has found it", func() bool { return w.certs.orders.states.leadsElsewhere(tag.Host) })
+	w.until("the recheck has found that the host moved away", func() bool { return w.certs.orders.states.leadsElsewhere(tag.Host) })
 	ordered := w.ca.Orders()
-	w.untilStatus(tag.Host, store.CertificateNone) // it has expired
+	w.untilStatus(tag.Host, store.CertificateNone) // the certificate has expired
 	if n := w.ca.Orders(); n != ordered {
 		t.Errorf("%d orders for a host that moved away", n-ordered)
 	}
@@ -284,7 +284,7 @@ func TestDNSWithoutAnAnswerDoesNotStopAnOrder(t *testing.T) {
 	w.untilStatus(w.trackingHost, store.CertificateValid)
 }
 
-func TestTrackingDomainElsewhereIsNotOrdered(t *testing.T) {
+func TestNoCertificateIsOrderedForATrackingDomainThatLeadsElsewhere(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
 	if _, err := w.engine.EnablePreverified(t.Context(), w.partner, w.trackingHost); err != nil {
@@ -292,7 +292,7 @@ func TestTrackingDomainElsewhereIsNotOrdered(t *testing.T) {
 	}
 	w.setDNS(w.trackingHost, store.DNSWrong)
 	w.start(func(cfg *Config, _ *pace) { cfg.Hosts = store.NewHosts(w.engine.Directory()) })
-	w.until("its DNS was checked", func() bool { return w.certs.orders.states.leadsElsewhere(w.trackingHost) })
+	w.until("the tracking domain's DNS was checked", func() bool { return w.certs.orders.states.leadsElsewhere(w.trackingHost) })
 	w.untilStatus(w.trackingHost, store.CertificateNone)
 	if _, err := w.visit(w.trackingHost); err == nil {
 		t.Error("a handshake succeeded")
@@ -307,8 +307,8 @@ func TestCertificatesOutliveAFailingCA(t *testing.T) {
 		fail   func(ca *acmetest.CA, on bool)
 		detail string
 	}{
-		"that is down":         {(*acmetest.CA).BreakDown, "cannot be reached"},
-		"that limits the rate": {(*acmetest.CA).LimitRate, "refused on purpose"},
+		"CA is down":         {(*acmetest.CA).BreakDown, "cannot be reached"},
+		"CA limits the rate": {(*acmetest.CA).LimitRate, "refused on purpose"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -364,7 +364,7 @@ func TestFailedOrdersBackOff(t *testing.T) {
 func TestUnknownNamesCostNothing(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
-	w.start(func(_ *Config, p *pace) { p.renewCheck = time.Hour }) // it writes files too
+	w.start(func(_ *Config, p *pace) { p.renewCheck = time.Hour }) // a renewal check would write files too
 	w.untilStatus(w.ownHost, store.CertificateValid)
 	inactive := w.addTag("later.com", false)
 	ordered, files := w.ca.Orders(), countFiles(t, w.dir)
@@ -372,19 +372,19 @@ func TestUnknownNamesCostNothing(t *testing.T) {
 	names := []string{inactive.Host, "nobody.test", "sub." + w.ownHost, "*." + w.ownHost, "127.0.0.1", "xn--", "a..b",
 		strings.Repeat("a", 63) + ".test", "../../etc"}
 	for _, name := range names {
-		if greet(t, w.https, name) {
+		if canHandshake(t, w.https, name) {
 			t.Errorf("a handshake for %q succeeded", name)
 		}
 	}
 	for range 300 {
-		if greet(t, w.https, "nobody.test") {
+		if canHandshake(t, w.https, "nobody.test") {
 			t.Fatal("a handshake for nobody succeeded")
 		}
 	}
-	if greet(t, w.https, "") {
+	if canHandshake(t, w.https, "") {
 		t.Error("a handshake without a name succeeded")
 	}
-	if greet(t, w.https, "nobody.test", "acme-tls/1") || greet(t, w.https, w.ownHost, "acme-tls/1") {
+	if canHandshake(t, w.https, "nobody.test", "acme-tls/1") || canHandshake(t, w.https, w.ownHost, "acme-tls/1") {
 		t.Error("a handshake for a challenge that does not exist succeeded")
 	}
 	if n := w.ca.Orders(); n != ordered {
@@ -398,8 +398,8 @@ func TestUnknownNamesCostNothing(t *testing.T) {
 	}
 }
 
-// greet reports whether a handshake succeeds. It accepts any certificate.
-func greet(t *testing.T, address, name string, protocols ...string) bool {
+// canHandshake reports whether a handshake succeeds. It accepts any certificate.
+func canHandshake(t *testing.T, address, name string, protocols ...string) bool {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
 	if err != nil {
@@ -441,7 +441,7 @@ func TestLogHasNoContact(t *testing.T) {
 		cfg.Email = "Ops@example.com"
 		cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	w.untilStatus(w.ownHost, store.CertificateFailed) // no account without the binding
+	w.untilStatus(w.ownHost, store.CertificateFailed) // without the binding, the CA registers no account
 	stop()
 	if !strings.Contains(log.String(), "registering account") || strings.Contains(strings.ToLower(log.String()), "ops@") {
 		t.Errorf("log: %s", log.String())

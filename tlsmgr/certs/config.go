@@ -17,25 +17,25 @@ import (
 
 // Config says which hosts get certificates, and from which CA.
 type Config struct {
-	Dir   string      // where accounts, keys and certificates are kept
+	Dir   string      // directory of accounts, keys and certificates
 	Hosts store.Hosts // the hosts that may have certificates
 
-	// CheckDNS says where the DNS of a tag host leads at this moment. It is called before an order or a renewal, which
-	// does not happen when DNS leads elsewhere.
+	// CheckDNS checks where the DNS of a tag host leads at this moment. It is called before each order and renewal; a
+	// host whose DNS leads elsewhere gets neither.
 	CheckDNS func(ctx context.Context, host string) store.DNSFinding
 
 	CA          string         // URL of the CA's ACME directory
 	Roots       *x509.CertPool // verify the server at CA; nil: the system's
 	Email       string         // contact of the ACME account; may be empty
-	EABKeyID    string         // key of the external account binding; may be empty
-	EABHMACKey  string         // its secret, in base64url
-	HTTP, HTTPS net.Addr       // where challenges are answered
+	EABKeyID    string         // key id of the external account binding; may be empty
+	EABHMACKey  string         // secret of that key, in base64url
+	HTTP, HTTPS net.Addr       // addresses of the listeners that answer challenges
 
 	Log     *slog.Logger
-	Metrics prometheus.Registerer // nil: none registered
+	Metrics prometheus.Registerer // nil: register no metrics
 }
 
-// redact removes the contact of the ACME account from a text. Certmagic puts it into some errors, in lower case.
+// redact removes the email address of the ACME account from a text. Certmagic puts it into some errors, in lower case.
 func (c Config) redact(text string) string {
 	if c.Email == "" {
 		return text
@@ -52,7 +52,7 @@ type pace struct {
 
 	// Waits after the first failure, by its kind. Each further failure doubles the wait, up to maxWait.
 	caFailed    time.Duration // the CA could not be reached, or failed itself
-	hostRefused time.Duration // the CA refused; after five such failures of a host in an hour, the largest CA refuses without checking
+	hostRefused time.Duration // the CA refused. After five of these in an hour, Let's Encrypt refuses the host unchecked.
 	caLimited   time.Duration // the CA's rate limit was reached
 	maxWait     time.Duration
 }

@@ -1,19 +1,20 @@
 // Package certs gets the TLS certificates of the service's hosts from an ACME CA, renews them, and answers handshakes.
 //
-// A certificate is ordered as soon as verify has found the host's DNS correct, so that no visitor waits for it. All
-// certificates stay in memory. Certmagic renews them there, with visitors or without, as long as the host's DNS does
-// not lead elsewhere. The package learns where DNS leads (Config.CheckDNS, DNSFound) and never updates tags.
+// A host's certificate is ordered as soon as verify has found the host's DNS correct, so that no visitor has to wait
+// for it. All certificates stay in memory, because certmagic's timer renews only those. A certificate is not renewed
+// while the host's DNS leads elsewhere. Config.CheckDNS and DNSFound say where DNS leads. The package never updates
+// tags.
 //
 // Read in this order:
 //
-//	handshake.go  a TLS handshake: names of other services end here
+//	handshake.go  TLS handshakes: unknown names are refused here
 //	certs.go      Certificates: start, stop, and the calls of other packages
 //	order.go      from an order to a certificate, with retries
 //	certmagic.go  certmagic, configured
-//	storage.go    its files, and its locks in memory
-//	log.go        its log messages, in the service's log
-//	metrics.go    what is counted
+//	storage.go    certmagic's files, and its locks in memory
+//	log.go        certmagic's log messages, in the service's log
+//	metrics.go    counters and gauges
 //	failure.go    what a failed order means for the next attempt and for the merchant
-//	host.go       what is known of each host
+//	host.go       the state of each host's certificate
 //	config.go     Config; intervals, timeouts and limits
 package certs

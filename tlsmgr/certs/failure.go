@@ -20,7 +20,7 @@ var (
 )
 
 // retryAfter is how long to wait before the next attempt. failures is the number of failures before this one. The
-// wait varies by a fifth in either direction, so that a thousand hosts do not retry at the same moment.
+// wait is up to a fifth shorter or longer, at random, so that a thousand hosts do not retry at the same moment.
 func (p pace) retryAfter(err error, failures int) time.Duration {
 	first := p.caFailed
 	if problem, ok := errors.AsType[acme.Problem](err); ok {
@@ -35,8 +35,8 @@ func (p pace) retryAfter(err error, failures int) time.Duration {
 	return time.Duration(float64(wait) * (0.8 + 0.4*rand.Float64()))
 }
 
-// problemOf is the sentence about an error that the merchant sees: the CA's own words, and nothing about this
-// machine. It is empty when there is no error.
+// problemOf is what the merchant sees of an error: the CA's own words, and nothing about this machine. It is empty
+// when there is no error.
 func problemOf(err error) string {
 	if err == nil {
 		return ""
@@ -54,17 +54,16 @@ func problemOf(err error) string {
 	return "the certificate could not be ordered"
 }
 
-// isRefusedOrder reports whether the CA refused a renewal when it was ordered, before any challenge. The order of a
-// renewal names the certificate that it replaces, and CAs refuse that when they do not know the
-// certificate, or when another account ordered it, such as one with another contact. Certmagic would repeat the
-// same order.
+// isRefusedOrder reports whether the CA refused the order for a renewal, before any challenge. Such an order names the
+// certificate that it replaces. A CA refuses it when it does not know that certificate, or when another account ordered
+// it (a changed --acme-email makes another account). Certmagic would repeat the same order.
 func isRefusedOrder(err error) bool {
 	problem, ok := errors.AsType[acme.Problem](err)
 	return ok && problem.Type != acme.ProblemTypeRateLimited && strings.Contains(err.Error(), "creating new order")
 }
 
-// isUnreadable reports whether files cannot be read at the moment, but may be whole. Files that do not fit together
-// are a different error: certmagic writes the key before its certificate, and a kill can come in between.
+// isUnreadable reports whether the files of a certificate cannot be read at the moment, but may be intact. Files that
+// do not match are another error: certmagic writes the key before its certificate, and a kill can come in between.
 func isUnreadable(err error) bool {
 	_, ok := errors.AsType[*fs.PathError](err)
 	return ok && !errors.Is(err, fs.ErrNotExist)

@@ -9,11 +9,11 @@ import (
 	"github.com/mholt/acmez/v3"
 )
 
-// TLSConfig is for the HTTPS listener. It offers HTTP/1.1 over TLS 1.2 and 1.3, with the standard library's choice of
-// cipher suites. The standard library also makes session ticket keys and changes them daily.
+// TLSConfig is for the HTTPS listener. It offers HTTP/1.1 over TLS 1.2 and 1.3. The standard library chooses the
+// cipher suites, and rotates the session ticket keys daily.
 //
-// A handshake for a name that is not the service's is refused before any cryptography, and without I/O: a flood of
-// made-up names must cost next to nothing.
+// It refuses a handshake for an unknown name before any cryptography, and without I/O: a flood of made-up names must
+// cost next to nothing.
 func (c *Certificates) TLSConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -23,7 +23,7 @@ func (c *Certificates) TLSConfig() *tls.Config {
 	}
 }
 
-// admit refuses a name that is not the service's. The nil config means: go on with the current one.
+// admit refuses an unknown name. For a known one it returns no config, so the handshake goes on with TLSConfig's.
 func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	known := false
 	if isChallenge(hello) {
@@ -38,13 +38,13 @@ func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return nil, nil
 }
 
-// isChallenge reports whether the client is the CA, which checks a TLS-ALPN-01 challenge (RFC 8737).
+// isChallenge reports whether the client is a CA that validates a TLS-ALPN-01 challenge (RFC 8737).
 func isChallenge(hello *tls.ClientHelloInfo) bool {
 	return len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == acmez.ACMETLS1Protocol
 }
 
-// certificate returns the certificate for a name that was admitted, from memory or else from disk. While the
-// certificate is being ordered, the handshake waits for it a few seconds.
+// certificate returns the certificate for a name that admit let pass, from memory or else from disk. If the name has
+// none, it starts an order, and makes the handshake wait for it for up to pace.visitor.
 func (c *Certificates) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	cert, err := c.orders.magic.ordering.GetCertificate(hello)
 	if err == nil || isChallenge(hello) {

@@ -7,24 +7,26 @@ import (
 	"mtagd/store"
 )
 
-// hostStates holds what is known about the hosts that may have certificates. It holds nothing about other names.
+// hostStates holds the state of each host that may have a certificate. It must hold no other names: strangers can send
+// any number of them.
 type hostStates struct {
-	// mu must not be held while the certmagic cache is called: the cache asks leadsElsewhere while it is locked.
+	// mu must not be held while certmagic's cache is called. The cache calls leadsElsewhere while it is locked, so
+	// that would be a deadlock.
 	mu     sync.Mutex
 	byName map[string]*hostState
 }
 
-// hostState is what is known about one host's certificate, beside the certificate itself.
+// hostState is the state of one host's certificate. The certificate itself is in certmagic's cache.
 type hostState struct {
-	// attempt is closed when the current attempt to load or order the certificate ends. It is nil when no order is
-	// in progress or waiting for a retry.
+	// attempt is closed when the current attempt to load or order the certificate ends. It stays closed while the
+	// order waits for its next attempt. It is nil when there is no order.
 	attempt chan struct{}
-	retry   chan struct{} // of the order in progress: a value ends the wait before the next attempt
+	retry   chan struct{} // of the order: a value ends the wait before its next attempt
 
 	problem      string    // why the last order or renewal failed; empty after a success
-	lastTry      time.Time // of an order
-	nextTry      time.Time // zero unless an order failed
-	dnsElsewhere bool      // by the last certain finding
+	lastTry      time.Time // when an attempt last failed
+	nextTry      time.Time // zero unless the last attempt failed
+	dnsElsewhere bool      // by the last finding that was correct or wrong
 }
 
 // get returns the state of a host that may have a certificate. The caller holds s.mu.
@@ -54,8 +56,8 @@ func (s *hostStates) leadsElsewhere(host string) bool {
 	return h != nil && h.dnsElsewhere
 }
 
-// noteDNS keeps a finding about a host's DNS, and reports whether DNS led elsewhere before. An uncertain finding
-// changes nothing.
+// noteDNS takes note of a finding about a host's DNS, and reports whether DNS led elsewhere before. A finding that is
+// neither correct nor wrong changes nothing.
 func (s *hostStates) noteDNS(host string, f store.DNSFinding) (wasElsewhere bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,17 +69,17 @@ func (s *hostStates) noteDNS(host string, f store.DNSFinding) (wasElsewhere bool
 	wasElsewhere = h.dnsElsewhere
 	h.dnsElsewhere = f.Verdict == store.DNSWrong
 	if h.dnsElsewhere {
-		h.problem, h.nextTry = "", time.Time{} // DNS has to be corrected before the order's failure matters
-		h.retryNow()                           // the attempt ends the order
+		h.problem, h.nextTry = "", time.Time{} // until DNS is corrected, it does not matter why an order failed
+		h.retryNow()                           // the next attempt will find DNS elsewhere, and end the order
 	}
 	return wasElsewhere
 }
 
-// retryNow ends the wait before the next attempt. The caller holds the states' mu.
+// retryNow ends the wait before the next attempt. The caller holds hostStates.mu.
 func (h *hostState) retryNow() {
 	select {
 	case h.retry <- struct{}{}:
-	default: // there is no order in progress, or it was told before
+	default: // there is no order, or a retry is pending already
 	}
 }
 

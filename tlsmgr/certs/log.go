@@ -20,7 +20,7 @@ type logCore struct {
 var harmlessFields = []string{"identifier", "identifiers", "subjects", "server_name", "issuer", "ca", "error",
 	"expiration", "remaining", "url", "method", "status_code", "challenge_type", "explanation_url"}
 
-// Enabled drops messages about success: orders and renewals are logged once, by this package.
+// Enabled drops info and debug messages: this package itself logs each certificate that is issued or renewed.
 func (l *logCore) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }
 
 func (l *logCore) With(fields []zapcore.Field) zapcore.Core {
@@ -34,7 +34,7 @@ func (l *logCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.
 	return to
 }
 
-// Write logs errors as warnings: each concerns one host and is retried.
+// Write logs errors as warnings too: each concerns one host, and what failed is retried.
 func (l *logCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	values := zapcore.NewMapObjectEncoder()
 	for _, f := range slices.Concat(l.fields, fields) {

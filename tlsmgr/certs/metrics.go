@@ -6,11 +6,11 @@ import (
 	"mtagd/store"
 )
 
-// metrics counts events as they happen.
+// metrics are the counters.
 type metrics struct {
-	outcomes       *prometheus.CounterVec
-	issued, failed prometheus.Counter // of orders
-	unknown        prometheus.Counter
+	outcomes       *prometheus.CounterVec // of orders and renewals
+	issued, failed prometheus.Counter     // the values of outcomes
+	unknown        prometheus.Counter     // handshakes for unknown names
 }
 
 func newMetrics() *metrics {
@@ -29,7 +29,7 @@ func newMetrics() *metrics {
 	}
 }
 
-// register registers the counters, and gauges that read the certificates of all hosts at each collection.
+// register registers the counters and the gauges. all returns the state of every host's certificate.
 func (m *metrics) register(registry prometheus.Registerer, all func() []store.Certificate) error {
 	for _, collector := range []prometheus.Collector{m.outcomes, m.unknown, gauges{all}} {
 		if err := registry.Register(collector); err != nil {
@@ -39,6 +39,7 @@ func (m *metrics) register(registry prometheus.Registerer, all func() []store.Ce
 	return nil
 }
 
+// gauges are computed from the state of all certificates at each collection.
 type gauges struct{ all func() []store.Certificate }
 
 var (

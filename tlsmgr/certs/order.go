@@ -13,7 +13,8 @@ import (
 	"mtagd/store"
 )
 
-// orders gets certificates, from disk or from the CA, and retries until they are there.
+// orders gets certificates, from disk or from the CA, and retries until it has them. An order is the whole of this for
+// one host; it consists of attempts.
 type orders struct {
 	Config
 	pace    pace
@@ -21,10 +22,10 @@ type orders struct {
 	magic   *magic
 	states  *hostStates
 
-	slots   chan struct{} // one for each order in progress
-	limiter *rate.Limiter // of new orders
+	slots   chan struct{} // holds a value for each attempt that is with the CA
+	limiter *rate.Limiter // of attempts at the CA
 
-	ctx     context.Context // ends with stop
+	ctx     context.Context // cancelled by stop
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
@@ -50,8 +51,8 @@ func (o *orders) stop() {
 	o.magic.cache.Stop() // waits for a renewal in progress, which only its timeout ends
 }
 
-// ensureCertificate starts an order for a host that may have a certificate, unless one is in progress or the host's DNS
-// leads elsewhere. It returns a channel that is closed when the current attempt ends; nil when there is none.
+// ensureCertificate starts an order for a host that may have a certificate, unless there is one already or the host's
+// DNS leads elsewhere. It returns a channel that is closed when the current attempt ends; nil without an order.
 func (o *orders) ensureCertificate(host string) <-chan struct{} {
 	o.states.mu.Lock()
 	defer o.states.mu.Unlock()
@@ -62,8 +63,8 @@ func (o *orders) ensureCertificate(host string) <-chan struct{} {
 	return h.attempt
 }
 
-// startOrder gets a host's certificate in the background, and retries until it is there. The caller holds states.mu,
-// and has checked that h.attempt is nil.
+// startOrder gets a host's certificate in the background, and retries until it has it. The caller holds states.mu, and
+// has checked that h.attempt is nil.
 func (o *orders) startOrder(host string, h *hostState) {
 	if o.ctx.Err() != nil {
 		return
@@ -89,7 +90,7 @@ func (o *orders) startOrder(host string, h *hostState) {
 	})
 }
 
-// endAttempt keeps the outcome of an attempt, and wakes the handshakes that wait for it. It reports whether to retry,
+// endAttempt notes the outcome of an attempt, and wakes the handshakes that wait for it. It reports whether to retry,
 // and after how long.
 func (o *orders) endAttempt(host string, h *hostState, err error, failures int) (wait time.Duration, retry bool) {
 	o.states.mu.Lock()
@@ -108,9 +109,9 @@ func (o *orders) endAttempt(host string, h *hostState, err error, failures int) 
 	return wait, true
 }
 
-// try loads a host's certificate into memory. When there is none on disk, or the one on disk is due for renewal, it
-// orders one. A certificate on disk can be due when the host comes back, or when the service was down for
-// weeks.
+// try is one attempt of an order. It loads the host's certificate from disk. When there is none, or it is due for
+// renewal, try gets one from the CA. A certificate on disk is due when the service was down for weeks, or when the
+// host's DNS led elsewhere for weeks.
 func (o *orders) try(host string) error {
 	old, err := o.magic.load(o.ctx, host)
 	switch {
@@ -153,15 +154,15 @@ func (o *orders) try(host string) error {
 	return err
 }
 
-// onEvent follows an order or a renewal. Certmagic waits for it.
+// onEvent is what certmagic calls during an order or a renewal. An error of it cancels the order.
 func (o *orders) onEvent(ctx context.Context, event string, data map[string]any) error {
 	host, _ := data["identifier"].(string)
 	renewal, _ := data["renewal"].(bool)
 	switch event {
 	case "cert_obtaining":
 		if attempts, ok := ctx.Value(certmagic.AttemptsCtxKey).(*int); ok && *attempts > 0 {
-			// Certmagic replaces a revoked certificate in the same loop that renews all others. If it retried a
-			// replacement that keeps failing, the others would wait for up to a month.
+			// Certmagic replaces a revoked certificate in the loop that renews all others. While it retries, which
+			// it does for up to a month, the others wait. So allow no second attempt.
 			return certmagic.ErrNoRetry{Err: errors.New("certs: left to the next renewal check")}
 		}
 		if err := o.mayOrder(ctx, host); err != nil {
@@ -179,7 +180,7 @@ func (o *orders) onEvent(ctx context.Context, event string, data map[string]any)
 				return nil
 			}
 			if isRefusedOrder(err) {
-				o.ensureCertificate(host) // with an order that names no certificate to replace
+				o.ensureCertificate(host) // this order does not name the certificate that it replaces
 			}
 			remaining, _ := data["remaining"].(time.Duration)
 			o.Log.Warn("certificate not renewed", "host", host, "error", o.redact(err.Error()), "expires_in", remaining.Round(time.Second).String())
@@ -188,8 +189,8 @@ func (o *orders) onEvent(ctx context.Context, event string, data map[string]any)
 	return nil
 }
 
-// endRenewal keeps the outcome of a renewal that certmagic started itself. It returns false when the renewal belongs to
-// an order in progress, whose endAttempt keeps the outcome.
+// endRenewal notes the outcome of a renewal that certmagic's timer started. It returns false when the renewal is part
+// of an order: then endAttempt notes the outcome.
 func (o *orders) endRenewal(host string, err error) bool {
 	o.states.mu.Lock()
 	defer o.states.mu.Unlock()
@@ -201,9 +202,9 @@ func (o *orders) endRenewal(host string, err error) bool {
 	return true
 }
 
-// mayOrder is called before each order and each renewal. It checks the DNS of a tag host: an order for a host whose DNS
-// leads elsewhere would fail, and failures count against the CA's limits. When DNS gives no answer the CA
-// decides: an outage of our resolvers must not let certificates expire.
+// mayOrder is called before each request for a certificate. It checks the DNS of a tag host: if DNS leads elsewhere,
+// the request would fail, and failures count against the CA's limits. When the check gets no answer, the request is
+// made anyway: an outage of our resolvers must not let certificates expire.
 func (o *orders) mayOrder(ctx context.Context, host string) error {
 	if !o.Hosts.MayHaveCertificate(host) {
 		return errUnknownHost
@@ -218,12 +219,12 @@ func (o *orders) mayOrder(ctx context.Context, host string) error {
 	return nil
 }
 
-// mayRenew reports whether certmagic should renew a host's certificate by itself.
+// mayRenew reports whether certmagic's timer should renew a host's certificate.
 func (o *orders) mayRenew(host string) bool {
 	return o.Hosts.MayHaveCertificate(host) && !o.states.leadsElsewhere(host)
 }
 
-// certificate is what partners see of a host's certificate.
+// certificate is the state of a host's certificate, as partners see it.
 func (o *orders) certificate(host string) store.Certificate {
 	notAfter := o.magic.expiryOf(host)
 	o.states.mu.Lock()

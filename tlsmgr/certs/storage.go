@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// storage keeps certificates in files and certmagic's locks in memory. Only one process at a time has the data
-// directory open, and lock files would block the next process after a kill.
+// storage keeps certificates in files, but certmagic's locks in memory. Lock files are not needed, because only one
+// process at a time has the data directory open; after a kill, they would block the next process.
 type storage struct {
 	*certmagic.FileStorage
-	locks sync.Map // *semaphore.Weighted, by name: a few for each host
+	locks sync.Map // *semaphore.Weighted by lock name: a few for each host
 }
 
 func newStorage(dir string) *storage {

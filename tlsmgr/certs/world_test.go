@@ -20,11 +20,12 @@ import (
 	"mtagd/tlsmgr/acmetest"
 )
 
-// worlds numbers the worlds of a run, so that each has hosts of its own: certmagic keeps the challenges of a whole
-// process in one map, by host.
+// worlds counts the worlds of a run, so that each can have its own host names: certmagic keeps the challenges of the
+// whole process in one map, by host.
 var worlds atomic.Int64
 
-// longEnough limits every wait. It asserts no speed: a renewal that fails on a slow machine is retried after a minute.
+// longEnough limits every wait. It is generous: on a slow machine a renewal may fail first, and is retried after a
+// minute.
 const longEnough = 3 * time.Minute
 
 // quickPace shortens intervals of hours to fit into a test.
@@ -39,8 +40,8 @@ var quickPace = pace{
 	maxWait:     200 * time.Millisecond,
 }
 
-// certWorld is a CA, a DNS in which every name has the address of this machine, an engine, and the certificates under
-// test with both of their listeners.
+// certWorld is a CA, a resolver that gives every name the address 127.0.0.1, an engine, and the Certificates under
+// test with their HTTP and HTTPS listeners.
 type certWorld struct {
 	*testing.T
 	ca      *acmetest.CA
@@ -55,7 +56,7 @@ type certWorld struct {
 	http, https string
 
 	mu    sync.Mutex
-	found map[string]store.DNSVerdict // what a DNS check finds; correct where nothing is set
+	found map[string]store.DNSVerdict // what a DNS check finds for a host; correct unless set
 }
 
 func newCertWorld(t *testing.T, opt acmetest.Options) *certWorld {
@@ -134,7 +135,7 @@ func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 	return stop
 }
 
-// recheck stands in for the hourly recheck of DNS. It runs several times a second.
+// recheck stands in for the hourly recheck of DNS, but runs five times a second.
 func (w *certWorld) recheck(ctx context.Context, certs *Certificates) {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
@@ -167,12 +168,12 @@ func serveHandshakes(l net.Listener) {
 		}
 		go func() {
 			defer c.Close()
-			_ = c.(*tls.Conn).Handshake() // the client sees what came of it
+			_ = c.(*tls.Conn).Handshake() // the client notices when it fails
 		}()
 	}
 }
 
-// startNames runs a DNS that has the address of this machine for every name.
+// startNames runs a resolver that gives every name the address 127.0.0.1.
 func startNames(t *testing.T) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -187,7 +188,7 @@ func startNames(t *testing.T) (address string) {
 				A:   net.IPv4(127, 0, 0, 1),
 			})
 		}
-		w.WriteMsg(reply) // the asker has a time-out for an answer that is lost
+		w.WriteMsg(reply) // if the answer is lost, the client times out
 	})}
 	go server.ActivateAndServe()
 	t.Cleanup(func() { server.Shutdown() })
@@ -210,7 +211,7 @@ func (w *certWorld) setDNS(host string, v store.DNSVerdict) {
 	w.found[host] = v
 }
 
-// addTag generates a server-side tag, and verifies it if asked to.
+// addTag generates a server-side tag, and verifies it if verified is true.
 func (w *certWorld) addTag(domain string, verified bool) store.Tag {
 	w.Helper()
 	m, err := w.engine.AddMerchant(w.Context(), w.partner, domain, "")
@@ -238,7 +239,7 @@ func (w *certWorld) verify(tag store.Tag) store.Tag {
 	return tag
 }
 
-// visit makes a handshake, and returns the certificate if the CA issued it for the name.
+// visit makes a TLS handshake and returns the certificate. It fails unless the CA issued the certificate for the name.
 func (w *certWorld) visit(name string) (*x509.Certificate, error) {
 	c, err := tls.DialWithDialer(&net.Dialer{Timeout: longEnough}, "tcp", w.https,
 		&tls.Config{ServerName: name, RootCAs: w.ca.Issuers, NextProtos: []string{"http/1.1"}})
@@ -258,13 +259,12 @@ func (w *certWorld) mustVisit(name string) *x509.Certificate {
 	return cert
 }
 
-// until waits for a condition.
 func (w *certWorld) until(what string, condition func() bool) {
 	w.Helper()
 	deadline := time.Now().Add(longEnough)
 	for !condition() {
 		if time.Now().After(deadline) {
-			w.Fatalf("waited in vain until %s", what)
+			w.Fatalf("timed out waiting until %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -16,14 +16,15 @@ import (
 // udpSize is the EDNS buffer size: answers of this size are not fragmented on the internet.
 const udpSize = 1232
 
-// Timeouts of one attempt to get one answer. A resolver may have to ask other servers first.
+// Timeouts of one attempt to get an answer. A resolver gets more time, because it may have to ask other servers.
 const (
 	resolverTimeout   = 2 * time.Second
 	nameServerTimeout = time.Second
 )
 
-// siblingTimeout limits the wait for the other types of a name after the first answer about it. A server that has
-// answered once has the rest at hand, but some never answer about a type that they do not know.
+// siblingTimeout limits the wait for a name's records of other types after the first answer about the name. A server
+// that has given one answer has the others at hand, but some servers never answer questions about a type they do not
+// know.
 const siblingTimeout = time.Second
 
 // Reasons why a server that was reached gave no usable answer. Any other error of ask means that the server was
@@ -33,24 +34,23 @@ var (
 	errNoTCP     = errors.New("truncated over UDP, no answer over TCP")
 	errBadAnswer = errors.New("unusable answer")
 	errServfail  = errors.New("SERVFAIL")
-	errBogus     = errors.New("SERVFAIL unless signatures are left unchecked")
+	errBogus     = errors.New("SERVFAIL, but an answer when signatures are not checked")
 	errRefused   = errors.New("REFUSED")
 	errLame      = errors.New("not a server of the zone")
 )
 
 // nameServer is a server that can be asked: a recursive resolver, or one of a zone's own name servers.
 type nameServer struct {
-	name    string // as findings call it: "ns1.shop.com", "the resolver 9.9.9.9"
+	name    string // in findings: "ns1.shop.com", "the resolver 9.9.9.9"
 	address string // host:port
-	zone    string // the zone that it was found for; empty for a recursive resolver
+	zone    string // the zone that it should serve; empty for a recursive resolver
 	timeout time.Duration
 }
 
 func (s nameServer) recursive() bool { return s.zone == "" }
 
-// askTypes asks for several types of a name at the same time. It hands over the answers as they arrive, until
-// take returns true. After the first answer it waits for the others at most siblingTimeout, and drops those that
-// arrive later.
+// askTypes asks for a name's records of several types at the same time. It calls take for each answer as it arrives,
+// until take returns true. After the first answer it waits for the others for at most siblingTimeout.
 func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, take func(qtype uint16, m *dns.Msg, err error) (enough bool)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -121,8 +121,8 @@ func (s nameServer) ask(ctx context.Context, name string, qtype uint16) (*dns.Ms
 	}
 }
 
-// tryUnchecked tells a broken DNSSEC signature from other causes of SERVFAIL: the resolver answers when it is
-// told not to check signatures (CD=1), and fails again when it checks them.
+// tryUnchecked finds out whether a broken DNSSEC signature is the cause of a SERVFAIL. If so, the resolver answers when
+// it is asked not to check signatures (CD=1), and fails again when it checks them.
 func (s nameServer) tryUnchecked(ctx context.Context, question, failed *dns.Msg) (*dns.Msg, error) {
 	question.CheckingDisabled = true
 	unchecked, err := s.try(ctx, question)
@@ -149,8 +149,8 @@ func (s nameServer) try(ctx context.Context, question *dns.Msg) (*dns.Msg, error
 	return answer, err
 }
 
-// exchange sends a question and waits for its answer. Anyone can send packets to the UDP port, so it skips
-// packets that do not answer the question.
+// exchange sends a question and waits for its answer. Over UDP it skips packets that do not answer the question,
+// because anyone can send packets to its port.
 func (s nameServer) exchange(ctx context.Context, network string, question *dns.Msg) (_ *dns.Msg, err error) {
 	// The bytes come from strangers: a message that makes the library panic must not end the process.
 	defer func() {
@@ -167,9 +167,10 @@ func (s nameServer) exchange(ctx context.Context, network string, question *dns.
 		return nil, asTimeout(ctx, err)
 	}
 	defer conn.Close()
-	// When ctx ends, by its timeout or because the answer is no longer needed, the read below fails.
+	// When ctx ends, by its timeout or because the answer is no longer needed, a deadline in the past makes the read
+	// below fail.
 	defer context.AfterFunc(ctx, func() {
-		_ = conn.SetDeadline(time.Unix(1, 0)) // fails when the connection is closed already
+		_ = conn.SetDeadline(time.Unix(1, 0)) // an error means that the connection is closed already
 	})()
 	conn.UDPSize = udpSize
 	if err := conn.WriteMsg(question); err != nil {
@@ -194,8 +195,8 @@ func (s nameServer) exchange(ctx context.Context, network string, question *dns.
 	}
 }
 
-// asTimeout returns errTimeout for a network error that means silence. Any other error means that the server
-// cannot be reached, and is returned as it is.
+// asTimeout returns errTimeout if a network error means that no answer came in time. Any other error means that the
+// server cannot be reached; it is returned as it is.
 func asTimeout(ctx context.Context, err error) error {
 	if ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		return errTimeout
@@ -213,9 +214,9 @@ func isAnswerTo(question, m *dns.Msg) bool {
 		dns.CanonicalName(asked.Name) == dns.CanonicalName(answered.Name)
 }
 
-// isLame reports whether an answer shows that the server does not serve the zone: the answer has no records, and
-// is no referral to a zone below the server's own. A true "no such record" has the authoritative bit or the
-// zone's SOA. Resolvers need neither.
+// isLame reports whether an answer shows that the server does not serve the zone: it has no records, neither the
+// authoritative bit nor the zone's SOA (which an honest "no such record" has), and is no referral to a zone below. From
+// a resolver, an answer is lame only if it is a referral.
 func (s nameServer) isLame(m *dns.Msg) bool {
 	if m.Rcode != dns.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
 		return false
@@ -240,8 +241,8 @@ type delegation struct {
 	glue    map[string][]netip.Addr // addresses in the same answer, by name
 }
 
-// referral reads a referral to a zone below the server's own that is on the way to the name in the question.
-// It returns nil when the answer is no such referral.
+// referral reads an answer that refers to the name servers of a zone below the server's own, on the way down to the
+// name in the question. It returns nil for any other answer.
 func (s nameServer) referral(m *dns.Msg) *delegation {
 	if s.recursive() || m.Rcode != dns.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
 		return nil
@@ -272,8 +273,7 @@ func (s nameServer) referral(m *dns.Msg) *delegation {
 	return d
 }
 
-// addressOf is the address in an A or AAAA record. For a record without an address it is the zero address, which
-// no server has.
+// addressOf is the address in an A or AAAA record, or the zero Addr if the record is malformed and has none.
 func addressOf(rr dns.RR) netip.Addr {
 	var ip net.IP
 	switch rr := rr.(type) {

@@ -17,8 +17,8 @@ import (
 	"mtagd/store"
 )
 
-// TestAgainstBIND verifies against a widely used name server: one process serves signed zones, another resolves and
-// checks signatures. It shows whether the servers of the other tests behave like real ones.
+// TestAgainstBIND verifies hosts whose servers are BIND: one process serves signed zones, another resolves and checks
+// signatures. The other tests have servers of their own; this one shows that real servers behave like those.
 func TestAgainstBIND(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs BIND")
@@ -32,7 +32,7 @@ func TestAgainstBIND(t *testing.T) {
 		{"a signed record is correct", "mtag-ab12.shop.com", store.DNSCorrect, "ok_caa_forbids", "the CAA records at shop.com forbid letsencrypt.org"},
 		{"a record with an expired signature is pending", "mtag-ab12.expired.com", store.DNSPending, "dnssec_bogus", "expired.com"},
 		{"a name that does not exist is wrong", "mtag-cd34.shop.com", store.DNSWrong, "no_record", "according to shop.com's name servers"},
-		{"a name with records of other types alone is wrong", "text.shop.com", store.DNSWrong, "no_record", "text.shop.com"},
+		{"a name with records of other types only is wrong", "text.shop.com", store.DNSWrong, "no_record", "text.shop.com"},
 		{"a record elsewhere is wrong", "old.shop.com", store.DNSWrong, "wrong_target", "points to elsewhere.net"},
 		{"a flattened record is correct", "flat.shop.com", store.DNSCorrect, "ok_caa_forbids", "has the addresses of edge.example.com"},
 		{"a zone that cannot be loaded is pending", "mtag-ab12.broken.com", store.DNSPending, "servfail", "mtag-ab12.broken.com"},
@@ -55,10 +55,10 @@ type bind struct {
 
 func startBIND(t *testing.T) *bind {
 	t.Helper()
-	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin") // where Debian has named, for all but root
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin") // Debian installs named there; only root's PATH has that directory
 	for _, program := range []string{"named", "dnssec-keygen", "dnssec-signzone"} {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Fatalf("%v: make test installs it, as does apt-get install bind9", err)
+			t.Fatalf("%v: this test needs BIND; make test or apt-get install bind9 installs it", err)
 		}
 	}
 	b := &bind{dir: t.TempDir()}
@@ -134,7 +134,7 @@ func (b *bind) command(t *testing.T, program string, args ...string) {
 	}
 }
 
-// run starts a process and waits until it is up. The process ends with the test.
+// run starts a named process and waits until it is running. It ends with the test.
 func (b *bind) run(t *testing.T, name, config string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(config), 0o600); err != nil {
@@ -177,7 +177,7 @@ func (b *bind) run(t *testing.T, name, config string) {
 	case <-ended:
 		t.Fatalf("named ended: %s", log.String())
 	case <-time.After(30 * time.Second):
-		t.Fatal("named does not come up")
+		t.Fatal("named does not start")
 	}
 }
 

@@ -20,7 +20,7 @@ const (
 	maxDirectory     = 64 << 10         // bytes
 )
 
-// ca knows the names that CAA records use for the CA that certificates come from.
+// ca reads, from the CA's ACME directory, the names that CAA records use for the CA.
 type ca struct {
 	directory string // URL of the CA's ACME directory; empty: no CA
 	client    *http.Client
@@ -40,9 +40,9 @@ func newCA(directory string, roots *x509.CertPool, log *slog.Logger, now func() 
 	return &ca{directory: directory, client: client, log: log, now: now}
 }
 
-// identities returns the names that CAA records may use for the CA (RFC 8555, section 7.1.1, caaIdentities). It
-// returns none when there is no CA, when its directory lists none, and while the directory cannot be
-// read. The first call waits for the directory, until ctx ends.
+// identities returns the names that CAA records may use for the CA (RFC 8555, section 7.1.1, caaIdentities). It returns
+// none if there is no CA, if its directory lists none, or if the directory was never read. While there are none, a call
+// waits for a read in progress, until ctx ends.
 func (c *ca) identities(ctx context.Context) []string {
 	c.mu.Lock()
 	if c.directory != "" && c.reading == nil && !c.now().Before(c.due) {

@@ -12,12 +12,12 @@ import (
 // The ACME challenges that the service can answer.
 var challenges = []string{"http-01", "tls-alpn-01"}
 
-// askCAA looks for CAA records that forbid the CA to issue a certificate for the host. Its sighting has no code
-// when none do, or when that cannot be known.
+// askCAA looks for CAA records that forbid the CA to issue a certificate for the host. Its sighting has no code if none
+// do, or if the records cannot be read.
 //
-// The records of the closest name count, on the way up from the host (RFC 8659, section 3). An alias has
-// the records of its target, so the CNAME target's own records come first. The merchant's domain comes next:
-// records that were added there long ago, for the shop's certificate, are the most common cause.
+// On the way up from the host, the first name with CAA records decides (RFC 8659, section 3). A host with a CNAME record
+// has the CAA records of its target. Next comes the merchant's domain: records that were added there long ago, for the
+// shop's own certificate, are the most common obstacle.
 func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
 	ctx, cancel := l.forCause(ctx)
 	defer cancel()
@@ -67,9 +67,9 @@ func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
 	return sighting{}
 }
 
-// mayIssue reports whether a set of CAA records lets the CA issue a certificate for a name without a wildcard, by
-// one of our challenges (RFC 8659, section 4; RFC 8657). A record that allows a single account is taken to mean
-// another account, such as the shop's: merchants do not know the service's.
+// mayIssue reports whether a set of CAA records allows the CA to issue a certificate for a name without a wildcard, by
+// one of our challenges (RFC 8659, section 4; RFC 8657). If a record allows only one account, mayIssue assumes that it
+// is another one, such as the shop's: merchants do not know the service's account.
 func mayIssue(records []*dns.CAA, identities []string) bool {
 	const critical = 128
 	restricted, allowed := false, false
@@ -88,9 +88,8 @@ func mayIssue(records []*dns.CAA, identities []string) bool {
 	return allowed || !restricted
 }
 
-// allows reports whether the value of an "issue" record, such as
-// "letsencrypt.org; validationmethods=http-01", allows the CA by one of its identities and one of our challenges,
-// and names no account.
+// allows reports whether the value of an "issue" record, such as "letsencrypt.org; validationmethods=http-01", names
+// one of the CA's identities, allows one of our challenges and names no account.
 func allows(value string, identities []string) bool {
 	domain, parameters, _ := strings.Cut(value, ";")
 	domain = strings.TrimSpace(domain)

@@ -21,17 +21,17 @@ func TestMayIssue(t *testing.T) {
 		{"the CA is named", []string{`0 issue "letsencrypt.org"`}, true},
 		{"names compare without regard to case and space", []string{`0 Issue " LetsEncrypt.org "`}, true},
 		{"another CA is named", []string{`0 issue "other.example"`}, false},
-		{"the CA is one of those that are named", []string{`0 issue "other.example"`, `0 issue "letsencrypt.org"`}, true},
-		{"nobody is named", []string{`0 issue ";"`}, false},
-		{"the CA is named for wildcards alone", []string{`0 issue ";"`, `0 issuewild "letsencrypt.org"`}, false},
-		{"wildcards alone are restricted", []string{`0 issuewild "other.example"`}, true},
+		{"the CA is one of several", []string{`0 issue "other.example"`, `0 issue "letsencrypt.org"`}, true},
+		{"no CA is named", []string{`0 issue ";"`}, false},
+		{"the CA is named for wildcards only", []string{`0 issue ";"`, `0 issuewild "letsencrypt.org"`}, false},
+		{"only wildcards are restricted", []string{`0 issuewild "other.example"`}, true},
 		{"there is only an address for reports", []string{`128 iodef "mailto:ca@shop.com"`}, true},
 		{"an unknown property is critical", []string{`0 issue "letsencrypt.org"`, `128 future "x"`}, false},
 		{"an unknown property is not critical", []string{`0 future "x"`}, true},
 		{"a challenge of ours is allowed", []string{`0 issue "letsencrypt.org; validationmethods=dns-01,tls-alpn-01"`}, true},
 		{"only other challenges are allowed", []string{`0 issue "letsencrypt.org;validationmethods=dns-01"`}, false},
 		{"only an account is allowed", []string{`0 issue "letsencrypt.org; accounturi=https://ca.example/1"`}, false},
-		{"an account is allowed, and so are all", []string{`0 issue "letsencrypt.org; AccountURI=https://ca.example/1"`, `0 issue "letsencrypt.org"`}, true},
+		{"one record allows an account, another one all accounts", []string{`0 issue "letsencrypt.org; AccountURI=https://ca.example/1"`, `0 issue "letsencrypt.org"`}, true},
 		{"another parameter is set", []string{`0 issue "letsencrypt.org; cansignhttpexchanges=yes"`}, true},
 	}
 	for _, c := range cases {
@@ -47,7 +47,7 @@ func TestMayIssue(t *testing.T) {
 	}
 }
 
-func TestTheCAsIdentitiesAreThoseOfItsDirectory(t *testing.T) {
+func TestTheCAsIdentitiesComeFromItsDirectory(t *testing.T) {
 	asked, status := 0, http.StatusOK
 	directory := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked++
@@ -91,12 +91,12 @@ func TestTheCAsIdentitiesAreThoseOfItsDirectory(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
-	t.Run("who cannot wait for the directory does without", func(t *testing.T) {
+	t.Run("a call does not wait for the directory when its context has ended", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		c := newDirectoryVerifier(t)
 		c.identities(ctx)
-		if got := c.identities(t.Context()); !slices.Equal(got, want) { // and the reading goes on for others
+		if got := c.identities(t.Context()); !slices.Equal(got, want) { // the read goes on for other calls
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})

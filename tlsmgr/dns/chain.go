@@ -26,14 +26,14 @@ type chain struct {
 	// targetAddresses returns the addresses of the target.
 	targetAddresses func() (map[netip.Addr]bool, error)
 
-	chained map[string]string // aliases that a resolver sent along with earlier answers
-	asked   int               // number of names
+	chained map[string]string // CNAME records of later names, from a resolver's earlier answers
+	asked   int               // number of names asked about
 }
 
 // sight follows the chain from its host to the end.
 func (c *chain) sight(ctx context.Context) sighting { return c.follow(ctx, []string{c.host}) }
 
-// follow goes on from the last name of a path that begins with the host.
+// follow follows the chain from the last name of a path, which begins with the host.
 func (c *chain) follow(ctx context.Context, path []string) sighting {
 	last := len(path) - 1
 	name := path[last]
@@ -53,8 +53,8 @@ func (c *chain) follow(ctx context.Context, path []string) sighting {
 	return c.combine(ctx, path, c.ask(ctx, name))
 }
 
-// combine makes one sighting of the views of a zone's name servers, or of the single view of a resolver. A server
-// without an answer does not outweigh one that has an answer: resolvers ask the next server too.
+// combine makes one sighting of the views of a zone's name servers, or of a resolver's single view. If some servers
+// answer and others fail, the answers count: a resolver would ask the next server too.
 func (c *chain) combine(ctx context.Context, path []string, views []view) sighting {
 	var opinions [][]view // views that agree
 	for _, v := range views {
@@ -100,13 +100,13 @@ func (c *chain) combine(ctx context.Context, path []string, views []view) sighti
 	return first[store.DNSUnreachable]
 }
 
-// judge says what some servers' view of the last name of a path means for the host. The views agree.
+// judge says what it means for the host how some servers see the last name of a path. Their views agree.
 func (c *chain) judge(ctx context.Context, path []string, views []view) sighting {
 	seen := views[0]
 	switch {
 	case len(path) > 1 && (seen.noAlias && seen.err != nil || errors.Is(seen.err, errRefused)):
-		// The chain ends at a name without a CNAME record, or the resolver serves no other zone than the
-		// host's. Either way the host's own record is known.
+		// The chain ends at a name without a CNAME record, or the resolver refuses questions about zones other than the
+		// host's. In both cases the host's own record is known, and decides.
 		return c.elsewhere(path, "")
 	case seen.err != nil:
 		return c.failed(path, views)
@@ -133,7 +133,7 @@ func (c *chain) judge(ctx context.Context, path []string, views []view) sighting
 	return c.missing(ctx, seen)
 }
 
-// failed is the sighting after servers that all failed in the same way to answer about the last name of a path.
+// failed is the sighting when some servers failed, all in the same way, to answer about the last name of a path.
 func (c *chain) failed(path []string, views []view) sighting {
 	by := views[0].by
 	s := failureOf(by, views[0].err).about(path[len(path)-1], serverNames(views), by.zone)
@@ -143,9 +143,8 @@ func (c *chain) failed(path []string, views []view) sighting {
 	return s
 }
 
-// judgeAddresses judges a path that ends at addresses. Some DNS providers flatten a CNAME record: they answer with
-// the addresses that its target has at the moment. So addresses that all belong to the target are
-// correct.
+// judgeAddresses is the sighting when a path ends at addresses. They are correct if all of them are the target's: some
+// DNS providers flatten a CNAME record, which means that they answer with its target's current addresses.
 func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) sighting {
 	ours, err := c.targetAddresses()
 	switch {
@@ -168,14 +167,15 @@ func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) sig
 		fmt.Sprintf("replace its A and AAAA records by a CNAME record that points to %s", bare(c.target)))
 }
 
-// missing is the sighting of a host without a record. It looks for the most common causes.
+// missing is the sighting when the host has no record. It looks for the two most common mistakes.
 func (c *chain) missing(ctx context.Context, seen view) sighting {
 	root := dns.Fqdn(store.RootDomain(bare(c.host)))
 	if seen.authority != "" && seen.authority != root && dns.IsSubDomain(seen.authority, root) {
 		return c.wrong("no_domain", fmt.Sprintf("the domain %s does not exist in DNS", bare(root)),
 			fmt.Sprintf("register it, or have its name servers entered, and add a CNAME record for %s that points to %s", bare(c.host), bare(c.target)))
 	}
-	// Providers' forms append the domain to a name that has no final dot.
+	// The forms of DNS providers append the domain to a name without a final dot. Then the record is at a name that ends
+	// with the domain twice.
 	ctx, cancel := context.WithTimeout(ctx, causeTimeout)
 	defer cancel()
 	twice := c.host + root
@@ -190,11 +190,11 @@ func (c *chain) missing(ctx context.Context, seen view) sighting {
 	return c.wrong("no_record", bare(c.host)+" has no record", "add a CNAME record that points to "+bare(c.target))
 }
 
-// elsewhere is the sighting of a host whose path ends at a name that is not the target.
+// elsewhere is the sighting when a path ends at a name that is not the target.
 func (c *chain) elsewhere(path []string, remark string) sighting {
 	end := path[len(path)-1]
 	switch {
-	case strings.HasPrefix(path[1], c.target): // the target's final dot and more after it
+	case strings.HasPrefix(path[1], c.target): // the provider appended the domain: more follows the target's final dot
 		return c.wrong("appended_value", c.points(path, path[1]),
 			fmt.Sprintf("point it to %s, with a final dot if the DNS provider appends the domain", bare(c.target)))
 	case len(path) > 2:
@@ -209,8 +209,8 @@ func (c *chain) points(path []string, to string) string {
 	return bare(path[0]) + " points to " + bare(to)
 }
 
-// wrong is a sighting that the merchant has to correct: by pointing the host to the target, unless fix says
-// otherwise.
+// wrong is the sighting of a mistake that the merchant has to correct. The default fix is to point the host to the
+// target.
 func (c *chain) wrong(code, fact, fix string) sighting {
 	if fix == "" {
 		fix = "point it to " + bare(c.target)

@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// causeTimeout limits questions that only help to find the cause of a failure, once the rest is known.
+// causeTimeout limits questions that only help to explain a failure, once everything else is known.
 const causeTimeout = time.Second
 
 // lookupConfig says which servers verifications may ask, and how.
@@ -27,12 +27,12 @@ type lookupConfig struct {
 type lookup struct {
 	*lookupConfig
 	host string
-	// answered ends when every resolver has answered about the host, or failed to.
+	// answered is cancelled when every resolver has answered about the host or failed.
 	answered context.Context
 }
 
-// anyResolver asks all resolvers at once. It returns the first answer that has records; else any answer; else
-// one of the errors.
+// anyResolver asks all resolvers at the same time. It returns the first answer that has records; if none has, any
+// answer; if there is none, one of the errors.
 func (l *lookup) anyResolver(ctx context.Context, name string, qtype uint16) (*dns.Msg, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -60,8 +60,8 @@ func (l *lookup) anyResolver(ctx context.Context, name string, qtype uint16) (*d
 	return best.m, best.err
 }
 
-// allAddresses returns every address that any resolver knows for a name. It returns an error of one of them when
-// none knows an address.
+// allAddresses returns the addresses of a name from all resolvers together. If no resolver knows one, it returns one of
+// their errors.
 func (l *lookup) allAddresses(ctx context.Context, name string) (map[netip.Addr]bool, error) {
 	known := make([]map[netip.Addr]bool, len(l.resolvers))
 	errs := make([]error, len(l.resolvers))
@@ -89,8 +89,8 @@ func (l *lookup) views(ctx context.Context, name string) []view {
 	return views
 }
 
-// forCause is a context for questions that only help to find the cause of a failure. It ends causeTimeout after
-// the resolvers have answered about the host: a resolver that works has the other answers at hand by then.
+// forCause returns a context for questions that only help to explain a failure. It ends causeTimeout after all
+// resolvers have answered about the host: that is enough for a resolver that works.
 func (l *lookup) forCause(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(l.answered, func() { time.AfterFunc(l.causeTimeout, cancel) })

@@ -8,6 +8,6 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	flag.Set("test.parallel", "8") // most of a test's time is waiting
+	flag.Set("test.parallel", "8") // more than there are processors: the tests mostly wait
 	os.Exit(m.Run())
 }

@@ -11,17 +11,17 @@ import (
 	"mtagd/store"
 )
 
-// RecheckConfig is what a Recheck is made of. Every field is required, except Found and Every.
+// RecheckConfig says what a Recheck works with. Every field is required, except Found and Every.
 type RecheckConfig struct {
 	Hosts  store.Hosts  // the hosts of tags that are checked
 	Engine store.Engine // keeps the tags
 	Verify func(ctx context.Context, host string) store.DNSFinding
 
-	// Found receives every finding of the hourly check, after the tags were updated; nil: nobody does. Several calls
+	// Found, if not nil, is called with every finding of the hourly check, after the tags were updated. Several calls
 	// may run at the same time.
 	Found func(host string, f store.DNSFinding)
 
-	Every time.Duration // the time in which each host is checked once; 0: an hour
+	Every time.Duration // each host is checked once in this time; 0: an hour
 	Log   *slog.Logger
 }
 
@@ -33,11 +33,12 @@ const (
 	freshFor = time.Minute
 )
 
-// Recheck checks the DNS of every host that may have a certificate, evenly spread over an hour. So isConnected of
-// the tags is true within the hour, and a host that comes back gets its certificate.
+// Recheck checks the DNS of every tag host that may have a certificate once an hour, evenly spread over the hour. So a
+// tag's isConnected is never out of date for much longer than an hour, and a host whose DNS leads here again gets its
+// certificate.
 //
-// It updates a tag only when the finding changes isConnected, and never activates a tag: verify alone does. Its
-// methods are safe for concurrent use.
+// It updates a tag only when the finding changes isConnected. It never activates a tag: only verify does. Its methods
+// are safe for concurrent use.
 type Recheck struct {
 	RecheckConfig
 
@@ -46,7 +47,7 @@ type Recheck struct {
 	running sync.WaitGroup
 
 	mu        sync.Mutex
-	elsewhere map[string]bool // hosts whose last certain finding was wrong
+	elsewhere map[string]bool // hosts of which the last finding that was correct or wrong was wrong
 }
 
 // NewRecheck returns a Recheck that does nothing yet.
@@ -66,8 +67,7 @@ func (r *Recheck) Stop() {
 	r.running.Wait()
 }
 
-// run checks all hosts again and again. It goes through them in the same order each time, so that an hour lies
-// between two checks of the same host.
+// run checks all hosts, again and again. Each round has the same order, so that two checks of a host are an hour apart.
 func (r *Recheck) run() {
 	slots := make(chan struct{}, rechecksAtOnce)
 	for {
@@ -107,8 +107,8 @@ func (r *Recheck) pause(d time.Duration) bool {
 	}
 }
 
-// Now checks one host at once, and updates its tags like the hourly check. It returns a correct finding that is
-// less than a minute old without a new check: verify has just answered.
+// Now checks one host immediately, and updates its tags like the hourly check. If a tag on the host has a correct
+// finding that is less than a minute old, as after verify, Now returns that one.
 func (r *Recheck) Now(ctx context.Context, host string) store.DNSFinding {
 	for _, tag := range r.Engine.Directory().TagsOn(host) {
 		f := tag.DNS
@@ -128,7 +128,7 @@ func (r *Recheck) check(ctx context.Context, host string) store.DNSFinding {
 	return found
 }
 
-// logMove logs a certain finding that differs from the host's last one.
+// logMove logs a finding that is correct or wrong if the host's last one was the opposite.
 func (r *Recheck) logMove(host string, f store.DNSFinding) {
 	elsewhere := f.Verdict == store.DNSWrong
 	r.mu.Lock()

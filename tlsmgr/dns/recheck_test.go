@@ -14,8 +14,8 @@ import (
 	"mtagd/store/local"
 )
 
-// recheckBed is a Recheck over a real engine. The test sets what DNS checks find.
-type recheckBed struct {
+// recheckTest is a Recheck with a real engine. The test sets what DNS checks find.
+type recheckTest struct {
 	*testing.T
 	store.Engine
 	partner store.PartnerID
@@ -23,15 +23,15 @@ type recheckBed struct {
 	log     bytes.Buffer // read after stop
 
 	mu       sync.Mutex
-	verdicts map[string]store.DNSVerdict // correct where nothing is set
-	checks   map[string]int
-	found    map[string]store.DNSVerdict
-	updates  int
-	running  int // checks at the moment
-	most     int
+	verdicts map[string]store.DNSVerdict // what a check of a host finds; correct unless set
+	checks   map[string]int              // checks of a host so far
+	found    map[string]store.DNSVerdict // the last finding that Found got for a host
+	updates  int                         // calls of UpdateTag by the Recheck
+	running  int                         // checks in progress
+	most     int                         // the highest value of running
 }
 
-func newRecheckBed(t *testing.T, every time.Duration) *recheckBed {
+func newRecheckTest(t *testing.T, every time.Duration) *recheckTest {
 	t.Helper()
 	engine, err := local.Open(t.TempDir(), local.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -42,7 +42,7 @@ func newRecheckBed(t *testing.T, every time.Duration) *recheckBed {
 			t.Error(err)
 		}
 	})
-	b := &recheckBed{T: t, Engine: engine, verdicts: map[string]store.DNSVerdict{}, checks: map[string]int{}, found: map[string]store.DNSVerdict{}}
+	b := &recheckTest{T: t, Engine: engine, verdicts: map[string]store.DNSVerdict{}, checks: map[string]int{}, found: map[string]store.DNSVerdict{}}
 	p, err := engine.AddPartner(t.Context(), "Partner")
 	if err != nil {
 		t.Fatal(err)
@@ -61,14 +61,14 @@ func newRecheckBed(t *testing.T, every time.Duration) *recheckBed {
 }
 
 // UpdateTag counts the writes.
-func (b *recheckBed) UpdateTag(ctx context.Context, id store.TagID, change func(store.Tag) store.Tag) (store.Tag, error) {
+func (b *recheckTest) UpdateTag(ctx context.Context, id store.TagID, change func(store.Tag) store.Tag) (store.Tag, error) {
 	b.mu.Lock()
 	b.updates++
 	b.mu.Unlock()
 	return b.Engine.UpdateTag(ctx, id, change)
 }
 
-func (b *recheckBed) verify(_ context.Context, host string) store.DNSFinding {
+func (b *recheckTest) verify(_ context.Context, host string) store.DNSFinding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.checks[host]++
@@ -79,20 +79,21 @@ func (b *recheckBed) verify(_ context.Context, host string) store.DNSFinding {
 	return store.DNSFinding{Verdict: verdict, Code: "test", Detail: "as the test says", CheckedAt: time.Now()}
 }
 
-func (b *recheckBed) setDNS(host string, v store.DNSVerdict) {
+func (b *recheckTest) setDNS(host string, v store.DNSVerdict) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.verdicts[host] = v
 }
 
-func (b *recheckBed) checked(host string) int {
+func (b *recheckTest) checked(host string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.checks[host]
 }
 
-// addTag generates a server-side tag, and verifies it if asked to: an hour ago, so that the finding is not fresh.
-func (b *recheckBed) addTag(domain string, verified bool) store.Tag {
+// addTag generates a server-side tag. If verified is true, the tag has a correct finding that is an hour old, so that
+// Now does not trust it.
+func (b *recheckTest) addTag(domain string, verified bool) store.Tag {
 	b.Helper()
 	m, err := b.AddMerchant(b.Context(), b.partner, domain, "")
 	if err != nil {
@@ -111,7 +112,7 @@ func (b *recheckBed) addTag(domain string, verified bool) store.Tag {
 	return tag
 }
 
-func (b *recheckBed) tag(id store.TagID) store.Tag {
+func (b *recheckTest) tag(id store.TagID) store.Tag {
 	b.Helper()
 	tag, err := b.Tag(b.Context(), id)
 	if err != nil {
@@ -120,24 +121,24 @@ func (b *recheckBed) tag(id store.TagID) store.Tag {
 	return tag
 }
 
-func (b *recheckBed) until(what string, condition func() bool) {
+func (b *recheckTest) until(what string, condition func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			b.Fatalf("waited in vain until %s", what)
+			b.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }
 
 // untilCheckedAgain waits for a whole check of a host that began after the call.
-func (b *recheckBed) untilCheckedAgain(host string) {
+func (b *recheckTest) untilCheckedAgain(host string) {
 	b.Helper()
 	before := b.checked(host)
 	b.until(host+" is checked again", func() bool { return b.checked(host) >= before+3 })
 }
 
 func TestRecheckFollowsAHostThatMovesAwayAndComesBack(t *testing.T) {
-	b := newRecheckBed(t, 10*time.Millisecond)
+	b := newRecheckTest(t, 10*time.Millisecond)
 	tag := b.addTag("shop.com", true)
 	b.recheck.Start()
 	b.untilCheckedAgain(tag.Host)
@@ -153,9 +154,9 @@ func TestRecheckFollowsAHostThatMovesAwayAndComesBack(t *testing.T) {
 	b.untilCheckedAgain(tag.Host)
 	for _, uncertain := range []store.DNSVerdict{store.DNSPending, store.DNSUnreachable} {
 		b.setDNS(tag.Host, uncertain)
-		b.until("the finding is told", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.found[tag.Host] == uncertain })
+		b.until("Found gets the finding", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.found[tag.Host] == uncertain })
 		if b.tag(tag.ID).Connected {
-			t.Errorf("%s connects the tag", uncertain)
+			t.Errorf("the finding %s connects the tag", uncertain)
 		}
 	}
 
@@ -168,13 +169,13 @@ func TestRecheckFollowsAHostThatMovesAwayAndComesBack(t *testing.T) {
 	}
 	for _, here := range []string{"here=false", "here=true"} {
 		if n := strings.Count(b.log.String(), here); n != 1 {
-			t.Errorf("the log has %s %d times: %s", here, n, b.log.String())
+			t.Errorf("the log has %s %d times, want once: %s", here, n, b.log.String())
 		}
 	}
 }
 
 func TestRecheckNeverActivatesATag(t *testing.T) {
-	b := newRecheckBed(t, 10*time.Millisecond)
+	b := newRecheckTest(t, 10*time.Millisecond)
 	inactive, active := b.addTag("later.com", false), b.addTag("shop.com", true)
 	b.recheck.Start()
 	b.untilCheckedAgain(active.Host)
@@ -189,7 +190,7 @@ func TestRecheckNeverActivatesATag(t *testing.T) {
 }
 
 func TestRecheckOfATrackingDomain(t *testing.T) {
-	b := newRecheckBed(t, 10*time.Millisecond)
+	b := newRecheckTest(t, 10*time.Millisecond)
 	const host = "track.agency.com"
 	if _, err := b.EnablePreverified(t.Context(), b.partner, host); err != nil {
 		t.Fatal(err)
@@ -205,15 +206,15 @@ func TestRecheckOfATrackingDomain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.until("its first tag is not connected", func() bool { return !b.tag(tag.ID).Connected })
+	b.until("the first tag of the tracking domain is not connected", func() bool { return !b.tag(tag.ID).Connected })
 	b.recheck.Stop()
 	if n := strings.Count(b.log.String(), "host has moved"); n != 1 {
-		t.Errorf("the log tells of %d moves: %s", n, b.log.String())
+		t.Errorf("the log has %d moves, want 1: %s", n, b.log.String())
 	}
 }
 
 func TestNowTrustsAFreshFinding(t *testing.T) {
-	b := newRecheckBed(t, time.Hour)
+	b := newRecheckTest(t, time.Hour)
 	fresh, old := b.addTag("fresh.com", false), b.addTag("old.com", true)
 	found := store.DNSFinding{Verdict: store.DNSCorrect, Code: "fresh", CheckedAt: time.Now()}
 	if _, err := b.Engine.UpdateTag(t.Context(), fresh.ID, func(t store.Tag) store.Tag { return t.AfterDNSCheck(found) }); err != nil {
@@ -230,7 +231,7 @@ func TestNowTrustsAFreshFinding(t *testing.T) {
 
 // Checks that wait for slow servers must not pile up.
 func TestRechecksAtOnceAreLimited(t *testing.T) {
-	b := newRecheckBed(t, time.Millisecond)
+	b := newRecheckTest(t, time.Millisecond)
 	var last store.Tag
 	for i := range 3 * rechecksAtOnce {
 		last = b.addTag(fmt.Sprintf("shop-%d.com", i), true)
@@ -245,16 +246,16 @@ func TestRechecksAtOnceAreLimited(t *testing.T) {
 	}
 	b.recheck.Start()
 	b.until("all slots are taken", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.running >= rechecksAtOnce })
-	time.Sleep(20 * time.Millisecond) // long enough for one more, which must not come
+	time.Sleep(20 * time.Millisecond) // long enough for another check to begin, which would be wrong
 	close(release)
 	b.untilCheckedAgain(last.Host)
 	b.recheck.Stop()
 	if b.most != rechecksAtOnce {
-		t.Errorf("%d checks at once", b.most)
+		t.Errorf("%d checks at once, want %d", b.most, rechecksAtOnce)
 	}
 }
 
-func (b *recheckBed) count(n int) {
+func (b *recheckTest) count(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.running += n

@@ -15,21 +15,21 @@ type server struct {
 	address string
 	records []dns.RR
 
-	// chases: answers have the whole chain of CNAME records, like those of most resolvers. Without it they have only
-	// the first record.
+	// chases: answers contain the whole chain of CNAME records, like those of most resolvers. Without it they contain
+	// only the first record.
 	chases bool
 	// udpOnly: the server does not listen on TCP.
 	udpOnly bool
-	// reply may change the answer, when it is set. An answer of nil is not sent.
+	// reply, if not nil, may change the answer. If it returns nil, no answer is sent.
 	reply func(question, answer *dns.Msg, overTCP bool) *dns.Msg
 }
 
-// serve starts s over UDP and TCP, with the records of a file in testdata/resolver. It runs until the test ends.
+// serve runs s on UDP and TCP until the test ends, with the records of a file in testdata/resolver.
 func serve(t *testing.T, zone string, s *server) *server {
 	t.Helper()
 	s.records = readZone(t, zone)
 
-	// A port that is free for both protocols: try the port that UDP gets.
+	// Find a port that is free for both protocols.
 	var udp net.PacketConn
 	var tcp net.Listener
 	for tcp == nil {
@@ -97,7 +97,7 @@ func (s *server) handler(overTCP bool) dns.HandlerFunc {
 			answer = s.reply(question, answer, overTCP)
 		}
 		if answer != nil {
-			w.WriteMsg(answer) // fails when the client has gone
+			w.WriteMsg(answer) // fails when the client has closed its socket
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (s *server) answer(question *dns.Msg) *dns.Msg {
 	answer := new(dns.Msg).SetReply(question)
 	answer.RecursionAvailable = true
 	name, qtype := question.Question[0].Name, question.Question[0].Qtype
-	// At most nine steps, so that a loop ends.
+	// Follow at most nine records, because of loops.
 	for range 9 {
 		known, next := false, ""
 		for _, rr := range s.records {

@@ -11,18 +11,18 @@ import (
 	"mtagd/store"
 )
 
-// sighting is what one side sees at the host. A side is a resolver, or the zones' own name servers together.
-// The sentence for the merchant is "fact; fix", where either may be empty.
+// sighting is what one side sees at the host. A side is a resolver, or the zones' own name servers together. Joined as
+// "fact; fix", its texts are the sentence for the merchant. Either may be empty.
 type sighting struct {
 	verdict   store.DNSVerdict // empty: no server of this side could be asked
 	code      string
-	fact      string // what is the case
+	fact      string // what the side sees
 	fix       string // what the merchant should do
-	namesWho  bool   // the fact itself says which servers it comes from
-	exception string // beside a correct fact: what is wrong but does not matter
+	namesWho  bool   // the fact itself says which servers see it
+	exception string // if correct: something else that is wrong, but does not prevent verification
 }
 
-// saidBy is the sighting's fact together with the side that reports it.
+// saidBy is the fact, with the side that sees it before it.
 func (s sighting) saidBy(who string) string {
 	if s.namesWho {
 		return s.fact
@@ -30,7 +30,7 @@ func (s sighting) saidBy(who string) string {
 	return "according to " + who + ", " + s.fact
 }
 
-// finding joins what is the case and what to do about it.
+// finding makes the detail of a finding from a fact and a fix.
 func finding(verdict store.DNSVerdict, code, fact, fix string) store.DNSFinding {
 	detail := fact
 	if fix != "" {
@@ -42,7 +42,7 @@ func finding(verdict store.DNSVerdict, code, fact, fix string) store.DNSFinding 
 // failure describes how servers failed to answer. In its texts {name} stands for the name in the question, {who}
 // for the servers and {zone} for their zone.
 type failure struct {
-	err             error // nil: any other error
+	err             error // nil matches any error
 	code, fact, fix string
 }
 
@@ -65,7 +65,7 @@ var resolverFailures = []failure{
 	{nil, "unreachable", "no DNS resolver can be reached", "try again later"},
 }
 
-// failureOf is the failure that an error of a server's ask means.
+// failureOf finds the failure for an error that ask returned for a server.
 func failureOf(s nameServer, err error) failure {
 	table := nameServerFailures
 	if s.recursive() {
@@ -74,7 +74,7 @@ func failureOf(s nameServer, err error) failure {
 	return table[slices.IndexFunc(table, func(f failure) bool { return f.err == nil || errors.Is(err, f.err) })]
 }
 
-// about fills in the texts of a failure.
+// about fills in the texts of a failure and makes a sighting of it.
 func (f failure) about(name, who, zone string) sighting {
 	words := strings.NewReplacer("{name}", bare(name), "{who}", who, "{zone}", zoneName(zone))
 	s := sighting{verdict: store.DNSPending, code: f.code, fact: words.Replace(f.fact), fix: words.Replace(f.fix), namesWho: true}
@@ -84,7 +84,7 @@ func (f failure) about(name, who, zone string) sighting {
 	return s
 }
 
-// list joins names as in a sentence: "a, b and c".
+// list joins names for a sentence: "a, b and c".
 func list(names []string) string {
 	last := len(names) - 1
 	if last <= 0 {
@@ -109,7 +109,7 @@ func arrows(path []string) string {
 	return strings.Join(names, " → ")
 }
 
-// bare is a name as people write it: without the final dot, except for the root.
+// bare removes the final dot of a name, except for the root's.
 func bare(name string) string {
 	if name == "." {
 		return name
@@ -117,7 +117,7 @@ func bare(name string) string {
 	return strings.TrimSuffix(name, ".")
 }
 
-// zoneName is a zone as sentences name it. The empty name is a zone that could not be found.
+// zoneName is what sentences call a zone. The empty name is a zone that was not found.
 func zoneName(zone string) string {
 	switch zone {
 	case "":

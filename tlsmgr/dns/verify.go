@@ -24,7 +24,7 @@ import (
 type Config struct {
 	CNAMETarget  string           // the name that merchants point their records at
 	Resolvers    []string         // host:port each; empty: those of /etc/resolv.conf
-	Port         int              // port of zones' own name servers; 0: 53
+	Port         int              // where zones' own name servers are asked; 0: 53
 	AllowPrivate bool             // ask zones' own name servers at private addresses too
 	CA           string           // URL of the ACME directory of the CA that CAA records must allow; empty: CAA records are not checked
 	Roots        *x509.CertPool   // verify the server at CA; nil: the system's
@@ -32,8 +32,8 @@ type Config struct {
 	Now          func() time.Time // nil: time.Now
 }
 
-// verifyTimeout limits a whole verification: a merchant waits for it, and a chain of slow zones could take a
-// minute.
+// verifyTimeout limits a whole verification. A merchant waits for it, and a chain through slow zones could otherwise
+// take a minute.
 const verifyTimeout = 8 * time.Second
 
 // Verifier checks whether tag hosts reach the CNAME target (spec, Verify server-side tag DNS). Its methods are
@@ -46,7 +46,7 @@ type Verifier struct {
 
 	timeout time.Duration // of a verification
 
-	underWay singleflight.Group // verifications, by host
+	running singleflight.Group // verifications in progress, by host
 }
 
 // NewVerifier returns an error when the CNAME target is no host name, a resolver is no host:port, or
@@ -90,8 +90,8 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 	return v, nil
 }
 
-// systemResolvers returns the name servers of a resolv.conf. Without the file, or without a name server in it, this
-// is the resolver on this machine, as in the C library.
+// systemResolvers returns the name servers in a resolv.conf. Without the file, or without a name server in it, it
+// returns the resolver on this machine, as the C library does.
 func systemResolvers(path string) ([]string, error) {
 	conf, err := dns.ClientConfigFromFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -107,7 +107,8 @@ func systemResolvers(path string) ([]string, error) {
 	return addresses, nil
 }
 
-// resolverName is how findings call a resolver. Merchants know public resolvers by their address.
+// resolverName is how findings name a resolver. Merchants know public resolvers by their addresses. A private address
+// would tell them nothing.
 func resolverName(host string) string {
 	if ip, err := netip.ParseAddr(host); err == nil && !isPublic(ip) {
 		return "this service's resolver"
@@ -115,12 +116,11 @@ func resolverName(host string) string {
 	return "the resolver " + host
 }
 
-// Verify asks every resolver and the own name servers of the host's zone where the host leads, and weighs their
-// answers. It takes at most 8 seconds, and returns early when ctx ends. Calls for the same host at the same
-// time share one verification.
+// Verify asks every resolver and the host's zone's own name servers where the host leads, and weighs their answers. It
+// takes at most 8 seconds, and returns early when ctx ends. Concurrent calls for the same host share one verification.
 func (v *Verifier) Verify(ctx context.Context, host string) store.DNSFinding {
 	host = dns.CanonicalName(host)
-	found := v.underWay.DoChan(host, func() (any, error) {
+	found := v.running.DoChan(host, func() (any, error) {
 		// Not derived from ctx: other callers may wait for the same finding.
 		ctx, cancel := context.WithTimeout(context.Background(), v.timeout)
 		defer cancel()
@@ -138,8 +138,8 @@ func (v *Verifier) Verify(ctx context.Context, host string) store.DNSFinding {
 
 // verify asks all sides at the same time.
 func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
-	answered, haveAnswered := context.WithCancel(ctx)
-	defer haveAnswered()
+	answered, setAnswered := context.WithCancel(ctx)
+	defer setAnswered()
 	l := &lookup{lookupConfig: &v.lookupConfig, host: host, answered: answered}
 	sides := verification{lookup: l, target: v.target,
 		targetAddresses: sync.OnceValues(func() (map[netip.Addr]bool, error) { return l.allAddresses(ctx, v.target) })}
@@ -148,7 +148,7 @@ func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
 	var resolvers []side
 	var caa sighting
 	parts := []func(){
-		func() { resolvers = sides.askResolvers(ctx); haveAnswered() },
+		func() { resolvers = sides.askResolvers(ctx); setAnswered() },
 		func() { own = sides.askOwn(ctx) },
 		func() { caa = l.askCAA(ctx, v.ca) },
 	}
@@ -174,21 +174,21 @@ func (v verification) askResolvers(ctx context.Context) []side {
 	seen := make([]side, len(v.resolvers))
 	v.each(len(seen), func(i int) {
 		r := v.resolvers[i]
-		seen[i] = side{r.name, sighting{verdict: store.DNSPending, code: "bad_answer"}} // stays when the chain panics
+		seen[i] = side{r.name, sighting{verdict: store.DNSPending, code: "bad_answer"}} // remains if the next line panics
 		seen[i].sighting = v.follow(ctx, func(ctx context.Context, name string) []view { return []view{r.view(ctx, name)} })
 	})
 	return seen
 }
 
-// askOwn follows the chain from the host, and asks the own name servers of each zone on the way. For a later zone
-// whose name servers cannot be asked, it asks the resolvers. When those of the host's zone cannot be asked, the
-// sighting has no verdict; it has a code only when somebody made a mistake.
+// askOwn follows the chain from the host, and asks each zone's own name servers on the way. When those of the host's
+// zone cannot be asked, the sighting has no verdict, and says why if the merchant can do something about it. When those
+// of a later zone cannot be asked, askOwn asks the resolvers about that zone.
 func (v verification) askOwn(ctx context.Context) side {
-	var hosts zoneServers
+	var hostZone zoneServers
 	seen := v.follow(ctx, func(ctx context.Context, name string) []view {
 		z, views := v.askZone(ctx, name)
 		if name == v.host {
-			hosts = z
+			hostZone = z
 		} else if len(views) == 0 {
 			views = v.views(ctx, name)
 		}
@@ -196,11 +196,11 @@ func (v verification) askOwn(ctx context.Context) side {
 	})
 	switch seen.verdict {
 	case "":
-		seen = hosts.obstacle()
-	case store.DNSUnreachable: // of the resolvers, which were asked about a later zone
+		seen = hostZone.obstacle()
+	case store.DNSUnreachable: // no resolver could be reached, when they were asked about a later zone
 		seen = sighting{}
 	}
-	return side{hosts.who(), seen}
+	return side{hostZone.who(), seen}
 }
 
 func (v verification) follow(ctx context.Context, ask func(context.Context, string) []view) sighting {

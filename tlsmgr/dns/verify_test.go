@@ -34,7 +34,7 @@ func newVerifier(t *testing.T, resolvers ...string) *Verifier {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.causeTimeout = 5 * time.Second // a busy machine has no second to spare
+	v.causeTimeout = 5 * time.Second // the usual second is too short on a busy machine
 	for i := range v.resolvers {
 		v.resolvers[i].timeout = time.Second
 	}
@@ -85,7 +85,7 @@ func TestOneResolver(t *testing.T) {
 		for _, chases := range []bool{false, true} {
 			name := c.sentence
 			if chases {
-				name += ", told in one answer"
+				name += ", with the whole chain in one answer"
 			}
 			t.Run(name, func(t *testing.T) {
 				s := serve(t, c.zone, &server{chases: chases})
@@ -97,7 +97,7 @@ func TestOneResolver(t *testing.T) {
 		s := serve(t, "correct", &server{})
 		expect(t, newVerifier(t, s.address).Verify(t.Context(), "MTAG-ab12.Shop.com."), store.DNSCorrect, "ok", testHost+" points")
 	})
-	t.Run("a chain that one answer told is not asked for again", func(t *testing.T) {
+	t.Run("a chain that is in one answer is not asked for again", func(t *testing.T) {
 		s := serve(t, "chain", &server{chases: true, reply: func(question, answer *dns.Msg, _ bool) *dns.Msg {
 			if name := question.Question[0].Name; name == "a1.shop.com." {
 				t.Errorf("%s was asked for", name)
@@ -108,7 +108,7 @@ func TestOneResolver(t *testing.T) {
 	})
 }
 
-// The host's own record decides, even when nothing is known about the name that it points to.
+// If the host's CNAME record points elsewhere, the answer about the name that it points to does not matter.
 func TestARecordElsewhereIsWrongWhateverIsThere(t *testing.T) {
 	for name, there := range map[string]int{
 		"REFUSED":  dns.RcodeRefused,
@@ -199,14 +199,14 @@ func TestAsking(t *testing.T) {
 		}})
 		expect(t, newVerifier(t, s.address).Verify(t.Context(), testHost), store.DNSCorrect, "ok")
 	})
-	t.Run("a truncated answer that cannot be had over TCP is pending", func(t *testing.T) {
+	t.Run("a truncated answer is pending when there is none over TCP", func(t *testing.T) {
 		s := serve(t, "correct", &server{udpOnly: true, reply: func(_, answer *dns.Msg, _ bool) *dns.Msg {
 			answer.Truncated, answer.Answer = true, nil
 			return answer
 		}})
 		expect(t, newVerifier(t, s.address).Verify(t.Context(), testHost), store.DNSPending, "no_tcp", "TCP")
 	})
-	t.Run("a lost packet is asked for once more", func(t *testing.T) {
+	t.Run("a question is asked again when its packet is lost", func(t *testing.T) {
 		var lost sync.Map
 		s := serve(t, "correct", &server{reply: func(question, answer *dns.Msg, _ bool) *dns.Msg {
 			if _, again := lost.LoadOrStore(question.Question[0], true); !again {
@@ -228,19 +228,19 @@ func TestAsking(t *testing.T) {
 		}})
 		newVerifier(t, s.address).Verify(t.Context(), testHost)
 	})
-	t.Run("a cancelled verification ends with what it knows", func(t *testing.T) {
+	t.Run("a cancelled verification is pending", func(t *testing.T) {
 		s := serve(t, "correct", &server{reply: silent})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		expect(t, newVerifier(t, s.address).Verify(ctx, testHost), store.DNSPending, "timeout")
 	})
-	t.Run("a verification ends in time, whoever keeps it waiting", func(t *testing.T) {
+	t.Run("a verification ends in time even if a server is silent", func(t *testing.T) {
 		s := serve(t, "correct", &server{reply: silent})
 		v := newVerifier(t, s.address)
 		v.timeout, v.resolvers[0].timeout = 50*time.Millisecond, time.Hour
 		expect(t, v.Verify(t.Context(), testHost), store.DNSPending, "timeout")
 	})
-	t.Run("verifications of one host at the same time are one", func(t *testing.T) {
+	t.Run("concurrent calls for one host share a verification", func(t *testing.T) {
 		release := make(chan struct{})
 		s := serve(t, "correct", &server{reply: func(_, answer *dns.Msg, _ bool) *dns.Msg {
 			<-release
@@ -249,16 +249,16 @@ func TestAsking(t *testing.T) {
 		v := newVerifier(t, s.address)
 		gone, leave := context.WithCancel(t.Context())
 		leave()
-		v.Verify(gone, testHost) // goes on for others
-		joined := v.underWay.DoChan(testHost+".", func() (any, error) {
-			t.Error("there is none to join")
+		v.Verify(gone, testHost) // returns early, but the verification goes on for others
+		joined := v.running.DoChan(testHost+".", func() (any, error) {
+			t.Error("no verification is in progress")
 			return store.DNSFinding{}, nil
 		})
 		close(release)
 		found := <-joined
 		expect(t, found.Val.(store.DNSFinding), store.DNSCorrect, "ok")
 	})
-	t.Run("stray packets before the answer are passed over", func(t *testing.T) {
+	t.Run("stray packets before the answer are ignored", func(t *testing.T) {
 		conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -284,7 +284,7 @@ func TestAsking(t *testing.T) {
 				answer.Answer = records
 				for _, packet := range [][]byte{[]byte("x"), []byte("not a DNS message at all"), pack(t, forged), pack(t, answer)} {
 					if _, err := conn.WriteTo(packet, asker); err != nil && !errors.Is(err, net.ErrClosed) {
-						t.Error(err) // closed: there were questions left that no longer mattered
+						t.Error(err) // it may be closed: Verify returns before every question is answered
 					}
 				}
 			}
@@ -357,13 +357,13 @@ func TestConfig(t *testing.T) {
 	t.Run("a CNAME target that is no host name is refused", func(t *testing.T) {
 		for _, target := range []string{"", "https://edge.example.com", "edge example.com"} {
 			if _, err := NewVerifier(Config{CNAMETarget: target, Resolvers: []string{"127.0.0.1:53"}}); err == nil {
-				t.Errorf("target %q was taken", target)
+				t.Errorf("target %q was accepted", target)
 			}
 		}
 	})
 	t.Run("a resolver without a port is refused", func(t *testing.T) {
 		if _, err := NewVerifier(Config{CNAMETarget: testTarget, Resolvers: []string{"127.0.0.1"}}); err == nil {
-			t.Error("it was taken")
+			t.Error("it was accepted")
 		}
 	})
 	t.Run("the system's resolvers are those of resolv.conf", func(t *testing.T) {
@@ -384,8 +384,8 @@ func TestConfig(t *testing.T) {
 	})
 }
 
-// A zone that could not be found has no name, and the root zone's name is a dot.
-func TestSidesAreNamedWithoutTheNameOfAZone(t *testing.T) {
+// A zone that was not found has no name, and the root zone's name is a dot. Neither can be in a sentence as it is.
+func TestNamesOfUnknownZoneAndRoot(t *testing.T) {
 	verify := func(t *testing.T, s *server) (store.DNSFinding, string) {
 		t.Helper()
 		v := newVerifier(t, s.address)
@@ -414,7 +414,7 @@ func TestSidesAreNamedWithoutTheNameOfAZone(t *testing.T) {
 				answer.Answer = []dns.RR{rr(". NS a.root.")}
 			case q.Name == "a.root." && q.Qtype == dns.TypeA:
 				answer.Answer = []dns.RR{rr("a.root. A 127.0.0.1")}
-			case question.RecursionDesired: // as a resolver; without, it is the root's name server
+			case question.RecursionDesired: // the server is the resolver here, and the root's name server below
 				answer.Rcode = dns.RcodeServerFailure
 			default:
 				answer.Rcode, answer.Authoritative = dns.RcodeNameError, true

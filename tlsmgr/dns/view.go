@@ -18,8 +18,8 @@ type view struct {
 	aliases   []string          // targets of the name's CNAME records; more than one is a mistake
 	chained   map[string]string // aliases of other names in the same answer: a resolver sends a whole chain
 	addresses map[netip.Addr]bool
-	absent    bool   // the name does not exist (NXDOMAIN), so no name below it exists
-	authority string // when absent: the zone that says so
+	absent    bool   // the name does not exist (NXDOMAIN), nor does any name below it
+	authority string // if absent: the zone whose SOA the answer has
 	noAlias   bool   // the name has no CNAME record; its addresses may be unknown
 	delegated *delegation
 	err       error
@@ -29,12 +29,12 @@ func newView(by nameServer) view {
 	return view{by: by, chained: map[string]string{}, addresses: map[netip.Addr]bool{}}
 }
 
-// view asks for the CNAME record and for addresses at the same time. The CNAME record decides: when it is right, a
-// target without addresses or a target's failing zone does not matter. Addresses are asked for because they
-// decide when there is no CNAME record, and because some servers know no other types.
+// view asks for the CNAME record and the addresses of a name at the same time. If there is a CNAME record, it alone
+// counts: it may be right although its target has no addresses, or the target's zone fails. Addresses count if there is
+// none. Besides, some servers answer only questions about addresses; their answers include the CNAME record.
 func (s nameServer) view(ctx context.Context, name string) view {
 	seen := newView(s)
-	// A type that the server never answers counts as "no such record". It must answer for CNAME and A.
+	// The errors for types that the server never answers. For AAAA, silence counts as "no such record".
 	failed := map[uint16]error{dns.TypeCNAME: errTimeout, dns.TypeA: errTimeout, dns.TypeAAAA: nil}
 	s.askTypes(ctx, name, []uint16{dns.TypeCNAME, dns.TypeA, dns.TypeAAAA}, func(qtype uint16, m *dns.Msg, err error) bool {
 		failed[qtype] = err
@@ -82,7 +82,7 @@ func (v *view) read(m *dns.Msg, name string) {
 	}
 }
 
-// agrees reports whether two servers say the same about a name.
+// agrees reports whether two views of a name are the same: equal records, or the same failure.
 func (v view) agrees(w view) bool {
 	if v.err != nil || w.err != nil {
 		return v.err != nil && w.err != nil && failureOf(v.by, v.err).code == failureOf(w.by, w.err).code
@@ -91,7 +91,7 @@ func (v view) agrees(w view) bool {
 		maps.Equal(v.addresses, w.addresses)
 }
 
-// serverNames lists the servers of some views, as in a sentence.
+// serverNames lists the servers of some views, in the form for a sentence.
 func serverNames(views []view) string {
 	var names []string
 	for _, v := range views {
@@ -102,8 +102,8 @@ func serverNames(views []view) string {
 
 var errNoAddress = errors.New("no address")
 
-// addressesOf asks a recursive resolver for the addresses at the end of the chain that begins at a name. The error
-// is errTimeout when the resolver has not said whether there are any.
+// addressesOf asks a recursive resolver for the addresses at the end of the chain that begins at a name. The error is
+// errNoAddress if the resolver says that there are none, and errTimeout if it does not answer.
 func (s nameServer) addressesOf(ctx context.Context, name string) (map[netip.Addr]bool, error) {
 	found := map[netip.Addr]bool{}
 	err := errTimeout

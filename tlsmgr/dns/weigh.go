@@ -6,19 +6,19 @@ import (
 	"mtagd/store"
 )
 
-// side is one of those that were asked about the host, and what it sees there.
+// side is a resolver or the zones' own name servers, with what it sees at the host.
 type side struct {
-	who string // as findings call it
+	who string // its name in findings
 	sighting
 }
 
-// weigh makes one finding of what all sides see. own is what the zones' own name servers see: it has no verdict when
-// they could not be asked. caa is what keeps the CA from issuing a certificate.
+// weigh makes one finding of what all sides see. own is the side of the zones' own name servers; it has no verdict when
+// they could not be asked. caa has a code when CAA records keep the CA from issuing a certificate. The rules:
 //
 //  1. A resolver that cannot be reached does not count.
 //  2. When some sides reach the target and others do not, the record is being added or removed: pending.
-//  3. When no side reaches it, a wrong answer counts more than no answer, and the zones' own name servers count more
-//     than a resolver.
+//  3. When no side reaches the target, a wrong answer counts more than no answer, and the zones' own name servers count
+//     more than a resolver.
 func weigh(own side, resolvers []side, caa sighting) store.DNSFinding {
 	resolvers = slices.DeleteFunc(resolvers, func(s side) bool { return s.verdict == store.DNSUnreachable })
 	if len(resolvers) == 0 {
@@ -67,7 +67,7 @@ func weigh(own side, resolvers []side, caa sighting) store.DNSFinding {
 	case own.verdict == store.DNSWrong:
 		return oneSide(own)
 	case someWrong:
-		wrong.namesWho = true // no side disagrees, so the sentence names none
+		wrong.namesWho = true // nothing contradicts this resolver, so the sentence does not name it
 		return oneSide(wrong)
 	case own.code != "":
 		own.verdict = store.DNSPending
@@ -79,7 +79,8 @@ func weigh(own side, resolvers []side, caa sighting) store.DNSFinding {
 
 const waitForTTL = "resolvers keep old answers until their TTL runs out, so try again in a few minutes"
 
-// correctFinding is the finding for a host that reaches the target, with its exceptions.
+// correctFinding is the finding for a host that reaches the target. Its detail adds the exception and what is wrong with
+// CAA records.
 func correctFinding(s, caa sighting) store.DNSFinding {
 	f := finding(store.DNSCorrect, s.code, s.fact, s.exception)
 	if caa.code != "" {
@@ -89,12 +90,12 @@ func correctFinding(s, caa sighting) store.DNSFinding {
 	return f
 }
 
-// oneSide is the finding that repeats what one side sees.
+// oneSide is the finding when what one side sees decides.
 func oneSide(s side) store.DNSFinding {
 	return finding(s.verdict, s.code, s.saidBy(s.who), s.fix)
 }
 
-// twoSides is the finding for a host that two sides see differently.
+// twoSides is the finding when two sides see the host differently.
 func twoSides(code string, a, b side, fix string) store.DNSFinding {
 	return finding(store.DNSPending, code, a.saidBy(a.who)+", but "+b.saidBy(b.who), fix)
 }

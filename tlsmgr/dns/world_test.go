@@ -34,8 +34,8 @@ import (
 // Behaviours of resolvers: bogus=ZONE (its signatures are broken), absent=NAME (cached as not existing),
 // ignores=TYPE.
 //
-// A section of common.txtar applies to each world without a section for the same address and zone. A world without a
-// resolver gets one without special behaviour.
+// A section of common.txtar applies to each world that has no section for the same address and zone. A world without a
+// resolver gets one that has no special behaviour.
 type world struct {
 	sentence string
 	verdict  store.DNSVerdict
@@ -205,10 +205,10 @@ func (w *world) listen(t *testing.T, handlers map[string]dns.HandlerFunc) bool {
 	return true
 }
 
-// serve answers for the zones at one address.
+// serve answers as the server at an address, for all zones that it serves.
 func (w *world) serve(address string, rw dns.ResponseWriter, question *dns.Msg) {
 	if question.RecursionDesired {
-		return // a zone's own name server is asked without
+		return // a zone's own name servers must be asked without recursion
 	}
 	answer := new(dns.Msg).SetReply(question)
 	name := dns.CanonicalName(question.Question[0].Name)
@@ -249,7 +249,7 @@ func (w *world) serve(address string, rw dns.ResponseWriter, question *dns.Msg) 
 	rw.WriteMsg(answer) // fails when the client has gone
 }
 
-// zoneAt is the closest zone above a name that a server has.
+// zoneAt is the closest zone to a name that the server at an address serves.
 func (w *world) zoneAt(address, name string) *worldZone {
 	var closest *worldZone
 	for _, z := range w.zones {
@@ -260,7 +260,7 @@ func (w *world) zoneAt(address, name string) *worldZone {
 	return closest
 }
 
-// answer is an authoritative server's: records, a referral, or the SOA.
+// answer fills in an authoritative server's answer: records, a referral, or the SOA.
 func (z *worldZone) answer(m *dns.Msg, name string, qtype uint16) {
 	for _, r := range z.records {
 		if cut := r.Header().Name; r.Header().Rrtype == dns.TypeNS && cut != z.name && dns.IsSubDomain(cut, name) {
@@ -394,7 +394,7 @@ func TestWorlds(t *testing.T) {
 	for _, file := range files {
 		w := readWorld(t, file.Name())
 		if w.code == "" || sentences[w.sentence] {
-			t.Errorf("%s: no sentence of its own, or nothing to find", file.Name())
+			t.Errorf("%s: has the sentence of another file, or no \"want\" line", file.Name())
 		}
 		sentences[w.sentence] = true
 		t.Run(strings.TrimSuffix(file.Name(), ".txtar"), func(t *testing.T) {
@@ -423,7 +423,7 @@ func (w *world) verifier(t *testing.T) *Verifier {
 		t.Fatal(err)
 	}
 	for i := range v.resolvers {
-		v.resolvers[i].timeout = 4 * time.Second // they have to ask others
+		v.resolvers[i].timeout = 4 * time.Second // they ask the world's servers first
 		v.resolvers[i].name = fmt.Sprintf("resolver %d", i+1)
 	}
 	return v

@@ -18,7 +18,8 @@ import (
 const (
 	// maxServers is how many of a zone's name servers are asked.
 	maxServers = 4
-	// maxCuts is how many delegations below the first zone are followed to the zone that holds a name.
+	// maxCuts limits how far below the registered domain a name's zone is searched, in labels. It also limits how many
+	// zones are asked in a row when each refers to the next one below.
 	maxCuts = 4
 )
 
@@ -26,8 +27,8 @@ const (
 type zoneServers struct {
 	name    string // empty: the zone could not be found
 	servers []nameServer
-	// Name servers that cannot be asked, by name: at private addresses, and without any address.
-	private, homeless []string
+	// Names of servers that cannot be asked: those at private addresses, and those whose names have no address.
+	private, addressless []string
 }
 
 // askZone finds the zone that holds a name, and asks its own name servers about the name. It returns no views when
@@ -37,10 +38,10 @@ func (l *lookup) askZone(ctx context.Context, name string) (zoneServers, []view)
 	for range maxCuts {
 		views := make([]view, len(z.servers))
 		l.each(len(views), func(i int) {
-			views[i] = view{by: z.servers[i], err: errBadAnswer} // stays when the view panics
+			views[i] = view{by: z.servers[i], err: errBadAnswer} // remains if the next line panics
 			views[i] = z.servers[i].view(ctx, name)
 		})
-		// A server that this machine cannot reach says nothing: one with IPv6 only, when the machine has none.
+		// Ignore servers that this machine has no route to, such as those with IPv6 only when the machine has none.
 		views = slices.DeleteFunc(views, func(v view) bool {
 			return errors.Is(v.err, syscall.ENETUNREACH) || errors.Is(v.err, syscall.EADDRNOTAVAIL) || errors.Is(v.err, syscall.EAFNOSUPPORT)
 		})
@@ -56,9 +57,9 @@ func (l *lookup) askZone(ctx context.Context, name string) (zoneServers, []view)
 
 // zoneOf finds the zone that holds a name: the closest one above it for which the resolvers know name servers.
 //
-// The resolvers fail for the domain when its name servers are silent or lame, and may fail for the addresses of
-// all of its name servers. Then zoneOf returns a zone above, whose servers know to which servers
-// the domain is delegated, and their addresses.
+// If the domain's name servers are silent or lame, the resolvers fail for the domain. They may also fail to find the
+// addresses of its name servers. In both cases zoneOf returns a zone above the domain: its servers refer to the
+// domain's name servers, usually with their addresses.
 func (l *lookup) zoneOf(ctx context.Context, name string) zoneServers {
 	ctx, cancel := l.forCause(ctx)
 	defer cancel()
@@ -66,7 +67,7 @@ func (l *lookup) zoneOf(ctx context.Context, name string) zoneServers {
 	candidates := above(name)
 	domain := slices.Index(candidates, dns.Fqdn(store.RootDomain(bare(name))))
 	if domain < 0 {
-		return zoneServers{} // a name with dots inside its labels
+		return zoneServers{} // a label of the name contains a dot, so its domain is not among the candidates
 	}
 	skipped := max(0, domain-maxCuts)
 	candidates, domain = candidates[skipped:], domain-skipped
@@ -103,8 +104,8 @@ func (l *lookup) zoneOf(ctx context.Context, name string) zoneServers {
 	return closest
 }
 
-// above lists the zones that may hold a name, closest first and the root last. The name itself is one of them only
-// when it is a registered domain.
+// above lists the zones that may hold a name, closest first and the root last. The name itself is among them only if
+// it is a registered domain.
 func above(name string) []string {
 	var names []string
 	if name == dns.Fqdn(store.RootDomain(bare(name))) {
@@ -116,7 +117,7 @@ func above(name string) []string {
 	return append(names, ".")
 }
 
-// newZone finds the addresses of a zone's name servers, unless they are in glue.
+// newZone finds the addresses of a zone's name servers, in glue or else by the resolvers.
 func (l *lookup) newZone(ctx context.Context, name string, servers []string, glue map[string][]netip.Addr) zoneServers {
 	slices.Sort(servers)
 	servers = slices.Compact(servers)
@@ -139,7 +140,7 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 		switch {
 		case errors.Is(errs[i], errTimeout): // it may have addresses
 		case len(addresses[i]) == 0:
-			z.homeless = append(z.homeless, bare(server))
+			z.addressless = append(z.addressless, bare(server))
 		case at < 0:
 			z.private = append(z.private, bare(server))
 		case !asked[addresses[i][at]]:
@@ -155,8 +156,8 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 	return z
 }
 
-// obstacle is why a zone's name servers could not be asked: a sighting without a verdict. Its code is empty when
-// the merchant cannot do anything about it.
+// obstacle says why none of the zone's name servers could be asked, in a sighting without a verdict. Its code is empty
+// if the merchant can do nothing about it.
 func (z zoneServers) obstacle() sighting {
 	s := sighting{namesWho: true}
 	switch {
@@ -165,13 +166,13 @@ func (z zoneServers) obstacle() sighting {
 		s.code = "private_name_server"
 		s.fact = "the name servers of " + zoneName(z.name) + " (" + list(z.private) + ") have private addresses, so they were not asked"
 		s.fix = "give them public addresses"
-	case z.homeless != nil:
+	case z.addressless != nil:
 		s.code = "no_server_address"
-		s.fact = zoneName(z.name) + " is delegated to " + list(z.homeless) + ", which cannot be found in DNS"
+		s.fact = zoneName(z.name) + " is delegated to " + list(z.addressless) + ", which cannot be found in DNS"
 		s.fix = "correct the name servers at the registrar"
 	}
 	return s
 }
 
-// who is how findings call the zone's name servers together.
+// who is how findings name the zone's name servers together.
 func (z zoneServers) who() string { return zoneName(z.name) + "'s name servers" }

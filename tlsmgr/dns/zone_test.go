@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestNameServersAreAskedAtPublicAddressesAlone(t *testing.T) {
+func TestPublicAddresses(t *testing.T) {
 	for address, public := range map[string]bool{
 		"8.8.8.8":              true,
 		"2606:4700:4700::1111": true,
@@ -25,18 +25,18 @@ func TestNameServersAreAskedAtPublicAddressesAlone(t *testing.T) {
 		"::1":                  false,
 		"fe80::1":              false,
 		"fd00::1":              false,
-		"fec0::1":              false, // private, before there was fc00::/7
+		"fec0::1":              false, // site-local, the predecessor of fc00::/7
 		"ff02::1":              false,
-		"::10.0.0.1":           false, // an IPv4 address in an obsolete form,
-		"64:ff9b::a00:1":       false, // behind a translator,
-		"2002:a00:1::1":        false, // and behind tunnels
-		"2001:0:a00:1::1":      false,
+		"::10.0.0.1":           false, // IPv4-compatible (obsolete)
+		"64:ff9b::a00:1":       false, // NAT64
+		"2002:a00:1::1":        false, // 6to4
+		"2001:0:a00:1::1":      false, // Teredo
 	} {
 		if isPublic(netip.MustParseAddr(address)) != public {
 			t.Errorf("%s counts as public: %v", address, !public)
 		}
 	}
 	if isPublic(addressOf(rr("ns. AAAA ::ffff:10.0.0.1"))) {
-		t.Error("a private IPv4 address counts as public when it is written as one of IPv6")
+		t.Error("a private IPv4 address counts as public when it is mapped to IPv6")
 	}
 }

@@ -29,8 +29,8 @@ func NewClient(t load.Target, key, tagHost string) *Client {
 	}
 }
 
-// AddMerchant makes a merchant with a client-side tag, and with a preverified one if the partner may have it. The
-// dataset has no events yet.
+// AddMerchant creates a merchant with a client-side tag, and with a preverified tag if the partner has preverified
+// access. It returns a dataset without events.
 func (c *Client) AddMerchant(name string) (d Dataset, err error) {
 	var merchant struct{ MerchantID string }
 	if err := c.call("POST", "/v1/partners/merchant", map[string]string{"name": name}, &merchant); err != nil {
@@ -59,7 +59,7 @@ func (c *Client) addTag(d *Dataset, kind, host string) error {
 	return nil
 }
 
-// call sends a value as JSON, nil for no body, and decodes the answer into another.
+// call sends in as JSON (nil: no body), and decodes the answer into out.
 func (c *Client) call(method, path string, in, out any) error {
 	var body []byte
 	if in != nil {
@@ -77,7 +77,7 @@ func (c *Client) call(method, path string, in, out any) error {
 
 const callTimeout = 30 * time.Second
 
-// ask returns the body of an answer below 300.
+// ask sends a request and returns the body of the answer. A status of 300 or more is an error.
 func (c *Client) ask(method, path string, body []byte) ([]byte, error) {
 	request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(request)

@@ -10,7 +10,7 @@ import (
 )
 
 // Dataset is one merchant's events. Event i occurred at Start + i × Step and belongs to tag i mod len(Tags); its name
-// follows from i too. So the exact total of any query can be computed.
+// follows from i, too. So the right answer to any query can be computed.
 type Dataset struct {
 	Merchant string        `json:"merchantId"`
 	Tags     []Tag         `json:"tags"`
@@ -54,7 +54,8 @@ func ReadManifest(file string) (*Manifest, error) {
 	return m, nil
 }
 
-// setEvents spreads about so many events over a span: as many as give each tag each name equally often.
+// setEvents spreads events over a span. It rounds their number down to a multiple of the cycle, so that each tag has
+// each name equally often.
 func (d *Dataset) setEvents(events int, start time.Time, span time.Duration) {
 	cycle := d.cycle()
 	d.Events = max(events/cycle, 1) * cycle
@@ -81,7 +82,7 @@ func (d *Dataset) count(lo, hi int, selected map[string]bool, tag int) (total in
 	return total
 }
 
-// congruent counts the numbers below n that leave the residue when divided by cycle.
+// congruent counts the numbers from 0 to n-1 that have the residue modulo cycle.
 func congruent(n, residue, cycle int) int {
 	if n <= residue {
 		return 0

@@ -92,7 +92,7 @@ func TestFillerSendsEachEventOnce(t *testing.T) {
 	}
 }
 
-// A query asks for a page that exists, with the filters of its kind.
+// A query requests a page that exists, with the filters of its kind.
 func TestQueries(t *testing.T) {
 	d := testDataset(2, 4000)
 	for _, k := range kinds {

@@ -9,7 +9,7 @@ import (
 	"mtagd/bench/mtagbench/load"
 )
 
-// How Fill sends the events of a merchant, and how many the merchants beside the large one have.
+// How Fill sends events, and how many events the small merchant and the others have.
 const (
 	Batch       = 1000
 	Connections = 8
@@ -28,8 +28,9 @@ const (
 	Shuffled Order = "shuffled"
 )
 
-// Fill makes the small merchant, others-1 more, and then the large one, whose events it spreads over some days. The
-// result is that of sending the large merchant's events.
+// Fill creates the small merchant, others-1 more, and then the large one, and sends their events. The large one has the
+// given number of events. All are spread over the last days. The result is that of the phase that sent the large
+// merchant's events.
 func Fill(ctx context.Context, api *Client, events, days, others int, order Order) (*Manifest, *load.Result, error) {
 	start := time.Now().UTC().Truncate(time.Second).AddDate(0, 0, -days)
 	span := time.Duration(days)*24*time.Hour - time.Hour // the last event is an hour ago
@@ -72,8 +73,8 @@ func Fill(ctx context.Context, api *Client, events, days, others int, order Orde
 type filler struct {
 	*Dataset
 	targets []load.Target // of each tag
-	stride  int           // from one event of a tag to the next; coprime to their number, and 1 in order
-	batch   int           // batches made
+	stride  int           // from one event of a tag to the next: 1 if ordered, else coprime to the number of the tag's events
+	batch   int           // number of batches so far
 	body    []byte
 }
 
@@ -85,7 +86,7 @@ func newFiller(d *Dataset, address load.Target, order Order) *filler {
 		f.targets = append(f.targets, t)
 	}
 	if order == Shuffled {
-		// Near the golden section, so that neighbours in arrival are far apart in time.
+		// Near the golden ratio, so that events that arrive one after the other are far apart in time.
 		perTag := d.Events / len(d.Tags)
 		for f.stride = max(perTag*618/1000, 1); gcd(f.stride, perTag) != 1; f.stride++ {
 		}
@@ -100,7 +101,7 @@ func gcd(a, b int) int {
 	return a
 }
 
-// next is a phase's source of requests. Each batch goes to one tag, and the tags take turns.
+// next is a Phase's Next. Each batch goes to one tag, and the tags take turns.
 func (f *filler) next(b []byte) (request []byte, events int) {
 	tags := len(f.Tags)
 	tag, perTag := f.batch%tags, f.Events/tags

@@ -37,8 +37,8 @@ var kinds = []kind{
 	{name: "by name, names, range, one tag", byName: true, filter: true, ranged: true, tagged: true},
 }
 
-// draw makes a random query. With the same random numbers it asks for the same shares of every dataset, whatever its
-// size.
+// draw makes a random query. From the same random numbers it makes comparable queries for datasets of different sizes:
+// its range and its page are at the same fraction of the whole.
 func (k kind) draw(d *Dataset, random *rand.Rand) query {
 	q := query{byName: k.byName, asc: random.IntN(2) == 0}
 	limit := []int{1, 12, 100}[random.IntN(3)]
@@ -120,7 +120,7 @@ func (q *query) check(body []byte) error {
 		}
 		seen[e.ID] = true
 		if q.names != nil && !q.names[e.Name] {
-			return fmt.Errorf("%s: event %s was not asked for", q.path, e.Name)
+			return fmt.Errorf("%s: event name %s is not in the filter", q.path, e.Name)
 		}
 		if i == 0 {
 			continue

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// conn is a keep-alive connection with at most one request under way. Reading never blocks: it returns EAGAIN, which
+// conn is a keep-alive connection with at most one request in progress. Reading never blocks: it returns EAGAIN, which
 // crypto/tls passes on as a temporary error and can resume from. Writing blocks with TLS only.
 type conn struct {
 	fd   int
 	slot int32     // its index in generator.conns
 	tls  *tls.Conn // nil for plain HTTP
 
-	out     []byte // the request under way
+	out     []byte // the request in progress
 	unsent  []byte // the part of out that the socket has not taken yet
 	pending []byte // the beginning of an incomplete answer
 
 	intended, sent time.Duration // since the phase began
-	events         int           // in the request under way
+	events         int           // in the request in progress
 	busy, closed   bool
 }
 

@@ -1,10 +1,9 @@
-// Package load sends requests to a server on this machine and measures the answers. It knows nothing of the runs
-// that use it.
+// Package load sends requests to a server on this machine and measures the answers.
 //
 // Read in this order:
 //
 //	generator.go  runs a phase: all connections from one goroutine, by epoll
-//	phase.go      what to send, at which pace, and what came of it
+//	phase.go      a phase of load, and its result
 //	events.go     the requests of POST /mark
 //	conn.go       a connection that never blocks, plain or TLS
 //	target.go     the server's address
@@ -34,7 +33,7 @@ type generator struct {
 	Result
 	epoll, timer int
 	conns        []*conn
-	idle         []*conn // a queue, so that every connection is used
+	idle         []*conn // a queue: the connection that has been idle longest is used next
 	buffer       []byte
 
 	began     time.Time
@@ -43,7 +42,7 @@ type generator struct {
 	exhausted bool // the source has no more requests
 }
 
-// Run runs a phase. It returns an error when the phase could not be run. Failures of the server are in the result.
+// Run runs a phase. It returns an error if the phase could not run; failures of the server are in the result.
 func Run(ctx context.Context, p Phase) (*Result, error) {
 	g := &generator{phase: p, buffer: make([]byte, 256<<10), epoll: -1, timer: -1}
 	g.Latency, g.RefusalTime = NewHistogram(), NewHistogram()
@@ -94,7 +93,7 @@ func (g *generator) connect(ctx context.Context) (err error) {
 func (g *generator) close() {
 	for _, c := range g.conns {
 		if !c.closed {
-			_ = c.close() // the phase is over, and the server sees the end either way
+			_ = c.close() // the phase is over, so an error does not matter
 		}
 	}
 	for _, fd := range []int{g.timer, g.epoll} {
@@ -280,7 +279,7 @@ func (g *generator) drop(c *conn, err error) {
 	_ = c.close() // it failed already
 }
 
-// countUnanswered counts requests that have no answer yet, and those that were due and never sent. Without them, a
+// countUnanswered counts requests without an answer, and those that were due but never sent. If these did not count, a
 // server that stalls would look better than one that is slow.
 func (g *generator) countUnanswered(now time.Duration) {
 	for _, c := range g.conns {

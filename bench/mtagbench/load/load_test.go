@@ -76,7 +76,7 @@ func TestRequestLength(t *testing.T) {
 	}
 }
 
-// A stall delays every request that was due in it, not only the one that the server held.
+// During a stall, every request that is due counts as delayed, not only the one that the server was handling.
 func TestStallIsSeenFromIntendedTime(t *testing.T) {
 	const stall = 300 * time.Millisecond
 	var asked atomic.Int64
@@ -105,7 +105,7 @@ func TestStallIsSeenFromIntendedTime(t *testing.T) {
 	}
 }
 
-// Requests that were due and never found a free connection count with the time that they waited.
+// Requests that were due but never found a free connection count with the time that they waited.
 func TestUnsentRequestsCount(t *testing.T) {
 	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
 		time.Sleep(500 * time.Millisecond)

@@ -41,7 +41,7 @@ func IntendedTime(n int, rate float64) time.Duration {
 	return time.Duration(float64(n) / rate * float64(time.Second))
 }
 
-// Result is what came of a phase.
+// Result is what a phase measured.
 type Result struct {
 	Took         time.Duration // from the first intended time to the last answer
 	Requests     int           // sent

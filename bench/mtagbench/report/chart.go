@@ -110,8 +110,8 @@ func (c *Chart) Write(w io.Writer) error {
 	return err
 }
 
-// placeLabels returns the height of each line's label: beside the line's last point, or below another label that it would
-// cover.
+// placeLabels returns the height of each line's label: beside the line's last point, or below another label that it
+// would cover.
 func placeLabels(lines []Line, y func(float64) float64) []float64 {
 	places := make([]float64, len(lines))
 	byPlace := make([]int, len(lines))

@@ -1,4 +1,4 @@
-// Package report writes what a run measured: a table that judges figures by their targets, and a chart of lines.
+// Package report writes what a run measured: a table of figures and whether they meet their targets, and a line chart.
 //
 // Read in this order:
 //

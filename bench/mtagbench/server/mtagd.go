@@ -1,9 +1,9 @@
-// Package server runs the servers under measurement as processes of their own, and reads what they use of the machine.
+// Package server runs the measured servers, each in its own process, and reads their CPU time, memory and disk writes.
 //
 // Read in this order:
 //
 //	mtagd.go    mtagd with one partner, made through its own commands
-//	bare.go     the bare server, this program's own command
+//	bare.go     the bare server, which is a command of this program
 //	process.go  a process: its output, its end, its CPU time and memory
 package server
 
@@ -162,7 +162,7 @@ func (m *Mtagd) AdminPage(ctx context.Context, path string) ([]byte, error) {
 	return body, err
 }
 
-// TakePeakMemory is Process.TakePeakMemory, over a restart too.
+// TakePeakMemory is Process.TakePeakMemory, and includes processes before a restart.
 func (m *Mtagd) TakePeakMemory() int64 {
 	taken := max(m.earlierPeak, m.Process.TakePeakMemory())
 	m.earlierPeak = 0

@@ -17,13 +17,13 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// Process is a server that this program started. It ends when its context does, and when this program ends, even by a
-// kill.
+// Process is a server that this program started. It ends when its context ends, and when this program ends, even if this
+// program is killed.
 type Process struct {
 	cmd    *exec.Cmd
 	proc   procfs.Proc
 	lines  chan string   // its output; lines that nobody reads are dropped once the channel is full
-	exited chan struct{} // closed when it has ended; err is set by then
+	exited chan struct{} // closed when the process has ended; err is set before that
 	err    error
 
 	mu        sync.Mutex
@@ -93,7 +93,7 @@ func (p *Process) findInOutput(ctx context.Context, find func(line string) strin
 	}
 }
 
-// Failure is an error that ends with the last lines of output.
+// Failure makes an error that ends with the last lines of output.
 func (p *Process) Failure(what string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The error about a server that ends too early has its last lines. A server that is ready can be measured and stopped.
+// If a server ends too early, the error has its last lines. A server that is ready can be measured and stopped.
 func TestProcess(t *testing.T) {
 	p, err := Start(t.Context(), "sh", "-c", "echo no disk; exit 3")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 //go:embed site
 var site embed.FS
 
-// templates are the templates of the pages. The names are those that shop.js knows.
+// templates are the templates of the pages, by the names that shop.js uses.
 var templates = map[string]*template.Template{
 	"home":      parsePage("home.html"),
 	"product":   parsePage("product.html"),
@@ -70,7 +70,7 @@ func (s *Shop) Serve(ctx *fasthttp.RequestCtx) {
 			ctx.NotFound()
 			return
 		}
-		s.page(ctx, view{Page: "product", Title: product.Name, Product: product, Shown: beside(product)})
+		s.page(ctx, view{Page: "product", Title: product.Name, Product: product, Shown: otherProducts(product)})
 	}
 }
 
@@ -88,11 +88,12 @@ type view struct {
 	Glazes  []string
 }
 
-// page renders a page. Its Content-Security-Policy allows the shop's own scripts and the tag's, and nothing else: a tag must
-// work on sites with such a policy.
+// page renders a page. Its Content-Security-Policy allows the shop's own scripts and the tag's, and nothing else: a tag
+// must work on sites with such a policy.
 func (s *Shop) page(ctx *fasthttp.RequestCtx, v view) {
 	nonce := rand.Text()
-	// The snippet that partners get, with two changes that a site makes: the nonce of its policy, and the visitor's choice of consent.
+	// The snippet that partners get, with two changes that a site makes: the nonce of its policy, and the visitor's
+	// choice of consent.
 	v.Snippet = template.HTML(strings.NewReplacer(
 		"<script>", `<script nonce="`+nonce+`">`,
 		"consent: true", "consent: localStorage.getItem('consent') !== 'no'",

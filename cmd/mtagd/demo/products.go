@@ -86,8 +86,8 @@ func search(query string) []product {
 	return found
 }
 
-// beside returns three other pieces.
-func beside(p product) []product {
+// otherProducts returns three pieces other than p.
+func otherProducts(p product) []product {
 	var others []product
 	for _, other := range products {
 		if other.ID != p.ID && len(others) < 3 {

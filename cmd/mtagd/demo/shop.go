@@ -1,5 +1,6 @@
-// Package demo is a shop to try a tag with, in development mode. It belongs to a merchant of a demo partner, and its pages have
-// the merchant's client-side tag installed. A panel beside the pages shows what the partner's events listing returns.
+// Package demo is a small shop for development mode, to see a tag work. The shop is a merchant of a demo partner, and
+// its pages have the merchant's client-side tag installed. A panel beside the pages shows what the partner's events
+// listing returns.
 //
 //	shop.go      the shop: its partner, merchant and tag
 //	pages.go     what it answers below /demo/
@@ -87,8 +88,8 @@ func (s *Shop) findPartner(ctx context.Context) (store.PartnerID, error) {
 	return partner.ID, os.WriteFile(s.KeyFile, []byte(s.apiKey+"\n"), 0o600)
 }
 
-// Announce tells a developer what there is to try. It prints the demo partner's API key, which is of use on this machine
-// only. data is the data directory.
+// Announce prints the addresses and the API key to try, and data, the data directory. The key is no secret: the service
+// can be reached from this machine only.
 func (s *Shop) Announce(w io.Writer, data string) error {
 	_, err := fmt.Fprintf(w, `mtagd runs in development mode. Stop it with Ctrl-C.
 

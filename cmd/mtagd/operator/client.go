@@ -23,8 +23,8 @@ type Client struct {
 	Open Opener
 }
 
-// Opener opens the control data when no server runs. It returns store.ErrInUse when a server has the data open. create
-// tells whether it may create the data; if it may not, missing data is an error.
+// Opener opens the control data when no server runs. It returns store.ErrInUse when another process has the data open.
+// If there is no data, it creates some if create is set, and else returns an error.
 type Opener func(ctx context.Context, create bool) (Control, error)
 
 // Control is opened control data.
@@ -34,13 +34,14 @@ type Control interface {
 }
 
 const (
-	busyTimeout   = 10 * time.Second // for a server that is starting or stopping
+	busyTimeout   = 10 * time.Second // how long to retry while the data is in use
 	busyRetry     = 50 * time.Millisecond
-	answerTimeout = 30 * time.Second // for the answer of a running server
+	answerTimeout = 30 * time.Second // how long to wait for a running server's answer
 )
 
 // Run runs a command and returns its result as JSON. It tries the socket first. If no server listens there, it opens the
-// data itself. If the data is in use, a server is just starting or stopping: Run tries both again.
+// data itself. If the data is in use, a server is just starting or stopping, or another command runs: then Run tries
+// both again, for up to busyTimeout.
 func (c Client) Run(ctx context.Context, command Command) ([]byte, error) {
 	deadline, cancel := context.WithTimeout(ctx, busyTimeout)
 	defer cancel()
@@ -124,8 +125,8 @@ func (c Client) runHere(ctx context.Context, command Command) (_ []byte, err err
 	return json.Marshal(result)
 }
 
-// creates reports whether a command may create the control data where there is none yet. All other commands need data that
-// exists: with them, a mistyped directory is an error and not a new, empty service.
+// creates reports whether a command may create the control data. All other commands need existing data, so that a
+// mistyped directory is an error and not a new, empty service.
 func creates(c Command) bool {
 	_, ok := c.(partnerAdd)
 	return ok

@@ -12,8 +12,8 @@ import (
 	"mtagd/store/local"
 )
 
-// Without a server, the client opens the control data with the function that it is given, as often as it takes until the data is free.
-// Only "partner add" may create it.
+// Without a server, the client opens the control data with Open, and retries while the data is in use. Only "partner
+// add" may create it.
 func TestClientOpensTheControlData(t *testing.T) {
 	data := t.TempDir()
 	var creates []bool
@@ -54,7 +54,7 @@ func TestClientOpensTheControlData(t *testing.T) {
 	}
 }
 
-// An error of the engine keeps its kind on its way from the server, and a failure to open is not taken for a server.
+// An error of Open is returned as it is. An error of the engine keeps its kind on the way from the server.
 func TestClientReturnsErrors(t *testing.T) {
 	client := Client{Data: t.TempDir(), Open: func(context.Context, bool) (Control, error) {
 		return nil, errors.New("no database")

@@ -20,7 +20,7 @@ import (
 	"mtagd/store"
 )
 
-// Command is a partner or key command. If its flags can be wrong in themselves, it has a method Validate, which the
+// Command is a partner or key command. If the values of its flags need a check, it has a method Validate, which the
 // parser of the command line calls.
 type Command interface {
 	// path names the command on the operator socket.
@@ -36,5 +36,5 @@ func (t timestamp) MarshalText() ([]byte, error) {
 	return []byte(store.FormatTime(time.Time(t))), nil
 }
 
-// optional keeps nil as nil, which is printed as null.
+// optional converts a time that may be nil; nil is printed as null.
 func optional(t *time.Time) *timestamp { return (*timestamp)(t) }

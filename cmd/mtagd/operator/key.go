@@ -80,8 +80,8 @@ func viewKey(k store.Key) keyView {
 	return keyView{k.ID, timestamp(k.CreatedAt), optional(k.ExpiresAt), optional(k.RevokedAt)}
 }
 
-// lifetime is how long a key is valid. Zero means that it never expires; the flag refuses zero, so that only a
-// missing flag means it.
+// lifetime is how long a key is valid. Zero means that it never expires. On the command line, only leaving out the flag
+// means that: the flag refuses zero.
 type lifetime time.Duration
 
 const (

@@ -12,8 +12,8 @@ import (
 	"mtagd/store"
 )
 
-// Listen opens the operator socket in a data directory. The caller must have the data open for itself alone: then a
-// socket file that already exists is a leftover of a server that was killed, and is removed.
+// Listen opens the operator socket in a data directory. The caller must have the data open, which excludes other
+// servers. So a socket file that already exists was left by a server that was killed, and is removed.
 func Listen(data string) (net.Listener, error) {
 	path, release, err := socketPath(data)
 	if err != nil {
@@ -78,7 +78,7 @@ func handle[C Command](mux *http.ServeMux, control store.Control, log *slog.Logg
 			status, result = statusFailed, wireError(err)
 		}
 		w.WriteHeader(status)
-		// This fails if the client has disconnected. Then there is no one to tell.
+		// This fails if the client has disconnected. Then nobody needs to know.
 		_ = json.NewEncoder(w).Encode(result)
 	})
 }

@@ -21,6 +21,6 @@ func TestSocketMode(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(data, socketName)); !os.IsNotExist(err) {
-		t.Errorf("the socket is left behind: %v", err)
+		t.Errorf("Close has not removed the socket: %v", err)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// socketName is the operator socket's file in the data directory. Anyone who can write to it has the rights of an operator:
-// the file's mode is the only access control.
+// socketName is the operator socket's file in the data directory. The file's mode is the only access control: anyone who
+// can write to it can run operator commands.
 const socketName = "mtagd.sock"
 
 // The statuses of an answer. Any other status means that the server did not understand the message.
@@ -18,8 +18,8 @@ const (
 )
 
 // socketPath returns a path of the operator socket that is short enough for the system. A socket's path is limited to
-// 108 bytes, a data directory's is not. If the path is too long, the directory's entry under /proc replaces the directory; that
-// path is valid until release is called.
+// 108 bytes, a data directory's is not. If the path is too long, the directory's entry under /proc replaces the
+// directory; that path is valid until release is called.
 func socketPath(data string) (path string, release func(), err error) {
 	const maxLength = 100
 	path = filepath.Join(data, socketName)

@@ -16,6 +16,8 @@ function product(line) {
   const { id, name, category, price } = products.find((p) => p.id === line.id);
   return { id, name, category, price, quantity: line.quantity };
 }
+
+// The fields value, currency and products of an event about some lines.
 function sale(lines) {
   const bought = lines.map(product);
   const value = bought.reduce((sum, p) => sum + p.price * p.quantity, 0);

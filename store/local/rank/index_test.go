@@ -150,7 +150,7 @@ func TestAnEndedContextEndsAQuery(t *testing.T) {
 	if _, err := x.Candidates(ctx, m, s, s.Start(), 10); !errors.Is(err, context.Canceled) {
 		t.Errorf("Candidates gives %v", err)
 	}
-	closeIndex(t, x) // which merges
+	closeIndex(t, x) // merges
 
 	x = j.open(t, dir)
 	if err := x.view(t.Context(), m, func(r *reader) error {

@@ -80,7 +80,7 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 				same(x, "opened")
 				x.Start()
 				j.push(t, x, newMerchant(t), 1) // so that there is something to merge
-				closeIndex(t, x)                // which merges
+				closeIndex(t, x)                // merges
 				x = j.open(t, base)
 				same(x, "merged")
 				checkNothingLeftBehind(t, x)
@@ -127,7 +127,7 @@ func TestReadersSeeAMergeOnce(t *testing.T) {
 	for range 10 {
 		j.push(t, x, m, 100)
 	}
-	closeIndex(t, x) // which merges
+	closeIndex(t, x) // merges
 	for range 7 {
 		j.commit(m, 100, func(i int) int64 { return int64(i) * 77 })
 	}

@@ -39,7 +39,7 @@ func (j *journal) commit(m codec.MerchantKey, n int, timeOf func(i int) int64) [
 	return events
 }
 
-// open opens the index in dir and replays what it does not cover. So few events are not merged before Start.
+// open opens the index in dir and replays what it does not cover. The tests have too few events for a merge before Start.
 func (j *journal) open(t *testing.T, dir string) *Index {
 	t.Helper()
 	x, err := Open(filepath.Join(dir, "index.db"), quiet)

@@ -10,7 +10,7 @@ const (
 	CertificateNone    CertificateStatus = "none"    // not ordered: DNS does not lead here
 	CertificatePending CertificateStatus = "pending" // being loaded or ordered
 	CertificateValid   CertificateStatus = "valid"   // handshakes succeed
-	CertificateFailed  CertificateStatus = "failed"  // there is no valid certificate because the last order or renewal failed; it is retried
+	CertificateFailed  CertificateStatus = "failed"  // none is valid, as the last order or renewal failed; it is retried
 )
 
 // Certificate is what is known about a host's TLS certificate.

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Directory holds in memory what every request looks up: API keys, partners, tags and hosts. The hot path and
-// authentication read nothing else. Only the engine changes it, at start and after each committed change. All methods
-// may be called from many goroutines at once.
+// Directory holds in memory what every request looks up: API keys, partners, tags and hosts. Authentication and the hot
+// path look up nothing else. Only the engine changes the directory: at start, and after each committed change. All
+// methods may be called from many goroutines at once.
 //
-// On one machine the directory always has every committed change. Where several machines share a store, the changes of
-// the others arrive later: Age says how much later at most.
+// With one machine the directory has every committed change. Where several machines share a store, it may not yet have
+// the latest changes of the others: Age bounds the delay.
 type Directory struct {
 	age func() time.Duration // nil: the directory is always up to date
 
@@ -21,10 +21,10 @@ type Directory struct {
 	hosts    map[string]hostTags
 }
 
-// hostTags is what is known of one host.
+// hostTags are the tags on one host.
 type hostTags struct {
 	tags     []TagID
-	reserved bool // a partner's tracking domain: known even before its first tag
+	reserved bool // the host is a partner's tracking domain: it is known even before its first tag
 }
 
 // NewDirectory returns an empty directory.
@@ -37,11 +37,11 @@ func NewDirectory() *Directory {
 	}
 }
 
-// SetAge tells the directory how to find its age. An engine whose store other machines change calls it before it
-// hands the directory out.
+// SetAge sets the function that Age calls. An engine that shares its store with other machines calls SetAge before it
+// returns the directory to anyone.
 func (d *Directory) SetAge(age func() time.Duration) { d.age = age }
 
-// Age returns how old the directory may be: every change that was committed longer ago is in it. It is 0 when every
+// Age returns how old the directory may be: every change that was committed longer ago is in it. 0 means that every
 // committed change is in it. An engine is not ready while Age exceeds MaxDirectoryAge.
 func (d *Directory) Age() time.Duration {
 	if d.age == nil {
@@ -74,8 +74,8 @@ func (d *Directory) Tag(id TagID) (Tag, bool) {
 	return t, ok
 }
 
-// KnowsHost reports whether a host is that of a server-side tag or a partner's tracking domain. The
-// name is in lower case, without a port.
+// KnowsHost reports whether a server-side tag is on this host, or whether it is a partner's tracking domain. The name is
+// in lower case, without a port.
 func (d *Directory) KnowsHost(host string) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -106,8 +106,7 @@ func (d *Directory) OnlyTag(host string) (Tag, bool) {
 	return d.tags[h.tags[0]], true
 }
 
-// SetPartner adds or replaces a partner; when its tracking domain changed, the host of its
-// preverified tags changes too.
+// SetPartner adds or replaces a partner. When its tracking domain has changed, its preverified tags move to the new one.
 func (d *Directory) SetPartner(p Partner) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,7 +116,7 @@ func (d *Directory) SetPartner(p Partner) {
 		return
 	}
 	moved := hostTags{reserved: true}
-	if old.TrackingDomain != "" { // which has all of the partner's preverified tags
+	if old.TrackingDomain != "" { // all of the partner's preverified tags are on this host
 		moved.tags = d.hosts[old.TrackingDomain].tags
 		delete(d.hosts, old.TrackingDomain)
 	}
@@ -134,7 +133,7 @@ func (d *Directory) SetKey(k Key) {
 	d.keys[k.ID] = k
 }
 
-// SetTag adds or replaces a tag. A tag's host does not change here.
+// SetTag adds or replaces a tag. It must not change the tag's host: only SetPartner does.
 func (d *Directory) SetTag(t Tag) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

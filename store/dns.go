@@ -2,13 +2,13 @@ package store
 
 import "time"
 
-// DNSVerdict says whether a tag host's DNS is right.
+// DNSVerdict says whether the DNS of a tag host is correct.
 type DNSVerdict string
 
-// The verdicts, and the status with which verify answers each.
+// The verdicts, and the HTTP status of verify for each.
 const (
 	DNSCorrect     DNSVerdict = "correct"     // the host leads to the CNAME target: 200
-	DNSPending     DNSVerdict = "pending"     // the record has not reached every server, or no server gives a usable answer: 422
+	DNSPending     DNSVerdict = "pending"     // some servers lack the record, or none gives a usable answer: 422
 	DNSWrong       DNSVerdict = "wrong"       // the record is missing or leads elsewhere: 400
 	DNSUnreachable DNSVerdict = "unreachable" // no resolver can be reached: 500
 )

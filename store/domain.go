@@ -8,8 +8,8 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// domainPattern stands for both patterns of the spec, the one of root domains and the one of host names. Go's regular
-// expressions have no look-ahead: the character classes exclude "://", and CheckRootDomain refuses "www.".
+// domainPattern covers both patterns of the spec, for root domains and for host names. These use look-aheads, which Go's
+// regular expressions do not have. Here the character classes exclude "://", and CheckRootDomain refuses "www.".
 var domainPattern = regexp.MustCompile(`^([a-zA-Z0-9-]+\.)+[a-zA-Z]{2,}$`)
 
 // maxDomainLength leaves room for "mtag-xxxx." within the 253 characters of a DNS name.
@@ -51,8 +51,8 @@ func CheckHostName(field, s string) (string, error) {
 	return h, nil
 }
 
-// isDNSName checks what the spec's patterns do not: each label has 1 to 63 characters and neither begins nor
-// ends with a hyphen.
+// isDNSName checks what the spec's patterns leave out: each label has 1 to 63 characters and neither begins nor ends
+// with a hyphen.
 func isDNSName(s string) bool {
 	for label := range strings.SplitSeq(s, ".") {
 		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
@@ -62,8 +62,8 @@ func isDNSName(s string) bool {
 	return true
 }
 
-// RootDomain returns the root domain of a host name: its public suffix and one label more. A name without one is
-// returned unchanged.
+// RootDomain returns the root domain of a host name: its public suffix and one more label. A name that has no root
+// domain, such as a public suffix, is returned unchanged.
 func RootDomain(host string) string {
 	if root, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil {
 		return root

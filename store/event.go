@@ -4,16 +4,15 @@ import (
 	"time"
 )
 
-// Mark is an event that is to be recorded. Its fields were read from the event's body. Its strings and bytes must not
-// change until Record returns.
+// Mark is an event to record. Its strings and bytes must not change until Record returns.
 type Mark struct {
-	Merchant MerchantID
+	Merchant MerchantID // of Tag
 	Tag      TagID
-	Identity Identity
-	Name     string    // event_name; IsEventName holds
+	Identity Identity  // from the body; in a browser's request the muid may come from the cookie
+	Name     string    // listed as event_name; IsEventName(Name) is true
 	Time     time.Time // as EventTime returns it
 	DedupeID string    // the body's event_id; empty when absent
-	Raw      []byte    // the body's object as it was sent
+	Raw      []byte    // the event's JSON object as it was sent
 
 	// Outcome is set by Record.
 	Outcome Outcome
@@ -31,10 +30,10 @@ const (
 	Unresolved
 )
 
-// DedupeWindow is how long an event_id is remembered, counted from its first receipt.
+// DedupeWindow is how long an event_id is remembered after an event with it was recorded.
 const DedupeWindow = 7 * 24 * time.Hour
 
-// Limits of a mark. Record and Resolve check MaxMUIDLength, callers check the others.
+// Limits of marks. Engines check MaxMUIDLength in Record and Resolve; their callers check the others.
 const (
 	MaxEventBytes      = 64 << 10 // one event's JSON object
 	MaxBatchBytes      = 1 << 20  // one request's JSON array
@@ -61,8 +60,8 @@ func IsEventName(name string) bool {
 	return true
 }
 
-// EventTime returns when an event occurred: the time that was sent when it is an RFC 3339 time at most MaxClockLead
-// after receipt, else the time of receipt.
+// EventTime returns when an event occurred. That is the sent time, if it is an RFC 3339 time and at most MaxClockLead
+// after receipt; else it is the time of receipt.
 func EventTime(sent string, received time.Time) time.Time {
 	t, ok := ParseTime(sent)
 	// An offset can move the first hours of year 0 before year 0, which RFC 3339 cannot write.
@@ -81,11 +80,11 @@ type Event struct {
 	Raw  []byte    // JSON object
 }
 
-// SortKey is the property by which events are listed.
+// SortKey is what a listing is sorted by.
 type SortKey string
 
-// The sort keys. Equal times are ordered by id, in the order that was asked for. Equal names are ordered by time, newest
-// first.
+// The sort keys. Events of the same time are sorted by id, ascending or descending like the times. Events of the same
+// name are always sorted by time and then id, newest first.
 const (
 	ByTime SortKey = "event_time"
 	ByName SortKey = "event_name"
@@ -96,14 +95,14 @@ type Query struct {
 	Merchant MerchantID
 	Tag      TagID     // only this tag's events; empty for all
 	Names    []string  // only these event names; nil for all
-	From, To time.Time // inclusive range of event_time; zero for open
+	From, To time.Time // inclusive range of event_time; zero for no bound
 	SortBy   SortKey
 	Asc      bool
 	Offset   int // events to skip, ≥ 0
 	Limit    int // events to return, ≥ 1
 }
 
-// Page is one page of events and the exact number of events that match the query, both as of one moment.
+// Page is one page of events, and the exact number of all events that match the query, both as of one moment.
 type Page struct {
 	Events []Event
 	Total  int

@@ -2,18 +2,18 @@ package store
 
 import "slices"
 
-// Hosts says which names may have a TLS certificate. These are the service's own hosts, the hosts of active
+// Hosts says which host names may have a TLS certificate. These are the service's own hosts, the hosts of active
 // server-side tags, and the partners' tracking domains.
 //
-// It reads a Directory, so it follows every change there. Its methods do no I/O. Names are in lower case and
-// have no port.
+// Each call reads the directory, and so sees its latest changes. No method does I/O. Names are in lower case, without
+// a port.
 type Hosts struct {
 	own       []string
 	directory *Directory
 }
 
-// NewHosts returns the hosts of a service: its own (the base host and the client tag host) and those in a
-// directory. A host that is given twice counts once.
+// NewHosts returns the hosts of a service: its own (the base host and the client tag host, which may be the same) and
+// those in a directory.
 func NewHosts(directory *Directory, own ...string) Hosts {
 	h := Hosts{directory: directory}
 	for _, host := range own {
@@ -24,8 +24,7 @@ func NewHosts(directory *Directory, own ...string) Hosts {
 	return h
 }
 
-// MayHaveCertificate reports whether a name may have a certificate. Every handshake asks, so it does not
-// allocate.
+// MayHaveCertificate reports whether a name may have a certificate. Every handshake calls it, so it does not allocate.
 func (h Hosts) MayHaveCertificate(host string) bool {
 	if h.IsOwn(host) {
 		return true
@@ -36,8 +35,7 @@ func (h Hosts) MayHaveCertificate(host string) bool {
 	return d.mayHaveCertificate(host, d.hosts[host])
 }
 
-// IsOwn reports whether a host is one of the service's own. The operator configures the DNS of these, so it is
-// not checked.
+// IsOwn reports whether a host is one of the service's own. Their DNS is not checked: the operator configures it.
 func (h Hosts) IsOwn(host string) bool { return slices.Contains(h.own, host) }
 
 // All returns every host that may have a certificate: the service's own first, then OfTags.
@@ -57,7 +55,7 @@ func (h Hosts) OfTags() []string {
 	return hosts
 }
 
-// mayHaveCertificate is the rule for hosts of tags. The caller holds d.mu.
+// mayHaveCertificate is MayHaveCertificate for a host that is not the service's own. The caller holds d.mu.
 func (d *Directory) mayHaveCertificate(host string, known hostTags) bool {
 	switch {
 	case host == "": // stands for the shared host of client-side tags

@@ -9,11 +9,11 @@ import (
 // MUID is a tracked-user identifier, made by the browser tag or by the merchant's backend.
 type MUID string
 
-// IdentifierKind is a kind of identifier that a user may have beside a muid.
+// IdentifierKind is a kind of identifier that a user may have besides a muid.
 type IdentifierKind uint8
 
 // The kinds of identifier, in order of precedence: when several are linked, the first of them gives the muid. The numbers
-// are part of what is hashed, so they never change.
+// are hashed into each IdentityKey, so they never change.
 const (
 	Email    IdentifierKind = 0
 	Phone    IdentifierKind = 1
@@ -26,10 +26,9 @@ const (
 // never the identifier.
 type IdentityKey [sha256.Size]byte
 
-// Identity says whose event it is: by a muid, by identifiers that are linked to a muid, or by both. The zero value is
-// nobody.
+// Identity says whose event it is: by a muid, by identifiers, or by both. The zero value identifies nobody.
 type Identity struct {
-	MUID MUID // empty when the identifiers give it
+	MUID MUID // empty: the engine resolves it from the identifiers
 
 	keys  [identifierKinds]IdentityKey // the first n, in order of precedence
 	n     uint8
@@ -47,7 +46,7 @@ func (id *Identity) Add(kind IdentifierKind, value string) bool {
 	b := append(buf[:0], byte(kind))
 	b = append(b, value...)
 	bit := uint8(1) << kind
-	at := bits.OnesCount8(id.added & (bit - 1)) // how many kinds with precedence are in keys
+	at := bits.OnesCount8(id.added & (bit - 1)) // how many kinds of higher precedence are in keys
 	if id.added&bit == 0 {
 		copy(id.keys[at+1:], id.keys[at:id.n])
 		id.added |= bit
@@ -57,14 +56,14 @@ func (id *Identity) Add(kind IdentifierKind, value string) bool {
 	return true
 }
 
-// Keys returns the keys of the identifiers, in order of precedence. The slice aliases id.
+// Keys returns the keys of the identifiers, in order of precedence. The result aliases id.
 func (id *Identity) Keys() []IdentityKey { return id.keys[:id.n] }
 
 // IsZero reports whether there is neither a muid nor an identifier.
 func (id *Identity) IsZero() bool { return id.MUID == "" && id.n == 0 }
 
-// normalise makes the spellings of one identifier equal. It trims and lower-cases an email. It reduces a phone number to
-// its digits, without a leading 00: +49, 0049 and 49 are the same. It trims a device id.
+// normalise gives all spellings of an identifier one form. An email is trimmed and lower-cased. A phone number is reduced
+// to its digits without a leading 00, so +49, 0049 and 49 are the same. A device id is trimmed.
 func normalise(kind IdentifierKind, value string) string {
 	value = strings.TrimSpace(value)
 	switch kind {

@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// The order of precedence belongs to the identity, not to its callers.
+// Callers may add identifiers in any order.
 func TestIdentityKeysAreInOrderOfPrecedence(t *testing.T) {
 	values := map[IdentifierKind]string{Email: "jane@example.com", Phone: "+49 151", DeviceID: "abc"}
 	keys := func(kinds ...IdentifierKind) []IdentityKey {
 		var id Identity
 		for _, k := range kinds {
 			if !id.Add(k, values[k]) {
-				t.Fatalf("kind %d is empty", k)
+				t.Fatalf("Add refuses an identifier of kind %d as empty", k)
 			}
 		}
 		return id.Keys()
@@ -35,7 +35,7 @@ func TestIdentityKeysAreInOrderOfPrecedence(t *testing.T) {
 		{[]IdentifierKind{DeviceID, Email, DeviceID, Phone, Email}, all},
 	} {
 		if got := keys(c.added...); !slices.Equal(got, c.want) {
-			t.Errorf("kinds added in the order %v give other keys, or keys in another order", c.added)
+			t.Errorf("identifiers added in the order %v: the keys are wrong or in the wrong order", c.added)
 		}
 	}
 }
@@ -45,11 +45,11 @@ func TestTheLastIdentifierOfAKindCounts(t *testing.T) {
 	id.Add(Phone, "111")
 	id.Add(Email, "first@example.com")
 	id.Add(Email, "last@example.com")
-	id.Add(Email, " ") // is nothing
+	id.Add(Email, " ") // empty, so it does not count
 	want.Add(Email, "last@example.com")
 	want.Add(Phone, "111")
 	if id != want {
-		t.Error("the last email does not count, or another key changed")
+		t.Error("the identity does not have the last email and the phone")
 	}
 }
 

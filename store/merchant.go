@@ -11,7 +11,7 @@ type Merchant struct {
 	ID        MerchantID `json:"merchantId"`
 	Partner   PartnerID  `json:"partnerId"`
 	Name      string     `json:"name"`
-	Domain    string     `json:"domain,omitempty"` // from its creation; information only, not a claim
+	Domain    string     `json:"domain,omitempty"` // as sent when the merchant was created; it registers nothing
 	CreatedAt time.Time  `json:"createdAt"`
 
 	// Tags are the merchant's tags, oldest first, at most one of each type.
@@ -30,7 +30,7 @@ func (m Merchant) Tag(t TagType) (Tag, bool) {
 
 const maxNameLength = 256 // characters
 
-// CheckName returns the trimmed name of a partner or merchant. It must have 1 to 256 characters then.
+// CheckName trims the name of a partner or merchant. It refuses a name unless 1 to 256 characters are left.
 func CheckName(field, name string) (string, error) {
 	name = strings.TrimSpace(name)
 	switch n := utf8.RuneCountInString(name); {

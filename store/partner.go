@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Partner owns merchants. The partner API authenticates partners.
+// Partner owns merchants, and authenticates to the partner API with a Key.
 type Partner struct {
 	ID        PartnerID `json:"partnerId"`
 	Name      string    `json:"name"`
@@ -23,8 +23,8 @@ type Partner struct {
 	TrackingDomain string `json:"preverifiedDomain"`
 }
 
-// CheckOwner returns an error of KindForbidden unless the partner is owner, the partner of a merchant or tag.
-// Nobody else may read or change either (spec, Authentication, 3).
+// CheckOwner returns an error of KindForbidden unless p is the owner of a merchant or tag. No other partner may read or
+// change it (spec, Authentication, 3).
 func (p Partner) CheckOwner(owner PartnerID) error {
 	if owner != p.ID {
 		return &Error{Kind: KindForbidden, Message: "belongs to another partner"}
@@ -35,7 +35,7 @@ func (p Partner) CheckOwner(owner PartnerID) error {
 // PreverifiedEnabled reports whether the partner may generate preverified tags.
 func (p Partner) PreverifiedEnabled() bool { return p.TrackingDomain != "" }
 
-// Key is the stored record of an API key. It has a hash of the secret instead of the secret.
+// Key is what is stored of an API key: a hash of the secret, never the secret itself.
 type Key struct {
 	ID         KeyID      `json:"keyId"`
 	Partner    PartnerID  `json:"partnerId"`
@@ -50,12 +50,12 @@ func (k Key) Valid(now time.Time) bool {
 	return k.RevokedAt == nil && (k.ExpiresAt == nil || now.Before(*k.ExpiresAt))
 }
 
-// APIKey is the text of a key, which its owner sees once:
+// APIKey is the text of a key, which the partner sees once:
 //
 //	"mtp_" + key id (12) + secret (32) + checksum (7)
 //
-// The parts are in lower-case base32, so that a double click selects the whole key. The checksum finds typing
-// errors without a look-up. An APIKey contains a secret: never log it.
+// The parts are in lower-case base32, so that a double click selects the whole key. The checksum detects typing errors
+// without a look-up. An APIKey contains a secret: never log it.
 type APIKey string
 
 const (
@@ -85,8 +85,7 @@ func checksum(s string) string {
 	return keyEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(s))))
 }
 
-// ID returns the id in the key's text, or an error when the text is malformed. It does not check the secret;
-// Matches does.
+// ID returns the key id in the text, or an error when the text is malformed. It does not check the secret; Matches does.
 func (a APIKey) ID() (KeyID, error) {
 	s := string(a)
 	if len(s) != apiKeyLen || !strings.HasPrefix(s, apiKeyPrefix) {
@@ -99,7 +98,7 @@ func (a APIKey) ID() (KeyID, error) {
 	return KeyID(body[:keyIDLen]), nil
 }
 
-// Matches reports, in constant time, whether the text has the secret of k.
+// Matches reports, in constant time, whether the secret in the text is that of k.
 func (a APIKey) Matches(k Key) bool {
 	if len(a) != apiKeyLen {
 		return false

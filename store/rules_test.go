@@ -65,7 +65,7 @@ func TestHostNames(t *testing.T) {
 	}
 }
 
-func TestAHostHeaderIsFolded(t *testing.T) {
+func TestAHostHeaderIsNormalised(t *testing.T) {
 	for header, want := range map[string]string{
 		"Example.com":      "example.com",
 		"example.com:8080": "example.com",
@@ -82,7 +82,7 @@ func TestAHostHeaderIsFolded(t *testing.T) {
 	}
 }
 
-func TestAnAPIKeyIsOneWordThatFindsAndProvesItsKey(t *testing.T) {
+func TestAnAPIKeyNamesItsKeyAndMatchesNoOther(t *testing.T) {
 	now := time.Now()
 	key, text := NewKey("p", now, 0)
 	other, _ := NewKey("p", now, 0)
@@ -90,25 +90,27 @@ func TestAnAPIKeyIsOneWordThatFindsAndProvesItsKey(t *testing.T) {
 		t.Errorf("%q is not one word with the prefix", text)
 	}
 	if strings.Contains(string(text), string(key.SecretHash)) {
-		t.Error("the record holds the secret itself")
+		t.Error("the stored key holds the secret itself")
 	}
 	if id, err := text.ID(); err != nil || id != key.ID {
-		t.Errorf("its id is %q, %v; want %q", id, err, key.ID)
+		t.Errorf("the id in the text is %q, %v; want %q", id, err, key.ID)
 	}
 	if !text.Matches(key) || text.Matches(other) {
-		t.Error("the text must match its own key only")
+		t.Error("the text does not match its own key, or it matches another one")
 	}
 	wrongSecret := text[:20] + "a" + text[21:]
 	if wrongSecret == text {
 		wrongSecret = text[:20] + "b" + text[21:]
 	}
-	for _, malformed := range []APIKey{"", "mtp_", text[:len(text)-1], text + "a", "xyz_" + text[4:], wrongSecret, APIKey(strings.ToUpper(string(text)))} {
+	for _, malformed := range []APIKey{
+		"", "mtp_", text[:len(text)-1], text + "a", "xyz_" + text[4:], wrongSecret, APIKey(strings.ToUpper(string(text))),
+	} {
 		if _, err := malformed.ID(); err == nil {
-			t.Errorf("the malformed key of %d characters has an id", len(malformed))
+			t.Errorf("a malformed key of %d characters has an id", len(malformed))
 		}
 	}
 	if wrongSecret.Matches(key) {
-		t.Error("another secret matches")
+		t.Error("a wrong secret matches")
 	}
 }
 
@@ -116,7 +118,7 @@ func TestKeysExpireAndAreRevoked(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	key, _ := NewKey("p", now, time.Hour)
 	if !key.Valid(now) || !key.Valid(now.Add(time.Hour-1)) || key.Valid(now.Add(time.Hour)) {
-		t.Error("a key is valid until its expiry, and not at it")
+		t.Error("a key is not valid before it expires, or is valid when it expires")
 	}
 	key.RevokedAt = &now
 	if key.Valid(now) {
@@ -131,12 +133,12 @@ func TestOnlyTheOwnerMayUseAMerchantOrTag(t *testing.T) {
 	}
 	for _, other := range []PartnerID{"q", "P", ""} {
 		if err := p.CheckOwner(other); KindOf(err) != KindForbidden {
-			t.Errorf("what belongs to %q: %v, want an error of KindForbidden", other, err)
+			t.Errorf("a resource of partner %q gives %v, want an error of KindForbidden", other, err)
 		}
 	}
 }
 
-func TestIdentifiersThatAreTheSameHaveOneKey(t *testing.T) {
+func TestAllSpellingsOfAnIdentifierHaveOneKey(t *testing.T) {
 	key := func(kind IdentifierKind, value string) (k IdentityKey, ok bool) {
 		var id Identity
 		if ok = id.Add(kind, value); ok {
@@ -163,8 +165,11 @@ func TestIdentifiersThatAreTheSameHaveOneKey(t *testing.T) {
 	phone, _ := key(Phone, "123")
 	upper, _ := key(DeviceID, "ABC")
 	lower, _ := key(DeviceID, "abc")
-	if email == phone || upper == lower {
-		t.Error("kinds are apart, and a device id keeps its case")
+	if email == phone {
+		t.Error("an email and a phone number of one value have the same key")
+	}
+	if upper == lower {
+		t.Error("device ids that differ in case have the same key")
 	}
 	for kind, empty := range map[IdentifierKind]string{Email: " \t", Phone: "call me", DeviceID: ""} {
 		if _, ok := key(kind, empty); ok {
@@ -181,7 +186,7 @@ func TestTagStates(t *testing.T) {
 		t.Errorf("a new server-side tag is %+v", server)
 	}
 	if server.Host != "mtag-ab12.example.com" {
-		t.Errorf("its host is %q", server.Host)
+		t.Errorf("the host of a new server-side tag is %q", server.Host)
 	}
 	for _, tt := range []TagType{ClientSide, Preverified} {
 		if tag := NewTag(m, tt, "", "", now); tag.Status() != Active || tag.Lifecycle(time.Time{}) != WaitingForEvents {
@@ -195,20 +200,20 @@ func TestTagStates(t *testing.T) {
 	}
 	verified := server.AfterDNSCheck(DNSFinding{Verdict: DNSCorrect})
 	if verified.Status() != Active || !verified.Verified || !verified.Connected || verified.Lifecycle(time.Time{}) != WaitingForEvents {
-		t.Errorf("after correct DNS it is %+v", verified)
+		t.Errorf("an inactive tag is %+v after DNS was correct", verified)
 	}
 	if server.DNS != nil || server.Verified {
 		t.Error("the transition changed the tag that it was given")
 	}
 	if verified.Lifecycle(now) != Receiving {
-		t.Error("with an event it is receiving")
+		t.Errorf("an active tag with events is %s, want %s", verified.Lifecycle(now), Receiving)
 	}
 	away := verified.AfterDNSCheck(DNSFinding{Verdict: DNSWrong})
 	if away.Status() != Active || away.Connected || !away.Verified || away.DNS.Verdict != DNSWrong {
-		t.Errorf("after DNS led elsewhere it is %+v", away)
+		t.Errorf("an active tag is %+v after DNS was wrong", away)
 	}
 	if back := away.AfterDNSCheck(DNSFinding{Verdict: DNSCorrect}); !back.Connected {
-		t.Error("once DNS is correct again it is not connected")
+		t.Error("a tag is not connected after DNS was correct again")
 	}
 	for _, v := range []DNSVerdict{DNSPending, DNSUnreachable} {
 		if tag := verified.AfterDNSCheck(DNSFinding{Verdict: v}); !tag.Verified || !tag.Connected || tag.DNS.Verdict != v {
@@ -236,16 +241,16 @@ func TestHostsThatMayHaveACertificate(t *testing.T) {
 	}
 	for _, host := range append(want, "", "nobody.com", inactive.Host, "shop.com", "Track.agency.com") {
 		if got := h.MayHaveCertificate(host); got != slices.Contains(want, host) {
-			t.Errorf("%q may have a certificate: %v", host, got)
+			t.Errorf("MayHaveCertificate(%q) is %v", host, got)
 		}
 		if got := h.IsOwn(host); got != slices.Contains(want[:2], host) {
-			t.Errorf("%q is the service's own: %v", host, got)
+			t.Errorf("IsOwn(%q) is %v", host, got)
 		}
 	}
 	away := active.AfterDNSCheck(DNSFinding{Verdict: DNSWrong})
 	d.SetTag(away)
 	if !h.MayHaveCertificate(active.Host) {
-		t.Error("a host whose DNS leads elsewhere is no longer served")
+		t.Error("the host of an active tag may have no certificate after its DNS was wrong")
 	}
 	for _, host := range []string{"tags.service.com", active.Host, "nobody.com"} {
 		if n := testing.AllocsPerRun(100, func() { h.MayHaveCertificate(host) }); n != 0 {
@@ -254,7 +259,7 @@ func TestHostsThatMayHaveACertificate(t *testing.T) {
 	}
 }
 
-func TestTagIDsTellTheirType(t *testing.T) {
+func TestTagIDsAreRandomAndPrefixedByType(t *testing.T) {
 	for tt, prefix := range map[TagType]string{ClientSide: "cs_", ServerSide: "ss_", Preverified: "pv_"} {
 		a, b := NewTagID(tt), NewTagID(tt)
 		if a == b || !strings.HasPrefix(string(a), prefix) || len(a) != len(prefix)+20 {
@@ -263,7 +268,7 @@ func TestTagIDsTellTheirType(t *testing.T) {
 	}
 }
 
-func TestLabelsAreDrawnUntilAFreeOne(t *testing.T) {
+func TestDrawLabelFindsTheLastFreeLabel(t *testing.T) {
 	const space = 36 * 36 * 36 * 36
 	label, err := DrawLabel(func(string) bool { return false })
 	if err != nil || len(label) != len("mtag-xxxx") || !strings.HasPrefix(label, "mtag-") {
@@ -272,12 +277,12 @@ func TestLabelsAreDrawnUntilAFreeOne(t *testing.T) {
 	seen := make(map[string]bool, space)
 	label, err = DrawLabel(func(l string) bool {
 		seen[l] = true
-		return len(seen) < space // only the last one that is asked for is free
+		return len(seen) < space // all are taken except the last one that DrawLabel tries
 	})
 	if err != nil || len(seen) != space {
-		t.Errorf("the only free label was not found among %d: %v", len(seen), err)
+		t.Errorf("the only free label was not found; %d of %d were tried, %v", len(seen), space, err)
 	}
-	if _, err = DrawLabel(func(string) bool { return true }); err == nil {
+	if label, err = DrawLabel(func(string) bool { return true }); err == nil {
 		t.Errorf("drew %q when all were taken", label)
 	}
 }
@@ -296,13 +301,13 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestADirectoryIsUpToDateUnlessItsEngineSaysOtherwise(t *testing.T) {
+func TestADirectorysAgeIsZeroUnlessTheEngineSetsIt(t *testing.T) {
 	d := NewDirectory()
 	if age := d.Age(); age != 0 {
 		t.Errorf("a new directory's age is %v", age)
 	}
 	d.SetAge(func() time.Duration { return 300 * time.Millisecond })
 	if age := d.Age(); age != 300*time.Millisecond {
-		t.Errorf("its age is %v, want what the engine says", age)
+		t.Errorf("the age is %v, want the 300ms that the engine gives", age)
 	}
 }

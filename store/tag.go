@@ -16,7 +16,7 @@ const (
 	Preverified TagType = "preverified"
 )
 
-// ParseTagType reads a type as a client writes it; "server_side" stands for "server-side".
+// ParseTagType reads a type as a client writes it. It accepts "server_side" for "server-side" (spec, Generate tag: type).
 func ParseTagType(s string) (TagType, error) {
 	switch t := TagType(s); t {
 	case ClientSide, ServerSide, Preverified:
@@ -41,7 +41,7 @@ func (t TagType) idPrefix() string {
 // NewTagID returns a random id with the prefix of the tag's type.
 func NewTagID(t TagType) TagID { return newTagID(t.idPrefix()) }
 
-// NeedsRecord reports whether tags of this type come with a DNS record to configure.
+// NeedsRecord reports whether the generate response has a DNS record for tags of this type (spec, Tracking tag: record).
 func (t TagType) NeedsRecord() bool { return t != ClientSide }
 
 // TagStatus is a tag's state on the wire.
@@ -75,17 +75,16 @@ type Tag struct {
 	Label string `json:"label,omitempty"`
 	// Domain is the root domain of a server-side tag. It is empty for other types.
 	Domain string `json:"domain,omitempty"`
-	// Host serves the tag: <label>.<domain> for a server-side tag, the partner's tracking domain
-	// for a preverified one. It is empty for client-side tags: their shared host is configuration.
+	// Host is the host that serves the tag: <label>.<domain> for a server-side tag, the partner's tracking domain for a
+	// preverified one. It is empty for client-side tags: their shared host is configuration.
 	Host string `json:"-"`
 
-	// Verified is set once DNS was found correct, and stays set.
+	// Verified is set when DNS is first found correct, and stays set.
 	Verified bool `json:"isVerified"`
-	// Connected follows the last certain finding: set when DNS was correct, cleared when it was wrong.
+	// Connected is set when DNS is found correct, and cleared when DNS is found wrong. Other findings leave it as it is.
 	Connected bool `json:"isConnected"`
 
-	// DNS is the finding of the last verify, or of a later recheck that changed Connected. It is nil before
-	// the first of these.
+	// DNS is the finding of the last verify, or of a later recheck that changed Connected. It is nil until one of these.
 	DNS *DNSFinding `json:"dns,omitempty"`
 }
 
@@ -110,8 +109,8 @@ func (t Tag) Lifecycle(lastEvent time.Time) Lifecycle {
 	}
 }
 
-// NewTag makes the tag for generate (spec, "States and transitions", rows "(no tag)"). label and domain are
-// empty when the type has none. A preverified tag has no host yet: set it with WithHost.
+// NewTag returns a new tag (spec, "States and transitions", rows "(no tag)"). label and domain are empty when the type
+// has none. A preverified tag still has no host: WithHost sets it.
 func NewTag(m Merchant, t TagType, label, domain string, now time.Time) Tag {
 	tag := Tag{ID: NewTagID(t), Merchant: m.ID, Partner: m.Partner, Type: t, CreatedAt: now, Label: label, Domain: domain}
 	if t != ServerSide {
@@ -121,8 +120,7 @@ func NewTag(m Merchant, t TagType, label, domain string, now time.Time) Tag {
 	return tag.WithHost("")
 }
 
-// WithHost is the tag with its host: for a server-side tag, label and domain together; for a preverified tag,
-// its partner's tracking domain.
+// WithHost returns the tag with its Host set. Only a preverified tag needs trackingDomain, its partner's.
 func (t Tag) WithHost(trackingDomain string) Tag {
 	switch t.Type {
 	case ServerSide:
@@ -133,14 +131,14 @@ func (t Tag) WithHost(trackingDomain string) Tag {
 	return t
 }
 
-// AfterDNSCheck is the tag after its host's DNS was checked, by verify or by the hourly recheck (spec, "States
-// and transitions"):
+// AfterDNSCheck returns the tag after a check of its host's DNS, by verify or by the hourly recheck (spec, "States and
+// transitions"):
 //
-//   - correct: the tag is verified and connected.
-//   - wrong: the tag is not connected. A tag that was verified before stays verified, and so stays active.
+//   - correct: the tag becomes verified and connected.
+//   - wrong: the tag becomes not connected. A tag that was verified before stays verified, and so stays active.
 //   - pending or unreachable: the flags stay as they are, since nothing is known for certain.
 //
-// The finding is kept in each case.
+// In each case DNS becomes the finding.
 func (t Tag) AfterDNSCheck(f DNSFinding) Tag {
 	switch f.Verdict {
 	case DNSCorrect:
@@ -159,11 +157,11 @@ const (
 	labelSpace    = 36 * 36 * 36 * 36
 )
 
-// DrawLabel returns a random label of the form mtag-xxxx that is not taken. It returns an error when all 36⁴ codes
-// are taken.
+// DrawLabel returns a random label of the form mtag-xxxx that is not taken. It returns an error when all 36⁴ labels are
+// taken.
 func DrawLabel(taken func(label string) bool) (string, error) {
-	// Steps of a prime that does not divide the number of codes visit every code once, and the next code
-	// after a collision is not its neighbour.
+	// The stride is a prime that does not divide the number of codes, so the steps visit every code once. It is large, so
+	// that labels that follow a collision are not neighbours.
 	const stride = 1_000_003
 	start := rand.IntN(labelSpace)
 	for i := range labelSpace {

@@ -6,15 +6,14 @@ import "time"
 // Resources).
 func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
 
-// ParseTime reads an RFC 3339 time and returns it in UTC, or false when s is not one. It does not allocate.
+// ParseTime reads an RFC 3339 time and returns it in UTC. It returns false when s is no such time. It does not allocate.
 //
-// It follows the RFC where time.Parse does not:
+// It follows the RFC where time.Parse with time.RFC3339 does not:
 //   - T and Z may be in lower case.
 //   - Second 60 is a leap second. It is valid only at 23:59 UTC, and gives the following midnight.
 //   - The hour has two digits, the fraction begins with a point, and the offset is at most 23:59.
 //
-// Digits of the fraction after the ninth are cut off. An offset can move the result to the year before
-// 0000 or the year after 9999.
+// Digits of the fraction after the ninth are cut off. An offset can move the result into year -1 or year 10000.
 func ParseTime(s string) (time.Time, bool) {
 	const upToSeconds = len("2006-01-02T15:04:05")
 	if len(s) < upToSeconds+len("Z") ||
@@ -34,7 +33,7 @@ func ParseTime(s string) (time.Time, bool) {
 	}
 	midnight := time.Date(year, time.Month(month), day, 0, 0, 0, 0, time.UTC)
 	if midnight.Day() != day {
-		return time.Time{}, false // the month is shorter
+		return time.Time{}, false // the month has fewer days
 	}
 	t := midnight.Add(time.Duration(hour)*time.Hour + time.Duration(minute)*time.Minute - offset +
 		time.Duration(second)*time.Second)
@@ -74,7 +73,7 @@ func parseZone(s string) (offset time.Duration, ok bool) {
 	return offset, okHours && okMinutes
 }
 
-// parseDigits reads a number between least and most that has nothing but digits.
+// parseDigits reads a number that consists of digits only. It returns false unless least ≤ n ≤ most.
 func parseDigits(s string, least, most int) (n int, ok bool) {
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {

@@ -49,7 +49,7 @@ func TestParseTime(t *testing.T) {
 		"+2026-11-20T08:30:05Z", "2026-11-20T08:30:05\u200bZ", "2026-11-20T08:30:0\u0661Z", "2026-11-20T08:3-:05Z",
 	} {
 		if got, ok := ParseTime(text); ok {
-			t.Errorf("%q is taken for %v", text, got)
+			t.Errorf("%q is accepted as %v", text, got)
 		}
 	}
 }
@@ -62,14 +62,14 @@ func TestParseTimeDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// laxities are what time.Parse takes and RFC 3339 does not: an hour of one digit, a comma, offsets over 23:59.
+// laxities are what time.Parse accepts and RFC 3339 does not: an hour of one digit, a comma, offsets over 23:59.
 var laxities = regexp.MustCompile(`T\d:|,|[+-](2[4-9]|[3-9]\d):\d\d$|[+-]\d\d:[6-9]\d$`)
 
-// leapSecond matches second 60, which time.Parse does not take.
+// leapSecond matches second 60, which time.Parse does not accept.
 var leapSecond = regexp.MustCompile(`^.{10}T\d\d:\d\d:60`)
 
-// FuzzParseTime compares with time.Parse: after the differences that ParseTime documents, both accept the
-// same texts and give the same times.
+// FuzzParseTime compares ParseTime with time.Parse. Apart from the differences that ParseTime documents, both accept the
+// same texts and return the same times.
 func FuzzParseTime(f *testing.F) {
 	for _, seed := range []string{
 		"2026-11-20T08:30:05Z", "2026-11-20t08:30:05.5z", "2026-11-20T08:30:05,5Z", "2026-11-20T8:30:05Z", "2016-12-31T23:59:60Z",
@@ -95,10 +95,10 @@ func FuzzParseTime(f *testing.F) {
 			wantOK = false
 		}
 		if ok != wantOK {
-			t.Fatalf("%q: ParseTime accepts %v, time.Parse %v (%v)", text, ok, wantOK, err)
+			t.Fatalf("%q: ParseTime accepts it: %v, want %v; time.Parse gives %v", text, ok, wantOK, err)
 		}
 		if ok && !got.Equal(want) {
-			t.Errorf("%q: %v, time.Parse gives %v", text, got, want)
+			t.Errorf("%q: ParseTime gives %v, time.Parse %v", text, got, want)
 		}
 	})
 }

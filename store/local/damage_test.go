@@ -43,8 +43,9 @@ func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
 		if err := change(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), `format "99"`) {
-			t.Errorf("opening %s gives %v", name, err)
+		_, err := Open(dir, Options{Log: quiet})
+		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), `format "99"`) {
+			t.Errorf("with %s of format 99, Open gives %v; want an error that names both", name, err)
 		}
 	}
 }
@@ -58,7 +59,7 @@ func changeBolt(path string, change func(tx *bolt.Tx) error) error {
 	return errors.Join(db.Update(change), db.Close())
 }
 
-// damage rewrites a file.
+// damage rewrites a file with what change returns.
 func damage(t *testing.T, path string, change func([]byte) []byte) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -80,7 +81,7 @@ func TestACorruptTableIsFatal(t *testing.T) {
 		t.Fatalf("no tables: %v", err)
 	}
 	damage(t, tables[0], func(b []byte) []byte {
-		b[len(b)-30] ^= 0xff // in the table's own index
+		b[len(b)-30] ^= 0xff // in the index at the end of the table
 		return b
 	})
 	if e, err := Open(dir, Options{Log: quiet}); err == nil {
@@ -89,15 +90,15 @@ func TestACorruptTableIsFatal(t *testing.T) {
 	}
 }
 
-// A damaged record of the index gives an error, not a wrong page.
-func TestADamagedIndexIsNotRead(t *testing.T) {
+// A damaged node or root record fails the queries of its merchant. Those of other merchants go on.
+func TestADamagedIndexValueIsAnError(t *testing.T) {
 	for _, bucket := range []string{"nodes", "roots"} {
 		dir := t.TempDir()
 		e := open(t, dir)
 		m, other := store.NewMerchantID(), store.NewMerchantID()
 		record(t, e, m, 100)
 		record(t, e, other, 100)
-		closeEngine(t, e) // which merges
+		closeEngine(t, e) // merges
 		key, err := codec.NewMerchantKey(m)
 		if err != nil {
 			t.Fatal(err)
@@ -113,22 +114,23 @@ func TestADamagedIndexIsNotRead(t *testing.T) {
 		}
 		e = open(t, dir)
 		if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); !errors.Is(err, codec.ErrCorrupt) || !strings.Contains(err.Error(), "index.db") {
-			t.Errorf("damaged %s: %d events, %v", bucket, len(page.Events), err)
+			t.Errorf("damaged %s: %d events, %v; want codec.ErrCorrupt in index.db", bucket, len(page.Events), err)
 		}
 		if page, err := e.Events(ctx, store.Query{Merchant: other, Limit: 100}); err != nil || len(page.Events) != 100 {
-			t.Errorf("damaged %s: %d events of another merchant, %v", bucket, len(page.Events), err)
+			t.Errorf("damaged %s: %d events of another merchant, %v; want 100", bucket, len(page.Events), err)
 		}
 		closeEngine(t, e)
 	}
 }
 
-// bbolt panics on a damaged page, and reading past the end of a file is a memory fault.
+// bbolt panics on a damaged page, and reading past the end of a file that was cut short is a memory fault. Either must
+// become an error, and no listing may be wrong.
 func TestADamagedIndexFileIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
 	m := store.NewMerchantID()
 	record(t, e, m, 5000)
-	closeEngine(t, e) // which merges
+	closeEngine(t, e) // merges
 	const page = 4096
 	size := 0
 	for name, change := range map[string]func([]byte) []byte{
@@ -155,27 +157,27 @@ func TestADamagedIndexFileIsAnError(t *testing.T) {
 		if err == nil {
 			e := engine.(*Engine)
 			if page, err := listed(e, m); err == nil && page.Total != 5000 {
-				t.Errorf("%s: %d events", name, page.Total)
+				t.Errorf("%s: %d events without an error, want 5000", name, page.Total)
 			}
 			record(t, e, m, 1)
 			if err = e.Close(); err == nil {
 				e := open(t, base)
 				if page, err := listed(e, m); err != nil || page.Total != 5001 {
-					t.Errorf("%s: %d events once merged, %v", name, page.Total, err)
+					t.Errorf("%s: %d events after a merge, %v; want 5001", name, page.Total, err)
 				}
 				closeEngine(t, e)
 			}
 		}
 		if err != nil && !strings.Contains(err.Error(), "index.db") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: the error %v does not name index.db", name, err)
 		}
 	}
 	if size < 16*page {
-		t.Errorf("an index of %d bytes is too small to be damaged", size)
+		t.Errorf("index.db has %d bytes: too few pages for the damages above", size)
 	}
 }
 
-// listed lists a merchant's events. It turns a panic, for which the server answers 500, into an error.
+// listed lists a merchant's events. It turns a panic into an error, as the server does.
 func listed(e *Engine, m store.MerchantID) (page store.Page, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -185,7 +187,7 @@ func listed(e *Engine, m store.MerchantID) (page store.Page, err error) {
 	return e.Events(ctx, store.Query{Merchant: m, Limit: 1})
 }
 
-// A page with events of a damaged chunk gives an error. Pages without them do not.
+// A page with events of a damaged chunk is an error. Other pages are listed.
 func TestADamagedChunkIsNotListed(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
@@ -211,12 +213,12 @@ func TestADamagedChunkIsNotListed(t *testing.T) {
 		t.Errorf("%d events of a damaged chunk were listed", len(page.Events))
 	}
 	if page, err := e.Events(ctx, store.Query{Merchant: other, Limit: 100}); err != nil || len(page.Events) != 100 {
-		t.Errorf("%d events of later chunks were listed, %v", len(page.Events), err)
+		t.Errorf("%d events of undamaged chunks were listed, %v; want 100", len(page.Events), err)
 	}
 }
 
-// A kill may leave an empty log, which was just created or was about to be removed.
-func TestAnEmptyLogIsNoObstacle(t *testing.T) {
+// A kill may leave an empty log: one that was just created, or was about to be removed.
+func TestADirectoryWithEmptyLogsIsOpened(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
 	m := store.NewMerchantID()
@@ -234,7 +236,7 @@ func TestAnEmptyLogIsNoObstacle(t *testing.T) {
 	}
 }
 
-func TestADirectoryIsOpenedOnce(t *testing.T) {
+func TestAnOpenDirectoryIsInUse(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
 	defer closeEngine(t, e)

@@ -11,9 +11,10 @@ import (
 
 // Events implements store.Events:
 //
-//  1. Wait until the index has what was committed when the call came.
-//  2. Let the index count the events and find the page. Where its counts do not suffice, scan (overflow.go).
-//  3. Read the page's events from the journal.
+//  1. Wait until the index has all events that were committed before the call.
+//  2. Let the index count the events and find the positions of the page. If its counts do not suffice, scan for them
+//     (overflow.go).
+//  3. Read the events at these positions from the journal.
 func (e *Engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
 	m, err := codec.NewMerchantKey(q.Merchant)
 	if err != nil {

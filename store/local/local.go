@@ -1,26 +1,27 @@
-// Package local is the embedded engine, for one process and one data directory. It wires up three parts that do not know
-// each other:
+// Package local is the embedded engine, for one process and one data directory. It connects three packages that do not
+// import each other:
 //
 //	DIR/control.db  control/  partners, keys, merchants, tags
-//	DIR/events/     journal/  events, identity links, event_id marks
+//	DIR/events/     journal/  events, identity links, remembered event_ids
 //	DIR/index.db    rank/     the index of the events; rebuilt from the journal when it is missing
 //
-// What the parts share is in codec (ids and values in bytes) and boltfile (bbolt files with a format version). Each
-// package comment describes its files.
+// They share codec (the byte forms of ids and values) and boltfile (bbolt files with a format version). Each package
+// comment describes the format of its files.
 //
 // # Writing
 //
-// Record hands marks to the journal, which commits them in groups. When a commit is on disk, the journal hands its events
-// to the index and Record returns. The index applies them a moment later, in the same order.
+// Record passes marks to the journal, which commits them in groups. When a commit is on disk, the journal passes its
+// events to the index and Record returns. The index applies them a moment later, in the same order.
 //
 // # Reading
 //
-// A listing waits until the index has every event that was committed before. Then it asks the index for the positions
-// of the page, and the journal for the events.
+// A listing waits until the index has every event that was committed before the call. Then it asks the index for the
+// positions of the page's events, and the journal for the events at these positions.
 //
+//	local.go     Engine: opens, connects and closes the three parts
 //	listing.go   Events: one page of a merchant's events
-//	overflow.go  the pages that the index's counts do not suffice for
-//	local.go     Engine: opens and wires up the parts
+//	overflow.go  finds the page when the index cannot: it scans events whose names the index does not count
+//	inspect.go   what a data directory contains, before anything is opened
 package local
 
 import (
@@ -38,7 +39,7 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// Options are an engine's inputs beside its directory.
+// Options are an engine's inputs besides its directory.
 type Options struct {
 	Log *slog.Logger     // nil: slog.Default
 	Now func() time.Time // nil: time.Now
@@ -77,8 +78,8 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	return e, nil
 }
 
-// OpenControl opens or creates the control data in dir without the events, for operator commands while no server runs.
-// It fails with store.ErrInUse when another process has it open.
+// OpenControl opens or creates only the control data in dir, for operator commands while no server runs. It fails with
+// store.ErrInUse when another process has it open.
 func OpenControl(dir string, opt Options) (*control.Data, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func (e *Engine) openEvents(dir string, opt Options) (err error) {
 	}
 	err = e.catchUp()
 	if err == nil {
-		err = e.journal.Start(e.accepts, e.index.Push)
+		err = e.journal.Start(e.indexReady, e.index.Push)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.index.Close(), e.journal.Close())
@@ -109,20 +110,22 @@ func (e *Engine) openEvents(dir string, opt Options) (err error) {
 func (e *Engine) catchUp() error {
 	covered := e.index.Covered()
 	if covered > 0 {
-		// The index covers only what was on disk before.
+		// The index only ever got chunks that the journal had on disk. If the journal does not have this one, the two are
+		// from different times.
 		found, err := e.journal.HasChunk(covered)
 		if err != nil {
 			return err
 		}
 		if !found {
-			return errors.New("index.db has events that are not in events/: restore events/; or, if it was restored, delete index.db")
+			return errors.New("index.db covers events that are missing in events/: restore events/; " +
+				"or, if events/ was restored from a backup, delete index.db")
 		}
 	}
 	return e.journal.Since(covered, e.index.Replay)
 }
 
-// accepts returns why no events can be accepted, as far as the journal does not know it.
-func (e *Engine) accepts() error {
+// indexReady returns nil while the index takes events. The journal accepts no marks while it returns an error.
+func (e *Engine) indexReady() error {
 	if e.index.Failure() != nil {
 		return store.Unavailable("the event index failed")
 	}
@@ -144,6 +147,6 @@ func (e *Engine) Ready() error { return e.journal.Ready() }
 
 // Close implements store.Engine.
 func (e *Engine) Close() error {
-	e.journal.Drain() // the index needs what it commits last
+	e.journal.Drain() // first, so that the index gets the last commits before it closes
 	return errors.Join(e.index.Close(), e.journal.Close(), e.Data.Close())
 }

@@ -19,7 +19,7 @@ var (
 
 func TestConformance(t *testing.T) { storetest.Run(t, newStore) }
 
-// newStore returns an empty directory. A kill is a copy of the files as they are.
+// newStore returns a store in an empty directory. Kill copies the files as they are; the next Open opens the copy.
 func newStore(t *testing.T) storetest.Store {
 	dir := t.TempDir()
 	return storetest.Store{
@@ -54,7 +54,7 @@ func closeEngine(t *testing.T, e *Engine) {
 	}
 }
 
-// newMark makes up an event of tag cs_a; at is its time in µs since 1970.
+// newMark returns a mark of tag cs_a; at is its time in µs since 1970.
 func newMark(m store.MerchantID, name string, at int, raw []byte) store.Mark {
 	return store.Mark{
 		Merchant: m, Tag: "cs_a", Identity: store.Identity{MUID: "u-1"},
@@ -62,7 +62,7 @@ func newMark(m store.MerchantID, name string, at int, raw []byte) store.Mark {
 	}
 }
 
-// record records n events of a merchant, spread over time and names, in calls of up to 100.
+// record records n events of a merchant, with various times and names, in calls of up to 100.
 func record(t *testing.T, e *Engine, m store.MerchantID, n int) {
 	t.Helper()
 	for n > 0 {
@@ -77,7 +77,7 @@ func record(t *testing.T, e *Engine, m store.MerchantID, n int) {
 	}
 }
 
-// everything lists a merchant's events in both sorts.
+// everything lists all events of a merchant, by time and by name.
 func everything(t *testing.T, e *Engine, m store.MerchantID) [2]store.Page {
 	t.Helper()
 	var pages [2]store.Page

@@ -11,21 +11,21 @@ import (
 
 // A merchant with more than rank.MaxSeries series has overflow series: the index knows the tags of their events, but not
 // the names. A query for such a name, or sorted by name, reads these events one by one. The result is exact, but the
-// time grows with their number.
+// time grows with the number of these events.
 
 // overflowScan finds one page by such a scan.
 type overflowScan struct {
 	engine    *Engine
 	merchant  codec.MerchantKey
 	selection *rank.Selection
-	last      uint64 // the scan is as of this chunk
+	last      uint64 // events of later chunks are left out, so that all steps see the same events
 }
 
-// scanStep is how many candidates are read at once. Between steps the index can apply new events.
+// scanStep is how many candidates one step asks for. Between steps the index can apply new events.
 const scanStep = 4096
 
-// page returns the page's events and the number of all selected events. A first scan counts the groups, a second one
-// picks the page.
+// page returns the events of the page, and the number of all selected events. A first scan counts the events of each
+// group (rank.Selection), a second one picks those of the page.
 func (o *overflowScan) page(ctx context.Context) (total uint64, page []journal.Wanted, err error) {
 	sizes := map[string]uint64{}
 	if err := o.scan(ctx, func(group string, _ rank.Key) { sizes[group]++ }); err != nil {
@@ -56,7 +56,7 @@ func (o *overflowScan) page(ctx context.Context) (total uint64, page []journal.W
 	return total, page, nil
 }
 
-// scan calls yield with the selected events and their groups, in the order of time.
+// scan calls yield with the key of each selected event and its group, in the order of time.
 func (o *overflowScan) scan(ctx context.Context, yield func(group string, at rank.Key)) error {
 	for from := o.selection.Start(); ; {
 		step, err := o.engine.index.Candidates(ctx, o.merchant, o.selection, from, scanStep)
@@ -77,7 +77,7 @@ func (o *overflowScan) scan(ctx context.Context, yield func(group string, at ran
 	}
 }
 
-// readSeries replaces overflow series with the series of the events.
+// readSeries reads the events of overflow series, and sets the series that each of them really has.
 func (o *overflowScan) readSeries(ctx context.Context, candidates []rank.Candidate) error {
 	var unknown []journal.Wanted
 	for i, c := range candidates {

@@ -10,7 +10,7 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// A query that the counts do not suffice for gives the exact page all the same.
+// The total is exact even when the index does not count the names, and the events are scanned.
 func TestMadeUpNamesAreListed(t *testing.T) {
 	e := open(t, t.TempDir())
 	defer closeEngine(t, e)
@@ -42,7 +42,9 @@ func TestMadeUpNamesAreListed(t *testing.T) {
 		{"a tag without made-up names, by name", store.Query{Tag: "ss_b", SortBy: store.ByName}, 3},
 		{"a name that has a series and one that has none", store.Query{Names: []string{"Purchase", "MadeUp2000"}}, 7},
 		{"everything by name", store.Query{SortBy: store.ByName}, 6 + 2*rank.MaxSeries},
-		{"made-up names of some time by name", store.Query{SortBy: store.ByName, From: time.UnixMicro(rank.MaxSeries + 100), To: time.UnixMicro(rank.MaxSeries + 119)}, 20},
+		{"made-up names in a time range, by name", store.Query{
+			SortBy: store.ByName, From: time.UnixMicro(rank.MaxSeries + 100), To: time.UnixMicro(rank.MaxSeries + 119),
+		}, 20},
 	} {
 		c.query.Merchant, c.query.Limit = m, 10
 		page, err := e.Events(ctx, c.query)
@@ -52,8 +54,9 @@ func TestMadeUpNamesAreListed(t *testing.T) {
 	}
 }
 
-// A scan takes several steps, and events that were committed after the query may fill whole steps.
-func TestAScanTakesSteps(t *testing.T) {
+// A scan takes several steps. It leaves out events that were committed after the query began, even when they fill whole
+// steps.
+func TestAScanOfSeveralStepsIsAsOfOneMoment(t *testing.T) {
 	e := open(t, t.TempDir())
 	defer closeEngine(t, e)
 	m := store.NewMerchantID()
@@ -61,7 +64,7 @@ func TestAScanTakesSteps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const times = scanStep/3 + 30 // of three events each
+	const times = scanStep/3 + 30 // three events at each time, so that they fill more than one step
 	names := 0
 	record := func(from int) {
 		marks := make([]store.Mark, 3*times)
@@ -75,7 +78,7 @@ func TestAScanTakesSteps(t *testing.T) {
 	}
 	record(times)
 	last := e.journal.Committed()
-	record(0) // which come first in the order of time
+	record(0) // these come first in the order of time
 	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +89,7 @@ func TestAScanTakesSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(found) != 3*times || found[0].Time != times || found[len(found)-1].Time != 2*times-1 {
-		t.Errorf("a scan as of before the second commit found %d events, want %d", len(found), 3*times)
+		t.Errorf("a scan as of the first commit found %d events, want its %d", len(found), 3*times)
 	}
 
 	for _, c := range []struct {

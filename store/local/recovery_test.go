@@ -37,7 +37,7 @@ func TestACrashLosesNothing(t *testing.T) {
 	if got, want := everything(t, crash(t, dir), m), everything(t, e, m); !reflect.DeepEqual(got, want) {
 		t.Errorf("before any merge: %d events after the crash, %d before", got[0].Total, want[0].Total)
 	}
-	closeEngine(t, e) // which merges
+	closeEngine(t, e) // merges
 	e = open(t, dir)
 	record(t, e, other, 300)
 	record(t, e, m, 300)
@@ -49,8 +49,8 @@ func TestACrashLosesNothing(t *testing.T) {
 	}
 }
 
-// A missing index is rebuilt from the events. An index with events that are gone is refused.
-func TestTheIndexFollowsTheEvents(t *testing.T) {
+// A missing index is rebuilt from the events. An index that covers events which are gone is refused.
+func TestTheIndexMustFitTheEvents(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
 	m := store.NewMerchantID()
@@ -76,6 +76,6 @@ func TestTheIndexFollowsTheEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "index") {
-		t.Errorf("events older than their index are opened: %v", err)
+		t.Errorf("with events older than the index, Open gives %v; want an error that names the index", err)
 	}
 }

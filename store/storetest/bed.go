@@ -8,16 +8,15 @@ import (
 	"mtagd/store"
 )
 
-// Store is a place that an engine stores in: a directory, or a database. It is empty at first. Its functions end the
-// test when they fail.
+// Store is where an engine stores its data, such as a directory or a database. It is empty at first. Its functions end
+// the test when they fail.
 type Store struct {
-	// Open opens an engine on the store, with now as its only clock. The suite closes the engine, and opens the store
-	// again to see what was durable.
+	// Open opens an engine on the store, with now as its only clock. To see what is durable, the suite closes the engine
+	// and calls Open again.
 	Open func(t *testing.T, now func() time.Time) store.Engine
 
-	// Kill is called while an engine is open. It leaves the store as if that engine had been killed at this moment, and
-	// the next Open opens what is left. The suite closes the killed engine before that; the close must not change what
-	// is left.
+	// Kill is called while an engine is open. The next Open must find the store as if the engine had been killed at this
+	// moment. The suite closes the engine between the two calls; that must not change what the next Open finds.
 	Kill func(t *testing.T)
 }
 
@@ -67,17 +66,17 @@ func (b *bed) reopen() {
 	b.open()
 }
 
-// kill kills the engine and opens what it leaves.
+// kill kills the engine, and opens the store again.
 func (b *bed) kill() {
 	b.t.Helper()
 	b.store.Kill(b.t)
 	b.reopen()
 }
 
-// start is when every test begins. It has microseconds, to find engines that lose them.
+// start is the clock's time when a test begins. It has microseconds, to find engines that lose them.
 var start = time.Date(2026, 3, 1, 12, 0, 0, 123_456_000, time.UTC)
 
-// clock is an engine's clock. Each reading moves it by a step, so that no two things are created at the same time.
+// clock is an engine's clock. Each reading moves it forward by step, so that no two readings are the same.
 type clock struct {
 	mu   sync.Mutex
 	now  time.Time
@@ -98,14 +97,14 @@ func (c *clock) move(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// stop makes the clock stand still.
+// stop stops the clock: from now on only move changes it.
 func (c *clock) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.step = 0
 }
 
-// atOnce runs n calls that start together and returns their results in order.
+// atOnce makes n calls that start together, and returns their results in the order of i.
 func atOnce[T any](n int, call func(i int) T) []T {
 	results := make([]T, n)
 	begin := make(chan struct{})

@@ -8,8 +8,7 @@ import (
 	"mtagd/store"
 )
 
-// ended returns a context that has ended.
-func ended(t *testing.T) context.Context {
+func endedContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx
@@ -25,9 +24,9 @@ func expectCanceled(t *testing.T, method string, err error) {
 var contextTests = []test{
 	{"Record with a context that has ended gives its error and records nothing", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
-		e := withID(mark(m, tag, "user-1"), "order-1")
+		e := withEventID(mark(m, tag, "user-1"), "order-1")
 		e.Identity = who("user-1", email("a@example.com"))
-		expectCanceled(t, "Record", b.Record(ended(t), []store.Mark{e}))
+		expectCanceled(t, "Record", b.Record(endedContext(t), []store.Mark{e}))
 		b.expectEvents(m, 0)
 		b.expectResolved(m, who("", email("a@example.com")), "")
 		b.record([]store.Mark{e}, store.Recorded) // the event_id was not remembered either
@@ -36,7 +35,7 @@ var contextTests = []test{
 		m, _ := b.shop()
 		b.resolve(m, who("user-1", phone("1234")))
 		for _, id := range []store.Identity{who("user-2", email("a@example.com")), who("user-2"), who("", phone("1234"))} {
-			_, err := b.Resolve(ended(t), m, id)
+			_, err := b.Resolve(endedContext(t), m, id)
 			expectCanceled(t, "Resolve", err)
 		}
 		b.expectResolved(m, who("", email("a@example.com")), "")
@@ -46,7 +45,7 @@ var contextTests = []test{
 		b.record([]store.Mark{mark(m, tag, "user-1")}, store.Recorded)
 		for range 2 {
 			for _, way := range everyOrder {
-				_, err := b.Events(ended(t), store.Query{Merchant: m, SortBy: way.by, Asc: way.asc, Limit: 10})
+				_, err := b.Events(endedContext(t), store.Query{Merchant: m, SortBy: way.by, Asc: way.asc, Limit: 10})
 				expectCanceled(t, "Events", err)
 			}
 			b.reopen()
@@ -82,7 +81,7 @@ var contextTests = []test{
 				return err
 			},
 		} {
-			expectCanceled(t, method, call(ended(t)))
+			expectCanceled(t, method, call(endedContext(t)))
 		}
 		if got, err := b.Partners(t.Context()); err != nil || len(got) != 1 || !samePartner(got[0], p) {
 			t.Errorf("partners %+v, %v", got, err)

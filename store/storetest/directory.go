@@ -75,16 +75,16 @@ var directoryTests = []test{
 		b.tag(other, store.Preverified, "")
 		for _, host := range []string{"", "track.acme.com"} {
 			if got, ok := b.Directory().OnlyTag(host); ok {
-				t.Errorf("of two tags on %q the only one is %+v", host, got)
+				t.Errorf("there are two tags on %q, but OnlyTag gives %+v", host, got)
 			}
 		}
 	}},
-	{"hosts that may have certificates are active tags' and tracking domains", func(t *testing.T, b *bed) {
+	{"the hosts of active tags and the tracking domains may have certificates, no others", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		m := b.merchant(p, "Shop")
 		b.tag(m, store.ClientSide, "")
 		tag := b.tag(m, store.ServerSide, "shop.com")
-		tls := func(hosts ...string) {
+		expectHosts := func(hosts ...string) {
 			t.Helper()
 			known := store.NewHosts(b.Directory())
 			got := known.All()
@@ -99,20 +99,20 @@ var directoryTests = []test{
 				}
 			}
 		}
-		tls("track.acme.com")
+		expectHosts("track.acme.com")
 		_, err := b.UpdateTag(t.Context(), tag.ID, func(tag store.Tag) store.Tag {
 			return tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		tls("track.acme.com", tag.Host)
+		expectHosts("track.acme.com", tag.Host)
 		b.tag(m, store.Preverified, "")
 		b.tag(b.merchant(p, "Other"), store.Preverified, "")
 		b.reopen()
-		tls("track.acme.com", tag.Host)
+		expectHosts("track.acme.com", tag.Host)
 		b.preverified(p, "t.acme.net")
-		tls("t.acme.net", tag.Host)
+		expectHosts("t.acme.net", tag.Host)
 		for host, want := range map[string]int{"t.acme.net": 2, tag.Host: 1, "track.acme.com": 0, "nobody.com": 0} {
 			if got := len(b.Directory().TagsOn(host)); got != want {
 				t.Errorf("%d tags on %s, want %d", got, host, want)
@@ -124,7 +124,7 @@ var directoryTests = []test{
 		first := b.tag(b.merchant(p, "Shop"), store.ServerSide, "shop.com")
 		rival := b.merchant(p, "Rival")
 		if _, _, err := b.GenerateTag(t.Context(), rival.ID, store.ServerSide, "shop.com"); err == nil {
-			t.Fatal("no conflict")
+			t.Fatal("a second tag on shop.com gives no error")
 		}
 		if got, ok := b.Directory().OnlyTag(first.Host); !ok || got.ID != first.ID {
 			t.Errorf("the tag on %s is %+v, %v", first.Host, got, ok)

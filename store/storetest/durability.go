@@ -10,14 +10,17 @@ import (
 	"mtagd/store"
 )
 
-// ingest records events from several goroutines, and counts the acknowledged ones.
+// ingest records events from several goroutines at once, and counts the acknowledged ones.
 type ingest struct {
 	acknowledged atomic.Int64
 	all          sync.WaitGroup
 }
 
-// start starts the writers. Each records until more returns false, or until Record fails: then it calls ended.
-func (in *ingest) start(b *bed, m store.MerchantID, tags []store.TagID, writers int, more func(call int) bool, ended func(error)) {
+// start starts the writers. Each calls Record until more returns false. When Record fails, the writer calls failed and
+// stops.
+func (in *ingest) start(
+	b *bed, m store.MerchantID, tags []store.TagID, writers int, more func(call int) bool, failed func(error),
+) {
 	for w := range writers {
 		in.all.Go(func() {
 			for call := 0; more(call); call++ {
@@ -30,7 +33,7 @@ func (in *ingest) start(b *bed, m store.MerchantID, tags []store.TagID, writers 
 					marks = append(marks, e)
 				}
 				if err := b.Record(b.t.Context(), marks); err != nil {
-					ended(err)
+					failed(err)
 					return
 				}
 				in.acknowledged.Add(int64(len(marks)))
@@ -39,7 +42,7 @@ func (in *ingest) start(b *bed, m store.MerchantID, tags []store.TagID, writers 
 	}
 }
 
-// collect lists all of a merchant's events page by page, and expects each once and in order.
+// collect lists all events of a query page by page, expects each once and in order, and returns their numbers by id.
 func collect(t *testing.T, b *bed, q store.Query) map[store.EventID]int {
 	t.Helper()
 	seen := map[store.EventID]int{}
@@ -69,7 +72,7 @@ func collect(t *testing.T, b *bed, q store.Query) map[store.EventID]int {
 
 // inOrder reports whether a may be listed right before b.
 func inOrder(q store.Query, a, b store.Event) bool {
-	// The oracle orders by the number of receipt; ids sort the same way.
+	// order.compare needs numbers in the order of receipt. Here the ids give that order.
 	x, y := known{n: 0, name: a.Name, time: a.Time}, known{n: 1, name: b.Name, time: b.Time}
 	if a.ID > b.ID {
 		x.n, y.n = 1, 0
@@ -91,7 +94,7 @@ var durabilityTests = []test{
 		m, tag := b.shop()
 		b.close()
 		if err := b.Record(b.t.Context(), []store.Mark{mark(m, tag, "user-1")}); err == nil {
-			t.Error("they were accepted")
+			t.Error("Record after Close gives no error")
 		}
 	}},
 	{"every acknowledged event of concurrent ingest is listed once, and after reopening too", func(t *testing.T, b *bed) {
@@ -131,7 +134,8 @@ var durabilityTests = []test{
 				break
 			}
 			if page.Total < before || page.Total < last || len(page.Events) != min(page.Total, 100) {
-				t.Errorf("%d events of %d; %d were acknowledged before, and the last total was %d", len(page.Events), page.Total, before, last)
+				t.Errorf("%d events of %d; %d were acknowledged before, and the previous total was %d",
+					len(page.Events), page.Total, before, last)
 			}
 			for i := 1; i < len(page.Events); i++ {
 				if !inOrder(q, page.Events[i-1], page.Events[i]) {
@@ -139,8 +143,7 @@ var durabilityTests = []test{
 				}
 			}
 			last = page.Total
-			// A page in the middle is exact only if the events before it and after it are
-			// counted as of one moment.
+			// A page in the middle is exact only if the events before it and after it are counted as of one moment.
 			q.Offset = page.Total / 2
 			if page, err = b.Events(t.Context(), q); err != nil || len(page.Events) != min(page.Total-q.Offset, 100) {
 				t.Errorf("offset %d: %d events of %d, %v", q.Offset, len(page.Events), page.Total, err)
@@ -152,18 +155,18 @@ var durabilityTests = []test{
 		done.Store(true)
 		in.all.Wait()
 	}},
-	{"Close during ingest loses no acknowledged event and keeps no refused one", func(t *testing.T, b *bed) {
+	{"Close during ingest loses no acknowledged event, and no refused event is stored", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 1)
 		m := oracles[0].merchant
 		var in ingest
-		var unsure atomic.Int64 // calls whose marks may or may not be recorded
+		var unsure atomic.Int64 // calls whose marks may or may not be recorded; they have at most 3 marks each
 		enough := make(chan struct{})
 		var once sync.Once
 		in.start(b, m, tags[0], 8, func(call int) bool {
 			if in.acknowledged.Load() > 200 {
 				once.Do(func() { close(enough) })
 			}
-			return call < 2000 // ends the test for an engine that Close does not stop
+			return call < 2000 // so that the test ends even if Close does not stop the engine from accepting
 		}, func(err error) {
 			if store.KindOf(err) != store.KindUnavailable {
 				unsure.Add(1)
@@ -176,14 +179,14 @@ var durabilityTests = []test{
 		_, total := b.list(m)
 		acknowledged := int(in.acknowledged.Load())
 		if total < acknowledged || total > acknowledged+3*int(unsure.Load()) {
-			t.Errorf("%d events, %d were acknowledged, %d calls are unsure", total, acknowledged, unsure.Load())
+			t.Errorf("%d events; %d were acknowledged, and %d calls may or may not be recorded", total, acknowledged, unsure.Load())
 		}
 	}},
 	{"what was acknowledged survives a kill", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 1)
 		o := oracles[0]
 		for i := range 20 {
-			e := withID(o.mark(tags[0][i%2], "Purchase", start.Add(time.Duration(i)*time.Hour)), fmt.Sprintf("order-%d", i))
+			e := withEventID(o.mark(tags[0][i%2], "Purchase", start.Add(time.Duration(i)*time.Hour)), fmt.Sprintf("order-%d", i))
 			e.Identity = who(e.Identity.MUID, email(fmt.Sprintf("%d@example.com", i)))
 			b.record([]store.Mark{e}, store.Recorded)
 		}
@@ -194,7 +197,7 @@ var durabilityTests = []test{
 		expectEveryOrder(t, b, o, 7)
 		b.expectResolved(o.merchant, who("", email("19@example.com")), store.MUID(o.events[19].muid))
 		b.expectResolved(o.merchant, who("", device("d")), "user-x")
-		b.record([]store.Mark{withID(mark(o.merchant, tags[0][0], "user-1"), "order-19")}, store.Duplicate)
+		b.record([]store.Mark{withEventID(mark(o.merchant, tags[0][0], "user-1"), "order-19")}, store.Duplicate)
 		if got, ok := b.Directory().Key(key.ID); !ok || !sameKey(got, key) {
 			t.Errorf("key %+v, %v; want %+v", got, ok, key)
 		}

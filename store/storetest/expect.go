@@ -12,7 +12,7 @@ import (
 func expectKind(t *testing.T, err error, want store.Kind) {
 	t.Helper()
 	if err == nil || store.KindOf(err) != want {
-		t.Errorf("error %v is of kind %d, want kind %d", err, store.KindOf(err), want)
+		t.Errorf("the error is %v, of kind %d; want kind %d", err, store.KindOf(err), want)
 	}
 }
 
@@ -21,11 +21,11 @@ func expectInvalid(t *testing.T, err error, field string) {
 	t.Helper()
 	expectKind(t, err, store.KindInvalid)
 	if e, ok := err.(*store.Error); ok && e.Field != field {
-		t.Errorf("error %v names the field %q, want %q", err, e.Field, field)
+		t.Errorf("the error %q names the field %q, want %q", err, e.Field, field)
 	}
 }
 
-// expectOneWinner expects that one call succeeded, and that the others got conflicts.
+// expectOneWinner expects that one call succeeded, and that all others failed with KindConflict.
 func expectOneWinner(t *testing.T, errs []error) {
 	t.Helper()
 	won := 0
@@ -37,11 +37,11 @@ func expectOneWinner(t *testing.T, errs []error) {
 		expectKind(t, err, store.KindConflict)
 	}
 	if won != 1 {
-		t.Errorf("%d won, want 1", won)
+		t.Errorf("%d calls succeeded, want 1", won)
 	}
 }
 
-// expectEvents expects a number of events.
+// expectEvents expects that a merchant has so many events.
 func (b *bed) expectEvents(m store.MerchantID, want int) {
 	b.t.Helper()
 	if events, total := b.list(m); len(events) != want || total != want {

@@ -18,14 +18,14 @@ var identityTests = []test{
 	}},
 	{"a mark with a muid links all identifiers beside it, after reopening too", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
-		b.record([]store.Mark{sent(m, tag, who("user-1", email("a@example.com"), phone("1234"), device("d")))}, store.Recorded)
+		b.record([]store.Mark{markOf(m, tag, who("user-1", email("a@example.com"), phone("1234"), device("d")))}, store.Recorded)
 		for range 2 {
 			b.expectResolved(m, who("", email("a@example.com")), "user-1")
 			b.expectResolved(m, who("", phone("1234")), "user-1")
 			b.expectResolved(m, who("", device("d")), "user-1")
 			b.reopen()
 		}
-		b.record([]store.Mark{sent(m, tag, who("", phone("1234")))}, store.Recorded)
+		b.record([]store.Mark{markOf(m, tag, who("", phone("1234")))}, store.Recorded)
 		if events, _ := b.list(m); len(events) != 2 || events[1].MUID != "user-1" {
 			t.Errorf("events %+v", events)
 		}
@@ -56,7 +56,7 @@ var identityTests = []test{
 		b.expectResolved(m, who("", email("b@example.com"), phone("1234"), device("d")), "by-phone")
 		b.expectResolved(m, who("", device("d"), phone("1234")), "by-phone")
 		b.expectResolved(m, who("", email("b@example.com"), phone("99"), device("d")), "by-device")
-		b.record([]store.Mark{sent(m, tag, who("", email("b@example.com"), phone("1234"), device("d")))}, store.Recorded)
+		b.record([]store.Mark{markOf(m, tag, who("", email("b@example.com"), phone("1234"), device("d")))}, store.Recorded)
 		if events, _ := b.list(m); len(events) != 1 || events[0].MUID != "by-phone" {
 			t.Errorf("events %+v", events)
 		}
@@ -70,19 +70,19 @@ var identityTests = []test{
 	{"a muid has precedence over every link", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.resolve(m, who("user-1", email("a@example.com")))
-		b.record([]store.Mark{sent(m, tag, who("user-2", device("d")))}, store.Recorded)
+		b.record([]store.Mark{markOf(m, tag, who("user-2", device("d")))}, store.Recorded)
 		if events, _ := b.list(m); len(events) != 1 || events[0].MUID != "user-2" {
 			t.Errorf("events %+v", events)
 		}
 	}},
 	{"the newest link wins, after reopening too", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
-		b.record([]store.Mark{sent(m, tag, who("user-1", email("a@example.com")))}, store.Recorded)
-		b.record([]store.Mark{sent(m, tag, who("user-2", email("a@example.com")))}, store.Recorded)
+		b.record([]store.Mark{markOf(m, tag, who("user-1", email("a@example.com")))}, store.Recorded)
+		b.record([]store.Mark{markOf(m, tag, who("user-2", email("a@example.com")))}, store.Recorded)
 		b.expectResolved(m, who("", email("a@example.com")), "user-2")
 		b.resolve(m, who("user-3", email("a@example.com")))
 		b.expectResolved(m, who("", email("a@example.com")), "user-3")
-		old := sent(m, tag, who("user-4", email("a@example.com")))
+		old := markOf(m, tag, who("user-4", email("a@example.com")))
 		old.Time = start.AddDate(-1, 0, 0) // newest by receipt, not by event_time
 		b.record([]store.Mark{old}, store.Recorded)
 		b.reopen()
@@ -92,16 +92,16 @@ var identityTests = []test{
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		m := b.merchant(p, "Shop")
 		client, own := b.tag(m, store.ClientSide, "").ID, b.tag(m, store.Preverified, "").ID
-		b.record([]store.Mark{sent(m.ID, client, who("user-1", email("a@example.com")))}, store.Recorded)
-		b.record([]store.Mark{sent(m.ID, own, who("", email("a@example.com")))}, store.Recorded)
+		b.record([]store.Mark{markOf(m.ID, client, who("user-1", email("a@example.com")))}, store.Recorded)
+		b.record([]store.Mark{markOf(m.ID, own, who("", email("a@example.com")))}, store.Recorded)
 	}},
 	{"a link of one merchant does not count for another", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		first, second := b.merchant(p, "First"), b.merchant(p, "Second")
 		tag1, tag2 := b.tag(first, store.ClientSide, "").ID, b.tag(second, store.ClientSide, "").ID
 		b.record([]store.Mark{
-			sent(first.ID, tag1, who("user-1", email("a@example.com"))),
-			sent(second.ID, tag2, who("", email("a@example.com"))),
+			markOf(first.ID, tag1, who("user-1", email("a@example.com"))),
+			markOf(second.ID, tag2, who("", email("a@example.com"))),
 		}, store.Recorded, store.Unresolved)
 		b.expectResolved(second.ID, who("", email("a@example.com")), "")
 		b.resolve(second.ID, who("user-2", email("a@example.com")))
@@ -111,11 +111,11 @@ var identityTests = []test{
 		m, tag := b.shop()
 		somebody := who("", email("a@example.com"))
 		b.record([]store.Mark{
-			sent(m, tag, somebody),
-			sent(m, tag, who("user-1", email("a@example.com"))),
-			sent(m, tag, somebody),
-			sent(m, tag, who("user-2", email("a@example.com"))),
-			sent(m, tag, somebody),
+			markOf(m, tag, somebody),
+			markOf(m, tag, who("user-1", email("a@example.com"))),
+			markOf(m, tag, somebody),
+			markOf(m, tag, who("user-2", email("a@example.com"))),
+			markOf(m, tag, somebody),
 		}, store.Unresolved, store.Recorded, store.Recorded, store.Recorded, store.Recorded)
 		var muids []store.MUID
 		events, _ := b.list(m)
@@ -131,7 +131,7 @@ var identityTests = []test{
 		m, tag := b.shop()
 		name := func(i int) string { return string(rune('a' + i)) }
 		for _, err := range atOnce(16, func(i int) error {
-			return b.Record(b.t.Context(), []store.Mark{sent(m, tag, who(store.MUID("user-"+name(i)), email(name(i)+"@example.com")))})
+			return b.Record(b.t.Context(), []store.Mark{markOf(m, tag, who(store.MUID("user-"+name(i)), email(name(i)+"@example.com")))})
 		}) {
 			if err != nil {
 				t.Error(err)

@@ -51,7 +51,7 @@ var listingTests = []test{
 			b.reopen()
 		}
 	}},
-	{"events of one time are ordered by id, in the order asked for", func(t *testing.T, b *bed) {
+	{"events of one time are listed by id, ascending or descending like the times", func(t *testing.T, b *bed) {
 		r := newRandom(t)
 		oracles, tags := newShops(b, 1)
 		o := oracles[0]
@@ -70,7 +70,7 @@ var listingTests = []test{
 			b.reopen()
 		}
 	}},
-	{"events received in the reverse of their time are listed by time", func(t *testing.T, b *bed) {
+	{"events received in reverse order of their times are listed by time", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 1)
 		for i := range 300 {
 			b.record([]store.Mark{oracles[0].mark(tags[0][0], "PageView", start.Add(-time.Duration(i)*time.Minute))})
@@ -169,7 +169,7 @@ var listingTests = []test{
 			b.reopen()
 		}
 	}},
-	{"a name in the filter twice counts once, and an unknown one not at all", func(t *testing.T, b *bed) {
+	{"a name that is twice in the filter counts once, and an unknown name selects nothing", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 1)
 		b.record([]store.Mark{oracles[0].mark(tags[0][0], "A", start), oracles[0].mark(tags[0][0], "B", start)})
 		for _, names := range [][]string{{"A", "A"}, {"A", "Unknown"}, {"Unknown"}, {"B", "A", "B"}, {"a"}, {""}} {

@@ -12,7 +12,8 @@ import (
 	"mtagd/store"
 )
 
-// aliased returns a field as a string that aliases memory, as the sender of a mark may reuse it.
+// aliased returns a field as a string, and the memory that it aliases. A test overwrites the memory after Record, as the
+// tag server does.
 func aliased(field string) (string, []byte) {
 	memory := []byte(field)
 	return unsafe.String(unsafe.SliceData(memory), len(memory)), memory
@@ -77,7 +78,7 @@ var markTests = []test{
 					t.Errorf("%s: %+v with %s", when, e, e.Raw)
 				}
 			}
-			b.record([]store.Mark{withID(mark(shop, tag, "user-1"), "order-1")}, store.Duplicate)
+			b.record([]store.Mark{withEventID(mark(shop, tag, "user-1"), "order-1")}, store.Duplicate)
 			b.expectResolved(shop, who("", email("a@example.com")), "user-1")
 			b.reopen()
 		}
@@ -114,7 +115,7 @@ var markTests = []test{
 		}
 		for i := 1; i < n; i++ {
 			if events[i-1].ID >= events[i].ID {
-				t.Errorf("event %d has id %s, the one after it %s", i-1, events[i-1].ID, events[i].ID)
+				t.Errorf("event %d has id %s, the next one has %s, which must be greater", i-1, events[i-1].ID, events[i].ID)
 			}
 		}
 	}},
@@ -123,15 +124,15 @@ var markTests = []test{
 		shop := b.merchant(p, "Shop")
 		m, tag, second := shop.ID, b.tag(shop, store.ClientSide, "").ID, b.tag(shop, store.Preverified, "").ID
 		b.record([]store.Mark{
-			withID(mark(m, tag, "user-1"), "order-1"),
-			withID(mark(m, tag, "user-1"), "order-1"),
-			withID(mark(m, tag, "user-1"), "order-2"),
+			withEventID(mark(m, tag, "user-1"), "order-1"),
+			withEventID(mark(m, tag, "user-1"), "order-1"),
+			withEventID(mark(m, tag, "user-1"), "order-2"),
 			mark(m, tag, "user-1"),
 			mark(m, tag, "user-1"),
 		}, store.Recorded, store.Duplicate, store.Recorded, store.Recorded, store.Recorded)
 		b.record([]store.Mark{
-			withID(mark(m, second, "user-2"), "order-1"),
-			withID(mark(m, tag, "user-1"), "ORDER-1"),
+			withEventID(mark(m, second, "user-2"), "order-1"),
+			withEventID(mark(m, tag, "user-1"), "ORDER-1"),
 		}, store.Duplicate, store.Recorded)
 		b.expectEvents(m, 5)
 	}},
@@ -139,15 +140,15 @@ var markTests = []test{
 		m1, tag1 := b.shop()
 		m2, tag2 := b.shop()
 		b.record([]store.Mark{
-			withID(mark(m1, tag1, "user-1"), "order-1"),
-			withID(mark(m2, tag2, "user-1"), "order-1"),
+			withEventID(mark(m1, tag1, "user-1"), "order-1"),
+			withEventID(mark(m2, tag2, "user-1"), "order-1"),
 		}, store.Recorded, store.Recorded)
 	}},
 	{"an event_id is remembered for 7 days from its first receipt, after reopening too", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		again := func(want store.Outcome) {
 			t.Helper()
-			e := withID(mark(m, tag, "user-1"), "order-1")
+			e := withEventID(mark(m, tag, "user-1"), "order-1")
 			e.Time = start.AddDate(-1, 0, 0) // the window is of receipt, not of event_time
 			b.record([]store.Mark{e}, want)
 		}
@@ -168,7 +169,7 @@ var markTests = []test{
 	{"when 16 calls send one event_id at once, one is recorded", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		outcomes := atOnce(16, func(int) store.Outcome {
-			marks := []store.Mark{withID(mark(m, tag, "user-1"), "order-1")}
+			marks := []store.Mark{withEventID(mark(m, tag, "user-1"), "order-1")}
 			if err := b.Record(b.t.Context(), marks); err != nil {
 				t.Error(err)
 			}
@@ -176,14 +177,14 @@ var markTests = []test{
 		})
 		slices.Sort(outcomes)
 		if outcomes[0] != store.Recorded || outcomes[1] != store.Duplicate || outcomes[15] != store.Duplicate {
-			t.Errorf("outcomes %v", outcomes)
+			t.Errorf("sorted outcomes %v, want %d once and %d 15 times", outcomes, store.Recorded, store.Duplicate)
 		}
 		b.expectEvents(m, 1)
 	}},
 	{"a duplicate neither links nor appends", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
-		b.record([]store.Mark{withID(mark(m, tag, "user-1"), "order-1")}, store.Recorded)
-		again := withID(mark(m, tag, "user-2"), "order-1")
+		b.record([]store.Mark{withEventID(mark(m, tag, "user-1"), "order-1")}, store.Recorded)
+		again := withEventID(mark(m, tag, "user-2"), "order-1")
 		again.Identity = who("user-2", email("a@example.com"))
 		b.record([]store.Mark{again}, store.Duplicate)
 		b.expectResolved(m, who("", email("a@example.com")), "")
@@ -191,7 +192,7 @@ var markTests = []test{
 	}},
 	{"nothing of an unresolved mark is kept, and its event_id is not remembered", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
-		unknown := withID(mark(m, tag, ""), "order-1")
+		unknown := withEventID(mark(m, tag, ""), "order-1")
 		unknown.Identity = who("", email("a@example.com"), phone("+49 170 1"))
 		b.record([]store.Mark{unknown}, store.Unresolved)
 		b.expectEvents(m, 0)
@@ -220,7 +221,7 @@ var markTests = []test{
 		m, tag := b.shop()
 		var marks []store.Mark
 		for i := range store.MaxBatchEvents {
-			e := withID(mark(m, tag, store.MUID(fmt.Sprintf("user-%d", i))), fmt.Sprintf("%0*d", store.MaxDedupeIDLength, i))
+			e := withEventID(mark(m, tag, store.MUID(fmt.Sprintf("user-%d", i))), fmt.Sprintf("%0*d", store.MaxDedupeIDLength, i))
 			e.Identity = who(e.Identity.MUID, email(fmt.Sprintf("%d@example.com", i)), phone(fmt.Sprint(1000+i)), device(fmt.Sprint(i)))
 			e.Name = fmt.Sprintf("Event%d", i)
 			e.Time = start.Add(time.Duration(i) * time.Hour)
@@ -243,7 +244,7 @@ var markTests = []test{
 		expectKind(t, err, store.KindInvalid)
 		b.expectResolved(m, who("", email("a@example.com")), "")
 		if events, _ := b.list(m); len(events) != 1 || events[0].MUID != longest {
-			t.Errorf("events %+v", events)
+			t.Errorf("events %+v, want one with the longest muid", events)
 		}
 	}},
 	{"the last event of a tag is its newest by event_time, and after reopening too", func(t *testing.T, b *bed) {
@@ -268,7 +269,7 @@ var markTests = []test{
 					got = page.Events[0].Time
 				}
 				if err != nil || !got.Equal(want) {
-					t.Errorf("%s: %v, %v; want %v", when, got, err, want)
+					t.Errorf("%s: the last event of tag %s is at %v, %v; want %v", when, id, got, err, want)
 				}
 			}
 			b.reopen()

@@ -14,7 +14,7 @@ var merchantTests = []test{
 		want, err := b.AddMerchant(t.Context(), p.ID, "Café \"Ü\"", "cafe.example")
 		if err != nil || want.Name != "Café \"Ü\"" || want.Domain != "cafe.example" || want.Partner != p.ID ||
 			!store.IsUUIDv4(string(want.ID)) || want.CreatedAt.Before(start) || len(want.Tags) > 0 {
-			t.Fatalf("made %+v, %v", want, err)
+			t.Fatalf("AddMerchant gives %+v, %v", want, err)
 		}
 		for _, when := range []string{"at once", "after reopening"} {
 			if got, err := b.Merchant(t.Context(), want.ID); err != nil || !sameMerchant(got, want) {
@@ -40,7 +40,7 @@ var merchantTests = []test{
 			b.reopen()
 		}
 	}},
-	{"pages of a partner's merchants are oldest first, with their tags and the number of all", func(t *testing.T, b *bed) {
+	{"a partner's merchants are listed oldest first, with their tags and the total", func(t *testing.T, b *bed) {
 		p, other := b.partner("Acme"), b.partner("Other")
 		var all []store.Merchant
 		for i := range 11 {
@@ -64,7 +64,7 @@ var merchantTests = []test{
 			b.reopen()
 		}
 	}},
-	{"merchants created at the same time are each on one page", func(t *testing.T, b *bed) {
+	{"merchants that are created at the same time are all listed", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		b.clock.stop()
 		for _, err := range atOnce(12, func(int) error {

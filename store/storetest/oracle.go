@@ -11,16 +11,16 @@ import (
 	"mtagd/store"
 )
 
-// oracle is one merchant's events as a plain slice, in the order of receipt. An engine's page must be what sorting,
-// filtering and cutting that slice gives.
+// oracle has one merchant's events as a slice, in the order of receipt. It sorts, filters and cuts that slice to compute
+// what an engine's page must be.
 type oracle struct {
 	merchant store.MerchantID
 	events   []known
-	orders   map[order][]known // the slice in each order; sorted again when events were added
+	sorted   map[order][]known // the events in each order that was asked for; sorted again when events were added
 }
 
-// known is a recorded event. Its body has its number: the test recognises it in a listing, although the engine makes up
-// the ids.
+// known is an event that the oracle knows. Its body has its number n, so that a test recognises the event in a listing:
+// the oracle cannot know the id, which the engine makes.
 type known struct {
 	n    int // its place in the order of receipt
 	tag  store.TagID
@@ -37,7 +37,7 @@ type order struct {
 
 var everyOrder = []order{{store.ByTime, true}, {store.ByTime, false}, {store.ByName, true}, {store.ByName, false}}
 
-// newShops creates n merchants with two tags each.
+// newShops creates n merchants with two tags each, and an oracle for each merchant.
 func newShops(b *bed, n int) (oracles []*oracle, tags [][]store.TagID) {
 	b.t.Helper()
 	p := b.preverified(b.partner("Acme"), "track.acme.com")
@@ -49,7 +49,7 @@ func newShops(b *bed, n int) (oracles []*oracle, tags [][]store.TagID) {
 	return oracles, tags
 }
 
-// mark returns a mark of the merchant's next event, and notes it as recorded.
+// mark adds an event to the oracle, and returns its mark. The test must record it.
 func (o *oracle) mark(tag store.TagID, name string, at time.Time) store.Mark {
 	n := len(o.events)
 	k := known{
@@ -62,8 +62,7 @@ func (o *oracle) mark(tag store.TagID, name string, at time.Time) store.Mark {
 	}
 }
 
-// compare is the order of the contract. Equal times are ordered by id, in the order asked for. Equal names are ordered
-// by time and then by id, newest first.
+// compare compares as the contract demands (store.ByTime, store.ByName).
 func (o order) compare(a, b known) int {
 	sign := -1
 	if o.asc {
@@ -79,13 +78,13 @@ func (o order) compare(a, b known) int {
 // page returns the page that a query must give.
 func (o *oracle) page(q store.Query) (page []known, total int) {
 	way := order{q.SortBy, q.Asc}
-	sorted := o.orders[way]
+	sorted := o.sorted[way]
 	if len(sorted) != len(o.events) {
 		sorted = slices.SortedFunc(slices.Values(o.events), way.compare)
-		if o.orders == nil {
-			o.orders = map[order][]known{}
+		if o.sorted == nil {
+			o.sorted = map[order][]known{}
 		}
-		o.orders[way] = sorted
+		o.sorted[way] = sorted
 	}
 	for _, k := range sorted {
 		switch {
@@ -120,14 +119,14 @@ func (o *oracle) expect(t *testing.T, b *bed, q store.Query) bool {
 		return n
 	}
 	if got.Total != total || len(got.Events) != len(want) {
-		t.Errorf("%s: %d events of %d, want %d of %d\n got %v\nwant %v",
+		t.Errorf("%s: %d events of %d, want %d of %d\n got numbers %v\nwant numbers %v",
 			describe(q), len(got.Events), got.Total, len(want), total, numbersOf(got.Events), numbers())
 		return false
 	}
 	for i, k := range want {
 		e := got.Events[i]
 		if string(e.Raw) != k.raw || e.MUID != k.muid || e.Name != k.name || !e.Time.Equal(k.time) {
-			t.Errorf("%s: event %d is %+v with %s, want %+v\n got %v\nwant %v",
+			t.Errorf("%s: event %d of the page is %+v with body %s, want %+v\n got numbers %v\nwant numbers %v",
 				describe(q), i, e, e.Raw, k, numbersOf(got.Events), numbers())
 			return false
 		}
@@ -135,7 +134,7 @@ func (o *oracle) expect(t *testing.T, b *bed, q store.Query) bool {
 	return true
 }
 
-// expectAllPages walks a listing from its first page to the one past the end.
+// expectAllPages compares all pages of a listing, from the first one to one past the end, until one is wrong.
 func expectAllPages(t *testing.T, b *bed, o *oracle, q store.Query, limit int) {
 	t.Helper()
 	q.Merchant, q.Limit = o.merchant, limit
@@ -147,7 +146,7 @@ func expectAllPages(t *testing.T, b *bed, o *oracle, q store.Query, limit int) {
 	}
 }
 
-// expectEveryOrder walks all pages in each of the four orders.
+// expectEveryOrder compares all pages in each of the four orders.
 func expectEveryOrder(t *testing.T, b *bed, o *oracle, limit int) {
 	t.Helper()
 	for _, way := range everyOrder {
@@ -178,7 +177,7 @@ func describe(q store.Query) string {
 	}
 	when := func(t time.Time) string {
 		if t.IsZero() {
-			return "open"
+			return "any time"
 		}
 		return t.Format(time.RFC3339Nano)
 	}

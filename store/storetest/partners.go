@@ -13,7 +13,8 @@ var partnerTests = []test{
 		want := []store.Partner{b.partner("Zeta"), b.partner("Alpha"), b.partner("Zeta")}
 		want[1] = b.preverified(want[1], "track.alpha.com")
 		if !want[0].CreatedAt.Before(want[1].CreatedAt) {
-			t.Errorf("created at %v, then at %v: the engine does not use its clock", want[0].CreatedAt, want[1].CreatedAt)
+			t.Errorf("created at %v, then at %v: the engine does not use the clock it was given",
+				want[0].CreatedAt, want[1].CreatedAt)
 		}
 		for _, when := range []string{"at once", "after reopening"} {
 			got, err := b.Partners(t.Context())
@@ -35,12 +36,13 @@ var partnerTests = []test{
 		_, err := b.AddPartner(t.Context(), "  ")
 		expectInvalid(t, err, "name")
 	}},
-	{"a key's text matches its record, which holds only the secret's hash", func(t *testing.T, b *bed) {
+	{"a key's text matches that key and no other", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		key, text := b.key(p, 0)
 		other, _ := b.key(p, 0)
 		if id, err := text.ID(); err != nil || id != key.ID || !text.Matches(key) || text.Matches(other) {
-			t.Errorf("the text has id %q, %v, and matches %v; the other key %v", id, err, text.Matches(key), text.Matches(other))
+			t.Errorf("the text has id %q, %v; it matches its key: %v, another key: %v",
+				id, err, text.Matches(key), text.Matches(other))
 		}
 		if key.Partner != p.ID || key.ExpiresAt != nil || key.RevokedAt != nil {
 			t.Errorf("got %+v", key)
@@ -71,7 +73,7 @@ var partnerTests = []test{
 			b.reopen()
 		}
 	}},
-	{"a key that is revoked again keeps the first time", func(t *testing.T, b *bed) {
+	{"a key that is revoked again keeps the time of the first call", func(t *testing.T, b *bed) {
 		key, _ := b.key(b.partner("Acme"), 0)
 		first, err := b.RevokeKey(t.Context(), key.ID)
 		if err != nil {
@@ -106,7 +108,7 @@ var partnerTests = []test{
 			t.Errorf("got %+v", p)
 		}
 	}},
-	{"a tracking domain belongs to one partner, who may enable it again", func(t *testing.T, b *bed) {
+	{"a tracking domain belongs to one partner, which may enable it again", func(t *testing.T, b *bed) {
 		p, other := b.partner("Acme"), b.partner("Other")
 		b.preverified(p, "track.acme.com")
 		b.preverified(p, "track.acme.com")
@@ -119,7 +121,7 @@ var partnerTests = []test{
 			t.Errorf("after a conflict the partner is %+v", got)
 		}
 	}},
-	{"a tracking domain that its partner left is free", func(t *testing.T, b *bed) {
+	{"when a partner moves to another tracking domain, the old one is free", func(t *testing.T, b *bed) {
 		p, other := b.partner("Acme"), b.partner("Other")
 		b.preverified(p, "track.acme.com")
 		b.preverified(p, "track.acme.net")

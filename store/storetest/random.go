@@ -50,7 +50,7 @@ func randomTime(r *rand.Rand) time.Time {
 	}
 }
 
-// randomName returns one of a few common names, some of which begin others, or one of many rare names.
+// randomName returns one of a few common names, some of which are prefixes of others, or one of many rare names.
 func randomName(r *rand.Rand) string {
 	if r.IntN(10) > 0 {
 		return pick(r, "PageView", "PageView", "PageView", "Purchase", "PurchaseX", "P", "AddToCart", "Zz")
@@ -90,7 +90,7 @@ func randomQuery(r *rand.Rand, o *oracle, tags []store.TagID) store.Query {
 	return q
 }
 
-// expectRandom compares the pages of random queries until one is wrong.
+// expectRandom compares the pages of so many random queries, until one is wrong.
 func expectRandom(t *testing.T, b *bed, r *rand.Rand, o *oracle, tags []store.TagID, queries int) {
 	t.Helper()
 	for range queries {

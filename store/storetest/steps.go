@@ -6,7 +6,7 @@ import (
 	"mtagd/store"
 )
 
-// A step that fails ends the test: it only leads up to what the test is about.
+// Steps prepare what a test is about. A step that fails ends the test.
 
 func (b *bed) partner(name string) store.Partner {
 	b.t.Helper()
@@ -44,7 +44,7 @@ func (b *bed) merchant(p store.Partner, name string) store.Merchant {
 	return m
 }
 
-// tag generates a new tag.
+// tag generates a tag that the merchant does not have yet.
 func (b *bed) tag(m store.Merchant, kind store.TagType, domain string) store.Tag {
 	b.t.Helper()
 	tag, created, err := b.GenerateTag(b.t.Context(), m.ID, kind, domain)
@@ -61,17 +61,17 @@ func (b *bed) shop() (store.MerchantID, store.TagID) {
 	return tag.Merchant, tag.ID
 }
 
-// mark returns an event of a known user at the start of the test.
+// mark returns a mark with a muid; its event_time is the start of the test.
 func mark(m store.MerchantID, tag store.TagID, muid store.MUID) store.Mark {
 	return store.Mark{Merchant: m, Tag: tag, Identity: store.Identity{MUID: muid}, Name: "Purchase", Time: start, Raw: []byte(`{}`)}
 }
 
-func withID(mark store.Mark, dedupe string) store.Mark {
-	mark.DedupeID = dedupe
+func withEventID(mark store.Mark, eventID string) store.Mark {
+	mark.DedupeID = eventID
 	return mark
 }
 
-// identifier identifies a user, beside a muid.
+// identifier is an identifier of a user besides the muid.
 type identifier struct {
 	kind  store.IdentifierKind
 	value string
@@ -83,7 +83,7 @@ func phone(v string) identifier { return identifier{store.Phone, v} }
 
 func device(v string) identifier { return identifier{store.DeviceID, v} }
 
-// who returns an identity.
+// who returns an identity with a muid, which may be empty, and identifiers.
 func who(muid store.MUID, identifiers ...identifier) store.Identity {
 	id := store.Identity{MUID: muid}
 	for _, i := range identifiers {
@@ -92,14 +92,14 @@ func who(muid store.MUID, identifiers ...identifier) store.Identity {
 	return id
 }
 
-// sent returns a mark with an identity.
-func sent(m store.MerchantID, tag store.TagID, id store.Identity) store.Mark {
+// markOf returns a mark with an identity.
+func markOf(m store.MerchantID, tag store.TagID, id store.Identity) store.Mark {
 	e := mark(m, tag, "")
 	e.Identity = id
 	return e
 }
 
-// record records marks, and expects these outcomes.
+// record records marks, and expects these outcomes for the first of them.
 func (b *bed) record(marks []store.Mark, want ...store.Outcome) {
 	b.t.Helper()
 	if err := b.Record(b.t.Context(), marks); err != nil {
@@ -121,7 +121,7 @@ func (b *bed) resolve(m store.MerchantID, id store.Identity) store.MUID {
 	return muid
 }
 
-// list returns up to 1000 of a merchant's events, oldest first, and the number of all.
+// list returns up to 1000 of a merchant's events, oldest first, and the total.
 func (b *bed) list(m store.MerchantID) ([]store.Event, int) {
 	b.t.Helper()
 	page, err := b.Events(b.t.Context(), store.Query{Merchant: m, SortBy: store.ByTime, Asc: true, Limit: 1000})

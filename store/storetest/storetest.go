@@ -1,25 +1,25 @@
-// Package storetest is the suite that every storage engine must pass: the contract of store.Engine in sentences that can
-// fail. An engine's own test is one line:
+// Package storetest is the suite that every storage engine must pass. Each test checks one sentence of the contract of
+// store.Engine. An engine runs the suite with one line:
 //
 //	func TestConformance(t *testing.T) { storetest.Run(t, newStore) }
 //
 // Read in this order:
 //
 //	storetest.go   Run
+//	bed.go         Store, and the engine under test with its clock
 //	durability.go  close, reopen, kill, concurrent ingest
-//	contexts.go    a context that has ended changes nothing
-//	directory.go   the in-memory view follows every change
+//	contexts.go    calls with a context that has ended
+//	directory.go   the in-memory view has every change
 //	partners.go    partners, keys and preverified access
 //	merchants.go   merchants and their pages
-//	tags.go        generate, update, tags that move
-//	marks.go       Record: outcomes, event_id marks, what is kept of a mark
+//	tags.go        generate, update, and the move to another tracking domain
+//	marks.go       Record: outcomes, remembered event_ids, what is kept of a mark
 //	identities.go  who an event belongs to
 //	listing.go     Events against the oracle
 //	random.go      random events and queries
-//	oracle.go      a plain sorted slice that knows what each page must be
-//	steps.go       the steps that lead up to what a test is about
+//	oracle.go      a sorted slice of all events, to compute what each page must be
+//	steps.go       the steps that prepare a test
 //	expect.go      comparisons
-//	bed.go         Store, and the engine under test with its clock
 //
 // Random tests print their seed; MTAGD_STORETEST_SEED=n repeats one.
 package storetest

@@ -21,14 +21,14 @@ var tagTests = []test{
 			t.Errorf("got %+v", tag)
 		}
 	}},
-	{"a server-side tag is inactive on a label of its domain", func(t *testing.T, b *bed) {
+	{"a new server-side tag is inactive, and its host is a label under its domain", func(t *testing.T, b *bed) {
 		tag := b.tag(b.merchant(b.partner("Acme"), "Shop"), store.ServerSide, "shop.com")
 		if tag.Status() != store.Inactive || !labelPattern.MatchString(tag.Label) || tag.Domain != "shop.com" ||
 			tag.Host != tag.Label+".shop.com" || tag.Verified || tag.Connected || tag.DNS != nil {
 			t.Errorf("got %+v", tag)
 		}
 	}},
-	{"a preverified tag is active on the partner's tracking domain and has a label", func(t *testing.T, b *bed) {
+	{"a preverified tag is active, has a label, and its host is the partner's tracking domain", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		tag := b.tag(b.merchant(p, "Shop"), store.Preverified, "ignored.com")
 		if tag.Status() != store.Active || !labelPattern.MatchString(tag.Label) || tag.Domain != "" || tag.Host != "track.acme.com" {
@@ -69,14 +69,14 @@ var tagTests = []test{
 			created := 0
 			for _, r := range results {
 				if r.err != nil || !sameTag(r.tag, results[0].tag) {
-					t.Errorf("%s: %+v, %v; another got %+v", kind, r.tag, r.err, results[0].tag)
+					t.Errorf("%s: %+v, %v; another call got %+v", kind, r.tag, r.err, results[0].tag)
 				}
 				if r.created {
 					created++
 				}
 			}
 			if created != 1 {
-				t.Errorf("%s: %d calls say that they created it, want 1", kind, created)
+				t.Errorf("%s: %d calls return created true, want 1", kind, created)
 			}
 		}
 		if got, err := b.Merchant(t.Context(), m.ID); err != nil || len(got.Tags) != 3 {
@@ -184,7 +184,6 @@ var tagTests = []test{
 			}
 		}
 	}},
-	// An engine may run the change more than once, but must store the last result.
 	{"no update is lost when several run at once", func(t *testing.T, b *bed) {
 		tag := b.tag(b.merchant(b.partner("Acme"), "Shop"), store.ServerSide, "shop.com")
 		for _, err := range atOnce(16, func(int) error {

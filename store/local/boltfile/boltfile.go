@@ -18,14 +18,14 @@ import (
 // milliseconds, a server for as long as it runs.
 const lockWait = 2 * time.Second
 
-// BucketMeta is in every file. It has the version of the file's layout under "format".
+// BucketMeta is in every file. Its key "format" has the version of the file's layout.
 var (
 	BucketMeta = []byte("meta")
 	keyFormat  = []byte("format")
 )
 
-// Open opens or creates a bbolt file that has these buckets beside BucketMeta. It refuses a file of another format
-// version. It fails with store.ErrInUse when another process has the file open.
+// Open opens or creates a bbolt file with BucketMeta and these buckets. It refuses a file of another format version. It
+// fails with store.ErrInUse when another process has the file open.
 func Open(path, format string, buckets ...[]byte) (db *bolt.DB, err error) {
 	err = CatchDamage(path, func() (err error) {
 		db, err = open(path, format, buckets)
@@ -48,7 +48,7 @@ func open(path, format string, buckets [][]byte) (*bolt.DB, error) {
 	return db, nil
 }
 
-// prepare creates the buckets of a new file and checks the format of an old one.
+// prepare checks the format of an existing file, and creates missing buckets.
 func prepare(db *bolt.DB, format string, buckets [][]byte) error {
 	return db.Update(func(tx *bolt.Tx) error {
 		meta, err := tx.CreateBucketIfNotExists(BucketMeta)
@@ -67,9 +67,9 @@ func prepare(db *bolt.DB, format string, buckets [][]byte) error {
 	})
 }
 
-// CatchDamage calls do, which reads or writes a bbolt file. bbolt panics on a damaged page, and reading past the end
-// of a file that was cut short is a memory fault. Both become an error here that names the file; outside of a
-// request they would end the process.
+// CatchDamage calls do, which reads or writes a bbolt file, and turns its panics into errors that name the file. bbolt
+// panics on a damaged page, and reading past the end of a file that was cut short is a memory fault. In a goroutine
+// that serves no request, nothing else would recover from these, and they would end the process.
 func CatchDamage(file string, do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

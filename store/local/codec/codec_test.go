@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// Ids must sort as their positions do, whatever the values.
 func FuzzEventIDsSortAsPositions(f *testing.F) {
 	f.Add(uint64(1), uint16(0), uint64(2), uint16(0))
 	f.Add(uint64(255), uint16(65535), uint64(256), uint16(1))
@@ -28,6 +27,6 @@ func FuzzEventIDsSortAsPositions(f *testing.F) {
 func TestACorruptLengthAllocatesNothing(t *testing.T) {
 	d := Decoder{B: binary.AppendUvarint(nil, 1<<60)}
 	if b := d.Prefixed(); b != nil || d.Err("value") == nil {
-		t.Errorf("read %d bytes of a value that has none", len(b))
+		t.Errorf("a value that is only a length gives %d bytes, %v", len(b), d.Err("value"))
 	}
 }

@@ -6,25 +6,25 @@ import (
 	"fmt"
 )
 
-// ErrCorrupt is the error of a value that this engine did not write, or that was damaged since.
+// ErrCorrupt is the error for a stored value that cannot be decoded, or that is damaged.
 var ErrCorrupt = errors.New("corrupt value")
 
-// UnknownFormat is the error of a file whose format version this build does not read.
+// UnknownFormat returns the error for a file whose format version this build does not read.
 func UnknownFormat(found []byte, known string) error {
 	return fmt.Errorf("format %q is not known to this version, which reads %q", found, known)
 }
 
-// Decoder reads varints and length-prefixed strings from B and removes them from it. After the first failure it
-// returns zeroes, and Err tells.
+// Decoder reads varints and length-prefixed strings from B and removes them from it. After the first failure all methods
+// return zeroes, and Err returns an error.
 type Decoder struct {
 	B      []byte // what is left to read
 	failed bool
 }
 
-// Fail marks the value as corrupt, for callers that see a wrong value.
+// Fail makes Err return an error. Callers use it when they have read a value that cannot be right.
 func (d *Decoder) Fail() { d.failed, d.B = true, nil }
 
-// Err returns ErrCorrupt when the value could not be read; what names it.
+// Err returns an error that wraps ErrCorrupt when something could not be read; what names the value in it.
 func (d *Decoder) Err(what string) error {
 	if d.failed {
 		return fmt.Errorf("%w: %s", ErrCorrupt, what)
@@ -46,7 +46,7 @@ func (d *Decoder) Varint() int64 {
 	return v
 }
 
-// skip removes the n bytes that a varint took. encoding/binary returns 0 and an n ≤ 0 where there is no varint.
+// skip removes the n bytes of a varint. encoding/binary returns an n ≤ 0 when there is no varint.
 func (d *Decoder) skip(n int) {
 	if n <= 0 {
 		d.Fail()
@@ -55,8 +55,8 @@ func (d *Decoder) skip(n int) {
 	d.B = d.B[n:]
 }
 
-// Count reads the number of items that follow. Each takes at least one byte, so a larger number is corrupt; callers
-// may allocate as many items.
+// Count reads the number of items that follow. Each item takes at least one byte. So a number above the bytes that are
+// left is corrupt, and callers may safely allocate as many items as Count returns.
 func (d *Decoder) Count() int {
 	n := d.Uvarint()
 	if n > uint64(len(d.B)) {
@@ -80,7 +80,7 @@ func (d *Decoder) Bytes(n int) []byte {
 // Prefixed reads length-prefixed bytes. The result aliases B.
 func (d *Decoder) Prefixed() []byte { return d.Bytes(d.Count()) }
 
-// AppendPrefixed appends a string with its length before it (uvarint).
+// AppendPrefixed appends the length of v (uvarint), and then v.
 func AppendPrefixed[T string | []byte](b []byte, v T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(v))), v...)
 }

@@ -6,7 +6,7 @@ import (
 	"mtagd/store"
 )
 
-// MerchantKey is a merchant's UUID in its 16 bytes.
+// MerchantKey is a merchant's id as the 16 bytes of its UUID.
 type MerchantKey [16]byte
 
 // NewMerchantKey converts an id. KindNotFound: the id is not a UUID, so no merchant has it.

@@ -2,9 +2,9 @@ package codec
 
 import "mtagd/store"
 
-// A series is a tag and an event name, each length-prefixed. A merchant has at most so many series of its own that
-// the index can count them; further names of a tag are counted together, in the tag's overflow series. The
-// overflow series has an empty name, which no event has.
+// A series is all events of one tag and one name. Its byte form is the tag and the name, each length-prefixed. The index
+// counts the events of each series, but only of so many series per merchant (rank.MaxSeries). It counts the events of
+// all further series of a tag together, in the tag's overflow series. That has an empty name, which no event has.
 
 // AppendSeries appends the series of a tag and a name.
 func AppendSeries(b []byte, tag store.TagID, name string) []byte {
@@ -18,7 +18,7 @@ func SplitSeries(series []byte) (tag store.TagID, name string) {
 	return tag, string(d.Prefixed())
 }
 
-// OverflowSeries returns the overflow series of a series' tag.
+// OverflowSeries returns the overflow series of the tag of a series.
 func OverflowSeries(series []byte) string {
 	tag, _ := SplitSeries(series)
 	return string(AppendSeries(nil, tag, ""))

@@ -1,15 +1,16 @@
-// Package control is the control data of the embedded engine: partners, keys, merchants, tags and claims of domains,
-// in one bbolt file. It implements store.Control. Each change is one synced transaction, and that transaction
-// decides what must be unique: a domain, a label, one tag of a type for each merchant.
+// Package control stores the control data of the embedded engine in one bbolt file: partners, keys, merchants, tags, and
+// who has which domain. It implements store.Control. Each change is one synced transaction. That transaction also checks
+// what must be unique: a domain, a label, one tag of a type for each merchant.
 //
-//	tags.go       generate, read and update tags; who may claim a domain
+//	tags.go       generate, read and update tags; check that a domain is free
 //	merchants.go  merchants with their tags
 //	partners.go   partners, tracking domains and API keys
 //	control.go    Data: open, load the directory, transactions
 //
 // # What is in control.db
 //
-// The file is of format "1". Values are JSON where nothing else is said:
+// The file is of format "1". Its buckets, with key → value (Partner, Key, Merchant and Tag stand for the JSON of these
+// types; ids, hosts and labels are plain text):
 //
 //	meta               "format" → version
 //	partners           partner id → Partner
@@ -44,7 +45,7 @@ type Data struct {
 	dir *store.Directory
 	now func() time.Time
 
-	mu sync.Mutex // held over a transaction and its change of dir, so that both happen in one order
+	mu sync.Mutex // held from a transaction's start until dir has its change, so that dir changes in commit order
 }
 
 var (
@@ -65,7 +66,7 @@ var (
 // format is the version of the file's layout.
 const format = "1"
 
-// Open opens or creates control.db in dir, which exists. now is the clock of creation times. It fails with
+// Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. Open fails with
 // store.ErrInUse when another process has the file open.
 func Open(dir string, now func() time.Time) (*Data, error) {
 	path := filepath.Join(dir, "control.db")
@@ -83,11 +84,10 @@ func Open(dir string, now func() time.Time) (*Data, error) {
 // Close closes the file.
 func (d *Data) Close() error { return d.db.Close() }
 
-// Directory is the in-memory view of the control data. Each change is in it before the method that makes the change
-// returns.
+// Directory returns the in-memory view of the control data, as store.Engine describes it.
 func (d *Data) Directory() *store.Directory { return d.dir }
 
-// load reads the directory from the file.
+// load fills the directory from the file.
 func (d *Data) load() error {
 	return d.db.View(func(tx *bolt.Tx) error {
 		partners, err := all[store.Partner](tx, bucketPartners)
@@ -127,7 +127,7 @@ func (d *Data) tag(tx *bolt.Tx, id store.TagID) (store.Tag, error) {
 	return d.withHost(tx, tag)
 }
 
-// withHost fills in a tag's host.
+// withHost returns a tag with its host, which is not stored with it.
 func (d *Data) withHost(tx *bolt.Tx, t store.Tag) (store.Tag, error) {
 	if t.Type != store.Preverified {
 		return t.WithHost(""), nil
@@ -136,7 +136,8 @@ func (d *Data) withHost(tx *bolt.Tx, t store.Tag) (store.Tag, error) {
 	return t.WithHost(p.TrackingDomain), err
 }
 
-// update runs change in one synced transaction. When that is on disk it calls publish, which changes the directory.
+// update runs change in one synced transaction. When the transaction is on disk, update calls publish, which puts the
+// change into the directory.
 func (d *Data) update(ctx context.Context, change func(tx *bolt.Tx) error, publish func()) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,7 +151,7 @@ func (d *Data) update(ctx context.Context, change func(tx *bolt.Tx) error, publi
 	return nil
 }
 
-// view runs read in one transaction that changes nothing.
+// view runs read in a read-only transaction.
 func (d *Data) view(ctx context.Context, read func(tx *bolt.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -158,7 +159,7 @@ func (d *Data) view(ctx context.Context, read func(tx *bolt.Tx) error) error {
 	return d.db.View(read)
 }
 
-// get reads one value. what names it in a KindNotFound error.
+// get reads one value. When there is none it returns store.NotFound(what).
 func get[T any](tx *bolt.Tx, bucket []byte, key, what string) (T, error) {
 	var v T
 	b := tx.Bucket(bucket).Get([]byte(key))
@@ -180,7 +181,7 @@ func put[T any](tx *bolt.Tx, bucket []byte, key string, v T) error {
 	return tx.Bucket(bucket).Put([]byte(key), b)
 }
 
-// all reads the values of a bucket.
+// all reads all values of a bucket.
 func all[T any](tx *bolt.Tx, bucket []byte) ([]T, error) {
 	var values []T
 	err := tx.Bucket(bucket).ForEach(func(k, b []byte) error {

@@ -45,8 +45,8 @@ func (d *Data) Merchant(ctx context.Context, id store.MerchantID) (m store.Merch
 	return m, err
 }
 
-// Merchants implements store.Control. A partner's n-th merchant has the ordinal n, as merchants are never deleted. So
-// every page costs the same, however deep.
+// Merchants implements store.Control. A partner's n-th merchant has the ordinal n, as merchants are never deleted. So it
+// seeks directly to the offset, and every page costs the same.
 func (d *Data) Merchants(ctx context.Context, partner store.PartnerID, offset, limit int) (page []store.Merchant, total int, err error) {
 	err = d.view(ctx, func(tx *bolt.Tx) error {
 		list := tx.Bucket(bucketPartnerMerchants).Bucket([]byte(partner))

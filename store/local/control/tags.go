@@ -11,7 +11,7 @@ import (
 
 // GenerateTag implements store.Control.
 func (d *Data) GenerateTag(ctx context.Context, id store.MerchantID, t store.TagType, domain string) (tag store.Tag, created bool, err error) {
-	// Most calls ask for a tag that exists. A read transaction finds it without a sync.
+	// Most calls ask for a tag that exists. A read-only transaction finds it without a sync.
 	m, err := d.Merchant(ctx, id)
 	if err != nil {
 		return store.Tag{}, false, err
@@ -41,7 +41,7 @@ func (d *Data) GenerateTag(ctx context.Context, id store.MerchantID, t store.Tag
 	return tag, created, nil
 }
 
-// newTag creates the merchant's tag of a type, and claims its domain and its label.
+// newTag creates the merchant's tag of a type, and reserves its domain and its label.
 func (d *Data) newTag(tx *bolt.Tx, m store.Merchant, t store.TagType, domain string) (store.Tag, error) {
 	var label, trackingDomain string
 	var err error
@@ -85,8 +85,8 @@ func (d *Data) newTag(tx *bolt.Tx, m store.Merchant, t store.TagType, domain str
 	return tag, put(tx, bucketTags, string(tag.ID), tag)
 }
 
-// checkDomainIsFree returns an error when a server-side tag has the root domain, or when a partner's tracking domain
-// is on it.
+// checkDomainIsFree returns an error when a server-side tag has this root domain already, or when a partner's tracking
+// domain is on it.
 func checkDomainIsFree(tx *bolt.Tx, domain string) error {
 	if tx.Bucket(bucketDomains).Get([]byte(domain)) != nil {
 		return store.Conflict("domain", "is already registered")
@@ -116,7 +116,7 @@ func (d *Data) UpdateTag(ctx context.Context, id store.TagID, change func(store.
 		}
 		old := tag
 		tag = change(tag)
-		if !sameIdentity(tag, old) {
+		if !sameFixedFields(tag, old) {
 			return errors.New("a tag's id, owner, type, label and domain must not change")
 		}
 		return put(tx, bucketTags, string(id), tag)
@@ -127,8 +127,8 @@ func (d *Data) UpdateTag(ctx context.Context, id store.TagID, change func(store.
 	return tag, nil
 }
 
-// sameIdentity compares what UpdateTag must not change.
-func sameIdentity(a, b store.Tag) bool {
+// sameFixedFields compares the fields that UpdateTag must not change.
+func sameFixedFields(a, b store.Tag) bool {
 	return a.ID == b.ID && a.Merchant == b.Merchant && a.Partner == b.Partner && a.Type == b.Type &&
 		a.Label == b.Label && a.Domain == b.Domain
 }

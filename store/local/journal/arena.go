@@ -3,15 +3,15 @@ package journal
 import "mtagd/store/local/codec"
 
 // arena is the memory of one transaction. Badger needs its keys and values until the commit returns, and the callback
-// reads the events after that. A slice of the arena stays valid when the arena grows.
+// reads the events after that. Slices of the arena stay valid when the arena grows.
 type arena struct {
 	chunks []byte        // chunks, one after the other
-	packed []byte        // chunks as they are stored
-	keys   []byte        // keys, and small values of other entries
-	events []codec.Event // of the chunks; their series alias chunks
+	packed []byte        // chunks in their stored form
+	keys   []byte        // keys, and the values of remembered event_ids
+	events []codec.Event // the events in chunks; their series alias chunks
 }
 
-// key returns what add appends, as a slice of its own.
+// key returns what add appends to keys.
 func (a *arena) key(add func([]byte) []byte) []byte {
 	start := len(a.keys)
 	a.keys = add(a.keys)
@@ -25,10 +25,11 @@ func (a *arena) pack(chunk []byte) []byte {
 	return a.packed[start:len(a.packed):len(a.packed)]
 }
 
-// arenas keeps used arenas for later transactions. An arena is in use until the index has applied its events, so there
-// is room for as many as may be queued there.
+// arenas keeps released arenas for later transactions.
 type arenas chan *arena
 
+// keptArenas is how many arenas are in use at most: an arena is released when the index has applied its events. The
+// index queues the events of 16 transactions (maxQueue in rank) while it applies one and the committer writes another.
 const keptArenas = 18
 
 func (f arenas) get() *arena {
@@ -42,7 +43,7 @@ func (f arenas) get() *arena {
 
 // put takes an arena back when nothing refers to it any more.
 func (f arenas) put(a *arena) {
-	clear(a.events) // their series may keep memory alive that chunks has outgrown
+	clear(a.events) // their series may still alias an array that chunks has outgrown
 	a.chunks, a.packed, a.keys, a.events = a.chunks[:0], a.packed[:0], a.keys[:0], a.events[:0]
 	select {
 	case f <- a:

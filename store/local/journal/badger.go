@@ -19,15 +19,15 @@ const format = "3"
 
 // openBadger opens or creates the database in dir.
 func openBadger(dir string, log *badgerLog) (*badger.DB, error) {
-	if err := mendLogs(dir); err != nil {
+	if err := repairLogs(dir); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
 	db, err := badger.OpenManaged(badgerOptions(dir).WithLogger(log))
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	// No reader needs old versions. Without this a managed database would keep every value that was replaced, deleted or
-	// expired.
+	// No reader needs old versions. Without this call a managed database would keep every value that was replaced,
+	// deleted or expired.
 	db.SetDiscardTs(math.MaxUint64)
 	err = log.failure()
 	if err == nil {
@@ -40,16 +40,16 @@ func openBadger(dir string, log *badgerLog) (*badger.DB, error) {
 }
 
 // badgerOptions suit two cores and half a gigabyte of memory. The reasons:
-//   - SyncWrites: db.Sync would leave out a memtable that was rotated just before.
+//   - SyncWrites: each commit syncs. Calling db.Sync instead would leave out a memtable that was rotated just before.
 //   - DetectConflicts is off: only the committer writes.
-//   - ValueThreshold: nearly all chunks are larger, so they are in the value log. There they are written once; values in
-//     the tables are written again by each compaction. Chunks are never deleted, so the value log is never collected.
-//     Links and event_id marks are smaller than the threshold.
-//   - VerifyValueChecksum: a damaged chunk gives an error.
-//   - Small memtables: requests wait for flushes and compactions of level 0, so these should be short. In return level 0
-//     may have more of the small tables before writes stall.
-//   - No compression and no block cache: what is in the tables is compact or does not compress, so blocks are read
-//     directly from the mapped file.
+//   - ValueThreshold: nearly all chunks are larger, so they are in the value log, which is written once. Values in tables
+//     are written again by each compaction. Chunks are never deleted, so the value log needs no garbage collection. Links
+//     and remembered event_ids are smaller than the threshold, and so are in the tables.
+//   - VerifyValueChecksum: reading a damaged chunk gives an error.
+//   - MemTableSize: memtables are small, because requests wait for flushes and for compactions of level 0. In return
+//     NumLevelZeroTablesStall allows level 0 more of the small tables before writes stall.
+//   - No compression and no block cache: what is in the tables does not compress, so Badger can read blocks directly from
+//     the mapped file.
 func badgerOptions(dir string) badger.Options {
 	return badger.DefaultOptions(dir).
 		WithSyncWrites(true).
@@ -67,7 +67,7 @@ func badgerOptions(dir string) badger.Options {
 		WithNumVersionsToKeep(1)
 }
 
-// checkFormat writes the format version into a new database and refuses one of another version.
+// checkFormat writes the format version into a new database, and refuses a database of another version.
 func checkFormat(db *badger.DB) error {
 	txn := db.NewTransactionAt(math.MaxUint64, true)
 	defer txn.Discard()
@@ -87,13 +87,14 @@ func checkFormat(db *badger.DB) error {
 	return txn.CommitAt(1, nil)
 }
 
-// badgerLog passes Badger's messages on. It also notices errors after which Badger goes on but the engine must not.
+// badgerLog passes Badger's messages to log. It also notices errors that Badger only logs, but that the engine must not
+// ignore.
 type badgerLog struct {
 	log    *slog.Logger
-	failed atomic.Pointer[string] // what failed first
+	failed atomic.Pointer[string] // the meaning of the first such error
 }
 
-// ignoredErrors are the errors that Badger only logs: the beginning of the message, and its meaning.
+// ignoredErrors are the errors that Badger only logs: how the message begins, and what it means.
 var ignoredErrors = map[string]string{
 	// Acknowledged events would be missing without an error.
 	"Ignoring table": "a table is corrupt",
@@ -110,7 +111,7 @@ func (l *badgerLog) Errorf(format string, args ...any) {
 	l.log.Error("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
 }
 
-// failure is the first of the ignored errors, or nil.
+// failure returns an error when Badger has ignored one, else nil.
 func (l *badgerLog) failure() error {
 	if meaning := l.failed.Load(); meaning != nil {
 		return errors.New(*meaning)

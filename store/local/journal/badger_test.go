@@ -15,11 +15,11 @@ import (
 	"mtagd/store"
 )
 
-// A link that is replaced many times takes the space of one.
+// However often a link is replaced, compaction keeps only the newest.
 func TestCompactionDropsReplacedValues(t *testing.T) {
 	dir := t.TempDir()
 	m := store.NewMerchantID()
-	for start := range 6 { // each close writes a table; so many are due for compaction
+	for start := range 6 { // each close writes a table, and six are enough for a compaction
 		j := open(t, dir)
 		for i := range 10 {
 			id := store.Identity{MUID: store.MUID(fmt.Sprintf("u-%d-%d", start, i))}
@@ -41,7 +41,7 @@ func TestCompactionDropsReplacedValues(t *testing.T) {
 	}
 }
 
-// storedVersions counts the values of a prefix on disk, with those that were replaced.
+// storedVersions counts the values of a prefix, including those that were replaced.
 func storedVersions(db *badger.DB, prefix byte) (n int) {
 	txn := db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
@@ -53,8 +53,8 @@ func storedVersions(db *badger.DB, prefix byte) (n int) {
 	return n
 }
 
-// ignoredErrors has Badger's own words.
-func TestBadgerStillLogsTheIgnoredErrors(t *testing.T) {
+// ignoredErrors quotes Badger's messages, which a new version of Badger may change.
+func TestBadgersSourceStillHasTheIgnoredErrors(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/dgraph-io/badger/v4").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestBadgerStillLogsTheIgnoredErrors(t *testing.T) {
 			found = found || bytes.Contains(source, []byte(`Errorf("`+message))
 		}
 		if !found {
-			t.Errorf("Badger logs no error that begins with %q", message)
+			t.Errorf("Badger's source has no error that begins with %q", message)
 		}
 	}
 }

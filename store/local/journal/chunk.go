@@ -13,21 +13,23 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// A chunk holds events of any merchants in their order of receipt. The commit that acknowledges the events writes it,
-// and it never changes. Each event is
+// A chunk holds events of any merchants in the order of receipt. It is written in the commit that acknowledges its
+// events, and never changes. Each event is
 //
 //	merchant (16 bytes) | tag, name, muid, raw (each length-prefixed) | time (varint, µs since 1970)
 //
-// Tag and name together are the series (codec.AppendSeries). A chunk is stored as one S2 block: events resemble each
-// other, and every later step costs by the byte (log, sync). zstd makes a full chunk a third smaller at six times the
-// cost, and the chunk of a single event a sixth smaller at forty times (BenchmarkCompress in bench).
+// Tag and name together are the series (codec.AppendSeries). A chunk is stored as one S2 block. Compression pays, as
+// events resemble each other, and logging and syncing cost by the byte. zstd would make a full chunk a third smaller at
+// six times the cost, and the chunk of a single event a sixth smaller at forty times the cost (BenchmarkCompress in
+// bench).
 const (
-	// A chunk is closed when it has reached one of these.
+	// A chunk is closed when it has reached one of these sizes.
 	maxChunkBytes  = 8 << 10
 	maxChunkEvents = 256
 )
 
-// maxUnpacked is far above the size of any chunk, in bytes. A damaged block may claim any size.
+// maxUnpacked bounds the memory that unpackChunk allocates, as a damaged block may claim any size. It is far above the
+// size of any chunk.
 const maxUnpacked = 16 << 20
 
 // packChunk appends the stored form of a chunk.
@@ -37,7 +39,7 @@ func packChunk(dst, chunk []byte) []byte {
 	return dst[:len(dst)+len(block)]
 }
 
-// unpackChunk returns the chunk whose stored form is packed. It uses the memory of buf where that suffices.
+// unpackChunk returns the chunk whose stored form is packed. It uses the memory of buf if that is large enough.
 func unpackChunk(buf, packed []byte) ([]byte, error) {
 	n, err := s2.DecodedLen(packed)
 	if err == nil && n > maxUnpacked {
@@ -71,7 +73,7 @@ func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUI
 	return binary.AppendVarint(b, mark.Time.UnixMicro()), series
 }
 
-// decodeEvent reads the next event of a chunk, which is at this position.
+// decodeEvent reads the next event of a chunk; at is its position.
 func decodeEvent(d *codec.Decoder, at codec.Position) (e Event) {
 	e.Position = at
 	copy(e.Merchant[:], d.Bytes(len(e.Merchant)))
@@ -85,7 +87,7 @@ func decodeEvent(d *codec.Decoder, at codec.Position) (e Event) {
 	return e
 }
 
-// Listed returns the event as a listing has it, in memory of its own.
+// Listed returns the event as a listing returns it. The result does not alias the chunk.
 func (e Event) Listed() store.Event {
 	_, name := codec.SplitSeries(e.Series)
 	return store.Event{

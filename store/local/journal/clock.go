@@ -2,8 +2,8 @@ package journal
 
 import "time"
 
-// clock numbers chunks and commits: by µs since 1970, and by the last number plus one where the time has not moved on.
-// Only the committer's goroutine uses it.
+// clock numbers chunks and commits. A number is the time in µs since 1970, or the last number plus one when that is
+// greater. Only the committer's goroutine uses the clock.
 type clock struct {
 	now  func() time.Time
 	last uint64

@@ -14,7 +14,7 @@ func TestClockNeverRepeatsOrGoesBack(t *testing.T) {
 	}{{1000, 1000}, {1000, 1001}, {900, 1002}, {2000, 2000}} {
 		now = time.UnixMicro(step.now)
 		if got := c.next(); got != step.want {
-			t.Errorf("at %d the clock gives %d, want %d", step.now, got, step.want)
+			t.Errorf("at %d µs the clock gives %d, want %d", step.now, got, step.want)
 		}
 	}
 }

@@ -11,26 +11,26 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Committed is called with the events of each transaction that is on disk, in the order of receipt; last is the
-// number of their last chunk. The events are valid until release is called. All calls come from one goroutine, and
-// while a call blocks, nothing is committed.
-type Committed func(events []codec.Event, last uint64, release func())
+// HandOver gets the events of each transaction once it is on disk, in the order of receipt; last is the number of their
+// last chunk. The events are valid until HandOver calls release, which it may do after it has returned. All calls come
+// from one goroutine, and while a call blocks, nothing is committed.
+type HandOver func(events []codec.Event, last uint64, release func())
 
-// committer writes groups, one after the other. Its goroutine alone resolves, links and deduplicates, so these need no
-// locks and happen in one order.
+// committer writes groups, one after the other. Only its goroutine writes to Badger. So marks need no locks, and each
+// sees what all earlier marks have linked and remembered.
 type committer struct {
 	db        *badger.DB
-	log       *badgerLog // notices failures after which Badger goes on
+	log       *badgerLog // notices failures that Badger only logs
 	clock     *clock
 	queue     *queue
 	committed atomic.Uint64 // number of the last chunk on disk
-	handOver  Committed
+	handOver  HandOver
 	arenas    arenas
 	done      chan struct{} // closed when the goroutine has ended
 }
 
 // startCommitter starts a committer; last is the number of the last chunk on disk.
-func startCommitter(db *badger.DB, log *badgerLog, clock *clock, q *queue, last uint64, handOver Committed) *committer {
+func startCommitter(db *badger.DB, log *badgerLog, clock *clock, q *queue, last uint64, handOver HandOver) *committer {
 	c := &committer{
 		db:       db,
 		log:      log,
@@ -57,13 +57,13 @@ func (c *committer) run() {
 	}
 }
 
-// drain refuses further requests and returns when all others are finished.
+// drain refuses new requests, and returns when all accepted ones are finished.
 func (c *committer) drain() {
 	c.queue.close()
 	<-c.done
 }
 
-// write commits a group, in one transaction or as many as it takes.
+// write commits a group, in one transaction or more.
 func (c *committer) write(g *group) error {
 	t := c.begin()
 	defer func() { t.txn.Discard() }()
@@ -109,7 +109,7 @@ func (c *committer) begin() *transaction {
 	}
 }
 
-// commit ends a transaction, which syncs, and hands its events over.
+// commit commits a transaction, and hands its events over when it is on disk.
 func (c *committer) commit(t *transaction) error {
 	if err := t.closeChunk(); err != nil {
 		return err

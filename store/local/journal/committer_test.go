@@ -13,8 +13,8 @@ import (
 	"mtagd/store"
 )
 
-// Marks with long muids, identifiers and large bodies, from many callers at once: each group must be written in
-// transactions that Badger takes.
+// Many callers send marks with long muids, identifiers and large bodies at once. No transaction may exceed Badger's
+// limits.
 func TestLargeMarksFitIntoTransactions(t *testing.T) {
 	j := open(t, t.TempDir())
 	defer closeJournal(t, j)
@@ -29,7 +29,10 @@ func TestLargeMarksFitIntoTransactions(t *testing.T) {
 				id.Add(store.Email, fmt.Sprintf("a%d-%d@example.com", c, i))
 				id.Add(store.Phone, fmt.Sprint(1e6*c+i))
 				id.Add(store.DeviceID, fmt.Sprintf("device-%d-%d", c, i))
-				batch[i] = store.Mark{Merchant: m, Tag: "cs_a", Name: "Login", Identity: id, DedupeID: fmt.Sprint(c, i), Raw: fmt.Appendf(nil, `{"x":"%0900d"}`, i)}
+				batch[i] = store.Mark{
+					Merchant: m, Tag: "cs_a", Name: "Login", Identity: id,
+					DedupeID: fmt.Sprint(c, i), Raw: fmt.Appendf(nil, `{"x":"%0900d"}`, i),
+				}
 			}
 			err := j.Record(ctx, batch)
 			for store.KindOf(err) == store.KindUnavailable {
@@ -47,12 +50,12 @@ func TestLargeMarksFitIntoTransactions(t *testing.T) {
 	}
 }
 
-// A batch that takes several transactions is recorded whole, and in its order.
+// A batch that takes several transactions is recorded as a whole, and in its order.
 func TestARequestMayTakeSeveralTransactions(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	m := store.NewMerchantID()
-	noise := rand.NewChaCha8([32]byte{}) // does not get smaller when it is packed
+	noise := rand.NewChaCha8([32]byte{}) // cannot be compressed
 	marks := make([]store.Mark, store.MaxBatchEvents)
 	for i := range marks {
 		raw := make([]byte, 2000)
@@ -80,14 +83,14 @@ func TestARequestMayTakeSeveralTransactions(t *testing.T) {
 	}
 	if err := j.Read(ctx, wanted, func(n int, e Event) {
 		if !bytes.Equal(e.Raw, marks[n].Raw) {
-			t.Errorf("event %d is another one", n)
+			t.Errorf("event %d does not have the body that was sent as number %d", n, n)
 		}
 	}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Badger goes on when it could not sync the value log. Nothing may be acknowledged then.
+// When Badger cannot sync the value log, it only logs that. Nothing may be acknowledged then.
 func TestAValueLogThatCannotBeSyncedStopsTheJournal(t *testing.T) {
 	j := open(t, t.TempDir())
 	defer closeJournal(t, j)
@@ -95,9 +98,9 @@ func TestAValueLogThatCannotBeSyncedStopsTheJournal(t *testing.T) {
 	record(t, j, m, 1)
 	j.log.Errorf("Error while curlf sync: %v\n", errors.New("input/output error"))
 	if err := j.Record(ctx, []store.Mark{newMark(m, "PageView", 0, []byte("{}"))}); err == nil {
-		t.Error("an event was acknowledged that is not on disk")
+		t.Error("an event that may not be on disk was acknowledged")
 	}
 	if err := j.Ready(); err == nil {
-		t.Error("the journal is ready")
+		t.Error("Ready gives no error after a failed sync")
 	}
 }

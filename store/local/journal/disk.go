@@ -11,21 +11,21 @@ import (
 	"mtagd/store"
 )
 
-// Badger writes through memory-mapped files: on a full disk the process dies of SIGBUS, and dies again at every start.
-// So no events are accepted while less than minFree is left. That is room for a value log, all memtables, a compaction
-// and a merge of the index.
+// Badger writes to memory-mapped files: on a full disk the process dies of SIGBUS, and again at every start. So events
+// are refused while less than minFree is free. That is enough for a value log, all memtables, a compaction and a merge
+// of the index.
 const (
 	minFree      = 256 << 20 // bytes
 	diskInterval = time.Second
 )
 
-// diskWatch checks the free space of the journal's file system every second. It also disables readahead in Badger's
-// logs each time, as Badger creates new ones all the time.
+// diskWatch checks the free space of the journal's file system every second. Each time it also disables readahead in
+// Badger's logs, as Badger may have created new ones.
 type diskWatch struct {
 	dir          string
 	log          *slog.Logger
-	full         atomic.Bool
-	adviceFailed bool // and was logged
+	full         atomic.Bool // less than minFree was free at the last check
+	adviceFailed bool        // disableReadahead has failed, which is logged once
 	stop         chan struct{}
 	done         sync.WaitGroup
 }
@@ -55,7 +55,7 @@ func (w *diskWatch) check() {
 	}
 	free, err := freeSpace(w.dir)
 	if err != nil {
-		w.log.Warn("free disk space is not known", "error", err)
+		w.log.Warn("cannot read the free disk space", "error", err)
 		return
 	}
 	w.setFree(free)
@@ -65,7 +65,11 @@ func (w *diskWatch) check() {
 func (w *diskWatch) setFree(free uint64) {
 	full := free < minFree
 	if w.full.Swap(full) != full {
-		w.log.Warn("disk space", "accepting_events", !full, "free_bytes", free, "needed_bytes", minFree)
+		message := "events are accepted: there is disk space again"
+		if full {
+			message = "events are refused: the disk is nearly full"
+		}
+		w.log.Warn(message, "accepting_events", !full, "free_bytes", free, "needed_bytes", minFree)
 	}
 }
 
@@ -81,7 +85,7 @@ func (w *diskWatch) close() {
 	w.done.Wait()
 }
 
-// freeSpace is what is left for users other than root, in bytes.
+// freeSpace returns the bytes that users other than root may still write.
 func freeSpace(dir string) (uint64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -17,11 +17,11 @@ func TestNothingIsAcceptedWhileTheDiskIsNearlyFull(t *testing.T) {
 		t.Errorf("Record gives %v, want KindUnavailable", err)
 	}
 	if j.Ready() == nil {
-		t.Error("the journal says that it is ready")
+		t.Error("Ready gives no error while the disk is nearly full")
 	}
 	j.disk.full.Store(false)
 	if err := j.Record(ctx, marks); err != nil {
-		t.Errorf("with space again, Record gives %v", err)
+		t.Errorf("once there is space again, Record gives %v", err)
 	}
 	if got := len(since(t, j, 0)); got != 2 {
 		t.Errorf("%d events, want 2", got)
@@ -36,7 +36,7 @@ func TestTheDiskWatchFollowsTheFreeSpace(t *testing.T) {
 	}{{minFree, false}, {minFree - 1, true}, {minFree * 2, false}} {
 		w.setFree(step.free)
 		if full := w.ready() != nil; full != step.full {
-			t.Errorf("with %d bytes free the disk counts as full: %v", step.free, full)
+			t.Errorf("with %d bytes free, events are refused: %v, want %v", step.free, full, step.full)
 		}
 	}
 }

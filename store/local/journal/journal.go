@@ -1,14 +1,14 @@
-// Package journal is what the embedded engine writes when an event arrives: events, identity links and event_id marks,
-// in Badger. It commits in groups, and reads events by their positions. It knows no index: whoever needs one is
-// handed the events of each commit.
+// Package journal stores what the embedded engine must have on disk before it acknowledges an event: the event, its
+// identity links and its event_id. It writes to Badger, one commit for a group of requests, and reads events by their
+// positions. It does not know the index: a callback gets the events of each commit.
 //
 // # How an event is recorded
 //
-//  1. Record puts its marks into the queue. They join the group that is gathering. (queue.go)
-//  2. The committer, one goroutine, takes the group when it is due. (committer.go)
-//  3. It resolves, deduplicates and links the marks one by one, and appends their events to chunks. All that goes into
-//     one Badger transaction, or several for a large group. (transaction.go, chunk.go)
-//  4. The commit syncs. Then the committer hands the events to its callback, and Record returns.
+//  1. Record puts its marks into the queue, where they join the newest group. (queue.go)
+//  2. The committer, one goroutine, takes a group when it is full or has waited long enough. (committer.go)
+//  3. It resolves, deduplicates and links the group's marks one by one, and appends their events to chunks. All that goes
+//     into one Badger transaction, or several for a large group. (transaction.go, chunk.go)
+//  4. The commit syncs. Then the committer passes the events to the callback, and Record returns.
 //
 // Files in reading order:
 //
@@ -22,21 +22,22 @@
 //	chunk.go        the byte form of events
 //	keys.go         the keys in Badger
 //	clock.go        numbers chunks and commits
-//	badger.go       Badger's options, format version and log
-//	disk.go         stops writes while the disk is nearly full
+//	badger.go       Badger's options, its messages, the format version
+//	disk.go         refuses writes while the disk is nearly full
 //	logs.go         Badger's log files: repair before opening, no readahead
 //
 // # What is in Badger
 //
-// The directory is of format "3". Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq
-// numbers chunks and commits (clock.go); commit timestamps are seqs too. Only the newest version of a key counts.
+// The directory is of format "3". Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq is the
+// number of a chunk; Badger's commit timestamps are from the same sequence (clock.go). Only the newest version of a key
+// counts.
 //
 //	'F'                                 format version, in ASCII digits
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
 //	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
 //	                                    byte for its kind (store.IdentifierKind) and its normalised value
-//	'D' merchant, event_id (16)         event_id mark: time of receipt, µs since 1970 (8 bytes, big endian),
-//	                                    under the first 16 bytes of the event_id's SHA-256
+//	'D' merchant, event_id (16)         remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian).
+//	                                    The event_id is the first 16 bytes of its SHA-256
 package journal
 
 import (
@@ -52,7 +53,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Options are a journal's inputs beside its directory. All are required.
+// Options are a journal's inputs besides its directory. All are required.
 type Options struct {
 	Log *slog.Logger
 	Now func() time.Time
@@ -78,20 +79,20 @@ func Open(dir string, opt Options) (*Journal, error) {
 	return &Journal{db: db, log: log, now: opt.Now, disk: watchDisk(dir, opt.Log)}, nil
 }
 
-// Start lets the journal record events. It hands the events of each commit to committed. While accepts returns an
-// error, nothing is accepted.
-func (j *Journal) Start(accepts func() error, committed Committed) error {
+// Start lets the journal record events. It passes the events of each commit to handOver. While ready returns an error,
+// Record and Resolve refuse what they would have to write, with that error.
+func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	last, err := lastChunk(j.db)
 	if err != nil {
 		return err
 	}
 	q := newQueue(func() error {
-		if err := accepts(); err != nil {
+		if err := ready(); err != nil {
 			return err
 		}
 		return j.disk.ready()
 	})
-	j.committer = startCommitter(j.db, j.log, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, committed)
+	j.committer = startCommitter(j.db, j.log, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
 	return nil
 }
 
@@ -144,14 +145,14 @@ func checkMUID(id store.MUID) error {
 	return nil
 }
 
-// Read calls use with each of the wanted events and its number, in the order of their positions. It sorts wanted. The
-// event is valid until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error.
+// Read calls use with each wanted event and its N, in the order of positions. It sorts wanted. An event is valid until
+// use returns. When ctx ends, Read stops before the next chunk and returns ctx's error.
 func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
 	return readWanted(ctx, j.db, wanted, use)
 }
 
-// Since calls use with the events of each chunk after the chunk seq, in the order of receipt; last is the number of
-// their chunk. The events are valid until use returns.
+// Since calls use once for each chunk after the chunk seq, with its events, in the order of receipt; last is the number
+// of the chunk. The events are valid until use returns.
 func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error) error {
 	return readSince(j.db, seq, use)
 }
@@ -170,7 +171,7 @@ func (j *Journal) Ready() error {
 	return j.committer.queue.ready()
 }
 
-// Drain stops accepting, and finishes what was accepted. Events can still be read.
+// Drain refuses new requests, and returns when all accepted ones are finished. Events can still be read.
 func (j *Journal) Drain() { j.committer.drain() }
 
 // Close closes the files. A journal that was started must have been drained.

@@ -21,7 +21,7 @@ var (
 	ctx   = context.Background()
 )
 
-// testJournal is a journal, and the events that it handed over.
+// testJournal is a journal that keeps the events it hands over.
 type testJournal struct {
 	*Journal
 	mu     sync.Mutex
@@ -64,7 +64,7 @@ func closeJournal(t *testing.T, j *testJournal) {
 	}
 }
 
-// newMark makes up an event of tag cs_a; at is its time in µs since 1970.
+// newMark returns a mark of tag cs_a; at is its time in µs since 1970.
 func newMark(m store.MerchantID, name string, at int, raw []byte) store.Mark {
 	return store.Mark{
 		Merchant: m, Tag: "cs_a", Identity: store.Identity{MUID: "u-1"},
@@ -89,7 +89,7 @@ func since(t *testing.T, j *testJournal, seq uint64) (all []codec.Event) {
 	t.Helper()
 	if err := j.Since(seq, func(events []codec.Event, last uint64) error {
 		if events[len(events)-1].Seq != last {
-			t.Errorf("chunk %d ends with event %v", last, events[len(events)-1].Position)
+			t.Errorf("the last event of chunk %d is at %v", last, events[len(events)-1].Position)
 		}
 		all = append(all, cloned(events)...)
 		return nil
@@ -103,7 +103,7 @@ func same(a, b codec.Event) bool {
 	return a.Merchant == b.Merchant && a.Position == b.Position && a.Time == b.Time && bytes.Equal(a.Series, b.Series)
 }
 
-// The index is handed what a later start would replay.
+// HandOver gets the same events that Since returns at a later start.
 func TestTheEventsHandedOverAreThoseInTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
@@ -118,29 +118,28 @@ func TestTheEventsHandedOverAreThoseInTheJournal(t *testing.T) {
 		t.Errorf("%d events were handed over, %d are in the journal, want 1001", len(j.handed), len(all))
 	}
 	if got := since(t, j, middle); !slices.EqualFunc(got, all[701:], same) {
-		t.Errorf("%d events since the second call, want 300", len(got))
+		t.Errorf("%d events since the second call, or wrong ones; want the last 300", len(got))
 	}
 	if got := since(t, j, last); len(got) != 0 {
-		t.Errorf("%d events since the last chunk", len(got))
+		t.Errorf("%d events since the last chunk, want 0", len(got))
 	}
 	closeJournal(t, j)
 	j = open(t, dir)
 	defer closeJournal(t, j)
 	if got := since(t, j, 0); !slices.EqualFunc(got, all, same) {
-		t.Errorf("reopened: %d events, want %d", len(got), len(all))
+		t.Errorf("after reopening: %d events, want the same %d as before", len(got), len(all))
 	}
 	if got := j.Committed(); got != last || all[1000].Seq != last {
-		t.Errorf("reopened: the last chunk is %d, want %d", got, last)
+		t.Errorf("after reopening: the last chunk is %d, want %d", got, last)
 	}
 	for seq, want := range map[uint64]bool{last: true, middle: true, last + 1: false} {
 		if found, err := j.HasChunk(seq); found != want || err != nil {
-			t.Errorf("chunk %d is there: %v, %v", seq, found, err)
+			t.Errorf("HasChunk(%d) is %v, %v; want %v", seq, found, err, want)
 		}
 	}
 }
 
-// Reading stops between two chunks when the context ends.
-func TestReadStopsWhenTheContextEnds(t *testing.T) {
+func TestReadStopsBetweenChunksWhenTheContextEnds(t *testing.T) {
 	j := open(t, t.TempDir())
 	defer closeJournal(t, j)
 	m := store.NewMerchantID()

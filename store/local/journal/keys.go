@@ -11,8 +11,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// The first byte of every key in Badger. Chunks come first: their keys only grow, and all other keys are random. Kept
-// apart, a compaction of new keys leaves the tables of old chunks alone.
+// The first byte of every key in Badger. The keys of chunks increase with time, all others are random. Chunks have a
+// prefix of their own, so that a compaction of new keys need not rewrite the tables of old chunks.
 const (
 	prefixChunk  = 'A'
 	prefixDedupe = 'D'

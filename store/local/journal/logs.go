@@ -14,9 +14,9 @@ import (
 )
 
 // disableReadahead disables readahead in the mapped files that Badger appends to: value logs, and the logs of memtables.
-// Linux takes the page faults of appending for sequential reading. It then reads ahead in folios that grow up to the
-// device's limit, and later writes each folio as a whole: to sync 10 KB may write a megabyte. Badger does not expose its
-// mappings, so this finds them in /proc/self/maps by the names of their files.
+// Linux mistakes the page faults of appending for sequential reading. It then reads ahead in folios that grow up to the
+// device's limit, and later writes each folio as a whole: syncing 10 KB may write a megabyte. Badger does not expose its
+// mappings, so this function finds them in /proc/self/maps by the names of their files.
 func disableReadahead() error {
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {
@@ -33,8 +33,8 @@ func disableReadahead() error {
 		if _, err := fmt.Sscanf(line, "%x-%x ", &start, &end); err != nil {
 			return fmt.Errorf("/proc/self/maps: %w", err)
 		}
-		// When Badger has unmapped the file meanwhile, this has no effect, or it slows down reads of whatever was mapped
-		// there since.
+		// If Badger has unmapped the file meanwhile, the call has no effect (ENOMEM), or it disables readahead for whatever
+		// was mapped there since. The latter costs only speed.
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_RANDOM); errno != 0 && errno != unix.ENOMEM {
 			return fmt.Errorf("madvise: %w", errno)
 		}
@@ -42,15 +42,14 @@ func disableReadahead() error {
 	return lines.Err()
 }
 
-// mendLogs prepares the logs in Badger's directory for opening. The directory may not exist yet.
+// repairLogs prepares the logs in Badger's directory for opening. The directory may not exist yet. There are two repairs:
 //
-// A kill at the wrong moment leaves an empty log, which Badger refuses to open. Such a log is removed.
-//
-// Badger cuts the newest value log off at the first entry that it cannot read. That is meant for an entry that was not
-// written to its end. But if the disk has damaged an entry, all acknowledged entries after it would be cut off too. So
-// this adds an empty value log, which is then the newest. An unfinished entry in the older one does no harm: nothing
-// refers to it.
-func mendLogs(dir string) error {
+//   - It removes empty logs. A kill at the wrong moment leaves one, and Badger refuses to open it.
+//   - It adds a value log without entries, which is then the newest. Badger truncates the newest value log at the first
+//     entry that it cannot read. That is meant for an entry whose write was cut short. But if the disk has damaged an
+//     entry, all acknowledged entries after it would be lost too. In a value log that is not the newest, an entry that
+//     was cut short does no harm: nothing refers to it.
+func repairLogs(dir string) error {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -89,6 +88,6 @@ func mendLogs(dir string) error {
 	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("%06d.vlog", newest+1)), header, 0o600)
 }
 
-// valueLogHeader is the size in bytes of a value log without entries: the number of its encryption key (0 for none)
-// and an initialisation vector.
+// valueLogHeader is the size in bytes of a value log without entries: the id of its encryption key (0 for none), and an
+// initialisation vector.
 const valueLogHeader = 8 + 12

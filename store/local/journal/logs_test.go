@@ -19,14 +19,14 @@ func TestBadgersLogsHaveNoReadahead(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	// A mapping has a line with its file, and then lines of its own. The last of them has the flags.
+	// smaps has several lines for each mapping: the first ends with the file's name, the last has the flags.
 	for _, m := range regexp.MustCompile(`(?s)\.(vlog|mem)\n.*?VmFlags:([^\n]*)`).FindAllStringSubmatch(string(b), -1) {
 		n++
 		if !strings.Contains(m[2]+" ", " rr ") {
-			t.Errorf("a .%s has readahead: its flags are %s", m[1], m[2])
+			t.Errorf("readahead is not disabled for a .%s: its flags are %s, without rr", m[1], m[2])
 		}
 	}
-	if n < 2 { // a value log, and the log of a memtable
-		t.Errorf("%d logs are mapped", n)
+	if n < 2 {
+		t.Errorf("%d logs are mapped, want at least a value log and the log of a memtable", n)
 	}
 }

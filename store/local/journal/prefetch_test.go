@@ -23,7 +23,7 @@ func TestPrefetchFollowsNeighbours(t *testing.T) {
 		{"neighbours", []int{0, 4096, 8192, 12288}, 1},
 		{"neighbours, backwards", []int{12288, 8192, 4096, 0}, 1},
 		{"scattered", []int{0, 200_000, 400_000, 600_000, 800_000, 200_000}, 0},
-		{"one end to the other", []int{0, 100_000, 200_000, 300_000, 400_000, 500_000, 600_000}, 3},
+		{"a long way in small steps", []int{0, 100_000, 200_000, 300_000, 400_000, 500_000, 600_000}, 3},
 	} {
 		var p, before prefetcher
 		prefetches := 0
@@ -40,7 +40,8 @@ func TestPrefetchFollowsNeighbours(t *testing.T) {
 	}
 }
 
-// The events have a commit each, and none of them is in the page cache: reading every fourth one must load nearly all.
+// Each event has a commit of its own, and none is in the page cache. Reading every fourth event must load nearly all
+// pages of the value log.
 func TestReadingNeighboursPrefetches(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
@@ -63,7 +64,7 @@ func TestReadingNeighboursPrefetches(t *testing.T) {
 		}
 	}
 	closeJournal(t, j)
-	j = open(t, dir) // which reads the beginning of each log
+	j = open(t, dir) // reads the beginning of each log
 	defer closeJournal(t, j)
 	logs, err := filepath.Glob(filepath.Join(dir, "*.vlog"))
 	if err != nil || len(logs) == 0 {
@@ -71,22 +72,23 @@ func TestReadingNeighboursPrefetches(t *testing.T) {
 	}
 	b := coldFile(t, logs[0])
 	if len(b) < events*len(raw) {
-		t.Fatalf("%d bytes of events in the first value log", len(b))
+		t.Fatalf("the first value log has %d bytes, too few for all events", len(b))
 	}
 	read := 0
 	if err := j.Read(ctx, wanted, func(int, Event) { read++ }); err != nil || read != events/every {
-		t.Fatalf("%d events, %v", read, err)
+		t.Fatalf("%d events were read, %v; want %d", read, err, events/every)
 	}
 	pages := len(b) / unix.Getpagesize()
 	for deadline := time.Now().Add(10 * time.Second); resident(t, b) < pages*9/10; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d pages are in memory; %d events were read", resident(t, b), pages, events/every)
+			t.Fatalf("%d of %d pages are in memory after every fourth event was read, want nearly all", resident(t, b), pages)
 		}
 	}
 }
 
-// coldFile drops a file from the page cache, and maps it.
+// coldFile drops a file from the page cache, and maps it. It skips the test when the file stays in the cache.
 func coldFile(t *testing.T, path string) []byte {
+	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +114,7 @@ func coldFile(t *testing.T, path string) []byte {
 		}
 	})
 	if n := resident(t, b); n > 32 { // when another process has mapped it
-		t.Skipf("%d pages of a file in the temporary directory stay in memory", n)
+		t.Skipf("%d pages of %s stay in the page cache", n, path)
 	}
 	return b
 }
@@ -121,7 +123,8 @@ func coldFile(t *testing.T, path string) []byte {
 func resident(t *testing.T, b []byte) (n int) {
 	t.Helper()
 	pages := make([]byte, (len(b)+unix.Getpagesize()-1)/unix.Getpagesize())
-	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), uintptr(unsafe.Pointer(&pages[0])))
+	_, _, errno := unix.Syscall(unix.SYS_MINCORE,
+		uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), uintptr(unsafe.Pointer(&pages[0])))
 	if errno != 0 {
 		t.Fatal(errno)
 	}

@@ -10,36 +10,37 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// queue gathers requests into groups. One group gathers while the committer writes another. Requests join the newest
-// group until it is full, and then begin a new one.
+// queue gathers requests into groups. While the committer writes one group, requests join the next. When that is full,
+// they begin another.
 type queue struct {
-	ready func() error // why nothing can be accepted now, or nil
+	ready func() error // returns why nothing can be accepted now, or nil
 
 	mu            sync.Mutex
-	arrived       sync.Cond // a group may be due, or closed changed
+	arrived       sync.Cond // signals next: a group may be due, or closed was set
 	waiting       []*group  // oldest first; requests join the last
-	bytes         int       // of accepted requests that are not finished
+	bytes         int       // size of the requests in flight
 	inFlight      int       // requests that were accepted and are not finished
 	recentCallers int       // the highest recent inFlight; it decays with each group
 	closed        bool
-	failed        error // the error of a commit; nothing is accepted after one, as the state of the disk is not known
+	failed        error // a commit failed: nothing more is accepted, as nobody knows what is on disk
 }
 
-// request is one call of Record or Resolve.
+// request is what one call of Record or Resolve wants to write: marks, or a link.
 type request struct {
 	marks []store.Mark
-	link  *link // of a Resolve call; then there are no marks
+	link  *link
 }
 
+// link links all identifiers of an identity to its muid.
 type link struct {
 	merchant codec.MerchantKey
 	identity store.Identity
 }
 
-// group is the requests that are written together.
+// group is some requests that are written together.
 type group struct {
 	requests []request
-	began    time.Time // when its first request came
+	began    time.Time // when the first request joined
 	marks    int
 	bytes    int
 	done     chan struct{} // closed when err and the outcomes of all marks are set
@@ -50,20 +51,20 @@ type group struct {
 var errCommit = errors.New("commit failed")
 
 const (
-	// A group is full when one more request would exceed one of these. A single request may exceed them.
+	// A group is full when the next request would exceed one of these. The first request of a group may exceed them.
 	groupMarks = 2000
 	groupBytes = 1 << 20
 
-	// Past one of these bounds, requests are refused immediately. maxQueueBytes leaves room for dozens of the largest
-	// requests; their bodies are in memory in any case. maxQueueTime is how long the oldest of several groups has
-	// waited.
+	// Requests are refused immediately while the queue would exceed maxQueueBytes, or while several groups wait and the
+	// oldest of them has waited for maxQueueTime. maxQueueBytes is enough for dozens of the largest requests, whose
+	// bodies are in memory anyway.
 	maxQueueBytes = 32 << 20
 	maxQueueTime  = time.Second
 
-	markOverhead = 200 // bytes of keys and lengths
+	markOverhead = 200 // bytes of keys and lengths for each mark
 
-	// maxGatherTime bounds how long a group gathers while requests are still expected. A sync costs the same for one
-	// event as for a hundred: without gathering, half of the highest load would cost as much as all of it.
+	// maxGatherTime bounds how long a group waits for expected requests. A sync costs the same for one event as for a
+	// hundred. Without this wait, smaller groups at half of the highest load would need as many syncs as the highest load.
 	maxGatherTime = 2 * time.Millisecond
 )
 
@@ -73,8 +74,8 @@ func newQueue(ready func() error) *queue {
 	return q
 }
 
-// submit queues a request and returns when it is on disk or failed. Once the request is queued, ctx no longer counts:
-// the committer reads the caller's memory until the group is done.
+// submit queues a request, and returns when it is on disk or has failed. Once the request is queued, ctx no longer
+// counts: the committer reads the caller's memory until the group is done.
 func (q *queue) submit(ctx context.Context, r request) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (q *queue) submit(ctx context.Context, r request) error {
 	return g.err
 }
 
-// identityBytes is the size of a mark without its body: the muid is stored in the event and in each link.
+// identityBytes is the size of a mark without its body. The muid counts for the event and for each link.
 func identityBytes(id *store.Identity) int {
 	return markOverhead + len(id.MUID)*(1+len(id.Keys()))
 }
@@ -141,7 +142,7 @@ func (q *queue) join(r request, marks, size int) (*group, error) {
 // costs more than it saves.
 func (q *queue) expected() int { return q.recentCallers * 3 / 4 }
 
-// gatherTime is how much longer the oldest group gathers; it is due when that is not positive.
+// gatherTime is how much longer the oldest group may wait for requests. The group is due when that is not positive.
 func (q *queue) gatherTime() time.Duration {
 	g := q.waiting[0]
 	if q.closed || len(q.waiting) > 1 || g.marks >= groupMarks || len(g.requests) >= q.expected() {
@@ -150,8 +151,8 @@ func (q *queue) gatherTime() time.Duration {
 	return maxGatherTime - time.Since(g.began)
 }
 
-// next waits until a group is due, and takes it. It returns nil when the queue is closed and empty. The timer calls
-// recheck.
+// next waits until a group is due, and takes it. It returns nil when the queue is closed and empty. It sets the timer,
+// whose function must be recheck.
 func (q *queue) next(timer *time.Timer) *group {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -169,7 +170,7 @@ func (q *queue) next(timer *time.Timer) *group {
 	}
 }
 
-// recheck wakes next. It takes the lock, so that the signal cannot come just before next begins to wait.
+// recheck wakes next. It takes the lock, so that the signal cannot come between next's check and its wait.
 func (q *queue) recheck() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -184,7 +185,7 @@ func (q *queue) take() *group {
 	return g
 }
 
-// finish ends a group with g.err, and wakes its callers.
+// finish removes a group's requests from those in flight, and wakes their callers, which return g.err.
 func (q *queue) finish(g *group) {
 	q.mu.Lock()
 	q.bytes -= g.bytes
@@ -196,7 +197,7 @@ func (q *queue) finish(g *group) {
 	close(g.done)
 }
 
-// close refuses further requests.
+// close makes the queue refuse new requests.
 func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true
@@ -204,7 +205,7 @@ func (q *queue) close() {
 	q.arrived.Signal()
 }
 
-// failure returns the error of a failed commit.
+// failure returns the error of a failed commit, or nil.
 func (q *queue) failure() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

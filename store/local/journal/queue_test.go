@@ -7,7 +7,7 @@ import (
 	"mtagd/store"
 )
 
-// newIdleQueue returns a queue that nothing is taken from.
+// newIdleQueue returns a queue without a committer: only the test takes groups from it.
 func newIdleQueue() *queue { return newQueue(func() error { return nil }) }
 
 func TestAFullQueueRefuses(t *testing.T) {
@@ -24,7 +24,7 @@ func TestAFullQueueRefuses(t *testing.T) {
 	}
 }
 
-func TestAQueueThatStandsStillRefuses(t *testing.T) {
+func TestAStuckQueueRefuses(t *testing.T) {
 	q := newIdleQueue()
 	full := func() error {
 		_, err := q.join(request{}, groupMarks, 1)
@@ -41,11 +41,11 @@ func TestAQueueThatStandsStillRefuses(t *testing.T) {
 	}
 	q.waiting = q.waiting[1:]
 	if err := full(); err != nil {
-		t.Errorf("behind a group that has just begun, a request gets %v", err)
+		t.Errorf("behind a new group, a request gets %v", err)
 	}
 }
 
-// A group waits for as many requests as were in flight lately, but not for long. A single caller never waits.
+// A group waits for three quarters of the recent callers, but not longer than maxGatherTime. A single caller never waits.
 func TestAGroupGathersRecentCallers(t *testing.T) {
 	q := newIdleQueue()
 	due := func() bool { return q.gatherTime() <= 0 }
@@ -58,7 +58,7 @@ func TestAGroupGathersRecentCallers(t *testing.T) {
 	for range 3 {
 		join()
 		if !due() {
-			t.Error("the only caller waits for others")
+			t.Error("a group waits for others though there is only one caller")
 		}
 		commit()
 	}
@@ -69,18 +69,18 @@ func TestAGroupGathersRecentCallers(t *testing.T) {
 	join()
 	q.waiting[0].began = time.Now()
 	if due() {
-		t.Error("one of forty callers does not wait for the others")
+		t.Error("a group with one of forty callers does not wait")
 	}
 	q.waiting[0].began = time.Now().Add(-maxGatherTime)
 	if !due() {
-		t.Errorf("a group waits for longer than %v", maxGatherTime)
+		t.Errorf("a group waits longer than %v", maxGatherTime)
 	}
 	for range 29 {
 		join()
 	}
 	q.waiting[0].began = time.Now()
 	if !due() {
-		t.Error("thirty of forty callers wait for the others")
+		t.Error("a group with thirty of forty callers waits for the others")
 	}
 	commit()
 	for range 100 { // the others are gone
@@ -89,12 +89,12 @@ func TestAGroupGathersRecentCallers(t *testing.T) {
 	}
 	join()
 	if !due() {
-		t.Error("a group waits for callers that are gone")
+		t.Error("a group waits for callers that are long gone")
 	}
 }
 
-// Sixteen callers with the largest batches, or 256 with the largest events, are no overload: none is refused while the
-// disk is busy.
+// Sixteen callers with the largest batches, or 256 with the largest events, fit into the queue: none is refused while the
+// committer writes nothing.
 func TestTheQueueTakesTheLargestRequests(t *testing.T) {
 	for _, c := range []struct{ callers, marks, bytes int }{
 		{16, store.MaxBatchEvents, store.MaxBatchBytes},

@@ -17,11 +17,11 @@ type Wanted struct {
 	N int
 }
 
-// prefetchChunks is how many more chunks must be wanted for prefetching to pay.
+// prefetchChunks is how many chunks must still be wanted for prefetching to pay.
 const prefetchChunks = 4
 
-// readWanted is Journal.Read. It goes through the events by position: so it unpacks each chunk once, and reads neighbours
-// in the log one after the other.
+// readWanted implements Journal.Read. It reads the events in the order of positions. So it unpacks each chunk once, and
+// reads chunks that are neighbours in the value log one after the other.
 func readWanted(ctx context.Context, db *badger.DB, wanted []Wanted, use func(n int, e Event)) error {
 	chunks := byChunk(wanted)
 	txn := db.NewTransactionAt(math.MaxUint64, false)
@@ -53,7 +53,7 @@ func readWanted(ctx context.Context, db *badger.DB, wanted []Wanted, use func(n 
 	return nil
 }
 
-// byChunk sorts events by position, and returns those of each chunk.
+// byChunk sorts wanted by position, and splits it by chunk.
 func byChunk(wanted []Wanted) (chunks [][]Wanted) {
 	slices.SortFunc(wanted, func(a, b Wanted) int { return a.Compare(b.Position) })
 	start := 0
@@ -66,7 +66,7 @@ func byChunk(wanted []Wanted) (chunks [][]Wanted) {
 	return chunks
 }
 
-// pickEvents calls use with some events of one chunk. They are sorted, and no two are the same.
+// pickEvents calls use with the wanted events of one chunk. wanted is sorted, without duplicates.
 func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 	d := codec.Decoder{B: chunk}
 	for i := 0; len(wanted) > 0; i++ {
@@ -82,7 +82,7 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 	return nil
 }
 
-// readSince is Journal.Since.
+// readSince implements Journal.Since.
 func readSince(db *badger.DB, seq uint64, use func(events []codec.Event, last uint64) error) error {
 	txn := db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()

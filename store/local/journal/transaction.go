@@ -11,14 +11,14 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// transaction puts a group, or as much of it as fits, into one Badger transaction.
+// transaction is one Badger transaction, with a group or a part of one.
 type transaction struct {
 	txn   *badger.Txn
 	clock *clock
 	arena *arena
 	now   time.Time
 
-	count, maxCount, bytes, maxBytes int // of the transaction's entries
+	count, maxCount, bytes, maxBytes int // of the entries in txn
 
 	merchant store.MerchantID  // of the last mark
 	key      codec.MerchantKey // its key
@@ -26,12 +26,12 @@ type transaction struct {
 	// The open chunk, which takes the next events. There is none while chunkEvents is 0; then seq is the number of the
 	// last closed one.
 	seq         uint64
-	chunkStart  int // in the arena
-	chunkEvents int
+	chunkStart  int // where it begins in arena.chunks
+	chunkEvents int // how many events it has
 }
 
-// isFull reports whether the transaction should end. The bounds are half of what Badger takes. One more mark is far
-// smaller than the other half.
+// isFull reports whether the transaction must be committed before the next mark. The bounds are half of Badger's limits,
+// and a single mark is far smaller than the other half.
 func (t *transaction) isFull() bool {
 	open := 0
 	if t.chunkEvents > 0 {
@@ -94,11 +94,11 @@ func resolve(txn *badger.Txn, m codec.MerchantKey, id *store.Identity) (muid sto
 	return "", nil
 }
 
-// Badger drops an event_id mark after dedupeTTL. Our own clock decides when the mark stops counting; Badger's TTL is
-// longer, so that the two clocks need not agree to the second.
+// Badger drops a remembered event_id after dedupeTTL. The engine's clock decides when the event_id stops counting.
+// Badger uses the system's clock. Its TTL is longer, so that the two clocks need not agree.
 const dedupeTTL = store.DedupeWindow + 24*time.Hour
 
-// rememberEventID marks an event_id as recorded, and reports whether it was new within the window.
+// rememberEventID remembers an event_id. It reports whether the event_id is the first within store.DedupeWindow.
 func (t *transaction) rememberEventID(m codec.MerchantKey, id string) (first bool, err error) {
 	sum := sha256.Sum256([]byte(id))
 	key := t.arena.key(func(b []byte) []byte { return appendDedupeKey(b, m, [16]byte(sum[:])) })
@@ -114,7 +114,7 @@ func (t *transaction) rememberEventID(m codec.MerchantKey, id string) (first boo
 	return true, t.set(badger.NewEntry(key, value).WithTTL(dedupeTTL))
 }
 
-// link links the identifiers to the muid. It does not write a link again that is there already.
+// link links the identifiers to the muid. It writes only links that are new or change.
 func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 	for _, k := range id.Keys() {
 		key := t.arena.key(func(b []byte) []byte { return appendLinkKey(b, m, k) })

@@ -6,12 +6,12 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// MaxSeries bounds the series that are counted on their own for each merchant, and so the size of root records and
-// inner nodes, whatever names visitors make up. Events of further series are counted in their tag's overflow series.
-// They are listed all the same, but some of their listings are slower.
+// MaxSeries is how many series the index counts for each merchant. It bounds the size of root records and inner nodes,
+// whatever names visitors make up. Events of further series are counted in their tag's overflow series. They are listed
+// like all others, but some of these listings are slower.
 const MaxSeries = 1024
 
-// dictionary numbers a merchant's series, from 1. One goroutine adds series; any may call names.
+// dictionary numbers a merchant's series, from 1. Only one goroutine may call number; any may call names.
 type dictionary struct {
 	mu     sync.RWMutex
 	series []string // by number
@@ -26,7 +26,8 @@ func newDictionary(series []string) *dictionary {
 	return d
 }
 
-// number returns the number of a series, and gives a new series the next one.
+// number returns the number of a series. A new series gets the next number, or that of its tag's overflow series when
+// there are MaxSeries already.
 func (d *dictionary) number(series []byte) uint32 {
 	if id, ok := d.ids[string(series)]; ok {
 		return id
@@ -46,7 +47,7 @@ func (d *dictionary) number(series []byte) uint32 {
 	return id
 }
 
-// names returns the series by number. The result never changes: later series are appended.
+// names returns the series by number. The result does not change when series are added.
 func (d *dictionary) names() []string {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

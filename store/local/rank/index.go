@@ -1,44 +1,44 @@
-// Package rank is the embedded engine's index of events. It takes events in, and answers which events have which ranks:
-// the total of a query and the positions of one page, in time that does not depend on the number of events or the
-// depth of the page. It knows neither the journal that keeps the events nor their content beyond time and series.
+// Package rank is the embedded engine's index of events. It counts the events that a query selects, and finds those of
+// one page by their rank, which is their place among the selected events in the order of time. The cost does not depend
+// on the number of events or the depth of the page. The package does not know the journal, and of an event it knows only
+// position, time and series.
 //
-// Each merchant has a counted B+ tree (tree.go) in two layers: a stored tree, and in memory trees of the events since.
-// One goroutine applies events to the trees in memory, in the order of receipt. Every few seconds a merge writes the
-// events in memory into the stored trees. After a crash the owner replays the events that the stored trees do not
-// cover, so that none is lost and none is counted twice.
+// Each merchant has a stored tree, and up to two trees in memory with the events since. All are counted B+ trees
+// (tree.go). One goroutine applies events to the trees in memory, in the order of receipt. Every few seconds a merge
+// writes the events in memory into the stored trees. After a crash, package local replays the events that the stored
+// trees do not cover, so that none is lost and none is counted twice.
 //
-//	query.go       pages of a selection, and candidates where counts do not suffice
 //	index.go       Index: open, replay, apply, merge, close
-//	progress.go    lets readers wait until events were applied
+//	progress.go    lets readers wait until events are applied
 //	merge.go       writes events into the stored trees, in one or more transactions
-//	runs.go        runs of ranks, from one tree or several
+//	query.go       pages of a selection, and candidates where the counts do not suffice
+//	selection.go   a query in the terms of the index
+//	runs.go        collects runs of ranks, from one tree or several
 //	reader.go      one merchant's trees as of one moment; counts events before a key
-//	nodefile.go    the records in index.db
-//	nodearena.go   the memory of decoded nodes
 //	tree.go        the counted tree in memory
 //	dictionary.go  numbers a merchant's series
-//	selection.go   a query in the terms of the index
+//	nodefile.go    reads and writes the values in index.db
+//	nodearena.go   the memory of decoded nodes
 //
 // # What is in index.db
 //
-// The index is in a bbolt file of format "1". Its nodes are replaced all the time, and bbolt reuses their pages; Badger
-// would have to compact them away, which requests wait for. Buckets:
+// A bbolt file of format "1". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
+// them away, and requests would wait for that. Buckets:
 //
 //	meta      "format" → version
 //	          "covered" → seq: the stored trees have the events of chunks up to it (8 bytes, big endian)
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
-//	replaced  merchant → ids of nodes that the last merge replaced and that are still to be deleted
-//	          (number, ids; uvarints)
+//	replaced  merchant → number, ids (uvarints): the nodes that the last merge replaced and has not deleted yet
 //
 // A merchant is the 16 bytes of its UUID. Each node, root record and list of ids is sealed: it ends with its CRC-32C
 // (4 bytes, big endian), as bbolt has no checksums.
 //
-// The root record: next id, root id, covered (uvarints), first key, counts of the root, series (number, each
-// length-prefixed).
+// A root record: next id, root id, covered (uvarints), first key, counts of the root, number of series (uvarint), series
+// (each length-prefixed).
 //
-// A node: 0, number of entries, entries; or 1, number of children, children. Keys are stored as differences to the
-// previous key.
+// A leaf: 0, number of entries, entries. An inner node: 1, number of children, children. The numbers are uvarints. Keys
+// are differences to the previous key.
 //
 //	entry:   key, series (uvarint)
 //	child:   key, id (uvarint), counts
@@ -68,35 +68,36 @@ type Index struct {
 	db  *bolt.DB // index.db
 	log *slog.Logger
 
-	// What tests replace.
-	load   func(*bolt.Tx, codec.MerchantKey) (*tree, error)
+	// loadTree and (*bolt.Tx).Commit, except in tests.
+	load   func(*bolt.Tx, codec.MerchantKey) (*storedTree, error)
 	commit func(*bolt.Tx) error
 
-	// Only the applying goroutine adds and removes recents. It holds mu for that, as readers do while they walk trees.
+	// Readers hold mu while they walk trees. Whoever changes recent, or a tree in it, holds mu too. Only the applying
+	// goroutine adds and removes merchants, so it may read the map without mu.
 	mu      sync.RWMutex
-	recent  map[codec.MerchantKey]*recent
+	recent  map[codec.MerchantKey]*recentEvents
 	entries int    // in the active trees
 	covered uint64 // the events of chunks up to this seq are in the trees
 
 	arenas sync.Pool // *nodeArena, for readers
 
-	queue   chan batch
+	queue   chan committedBatch
 	started bool
 	done    chan struct{} // closed when the applying goroutine has ended
 
 	progress progress
 }
 
-// recent is a merchant's events in memory.
-type recent struct {
-	covered uint64 // of the stored tree, as far as the index knows
+// recentEvents is a merchant's events in memory.
+type recentEvents struct {
+	covered uint64 // of the stored tree; a merge updates it a moment after its commit
 	series  *dictionary
-	active  child // takes new events
-	frozen  child // is being merged
+	active  child // the root of the tree that takes new events
+	frozen  child // the root of the tree that is being merged
 }
 
-// batch is the events of one commit. They are valid until release is called.
-type batch struct {
+// committedBatch is the events of one commit. They are valid until release is called.
+type committedBatch struct {
 	events  []codec.Event
 	last    uint64 // number of their last chunk
 	release func()
@@ -108,15 +109,15 @@ const (
 	mergeInterval = 5 * time.Second
 	mergeEntries  = 500_000
 
-	// At maxEntries nothing more is applied until a merge is done. Then the queue fills, and commits wait.
+	// At maxEntries nothing more is applied until the running merge is done. The queue fills, and then commits wait.
 	maxEntries = 2 * mergeEntries
 
 	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue
-	// is nearly always empty.
+	// is nearly always empty. The journal's keptArenas follows from it.
 	maxQueue = 16
 )
 
-// Open opens or creates the index at path. The owner then replays the events after Covered, and calls Start.
+// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start.
 func Open(path string, log *slog.Logger) (*Index, error) {
 	db, err := openFile(path)
 	if err != nil {
@@ -127,9 +128,9 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 		log:    log,
 		load:   loadTree,
 		commit: (*bolt.Tx).Commit,
-		recent: map[codec.MerchantKey]*recent{},
+		recent: map[codec.MerchantKey]*recentEvents{},
 		arenas: sync.Pool{New: func() any { return &nodeArena{} }},
-		queue:  make(chan batch, maxQueue),
+		queue:  make(chan committedBatch, maxQueue),
 		done:   make(chan struct{}),
 	}
 	if err := x.read(func(tx *bolt.Tx) (err error) {
@@ -142,11 +143,11 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 	return x, nil
 }
 
-// Covered returns the number of the last chunk whose events are in the index. It is called before Start.
+// Covered returns the number of the last chunk whose events are in the index. Call it before Start.
 func (x *Index) Covered() uint64 { return x.covered }
 
-// Replay applies events again that came after Covered; last is the number of their last chunk. It is called before
-// Start, in the order of receipt.
+// Replay applies events of chunks after Covered; last is the number of their last chunk. Call it before Start, in the
+// order of receipt.
 func (x *Index) Replay(events []codec.Event, last uint64) error {
 	if err := x.apply(events, last); err != nil {
 		return err
@@ -158,19 +159,19 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 	return x.merge(x.freeze())
 }
 
-// Start begins to apply pushed events, and to merge.
+// Start starts the goroutine that applies pushed events and merges.
 func (x *Index) Start() {
 	x.started = true
 	go x.run()
 }
 
-// Push hands over the events of a commit, in the order of receipt; last is the number of their last chunk. They must
-// not change until the index calls release. Push blocks while too much waits.
+// Push queues the events of a commit, to be applied in the order of the calls; last is the number of their last chunk.
+// The events must not change until the index calls release. Push blocks while the queue is full.
 func (x *Index) Push(events []codec.Event, last uint64, release func()) {
-	x.queue <- batch{events, last, release}
+	x.queue <- committedBatch{events, last, release}
 }
 
-// Close applies and merges what was pushed, and closes the file. Nothing may be pushed any more.
+// Close applies and merges what was pushed, and closes the file. Push must not be called any more.
 func (x *Index) Close() error {
 	if x.started {
 		close(x.queue)
@@ -179,22 +180,23 @@ func (x *Index) Close() error {
 	return errors.Join(x.Failure(), x.db.Close())
 }
 
-// Failure returns the error after which nothing is applied any more, or nil.
+// Failure returns the error that has stopped the index from applying events, or nil.
 func (x *Index) Failure() error { return x.progress.failure() }
 
-// Wait returns when the events of the chunks up to seq are in the trees, or when ctx ends.
+// Wait returns nil when the events of all chunks up to seq are in the trees. It returns an error when ctx ends or the
+// index has failed.
 func (x *Index) Wait(ctx context.Context, seq uint64) error { return x.progress.wait(ctx, seq) }
 
-// run applies what is pushed. Merges run at the same time in another goroutine, one after the other.
+// run applies what is pushed. Merges run in another goroutine meanwhile, one after the other.
 func (x *Index) run() {
 	defer close(x.done)
 	ticker := time.NewTicker(mergeInterval)
 	defer ticker.Stop()
 	merged := make(chan error, 1)
 	merging, due := false, false
-	var f frozen
-	retry := false // the merge of f failed as the disk was full
-	ended := func(err error) {
+	var f frozenEvents
+	retry := false // the disk was full when f was merged, so the next merge is of f again
+	mergeEnded := func(err error) {
 		full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 		merging, retry = false, full && x.entries < maxEntries
 		if retry {
@@ -212,18 +214,18 @@ func (x *Index) run() {
 		case <-ticker.C:
 			due = true
 		case err := <-merged:
-			ended(err)
+			mergeEnded(err)
 		case b, open := <-queue:
 			if !open {
 				if merging {
-					ended(<-merged)
+					mergeEnded(<-merged)
 				}
 				if x.Failure() == nil && !retry {
 					x.fail(x.merge(x.freeze()))
 				}
 				return
 			}
-			x.take(b)
+			x.applyBatch(b)
 		}
 		if !merging && (due || x.entries >= mergeEntries && !retry) && x.Failure() == nil {
 			if !retry {
@@ -235,9 +237,9 @@ func (x *Index) run() {
 	}
 }
 
-// take applies a batch. After a failure it only releases the batch: the events are in the journal, and the next start
-// replays them.
-func (x *Index) take(b batch) {
+// applyBatch applies a batch and releases it. After a failure it only releases the batch: the events are in the journal,
+// and the next start replays them.
+func (x *Index) applyBatch(b committedBatch) {
 	defer b.release()
 	if x.Failure() != nil {
 		return
@@ -249,7 +251,7 @@ func (x *Index) take(b batch) {
 	x.progress.advance(b.last)
 }
 
-// fail ends applying with an error, if it is one.
+// fail stops the index from applying events, unless err is nil.
 func (x *Index) fail(err error) {
 	if err == nil {
 		return
@@ -260,23 +262,23 @@ func (x *Index) fail(err error) {
 
 // apply adds events to the trees in memory; last is the number of their last chunk.
 func (x *Index) apply(events []codec.Event, last uint64) error {
-	loaded, err := x.loadRecents(events)
+	added, err := x.newRecents(events)
 	if err != nil {
 		return err
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for m, r := range loaded {
+	for m, r := range added {
 		x.recent[m] = r
 	}
-	var r *recent
+	var r *recentEvents
 	for i := range events {
 		e := &events[i]
 		if i == 0 || e.Merchant != events[i-1].Merchant {
 			r = x.recent[e.Merchant]
 		}
 		if e.Seq <= r.covered {
-			continue // a replay of an event that is in the stored tree
+			continue // this is a replay, and the stored tree has the event already
 		}
 		if err := r.active.insertAtRoot(Entry{Key{e.Time, e.Position}, r.series.number(e.Series)}, nil); err != nil {
 			return err
@@ -287,47 +289,47 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 	return nil
 }
 
-// loadRecents returns a new recent for each merchant of the events that has none. For that it reads the merchants' root
-// records, without mu: listings go on while the disk is slow.
-func (x *Index) loadRecents(events []codec.Event) (map[codec.MerchantKey]*recent, error) {
-	var loaded map[codec.MerchantKey]*recent
+// newRecents returns an empty recentEvents for each merchant of the events that has none in memory. It reads the root
+// records of these merchants. It does not hold mu meanwhile, so that listings go on while the disk is slow.
+func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentEvents, error) {
+	var added map[codec.MerchantKey]*recentEvents
 	for i := range events {
 		m := &events[i].Merchant
 		if i > 0 && *m == events[i-1].Merchant || x.recent[*m] != nil {
 			continue
 		}
-		if loaded == nil {
-			loaded = map[codec.MerchantKey]*recent{}
+		if added == nil {
+			added = map[codec.MerchantKey]*recentEvents{}
 		}
-		loaded[*m] = nil
+		added[*m] = nil
 	}
-	if loaded == nil {
+	if added == nil {
 		return nil, nil
 	}
 	err := x.read(func(tx *bolt.Tx) error {
-		for m := range loaded {
+		for m := range added {
 			t, err := x.load(tx, m)
 			if err != nil {
 				return err
 			}
-			loaded[m] = &recent{covered: t.covered, series: newDictionary(t.series)}
+			added[m] = &recentEvents{covered: t.covered, series: newDictionary(t.series)}
 		}
 		return nil
 	})
-	return loaded, err
+	return added, err
 }
 
-// read runs a transaction that only reads. Damage of the file becomes an error.
-func (x *Index) read(look func(tx *bolt.Tx) error) error {
-	return boltfile.CatchDamage("index.db", func() error { return x.db.View(look) })
+// read runs a read-only transaction. Damage of the file becomes an error.
+func (x *Index) read(do func(tx *bolt.Tx) error) error {
+	return boltfile.CatchDamage("index.db", func() error { return x.db.View(do) })
 }
 
-// freeze takes the active trees for the next merge, and forgets merchants without events in memory. The applying
-// goroutine calls it, while no merge is running.
-func (x *Index) freeze() frozen {
+// freeze returns the active trees for the next merge; new events go into new active trees. It drops merchants without new
+// events from memory. Only the applying goroutine calls it, while no merge is running.
+func (x *Index) freeze() frozenEvents {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	f := frozen{trees: make(map[codec.MerchantKey]frozenTree, len(x.recent)), covered: x.covered}
+	f := frozenEvents{trees: make(map[codec.MerchantKey]frozenTree, len(x.recent)), covered: x.covered}
 	for m, r := range x.recent {
 		if r.active.isEmpty() {
 			delete(x.recent, m)
@@ -340,8 +342,8 @@ func (x *Index) freeze() frozen {
 	return f
 }
 
-// merge writes what is frozen into the stored trees. Applying and reading go on meanwhile.
-func (x *Index) merge(f frozen) error {
+// merge writes frozen events into the stored trees. Applying and reading go on meanwhile.
+func (x *Index) merge(f frozenEvents) error {
 	if len(f.trees) == 0 {
 		return nil
 	}
@@ -358,8 +360,8 @@ func (x *Index) merge(f frozen) error {
 	return nil
 }
 
-// view calls read with the merchant's trees, as of one moment. It does not call read when the merchant has no events.
-// The nodes that read loads are valid until it returns. Applying waits until then.
+// view calls read with the merchant's trees, as of one moment. It does not call read when the merchant has no events. The
+// nodes that read loads are valid until read returns. Until then no events are applied.
 func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -378,7 +380,7 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 		roots := []*child{&t.root}
 		if recent := x.recent[m]; recent != nil {
 			r.series = recent.series.names()
-			if t.covered == recent.covered { // else the merge was committed just now, and the stored tree has them
+			if t.covered == recent.covered { // else a merge was committed just now, and the stored tree has the frozen events
 				roots = append(roots, &recent.frozen)
 			}
 			roots = append(roots, &recent.active)

@@ -19,7 +19,7 @@ import (
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// journal stands in for the journal: it keeps the events of each commit.
+// journal stands in for the engine's journal: it keeps the events of each commit.
 type journal struct {
 	commits [][]codec.Event
 }
@@ -39,7 +39,7 @@ func (j *journal) commit(m codec.MerchantKey, n int, timeOf func(i int) int64) [
 	return events
 }
 
-// open opens the index in dir and replays what it does not cover. Nothing is merged before Start.
+// open opens the index in dir and replays what it does not cover. The tests have too few events for a merge before Start.
 func (j *journal) open(t *testing.T, dir string) *Index {
 	t.Helper()
 	x, err := Open(filepath.Join(dir, "index.db"), quiet)
@@ -80,13 +80,13 @@ func newMerchant(t *testing.T) codec.MerchantKey {
 	return m
 }
 
-// list returns all keys of a merchant.
+// list returns the keys of all events of a merchant.
 func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
 	t.Helper()
 	s := NewSelection(store.Query{SortBy: store.ByTime, Asc: true, Limit: math.MaxInt})
 	total, entries, counted, err := x.Page(t.Context(), m, s)
 	if err != nil || !counted || total != uint64(len(entries)) {
-		t.Fatalf("%d entries of %d, counted %v, %v", len(entries), total, counted, err)
+		t.Fatalf("%d entries, total %d, counted %v, %v; want all, counted", len(entries), total, counted, err)
 	}
 	for _, e := range entries {
 		keys = append(keys, e.Key)
@@ -99,12 +99,12 @@ func TestListingsGoOnWhileRootRecordsAreRead(t *testing.T) {
 	var j journal
 	known, other := newMerchant(t), newMerchant(t)
 	x := j.open(t, t.TempDir())
-	reading, goOn := make(chan struct{}), make(chan struct{})
+	reading, mayGoOn := make(chan struct{}), make(chan struct{})
 	x.Start()
 	j.push(t, x, known, 10)
-	x.load = func(tx *bolt.Tx, m codec.MerchantKey) (*tree, error) {
+	x.load = func(tx *bolt.Tx, m codec.MerchantKey) (*storedTree, error) {
 		close(reading)
-		<-goOn
+		<-mayGoOn
 		return loadTree(tx, m)
 	}
 	events := j.commit(other, 10, func(i int) int64 { return int64(i) })
@@ -116,9 +116,9 @@ func TestListingsGoOnWhileRootRecordsAreRead(t *testing.T) {
 			t.Errorf("%d events, want 10", n)
 		}
 	} else {
-		t.Error("apply reads the file while it holds the lock")
+		t.Error("apply holds the lock while it reads root records")
 	}
-	close(goOn)
+	close(mayGoOn)
 	if err := x.Wait(t.Context(), events[0].Seq); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestListingsGoOnWhileRootRecordsAreRead(t *testing.T) {
 	closeIndex(t, x)
 }
 
-// An ended context ends the wait for events that were not applied yet, and the walk over stored nodes.
+// When its context ends, a query stops waiting for events to be applied, and stops loading nodes.
 func TestAnEndedContextEndsAQuery(t *testing.T) {
 	var j journal
 	m := newMerchant(t)
@@ -150,7 +150,7 @@ func TestAnEndedContextEndsAQuery(t *testing.T) {
 	if _, err := x.Candidates(ctx, m, s, s.Start(), 10); !errors.Is(err, context.Canceled) {
 		t.Errorf("Candidates gives %v", err)
 	}
-	closeIndex(t, x) // which merges
+	closeIndex(t, x) // merges
 
 	x = j.open(t, dir)
 	if err := x.view(t.Context(), m, func(r *reader) error {
@@ -163,14 +163,14 @@ func TestAnEndedContextEndsAQuery(t *testing.T) {
 	closeIndex(t, x)
 }
 
-// Waiters are woken by every change, and go on when it is the one they wait for.
-func TestWaitersAreWoken(t *testing.T) {
+// Every change wakes the waiters. Those that have reached their chunk return, the others wait again.
+func TestWaitersAreWokenByEveryChange(t *testing.T) {
 	var p progress
 	waits := func(want bool) (changed chan struct{}, err error) {
 		t.Helper()
 		changed, err = p.reached(7)
 		if (changed != nil) != want {
-			t.Errorf("must wait: %v, want %v", changed != nil, want)
+			t.Errorf("the waiter has to wait: %v, want %v", changed != nil, want)
 		}
 		return changed, err
 	}
@@ -189,7 +189,7 @@ func TestWaitersAreWoken(t *testing.T) {
 	p.advance(7)
 	woken(second)
 	if _, err := waits(false); err != nil {
-		t.Errorf("applied, but waiting gives %v", err)
+		t.Errorf("after the chunk was applied, waiting gives %v", err)
 	}
 
 	p = progress{}
@@ -198,12 +198,11 @@ func TestWaitersAreWoken(t *testing.T) {
 	p.fail(damaged)
 	woken(third)
 	if err := p.wait(t.Context(), 7); err != damaged {
-		t.Errorf("after a failure, waiting gives %v", err)
+		t.Errorf("after a failure, waiting gives %v, want %v", err, damaged)
 	}
 }
 
-// Merchants without new events leave the memory.
-func TestIdleMerchantsAreForgotten(t *testing.T) {
+func TestMerchantsWithoutNewEventsAreDroppedFromMemory(t *testing.T) {
 	var j journal
 	x := j.open(t, t.TempDir())
 	for i := range 3 {
@@ -217,12 +216,12 @@ func TestIdleMerchantsAreForgotten(t *testing.T) {
 		}
 	}
 	if n := len(x.recent); n != 0 {
-		t.Errorf("%d merchants are in memory", n)
+		t.Errorf("%d merchants without new events are in memory, want 0", n)
 	}
 	closeIndex(t, x)
 }
 
-// The time bounds of a query are inclusive to the microsecond, below the microsecond too.
+// The time bounds of a query are inclusive. They may have nanoseconds, events have microseconds.
 func TestSelectionBounds(t *testing.T) {
 	at := time.UnixMicro(1000)
 	for _, c := range []struct {
@@ -241,16 +240,18 @@ func TestSelectionBounds(t *testing.T) {
 	}
 }
 
-// Whoever can send events can make up names. The queries that a merchant usually makes must not get slower by that:
-// known names and whole tags are counted, only made-up names and sorting by name are not.
-func TestMadeUpNamesDoNotSlowDownTheOthers(t *testing.T) {
+// Whoever can send events can make up names. That must not slow down the usual queries of a merchant: queries for known
+// names and whole tags are counted. Only queries for made-up names or sorted by name are not.
+func TestMadeUpNamesDoNotSlowDownUsualQueries(t *testing.T) {
 	var j journal
 	m := newMerchant(t)
 	x := j.open(t, t.TempDir())
 	n := 0
 	add := func(tag store.TagID, name string) {
 		n++
-		e := codec.Event{Merchant: m, Position: codec.Position{Seq: uint64(n)}, Time: int64(n - 1), Series: codec.AppendSeries(nil, tag, name)}
+		e := codec.Event{
+			Merchant: m, Position: codec.Position{Seq: uint64(n)}, Time: int64(n - 1), Series: codec.AppendSeries(nil, tag, name),
+		}
 		if err := x.Replay([]codec.Event{e}, e.Seq); err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +266,7 @@ func TestMadeUpNamesDoNotSlowDownTheOthers(t *testing.T) {
 	for _, c := range []struct {
 		asks    string
 		query   store.Query
-		total   uint64 // when counted
+		total   uint64 // 0 when not counted
 		counted bool
 	}{
 		{"everything", store.Query{}, 6 + 2*MaxSeries, true},
@@ -274,7 +275,9 @@ func TestMadeUpNamesDoNotSlowDownTheOthers(t *testing.T) {
 		{"a tag without made-up names, by name", store.Query{Tag: "ss_b", SortBy: store.ByName}, 3, true},
 		{"a name that has a series and one that has none", store.Query{Names: []string{"Purchase", "MadeUp2000"}}, 0, false},
 		{"everything by name", store.Query{SortBy: store.ByName}, 0, false},
-		{"made-up names of some time by name", store.Query{SortBy: store.ByName, From: time.UnixMicro(MaxSeries + 100), To: time.UnixMicro(MaxSeries + 119)}, 0, false},
+		{"made-up names in a time range, by name", store.Query{
+			SortBy: store.ByName, From: time.UnixMicro(MaxSeries + 100), To: time.UnixMicro(MaxSeries + 119),
+		}, 0, false},
 	} {
 		c.query.Limit = 10
 		total, _, counted, err := x.Page(t.Context(), m, NewSelection(c.query))

@@ -11,23 +11,24 @@ import (
 
 // A merge writes the frozen events of all merchants into the stored trees. It is crash safe without a log:
 //
-//   - A stored node never changes. Its successor is written under a new id.
-//   - The new root record of a merchant is written in one transaction with the list of nodes that the new tree no longer
-//     has. These are deleted from then on. So readers, and the next start after a crash, see the old tree or the new one.
-//   - A merge that has more to write or to delete than maxRoom takes several transactions. When it is cut off, the next
-//     merge deletes what it left behind.
+//   - A stored node never changes. A merge writes the changed node under a new id.
+//   - One transaction writes the new root record of a merchant, and the list of nodes that the new tree has replaced. Only
+//     after that are these nodes deleted. So readers, and the next start after a crash, see either the old tree or the
+//     new one.
+//   - A merge that exceeds txBudget takes several transactions. When it is cut off, the next merge deletes what it left
+//     behind.
 
-// maxRoom bounds the memory of a merge: the entries that it holds before it commits. Events are merged in their order,
-// so a node is seldom needed again once it was written.
-const maxRoom = 250_000
+// txBudget bounds the memory of a merge: it is how many entries one transaction may load, write or delete. Events are
+// merged in the order of time, so a node is seldom needed again once it is written.
+const txBudget = 250_000
 
-// frozen is what one merge writes.
-type frozen struct {
+// frozenEvents is what one merge writes.
+type frozenEvents struct {
 	trees   map[codec.MerchantKey]frozenTree
 	covered uint64 // the events of chunks up to this seq are in the stored trees or in these
 }
 
-// frozenTree is one merchant's events.
+// frozenTree is the frozen events of one merchant.
 type frozenTree struct {
 	root   child
 	series *dictionary
@@ -36,16 +37,16 @@ type frozenTree struct {
 // merger writes the transactions of a merge, one after the other.
 type merger struct {
 	db     *bolt.DB
-	room   int // of each transaction, in entries
+	budget int // of each transaction, in entries
 	commit func(*bolt.Tx) error
 
 	tx    *bolt.Tx
 	nodes *bolt.Bucket
-	left  int // what is left of the room
+	left  int // of the budget of tx
 }
 
 func newMerger(db *bolt.DB, commit func(*bolt.Tx) error) *merger {
-	return &merger{db: db, room: maxRoom, commit: commit}
+	return &merger{db: db, budget: txBudget, commit: commit}
 }
 
 func (w *merger) begin() error {
@@ -53,8 +54,8 @@ func (w *merger) begin() error {
 	if err != nil {
 		return err
 	}
-	w.tx, w.nodes, w.left = tx, tx.Bucket(bucketNodes), w.room
-	w.nodes.FillPercent = 1 // stored nodes do not grow, and new ones have higher keys
+	w.tx, w.nodes, w.left = tx, tx.Bucket(bucketNodes), w.budget
+	w.nodes.FillPercent = 1 // no need to leave space in pages: stored nodes do not grow, and new ones have higher keys
 	return nil
 }
 
@@ -66,8 +67,8 @@ func (w *merger) next() error {
 	return w.begin()
 }
 
-// mergeAll writes what is frozen into the stored trees.
-func (w *merger) mergeAll(f frozen) error {
+// mergeAll writes frozen events into the stored trees.
+func (w *merger) mergeAll(f frozenEvents) error {
 	if err := w.begin(); err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func (w *merger) mergeAll(f frozen) error {
 			return err
 		}
 	}
-	// This is the last write: when it is on disk, so are all the others.
+	// covered is written last: when it is on disk, so are all trees.
 	if err := storeCovered(w.tx, f.covered); err != nil {
 		return err
 	}
@@ -90,8 +91,11 @@ func (w *merger) mergeAll(f frozen) error {
 // mergeTree writes a merchant's frozen events into its stored tree.
 func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint64) error {
 	t, err := loadTree(w.tx, m)
-	if err != nil || t.covered >= covered { // an earlier attempt of this merge has written this tree
+	if err != nil {
 		return err
+	}
+	if t.covered >= covered {
+		return nil // an earlier attempt of this merge has written this tree
 	}
 	if err := w.deleteFrom(m, t.nextID); err != nil {
 		return err
@@ -100,7 +104,8 @@ func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint6
 	load := func(id uint64) (*node, error) {
 		w.left -= leafEntries
 		replaced = append(replaced, id)
-		return loadNode(w.nodes, m, id, &nodeArena{}) // memory of its own, as the node changes and is kept until it is stored
+		// The node gets memory of its own, as it changes and is kept until it is stored.
+		return loadNode(w.nodes, m, id, &nodeArena{})
 	}
 	for _, leaf := range events.root.leaves() {
 		if err := t.root.insertLeafAtRoot(leaf, load); err != nil {
@@ -123,17 +128,17 @@ func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint6
 	if err := storeTree(w.tx, m, t); err != nil {
 		return err
 	}
-	slices.Sort(replaced) // so that neighbours are deleted together
+	slices.Sort(replaced) // so that nodes of one page are deleted one after the other
 	if err := storeReplaced(w.tx, m, replaced); err != nil {
 		return err
 	}
-	if err := w.spend(len(t.series) + len(replaced)); err != nil { // the records take memory too
+	if err := w.spend(len(t.series) + len(replaced)); err != nil { // the root record and the list take memory too
 		return err
 	}
 	return w.sweep(m)
 }
 
-// spend uses some of the transaction's room. When none is left it begins another transaction.
+// spend uses some of the transaction's budget. When none is left, it commits and begins another transaction.
 func (w *merger) spend(entries int) error {
 	if w.left -= entries; w.left > 0 {
 		return nil
@@ -141,7 +146,7 @@ func (w *merger) spend(entries int) error {
 	return w.next()
 }
 
-// sweepAll deletes the replaced nodes that earlier merges, which were cut off, did not delete.
+// sweepAll deletes the replaced nodes of all merchants. There are some when the previous merge was cut off.
 func (w *merger) sweepAll() error {
 	for {
 		k, _ := w.tx.Bucket(bucketReplaced).Cursor().First()
@@ -154,7 +159,7 @@ func (w *merger) sweepAll() error {
 	}
 }
 
-// sweep deletes the nodes that the last merge of a merchant's tree replaced.
+// sweep deletes the replaced nodes of a merchant.
 func (w *merger) sweep(m codec.MerchantKey) error {
 	replaced, err := loadReplaced(w.tx, m)
 	if err != nil || len(replaced) == 0 {
@@ -168,10 +173,10 @@ func (w *merger) sweep(m codec.MerchantKey) error {
 	return storeReplaced(w.tx, m, nil)
 }
 
-// deleteFrom deletes the nodes from an id on, which a merge wrote that was cut off.
+// deleteFrom deletes the nodes with ids from id on. A merge that was cut off wrote them, and no tree has them.
 func (w *merger) deleteFrom(m codec.MerchantKey, id uint64) error {
 	for from := nodeKey(m, id); ; {
-		k, _ := w.nodes.Cursor().Seek(from) // a new cursor each time, as a deletion moves cursors
+		k, _ := w.nodes.Cursor().Seek(from) // a new cursor each time, as a deletion moves existing ones
 		if !bytes.HasPrefix(k, m[:]) {
 			return nil
 		}
@@ -181,7 +186,7 @@ func (w *merger) deleteFrom(m codec.MerchantKey, id uint64) error {
 	}
 }
 
-// deleteNode deletes a node. It uses the room of a leaf, as the deletion may load and write a page.
+// deleteNode deletes a node. It spends as much as for writing a leaf, as the deletion may load and write a page.
 func (w *merger) deleteNode(key []byte) error {
 	if err := w.nodes.Delete(key); err != nil {
 		return err
@@ -190,7 +195,7 @@ func (w *merger) deleteNode(key []byte) error {
 }
 
 // storeNodes writes the nodes at and below c that are in memory, and releases them.
-func (w *merger) storeNodes(t *tree, m codec.MerchantKey, c *child) error {
+func (w *merger) storeNodes(t *storedTree, m codec.MerchantKey, c *child) error {
 	if c.node == nil {
 		return nil
 	}

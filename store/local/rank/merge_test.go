@@ -27,11 +27,11 @@ func copied(t *testing.T, dir string) string {
 	return to
 }
 
-// A merge may take several transactions. Cut off after any of them, the next start must find every event once, and the
-// next merge must leave nothing behind.
-func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
+// A merge may be cut off after any of its transactions. The next start must then find every event once, and the next
+// merge must leave no unused nodes behind.
+func TestAMergeMayBeCutOffAnywhere(t *testing.T) {
 	for name, with := range map[string]struct {
-		room   int // of a transaction
+		budget int // of a transaction
 		timeOf func(rng *rand.Rand, i int) int64
 	}{
 		"in order of time": {400, func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 }},
@@ -54,7 +54,7 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 			commit(2000)
 			x := j.open(t, dir)
 			x.Start()
-			closeIndex(t, x) // with a first merge, so that there are nodes to replace
+			closeIndex(t, x) // merges, so that there are nodes to replace
 
 			commit(500)
 			x = j.open(t, dir)
@@ -67,7 +67,7 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 			for commits := 0; ; commits++ {
 				base := copied(t, dir)
 				j := journal{slices.Clone(j.commits)}
-				whole := cutOffMerge(t, j.open(t, base), with.room, commits)
+				done := cutOffMerge(t, j.open(t, base), with.budget, commits)
 				same := func(x *Index, when string) {
 					t.Helper()
 					for _, m := range merchants {
@@ -77,17 +77,17 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 					}
 				}
 				x := j.open(t, base)
-				same(x, "opened")
+				same(x, "after the next start")
 				x.Start()
 				j.push(t, x, newMerchant(t), 1) // so that there is something to merge
-				closeIndex(t, x)                // which merges
+				closeIndex(t, x)                // merges
 				x = j.open(t, base)
-				same(x, "merged")
+				same(x, "after the next merge")
 				checkNothingLeftBehind(t, x)
 				closeIndex(t, x)
-				if whole {
+				if done {
 					if commits < 4 {
-						t.Errorf("a merge of %d transactions is hardly cut off", commits)
+						t.Errorf("the merge took only %d transactions, too few to test", commits)
 					}
 					return
 				}
@@ -96,8 +96,9 @@ func TestAMergeCutOffLeavesTheIndexWhole(t *testing.T) {
 	}
 }
 
-// cutOffMerge makes only so many commits of a merge, and closes the index. It reports whether that was the whole merge.
-func cutOffMerge(t *testing.T, x *Index, room, commits int) (whole bool) {
+// cutOffMerge merges, but fails after so many commits. Then it closes the index. It reports whether the merge was done
+// before that.
+func cutOffMerge(t *testing.T, x *Index, budget, commits int) (done bool) {
 	t.Helper()
 	defer closeIndex(t, x)
 	errCutOff := errors.New("cut off")
@@ -108,7 +109,7 @@ func cutOffMerge(t *testing.T, x *Index, room, commits int) (whole bool) {
 		commits--
 		return tx.Commit()
 	})
-	w.room = room
+	w.budget = budget
 	err := w.mergeAll(x.freeze())
 	if err != nil && err != errCutOff {
 		t.Fatal(err)
@@ -116,9 +117,9 @@ func cutOffMerge(t *testing.T, x *Index, room, commits int) (whole bool) {
 	return err == nil
 }
 
-// The index hears of a merge a moment after its commit. A merge that failed is tried again. Readers must see each event
-// once at all times.
-func TestReadersSeeAMergeOnce(t *testing.T) {
+// A merge commits a moment before the index drops the frozen events from memory, and a merge that fails is retried. At
+// all times readers must see each event once.
+func TestReadersSeeEachEventOnceDuringAMerge(t *testing.T) {
 	var j journal
 	m := newMerchant(t)
 	dir := t.TempDir()
@@ -127,13 +128,13 @@ func TestReadersSeeAMergeOnce(t *testing.T) {
 	for range 10 {
 		j.push(t, x, m, 100)
 	}
-	closeIndex(t, x) // which merges
+	closeIndex(t, x) // merges
 	for range 7 {
 		j.commit(m, 100, func(i int) int64 { return int64(i) * 77 })
 	}
 	x = j.open(t, dir)
 	defer closeIndex(t, x)
-	look := func(when string) {
+	expectAll := func(when string) {
 		t.Helper()
 		if err := x.view(t.Context(), m, func(r *reader) error {
 			all, err := r.before(Key{Time: math.MaxInt64})
@@ -145,23 +146,23 @@ func TestReadersSeeAMergeOnce(t *testing.T) {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
-	look("before a merge")
+	expectAll("before a merge")
 	errFull := errors.New("the disk is full")
 	f := x.freeze()
 	for attempt := range 100 {
 		commits := 0
 		w := newMerger(x.db, func(tx *bolt.Tx) error {
-			look("before a commit")
+			expectAll("before a commit")
 			if commits++; commits > attempt {
 				return errFull
 			}
 			err := tx.Commit()
-			look("after a commit")
+			expectAll("after a commit")
 			return err
 		})
-		w.room = 100
+		w.budget = 100
 		err := w.mergeAll(f)
-		look("after an attempt")
+		expectAll("after an attempt")
 		if err == nil {
 			return
 		}
@@ -169,11 +170,11 @@ func TestReadersSeeAMergeOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Error("it is never done")
+	t.Error("the merge is not done after 100 attempts")
 }
 
-// While the disk is full the index waits. Events are accepted and listed meanwhile.
-func TestAMergeWaitsForDiskSpace(t *testing.T) {
+// While the disk is full, merges are retried. Meanwhile events are accepted and listed.
+func TestAMergeIsRetriedUntilThereIsDiskSpace(t *testing.T) {
 	var j journal
 	m := newMerchant(t)
 	x := j.open(t, t.TempDir())
@@ -189,10 +190,10 @@ func TestAMergeWaitsForDiskSpace(t *testing.T) {
 	}
 	x.Start()
 	j.push(t, x, m, 300)
-	<-failed // at the first merge
+	<-failed // the first merge
 	j.push(t, x, m, 100)
 	if err := x.Failure(); err != nil {
-		t.Errorf("failed while the disk is full: %v", err)
+		t.Errorf("while the disk is full, the index failed: %v", err)
 	}
 	if n := len(list(t, x, m)); n != 400 {
 		t.Errorf("%d events while the disk is full, want 400", n)
@@ -206,16 +207,16 @@ func TestAMergeWaitsForDiskSpace(t *testing.T) {
 	}
 	for deadline := time.Now().Add(time.Minute); !merged(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nothing is merged though there is space")
+			t.Fatal("nothing is merged though there is space again")
 		}
 	}
 	if n := len(list(t, x, m)); n != 400 {
-		t.Errorf("%d events once merged, want 400", n)
+		t.Errorf("%d events after the merge, want 400", n)
 	}
 	closeIndex(t, x)
 }
 
-// checkNothingLeftBehind compares the stored nodes with those that can be reached.
+// checkNothingLeftBehind checks that every stored node is in a tree, and that no lists of replaced nodes are left.
 func checkNothingLeftBehind(t *testing.T, x *Index) {
 	t.Helper()
 	if err := x.db.View(func(tx *bolt.Tx) error {
@@ -245,7 +246,7 @@ func checkNothingLeftBehind(t *testing.T, x *Index) {
 			return err
 		}
 		if stored := nodes.Stats().KeyN; stored != reachable {
-			t.Errorf("%d nodes are stored, %d can be reached", stored, reachable)
+			t.Errorf("%d nodes are stored, but the trees have %d", stored, reachable)
 		}
 		if lists := tx.Bucket(bucketReplaced).Stats().KeyN; lists != 0 {
 			t.Errorf("%d lists of replaced nodes are left", lists)

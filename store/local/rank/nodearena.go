@@ -2,18 +2,18 @@ package rank
 
 import "sync"
 
-// nodeArena is the memory of decoded nodes. It was most of what a listing allocated, so readers reuse it.
+// nodeArena is the memory of decoded nodes. Without it, decoded nodes were most of what a listing allocated.
 type nodeArena struct {
 	entries  []Entry
 	children []child
 	counts   counts
 }
 
-// maxKeptItems bounds the arenas that are reused, in items of each kind. Only merchants with nearly MaxSeries series need
-// more.
+// maxKeptItems bounds the size of an arena that is reused, in items of each kind. Only merchants with nearly MaxSeries
+// series need more.
 const maxKeptItems = innerChildren * MaxSeries
 
-// release gives the arena to the next reader, unless it is too large. Its nodes must not be used any more.
+// release puts the arena into the pool, unless it is too large. Its nodes must not be used any more.
 func (a *nodeArena) release(pool *sync.Pool) {
 	if max(cap(a.entries), cap(a.children), cap(a.counts)) > maxKeptItems {
 		return
@@ -34,12 +34,12 @@ func reserve[S ~[]T, T any](s *S, n int) {
 	}
 }
 
-// extend makes s longer by room items, or by n if that is more, and returns the first n of them. They hold what was
-// there before. The rest is room for a node that is loaded to be changed.
-func extend[T any](s *[]T, n, room int) []T {
-	room = max(n, room)
-	reserve(s, room)
+// extend makes s longer by n items and returns these, for the caller to overwrite: they may have old values. The result
+// has at least the given capacity, so that a node that is loaded to be changed can grow in place.
+func extend[T any](s *[]T, n, capacity int) []T {
+	capacity = max(n, capacity)
+	reserve(s, capacity)
 	start := len(*s)
-	*s = (*s)[:start+room]
-	return (*s)[start : start+n : start+room]
+	*s = (*s)[:start+capacity]
+	return (*s)[start : start+n : start+capacity]
 }

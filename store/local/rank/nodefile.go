@@ -34,7 +34,7 @@ func loadCovered(tx *bolt.Tx) (uint64, error) {
 	case 8:
 		return binary.BigEndian.Uint64(b), nil
 	}
-	return 0, fmt.Errorf("index.db: %w: what it covers", codec.ErrCorrupt)
+	return 0, fmt.Errorf("index.db: %w: covered", codec.ErrCorrupt)
 }
 
 func storeCovered(tx *bolt.Tx, seq uint64) error {
@@ -46,10 +46,10 @@ func nodeKey(m codec.MerchantKey, id uint64) []byte {
 }
 
 // loadTree reads a merchant's stored tree.
-func loadTree(tx *bolt.Tx, m codec.MerchantKey) (*tree, error) {
+func loadTree(tx *bolt.Tx, m codec.MerchantKey) (*storedTree, error) {
 	b := tx.Bucket(bucketRoots).Get(m[:])
 	if b == nil {
-		return &tree{nextID: 1, series: []string{""}}, nil
+		return &storedTree{nextID: 1, series: []string{""}}, nil
 	}
 	t, err := decodeTree(codec.Unseal(b))
 	if err != nil {
@@ -58,7 +58,7 @@ func loadTree(tx *bolt.Tx, m codec.MerchantKey) (*tree, error) {
 	return t, nil
 }
 
-func storeTree(tx *bolt.Tx, m codec.MerchantKey, t *tree) error {
+func storeTree(tx *bolt.Tx, m codec.MerchantKey, t *storedTree) error {
 	return tx.Bucket(bucketRoots).Put(m[:], codec.Seal(t.encode(nil)))
 }
 
@@ -75,7 +75,7 @@ func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) erro
 	return nodes.Put(nodeKey(m, id), codec.Seal(n.encode(nil)))
 }
 
-// loadReplaced reads the ids of a merchant's nodes that are to be deleted.
+// loadReplaced reads the ids of a merchant's replaced nodes.
 func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
 	b := tx.Bucket(bucketReplaced).Get(m[:])
 	if b == nil {
@@ -103,15 +103,15 @@ func storeReplaced(tx *bolt.Tx, m codec.MerchantKey, ids []uint64) error {
 	return tx.Bucket(bucketReplaced).Put(m[:], codec.Seal(b))
 }
 
-// tree is a merchant's stored tree.
-type tree struct {
+// storedTree is a merchant's stored tree.
+type storedTree struct {
 	root    child    // the zero child when there are no events
-	nextID  uint64   // no node of this tree has an id from here on
+	nextID  uint64   // greater than the ids of all nodes of this tree
 	covered uint64   // the events of chunks up to this seq are in the tree
 	series  []string // by number, from 1; 0 is unused
 }
 
-func (t *tree) encode(b []byte) []byte {
+func (t *storedTree) encode(b []byte) []byte {
 	b = binary.AppendUvarint(b, t.nextID)
 	b = binary.AppendUvarint(b, t.root.id)
 	b = binary.AppendUvarint(b, t.covered)
@@ -124,9 +124,9 @@ func (t *tree) encode(b []byte) []byte {
 	return b
 }
 
-func decodeTree(b []byte) (*tree, error) {
+func decodeTree(b []byte) (*storedTree, error) {
 	d := codec.Decoder{B: b}
-	t := &tree{nextID: d.Uvarint(), root: child{id: d.Uvarint()}, covered: d.Uvarint()}
+	t := &storedTree{nextID: d.Uvarint(), root: child{id: d.Uvarint()}, covered: d.Uvarint()}
 	t.root.first = decodeKey(&d, &Key{})
 	t.root.counts = decodeCounts(&d, nil)
 	t.series = make([]string, d.Count())
@@ -168,7 +168,7 @@ func decodeNode(b []byte, a *nodeArena) (*node, error) {
 		}
 	case 1:
 		n.children = extend(&a.children, count, innerChildren)
-		reserve(&a.counts, len(d.B)/2) // each takes two bytes or more
+		reserve(&a.counts, len(d.B)/2) // each count takes at least two bytes
 		for i := range n.children {
 			c := child{first: decodeKey(&d, &prev), id: d.Uvarint()}
 			start := len(a.counts)
@@ -193,7 +193,7 @@ func (c counts) encode(b []byte) []byte {
 	return b
 }
 
-// decodeCounts appends the counts that come next to c.
+// decodeCounts decodes counts, and appends them to c.
 func decodeCounts(d *codec.Decoder, c counts) counts {
 	var prev uint32
 	for range d.Count() {

@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// progress tells readers how many events the trees have.
+// progress lets readers wait until the trees have the events of a chunk.
 type progress struct {
 	mu      sync.Mutex
 	applied uint64        // the events of chunks up to this seq are in the trees
 	err     error         // why nothing is applied any more
-	changed chan struct{} // closed when applied or err change; nil while no one waits
+	changed chan struct{} // closed when applied or err changes; nil while no one waits
 }
 
-// wait returns when the chunks up to seq were applied, when applying failed, or when ctx ends.
+// wait returns nil when the chunks up to seq are applied, and an error when ctx ends or applying has failed.
 func (p *progress) wait(ctx context.Context, seq uint64) error {
 	for {
 		changed, err := p.reached(seq)
@@ -41,7 +41,7 @@ func (p *progress) reached(seq uint64) (changed chan struct{}, err error) {
 	return p.changed, nil
 }
 
-// advance notes that the chunks up to seq were applied.
+// advance records that the chunks up to seq are applied.
 func (p *progress) advance(seq uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,7 +49,7 @@ func (p *progress) advance(seq uint64) {
 	p.wake()
 }
 
-// fail notes that applying failed. The first error counts.
+// fail records why applying failed. Only the first call counts.
 func (p *progress) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

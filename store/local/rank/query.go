@@ -9,10 +9,12 @@ import (
 )
 
 // Page returns the entries of the selection's page, in the order of the listing, and the number of all selected events.
-// Both are as of one moment. counted is false when the counts do not suffice, as events of an overflow series are in
-// the range: then the page has to be found with Candidates.
-func (x *Index) Page(ctx context.Context, m codec.MerchantKey, s *Selection) (total uint64, page []Entry, counted bool, err error) {
-	counted = true // for a merchant without events
+// Both are as of one moment. When the time range has events of an uncounted series (reader.groups), it returns only
+// counted false: then the caller has to find the page with Candidates.
+func (x *Index) Page(
+	ctx context.Context, m codec.MerchantKey, s *Selection,
+) (total uint64, page []Entry, counted bool, err error) {
+	counted = true // view does not call read for a merchant without events
 	err = x.view(ctx, m, func(r *reader) (err error) {
 		total, page, counted, err = r.page(s)
 		return err
@@ -20,15 +22,17 @@ func (x *Index) Page(ctx context.Context, m codec.MerchantKey, s *Selection) (to
 	return total, page, counted, err
 }
 
-// Candidate is an event that a selection takes, or may take.
+// Candidate is an event that is selected, or may be.
 type Candidate struct {
 	Key
 	Series   string
-	Overflow bool // Series is an overflow series, and only the event itself tells whether it is selected
+	Overflow bool // Series is an overflow series, so only the event's name decides whether and where it is listed
 }
 
-// Candidates returns the candidates of a selection from a key on, up to limit, in the order of time.
-func (x *Index) Candidates(ctx context.Context, m codec.MerchantKey, s *Selection, from Key, limit uint64) (found []Candidate, err error) {
+// Candidates returns up to limit candidates of a selection, in the order of time, beginning with the key from.
+func (x *Index) Candidates(
+	ctx context.Context, m codec.MerchantKey, s *Selection, from Key, limit uint64,
+) (found []Candidate, err error) {
 	err = x.view(ctx, m, func(r *reader) error {
 		entries, uncounted, err := r.candidates(s, from, limit)
 		if err != nil {
@@ -53,8 +57,8 @@ func (r *reader) page(s *Selection) (total uint64, page []Entry, counted bool, e
 		return 0, nil, false, err
 	}
 	groups, uncounted := r.groups(s)
-	for id, is := range uncounted {
-		if is && high[id] > low[id] {
+	for id := range uncounted {
+		if uncounted[id] && high[id] > low[id] {
 			return 0, nil, false, nil
 		}
 	}
@@ -107,12 +111,12 @@ func (r *reader) candidates(s *Selection, from Key, limit uint64) (entries []Ent
 	return entries, uncounted, err
 }
 
-// groups returns the series of each group of the selection. It also returns the uncounted series: overflow series with
-// some events that are not selected, or that are in different groups.
+// groups returns the series of each group of the selection. It also returns the uncounted series: overflow series whose
+// events may be only partly selected, or in different groups, so that their counts do not help.
 func (r *reader) groups(s *Selection) (groups map[string][]bool, uncounted []bool) {
 	groups = map[string][]bool{}
 	uncounted = make([]bool, len(r.series))
-	known := map[store.TagID]int{} // how many of the selected names are series of the tag
+	known := map[store.TagID]int{} // for each tag: how many of the selected names have a series
 	for id, series := range r.series {
 		group, ok := s.Group(series)
 		if !ok {
@@ -130,7 +134,8 @@ func (r *reader) groups(s *Selection) (groups map[string][]bool, uncounted []boo
 		groups[group][id] = true
 	}
 	for id, series := range r.series {
-		// A name that is a series of its own is never in the tag's overflow series.
+		// The events of a name that has a series are never in the tag's overflow series. So when all selected names have one,
+		// the overflow series has no selected events.
 		if tag, _ := codec.SplitSeries([]byte(series)); s.names != nil && known[tag] == len(s.names) {
 			uncounted[id] = false
 		}

@@ -20,7 +20,7 @@ type reader struct {
 	arena  *nodeArena       // their memory
 }
 
-// node returns a child's node. When the query's context has ended, it loads no more nodes.
+// node returns a child's node. When the query's context has ended, node returns its error instead of loading.
 func (r *reader) node(c *child) (*node, error) {
 	if c.node != nil {
 		return c.node, nil
@@ -50,7 +50,7 @@ func (r *reader) before(k Key) ([]uint64, error) {
 	return n, nil
 }
 
-// addBefore adds the events below c that are before k to n.
+// addBefore counts the events below c that are before k, by series, and adds the counts to n.
 func (r *reader) addBefore(n []uint64, c *child, k Key) error {
 	for {
 		at, err := r.node(c)
@@ -66,7 +66,8 @@ func (r *reader) addBefore(n []uint64, c *child, k Key) error {
 			}
 			return nil
 		}
-		// Only the last child that begins before k may hold events on both sides of k.
+		// All events of the children before the i-th are before k, and none of those after it. So only the i-th, which is the
+		// last that begins before k, has to be descended into.
 		i := max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(k) >= 0 })-1)
 		for _, c := range at.children[:i] {
 			for _, s := range c.counts {
@@ -77,7 +78,7 @@ func (r *reader) addBefore(n []uint64, c *child, k Key) error {
 	}
 }
 
-// sum adds up the events of some series; nil for all.
+// sum adds up the counts of some series; nil stands for all series.
 func sum(n []uint64, series []bool) (total uint64) {
 	for id, n := range n {
 		if series == nil || series[id] {

@@ -8,7 +8,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// appendRun appends a run of the events of some series, in the order of time: those with from ≤ rank < to.
+// appendRun appends the events of some series with from ≤ rank < to, in the order of time. Ranks are among the events of
+// these series.
 func (r *reader) appendRun(out []Entry, series []bool, from, to uint64) ([]Entry, error) {
 	disjoint, err := r.treesAreDisjoint()
 	if err != nil {
@@ -29,8 +30,8 @@ func (r *reader) appendRun(out []Entry, series []bool, from, to uint64) ([]Entry
 	return r.appendOverlapping(out, series, from, to)
 }
 
-// treesAreDisjoint reports whether each tree begins after the previous one has ended. That is so while events arrive
-// in the order of time.
+// treesAreDisjoint reports whether each tree begins after the end of the previous one. That is so while events arrive in
+// the order of time.
 func (r *reader) treesAreDisjoint() (bool, error) {
 	for i, root := range r.trees[1:] {
 		earlier := make([]uint64, len(r.series))
@@ -47,8 +48,8 @@ func (r *reader) treesAreDisjoint() (bool, error) {
 // appendOverlapping is appendRun for trees that overlap in time:
 //
 //  1. Find the key of the first event of the run.
-//  2. Take as many events as the run has from that key on, in each tree.
-//  3. Sort them, and cut off what is too much.
+//  2. From that key on, take as many events from each tree as the run has.
+//  3. Sort them, and cut off those after the run.
 func (r *reader) appendOverlapping(out []Entry, series []bool, from, to uint64) ([]Entry, error) {
 	k, err := r.keyAt(series, from)
 	if err != nil {
@@ -74,8 +75,8 @@ func (r *reader) appendOverlapping(out []Entry, series []bool, from, to uint64) 
 	return out[:start+int(to-from)], nil
 }
 
-// keyAt returns the key of the event with this rank among the events of some series. That is the greatest key with at
-// most rank events before it. It finds the time, then the seq, then the index, bit by bit.
+// keyAt returns the key of the event with this rank among the events of some series. It is the greatest key that has at
+// most rank events before it. keyAt finds its time, then its seq, then its index, each by binary search.
 func (r *reader) keyAt(series []bool, rank uint64) (k Key, err error) {
 	atMost := func(k Key) bool {
 		if err != nil {
@@ -102,8 +103,8 @@ func (r *reader) keyAt(series []bool, rank uint64) (k Key, err error) {
 	return k, err
 }
 
-// greatest returns the greatest number up to limit for which ok holds. ok holds for 0, and for all numbers up to some
-// number.
+// greatest returns the greatest number up to limit for which ok returns true. If ok is true for a number, it must be true
+// for all smaller numbers; it must be true for 0.
 func greatest(limit uint64, ok func(uint64) bool) (n uint64) {
 	for bit := uint64(1) << 63; bit > 0; bit >>= 1 {
 		if next := n | bit; next <= limit && ok(next) {

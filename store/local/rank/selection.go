@@ -8,8 +8,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Selection is a query in the terms of the index. Its events are listed in groups: sorted by name there is one group for
-// each name, sorted by time there is one group in all.
+// Selection is a query in the terms of the index. Its events are listed group by group. When they are sorted by name, the
+// events of each name are a group; when they are sorted by time, all events are one group.
 type Selection struct {
 	store.Query
 	names  map[string]bool // nil: all
@@ -22,7 +22,7 @@ func NewSelection(q store.Query) *Selection {
 	if !q.From.IsZero() {
 		s.lo.Time = q.From.UnixMicro()
 		if q.From.Nanosecond()%1000 != 0 {
-			s.lo.Time++ // events are stored to the microsecond, and UnixMicro rounds down
+			s.lo.Time++ // events are stored to the microsecond, so the first one in the range is in the next microsecond
 		}
 	}
 	if !q.To.IsZero() {
@@ -37,11 +37,11 @@ func NewSelection(q store.Query) *Selection {
 	return s
 }
 
-// Start is the least key that the selection may have.
+// Start returns the least key that a selected event may have.
 func (s *Selection) Start() Key { return s.lo }
 
-// Group returns the group that a series is listed in; ok is false when none of its events are selected. For an overflow
-// series ok means that some of its events may be selected.
+// Group returns the group of a series; ok is false when none of its events are selected. For an overflow series, ok means
+// that some of its events may be selected.
 func (s *Selection) Group(series string) (group string, ok bool) {
 	tag, name := codec.SplitSeries([]byte(series))
 	if s.Tag != "" && s.Tag != tag || s.names != nil && name != "" && !s.names[name] {
@@ -53,17 +53,17 @@ func (s *Selection) Group(series string) (group string, ok bool) {
 	return "", true
 }
 
-// NewestFirst reports the order within a group.
+// NewestFirst reports whether the events of a group are listed newest first.
 func (s *Selection) NewestFirst() bool { return s.SortBy == store.ByName || !s.Asc }
 
-// Run is a run of a group's selected events: From ≤ rank < To. The rank counts from 0 in the order of time.
+// Run is the selected events of a group with From ≤ rank < To. Ranks count from 0, in the order of time.
 type Run struct {
 	Group    string
 	From, To uint64
 }
 
-// Runs finds the page among the groups, whose sizes are known. It returns the runs in the order of the listing, and the
-// number of all selected events.
+// Runs returns the runs of the page, in the order of the listing, and the number of all selected events. sizes has the
+// number of selected events of each group.
 func (s *Selection) Runs(sizes map[string]uint64) (total uint64, page []Run) {
 	groups := make([]string, 0, len(sizes))
 	for g, n := range sizes {

@@ -8,10 +8,10 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// A merchant's events are in counted B+ trees. The leaves hold one Entry per event, in the order of time, and of position
-// where times are equal. An inner node knows for each of its children how many events of each series are below it. So
-// the number of events of some series before a time is a sum along one path, and the n-th event of some series is found
-// on one path. That holds for any number of events, any page, and any spread of times.
+// A merchant's events are in counted B+ trees. The leaves hold one Entry per event, ordered by Key. An inner node knows
+// for each of its children how many events of each series are below it. So a walk from the root to one leaf counts the
+// events of some series before a key, and another such walk finds the n-th event of some series. The cost is the same for
+// every page and every distribution of times.
 
 // Key orders events: by time, equal times by position.
 type Key struct {
@@ -52,7 +52,7 @@ type child struct {
 	node   *node  // the node in memory, when it changed or was never stored; else nil
 }
 
-// isEmpty reports whether c, a root, has no events. The zero child is an empty tree.
+// isEmpty reports whether the tree whose root is c has no events. The zero child is the root of an empty tree.
 func (c *child) isEmpty() bool { return c.node == nil && c.id == 0 }
 
 // counts are numbers of events by series, in ascending order of series, without zeroes.
@@ -63,7 +63,7 @@ type seriesCount struct {
 	n      uint64
 }
 
-// of is the number of events of some series; nil for all.
+// of returns the number of events of some series; nil stands for all series.
 func (c counts) of(series []bool) (n uint64) {
 	for _, s := range c {
 		if series == nil || series[s.series] {
@@ -87,7 +87,7 @@ func (c *counts) add(series uint32, n uint64) {
 	*c = slices.Insert(s, i, seriesCount{series, n})
 }
 
-// newChild describes a node that is in memory.
+// newChild returns the child for a node in memory.
 func newChild(n *node) child {
 	c := child{node: n}
 	if n.children == nil {
@@ -106,7 +106,7 @@ func newChild(n *node) child {
 	return c
 }
 
-// loader loads a stored node, to change it. It is nil for a tree that is in memory.
+// loader loads a stored node, to change it. It may be nil when all nodes of the tree are in memory.
 type loader func(id uint64) (*node, error)
 
 // insertAtRoot adds an entry to the tree whose root is c.
@@ -133,7 +133,7 @@ func (c *child) insertLeafAtRoot(leaf *child, load loader) error {
 	if err != nil {
 		return err
 	}
-	// A leaf that comes after all entries is appended as a whole, when it and the last leaf are at least half full.
+	// A leaf that comes after all entries is appended as it is, if both it and the last leaf are at least half full.
 	n := len(last.entries)
 	if min(n, len(leaf.node.entries)) >= leafEntries/2 && last.entries[n-1].compare(leaf.first) < 0 {
 		c.raise(c.appendLeaf(leaf.clone()))
@@ -181,14 +181,15 @@ func (c *child) appendLeaf(leaf child) (right *child) {
 	return nil
 }
 
-// raise puts a new root above c and its new right sibling; right is nil when c was not split.
+// raise makes c a new root above the old one and its new right sibling. right is nil when the old root was not split:
+// then c stays as it is.
 func (c *child) raise(right *child) {
 	if right != nil {
 		*c = newChild(&node{children: append(make([]child, 0, innerChildren), *c, *right)})
 	}
 }
 
-// clone copies a leaf, with room for further entries.
+// clone copies a leaf, with space for further entries.
 func (c *child) clone() child {
 	entries := append(make([]Entry, 0, leafEntries), c.node.entries...)
 	return child{first: c.first, counts: slices.Clone(c.counts), node: &node{entries: entries}}
@@ -216,7 +217,8 @@ func (c *child) insert(e Entry, load loader) (right *child, err error) {
 	if n.children == nil {
 		right = n.insertEntry(e)
 	} else {
-		// The last child that begins at or before e, or else the first child. In the order of time it is the last one.
+		// Find the last child that begins at or before e, or else the first child. While events arrive in the order of time,
+		// that is the last child.
 		i := len(n.children) - 1
 		if n.children[i].first.compare(e.Key) > 0 {
 			i = max(0, sort.Search(i, func(i int) bool { return n.children[i].first.compare(e.Key) > 0 })-1)
@@ -272,8 +274,8 @@ func (n *node) insertChild(i int, c child) (right *child) {
 	return nil
 }
 
-// insertFull splits the items of a full node and inserts an item at i. In the order of time, the common case, the item
-// comes last and the left node stays full. Else both nodes get room.
+// insertFull splits the items of a full node, and inserts an item at i. When the item comes last, which is the common case
+// as events arrive in the order of time, the left node stays full. Otherwise both nodes get half of the items.
 func insertFull[T any](items []T, i int, item T) (left, right []T) {
 	at := len(items) / 2
 	if i == len(items) {

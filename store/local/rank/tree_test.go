@@ -32,9 +32,10 @@ func openMerger(t *testing.T) *merger {
 	return w
 }
 
-// checkTree compares the first key and the counts of every child with the entries below it. It returns the sizes of the
-// leaves.
+// checkTree compares the first key and the counts of every child with the entries below it. It returns the number of
+// entries of each leaf.
 func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
+	t.Helper()
 	var walk func(c *child) []Entry
 	walk = func(c *child) (all []Entry) {
 		n, err := r.node(c)
@@ -56,7 +57,7 @@ func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
 			counted.add(e.series, 1)
 		}
 		if !slices.Equal(counted, c.counts) {
-			t.Fatalf("a child counts %v, but holds %v", c.counts, counted)
+			t.Fatalf("a child has counts %v, but the entries below it are %v", c.counts, counted)
 		}
 		return all
 	}
@@ -104,7 +105,7 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 						t.Fatal(err)
 					}
 					if !slices.Equal(entriesOf(&recentRoot), before) {
-						t.Fatal("a merge changed the events that it took")
+						t.Fatal("the merge changed the frozen tree")
 					}
 					recentRoot = child{}
 				}
@@ -114,11 +115,14 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := &reader{ctx: t.Context(), m: m, series: stored.series, trees: []*child{&stored.root}, nodes: w.nodes, loaded: map[uint64]*node{}, arena: &nodeArena{}}
+			r := &reader{
+				ctx: t.Context(), m: m, series: stored.series, trees: []*child{&stored.root},
+				nodes: w.nodes, loaded: map[uint64]*node{}, arena: &nodeArena{},
+			}
 			leaves := checkTree(t, r, &stored.root)
 			for _, size := range leaves[:len(leaves)-1] {
 				if name == "ascending" && size < leafEntries/2 {
-					t.Errorf("a leaf has %d entries", size)
+					t.Errorf("a leaf has %d entries, want it at least half full", size)
 				}
 			}
 			for range 300 {
@@ -128,7 +132,7 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 	}
 }
 
-// A listing adds up the stored tree and the trees in memory, whether they overlap in time or not.
+// Counts and runs are those of all trees together, whether the trees overlap in time or not.
 func TestTreesAreReadAsOne(t *testing.T) {
 	for name, timeOf := range map[string]func(rng *rand.Rand, i int) int64{
 		"one after the other": func(_ *rand.Rand, i int) int64 { return int64(i) - 15_000 },
@@ -156,6 +160,7 @@ func TestTreesAreReadAsOne(t *testing.T) {
 	}
 }
 
+// compareWithSorted compares a random count and a random run with what the sorted entries give.
 func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []Entry) {
 	t.Helper()
 	k := want[rng.IntN(len(want))].Key
@@ -179,7 +184,7 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []Entry) {
 		}
 	}
 	if !slices.Equal(before, counted) {
-		t.Fatalf("before %v: %v events, want %v", k, before, counted)
+		t.Fatalf("events before %v: %v by series, want %v", k, before, counted)
 	}
 	from := rng.IntN(len(matching) + 1)
 	to := min(len(matching), from+rng.IntN(300))
@@ -188,7 +193,7 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []Entry) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(got, matching[from:to]) {
-		t.Fatalf("the run [%d,%d) of %d differs", from, to, len(matching))
+		t.Fatalf("the run %d ≤ rank < %d of %d events is wrong", from, to, len(matching))
 	}
 }
 
@@ -218,26 +223,26 @@ func FuzzNode(f *testing.F) {
 			}
 		}
 		if !bytes.Equal(n.encode(nil), stored) {
-			t.Fatal("the nodes decoded after it changed the node")
+			t.Fatal("decoding other nodes into the same arena changed the node")
 		}
 		again, err := decodeNode(stored, arena)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(again.entries, n.entries) {
-			t.Fatalf("%v became %v", n.entries, again.entries)
+			t.Fatalf("entries %v became %v when encoded and decoded again", n.entries, again.entries)
 		}
 		if len(again.children) != len(n.children) {
-			t.Fatalf("%d children became %d", len(n.children), len(again.children))
+			t.Fatalf("%d children became %d when encoded and decoded again", len(n.children), len(again.children))
 		}
 		for i, c := range n.children {
 			if a := again.children[i]; a.first != c.first || a.id != c.id || a.node != nil || !slices.Equal(a.counts, c.counts) {
-				t.Fatalf("%v became %v", c, a)
+				t.Fatalf("child %v became %v when encoded and decoded again", c, a)
 			}
 		}
 		arena.reset()
 		if again, err = decodeNode(stored, arena); err != nil || !bytes.Equal(again.encode(nil), stored) {
-			t.Fatalf("in used memory the node is another, %v", err)
+			t.Fatalf("decoding into a reused arena gives another node, %v", err)
 		}
 	})
 }

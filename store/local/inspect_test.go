@@ -11,7 +11,7 @@ func TestInspect(t *testing.T) {
 	expect := func(want Contents) {
 		t.Helper()
 		if got, err := Inspect(dir); err != nil || got != want {
-			t.Errorf("found %d, %v, want %d", got, err, want)
+			t.Errorf("Inspect gives %d, %v; want %d", got, err, want)
 		}
 	}
 	expect(NoDirectory)
@@ -33,6 +33,6 @@ func TestInspect(t *testing.T) {
 	}
 	expect(ControlData)
 	if got, err := Inspect(other); err == nil {
-		t.Errorf("a file instead of a directory gives %d", got)
+		t.Errorf("for a file instead of a directory, Inspect gives %d without an error", got)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// Contents is what a data directory contains, as far as Inspect can tell by its file names.
+// Contents is what a data directory contains, judged by its file names.
 type Contents uint8
 
-// What Inspect finds.
+// The results of Inspect.
 const (
 	NoDirectory Contents = iota // the directory does not exist
 	Nothing                     // the directory is empty
@@ -17,8 +17,8 @@ const (
 	ControlData                 // it contains control data
 )
 
-// Inspect tells what a data directory contains, without opening or creating anything. Open and OpenControl create what is
-// missing; a caller that must not create a new store by mistake inspects the directory first.
+// Inspect returns what a data directory contains. It opens and creates nothing. Open and OpenControl create what is
+// missing, so a caller that must not create a new store by mistake calls Inspect first.
 func Inspect(dir string) (Contents, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -32,7 +32,7 @@ func Inspect(dir string) (Contents, error) {
 		switch entry.Name() {
 		case "control.db":
 			return ControlData, nil
-		case "lost+found": // the root of an empty ext4 file system
+		case "lost+found": // in the root of every ext4 file system
 		default:
 			found = OtherFiles
 		}

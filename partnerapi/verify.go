@@ -38,33 +38,21 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 		return err
 	}
 	defer release()
+	// The check changes the tag, and a slow zone may take longer than the client waits: so it is finished, and the
+	// finding stored, even when the client has gone.
+	ctx = context.WithoutCancel(ctx)
 	found := a.DNS.Verify(ctx, host)
-	if err := ctx.Err(); err != nil {
-		return err // the check was cut short, so the finding says nothing about DNS
-	}
-	a.Log.Info("tag host verified", "tag", t.ID, "host", host,
+	a.Log.Info("tag host checked", "tag", t.ID, "host", host,
 		"verdict", found.Verdict, "code", found.Code, "detail", found.Detail)
 
 	_, err = a.Engine.UpdateTag(ctx, t.ID, func(t store.Tag) store.Tag { return t.AfterDNSCheck(found) })
 	if err != nil {
 		return err
 	}
-	switch found.Verdict {
-	case store.DNSCorrect:
-		if a.Certificates != nil {
-			a.Certificates.Order(host)
-		}
-		return reply(r, fasthttp.StatusOK, struct {
-			Verified bool `json:"verified"`
-		}{true})
-	case store.DNSPending:
-		return a.replyPending(r)
-	case store.DNSWrong:
-		WriteError(r, fasthttp.StatusBadRequest, "Tag verification failed. Please check your DNS configuration")
-		return nil
-	default:
-		return fmt.Errorf("verify %s: %s: %s", host, found.Code, found.Detail)
+	if found.Verdict == store.DNSCorrect && a.Certificates != nil {
+		a.Certificates.Order(host)
 	}
+	return a.replyFinding(r, host, found)
 }
 
 // tagToVerify returns the tag of the partner that has the host and belongs to merchantID or has tagID. One of the two
@@ -104,6 +92,23 @@ func (a *api) tagToVerify(
 		return store.Tag{}, notFound("no server-side or preverified tag to verify")
 	}
 	return store.Tag{}, store.Invalid("subdomain", "must be the tag's host: %s", strings.Join(hosts, " or "))
+}
+
+// replyFinding answers with what a DNS check has found (spec, Verify server-side tag DNS: the status codes).
+func (a *api) replyFinding(r *fasthttp.RequestCtx, host string, found store.DNSFinding) error {
+	switch found.Verdict {
+	case store.DNSCorrect:
+		return reply(r, fasthttp.StatusOK, struct {
+			Verified bool `json:"verified"`
+		}{true})
+	case store.DNSPending:
+		return a.replyPending(r)
+	case store.DNSWrong:
+		WriteError(r, fasthttp.StatusBadRequest, "Tag verification failed. Please check your DNS configuration")
+		return nil
+	default:
+		return fmt.Errorf("verify %s: %s: %s", host, found.Code, found.Detail)
+	}
 }
 
 // replyPending answers that the DNS record has not reached every server yet. It is the only error with a wrapped body

@@ -50,6 +50,10 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 				panic("on purpose")
 			case "/v1/busy":
 				ctx.SetStatusCode(429)
+			case "/v1/gone":
+				ctx.SetStatusCode(499)
+			case "/demo":
+				ctx.SetStatusCode(302)
 			}
 			fmt.Fprintf(ctx, `{"partner":%q}`, ctx.Path())
 		},

@@ -56,8 +56,13 @@ const (
 
 var handshakeNames = [handshakeOutcomes]string{"done", "failed", "limited"}
 
-// statusCodes are the codes that the tag protocol and the partner API answer with.
-var statusCodes = []int{200, 201, 204, 304, 308, 400, 401, 403, 404, 405, 408, 409, 413, 421, 422, 429, 431, 500, 503}
+// statusCodes are the codes that the tag protocol and the partner API answer with. 499 is the partner API's: the client
+// has gone. 302 is the demo shop's.
+var statusCodes = []int{
+	200, 201, 204, 302, 304, 308,
+	400, 401, 403, 404, 405, 408, 409, 413, 421, 422, 429, 431, 499,
+	500, 503,
+}
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{

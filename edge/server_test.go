@@ -208,6 +208,8 @@ func TestRequestsAndEventsAreCounted(t *testing.T) {
 	w.mark(`{}`)
 	w.do("GET", baseHost, "/v1/x", "")
 	w.do("GET", baseHost, "/v1/busy", "")
+	w.do("GET", baseHost, "/v1/gone", "")
+	w.do("GET", baseHost, "/demo", "")
 	w.shutdown()
 	got := w.counted()
 	for name, want := range map[string]float64{
@@ -215,7 +217,9 @@ func TestRequestsAndEventsAreCounted(t *testing.T) {
 		"mtagd_http_requests_total tag 200":     1,
 		"mtagd_http_requests_total tag 400":     1,
 		"mtagd_http_requests_total partner 200": 1,
+		"mtagd_http_requests_total partner 302": 1,
 		"mtagd_http_requests_total partner 429": 1,
+		"mtagd_http_requests_total partner 499": 1,
 		"mtagd_events_total recorded":           3,
 		"mtagd_events_total duplicate":          1,
 		"mtagd_events_total unresolved":         1,

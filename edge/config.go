@@ -27,6 +27,8 @@ type Config struct {
 	PartnerAPI fasthttp.RequestHandler
 	// PartnerError answers with the partner API's standard error body.
 	PartnerError func(ctx *fasthttp.RequestCtx, status int, message string)
+	// PartnerTooLarge is the partner API's message of a 413.
+	PartnerTooLarge string
 	// PartnerOf returns the id of the partner whose key authenticated a request, "" before the API has checked the key.
 	// It is for the log.
 	PartnerOf func(ctx *fasthttp.RequestCtx) string

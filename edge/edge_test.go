@@ -61,6 +61,7 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 			ctx.SetStatusCode(status)
 			fmt.Fprintf(ctx, `{"message":%q,"code":"X","statusCode":%d}`, message, status)
 		},
+		PartnerTooLarge: "larger than 64 KiB",
 		PartnerOf: func(ctx *fasthttp.RequestCtx) string {
 			partner, _ := ctx.UserValue("partner").(string)
 			return partner

@@ -48,11 +48,9 @@ func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && bodyRefused(ctx):
 		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && v.surface == partnerSurface:
-		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 64 KiB")
+		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, d.PartnerTooLarge)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		// The body was not read, so it may be an event or a batch: name both limits.
-		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge,
-			"one event must be at most 64 KiB, and a batch at most 1 MiB")
+		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, tag.BodyTooLargeMessage)
 	case errors.As(err, &small):
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestHeaderFieldsTooLarge, "Request header is too large")
 	default:

@@ -183,17 +183,18 @@ func (d *daemon) tagURL(host string) string {
 // openEdge makes the public server, which decides by host what answers a request: the partner API or the tag protocol.
 func (d *daemon) openEdge(context.Context) (err error) {
 	c := edge.Config{
-		Engine:         d.engine,
-		BaseHost:       d.BaseHost,
-		Aliases:        d.Aliases,
-		ClientTagHost:  d.ClientTagHost,
-		PartnerAPI:     d.api,
-		PartnerError:   partnerapi.WriteError,
-		PartnerOf:      partnerapi.PartnerOf,
-		Log:            d.Log,
-		Metrics:        d.metrics,
-		Now:            time.Now,
-		TrustedProxies: d.Proxies,
+		Engine:          d.engine,
+		BaseHost:        d.BaseHost,
+		Aliases:         d.Aliases,
+		ClientTagHost:   d.ClientTagHost,
+		PartnerAPI:      d.api,
+		PartnerError:    partnerapi.WriteError,
+		PartnerTooLarge: partnerapi.TooLarge,
+		PartnerOf:       partnerapi.PartnerOf,
+		Log:             d.Log,
+		Metrics:         d.metrics,
+		Now:             time.Now,
+		TrustedProxies:  d.Proxies,
 	}
 	if d.https != nil {
 		c.TLS = d.hosts.Certificates().TLSConfig()

@@ -1,9 +1,13 @@
 package tag
 
 import (
+	"bytes"
+	"fmt"
 	"strconv"
 
 	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
 )
 
 // answer is a fixed answer, rendered once in both of its forms. Its texts are plain ASCII without quotes.
@@ -16,6 +20,11 @@ type answer struct {
 // refusal is an answer of the form {"success":false,"message":…} (spec, Errors, format 5).
 func refusal(status int, message string) *answer {
 	return newRefusal(status, `"message":"`+message+`"`)
+}
+
+// invalid is the refusal of a wrong request, with a message that is formatted.
+func invalid(format string, args ...any) *answer {
+	return refusal(fasthttp.StatusBadRequest, fmt.Sprintf(format, args...))
 }
 
 // detailedRefusal is a refusal with one more field, detail, for what the spec's message leaves out.
@@ -34,6 +43,14 @@ func newRefusal(status int, texts string) *answer {
 // noIdentifierMessage is the spec's. It leaves out phone, which is an identifier too.
 const noIdentifierMessage = "muid, email, or deviceId is required."
 
+// eventTooLargeMessage names the limit in KiB; BodyTooLargeMessage adds that of a batch, in MiB.
+var (
+	eventTooLargeMessage = fmt.Sprintf("one event must be at most %d KiB", store.MaxEventBytes>>10)
+
+	// BodyTooLargeMessage is the front door's, for a body that was not read: it may be an event or a batch.
+	BodyTooLargeMessage = eventTooLargeMessage + fmt.Sprintf(", and a batch at most %d MiB", store.MaxBatchBytes>>20)
+)
+
 // The answers of a tag host. Messages that the spec gives are the spec's, word for word.
 var (
 	accepted = &answer{
@@ -49,22 +66,21 @@ var (
 	tagNotFound      = refusal(fasthttp.StatusNotFound, "Tag not found")
 	tagNotActive     = refusal(fasthttp.StatusForbidden, "Tag is not active")
 
-	eventTooLarge  = refusal(fasthttp.StatusRequestEntityTooLarge, "one event must be at most 64 KiB")
-	bodyNotUTF8    = refusal(fasthttp.StatusBadRequest, "body must be valid UTF-8")
-	bodyCompressed = refusal(fasthttp.StatusBadRequest, "compressed bodies are not supported")
-	bodyNotObject  = refusal(fasthttp.StatusBadRequest, "body must be a JSON object")
-	bodyTooDeep    = refusal(fasthttp.StatusBadRequest, "body is nested too deeply")
-	batchEmpty     = refusal(fasthttp.StatusBadRequest, "batch must have at least one event")
-	batchTooLong   = refusal(fasthttp.StatusBadRequest, "batch must have at most 1000 events")
-	noIdentifier   = refusal(fasthttp.StatusBadRequest, noIdentifierMessage)
+	eventTooLarge  = refusal(fasthttp.StatusRequestEntityTooLarge, eventTooLargeMessage)
+	bodyNotUTF8    = invalid("body must be valid UTF-8")
+	bodyCompressed = invalid("compressed bodies are not supported")
+	bodyNotObject  = invalid("body must be a JSON object")
+	bodyTooDeep    = invalid("body is nested too deeply")
+	batchEmpty     = invalid("batch must have at least one event")
+	batchTooLong   = invalid("batch must have at most %d events", store.MaxBatchEvents)
+	noIdentifier   = invalid(noIdentifierMessage)
 	badIdentifier  = detailedRefusal(fasthttp.StatusBadRequest, noIdentifierMessage,
 		"each of muid, email, phone and deviceId must be a string that is not empty, and a phone must have digits")
-	muidTooLong    = refusal(fasthttp.StatusBadRequest, "muid must have at most 256 bytes")
-	eventMissing   = refusal(fasthttp.StatusBadRequest, "event is required and must be a PascalCase name such as AddToCart")
-	eventMalformed = refusal(fasthttp.StatusBadRequest,
-		"event must be a PascalCase name such as AddToCart, at most 64 letters and digits")
-	eventIDNoString = refusal(fasthttp.StatusBadRequest, "event_id must be a string")
-	eventIDTooLong  = refusal(fasthttp.StatusBadRequest, "event_id must have at most 128 bytes")
+	muidTooLong     = invalid("muid must have at most %d bytes", store.MaxMUIDLength)
+	eventMissing    = invalid("event is required and must be a PascalCase name such as AddToCart")
+	eventMalformed  = invalid("event must be a PascalCase name such as AddToCart, at most %d letters and digits", store.MaxEventNameLength)
+	eventIDNoString = invalid("event_id must be a string")
+	eventIDTooLong  = invalid("event_id must have at most %d bytes", store.MaxDedupeIDLength)
 	noMUIDFound     = refusal(fasthttp.StatusNotFound, "No muid found for the supplied identifiers")
 
 	unavailable = refusal(fasthttp.StatusServiceUnavailable, "Events cannot be accepted at the moment, please retry")
@@ -74,16 +90,22 @@ var (
 // bodyNotJSON returns the answer to a body with a syntax error. The offset of the error is in bytes from the first
 // brace of the event or the first bracket of the batch.
 func bodyNotJSON(offset int64) *answer {
-	return refusal(fasthttp.StatusBadRequest, "body is not valid JSON (error at byte "+strconv.FormatInt(offset, 10)+")")
+	return invalid("body is not valid JSON (error at byte %d)", offset)
 }
 
-// refuseBody refuses a body. A compressed body is found out because it is not UTF-8: when its header has a
-// Content-Encoding, the answer names that instead.
-func refuseBody(ctx *fasthttp.RequestCtx, refused *answer) {
-	if refused == bodyNotUTF8 && len(ctx.Request.Header.ContentEncoding()) > 0 {
+// sendRefusal refuses a request because of its body. A compressed body is refused first for not being UTF-8; the answer
+// then names the compression instead.
+func sendRefusal(ctx *fasthttp.RequestCtx, refused *answer) {
+	if refused == bodyNotUTF8 && isCompressed(ctx) {
 		refused = bodyCompressed
 	}
 	refused.send(ctx)
+}
+
+// isCompressed reports whether a request says that its body is compressed, or the body begins with the magic number of
+// gzip. It is not asked about bodies in UTF-8: the second byte of the number begins no character.
+func isCompressed(ctx *fasthttp.RequestCtx) bool {
+	return len(ctx.Request.Header.ContentEncoding()) > 0 || bytes.HasPrefix(ctx.PostBody(), []byte{0x1f, 0x8b})
 }
 
 // WriteError answers with an error in the form of a tag host. The front door calls it for requests that it does not

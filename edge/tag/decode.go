@@ -79,18 +79,18 @@ func (f *fields) decode(object []byte) *answer {
 	case len(object) > store.MaxEventBytes:
 		return eventTooLarge
 	case !utf8.Valid(object):
-		return refuseNotUTF8(object)
+		return bodyNotUTF8
 	case len(object) == 0:
 		return bodyNotObject
 	case object[0] != '{': // checked here because the decoder would accept null
 		var other jsontext.Value
 		if err := json.UnmarshalOf(object, &other, lenient); err != nil {
-			return refuseSyntax(err)
+			return syntaxRefusal(err)
 		}
 		return bodyNotObject
 	}
 	if err := json.UnmarshalOf(object, f, lenient); err != nil {
-		return refuseSyntax(err)
+		return syntaxRefusal(err)
 	}
 	return nil
 }
@@ -98,17 +98,17 @@ func (f *fields) decode(object []byte) *answer {
 // splitBatch splits a JSON array into its elements, which alias the body, or returns the answer that refuses it.
 func splitBatch(body []byte) ([][]byte, *answer) {
 	if !utf8.Valid(body) {
-		return nil, refuseNotUTF8(body)
+		return nil, bodyNotUTF8
 	}
 	d := jsontext.NewDecoder(bytes.NewReader(body), lenient)
 	if _, err := d.ReadToken(); err != nil { // the opening bracket
-		return nil, refuseSyntax(err)
+		return nil, syntaxRefusal(err)
 	}
 	var elements [][]byte
 	for d.PeekKind() != ']' {
 		v, err := d.ReadValue()
 		if err != nil {
-			return nil, refuseSyntax(err)
+			return nil, syntaxRefusal(err)
 		}
 		if len(elements) == store.MaxBatchEvents {
 			return nil, batchTooLong
@@ -117,7 +117,7 @@ func splitBatch(body []byte) ([][]byte, *answer) {
 		elements = append(elements, body[end-len(v):end])
 	}
 	if _, err := d.ReadToken(); err != nil { // the closing bracket
-		return nil, refuseSyntax(err)
+		return nil, syntaxRefusal(err)
 	}
 	end := d.InputOffset()
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
@@ -129,17 +129,8 @@ func splitBatch(body []byte) ([][]byte, *answer) {
 	return elements, nil
 }
 
-// refuseNotUTF8 returns the answer to a body that is not UTF-8. gzip is such a body: the second byte of its magic
-// number begins no character.
-func refuseNotUTF8(body []byte) *answer {
-	if bytes.HasPrefix(body, []byte{0x1f, 0x8b}) {
-		return bodyCompressed
-	}
-	return bodyNotUTF8
-}
-
-// refuseSyntax returns the answer to an error of the JSON decoder.
-func refuseSyntax(err error) *answer {
+// syntaxRefusal returns the answer to an error of the JSON decoder.
+func syntaxRefusal(err error) *answer {
 	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
 	switch {
 	case !ok:

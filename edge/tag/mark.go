@@ -29,7 +29,7 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 	sc := scratchPool.Get().(*scratch)
 	if refused := sc.fields.readMark(&sc.marks[0], tag, body, cookieMUID(ctx), s.Now()); refused != nil {
 		s.metrics.events[eventRefused].Inc()
-		refuseBody(ctx, refused)
+		sendRefusal(ctx, refused)
 	} else if s.record(ctx, sc.marks[:]) {
 		s.outcome(&sc.marks[0]).send(ctx)
 	}
@@ -42,7 +42,7 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, body []byte
 	elements, refused := splitBatch(body)
 	if refused != nil {
 		s.metrics.events[eventRefused].Inc()
-		refuseBody(ctx, refused)
+		sendRefusal(ctx, refused)
 		return
 	}
 	cookie, now := cookieMUID(ctx), s.Now()

@@ -14,7 +14,7 @@ import (
 func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 	var f fields
 	if refused := f.decode(trim(ctx.PostBody())); refused != nil {
-		refuseBody(ctx, refused)
+		sendRefusal(ctx, refused)
 		return
 	}
 	id, refused := f.identity(cookieMUID(ctx))

@@ -111,8 +111,12 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			WriteError(r, fasthttp.StatusRequestEntityTooLarge, TooLarge)
 			return
 		}
-		ctx, done := a.Context(r)
-		defer done()
+		ctx := context.Background() // a request that changes something is finished, even when its client has gone
+		if r.IsGet() || r.IsHead() {
+			var done context.CancelFunc
+			ctx, done = a.Context(r)
+			defer done()
+		}
 		err := checkNames(r.QueryArgs(), op.query)
 		if err == nil {
 			err = op.handle(ctx, r, partner)

@@ -21,8 +21,8 @@ type Config struct {
 	Log           *slog.Logger
 	Now           func() time.Time
 
-	// Context returns the context of a request, which ends when the client has gone, and the function that releases it.
-	// nil: requests run until they are done.
+	// Context returns the context of a GET or HEAD request, which ends when the client has gone, and the function that
+	// releases it. All other requests run until they are done. nil: GET and HEAD do too.
 	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 }
 

@@ -38,9 +38,6 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 		return err
 	}
 	defer release()
-	// The check changes the tag, and a slow zone may take longer than the client waits: so it is finished, and the
-	// finding stored, even when the client has gone.
-	ctx = context.WithoutCancel(ctx)
 	found := a.DNS.Verify(ctx, host)
 	a.Log.Info("tag host checked", "tag", t.ID, "host", host,
 		"verdict", found.Verdict, "code", found.Code, "detail", found.Detail)

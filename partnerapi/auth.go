@@ -25,12 +25,12 @@ func (a *api) authenticate(r *fasthttp.RequestCtx) (store.Partner, bool) {
 	if len(headers) != 1 {
 		return store.Partner{}, false
 	}
-	// The scheme is in any case, and one or more spaces follow it (RFC 9110, 11.4).
+	// The scheme is in any case. One space follows it.
 	scheme, credentials, ok := strings.Cut(string(headers[0]), " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return store.Partner{}, false
 	}
-	apiKey := store.APIKey(strings.TrimLeft(credentials, " "))
+	apiKey := store.APIKey(credentials)
 	id, err := apiKey.ID()
 	if err != nil {
 		return store.Partner{}, false

@@ -64,6 +64,7 @@ func TestEveryBadKeyHasTheSameAnswer(t *testing.T) {
 		{"the key alone", []string{"Authorization", p.key}},
 		{"another scheme", []string{"Authorization", "Basic " + p.key}},
 		{"no space", []string{"Authorization", "Bearer" + p.key}},
+		{"two spaces", []string{"Authorization", "Bearer  " + p.key}},
 		{"a tab for the space", []string{"Authorization", "Bearer\t" + p.key}},
 		{"a longer scheme", []string{"Authorization", "Bearers " + p.key}},
 		{"something after the key", []string{"Authorization", "Bearer " + p.key + " x"}},
@@ -85,10 +86,10 @@ func TestEveryBadKeyHasTheSameAnswer(t *testing.T) {
 	}
 }
 
-func TestTheSchemeIsInAnyCaseAndAnyNumberOfSpacesFollowsIt(t *testing.T) {
+func TestTheSchemeIsInAnyCase(t *testing.T) {
 	s := newService(t)
 	p := s.partner("Agency")
-	for _, scheme := range []string{"Bearer ", "bearer ", "BEARER ", "bEaReR ", "Bearer  ", "bearer     "} {
+	for _, scheme := range []string{"Bearer ", "bearer ", "BEARER ", "bEaReR "} {
 		s.request("GET", config, "", "Authorization", scheme+p.key).is(200).has("partnerId", string(p.ID))
 	}
 }

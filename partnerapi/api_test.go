@@ -280,8 +280,6 @@ const (
 	nobody  = "00000000-0000-4000-8000-000000000000" // the id of no merchant
 	denied  = "Access denied"
 	missing = "Resource not found"
-
-	noRoute, noMerchant, noTag = missing + ": no such route", missing + ": no such merchant", missing + ": no such tag"
 )
 
 func TestRoutes(t *testing.T) {
@@ -335,7 +333,7 @@ func TestRoutes(t *testing.T) {
 
 func TestRouteComesBeforeAuthentication(t *testing.T) {
 	s := newService(t)
-	s.request("GET", "/v1/partners/nothing", "").fails(404, "NOT_FOUND", noRoute)
+	s.request("GET", "/v1/partners/nothing", "").fails(404, "NOT_FOUND", missing)
 	s.request("DELETE", config, "").fails(405, "VALIDATION_ERROR", "Method not allowed")
 }
 
@@ -474,7 +472,7 @@ func TestEngineErrors(t *testing.T) {
 		{"a partner with too many requests is told when to retry", store.Busy("too many"), 429, "VALIDATION_ERROR", "Too many requests at once. Please try again", "1", false},
 		{"an invalid field is named", store.Invalid("page", "is odd"), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"a wrapped error keeps its kind", fmt.Errorf("wrapped: %w", store.Invalid("page", "is odd")), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
-		{"what does not exist is not found", store.NotFound("partner"), 404, "NOT_FOUND", missing + ": partner not found", "", false},
+		{"what does not exist is not found", store.NotFound("partner"), 404, "NOT_FOUND", missing, "", false},
 		{"what is another's is denied", &store.Error{Kind: store.KindForbidden, Message: "belongs to another partner"}, 403, "FORBIDDEN", denied, "", false},
 		{"a taken domain is a conflict", &store.Error{Kind: store.KindConflict, Field: "domain", Message: "is taken"}, 409, "VALIDATION_ERROR", "Domain already registered", "", false},
 	} {

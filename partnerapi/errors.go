@@ -48,7 +48,7 @@ func code(status int) string {
 }
 
 // fail answers with an error. The partner reads what is wrong with the request. What is wrong with the service is only
-// in the log. ctx is the request's context.
+// in the log. A 404 has the spec's message alone, except that of errNoTagYet. ctx is the request's context.
 func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
 		a.logFailure(r, slog.LevelDebug, statusClientGone, err)
@@ -57,7 +57,7 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	}
 	answer := answers[store.KindOf(err)]
 	message := answer.message
-	if e, ok := errors.AsType[*store.Error](err); ok && (e.Kind == store.KindInvalid || e.Kind == store.KindNotFound) {
+	if e, ok := errors.AsType[*store.Error](err); ok && (e.Kind == store.KindInvalid || e == errNoTagYet) {
 		message += ": " + e.Error()
 	}
 	if answer.status >= fasthttp.StatusInternalServerError {

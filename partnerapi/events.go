@@ -39,7 +39,7 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 		return err
 	}
 	if len(m.Tags) == 0 {
-		return notFound("the merchant has no tag yet")
+		return errNoTagYet
 	}
 	q.Merchant = m.ID
 	var page store.Page

@@ -185,10 +185,10 @@ func TestEventsChecksTheMerchant(t *testing.T) {
 	other.generate(theirs, "client-side", "")
 	bare := p.merchant("No tags")
 
-	p.get(events+"?merchantId="+nobody).fails(404, "NOT_FOUND", noMerchant)
-	p.get(events+"?merchantId=anything").fails(404, "NOT_FOUND", noMerchant)
-	p.get(events+"?merchantId=%00").fails(404, "NOT_FOUND", noMerchant)
-	p.get(events+"?merchantId="+strings.Repeat("x", 40000)).fails(404, "NOT_FOUND", noMerchant)
+	p.get(events+"?merchantId="+nobody).fails(404, "NOT_FOUND", missing)
+	p.get(events+"?merchantId=anything").fails(404, "NOT_FOUND", missing)
+	p.get(events+"?merchantId=%00").fails(404, "NOT_FOUND", missing)
+	p.get(events+"?merchantId="+strings.Repeat("x", 40000)).fails(404, "NOT_FOUND", missing)
 	p.get(events+"?merchantId="+bare).fails(404, "NOT_FOUND", missing+": the merchant has no tag yet")
 	p.get(events+"?merchantId="+theirs).fails(403, "FORBIDDEN", denied)
 

@@ -161,7 +161,7 @@ func TestGenerateChecksTheMerchantAndTheDomain(t *testing.T) {
 	server := func(merchant, domain string) string {
 		return fmt.Sprintf(`{"merchantId":%q,"type":"server-side","domain":%q}`, merchant, domain)
 	}
-	p.post(generate, server(nobody, "example.com")).fails(404, "NOT_FOUND", noMerchant)
+	p.post(generate, server(nobody, "example.com")).fails(404, "NOT_FOUND", missing)
 	p.post(generate, server(theirs, "example.com")).fails(403, "FORBIDDEN", denied)
 	p.postf(generate, `{"merchantId":%q,"type":"preverified"}`, theirs).fails(403, "FORBIDDEN", denied)
 	p.post(generate, server(id, "theirs.com")).fails(409, "VALIDATION_ERROR", "Domain already registered")

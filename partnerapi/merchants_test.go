@@ -104,8 +104,8 @@ func TestGetMerchant(t *testing.T) {
 		has("merchantId", id).has("name", "Shop").keys("tracktags")
 	p.get(merchants+"/"+strings.ToUpper(id)).is(200).has("merchantId", id)
 
-	other.get(merchants+"/"+id).fails(404, "NOT_FOUND", noMerchant)
-	p.get(merchants+"/"+nobody).fails(404, "NOT_FOUND", noMerchant)
+	other.get(merchants+"/"+id).fails(404, "NOT_FOUND", missing)
+	p.get(merchants+"/"+nobody).fails(404, "NOT_FOUND", missing)
 	for _, bad := range []string{
 		"x", "1", id + "0", id[1:], "{" + id + "}", "urn:uuid:" + id, strings.ReplaceAll(id, "-", ""),
 		"6ba7b810-9dad-11d1-80b4-00c04fd430c8", // version 1
@@ -166,9 +166,6 @@ func TestListMerchants(t *testing.T) {
 		{"all on one page", "?limit=100", 1, 100, 1, false, false, "Shop 0", 25},
 		{"one to a page", "?page=25&limit=1", 25, 1, 25, false, true, "Shop 24", 1},
 		{"a last page that is full", "?page=5&limit=5", 5, 5, 5, false, true, "Shop 20", 5},
-		{"a page is cut to the last one that any list can have", "?page=92233720368547759", 92233720368547758, 10, 3, false, true, nil, 0},
-		{"a page number that is no int is cut too", "?page=9223372036854775808", 92233720368547758, 10, 3, false, true, nil, 0},
-		{"a page number of any length is cut too", "?limit=100&page=1" + strings.Repeat("0", 100), 92233720368547758, 100, 1, false, true, nil, 0},
 	} {
 		t.Run(c.is, func(t *testing.T) {
 			a := p.get(merchants + c.query).in(t)
@@ -208,6 +205,9 @@ func TestPageParameters(t *testing.T) {
 		{"page=99999999999999999999999999x", "page", number},
 		{"page=-99999999999999999999999999", "page", number},
 		{"page=00", "page", number},
+		{"page=92233720368547759", "page", "is too large"},
+		{"page=9223372036854775808", "page", "is too large"},
+		{"limit=100&page=1" + strings.Repeat("0", 100), "page", "is too large"},
 		{"limit=0", "limit", number},
 		{"limit=-5", "limit", number},
 		{"limit=", "limit", number},

@@ -11,9 +11,10 @@ var (
 	errNoRoute    = notFound("no such route")
 	errNoMerchant = notFound("no such merchant")
 	errNoTag      = notFound("no such tag")
+	errNoTagYet   = notFound("the merchant has no tag yet") // the merchant exists, so the partner is told
 )
 
-func notFound(why string) error { return &store.Error{Kind: store.KindNotFound, Message: why} }
+func notFound(why string) *store.Error { return &store.Error{Kind: store.KindNotFound, Message: why} }
 
 // merchant returns a merchant of the partner. After an error it is the zero merchant. KindNotFound: it does not exist.
 // KindForbidden: it is another partner's.

@@ -176,8 +176,11 @@ type window struct{ page, limit int }
 // window reads the parameters page and limit.
 func (p *params) window(defaultLimit int) window {
 	w := window{
-		page:  min(p.number("page", 1), maxPage),
+		page:  p.number("page", 1),
 		limit: p.number("limit", defaultLimit),
+	}
+	if w.page > maxPage {
+		p.reject("page", "is too large")
 	}
 	if w.limit > maxLimit {
 		p.reject("limit", "must be at most %d", maxLimit)

@@ -72,7 +72,7 @@ func TestReadTagOfAnotherPartner(t *testing.T) {
 	theirs := other.generate(other.merchant("Theirs"), "client-side", "").str("tagId")
 	other.get(tracktag + "/" + theirs).is(200)
 	for _, unknown := range []string{theirs, "cs_unknown", strings.ToUpper(theirs), "x", "%00", strings.Repeat("a", 5000)} {
-		p.get(tracktag+"/"+unknown).fails(404, "NOT_FOUND", noTag)
+		p.get(tracktag+"/"+unknown).fails(404, "NOT_FOUND", missing)
 	}
 }
 

@@ -40,9 +40,6 @@ func newRefusal(status int, texts string) *answer {
 	}
 }
 
-// noIdentifierMessage is the spec's. It leaves out phone, which is an identifier too.
-const noIdentifierMessage = "muid, email, or deviceId is required."
-
 // eventTooLargeMessage names the limit in KiB; BodyTooLargeMessage adds that of a batch, in MiB.
 var (
 	eventTooLargeMessage = fmt.Sprintf("one event must be at most %d KiB", store.MaxEventBytes>>10)
@@ -51,7 +48,8 @@ var (
 	BodyTooLargeMessage = eventTooLargeMessage + fmt.Sprintf(", and a batch at most %d MiB", store.MaxBatchBytes>>20)
 )
 
-// The answers of a tag host. Messages that the spec gives are the spec's, word for word.
+// The answers of a tag host. Messages that the spec gives are the spec's, word for word. That of noIdentifier leaves out
+// phone, so a detail names it.
 var (
 	accepted = &answer{
 		status: fasthttp.StatusCreated,
@@ -73,9 +71,8 @@ var (
 	bodyTooDeep    = invalid("body is nested too deeply")
 	batchEmpty     = invalid("batch must have at least one event")
 	batchTooLong   = invalid("batch must have at most %d events", store.MaxBatchEvents)
-	noIdentifier   = invalid(noIdentifierMessage)
-	badIdentifier  = detailedRefusal(fasthttp.StatusBadRequest, noIdentifierMessage,
-		"each of muid, email, phone and deviceId must be a string that is not empty, and a phone must have digits")
+	noIdentifier   = detailedRefusal(fasthttp.StatusBadRequest, "muid, email, or deviceId is required.",
+		"send one of muid, email, phone, deviceId as a string that is not empty; a phone must have digits")
 	muidTooLong     = invalid("muid must have at most %d bytes", store.MaxMUIDLength)
 	eventMissing    = invalid("event is required and must be a PascalCase name such as AddToCart")
 	eventMalformed  = invalid("event must be a PascalCase name such as AddToCart, at most %d letters and digits", store.MaxEventNameLength)
@@ -105,7 +102,9 @@ func sendRefusal(ctx *fasthttp.RequestCtx, refused *answer) {
 // isCompressed reports whether a request says that its body is compressed, or the body begins with the magic number of
 // gzip. It is not asked about bodies in UTF-8: the second byte of the number begins no character.
 func isCompressed(ctx *fasthttp.RequestCtx) bool {
-	return len(ctx.Request.Header.ContentEncoding()) > 0 || bytes.HasPrefix(ctx.PostBody(), []byte{0x1f, 0x8b})
+	encoding := ctx.Request.Header.ContentEncoding()
+	return len(encoding) > 0 && !bytes.EqualFold(encoding, []byte("identity")) ||
+		bytes.HasPrefix(ctx.PostBody(), []byte{0x1f, 0x8b})
 }
 
 // WriteError answers with an error in the form of a tag host. The front door calls it for requests that it does not

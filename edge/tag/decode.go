@@ -162,13 +162,10 @@ func (f *fields) identity(cookie string) (store.Identity, *answer) {
 	if device, ok := text(f.DeviceID); ok {
 		id.Add(store.DeviceID, device)
 	}
-	switch {
-	case !id.IsZero():
-		return id, nil
-	case isAbsent(f.MUID) && isAbsent(f.Email) && isAbsent(f.Phone) && isAbsent(f.DeviceID):
+	if id.IsZero() {
 		return id, noIdentifier
 	}
-	return id, badIdentifier
+	return id, nil
 }
 
 // name returns the event's name: the field event, or type when event is absent. The result aliases the fields.

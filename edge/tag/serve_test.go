@@ -27,6 +27,8 @@ func TestATagAnswersOnlyOnItsOwnHost(t *testing.T) {
 		{"a tag in other case", clientHost, "/mark/" + strings.ToLower(client) + "X", 404, "Tag not found"},
 		{"a percent-encoded tag id", clientHost, "/mark/" + strings.Replace(client, "_", "%5F", 1), 201, ""},
 		{"a percent-encoded tag id in the query", clientHost, "/mark?tagId=" + strings.Replace(client, "_", "%5f", 1), 201, ""},
+		{"a tag id that is percent-encoded twice", clientHost, "/mark/" + strings.Replace(client, "_", "%255F", 1), 404, "Tag not found"},
+		{"a tag id in the query that is percent-encoded twice", clientHost, "/mark?tagId=" + strings.Replace(client, "_", "%255F", 1), 404, "Tag not found"},
 		{"an encoded slash in a tag id", clientHost, "/mark/" + client + "%2F", 404, "Tag not found"},
 		{"a malformed escape", clientHost, "/mark/" + client + "%5", 404, "Tag not found"},
 		{"a malformed escape in the query", clientHost, "/mark?tagId=" + client + "%zz", 404, "Tag not found"},

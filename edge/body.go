@@ -28,7 +28,14 @@ func limitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if n <= smallBody || n > store.MaxBatchBytes { // fasthttp refuses a body over MaxBatchBytes without allocating it
 		return fasthttp.RequestConfig{}
 	}
-	if c := connOf(contextOf(h).Conn()); c == nil || c.reserveBody(int64(n)) {
+	c := connOf(contextOf(h).Conn())
+	if c == nil {
+		return fasthttp.RequestConfig{}
+	}
+	if h.ContentLength() == chunked {
+		c.keepHead(h)
+	}
+	if c.reserveBody(int64(n)) {
 		return fasthttp.RequestConfig{}
 	}
 	return fasthttp.RequestConfig{MaxRequestBodySize: smallBody}
@@ -83,5 +90,19 @@ func (c *conn) releaseBody() {
 	if c.bodyReserved > 0 { // rare: most requests do not touch the counter that all connections share
 		c.open.reserved.Add(-c.bodyReserved)
 	}
-	c.bodyReserved, c.overBudget = 0, false
+	c.bodyReserved, c.overBudget, c.head = 0, false, nil
+}
+
+// keepHead keeps a copy of the head of a request with a chunked body.
+func (c *conn) keepHead(h *fasthttp.RequestHeader) {
+	c.head = new(fasthttp.RequestHeader)
+	h.CopyTo(c.head)
+}
+
+// restoreHead gives a request back the head that keepHead has kept. fasthttp empties a request when it cannot read the
+// chunked body, but the answer depends on the head.
+func restoreHead(ctx *fasthttp.RequestCtx) {
+	if c := connOf(ctx.Conn()); c != nil && c.head != nil {
+		c.head.CopyTo(&ctx.Request.Header)
+	}
 }

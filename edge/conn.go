@@ -68,6 +68,8 @@ type conn struct {
 	// The current request's part of bodyBudget. Only the goroutine that serves the connection uses these.
 	bodyReserved int64 // bytes that the body has reserved
 	overBudget   bool  // the body was refused because the budget was spent
+
+	head *fasthttp.RequestHeader // of the current request when its body is chunked; see keepHead
 }
 
 // Limits of Close for reading the rest of a request that was answered early.

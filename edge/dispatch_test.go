@@ -58,6 +58,40 @@ func TestA413NamesTheLimitThatApplies(t *testing.T) {
 	}
 }
 
+// fasthttp empties a request whose chunked body it cannot read. The answer must be the one to the request all the same.
+func TestAnUnreadableChunkedBodyIsAnsweredInTheFormOfItsHost(t *testing.T) {
+	w := newWorld(t)
+	const tooLarge, broken = "200000\r\n", "x\r\n"
+	for _, tt := range []struct {
+		name, host, path, body string
+		wants                  []string
+	}{
+		{"too large for the partner API", baseHost, "/v1/partners/merchant", tooLarge,
+			[]string{"HTTP/1.1 413 ", `"statusCode":413`, "larger than 64 KiB"}},
+		{"too large for a tag host", clientHost, "/mark", tooLarge,
+			[]string{"HTTP/1.1 413 ", "one event must be at most 64 KiB", "Access-Control-Allow-Origin: https://shop.test"}},
+		{"broken, to the partner API", baseHost, "/v1/partners/merchant", broken,
+			[]string{"HTTP/1.1 400 ", `"statusCode":400`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := w.raw("POST "+tt.path+" HTTP/1.1\r\nHost: "+tt.host+"\r\nOrigin: https://shop.test\r\n"+
+				"X-Request-Id: of-chunks\r\nTransfer-Encoding: chunked\r\n\r\n"+tt.body, true)
+			for _, want := range append(tt.wants, "X-Request-Id: of-chunks") {
+				if !strings.Contains(got, want) {
+					t.Errorf("no %q in %q", want, got)
+				}
+			}
+		})
+	}
+	t.Run("the head of an earlier request is forgotten", func(t *testing.T) {
+		got := w.raw("POST /v1/x HTTP/1.1\r\nHost: "+baseHost+"\r\nX-Request-Id: first\r\nTransfer-Encoding: chunked\r\n\r\n"+
+			"2\r\n{}\r\n0\r\n\r\n"+"nonsense\r\n\r\n", true)
+		if n := strings.Count(got, "X-Request-Id: first"); n != 1 || strings.Count(got, "X-Request-Id") != 2 {
+			t.Errorf("%d answers have the id of the first request, want 1 of 2: %q", n, got)
+		}
+	})
+}
+
 // HEAD gets the headers of GET and no body.
 func TestHeadOfAGetRoute(t *testing.T) {
 	w := newWorld(t)

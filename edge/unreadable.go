@@ -28,6 +28,7 @@ func (d *dispatcher) handleExpect(ctx *fasthttp.RequestCtx) int {
 func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	v := requestInfo{began: time.Now()}
 	defer d.finish(ctx, &v)
+	restoreHead(ctx)
 	setRequestID(ctx)
 	d.findSurface(&v, unreadableTarget(ctx, err))
 	if v.onTagHost {
@@ -41,8 +42,8 @@ func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "The service is stopping, please retry")
 		return
 	case errors.As(err, &timeout) && timeout.Timeout():
-		// After a timeout the request is empty: it has no Origin, so a page cannot read this answer. The browser tag
-		// treats that as a network error, and sends again.
+		// After a timeout the request is empty unless its body is chunked: it has no Origin, so a page cannot read this
+		// answer. The browser tag treats that as a network error, and sends again.
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
 		return // without drainOnClose: the client of a slow request would only be waited for again
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && bodyRefused(ctx):

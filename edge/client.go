@@ -18,16 +18,22 @@ const clientCheckInterval = 100 * time.Millisecond
 // CancelFunc before it returns. A connection that this package did not accept is not checked: there only the CancelFunc
 // ends the context.
 func ClientContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
 	c := connOf(r.Conn())
 	if c == nil {
-		return ctx, cancel
+		return context.WithCancel(context.Background())
 	}
+	return watchClient(c.clientGone)
+}
+
+// watchClient returns a context that ends when gone reports true. It asks gone once in each clientCheckInterval, until
+// the CancelFunc is called.
+func watchClient(gone func() bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
 	var check func()
 	check = func() {
 		switch {
 		case ctx.Err() != nil: // the handler has returned
-		case c.clientGone():
+		case gone():
 			cancel()
 		default:
 			time.AfterFunc(clientCheckInterval, check)

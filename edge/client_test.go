@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -98,6 +99,36 @@ func TestClientContextLastsAsLongAsTheClient(t *testing.T) {
 		}
 	})
 	w.do("GET", baseHost, "/v1/x", "").Want(t, 200, "")
+}
+
+func TestAClientIsNotCheckedAfterItsHandlerHasReturned(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		takes time.Duration // the handler
+		want  int           // checks
+	}{
+		{"before the first check", clientCheckInterval / 2, 0},
+		{"after two checks", 5 * clientCheckInterval / 2, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				checks := 0
+				ctx, cancel := watchClient(func() bool { checks++; return false })
+				time.Sleep(tt.takes)
+				if ctx.Err() != nil {
+					t.Error("the context ended before its handler")
+				}
+				cancel()
+				time.Sleep(10 * clientCheckInterval)
+				if checks != tt.want {
+					t.Errorf("the client was checked %d times, want %d", checks, tt.want)
+				}
+				if ctx.Err() == nil {
+					t.Error("the context goes on after its handler")
+				}
+			})
+		})
+	}
 }
 
 // On a connection that this package did not accept, only the CancelFunc ends the context.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/requestid"
 	"mtagd/edge/tag"
 	"mtagd/store"
 )
@@ -81,7 +82,7 @@ func (d *dispatcher) handle(ctx *fasthttp.RequestCtx) {
 // admit reads the target of a request and finds its surface. It returns false when it has refused the request: the
 // request is ambiguous, or this server does not serve the host.
 func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bool) {
-	setRequestID(ctx)
+	requestid.Set(ctx)
 	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
 	if slices.Contains(d.Aliases, t.host) {
 		t.host = d.BaseHost
@@ -138,11 +139,11 @@ func (d *dispatcher) writeError(ctx *fasthttp.RequestCtx, sf surface, status int
 func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *requestInfo) {
 	if p := recover(); p != nil {
 		d.metrics.panics.Inc()
-		id := requestID(ctx)
+		id := requestid.Of(ctx)
 		d.Log.Error("panic", "surface", surfaceNames[v.surface], "value", p, "stack", string(debug.Stack()),
 			"request_id", id)
 		ctx.Response.Reset()
-		ctx.Response.Header.Set(tag.RequestIDHeader, id)
+		ctx.Response.Header.Set(requestid.Header, id)
 		if v.onTagHost {
 			tag.AllowOrigin(ctx)
 		}
@@ -165,7 +166,7 @@ func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *requestInfo, status
 		slog.String("method", string(ctx.Method())),
 		slog.Int("status", status),
 		slog.Float64("took_ms", float64(took.Microseconds())/1000),
-		slog.String("request_id", requestID(ctx)),
+		slog.String("request_id", requestid.Of(ctx)),
 	}
 	if partner := d.PartnerOf(ctx); partner != "" {
 		attrs = append(attrs, slog.String("partner", partner))

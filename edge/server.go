@@ -11,7 +11,6 @@
 //	unreadable.go  answers requests that fasthttp could not read
 //	target.go      reads the host, path and query of a request
 //	framing.go     refuses requests that a proxy in front might read differently
-//	requestid.go   gives each request an id
 //	body.go        limits the memory for bodies that have not arrived yet
 //	client.go      a context that ends when the client has gone
 //	accept.go      accepts connections, also when descriptors run out
@@ -20,7 +19,7 @@
 //	conn.go        the open connections: deadlines, and how they close
 //	metrics.go     counts requests and handshakes
 //
-// Every answer has an X-Request-Id: the client's when it sent a valid one, otherwise a random one. Handlers find it in
+// Every answer has an X-Request-Id (package requestid): the client's when it sent a valid one, otherwise a random one. Handlers find it in
 // the response header, and write it into the errors that they log. The front door logs one line for each request,
 // always at debug level: an error is logged by the handler that knows its cause. For a request to the partner API the
 // line names the partner.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/requestid"
 	"mtagd/edge/tag"
 	"mtagd/store"
 )
@@ -29,7 +30,7 @@ func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	v := requestInfo{began: time.Now()}
 	defer d.finish(ctx, &v)
 	restoreHead(ctx)
-	setRequestID(ctx)
+	requestid.Set(ctx)
 	d.findSurface(&v, unreadableTarget(ctx, err))
 	if v.onTagHost {
 		tag.AllowOrigin(ctx)

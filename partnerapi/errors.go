@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/requestid"
 	"mtagd/store"
 )
 
@@ -70,7 +71,7 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 func (a *api) logFailure(r *fasthttp.RequestCtx, level slog.Level, status int, err error) {
 	a.Log.Log(context.Background(), level, "partner API request failed",
 		"method", string(r.Method()), "path", string(r.Path()), "status", status,
-		"request_id", string(r.Response.Header.Peek("X-Request-Id")), // set by the front door
+		"request_id", requestid.Of(r),
 		"partner", PartnerOf(r), "error", err)
 }
 

@@ -1,9 +1,10 @@
 package tag
 
-import "github.com/valyala/fasthttp"
+import (
+	"github.com/valyala/fasthttp"
 
-// RequestIDHeader is the header of a request's id, in requests and answers.
-const RequestIDHeader = "X-Request-Id"
+	"mtagd/edge/requestid"
+)
 
 // originKey is in canonical case, so fasthttp need not convert the name for each request.
 var originKey = []byte(fasthttp.HeaderOrigin)
@@ -19,7 +20,7 @@ func AllowOrigin(ctx *fasthttp.RequestCtx) {
 	h := &ctx.Response.Header
 	h.SetBytesV(fasthttp.HeaderAccessControlAllowOrigin, origin)
 	h.Set(fasthttp.HeaderAccessControlAllowCredentials, "true")
-	h.Set(fasthttp.HeaderAccessControlExposeHeaders, fasthttp.HeaderRetryAfter+", "+RequestIDHeader)
+	h.Set(fasthttp.HeaderAccessControlExposeHeaders, fasthttp.HeaderRetryAfter+", "+requestid.Header)
 	h.Add(fasthttp.HeaderVary, fasthttp.HeaderOrigin)
 }
 

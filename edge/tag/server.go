@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/requestid"
 	"mtagd/edge/sdk"
 	"mtagd/store"
 )
@@ -39,7 +40,7 @@ func New(cfg Config) (*Server, error) {
 
 // engineFailed logs an error of the engine and answers the request: 503 when a retry may succeed, 500 otherwise.
 func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, operation string, err error) {
-	id := string(ctx.Response.Header.Peek(RequestIDHeader))
+	id := requestid.Of(ctx)
 	if store.KindOf(err) == store.KindUnavailable {
 		s.Log.Warn("engine is unavailable", "operation", operation, "error", err, "request_id", id)
 		unavailable.send(ctx)

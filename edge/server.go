@@ -19,10 +19,10 @@
 //	conn.go        the open connections: deadlines, and how they close
 //	metrics.go     counts requests and handshakes
 //
-// Every answer has an X-Request-Id (package requestid): the client's when it sent a valid one, otherwise a random one. Handlers find it in
-// the response header, and write it into the errors that they log. The front door logs one line for each request,
-// always at debug level: an error is logged by the handler that knows its cause. For a request to the partner API the
-// line names the partner.
+// Every answer has an X-Request-Id: the client's when it sent a valid one, otherwise a random one (package requestid).
+// Handlers write it into the errors that they log. The front door logs one line for each request, always at debug
+// level: an error is logged by the handler that knows its cause. For a request to the partner API the line names the
+// partner.
 package edge
 
 import (

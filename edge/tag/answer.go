@@ -3,10 +3,12 @@ package tag
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"strconv"
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/requestid"
 	"mtagd/store"
 )
 
@@ -105,6 +107,18 @@ func isCompressed(ctx *fasthttp.RequestCtx) bool {
 	encoding := ctx.Request.Header.ContentEncoding()
 	return len(encoding) > 0 && !bytes.EqualFold(encoding, []byte("identity")) ||
 		bytes.HasPrefix(ctx.PostBody(), []byte{0x1f, 0x8b})
+}
+
+// engineFailed logs an error of the engine and answers the request: 503 when a retry may succeed, 500 otherwise.
+func engineFailed(ctx *fasthttp.RequestCtx, log *slog.Logger, operation string, err error) {
+	id := requestid.Of(ctx)
+	if store.KindOf(err) == store.KindUnavailable {
+		log.Warn("engine is unavailable", "operation", operation, "error", err, "request_id", id)
+		unavailable.send(ctx)
+		return
+	}
+	log.Error("engine failed", "operation", operation, "error", err, "request_id", id)
+	failed.send(ctx)
 }
 
 // WriteError answers with an error in the form of a tag host. The front door calls it for requests that it does not

@@ -27,7 +27,7 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 		return
 	}
 	sc := scratchPool.Get().(*scratch)
-	if refused := sc.fields.readMark(&sc.marks[0], tag, body, cookieMUID(ctx), s.Now()); refused != nil {
+	if refused := sc.fields.readMark(&sc.marks[0], tag, body, cookieMUID(ctx), s.cfg.Now()); refused != nil {
 		s.metrics.events[eventRefused].Inc()
 		sendRefusal(ctx, refused)
 	} else if s.record(ctx, sc.marks[:]) {
@@ -45,7 +45,7 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, body []byte
 		sendRefusal(ctx, refused)
 		return
 	}
-	cookie, now := cookieMUID(ctx), s.Now()
+	cookie, now := cookieMUID(ctx), s.cfg.Now()
 	decoded := make([]fields, len(elements)) // one for each mark, which aliases it until Record has returned
 	marks := make([]store.Mark, 0, len(elements))
 	results := make([]*answer, len(elements)) // nil until Record has decided
@@ -89,10 +89,10 @@ func appendResults(b []byte, good int, results []*answer) []byte {
 // record records marks in the engine. When the engine fails, record answers the request and returns false.
 func (s *Server) record(ctx *fasthttp.RequestCtx, marks []store.Mark) bool {
 	// The marks alias the request, so this must wait for the engine even when the client has gone: the context never ends.
-	err := s.Engine.Record(context.Background(), marks)
+	err := s.cfg.Engine.Record(context.Background(), marks)
 	if err != nil {
 		s.metrics.events[eventFailed].Add(float64(len(marks)))
-		s.engineFailed(ctx, "record", err)
+		engineFailed(ctx, s.cfg.Log, "record", err)
 	}
 	return err == nil
 }

@@ -22,16 +22,16 @@ func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 		refused.send(ctx)
 		return
 	}
-	muid, err := s.Engine.Resolve(context.Background(), tag.Merchant, id)
+	muid, err := s.cfg.Engine.Resolve(context.Background(), tag.Merchant, id)
 	if err != nil {
-		s.engineFailed(ctx, "resolve", err)
+		engineFailed(ctx, s.cfg.Log, "resolve", err)
 		return
 	}
 	b := []byte(`{"success":true,"muid":`)
 	if muid == "" {
 		b = append(b, "null"...)
 	} else if b, err = jsontext.AppendQuote(b, string(muid)); err != nil {
-		s.engineFailed(ctx, "resolve", err)
+		engineFailed(ctx, s.cfg.Log, "resolve", err)
 		return
 	}
 	sendJSON(ctx, fasthttp.StatusOK, append(b, '}'))

@@ -12,11 +12,11 @@ type Endpoint uint8
 
 // The endpoints of a tag host.
 const (
-	EndpointNone Endpoint = iota // any other path: 404
-	EndpointMark
-	EndpointID
-	EndpointScript
-	EndpointHealth
+	endpointNone Endpoint = iota // any other path: 404
+	endpointMark
+	endpointID
+	endpointScript
+	endpointHealth
 
 	Endpoints // the number of endpoints
 )
@@ -44,7 +44,7 @@ func NewRoute(host string, path, query []byte) Route {
 	switch {
 	case !hasID:
 		r.Endpoint = endpoint
-	case endpoint != EndpointMark && endpoint != EndpointID:
+	case endpoint != endpointMark && endpoint != endpointID:
 		// Only these two have a tag id in their path.
 	case len(id) > 0 && bytes.IndexByte(id, '/') < 0:
 		r.Endpoint, r.id = endpoint, id
@@ -55,7 +55,7 @@ func NewRoute(host string, path, query []byte) Route {
 // IsPath reports whether a path belongs to the tag protocol. It decides on a host that also serves the partner API.
 func IsPath(path []byte) bool {
 	name, _, _ := splitPath(path)
-	return endpointNamed(name) != EndpointNone
+	return endpointNamed(name) != endpointNone
 }
 
 // splitPath splits a path into its first segment, which names the endpoint, and the rest.
@@ -69,15 +69,38 @@ func splitPath(path []byte) (name, rest []byte, hasRest bool) {
 func endpointNamed(name []byte) Endpoint {
 	switch string(name) {
 	case "mark":
-		return EndpointMark
+		return endpointMark
 	case "id":
-		return EndpointID
+		return endpointID
 	case "script":
-		return EndpointScript
+		return endpointScript
 	case "health":
-		return EndpointHealth
+		return endpointHealth
 	}
-	return EndpointNone
+	return endpointNone
+}
+
+// findTag returns the active tag of a request: the one that the route names, or the host's only tag when it names none.
+// When there is none, it returns the answer that refuses the request.
+func (s *Server) findTag(route Route) (store.Tag, *answer) {
+	host := route.host
+	if host == s.cfg.ClientTagHost {
+		host = "" // the directory keeps client-side tags under ""
+	}
+	var tag store.Tag
+	var ok bool
+	if id, named := route.tagID(); named {
+		tag, ok = s.directory.Tag(id)
+	} else {
+		tag, ok = s.directory.OnlyTag(host)
+	}
+	switch {
+	case !ok || tag.Host != host:
+		return tag, tagNotFound
+	case tag.Status() != store.Active:
+		return tag, tagNotActive
+	}
+	return tag, nil
 }
 
 // tagID returns the tag id in the path, or else the one in the query (?tagId=), percent-decoded. It returns false

@@ -5,11 +5,11 @@
 // Read in this order:
 //
 //	serve.go    answers a request: method, tag, endpoint
+//	route.go    which endpoint and which tag a request means
 //	mark.go     POST /mark: records one event or a batch before it answers
 //	resolve.go  POST /id: finds the muid of identifiers
 //	cookie.go   reads and renews the cookie that holds the muid
-//	server.go   what a Server is made of
-//	route.go    which endpoint and which tag a path and a query name
+//	config.go   what a Server is made of
 //	script.go   GET /script: the loader, compressed once
 //	cors.go     lets pages read the answers
 //	decode.go   reads an event's JSON: who, what, when
@@ -19,24 +19,20 @@
 // The front door has set X-Request-Id on every answer. Errors are logged with that id.
 package tag
 
-import (
-	"github.com/valyala/fasthttp"
-
-	"mtagd/store"
-)
+import "github.com/valyala/fasthttp"
 
 // Serve answers a request on a tag host. CORS headers and the request id are set already.
 func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
 	switch route.Endpoint {
-	case EndpointMark, EndpointID:
+	case endpointMark, endpointID:
 		if allowMethods(ctx, "POST, OPTIONS", ctx.IsPost()) {
 			s.serveTag(ctx, route)
 		}
-	case EndpointScript:
+	case endpointScript:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {
 			s.script.send(ctx)
 		}
-	case EndpointHealth:
+	case endpointHealth:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {
 			s.health(ctx)
 		}
@@ -67,7 +63,7 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route) {
 	switch {
 	case refused != nil:
 		refused.send(ctx)
-	case route.Endpoint == EndpointMark:
+	case route.Endpoint == endpointMark:
 		s.mark(ctx, &tag)
 	default:
 		s.resolve(ctx, &tag)
@@ -75,33 +71,10 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route) {
 	renewCookie(ctx, route.host)
 }
 
-// findTag returns the active tag of a request: the one that the route names, or the host's only tag when it names none.
-// When there is none, it returns the answer that refuses the request.
-func (s *Server) findTag(route Route) (store.Tag, *answer) {
-	host := route.host
-	if host == s.ClientTagHost {
-		host = "" // the directory keeps client-side tags under ""
-	}
-	var tag store.Tag
-	var ok bool
-	if id, named := route.tagID(); named {
-		tag, ok = s.directory.Tag(id)
-	} else {
-		tag, ok = s.directory.OnlyTag(host)
-	}
-	switch {
-	case !ok || tag.Host != host:
-		return tag, tagNotFound
-	case tag.Status() != store.Active:
-		return tag, tagNotActive
-	}
-	return tag, nil
-}
-
 // health is GET /health: 503 while the engine cannot accept events.
 func (s *Server) health(ctx *fasthttp.RequestCtx) {
 	ctx.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
-	if err := s.Engine.Ready(); err != nil {
+	if err := s.cfg.Engine.Ready(); err != nil {
 		unhealthy.send(ctx)
 		return
 	}

@@ -5,9 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/valyala/fasthttp"
 
-	"mtagd/edge/requestid"
 	"mtagd/edge/sdk"
 	"mtagd/store"
 )
@@ -23,7 +21,7 @@ type Config struct {
 
 // Server answers the requests of all tag hosts.
 type Server struct {
-	Config
+	cfg       Config
 	directory *store.Directory
 	script    script
 	metrics   *metrics
@@ -35,17 +33,5 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{Config: cfg, directory: cfg.Engine.Directory(), script: newScript(sdk.Loader()), metrics: m}, nil
-}
-
-// engineFailed logs an error of the engine and answers the request: 503 when a retry may succeed, 500 otherwise.
-func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, operation string, err error) {
-	id := requestid.Of(ctx)
-	if store.KindOf(err) == store.KindUnavailable {
-		s.Log.Warn("engine is unavailable", "operation", operation, "error", err, "request_id", id)
-		unavailable.send(ctx)
-		return
-	}
-	s.Log.Error("engine failed", "operation", operation, "error", err, "request_id", id)
-	failed.send(ctx)
+	return &Server{cfg: cfg, directory: cfg.Engine.Directory(), script: newScript(sdk.Loader()), metrics: m}, nil
 }

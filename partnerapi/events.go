@@ -21,7 +21,7 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 	if merchantID == "" {
 		p.reject("merchantId", "is required")
 	}
-	w := p.window(12)
+	w := p.window(eventsPerPage)
 	q := store.Query{
 		Asc:    p.word("sortOrder", "desc", "asc") == "asc",
 		SortBy: store.SortKey(p.word("sortBy", string(store.ByTime), string(store.ByName))),

@@ -37,9 +37,11 @@ func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner s
 		domain, wrongDomain = store.CheckRootDomain("domain", in.Domain)
 	}
 
-	m, err := a.merchant(ctx, partner, in.MerchantID) // after an error, m has no tags
-	if t, exists := m.Tag(tagType); exists {
-		return a.replyTag(r, t, "Existing tag retrieved")
+	m, err := a.merchant(ctx, partner, in.MerchantID)
+	if err == nil {
+		if t, exists := m.Tag(tagType); exists {
+			return a.replyTag(r, t, "Existing tag retrieved")
+		}
 	}
 	// A wrong parameter is answered before an unknown merchant or another partner's, so err waits.
 	if wrongDomain != nil {

@@ -50,7 +50,7 @@ func (a *api) showMerchant(m store.Merchant) merchantJSON {
 // listMerchants answers with one page of the partner's merchants, oldest first (spec, List merchants).
 func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
-	w := p.window(10)
+	w := p.window(merchantsPerPage)
 	if p.err != nil {
 		return p.err
 	}

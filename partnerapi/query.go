@@ -165,9 +165,13 @@ func (p *params) instant(name string) (at time.Time, unit time.Duration, given b
 	return at, unit, true
 }
 
+// Items of a page (spec: limit of List merchants and List events).
 const (
-	maxLimit = 100                    // items of a page
-	maxPage  = math.MaxInt / maxLimit // page × limit must fit an int; no list is that long
+	merchantsPerPage = 10 // unless the request has a limit
+	eventsPerPage    = 12
+	maxLimit         = 100
+
+	maxPage = math.MaxInt / maxLimit // page × limit must fit an int; no list is that long
 )
 
 // window is the page that a request asks for.

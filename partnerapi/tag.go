@@ -46,21 +46,40 @@ func (a *api) host(t store.Tag) string {
 	return t.Host
 }
 
+// detailsJSON is the JSON of everything about a tag (spec, Get tag by identifier).
+type detailsJSON struct {
+	tagJSON
+	MerchantID  store.MerchantID `json:"merchantId"`
+	Host        string           `json:"host"`
+	CreatedAt   string           `json:"createdAt"`
+	IsConnected bool             `json:"isConnected"`
+	IsVerified  bool             `json:"isVerified"`
+	Lifecycle   store.Lifecycle  `json:"lifecycle"`
+	LastEventAt *string          `json:"lastEventAt"`
+	Snippet     string           `json:"snippet"`
+	DNS         *findingJSON     `json:"dns"`
+	Certificate *certificateJSON `json:"certificate"`
+}
+
+// findingJSON is the JSON of a DNS check.
+type findingJSON struct {
+	Verdict   store.DNSVerdict `json:"verdict"`
+	Code      string           `json:"code"`
+	Detail    string           `json:"detail"`
+	CheckedAt string           `json:"checkedAt"`
+}
+
+// certificateJSON is the JSON of a host's certificate.
+type certificateJSON struct {
+	Status   store.CertificateStatus `json:"status"`
+	Detail   string                  `json:"detail"`
+	NotAfter *string                 `json:"notAfter"`
+	NextTry  *string                 `json:"nextTry"`
+}
+
 // readTag answers with everything about a tag: its state, its last DNS check, the certificate of its host, and the
-// snippet that installs it (spec, Get tag by identifier).
+// snippet that installs it.
 func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
-	type finding struct {
-		Verdict   store.DNSVerdict `json:"verdict"`
-		Code      string           `json:"code"`
-		Detail    string           `json:"detail"`
-		CheckedAt string           `json:"checkedAt"`
-	}
-	type certificate struct {
-		Status   store.CertificateStatus `json:"status"`
-		Detail   string                  `json:"detail"`
-		NotAfter *string                 `json:"notAfter"`
-		NextTry  *string                 `json:"nextTry"`
-	}
 	t, err := a.tag(ctx, partner, pathParam(r, "tagId"))
 	if err != nil {
 		return hide(err, errNoTag)
@@ -73,20 +92,13 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 	if len(newest.Events) > 0 {
 		lastEvent = newest.Events[0].Time
 	}
+	return reply(r, fasthttp.StatusOK, a.showDetails(t, lastEvent))
+}
+
+// showDetails shows a tag whose latest event is at lastEvent, the zero time when it has none.
+func (a *api) showDetails(t store.Tag, lastEvent time.Time) detailsJSON {
 	host := a.host(t)
-	shown := struct {
-		tagJSON
-		MerchantID  store.MerchantID `json:"merchantId"`
-		Host        string           `json:"host"`
-		CreatedAt   string           `json:"createdAt"`
-		IsConnected bool             `json:"isConnected"`
-		IsVerified  bool             `json:"isVerified"`
-		Lifecycle   store.Lifecycle  `json:"lifecycle"`
-		LastEventAt *string          `json:"lastEventAt"`
-		Snippet     string           `json:"snippet"`
-		DNS         *finding         `json:"dns"`
-		Certificate *certificate     `json:"certificate"`
-	}{
+	shown := detailsJSON{
 		tagJSON:     a.showTag(t),
 		MerchantID:  t.Merchant,
 		Host:        host,
@@ -98,13 +110,13 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 		Snippet:     Snippet(a.TagURL(host), t.ID),
 	}
 	if t.DNS != nil {
-		shown.DNS = &finding{t.DNS.Verdict, t.DNS.Code, t.DNS.Detail, store.FormatTime(t.DNS.CheckedAt)}
+		shown.DNS = &findingJSON{t.DNS.Verdict, t.DNS.Code, t.DNS.Detail, store.FormatTime(t.DNS.CheckedAt)}
 	}
 	if a.Certificates != nil {
 		cert := a.Certificates.Certificate(host)
-		shown.Certificate = &certificate{cert.Status, cert.Detail, optional(cert.NotAfter), optional(cert.NextTry)}
+		shown.Certificate = &certificateJSON{cert.Status, cert.Detail, optional(cert.NotAfter), optional(cert.NextTry)}
 	}
-	return reply(r, fasthttp.StatusOK, shown)
+	return shown
 }
 
 // optional returns a time for JSON; the zero time becomes null.

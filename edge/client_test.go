@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,23 +106,23 @@ func TestAClientIsNotCheckedAfterItsHandlerHasReturned(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		takes time.Duration // the handler
-		want  int           // checks
+		want  int32         // checks
 	}{
 		{"before the first check", clientCheckInterval / 2, 0},
 		{"after two checks", 5 * clientCheckInterval / 2, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				checks := 0
-				ctx, cancel := watchClient(func() bool { checks++; return false })
+				var checks atomic.Int32
+				ctx, cancel := watchClient(func() bool { checks.Add(1); return false })
 				time.Sleep(tt.takes)
 				if ctx.Err() != nil {
 					t.Error("the context ended before its handler")
 				}
 				cancel()
 				time.Sleep(10 * clientCheckInterval)
-				if checks != tt.want {
-					t.Errorf("the client was checked %d times, want %d", checks, tt.want)
+				if n := checks.Load(); n != tt.want {
+					t.Errorf("the client was checked %d times, want %d", n, tt.want)
 				}
 				if ctx.Err() == nil {
 					t.Error("the context goes on after its handler")

@@ -48,7 +48,7 @@ type serveCommand struct {
 // Help is shown after the command's one line of help.
 func (*serveCommand) Help() string {
 	return "SIGTERM, SIGINT and SIGHUP stop the service: it finishes the requests in progress, for up to 15 seconds, and exits with 0. " +
-		"A second signal ends it immediately."
+		"A second SIGTERM or SIGINT ends it immediately."
 }
 
 // check parses and normalizes the values. Its error names all the wrong ones.

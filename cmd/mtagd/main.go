@@ -4,9 +4,9 @@
 // This package connects the parts. Read in this order:
 //
 //	main.go         the command line
-//	settings.go     mtagd serve: its flags
+//	serve.go        mtagd serve: its flags
 //	dev.go          mtagd dev: the whole service on one loopback address, with the demo shop
-//	serve.go        how the service starts, runs and stops
+//	daemon.go       how the service starts, runs and stops
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
 //	runtime.go      timers, threads and the limit of the heap

@@ -27,7 +27,7 @@ func serve(ctx context.Context, cfg config) error {
 	if err := relaxTimers(); err != nil {
 		cfg.Log.Info("timers take more processor time than they need", "error", err)
 	}
-	return newDaemon(cfg).run(ctx)
+	return newDaemon(cfg).serveUntil(ctx)
 }
 
 // daemon is the running service: its parts, in the order in which they start.
@@ -51,9 +51,9 @@ func newDaemon(cfg config) *daemon {
 	return &daemon{config: cfg, metrics: newMetrics(), failed: make(chan error, maxParts)}
 }
 
-// run starts the parts, and waits. Each step needs the steps before it. They are undone in the reverse order: first the
-// requests in progress are answered, and the engine is closed last.
-func (d *daemon) run(ctx context.Context) (err error) {
+// serveUntil starts the parts, and stops them when ctx ends or one of them fails. Each step needs the steps before it.
+// They are undone in the reverse order: first the requests in progress are answered, and the engine is closed last.
+func (d *daemon) serveUntil(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.stop()) }()
 	for _, start := range []func(context.Context) error{
 		d.openData,        // the storage engine

@@ -19,7 +19,7 @@ func TestDaemonRechecksDNSWithoutTLS(t *testing.T) {
 		Data: t.TempDir(), HTTP: "127.0.0.1:0", Admin: adminAddress{Address: adminOff}, Log: slog.New(slog.DiscardHandler),
 		BaseHost: baseHost, ClientTagHost: tagHost, CNAMETarget: cnameTarget, Resolvers: []string{"127.0.0.1:1"},
 	})
-	go func() { ended <- d.run(ctx) }()
+	go func() { ended <- d.serveUntil(ctx) }()
 	for deadline := time.Now().Add(startTimeout); !runs(".(*Recheck).run("); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Error("the recheck does not run")

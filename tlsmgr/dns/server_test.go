@@ -1,13 +1,14 @@
 package dns
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	miekg "github.com/miekg/dns"
+
+	"mtagd/tlsmgr/dnstest"
 )
 
 // server is a resolver on loopback that knows the records of one zone file.
@@ -29,47 +30,14 @@ func serve(t *testing.T, zone string, s *server) *server {
 	t.Helper()
 	s.records = readZone(t, zone)
 
-	// Find a port that is free for both protocols.
-	var udp net.PacketConn
-	var tcp net.Listener
-	for tcp == nil {
-		var err error
-		if udp, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+	running := dnstest.Run(t, miekg.HandlerFunc(s.serveDNS))
+	if s.udpOnly {
+		if err := running.StopTCP(); err != nil {
 			t.Fatal(err)
 		}
-		if tcp, err = net.Listen("tcp", udp.LocalAddr().String()); err != nil {
-			udp.Close()
-		}
 	}
-	s.address = udp.LocalAddr().String()
-	servers := []*miekg.Server{{PacketConn: udp, Handler: s.handler(false)}}
-	if s.udpOnly {
-		tcp.Close()
-	} else {
-		servers = append(servers, &miekg.Server{Listener: tcp, Handler: s.handler(true)})
-	}
-	for _, d := range servers {
-		run(t, d)
-	}
+	s.address = running.Address
 	return s
-}
-
-// run runs a server until the test ends.
-func run(t *testing.T, d *miekg.Server) {
-	t.Helper()
-	started := make(chan struct{})
-	d.NotifyStartedFunc = func() { close(started) }
-	ended := make(chan error, 1)
-	go func() { ended <- d.ActivateAndServe() }()
-	<-started
-	t.Cleanup(func() {
-		if err := d.Shutdown(); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 func readZone(t *testing.T, zone string) []miekg.RR {
@@ -90,15 +58,13 @@ func readZone(t *testing.T, zone string) []miekg.RR {
 	return records
 }
 
-func (s *server) handler(overTCP bool) miekg.HandlerFunc {
-	return func(w miekg.ResponseWriter, question *miekg.Msg) {
-		answer := s.answer(question)
-		if s.reply != nil {
-			answer = s.reply(question, answer, overTCP)
-		}
-		if answer != nil {
-			w.WriteMsg(answer) // fails when the client has closed its socket
-		}
+func (s *server) serveDNS(w miekg.ResponseWriter, question *miekg.Msg) {
+	answer := s.answer(question)
+	if s.reply != nil {
+		answer = s.reply(question, answer, dnstest.OverTCP(w))
+	}
+	if answer != nil {
+		w.WriteMsg(answer) // fails when the client has closed its socket
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"mtagd/store"
+	"mtagd/tlsmgr/dnstest"
 )
 
 // A world is the whole DNS of one test case: the servers of each zone on loopback addresses, and resolvers that ask
@@ -170,38 +171,28 @@ func (w *world) start(t *testing.T) {
 	t.Fatal("no port is free on all addresses")
 }
 
-// listen opens one port on all addresses, for both protocols.
+// listen starts a server at each address, all on one port. It reports whether it has found such a port.
 func (w *world) listen(t *testing.T, handlers map[string]miekg.HandlerFunc) bool {
-	var servers []*miekg.Server
-	closeAll := func() {
+	t.Helper()
+	var servers []*dnstest.Server
+	stop := func() {
 		for _, s := range servers {
-			if s.Listener != nil {
-				s.Listener.Close()
-			} else {
-				s.PacketConn.Close()
+			if err := s.Stop(); err != nil {
+				t.Error(err)
 			}
 		}
 	}
-	port := "0"
+	w.port = "0"
 	for address, handler := range handlers {
-		udp, err := net.ListenPacket("udp", net.JoinHostPort(address, port))
+		s, err := dnstest.Start(net.JoinHostPort(address, w.port), handler)
 		if err != nil {
-			closeAll()
+			stop()
 			return false
 		}
-		servers = append(servers, &miekg.Server{PacketConn: udp, Handler: handler})
-		_, port, _ = net.SplitHostPort(udp.LocalAddr().String())
-		tcp, err := net.Listen("tcp", net.JoinHostPort(address, port))
-		if err != nil {
-			closeAll()
-			return false
-		}
-		servers = append(servers, &miekg.Server{Listener: tcp, Handler: handler})
+		servers = append(servers, s)
+		_, w.port, _ = net.SplitHostPort(s.Address)
 	}
-	w.port = port
-	for _, s := range servers {
-		run(t, s)
-	}
+	t.Cleanup(stop)
 	return true
 }
 

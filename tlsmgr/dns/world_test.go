@@ -183,8 +183,14 @@ func (w *world) listen(t *testing.T, handlers map[string]miekg.HandlerFunc) bool
 		}
 	}
 	w.port = "0"
+	listening := make(chan struct{}) // handlers wait for it: then w.port no longer changes
+	defer close(listening)
 	for address, handler := range handlers {
-		s, err := dnstest.Start(net.JoinHostPort(address, w.port), handler)
+		waiting := miekg.HandlerFunc(func(rw miekg.ResponseWriter, question *miekg.Msg) {
+			<-listening
+			handler(rw, question)
+		})
+		s, err := dnstest.Start(net.JoinHostPort(address, w.port), waiting)
 		if err != nil {
 			stop()
 			return false

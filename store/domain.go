@@ -26,7 +26,7 @@ func CheckRootDomain(field, s string) (string, error) {
 		return "", Invalid(field, "must not have a protocol: send example.com, not https://example.com")
 	case strings.HasPrefix(d, "www."):
 		return "", Invalid(field, "must not start with www.: send the root domain")
-	case !domainPattern.MatchString(d) || !isDNSName(d) || len(d) > maxDomainLength:
+	case !domainPattern.MatchString(d) || !IsDNSName(d) || len(d) > maxDomainLength:
 		return "", Invalid(field, "must be a domain name such as example.com")
 	}
 	root, err := publicsuffix.EffectiveTLDPlusOne(d)
@@ -45,15 +45,15 @@ func CheckHostName(field, s string) (string, error) {
 	switch {
 	case h == "":
 		return "", Invalid(field, "is required")
-	case !domainPattern.MatchString(h) || !isDNSName(h) || len(h) > 253:
+	case !domainPattern.MatchString(h) || !IsDNSName(h) || len(h) > 253:
 		return "", Invalid(field, "must be a full host name without protocol, such as mtag-ab12.example.com")
 	}
 	return h, nil
 }
 
-// isDNSName checks what the spec's patterns leave out: each label has 1 to 63 characters and neither begins nor ends
-// with a hyphen.
-func isDNSName(s string) bool {
+// IsDNSName reports whether each label of a name has 1 to 63 characters and neither begins nor ends with a hyphen. The
+// spec's patterns leave that out.
+func IsDNSName(s string) bool {
 	for label := range strings.SplitSeq(s, ".") {
 		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
 			return false

@@ -4,6 +4,7 @@
 //	dns/       whether a host's DNS leads to the service: verify, and an hourly recheck of every host
 //	certs/     the hosts' TLS certificates; absent with --tls off
 //	acmetest/  a CA for tests
+//	dnstest/   DNS servers for tests
 //
 // store.Hosts decides which hosts may have a certificate. Before certs orders or renews a certificate, it asks the
 // recheck where the host's DNS leads. The hourly recheck passes each finding to certs. Only verify and the recheck

@@ -19,6 +19,7 @@ import (
 	"mtagd/tlsmgr/acmetest"
 	"mtagd/tlsmgr/certs"
 	"mtagd/tlsmgr/dns"
+	"mtagd/tlsmgr/dnstest"
 )
 
 const (
@@ -35,29 +36,10 @@ type names struct {
 	target string // what the tracking domain points to
 }
 
-// startNames listens on one port that is free for both UDP and TCP.
 func startNames(t *testing.T, target string) *names {
 	t.Helper()
 	n := &names{target: target}
-	var udp net.PacketConn
-	var tcp net.Listener
-	for tcp == nil {
-		var err error
-		if udp, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
-			t.Fatal(err)
-		}
-		if tcp, err = net.Listen("tcp", udp.LocalAddr().String()); err != nil {
-			udp.Close()
-		}
-	}
-	n.address = udp.LocalAddr().String()
-	for _, server := range []*miekg.Server{{PacketConn: udp, Handler: n}, {Listener: tcp, Handler: n}} {
-		started := make(chan struct{})
-		server.NotifyStartedFunc = func() { close(started) }
-		go server.ActivateAndServe()
-		<-started
-		t.Cleanup(func() { server.Shutdown() })
-	}
+	n.address = dnstest.Run(t, n).Address
 	return n
 }
 

@@ -46,17 +46,23 @@ func (c *profileCommand) Run(p *program) (err error) {
 	if err != nil {
 		return err
 	}
-	loaded, err := mtagd.API.AddMerchant("load")
+	taken, err := takeProfile(ctx, p, mtagd, data)
 	if err != nil {
 		return err
 	}
-	t := mtagd.MarkTarget(&loaded)
-	phases := []load.Phase{
-		load.ClosedLoop(t, manyConnections, 1, profileSeconds*time.Second),
-		load.ClosedLoop(t, fewConnections, 1, profileSeconds*time.Second),
-		load.IdentifiedClosedLoop(t, manyConnections, profileSeconds*time.Second),
-		load.ClosedLoop(t, batchConnections, batchEvents, profileSeconds*time.Second),
+	if err := mtagd.Stop(); err != nil {
+		return err
 	}
+	return writeProfile(c.File, taken)
+}
+
+// takeProfile profiles the server while it takes events in each phase, and then lists them.
+func takeProfile(ctx context.Context, p *program, mtagd *server.Mtagd, data *dataset.Manifest) ([]byte, error) {
+	loaded, err := mtagd.API.AddMerchant("load")
+	if err != nil {
+		return nil, err
+	}
+	phases := profiledPhases(mtagd.MarkTarget(&loaded))
 	var taken []byte
 	profiled := make(chan error, 1)
 	go func() {
@@ -71,20 +77,24 @@ func (c *profileCommand) Run(p *program) (err error) {
 			err = r.AllAccepted()
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
 	p.progress("listing")
 	if _, err := dataset.ListEachKind(ctx, mtagd.API, data, 200); err != nil {
-		return err
+		return nil, err
 	}
-	if err := <-profiled; err != nil {
-		return err
+	err = <-profiled
+	return taken, err
+}
+
+func profiledPhases(t load.Target) []load.Phase {
+	return []load.Phase{
+		load.ClosedLoop(t, manyConnections, 1, profileSeconds*time.Second),
+		load.ClosedLoop(t, fewConnections, 1, profileSeconds*time.Second),
+		load.IdentifiedClosedLoop(t, manyConnections, profileSeconds*time.Second),
+		load.ClosedLoop(t, batchConnections, batchEvents, profileSeconds*time.Second),
 	}
-	if err := mtagd.Stop(); err != nil {
-		return err
-	}
-	return writeProfile(c.File, taken)
 }
 
 // writeProfile writes a profile without the path and build id of the profiled program.

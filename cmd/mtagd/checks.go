@@ -72,7 +72,7 @@ func checkAdmin(s string) error {
 	return nil
 }
 
-var hostPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
+var hostPattern = regexp.MustCompile(`^[a-z0-9.-]+$`)
 
 // checkHost accepts any host name, including IP addresses and single labels such as localhost. It converts the host to
 // lower case and removes a trailing dot.
@@ -83,7 +83,7 @@ func checkHost(host *string) error {
 	}
 	if _, err := netip.ParseAddr(h); err != nil {
 		last := h[strings.LastIndexByte(h, '.')+1:]
-		if _, err := strconv.Atoi(last); err == nil || len(h) > 253 || !hostPattern.MatchString(h) {
+		if _, err := strconv.Atoi(last); err == nil || len(h) > 253 || !hostPattern.MatchString(h) || !store.IsDNSName(h) {
 			return fmt.Errorf("must be a host name without protocol, port or path, not %q", *host)
 		}
 	}

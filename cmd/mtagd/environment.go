@@ -36,7 +36,7 @@ func checkVariables(environ []string, root *kong.Node) error {
 	var errs []error
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, "MTAGD_") || slices.Contains(known, name) || kubernetesVariable.MatchString(entry) {
+		if !strings.HasPrefix(name, "MTAGD_") || slices.Contains(known, name) || linkVariable.MatchString(entry) {
 			continue
 		}
 		nearest := slices.MinFunc(known, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
@@ -45,8 +45,10 @@ func checkVariables(environ []string, root *kong.Node) error {
 	return errors.Join(errs...)
 }
 
-// kubernetesVariable matches the variables that Kubernetes sets in each pod for a service whose name begins with mtagd.
-var kubernetesVariable = regexp.MustCompile(`^MTAGD_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=)`)
+// linkVariable matches the variables that Kubernetes sets in each pod for a service whose name begins with mtagd, and
+// those that Docker sets for a link to such a container: they include the variables of the linked container's own
+// environment, after ENV_.
+var linkVariable = regexp.MustCompile(`^MTAGD_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=|NAME=/\S+/\S+$|ENV_\w+=)`)
 
 // editDistance is the Levenshtein distance: how many characters have to be added, removed or replaced to turn a into b.
 func editDistance(a, b string) int {

@@ -4,9 +4,9 @@
 // This package connects the parts. Read in this order:
 //
 //	main.go         the command line
-//	settings.go     mtagd serve: its flags
+//	serve.go        mtagd serve: its flags
 //	dev.go          mtagd dev: the whole service on one loopback address, with the demo shop
-//	serve.go        how the service starts, runs and stops
+//	daemon.go       how the service starts, runs and stops
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
 //	runtime.go      timers, threads and the limit of the heap
@@ -16,7 +16,7 @@
 //	config.go       what the service runs with, from either command
 //	checks.go       which values the flags accept
 //	configfile.go   values from --config, and where each value came from
-//	environment.go  MTAGD_ variables: empty and misspelt ones
+//	environment.go  MTAGD_ variables: empty, misspelt, and those of linked containers
 //	process.go      what a command may use; errors and exit codes
 //	demo/           the demo shop
 //	operator/       the commands that manage partners and keys, and the socket that carries them
@@ -86,7 +86,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	defer stop()
-	context.AfterFunc(ctx, stop) // after the first signal, a second one ends the process immediately
+	// After the first signal, a second SIGTERM or SIGINT ends the process immediately. A second SIGHUP does not: a
+	// closed terminal sends two, one from the shell and one from the kernel.
+	context.AfterFunc(ctx, func() {
+		signal.Ignore(syscall.SIGHUP)
+		stop()
+	})
 
 	p := &process{
 		ctx:    ctx,

@@ -1,6 +1,11 @@
 package main
 
 import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"slices"
@@ -20,6 +25,54 @@ func TestIgnoredHangup(t *testing.T) {
 	defer signal.Reset(syscall.SIGHUP)
 	if slices.Contains(stopSignals(), os.Signal(syscall.SIGHUP)) {
 		t.Error("an ignored SIGHUP stops the service")
+	}
+}
+
+// A closed terminal sends SIGHUP twice. The second one does not cut off the requests in progress.
+func TestTwoHangupsStopCleanly(t *testing.T) {
+	b := newTaggedService(t)
+	conn, err := net.Dial("tcp", b.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answers := bufio.NewReader(conn)
+	send := func(text string) {
+		t.Helper()
+		if _, err := io.WriteString(conn, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	receive := func(status int) {
+		t.Helper()
+		answer, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, answer.Body); err != nil || answer.StatusCode != status {
+			t.Errorf("answered %s, %v, want %d", answer.Status, err, status)
+		}
+	}
+	hangUp := func() {
+		t.Helper()
+		if err := b.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	send("GET /health HTTP/1.1\r\nHost: " + tagHost + "\r\n\r\n")
+	receive(http.StatusOK) // the service has accepted the connection
+	const event = `{"muid":"m-1","event":"Purchase"}`
+	send(fmt.Sprintf("POST /mark/%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", b.tag, tagHost, len(event)))
+	hangUp()
+	if err := b.waitLog(`"msg":"stopping"`); err != nil {
+		t.Fatal(err)
+	}
+	hangUp()
+	send(event)
+	receive(http.StatusCreated)
+	if err := b.waitEnd(); err != nil {
+		t.Errorf("%v: %s", err, b.Log())
 	}
 }
 

@@ -1,307 +1,128 @@
 package main
 
 import (
-	"context"
+	"crypto/x509"
 	"errors"
-	"fmt"
-	"net"
-	"path/filepath"
-	"slices"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/valyala/fasthttp"
-
-	"mtagd/cmd/mtagd/demo"
-	"mtagd/cmd/mtagd/operator"
-	"mtagd/edge"
-	"mtagd/partnerapi"
-	"mtagd/store"
-	"mtagd/tlsmgr"
-	"mtagd/tlsmgr/certs"
-	"mtagd/tlsmgr/dns"
+	"io"
+	"log/slog"
+	"net/netip"
+	"strconv"
 )
 
-// serve runs the service until ctx ends or a part fails. Each step needs the steps before it. They are undone in the
-// reverse order: first the requests in progress are answered, and the engine is closed last.
-func serve(ctx context.Context, cfg config) (err error) {
-	if err := relaxTimers(); err != nil {
-		cfg.Log.Info("timers take more processor time than they need", "error", err)
-	}
-	d := &daemon{config: cfg, metrics: newMetrics(), failed: make(chan error, maxParts)}
-	defer func() { err = errors.Join(err, d.stop()) }()
-	for _, start := range []func(context.Context) error{
-		d.openData,        // the storage engine
-		d.takePorts,       // of plain HTTP and HTTPS
-		d.openHosts,       // DNS checks and certificates
-		d.openAPI,         // the partner API, and the demo shop
-		d.openEdge,        // the public server
-		d.acceptOperators, // partner and key commands
-		d.acceptAdmins,    // metrics and health
-		d.acceptRequests,  // from here on, the service answers
-		d.announce,        // in development mode
-	} {
-		if err := start(ctx); err != nil {
-			return err
-		}
-	}
-	return d.wait(ctx)
+// serveCommand is "mtagd serve". After check, its values are valid and in the form that the service needs.
+type serveCommand struct {
+	HTTP  string `name:"http" default:":80" placeholder:"ADDR" help:"Address for plain HTTP (default ${default})."`
+	HTTPS string `name:"https" default:":443" placeholder:"ADDR" help:"Address for HTTPS (default ${default})."`
+	TLS   string `name:"tls" default:"acme" placeholder:"acme|off" help:"Get certificates from an ACME CA (acme), or serve everything on --http without TLS (off). Default ${default}."`
+
+	BaseHost      string `placeholder:"HOST" help:"Host of the partner API. Required."`
+	ClientTagHost string `placeholder:"HOST" help:"Host of all client-side tags. Required."`
+	CNAMETarget   string `name:"cname-target" placeholder:"HOST" help:"Host name that the CNAME records of merchants point at. Required."`
+
+	ACMECA     string `name:"acme-ca" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"Directory URL of the ACME CA (default: Let's Encrypt)."`
+	ACMECARoot string `name:"acme-ca-root" placeholder:"FILE" help:"PEM file with the root certificates to trust for the ACME CA's own server (default: those of the system)."`
+	ACMEEmail  string `name:"acme-email" placeholder:"ADDRESS" help:"Email address for messages from the ACME CA."`
+
+	ACMEEABKeyID   string `name:"acme-eab-key-id" placeholder:"ID" help:"Key id for external account binding, if the ACME CA requires it."`
+	ACMEEABHMACKey string `name:"acme-eab-hmac-key" placeholder:"KEY" help:"HMAC key for external account binding, in base64url. It is a secret: set it in the environment or in the config file."`
+
+	HandshakesPerIP int      `name:"handshakes-per-ip" default:"1024" placeholder:"N" help:"Limit of concurrent TLS handshakes per client address; 0 for no limit (default ${default})."`
+	HSTS            bool     `name:"hsts" help:"Tell browsers to use only HTTPS for the base host, for one year."`
+	ProxyProtocol   bool     `help:"Expect a PROXY protocol header on connections from --trusted-proxy."`
+	TrustedProxy    []string `placeholder:"CIDR" help:"Network of the load balancers in front of the service. Repeatable."`
+
+	DNSResolver     []string `name:"dns-resolver" placeholder:"HOST:PORT" help:"Resolver to ask when a tag host is verified. Repeatable (default: those of /etc/resolv.conf)."`
+	DNSPort         int      `name:"dns-port" default:"53" placeholder:"N" help:"Port of the name servers of zones (default ${default})."`
+	DNSAllowPrivate bool     `name:"dns-allow-private" help:"Also ask name servers at private addresses."`
+
+	Admin     string `default:"${admin}" placeholder:"ADDR" help:"Loopback address for /metrics, /healthz, /readyz and /debug/pprof, or off (default ${default})."`
+	LogFormat string `default:"text" placeholder:"text|json" help:"Format of the log (default ${default})."`
+	LogLevel  string `default:"info" placeholder:"LEVEL" help:"Lowest level to log: debug, info, warn or error (default ${default})."`
+
+	// check parses these from the flags.
+	roots   *x509.CertPool
+	proxies []netip.Prefix
+	level   slog.Level
 }
 
-// daemon is the running service: its parts, in the order in which they start.
-type daemon struct {
-	config
-	metrics *prometheus.Registry
-
-	engine store.Engine            // events and control data
-	http   net.Listener            // for plain HTTP
-	https  net.Listener            // nil when HTTPS is off
-	hosts  *tlsmgr.Manager         // checks the DNS of tag hosts, and gets their certificates
-	api    fasthttp.RequestHandler // the partner API
-	shop   *demo.Shop              // nil in production
-	server *edge.Server            // the public front door
-
-	stops  []func() error // undo the steps done so far
-	failed chan error     // gets the error of a part that has ended by itself
+// Help is shown after the command's one line of help.
+func (*serveCommand) Help() string {
+	return "SIGTERM, SIGINT and SIGHUP stop the service: it finishes the requests in progress, for up to 15 seconds, and exits with 0. " +
+		"A second SIGTERM or SIGINT ends it immediately."
 }
 
-// maxParts is how many parts run on their own: plain HTTP, HTTPS, operator commands, admin pages.
-const maxParts = 4
-
-// stopTimeout is how long requests in progress may take to finish when the service stops.
-const stopTimeout = 15 * time.Second
-
-// openData opens the storage engine. From then on no other process can open the data directory.
-func (d *daemon) openData(context.Context) (err error) {
-	if d.engine, err = openEngine(d.Data, d.Log); err != nil {
-		return err
-	}
-	d.onStop(d.engine.Close)
-	return nil
-}
-
-// takePorts opens the listeners long before the server uses them: the system may choose the port of --http, and the tag
-// URLs of development mode contain it. Connections that arrive in the meantime wait.
-func (d *daemon) takePorts(context.Context) (err error) {
-	if d.http, err = d.listen("--http", d.HTTP); err != nil || d.TLS == nil {
-		return err
-	}
-	d.https, err = d.listen("--https", d.TLS.HTTPS)
-	return err
-}
-
-func (d *daemon) listen(flag, address string) (net.Listener, error) {
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-	d.onStop(func() error {
-		listener.Close() // usually the server has closed it already
-		return nil
-	})
-	return listener, nil
-}
-
-// openHosts prepares the verification of tag hosts and, unless HTTPS is off, their certificates.
-func (d *daemon) openHosts(context.Context) (err error) {
-	c := tlsmgr.Config{
-		Engine:   d.engine,
-		OwnHosts: []string{d.BaseHost, d.ClientTagHost},
-		DNS: dns.Config{
-			CNAMETarget:  d.CNAMETarget,
-			Resolvers:    d.Resolvers,
-			Port:         d.DNSPort,
-			AllowPrivate: d.DNSPrivate,
-			Now:          time.Now,
-		},
-		Log: d.Log,
-	}
-	if d.TLS != nil {
-		c.Certificates = &certs.Config{
-			Dir:        filepath.Join(d.Data, "certificates"),
-			CA:         d.TLS.CA,
-			Roots:      d.TLS.Roots,
-			Email:      d.TLS.Email,
-			EABKeyID:   d.TLS.EABKeyID,
-			EABHMACKey: d.TLS.EABHMACKey,
-			HTTP:       d.http.Addr(),
-			HTTPS:      d.https.Addr(),
-			Metrics:    d.metrics,
-		}
-	}
-	if d.hosts, err = tlsmgr.New(c); err != nil {
-		return err
-	}
-	d.onStop(func() error {
-		d.hosts.Stop()
-		return nil
-	})
-	return nil
-}
-
-// openAPI makes the partner API. In development mode the demo shop is in front of it.
-func (d *daemon) openAPI(ctx context.Context) (err error) {
-	c := partnerapi.Config{
-		Engine:        d.engine,
-		DNS:           d.hosts,
-		ClientTagHost: d.ClientTagHost,
-		CNAMETarget:   d.CNAMETarget,
-		TagURL:        d.tagURL,
-		Log:           d.Log,
-		Now:           time.Now,
-		Context:       edge.ClientContext,
-	}
-	if d.https != nil {
-		c.Certificates = d.hosts.Certificates()
-	}
-	d.api = partnerapi.New(c)
-	if d.Dev == nil {
-		return nil
-	}
-	d.shop, err = demo.Open(ctx, demo.Config{
-		Engine:  d.engine,
-		API:     d.api,
-		URL:     d.tagURL(d.ClientTagHost),
-		KeyFile: filepath.Join(d.Data, "demo.key"),
-	})
-	if err != nil {
-		return fmt.Errorf("demo shop: %w", err)
-	}
-	d.api = d.shop.Serve
-	return nil
-}
-
-// tagURL is the address of a tag host. In development mode it has no TLS, and the port that the service listens on.
-func (d *daemon) tagURL(host string) string {
-	if d.Dev == nil {
-		return "https://" + host
-	}
-	_, port, _ := net.SplitHostPort(d.http.Addr().String()) // a listener's address has a port
-	return "http://" + net.JoinHostPort(host, port)
-}
-
-// openEdge makes the public server, which decides by host what answers a request: the partner API or the tag protocol.
-func (d *daemon) openEdge(context.Context) (err error) {
-	c := edge.Config{
-		Engine:          d.engine,
-		BaseHost:        d.BaseHost,
-		Aliases:         d.Aliases,
-		ClientTagHost:   d.ClientTagHost,
-		PartnerAPI:      d.api,
-		PartnerError:    partnerapi.WriteError,
-		PartnerTooLarge: partnerapi.TooLarge,
-		PartnerOf:       partnerapi.PartnerOf,
-		Log:             d.Log,
-		Metrics:         d.metrics,
-		Now:             time.Now,
-		TrustedProxies:  d.Proxies,
-	}
-	if d.https != nil {
-		c.TLS = d.hosts.Certificates().TLSConfig()
-		c.Challenge = d.hosts.Certificates().HTTPChallenge
-		c.HSTS = d.TLS.HSTS
-		c.HandshakesPerIP = d.TLS.HandshakesPerIP
-	}
-	d.server, err = edge.New(c)
-	return err
-}
-
-// acceptOperators runs the partner and key commands that arrive on the operator socket.
-func (d *daemon) acceptOperators(context.Context) error {
-	socket, err := operator.Listen(d.Data)
-	if err != nil {
-		return fmt.Errorf("operator socket: %w", err)
-	}
-	d.startSideDoor(newSideDoor(socket, operator.Handler(d.hosts.Control(d.engine), d.Log), d.Log))
-	return nil
-}
-
-// acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
-// is stopping.
-func (d *daemon) acceptAdmins(ctx context.Context) error {
-	listener, err := d.Admin.listen(d.Log)
-	if err != nil {
-		return fmt.Errorf("--admin: %w", err)
-	}
-	if listener == nil {
-		return nil
-	}
-	ready := func() error {
-		if ctx.Err() != nil {
-			return errors.New("stopping")
-		}
-		return d.engine.Ready()
-	}
-	d.startSideDoor(newSideDoor(listener, adminHandler(d.metrics, ready), d.Log))
-	d.Log.Info("admin listening", "address", listener.Addr().String())
-	return nil
-}
-
-// acceptRequests starts the public server. It also answers ACME challenges, so certificates can be ordered from then on.
-func (d *daemon) acceptRequests(ctx context.Context) error {
-	addThreads()
-	limitMemory(ctx, d.server.Connections)
-	d.onStop(d.finishRequests)
-	addresses := []any{"http", d.http.Addr().String()}
-	if d.https == nil {
-		d.startPart(func() error { return d.server.Serve(d.http) })
-	} else {
-		d.startPart(func() error { return d.server.ServePlain(d.http) })
-		d.startPart(func() error { return d.server.ServeTLS(d.https) })
-		addresses = append(addresses, "https", d.https.Addr().String())
-	}
-	d.hosts.Start()
-	d.Log.Info("listening", append(addresses, "base_host", d.BaseHost, "client_tag_host", d.ClientTagHost)...)
-	return nil
-}
-
-// finishRequests closes the public server to new requests, and waits for those in progress.
-func (d *daemon) finishRequests() error {
-	d.Log.Info("stopping")
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
-	if err := d.server.Shutdown(ctx); err != nil {
-		d.Log.Warn("requests were cut off", "error", err)
-	}
-	return nil
-}
-
-// announce prints, in development mode, the addresses and the API key to try.
-func (d *daemon) announce(context.Context) error {
-	if d.shop == nil {
-		return nil
-	}
-	return d.shop.Announce(d.Dev, d.Data)
-}
-
-// wait waits until ctx ends. If a part ends by itself before that, it returns an error.
-func (d *daemon) wait(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-d.failed:
-		return fmt.Errorf("a part of the service has failed: %w", err)
-	}
-}
-
-// startPart runs a part in the background. When the part ends, wait learns why.
-func (d *daemon) startPart(part func() error) {
-	go func() { d.failed <- part() }()
-}
-
-func (d *daemon) startSideDoor(door *sideDoor) {
-	d.startPart(door.accept)
-	d.onStop(door.close)
-}
-
-// onStop adds a function that undoes what the current step has done.
-func (d *daemon) onStop(undo func() error) { d.stops = append(d.stops, undo) }
-
-// stop undoes the steps, the last one first.
-func (d *daemon) stop() error {
+// check parses and normalizes the values. Its error names all the wrong ones.
+func (c *serveCommand) check(from origin) error {
 	var errs []error
-	for _, undo := range slices.Backward(d.stops) {
-		errs = append(errs, undo())
+	for _, step := range []struct {
+		flag string
+		err  error
+	}{
+		{"tls", oneOf(c.TLS, "acme", "off")},
+		{"http", checkAddr(c.HTTP)},
+		{"https", checkAddr(c.HTTPS)},
+		{"base-host", checkHost(&c.BaseHost)},
+		{"client-tag-host", checkHost(&c.ClientTagHost)},
+		{"cname-target", checkCNAMETarget(&c.CNAMETarget)},
+		{"acme-ca", checkURL(c.ACMECA)},
+		{"acme-ca-root", readRoots(c.ACMECARoot, &c.roots)},
+		{"acme-email", checkEmail(c.ACMEEmail)},
+		{"acme-eab-key-id", checkEAB(c.ACMEEABKeyID, c.ACMEEABHMACKey)},
+		{"handshakes-per-ip", checkLeast(c.HandshakesPerIP, 0)},
+		{"proxy-protocol", checkProxyProtocol(c.ProxyProtocol, c.TrustedProxy)},
+		{"trusted-proxy", readNetworks(c.TrustedProxy, &c.proxies)},
+		{"dns-resolver", checkResolvers(c.DNSResolver)},
+		{"dns-port", checkPort(strconv.Itoa(c.DNSPort), 1)},
+		{"admin", checkAdmin(c.Admin)},
+		{"log-format", oneOf(c.LogFormat, "text", "json")},
+		{"log-level", readLevel(c.LogLevel, &c.level)},
+	} {
+		if step.err != nil {
+			errs = append(errs, &usageError{where: from.of(step.flag), err: step.err})
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// Run serves until a signal stops it.
+func (c *serveCommand) Run(p *process) error {
+	if err := c.check(p.origin); err != nil {
+		return err
+	}
+	var secure *tlsConfig
+	if c.TLS == "acme" {
+		secure = &tlsConfig{
+			HTTPS:           c.HTTPS,
+			HandshakesPerIP: c.HandshakesPerIP,
+			HSTS:            c.HSTS,
+			CA:              c.ACMECA,
+			Roots:           c.roots,
+			Email:           c.ACMEEmail,
+			EABKeyID:        c.ACMEEABKeyID,
+			EABHMACKey:      c.ACMEEABHMACKey,
+		}
+	}
+	return serve(p.ctx, config{
+		Data:          p.data,
+		HTTP:          c.HTTP,
+		TLS:           secure,
+		Proxies:       c.proxies,
+		BaseHost:      c.BaseHost,
+		ClientTagHost: c.ClientTagHost,
+		CNAMETarget:   c.CNAMETarget,
+		Resolvers:     c.DNSResolver,
+		DNSPort:       c.DNSPort,
+		DNSPrivate:    c.DNSAllowPrivate,
+		Admin:         adminAddress{Address: c.Admin, Optional: !p.origin.given("admin")},
+		Log:           c.logger(p.stderr),
+	})
+}
+
+// logger makes the log that the checked flags describe.
+func (c *serveCommand) logger(w io.Writer) *slog.Logger {
+	opt := slog.HandlerOptions{Level: c.level}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, &opt))
+	}
+	return slog.New(slog.NewTextHandler(w, &opt))
 }

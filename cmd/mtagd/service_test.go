@@ -154,16 +154,31 @@ func (s *service) kill() error {
 }
 
 func (s *service) end(sig os.Signal) error {
-	s.ended = true
 	if err := s.cmd.Process.Signal(sig); err != nil {
 		return err
 	}
+	return s.waitEnd()
+}
+
+// waitEnd waits until the service has ended by itself or after a signal.
+func (s *service) waitEnd() error {
+	s.ended = true
 	select {
 	case <-s.done:
 		return s.cmd.Wait()
 	case <-time.After(startTimeout):
-		return errors.Join(fmt.Errorf("mtagd has not ended after %v", sig), s.cmd.Process.Kill())
+		return errors.Join(errors.New("mtagd has not ended"), s.cmd.Process.Kill())
 	}
+}
+
+// waitLog waits until the log contains a text.
+func (s *service) waitLog(text string) error {
+	for deadline := time.Now().Add(startTimeout); !strings.Contains(s.Log(), text); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("not in the log: %s: %s", text, s.Log())
+		}
+	}
+	return nil
 }
 
 // checkLog returns an error if the log contains a data race, a panic or an API key.

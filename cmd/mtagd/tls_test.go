@@ -282,6 +282,9 @@ func TestPreverifyOrdersACertificateForTheTrackingDomain(t *testing.T) {
 	if out, err := exec.Command("mtagd", "partner", "preverify", w.id, "--domain", domain, "--data", w.data).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	if err := w.waitLog(fmt.Sprintf(`"msg":"certificate issued","host":%q`, domain)); err != nil { // before any handshake
+		t.Fatal(err)
+	}
 	var health struct{ Status string }
 	if err := w.call(w.client(), "GET", "https://"+domain+"/health", "", "", &health); err != nil || health.Status != "ok" {
 		t.Errorf("%v, %+v", err, health)

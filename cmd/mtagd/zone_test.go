@@ -1,67 +1,46 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 
 	"github.com/miekg/dns"
+
+	"mtagd/tlsmgr/dnstest"
 )
 
 // zone is the DNS of a service under test: a recursive resolver on loopback, with the records that a test sets. For the
 // name server of a zone, a test starts another one at another address.
 type zone struct {
 	address string
-	servers [2]*dns.Server
+	server  *dnstest.Server
 
 	mu      sync.Mutex
 	records map[string][]dns.RR
 	failing map[string]string // how a name fails: servfail, bogus, refuse or silent
 }
 
-// startZone listens on one port that is free for both UDP and TCP.
 func startZone() (*zone, error) {
 	z, err := startNameServer("127.0.0.1:0")
-	for range 20 {
-		if err == nil {
-			return z, z.set(cnameTarget, "A", "192.0.2.1")
-		}
-		z, err = startNameServer("127.0.0.1:0")
-	}
-	return nil, err
-}
-
-func startNameServer(address string) (*zone, error) {
-	udp, tcp, err := listenBoth(address)
 	if err != nil {
 		return nil, err
 	}
-	z := &zone{address: udp.LocalAddr().String(), records: map[string][]dns.RR{}, failing: map[string]string{}}
-	z.servers = [2]*dns.Server{{PacketConn: udp, Handler: z}, {Listener: tcp, Handler: z}}
-	for _, server := range z.servers {
-		go server.ActivateAndServe() // ends with stop
+	return z, z.set(cnameTarget, "A", "192.0.2.1")
+}
+
+func startNameServer(address string) (*zone, error) {
+	z := &zone{records: map[string][]dns.RR{}, failing: map[string]string{}}
+	var err error
+	if z.server, err = dnstest.Start(address, z); err != nil {
+		return nil, err
 	}
+	z.address = z.server.Address
 	return z, nil
 }
 
-func listenBoth(address string) (net.PacketConn, net.Listener, error) {
-	udp, err := net.ListenPacket("udp", address)
-	if err != nil {
-		return nil, nil, err
-	}
-	tcp, err := net.Listen("tcp", udp.LocalAddr().String())
-	if err != nil {
-		return nil, nil, errors.Join(err, udp.Close())
-	}
-	return udp, tcp, nil
-}
-
 func (z *zone) stop() {
-	for _, server := range z.servers {
-		server.Shutdown() // fails only if it was not running yet
-	}
+	z.server.Stop() // if this fails, the server ends with the tests
 }
 
 // set sets the one record of a name, or makes the name fail, or removes it. With "also" before it, the record is added.

@@ -75,23 +75,7 @@ func (c *Certificates) loadAll() {
 // Order gets a host's certificate in the background, from disk or from the CA. Call it when there is reason to believe
 // that the host's DNS leads here now. An order that failed still waits for its next attempt. But if its last attempt
 // is older than pace.repair, Order retries it now, because the cause may have been repaired.
-func (c *Certificates) Order(host string) {
-	o := c.orders
-	if !o.Hosts.MayHaveCertificate(host) {
-		return
-	}
-	missing := o.magic.expiryOf(host).IsZero()
-	o.states.mu.Lock()
-	defer o.states.mu.Unlock()
-	h := o.states.get(host)
-	wasElsewhere := h.dnsElsewhere
-	h.dnsElsewhere = false
-	if h.attempt == nil && (wasElsewhere || missing) {
-		o.startOrder(host, h)
-	} else if !h.nextTry.IsZero() && time.Since(h.lastTry) > o.pace.repair {
-		h.retryNow()
-	}
-}
+func (c *Certificates) Order(host string) { c.orders.orderOrRetry(host) }
 
 // DNSFound takes the finding of a recheck of a tag host's DNS. When DNS leads elsewhere, the certificate is no longer
 // renewed and an order in progress ends. When DNS leads here again, the certificate is renewed again; if it is
@@ -104,12 +88,12 @@ func (c *Certificates) DNSFound(host string, f store.DNSFinding) {
 }
 
 // Certificate returns the state of a host's certificate.
-func (c *Certificates) Certificate(host string) store.Certificate { return c.orders.certificate(host) }
+func (c *Certificates) Certificate(host string) store.Certificate { return c.orders.state(host) }
 
 func (c *Certificates) all() []store.Certificate {
 	var all []store.Certificate
 	for _, host := range c.orders.states.names() {
-		all = append(all, c.orders.certificate(host))
+		all = append(all, c.orders.state(host))
 	}
 	return all
 }

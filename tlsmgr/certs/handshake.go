@@ -19,7 +19,7 @@ func (c *Certificates) TLSConfig() *tls.Config {
 		MinVersion:         tls.VersionTLS12,
 		NextProtos:         []string{"http/1.1", acmez.ACMETLS1Protocol},
 		GetConfigForClient: c.admit,
-		GetCertificate:     c.certificate,
+		GetCertificate:     c.getCertificate,
 	}
 }
 
@@ -43,9 +43,9 @@ func isChallenge(hello *tls.ClientHelloInfo) bool {
 	return len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == acmez.ACMETLS1Protocol
 }
 
-// certificate returns the certificate for a name that admit let pass, from memory or else from disk. If the name has
+// getCertificate returns the certificate for a name that admit let pass, from memory or else from disk. If the name has
 // none, it starts an order, and makes the handshake wait for it for up to pace.visitor.
-func (c *Certificates) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	cert, err := c.orders.magic.ordering.GetCertificate(hello)
 	if err == nil || isChallenge(hello) {
 		return cert, err

@@ -83,8 +83,8 @@ func (h *hostState) retryNow() {
 	}
 }
 
-// certificate is what partners see. notAfter is the expiry of the certificate in memory, zero when there is none.
-func (h *hostState) certificate(notAfter time.Time) store.Certificate {
+// shown is what partners see. notAfter is the expiry of the certificate in memory, zero when there is none.
+func (h *hostState) shown(notAfter time.Time) store.Certificate {
 	switch {
 	case time.Now().Before(notAfter):
 		return store.Certificate{Status: store.CertificateValid, Detail: h.problem, NotAfter: notAfter}

@@ -63,6 +63,25 @@ func (o *orders) ensureCertificate(host string) <-chan struct{} {
 	return h.attempt
 }
 
+// orderOrRetry starts an order for a host unless it has a certificate. An order that waits for its next attempt is
+// retried now if its last attempt is older than pace.repair.
+func (o *orders) orderOrRetry(host string) {
+	if !o.Hosts.MayHaveCertificate(host) {
+		return
+	}
+	missing := o.magic.expiryOf(host).IsZero()
+	o.states.mu.Lock()
+	defer o.states.mu.Unlock()
+	h := o.states.get(host)
+	wasElsewhere := h.dnsElsewhere
+	h.dnsElsewhere = false
+	if h.attempt == nil && (wasElsewhere || missing) {
+		o.startOrder(host, h)
+	} else if !h.nextTry.IsZero() && time.Since(h.lastTry) > o.pace.repair {
+		h.retryNow()
+	}
+}
+
 // startOrder gets a host's certificate in the background, and retries until it has it. The caller holds states.mu, and
 // has checked that h.attempt is nil.
 func (o *orders) startOrder(host string, h *hostState) {
@@ -224,8 +243,8 @@ func (o *orders) mayRenew(host string) bool {
 	return o.Hosts.MayHaveCertificate(host) && !o.states.leadsElsewhere(host)
 }
 
-// certificate is the state of a host's certificate, as partners see it.
-func (o *orders) certificate(host string) store.Certificate {
+// state is the state of a host's certificate, as partners see it.
+func (o *orders) state(host string) store.Certificate {
 	notAfter := o.magic.expiryOf(host)
 	o.states.mu.Lock()
 	defer o.states.mu.Unlock()
@@ -233,5 +252,5 @@ func (o *orders) certificate(host string) store.Certificate {
 	if h == nil || !o.Hosts.MayHaveCertificate(host) {
 		return store.Certificate{Status: store.CertificateNone}
 	}
-	return h.certificate(notAfter)
+	return h.shown(notAfter)
 }

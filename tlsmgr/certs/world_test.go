@@ -18,6 +18,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/tlsmgr/acmetest"
+	"mtagd/tlsmgr/dnstest"
 )
 
 // worlds counts the worlds of a run, so that each can have its own host names: certmagic keeps the challenges of the
@@ -176,11 +177,7 @@ func serveHandshakes(l net.Listener) {
 // startNames runs a resolver that gives every name the address 127.0.0.1.
 func startNames(t *testing.T) (address string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &dns.Server{Listener: l, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) {
+	return dnstest.Run(t, dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) {
 		reply := new(dns.Msg).SetReply(query)
 		if q := query.Question[0]; q.Qtype == dns.TypeA {
 			reply.Answer = append(reply.Answer, &dns.A{
@@ -189,10 +186,7 @@ func startNames(t *testing.T) (address string) {
 			})
 		}
 		w.WriteMsg(reply) // if the answer is lost, the client times out
-	})}
-	go server.ActivateAndServe()
-	t.Cleanup(func() { server.Shutdown() })
-	return l.Addr().String()
+	})).Address
 }
 
 func (w *certWorld) checkDNS(_ context.Context, host string) store.DNSFinding {

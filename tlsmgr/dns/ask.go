@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 )
 
 // udpSize is the EDNS buffer size: answers of this size are not fragmented on the internet.
@@ -51,12 +51,12 @@ func (s nameServer) recursive() bool { return s.zone == "" }
 
 // askTypes asks for a name's records of several types at the same time. It calls take for each answer as it arrives,
 // until take returns true. After the first answer it waits for the others for at most siblingTimeout.
-func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, take func(qtype uint16, m *dns.Msg, err error) (enough bool)) {
+func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, take func(qtype uint16, m *miekg.Msg, err error) (enough bool)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
 		qtype uint16
-		m     *dns.Msg
+		m     *miekg.Msg
 		err   error
 	}
 	answers := make(chan answer, len(types))
@@ -84,8 +84,8 @@ func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, t
 
 // ask asks one question, and retries it once. The message that it returns answers the question: the name has
 // records of the type, or has none, or does not exist, or is delegated to a zone below the server's own.
-func (s nameServer) ask(ctx context.Context, name string, qtype uint16) (*dns.Msg, error) {
-	question := new(dns.Msg).SetQuestion(name, qtype)
+func (s nameServer) ask(ctx context.Context, name string, qtype uint16) (*miekg.Msg, error) {
+	question := new(miekg.Msg).SetQuestion(name, qtype)
 	question.RecursionDesired = s.recursive()
 	question.SetEdns0(udpSize, false)
 
@@ -93,25 +93,25 @@ func (s nameServer) ask(ctx context.Context, name string, qtype uint16) (*dns.Ms
 	if err != nil && ctx.Err() == nil {
 		answer, err = s.try(ctx, question)
 	}
-	if err == nil && (answer.Rcode == dns.RcodeFormatError || answer.Rcode == dns.RcodeNotImplemented) {
+	if err == nil && (answer.Rcode == miekg.RcodeFormatError || answer.Rcode == miekg.RcodeNotImplemented) {
 		question.Extra = nil // the server may be older than EDNS
 		answer, err = s.try(ctx, question)
 	}
-	if err == nil && answer.Rcode == dns.RcodeServerFailure && s.recursive() {
+	if err == nil && answer.Rcode == miekg.RcodeServerFailure && s.recursive() {
 		answer, err = s.tryUnchecked(ctx, question, answer)
 	}
 	if err != nil {
 		return nil, err
 	}
 	switch answer.Rcode {
-	case dns.RcodeSuccess, dns.RcodeNameError:
+	case miekg.RcodeSuccess, miekg.RcodeNameError:
 		if s.isLame(answer) {
 			return nil, errLame
 		}
 		return answer, nil
-	case dns.RcodeServerFailure:
+	case miekg.RcodeServerFailure:
 		return nil, errServfail
-	case dns.RcodeRefused, dns.RcodeNotAuth:
+	case miekg.RcodeRefused, miekg.RcodeNotAuth:
 		if s.recursive() {
 			return nil, errRefused
 		}
@@ -123,23 +123,23 @@ func (s nameServer) ask(ctx context.Context, name string, qtype uint16) (*dns.Ms
 
 // tryUnchecked finds out whether a broken DNSSEC signature is the cause of a SERVFAIL. If so, the resolver answers when
 // it is asked not to check signatures (CD=1), and fails again when it checks them.
-func (s nameServer) tryUnchecked(ctx context.Context, question, failed *dns.Msg) (*dns.Msg, error) {
+func (s nameServer) tryUnchecked(ctx context.Context, question, failed *miekg.Msg) (*miekg.Msg, error) {
 	question.CheckingDisabled = true
 	unchecked, err := s.try(ctx, question)
-	if err != nil || unchecked.Rcode == dns.RcodeServerFailure {
+	if err != nil || unchecked.Rcode == miekg.RcodeServerFailure {
 		return failed, nil
 	}
 	question.CheckingDisabled = false
 	checked, err := s.try(ctx, question)
-	if err == nil && checked.Rcode == dns.RcodeServerFailure {
+	if err == nil && checked.Rcode == miekg.RcodeServerFailure {
 		return nil, errBogus
 	}
 	return checked, err
 }
 
 // try asks over UDP, and over TCP when the answer was truncated.
-func (s nameServer) try(ctx context.Context, question *dns.Msg) (*dns.Msg, error) {
-	question.Id = dns.Id()
+func (s nameServer) try(ctx context.Context, question *miekg.Msg) (*miekg.Msg, error) {
+	question.Id = miekg.Id()
 	answer, err := s.exchange(ctx, "udp", question)
 	if err == nil && answer.Truncated {
 		if answer, err = s.exchange(ctx, "tcp", question); err != nil {
@@ -151,7 +151,7 @@ func (s nameServer) try(ctx context.Context, question *dns.Msg) (*dns.Msg, error
 
 // exchange sends a question and waits for its answer. Over UDP it skips packets that do not answer the question,
 // because anyone can send packets to its port.
-func (s nameServer) exchange(ctx context.Context, network string, question *dns.Msg) (_ *dns.Msg, err error) {
+func (s nameServer) exchange(ctx context.Context, network string, question *miekg.Msg) (_ *miekg.Msg, err error) {
 	// The bytes come from strangers: a message that makes the library panic must not end the process.
 	defer func() {
 		if p := recover(); p != nil {
@@ -161,7 +161,7 @@ func (s nameServer) exchange(ctx context.Context, network string, question *dns.
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 
-	client := dns.Client{Net: network}
+	client := miekg.Client{Net: network}
 	conn, err := client.DialContext(ctx, s.address)
 	if err != nil {
 		return nil, asTimeout(ctx, err)
@@ -205,33 +205,33 @@ func asTimeout(ctx context.Context, err error) error {
 }
 
 // isAnswerTo reports whether a message is the response to a question. The library compares the id only.
-func isAnswerTo(question, m *dns.Msg) bool {
-	if m.Id != question.Id || !m.Response || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
+func isAnswerTo(question, m *miekg.Msg) bool {
+	if m.Id != question.Id || !m.Response || m.Opcode != miekg.OpcodeQuery || len(m.Question) != 1 {
 		return false
 	}
 	asked, answered := question.Question[0], m.Question[0]
 	return asked.Qtype == answered.Qtype && asked.Qclass == answered.Qclass &&
-		dns.CanonicalName(asked.Name) == dns.CanonicalName(answered.Name)
+		miekg.CanonicalName(asked.Name) == miekg.CanonicalName(answered.Name)
 }
 
 // isLame reports whether an answer shows that the server does not serve the zone: it has no records, neither the
 // authoritative bit nor the zone's SOA (which an honest "no such record" has), and is no referral to a zone below. From
 // a resolver, an answer is lame only if it is a referral.
-func (s nameServer) isLame(m *dns.Msg) bool {
-	if m.Rcode != dns.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
+func (s nameServer) isLame(m *miekg.Msg) bool {
+	if m.Rcode != miekg.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
 		return false
 	}
-	if hasType(m.Ns, dns.TypeSOA) {
+	if hasType(m.Ns, miekg.TypeSOA) {
 		return false
 	}
 	if s.recursive() {
-		return hasType(m.Ns, dns.TypeNS)
+		return hasType(m.Ns, miekg.TypeNS)
 	}
 	return s.referral(m) == nil
 }
 
-func hasType(rrs []dns.RR, rrtype uint16) bool {
-	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == rrtype })
+func hasType(rrs []miekg.RR, rrtype uint16) bool {
+	return slices.ContainsFunc(rrs, func(rr miekg.RR) bool { return rr.Header().Rrtype == rrtype })
 }
 
 // delegation is a zone's name servers, as a server of the zone above names them.
@@ -243,30 +243,30 @@ type delegation struct {
 
 // referral reads an answer that refers to the name servers of a zone below the server's own, on the way down to the
 // name in the question. It returns nil for any other answer.
-func (s nameServer) referral(m *dns.Msg) *delegation {
-	if s.recursive() || m.Rcode != dns.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
+func (s nameServer) referral(m *miekg.Msg) *delegation {
+	if s.recursive() || m.Rcode != miekg.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
 		return nil
 	}
 	d := &delegation{glue: map[string][]netip.Addr{}}
 	for _, rr := range m.Ns {
-		ns, ok := rr.(*dns.NS)
+		ns, ok := rr.(*miekg.NS)
 		if !ok {
 			continue
 		}
-		zone := dns.CanonicalName(ns.Hdr.Name)
-		if zone == s.zone || !dns.IsSubDomain(s.zone, zone) || !dns.IsSubDomain(zone, m.Question[0].Name) {
+		zone := miekg.CanonicalName(ns.Hdr.Name)
+		if zone == s.zone || !miekg.IsSubDomain(s.zone, zone) || !miekg.IsSubDomain(zone, m.Question[0].Name) {
 			return nil
 		}
 		d.zone = zone
-		d.servers = append(d.servers, dns.CanonicalName(ns.Ns))
+		d.servers = append(d.servers, miekg.CanonicalName(ns.Ns))
 	}
 	if d.servers == nil {
 		return nil
 	}
 	for _, rr := range m.Extra {
 		switch rr.(type) {
-		case *dns.A, *dns.AAAA:
-			name := dns.CanonicalName(rr.Header().Name)
+		case *miekg.A, *miekg.AAAA:
+			name := miekg.CanonicalName(rr.Header().Name)
 			d.glue[name] = append(d.glue[name], addressOf(rr))
 		}
 	}
@@ -274,12 +274,12 @@ func (s nameServer) referral(m *dns.Msg) *delegation {
 }
 
 // addressOf is the address in an A or AAAA record, or the zero Addr if the record is malformed and has none.
-func addressOf(rr dns.RR) netip.Addr {
+func addressOf(rr miekg.RR) netip.Addr {
 	var ip net.IP
 	switch rr := rr.(type) {
-	case *dns.A:
+	case *miekg.A:
 		ip = rr.A
-	case *dns.AAAA:
+	case *miekg.AAAA:
 		ip = rr.AAAA
 	}
 	addr, _ := netip.AddrFromSlice(ip)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 
 	"mtagd/store"
 )
@@ -98,11 +98,11 @@ controls { };
 func (b *bind) warm(t *testing.T) {
 	t.Helper()
 	giveUp := time.Now().Add(30 * time.Second)
-	for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA} {
-		question := new(dns.Msg).SetQuestion("ns.shop.com.", kind)
+	for _, kind := range []uint16{miekg.TypeA, miekg.TypeAAAA} {
+		question := new(miekg.Msg).SetQuestion("ns.shop.com.", kind)
 		for {
-			answer, err := dns.Exchange(question, fmt.Sprintf("127.0.0.1:%d", b.resolverPort))
-			if err == nil && answer.Rcode == dns.RcodeSuccess {
+			answer, err := miekg.Exchange(question, fmt.Sprintf("127.0.0.1:%d", b.resolverPort))
+			if err == nil && answer.Rcode == miekg.RcodeSuccess {
 				break
 			}
 			if time.Now().After(giveUp) {

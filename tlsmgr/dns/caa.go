@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 )
 
 // The ACME challenges that the service can answer.
@@ -19,7 +19,7 @@ var challenges = []string{"http-01", "tls-alpn-01"}
 // has the CAA records of its target. Next comes the merchant's domain: records that were added there long ago, for the
 // shop's own certificate, are the most common obstacle.
 func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
-	ctx, cancel := l.forCause(ctx)
+	ctx, cancel := l.afterResolvers(ctx)
 	defer cancel()
 	identities := ca.identities(ctx)
 	if len(identities) == 0 {
@@ -27,12 +27,12 @@ func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
 	}
 
 	var hosts []string
-	for i, end := 0, false; !end; i, end = dns.NextLabel(l.host, i) {
+	for i, end := 0, false; !end; i, end = miekg.NextLabel(l.host, i) {
 		hosts = append(hosts, l.host[i:])
 	}
-	answers := make([]*dns.Msg, len(hosts))
+	answers := make([]*miekg.Msg, len(hosts))
 	errs := make([]error, len(hosts))
-	l.each(len(hosts), func(i int) { answers[i], errs[i] = l.anyResolver(ctx, hosts[i], dns.TypeCAA) })
+	l.each(len(hosts), func(i int) { answers[i], errs[i] = l.anyResolver(ctx, hosts[i], miekg.TypeCAA) })
 
 	for i, name := range hosts {
 		if errors.Is(errs[i], errServfail) || errors.Is(errs[i], errBogus) {
@@ -45,9 +45,9 @@ func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
 		if errs[i] != nil {
 			return sighting{}
 		}
-		var records []*dns.CAA
+		var records []*miekg.CAA
 		for _, rr := range answers[i].Answer {
-			if caa, ok := rr.(*dns.CAA); ok {
+			if caa, ok := rr.(*miekg.CAA); ok {
 				records = append(records, caa)
 			}
 		}
@@ -56,7 +56,7 @@ func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
 		case mayIssue(records, identities):
 			return sighting{}
 		default:
-			at := bare(dns.CanonicalName(records[0].Hdr.Name))
+			at := bare(miekg.CanonicalName(records[0].Hdr.Name))
 			return sighting{
 				code: "ok_caa_forbids",
 				fact: "the CAA records at " + at + " forbid " + identities[0] + " to issue the certificate for " + bare(l.host),
@@ -70,7 +70,7 @@ func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
 // mayIssue reports whether a set of CAA records allows the CA to issue a certificate for a name without a wildcard, by
 // one of our challenges (RFC 8659, section 4; RFC 8657). If a record allows only one account, mayIssue assumes that it
 // is another one, such as the shop's: merchants do not know the service's account.
-func mayIssue(records []*dns.CAA, identities []string) bool {
+func mayIssue(records []*miekg.CAA, identities []string) bool {
 	const critical = 128
 	restricted, allowed := false, false
 	for _, rr := range records {

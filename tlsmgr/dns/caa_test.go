@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 )
 
 func TestMayIssue(t *testing.T) {
@@ -36,9 +36,9 @@ func TestMayIssue(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(fmt.Sprintf("%s: %v", c.sentence, c.want), func(t *testing.T) {
-			var records []*dns.CAA
+			var records []*miekg.CAA
 			for _, text := range c.records {
-				records = append(records, rr("shop.com. CAA "+text).(*dns.CAA))
+				records = append(records, rr("shop.com. CAA "+text).(*miekg.CAA))
 			}
 			if got := mayIssue(records, []string{"letsencrypt.org", "le.example"}); got != c.want {
 				t.Errorf("got %v", got)

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 
 	"mtagd/store"
 )
@@ -169,17 +169,17 @@ func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) sig
 
 // missing is the sighting when the host has no record. It looks for the two most common mistakes.
 func (c *chain) missing(ctx context.Context, seen view) sighting {
-	root := dns.Fqdn(store.RootDomain(bare(c.host)))
-	if seen.authority != "" && seen.authority != root && dns.IsSubDomain(seen.authority, root) {
+	root := miekg.Fqdn(store.RootDomain(bare(c.host)))
+	if seen.authority != "" && seen.authority != root && miekg.IsSubDomain(seen.authority, root) {
 		return c.wrong("no_domain", fmt.Sprintf("the domain %s does not exist in DNS", bare(root)),
 			fmt.Sprintf("register it, or have its name servers entered, and add a CNAME record for %s that points to %s", bare(c.host), bare(c.target)))
 	}
 	// The forms of DNS providers append the domain to a name without a final dot. Then the record is at a name that ends
 	// with the domain twice.
-	ctx, cancel := context.WithTimeout(ctx, causeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, graceTimeout)
 	defer cancel()
 	twice := c.host + root
-	if m, err := seen.by.ask(ctx, twice, dns.TypeCNAME); err == nil {
+	if m, err := seen.by.ask(ctx, twice, miekg.TypeCNAME); err == nil {
 		found := newView(seen.by)
 		found.read(m, twice)
 		if len(found.aliases) == 1 && strings.HasPrefix(found.aliases[0], c.target) {

@@ -8,18 +8,19 @@ import (
 	"sync"
 	"time"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 )
 
-// causeTimeout limits questions that only help to explain a failure, once everything else is known.
-const causeTimeout = time.Second
+// graceTimeout is how long other questions may go on after every resolver has answered about the host or failed. A
+// resolver that works answers them in that time.
+const graceTimeout = time.Second
 
 // lookupConfig says which servers verifications may ask, and how.
 type lookupConfig struct {
 	resolvers    []nameServer
 	port         int  // of zones' own name servers
 	allowPrivate bool // ask zones' own name servers at private addresses too
-	causeTimeout time.Duration
+	graceTimeout time.Duration
 	log          *slog.Logger
 }
 
@@ -33,11 +34,11 @@ type lookup struct {
 
 // anyResolver asks all resolvers at the same time. It returns the first answer that has records; if none has, any
 // answer; if there is none, one of the errors.
-func (l *lookup) anyResolver(ctx context.Context, name string, qtype uint16) (*dns.Msg, error) {
+func (l *lookup) anyResolver(ctx context.Context, name string, qtype uint16) (*miekg.Msg, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
-		m   *dns.Msg
+		m   *miekg.Msg
 		err error
 	}
 	answers := make(chan answer, len(l.resolvers))
@@ -89,11 +90,11 @@ func (l *lookup) views(ctx context.Context, name string) []view {
 	return views
 }
 
-// forCause returns a context for questions that only help to explain a failure. It ends causeTimeout after all
-// resolvers have answered about the host: that is enough for a resolver that works.
-func (l *lookup) forCause(ctx context.Context) (context.Context, context.CancelFunc) {
+// afterResolvers returns a context for questions that no verification should wait for: about the zone's name servers and
+// about CAA records. It ends graceTimeout after every resolver has answered about the host or failed.
+func (l *lookup) afterResolvers(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(l.answered, func() { time.AfterFunc(l.causeTimeout, cancel) })
+	stop := context.AfterFunc(l.answered, func() { time.AfterFunc(l.graceTimeout, cancel) })
 	return ctx, func() { stop(); cancel() }
 }
 

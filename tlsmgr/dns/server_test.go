@@ -1,19 +1,20 @@
 package dns
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
+
+	"mtagd/tlsmgr/dnstest"
 )
 
 // server is a resolver on loopback that knows the records of one zone file.
 type server struct {
 	address string
-	records []dns.RR
+	records []miekg.RR
 
 	// chases: answers contain the whole chain of CNAME records, like those of most resolvers. Without it they contain
 	// only the first record.
@@ -21,7 +22,7 @@ type server struct {
 	// udpOnly: the server does not listen on TCP.
 	udpOnly bool
 	// reply, if not nil, may change the answer. If it returns nil, no answer is sent.
-	reply func(question, answer *dns.Msg, overTCP bool) *dns.Msg
+	reply func(question, answer *miekg.Msg, overTCP bool) *miekg.Msg
 }
 
 // serve runs s on UDP and TCP until the test ends, with the records of a file in testdata/resolver.
@@ -29,58 +30,25 @@ func serve(t *testing.T, zone string, s *server) *server {
 	t.Helper()
 	s.records = readZone(t, zone)
 
-	// Find a port that is free for both protocols.
-	var udp net.PacketConn
-	var tcp net.Listener
-	for tcp == nil {
-		var err error
-		if udp, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+	running := dnstest.Run(t, miekg.HandlerFunc(s.serveDNS))
+	if s.udpOnly {
+		if err := running.StopTCP(); err != nil {
 			t.Fatal(err)
 		}
-		if tcp, err = net.Listen("tcp", udp.LocalAddr().String()); err != nil {
-			udp.Close()
-		}
 	}
-	s.address = udp.LocalAddr().String()
-	servers := []*dns.Server{{PacketConn: udp, Handler: s.handler(false)}}
-	if s.udpOnly {
-		tcp.Close()
-	} else {
-		servers = append(servers, &dns.Server{Listener: tcp, Handler: s.handler(true)})
-	}
-	for _, d := range servers {
-		run(t, d)
-	}
+	s.address = running.Address
 	return s
 }
 
-// run runs a server until the test ends.
-func run(t *testing.T, d *dns.Server) {
-	t.Helper()
-	started := make(chan struct{})
-	d.NotifyStartedFunc = func() { close(started) }
-	ended := make(chan error, 1)
-	go func() { ended <- d.ActivateAndServe() }()
-	<-started
-	t.Cleanup(func() {
-		if err := d.Shutdown(); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func readZone(t *testing.T, zone string) []dns.RR {
+func readZone(t *testing.T, zone string) []miekg.RR {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "resolver", zone+".zone"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var records []dns.RR
-	parser := dns.NewZoneParser(f, ".", f.Name())
+	var records []miekg.RR
+	parser := miekg.NewZoneParser(f, ".", f.Name())
 	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
 		records = append(records, rr)
 	}
@@ -90,20 +58,18 @@ func readZone(t *testing.T, zone string) []dns.RR {
 	return records
 }
 
-func (s *server) handler(overTCP bool) dns.HandlerFunc {
-	return func(w dns.ResponseWriter, question *dns.Msg) {
-		answer := s.answer(question)
-		if s.reply != nil {
-			answer = s.reply(question, answer, overTCP)
-		}
-		if answer != nil {
-			w.WriteMsg(answer) // fails when the client has closed its socket
-		}
+func (s *server) serveDNS(w miekg.ResponseWriter, question *miekg.Msg) {
+	answer := s.answer(question)
+	if s.reply != nil {
+		answer = s.reply(question, answer, dnstest.OverTCP(w))
+	}
+	if answer != nil {
+		w.WriteMsg(answer) // fails when the client has closed its socket
 	}
 }
 
-func (s *server) answer(question *dns.Msg) *dns.Msg {
-	answer := new(dns.Msg).SetReply(question)
+func (s *server) answer(question *miekg.Msg) *miekg.Msg {
+	answer := new(miekg.Msg).SetReply(question)
 	answer.RecursionAvailable = true
 	name, qtype := question.Question[0].Name, question.Question[0].Qtype
 	// Follow at most nine records, because of loops.
@@ -114,7 +80,7 @@ func (s *server) answer(question *dns.Msg) *dns.Msg {
 				continue
 			}
 			known = true
-			if c, ok := rr.(*dns.CNAME); ok {
+			if c, ok := rr.(*miekg.CNAME); ok {
 				next = c.Target
 			}
 			if rr.Header().Rrtype == qtype || next != "" {
@@ -122,9 +88,9 @@ func (s *server) answer(question *dns.Msg) *dns.Msg {
 			}
 		}
 		if !known {
-			answer.Rcode = dns.RcodeNameError
+			answer.Rcode = miekg.RcodeNameError
 		}
-		if next == "" || qtype == dns.TypeCNAME && !s.chases {
+		if next == "" || qtype == miekg.TypeCNAME && !s.chases {
 			break
 		}
 		name = next

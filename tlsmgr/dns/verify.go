@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 	"golang.org/x/sync/singleflight"
 
 	"mtagd/store"
@@ -66,10 +66,10 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		lookupConfig: lookupConfig{
 			port:         cmp.Or(cfg.Port, 53),
 			allowPrivate: cfg.AllowPrivate,
-			causeTimeout: causeTimeout,
+			graceTimeout: graceTimeout,
 			log:          cfg.Log,
 		},
-		target:  dns.CanonicalName(target),
+		target:  miekg.CanonicalName(target),
 		now:     cfg.Now,
 		timeout: verifyTimeout,
 	}
@@ -93,7 +93,7 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 // systemResolvers returns the name servers in a resolv.conf. Without the file, or without a name server in it, it
 // returns the resolver on this machine, as the C library does.
 func systemResolvers(path string) ([]string, error) {
-	conf, err := dns.ClientConfigFromFile(path)
+	conf, err := miekg.ClientConfigFromFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func resolverName(host string) string {
 // Verify asks every resolver and the host's zone's own name servers where the host leads, and weighs their answers. It
 // takes at most 8 seconds, and returns early when ctx ends. Concurrent calls for the same host share one verification.
 func (v *Verifier) Verify(ctx context.Context, host string) store.DNSFinding {
-	host = dns.CanonicalName(host)
+	host = miekg.CanonicalName(host)
 	found := v.running.DoChan(host, func() (any, error) {
 		// Not derived from ctx: other callers may wait for the same finding.
 		ctx, cancel := context.WithTimeout(context.Background(), v.timeout)

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 
 	"mtagd/store"
 )
@@ -34,7 +34,7 @@ func newVerifier(t *testing.T, resolvers ...string) *Verifier {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.causeTimeout = 5 * time.Second // the usual second is too short on a busy machine
+	v.graceTimeout = 5 * time.Second // the usual second is too short on a busy machine
 	for i := range v.resolvers {
 		v.resolvers[i].timeout = time.Second
 	}
@@ -98,7 +98,7 @@ func TestOneResolver(t *testing.T) {
 		expect(t, newVerifier(t, s.address).Verify(t.Context(), "MTAG-ab12.Shop.com."), store.DNSCorrect, "ok", testHost+" points")
 	})
 	t.Run("a chain that is in one answer is not asked for again", func(t *testing.T) {
-		s := serve(t, "chain", &server{chases: true, reply: func(question, answer *dns.Msg, _ bool) *dns.Msg {
+		s := serve(t, "chain", &server{chases: true, reply: func(question, answer *miekg.Msg, _ bool) *miekg.Msg {
 			if name := question.Question[0].Name; name == "a1.shop.com." {
 				t.Errorf("%s was asked for", name)
 			}
@@ -111,71 +111,71 @@ func TestOneResolver(t *testing.T) {
 // If the host's CNAME record points elsewhere, the answer about the name that it points to does not matter.
 func TestARecordElsewhereIsWrongWhateverIsThere(t *testing.T) {
 	for name, there := range map[string]int{
-		"REFUSED":  dns.RcodeRefused,
-		"NXDOMAIN": dns.RcodeNameError,
+		"REFUSED":  miekg.RcodeRefused,
+		"NXDOMAIN": miekg.RcodeNameError,
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, "elsewhere", &server{reply: func(question, answer *dns.Msg, _ bool) *dns.Msg {
+			s := serve(t, "elsewhere", &server{reply: func(question, answer *miekg.Msg, _ bool) *miekg.Msg {
 				if strings.EqualFold(question.Question[0].Name, testHost+".") {
 					return answer
 				}
-				return new(dns.Msg).SetRcode(question, there)
+				return new(miekg.Msg).SetRcode(question, there)
 			}})
 			expect(t, newVerifier(t, s.address).Verify(t.Context(), testHost), store.DNSWrong, "wrong_target", "points to elsewhere.net")
 		})
 	}
 	t.Run("SERVFAIL for its addresses", func(t *testing.T) {
-		s := serve(t, "elsewhere", &server{reply: func(question, answer *dns.Msg, _ bool) *dns.Msg {
-			if question.Question[0].Qtype == dns.TypeCNAME {
+		s := serve(t, "elsewhere", &server{reply: func(question, answer *miekg.Msg, _ bool) *miekg.Msg {
+			if question.Question[0].Qtype == miekg.TypeCNAME {
 				return answer
 			}
-			return new(dns.Msg).SetRcode(question, dns.RcodeServerFailure)
+			return new(miekg.Msg).SetRcode(question, miekg.RcodeServerFailure)
 		}})
 		expect(t, newVerifier(t, s.address).Verify(t.Context(), testHost), store.DNSWrong, "wrong_target", "points to elsewhere.net")
 	})
 }
 
 // withRcode answers every question with a response code and no records.
-func withRcode(code int) func(question, answer *dns.Msg, overTCP bool) *dns.Msg {
-	return func(question, _ *dns.Msg, _ bool) *dns.Msg {
-		return new(dns.Msg).SetRcode(question, code)
+func withRcode(code int) func(question, answer *miekg.Msg, overTCP bool) *miekg.Msg {
+	return func(question, _ *miekg.Msg, _ bool) *miekg.Msg {
+		return new(miekg.Msg).SetRcode(question, code)
 	}
 }
 
-func silent(_, _ *dns.Msg, _ bool) *dns.Msg { return nil }
+func silent(_, _ *miekg.Msg, _ bool) *miekg.Msg { return nil }
 
 func TestUnusableAnswersArePending(t *testing.T) {
 	cases := []struct {
 		sentence string
-		reply    func(question, answer *dns.Msg, overTCP bool) *dns.Msg
+		reply    func(question, answer *miekg.Msg, overTCP bool) *miekg.Msg
 		code     string
 	}{
-		{"SERVFAIL", withRcode(dns.RcodeServerFailure), "servfail"},
-		{"REFUSED", withRcode(dns.RcodeRefused), "refused"},
-		{"NOTIMP", withRcode(dns.RcodeNotImplemented), "bad_answer"},
+		{"SERVFAIL", withRcode(miekg.RcodeServerFailure), "servfail"},
+		{"REFUSED", withRcode(miekg.RcodeRefused), "refused"},
+		{"NOTIMP", withRcode(miekg.RcodeNotImplemented), "bad_answer"},
 		{"silence", silent, "timeout"},
-		{"a referral", func(question, _ *dns.Msg, _ bool) *dns.Msg {
-			m := new(dns.Msg).SetReply(question)
-			m.Ns = []dns.RR{&dns.NS{Hdr: dns.RR_Header{Name: "shop.com.", Rrtype: dns.TypeNS, Class: dns.ClassINET}, Ns: "ns.shop.com."}}
+		{"a referral", func(question, _ *miekg.Msg, _ bool) *miekg.Msg {
+			m := new(miekg.Msg).SetReply(question)
+			m.Ns = []miekg.RR{&miekg.NS{Hdr: miekg.RR_Header{Name: "shop.com.", Rrtype: miekg.TypeNS, Class: miekg.ClassINET}, Ns: "ns.shop.com."}}
 			return m
 		}, "lame_delegation"},
-		{"an answer to another question", func(_, answer *dns.Msg, _ bool) *dns.Msg {
+		{"an answer to another question", func(_, answer *miekg.Msg, _ bool) *miekg.Msg {
 			answer.Question[0].Name = "mtag-zz99.shop.com."
 			return answer
 		}, "bad_answer"},
-		{"an answer to a question of another type", func(_, answer *dns.Msg, _ bool) *dns.Msg {
-			answer.Question[0].Qtype = dns.TypeMX
+		{"an answer to a question of another type", func(_, answer *miekg.Msg, _ bool) *miekg.Msg {
+			answer.Question[0].Qtype = miekg.TypeMX
 			return answer
 		}, "bad_answer"},
-		{"an answer without the question", func(_, answer *dns.Msg, _ bool) *dns.Msg {
+		{"an answer without the question", func(_, answer *miekg.Msg, _ bool) *miekg.Msg {
 			answer.Question = nil
 			return answer
 		}, "bad_answer"},
-		{"an answer with another id", func(_, answer *dns.Msg, _ bool) *dns.Msg {
+		{"an answer with another id", func(_, answer *miekg.Msg, _ bool) *miekg.Msg {
 			answer.Id++
 			return answer
 		}, "bad_answer"},
-		{"an answer without the response bit", func(_, answer *dns.Msg, _ bool) *dns.Msg {
+		{"an answer without the response bit", func(_, answer *miekg.Msg, _ bool) *miekg.Msg {
 			answer.Response = false
 			return answer
 		}, "bad_answer"},
@@ -191,7 +191,7 @@ func TestUnusableAnswersArePending(t *testing.T) {
 
 func TestAsking(t *testing.T) {
 	t.Run("a truncated answer is asked for again over TCP", func(t *testing.T) {
-		s := serve(t, "correct", &server{reply: func(_, answer *dns.Msg, overTCP bool) *dns.Msg {
+		s := serve(t, "correct", &server{reply: func(_, answer *miekg.Msg, overTCP bool) *miekg.Msg {
 			if !overTCP {
 				answer.Truncated, answer.Answer = true, nil
 			}
@@ -200,7 +200,7 @@ func TestAsking(t *testing.T) {
 		expect(t, newVerifier(t, s.address).Verify(t.Context(), testHost), store.DNSCorrect, "ok")
 	})
 	t.Run("a truncated answer is pending when there is none over TCP", func(t *testing.T) {
-		s := serve(t, "correct", &server{udpOnly: true, reply: func(_, answer *dns.Msg, _ bool) *dns.Msg {
+		s := serve(t, "correct", &server{udpOnly: true, reply: func(_, answer *miekg.Msg, _ bool) *miekg.Msg {
 			answer.Truncated, answer.Answer = true, nil
 			return answer
 		}})
@@ -208,7 +208,7 @@ func TestAsking(t *testing.T) {
 	})
 	t.Run("a question is asked again when its packet is lost", func(t *testing.T) {
 		var lost sync.Map
-		s := serve(t, "correct", &server{reply: func(question, answer *dns.Msg, _ bool) *dns.Msg {
+		s := serve(t, "correct", &server{reply: func(question, answer *miekg.Msg, _ bool) *miekg.Msg {
 			if _, again := lost.LoadOrStore(question.Question[0], true); !again {
 				return nil
 			}
@@ -217,7 +217,7 @@ func TestAsking(t *testing.T) {
 		expect(t, newVerifier(t, s.address).Verify(t.Context(), testHost), store.DNSCorrect, "ok")
 	})
 	t.Run("a question asks for recursion and leaves room for 1232 bytes", func(t *testing.T) {
-		s := serve(t, "correct", &server{reply: func(question, answer *dns.Msg, _ bool) *dns.Msg {
+		s := serve(t, "correct", &server{reply: func(question, answer *miekg.Msg, _ bool) *miekg.Msg {
 			if !question.RecursionDesired {
 				t.Error("the question has no RD bit")
 			}
@@ -242,7 +242,7 @@ func TestAsking(t *testing.T) {
 	})
 	t.Run("concurrent calls for one host share a verification", func(t *testing.T) {
 		release := make(chan struct{})
-		s := serve(t, "correct", &server{reply: func(_, answer *dns.Msg, _ bool) *dns.Msg {
+		s := serve(t, "correct", &server{reply: func(_, answer *miekg.Msg, _ bool) *miekg.Msg {
 			<-release
 			return answer
 		}})
@@ -273,14 +273,14 @@ func TestAsking(t *testing.T) {
 				if err != nil {
 					return // closed below
 				}
-				question := new(dns.Msg)
+				question := new(miekg.Msg)
 				if err := question.Unpack(buf[:n]); err != nil {
 					t.Error(err)
 					return
 				}
-				forged := new(dns.Msg).SetRcode(question, dns.RcodeNameError)
+				forged := new(miekg.Msg).SetRcode(question, miekg.RcodeNameError)
 				forged.Id++
-				answer := new(dns.Msg).SetReply(question)
+				answer := new(miekg.Msg).SetReply(question)
 				answer.Answer = records
 				for _, packet := range [][]byte{[]byte("x"), []byte("not a DNS message at all"), pack(t, forged), pack(t, answer)} {
 					if _, err := conn.WriteTo(packet, asker); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -295,7 +295,7 @@ func TestAsking(t *testing.T) {
 	})
 }
 
-func pack(t *testing.T, m *dns.Msg) []byte {
+func pack(t *testing.T, m *miekg.Msg) []byte {
 	b, err := m.Pack()
 	if err != nil {
 		t.Error(err)
@@ -319,7 +319,7 @@ func TestSeveralResolvers(t *testing.T) {
 	absent := func(t *testing.T) string { return serve(t, "no_such_name", &server{}).address }
 	elsewhere := func(t *testing.T) string { return serve(t, "elsewhere", &server{}).address }
 	servfail := func(t *testing.T) string {
-		return serve(t, "correct", &server{reply: withRcode(dns.RcodeServerFailure)}).address
+		return serve(t, "correct", &server{reply: withRcode(miekg.RcodeServerFailure)}).address
 	}
 	mute := func(t *testing.T) string { return serve(t, "correct", &server{reply: silent}).address }
 
@@ -407,18 +407,18 @@ func TestNamesOfUnknownZoneAndRoot(t *testing.T) {
 		}
 	})
 	t.Run("the root", func(t *testing.T) {
-		found, log := verify(t, serve(t, "correct", &server{reply: func(question, _ *dns.Msg, _ bool) *dns.Msg {
-			answer := new(dns.Msg).SetReply(question)
+		found, log := verify(t, serve(t, "correct", &server{reply: func(question, _ *miekg.Msg, _ bool) *miekg.Msg {
+			answer := new(miekg.Msg).SetReply(question)
 			switch q := question.Question[0]; {
-			case q.Name == "." && q.Qtype == dns.TypeNS:
-				answer.Answer = []dns.RR{rr(". NS a.root.")}
-			case q.Name == "a.root." && q.Qtype == dns.TypeA:
-				answer.Answer = []dns.RR{rr("a.root. A 127.0.0.1")}
+			case q.Name == "." && q.Qtype == miekg.TypeNS:
+				answer.Answer = []miekg.RR{rr(". NS a.root.")}
+			case q.Name == "a.root." && q.Qtype == miekg.TypeA:
+				answer.Answer = []miekg.RR{rr("a.root. A 127.0.0.1")}
 			case question.RecursionDesired: // the server is the resolver here, and the root's name server below
-				answer.Rcode = dns.RcodeServerFailure
+				answer.Rcode = miekg.RcodeServerFailure
 			default:
-				answer.Rcode, answer.Authoritative = dns.RcodeNameError, true
-				answer.Ns = []dns.RR{rr(". SOA a.root. admin. 1 3600 600 86400 60")}
+				answer.Rcode, answer.Authoritative = miekg.RcodeNameError, true
+				answer.Ns = []miekg.RR{rr(". SOA a.root. admin. 1 3600 600 86400 60")}
 			}
 			return answer
 		}}))

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 )
 
 // view is what one server says about one name. When err and delegated are nil, the name is an alias, or has
@@ -35,35 +35,35 @@ func newView(by nameServer) view {
 func (s nameServer) view(ctx context.Context, name string) view {
 	seen := newView(s)
 	// The errors for types that the server never answers. For AAAA, silence counts as "no such record".
-	failed := map[uint16]error{dns.TypeCNAME: errTimeout, dns.TypeA: errTimeout, dns.TypeAAAA: nil}
-	s.askTypes(ctx, name, []uint16{dns.TypeCNAME, dns.TypeA, dns.TypeAAAA}, func(qtype uint16, m *dns.Msg, err error) bool {
+	failed := map[uint16]error{miekg.TypeCNAME: errTimeout, miekg.TypeA: errTimeout, miekg.TypeAAAA: nil}
+	s.askTypes(ctx, name, []uint16{miekg.TypeCNAME, miekg.TypeA, miekg.TypeAAAA}, func(qtype uint16, m *miekg.Msg, err error) bool {
 		failed[qtype] = err
 		if err == nil {
 			seen.read(m, name)
-			seen.noAlias = seen.noAlias || qtype == dns.TypeCNAME && len(seen.aliases) == 0
+			seen.noAlias = seen.noAlias || qtype == miekg.TypeCNAME && len(seen.aliases) == 0
 		}
 		return len(seen.aliases) > 0 || seen.delegated != nil
 	})
 	if len(seen.aliases) == 0 && len(seen.addresses) == 0 && !seen.absent && seen.delegated == nil {
-		seen.err = cmp.Or(failed[dns.TypeCNAME], failed[dns.TypeA], failed[dns.TypeAAAA])
+		seen.err = cmp.Or(failed[miekg.TypeCNAME], failed[miekg.TypeA], failed[miekg.TypeAAAA])
 	}
 	return seen
 }
 
 // read adds what an answer says about the view's name.
-func (v *view) read(m *dns.Msg, name string) {
+func (v *view) read(m *miekg.Msg, name string) {
 	var aliases []string
 	for _, rr := range m.Answer {
-		owner := dns.CanonicalName(rr.Header().Name)
+		owner := miekg.CanonicalName(rr.Header().Name)
 		switch rr := rr.(type) {
-		case *dns.CNAME:
-			target := dns.CanonicalName(rr.Target)
+		case *miekg.CNAME:
+			target := miekg.CanonicalName(rr.Target)
 			if owner != name {
 				v.chained[owner] = target
 			} else if !slices.Contains(aliases, target) {
 				aliases = append(aliases, target)
 			}
-		case *dns.A, *dns.AAAA:
+		case *miekg.A, *miekg.AAAA:
 			v.addresses[addressOf(rr)] = true
 		}
 	}
@@ -72,11 +72,11 @@ func (v *view) read(m *dns.Msg, name string) {
 		return
 	}
 	v.delegated = v.by.referral(m)
-	if m.Rcode == dns.RcodeNameError {
+	if m.Rcode == miekg.RcodeNameError {
 		v.absent = true
 		for _, rr := range m.Ns {
-			if rr.Header().Rrtype == dns.TypeSOA {
-				v.authority = dns.CanonicalName(rr.Header().Name)
+			if rr.Header().Rrtype == miekg.TypeSOA {
+				v.authority = miekg.CanonicalName(rr.Header().Name)
 			}
 		}
 	}
@@ -107,7 +107,7 @@ var errNoAddress = errors.New("no address")
 func (s nameServer) addressesOf(ctx context.Context, name string) (map[netip.Addr]bool, error) {
 	found := map[netip.Addr]bool{}
 	err := errTimeout
-	s.askTypes(ctx, name, []uint16{dns.TypeA, dns.TypeAAAA}, func(_ uint16, m *dns.Msg, askErr error) bool {
+	s.askTypes(ctx, name, []uint16{miekg.TypeA, miekg.TypeAAAA}, func(_ uint16, m *miekg.Msg, askErr error) bool {
 		if askErr != nil {
 			if err == errTimeout {
 				err = askErr
@@ -117,7 +117,7 @@ func (s nameServer) addressesOf(ctx context.Context, name string) (map[netip.Add
 		err = errNoAddress
 		for _, rr := range m.Answer {
 			switch rr.(type) {
-			case *dns.A, *dns.AAAA:
+			case *miekg.A, *miekg.AAAA:
 				found[addressOf(rr)] = true
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 )
 
 // FuzzAnswer passes messages to all code that reads the answers of strangers' servers. No message may cause a panic or
@@ -19,18 +19,18 @@ func FuzzAnswer(f *testing.F) {
 		{`shop.com. CAA 0 issue "letsencrypt.org; validationmethods"`},
 		nil,
 	} {
-		answer := new(dns.Msg).SetReply(new(dns.Msg).SetQuestion("mtag-ab12.shop.com.", dns.TypeCNAME))
+		answer := new(miekg.Msg).SetReply(new(miekg.Msg).SetQuestion("mtag-ab12.shop.com.", miekg.TypeCNAME))
 		for _, text := range records {
 			answer.Answer = append(answer.Answer, rr(text))
 		}
 		f.Add(packed(f, answer))
 		answer.Answer = nil
-		answer.Ns = []dns.RR{rr("mtag-ab12.shop.com. NS ns.mtag-ab12.shop.com.")}
-		answer.Extra = []dns.RR{rr("ns.mtag-ab12.shop.com. A 127.0.0.1")}
+		answer.Ns = []miekg.RR{rr("mtag-ab12.shop.com. NS ns.mtag-ab12.shop.com.")}
+		answer.Extra = []miekg.RR{rr("ns.mtag-ab12.shop.com. A 127.0.0.1")}
 		f.Add(packed(f, answer))
 	}
 	f.Fuzz(func(t *testing.T, message []byte) {
-		m := new(dns.Msg)
+		m := new(miekg.Msg)
 		if m.Unpack(message) != nil || len(m.Question) != 1 {
 			return
 		}
@@ -40,7 +40,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		seen := newView(own)
 		seen.read(m, testHost+".")
-		if d := seen.delegated; d != nil && (d.zone == own.zone || !dns.IsSubDomain(own.zone, d.zone)) {
+		if d := seen.delegated; d != nil && (d.zone == own.zone || !miekg.IsSubDomain(own.zone, d.zone)) {
 			t.Errorf("a server of %s delegated %s", own.zone, d.zone)
 		}
 		c := chain{
@@ -53,14 +53,14 @@ func FuzzAnswer(f *testing.F) {
 			above(alias)
 		}
 		for _, record := range m.Answer {
-			if caa, ok := record.(*dns.CAA); ok {
-				mayIssue([]*dns.CAA{caa}, []string{"letsencrypt.org"})
+			if caa, ok := record.(*miekg.CAA); ok {
+				mayIssue([]*miekg.CAA{caa}, []string{"letsencrypt.org"})
 			}
 		}
 	})
 }
 
-func packed(f *testing.F, m *dns.Msg) []byte {
+func packed(f *testing.F, m *miekg.Msg) []byte {
 	b, err := m.Pack()
 	if err != nil {
 		f.Fatal(err)

@@ -10,10 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"mtagd/store"
+	"mtagd/tlsmgr/dnstest"
 )
 
 // A world is the whole DNS of one test case: the servers of each zone on loopback addresses, and resolvers that ask
@@ -52,13 +53,13 @@ type world struct {
 // worldZone is a zone as one server serves it.
 type worldZone struct {
 	address, name, behaviour string
-	records                  []dns.RR
+	records                  []miekg.RR
 }
 
 type worldResolver struct {
 	*world
 	address string
-	cache   []dns.RR
+	cache   []miekg.RR
 	bogus   string // zone
 	absent  string // name
 	ignores uint16 // type
@@ -115,7 +116,7 @@ func (w *world) read(t *testing.T, path string) {
 				case "absent":
 					r.absent = value
 				case "ignores":
-					r.ignores = dns.StringToType[value]
+					r.ignores = miekg.StringToType[value]
 				default:
 					t.Fatalf("%s: %s", path, section.Name)
 				}
@@ -123,7 +124,7 @@ func (w *world) read(t *testing.T, path string) {
 			w.resolvers = append(w.resolvers, r)
 			continue
 		}
-		zone := dns.Fqdn(words[1])
+		zone := miekg.Fqdn(words[1])
 		records := parseZone(t, path, zone, section.Data)
 		for address := range strings.SplitSeq(words[0], ",") {
 			if slices.ContainsFunc(w.zones[:given], func(z *worldZone) bool { return z.address == address && z.name == zone }) {
@@ -134,10 +135,10 @@ func (w *world) read(t *testing.T, path string) {
 	}
 }
 
-func parseZone(t *testing.T, path, origin string, text []byte) []dns.RR {
+func parseZone(t *testing.T, path, origin string, text []byte) []miekg.RR {
 	t.Helper()
-	var records []dns.RR
-	parser := dns.NewZoneParser(strings.NewReader("$TTL 300\n"+string(text)), origin, path)
+	var records []miekg.RR
+	parser := miekg.NewZoneParser(strings.NewReader("$TTL 300\n"+string(text)), origin, path)
 	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
 		records = append(records, rr)
 	}
@@ -154,9 +155,9 @@ func (w *world) start(t *testing.T) {
 	for _, z := range w.zones {
 		addresses[z.address] = true
 	}
-	handlers := map[string]dns.HandlerFunc{}
+	handlers := map[string]miekg.HandlerFunc{}
 	for address := range addresses {
-		handlers[address] = func(rw dns.ResponseWriter, q *dns.Msg) { w.serve(address, rw, q) }
+		handlers[address] = func(rw miekg.ResponseWriter, q *miekg.Msg) { w.serve(address, rw, q) }
 	}
 	for i, r := range w.resolvers {
 		r.address = fmt.Sprintf("127.0.1.%d", i+1)
@@ -170,48 +171,44 @@ func (w *world) start(t *testing.T) {
 	t.Fatal("no port is free on all addresses")
 }
 
-// listen opens one port on all addresses, for both protocols.
-func (w *world) listen(t *testing.T, handlers map[string]dns.HandlerFunc) bool {
-	var servers []*dns.Server
-	closeAll := func() {
+// listen starts a server at each address, all on one port. It reports whether it has found such a port.
+func (w *world) listen(t *testing.T, handlers map[string]miekg.HandlerFunc) bool {
+	t.Helper()
+	var servers []*dnstest.Server
+	stop := func() {
 		for _, s := range servers {
-			if s.Listener != nil {
-				s.Listener.Close()
-			} else {
-				s.PacketConn.Close()
+			if err := s.Stop(); err != nil {
+				t.Error(err)
 			}
 		}
 	}
-	port := "0"
+	w.port = "0"
+	listening := make(chan struct{}) // handlers wait for it: then w.port no longer changes
+	defer close(listening)
 	for address, handler := range handlers {
-		udp, err := net.ListenPacket("udp", net.JoinHostPort(address, port))
+		waiting := miekg.HandlerFunc(func(rw miekg.ResponseWriter, question *miekg.Msg) {
+			<-listening
+			handler(rw, question)
+		})
+		s, err := dnstest.Start(net.JoinHostPort(address, w.port), waiting)
 		if err != nil {
-			closeAll()
+			stop()
 			return false
 		}
-		servers = append(servers, &dns.Server{PacketConn: udp, Handler: handler})
-		_, port, _ = net.SplitHostPort(udp.LocalAddr().String())
-		tcp, err := net.Listen("tcp", net.JoinHostPort(address, port))
-		if err != nil {
-			closeAll()
-			return false
-		}
-		servers = append(servers, &dns.Server{Listener: tcp, Handler: handler})
+		servers = append(servers, s)
+		_, w.port, _ = net.SplitHostPort(s.Address)
 	}
-	w.port = port
-	for _, s := range servers {
-		run(t, s)
-	}
+	t.Cleanup(stop)
 	return true
 }
 
 // serve answers as the server at an address, for all zones that it serves.
-func (w *world) serve(address string, rw dns.ResponseWriter, question *dns.Msg) {
+func (w *world) serve(address string, rw miekg.ResponseWriter, question *miekg.Msg) {
 	if question.RecursionDesired {
 		return // a zone's own name servers must be asked without recursion
 	}
-	answer := new(dns.Msg).SetReply(question)
-	name := dns.CanonicalName(question.Question[0].Name)
+	answer := new(miekg.Msg).SetReply(question)
+	name := miekg.CanonicalName(question.Question[0].Name)
 	z := w.zoneAt(address, name)
 	behaviour := "refuse"
 	if z != nil {
@@ -223,11 +220,11 @@ func (w *world) serve(address string, rw dns.ResponseWriter, question *dns.Msg) 
 	case "silent":
 		return
 	case "servfail":
-		answer.Rcode = dns.RcodeServerFailure
+		answer.Rcode = miekg.RcodeServerFailure
 	case "refuse":
-		answer.Rcode = dns.RcodeRefused
+		answer.Rcode = miekg.RcodeRefused
 	case "upward":
-		answer.Ns = []dns.RR{rr(". NS a.root-servers.net.")}
+		answer.Ns = []miekg.RR{rr(". NS a.root-servers.net.")}
 	case "big", "small":
 		if rw.LocalAddr().Network() != "tcp" {
 			answer.Truncated = true
@@ -239,7 +236,7 @@ func (w *world) serve(address string, rw dns.ResponseWriter, question *dns.Msg) 
 		}
 	case "old":
 		if question.IsEdns0() != nil {
-			answer.Rcode = dns.RcodeFormatError
+			answer.Rcode = miekg.RcodeFormatError
 		} else {
 			z.answer(answer, name, question.Question[0].Qtype)
 		}
@@ -253,7 +250,7 @@ func (w *world) serve(address string, rw dns.ResponseWriter, question *dns.Msg) 
 func (w *world) zoneAt(address, name string) *worldZone {
 	var closest *worldZone
 	for _, z := range w.zones {
-		if z.address == address && dns.IsSubDomain(z.name, name) && (closest == nil || len(z.name) > len(closest.name)) {
+		if z.address == address && miekg.IsSubDomain(z.name, name) && (closest == nil || len(z.name) > len(closest.name)) {
 			closest = z
 		}
 	}
@@ -261,33 +258,33 @@ func (w *world) zoneAt(address, name string) *worldZone {
 }
 
 // answer fills in an authoritative server's answer: records, a referral, or the SOA.
-func (z *worldZone) answer(m *dns.Msg, name string, qtype uint16) {
+func (z *worldZone) answer(m *miekg.Msg, name string, qtype uint16) {
 	for _, r := range z.records {
-		if cut := r.Header().Name; r.Header().Rrtype == dns.TypeNS && cut != z.name && dns.IsSubDomain(cut, name) {
+		if cut := r.Header().Name; r.Header().Rrtype == miekg.TypeNS && cut != z.name && miekg.IsSubDomain(cut, name) {
 			m.Ns = append(m.Ns, r)
 		}
 	}
 	if m.Ns != nil {
 		for _, r := range m.Ns {
-			m.Extra = append(m.Extra, at(z.records, r.(*dns.NS).Ns, dns.TypeA)...)
+			m.Extra = append(m.Extra, at(z.records, r.(*miekg.NS).Ns, miekg.TypeA)...)
 		}
 		return
 	}
 	m.Authoritative = true
 	m.Answer = at(z.records, name, qtype)
 	if m.Answer == nil {
-		m.Answer = at(z.records, name, dns.TypeCNAME)
+		m.Answer = at(z.records, name, miekg.TypeCNAME)
 	}
 	if m.Answer == nil {
-		m.Ns = []dns.RR{rr(z.name + " SOA ns. admin. 1 3600 600 86400 60")}
-		if !slices.ContainsFunc(z.records, func(r dns.RR) bool { return dns.IsSubDomain(name, r.Header().Name) }) && name != z.name {
-			m.Rcode = dns.RcodeNameError
+		m.Ns = []miekg.RR{rr(z.name + " SOA ns. admin. 1 3600 600 86400 60")}
+		if !slices.ContainsFunc(z.records, func(r miekg.RR) bool { return miekg.IsSubDomain(name, r.Header().Name) }) && name != z.name {
+			m.Rcode = miekg.RcodeNameError
 		}
 	}
 }
 
-func at(records []dns.RR, name string, qtype uint16) []dns.RR {
-	var found []dns.RR
+func at(records []miekg.RR, name string, qtype uint16) []miekg.RR {
+	var found []miekg.RR
 	for _, r := range records {
 		if strings.EqualFold(r.Header().Name, name) && r.Header().Rrtype == qtype {
 			found = append(found, r)
@@ -296,44 +293,44 @@ func at(records []dns.RR, name string, qtype uint16) []dns.RR {
 	return found
 }
 
-func rr(text string) dns.RR {
-	r, err := dns.NewRR(text)
+func rr(text string) miekg.RR {
+	r, err := miekg.NewRR(text)
 	if err != nil {
 		panic(err)
 	}
 	return r
 }
 
-func (r *worldResolver) serve(rw dns.ResponseWriter, question *dns.Msg) {
-	name, qtype := dns.CanonicalName(question.Question[0].Name), question.Question[0].Qtype
+func (r *worldResolver) serve(rw miekg.ResponseWriter, question *miekg.Msg) {
+	name, qtype := miekg.CanonicalName(question.Question[0].Name), question.Question[0].Qtype
 	if qtype == r.ignores && qtype != 0 {
 		return
 	}
 	answer := r.resolve(question, name, qtype, 0)
 	answer.RecursionAvailable = true
-	if r.bogus != "" && dns.IsSubDomain(r.bogus, name) && !question.CheckingDisabled {
-		answer = new(dns.Msg).SetRcode(question, dns.RcodeServerFailure)
+	if r.bogus != "" && miekg.IsSubDomain(r.bogus, name) && !question.CheckingDisabled {
+		answer = new(miekg.Msg).SetRcode(question, miekg.RcodeServerFailure)
 	}
 	rw.WriteMsg(answer) // fails when the client has gone
 }
 
 // resolve answers a question from the cache, or follows the delegations down from the top-level zones. These are all
 // at one address.
-func (r *worldResolver) resolve(question *dns.Msg, name string, qtype uint16, depth int) *dns.Msg {
-	answer := new(dns.Msg).SetReply(question)
+func (r *worldResolver) resolve(question *miekg.Msg, name string, qtype uint16, depth int) *miekg.Msg {
+	answer := new(miekg.Msg).SetReply(question)
 	if name == r.absent {
-		answer.Rcode = dns.RcodeNameError
+		answer.Rcode = miekg.RcodeNameError
 		return answer
 	}
 	answer.Answer = at(r.cache, name, qtype)
 	if answer.Answer == nil {
-		answer.Answer = at(r.cache, name, dns.TypeCNAME)
+		answer.Answer = at(r.cache, name, miekg.TypeCNAME)
 	}
 	servers := []string{"127.0.0.2"}
 	for steps := 0; answer.Answer == nil; steps++ {
 		m := r.askFirst(servers, name, qtype)
 		if m == nil || steps == 8 || depth == 10 {
-			return new(dns.Msg).SetRcode(question, dns.RcodeServerFailure)
+			return new(miekg.Msg).SetRcode(question, miekg.RcodeServerFailure)
 		}
 		if m.Authoritative {
 			answer.Rcode, answer.Answer, answer.Ns = m.Rcode, m.Answer, m.Ns
@@ -341,22 +338,22 @@ func (r *worldResolver) resolve(question *dns.Msg, name string, qtype uint16, de
 		}
 		servers = nil
 		for _, ns := range m.Ns {
-			host := ns.(*dns.NS).Ns
-			addresses := at(m.Extra, host, dns.TypeA)
+			host := ns.(*miekg.NS).Ns
+			addresses := at(m.Extra, host, miekg.TypeA)
 			if addresses == nil {
-				addresses = r.resolve(question, host, dns.TypeA, depth+1).Answer
+				addresses = r.resolve(question, host, miekg.TypeA, depth+1).Answer
 			}
 			for _, a := range addresses {
-				if a, ok := a.(*dns.A); ok {
+				if a, ok := a.(*miekg.A); ok {
 					servers = append(servers, a.A.String())
 				}
 			}
 		}
 	}
-	if qtype != dns.TypeCNAME && len(answer.Answer) == 1 {
-		if alias, ok := answer.Answer[0].(*dns.CNAME); ok {
-			rest := r.resolve(question, dns.CanonicalName(alias.Target), qtype, depth+1)
-			rest.Answer = slices.Insert(rest.Answer, 0, dns.RR(alias))
+	if qtype != miekg.TypeCNAME && len(answer.Answer) == 1 {
+		if alias, ok := answer.Answer[0].(*miekg.CNAME); ok {
+			rest := r.resolve(question, miekg.CanonicalName(alias.Target), qtype, depth+1)
+			rest.Answer = slices.Insert(rest.Answer, 0, miekg.RR(alias))
 			return rest
 		}
 	}
@@ -364,15 +361,15 @@ func (r *worldResolver) resolve(question *dns.Msg, name string, qtype uint16, de
 }
 
 // askFirst asks the servers in turn, until one has an answer or a referral. It skips silent servers.
-func (r *worldResolver) askFirst(servers []string, name string, qtype uint16) *dns.Msg {
+func (r *worldResolver) askFirst(servers []string, name string, qtype uint16) *miekg.Msg {
 	for _, server := range servers {
 		if z := r.zoneAt(server, name); z != nil && z.behaviour == "silent" {
 			continue
 		}
-		question := new(dns.Msg).SetQuestion(name, qtype)
+		question := new(miekg.Msg).SetQuestion(name, qtype)
 		question.RecursionDesired = false
 		for _, network := range []string{"udp", "tcp"} {
-			client := dns.Client{Net: network, Timeout: 2 * time.Second}
+			client := miekg.Client{Net: network, Timeout: 2 * time.Second}
 			m, _, err := client.Exchange(question, net.JoinHostPort(server, r.port))
 			if err == nil && !m.Truncated && (m.Authoritative || len(m.Extra)+len(m.Ns) > 0 && !strings.Contains(m.String(), "root-servers")) {
 				return m

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/miekg/dns"
+	miekg "github.com/miekg/dns"
 
 	"mtagd/store"
 )
@@ -61,11 +61,11 @@ func (l *lookup) askZone(ctx context.Context, name string) (zoneServers, []view)
 // addresses of its name servers. In both cases zoneOf returns a zone above the domain: its servers refer to the
 // domain's name servers, usually with their addresses.
 func (l *lookup) zoneOf(ctx context.Context, name string) zoneServers {
-	ctx, cancel := l.forCause(ctx)
+	ctx, cancel := l.afterResolvers(ctx)
 	defer cancel()
 
 	candidates := above(name)
-	domain := slices.Index(candidates, dns.Fqdn(store.RootDomain(bare(name))))
+	domain := slices.Index(candidates, miekg.Fqdn(store.RootDomain(bare(name))))
 	if domain < 0 {
 		return zoneServers{} // a label of the name contains a dot, so its domain is not among the candidates
 	}
@@ -75,13 +75,13 @@ func (l *lookup) zoneOf(ctx context.Context, name string) zoneServers {
 	found := make([][]string, len(candidates))
 	errs := make([]error, len(candidates))
 	l.each(len(candidates), func(i int) {
-		var m *dns.Msg
-		if m, errs[i] = l.anyResolver(ctx, candidates[i], dns.TypeNS); errs[i] != nil {
+		var m *miekg.Msg
+		if m, errs[i] = l.anyResolver(ctx, candidates[i], miekg.TypeNS); errs[i] != nil {
 			return
 		}
 		for _, rr := range m.Answer {
-			if ns, ok := rr.(*dns.NS); ok && dns.CanonicalName(ns.Hdr.Name) == candidates[i] {
-				found[i] = append(found[i], dns.CanonicalName(ns.Ns))
+			if ns, ok := rr.(*miekg.NS); ok && miekg.CanonicalName(ns.Hdr.Name) == candidates[i] {
+				found[i] = append(found[i], miekg.CanonicalName(ns.Ns))
 			}
 		}
 	})
@@ -108,10 +108,10 @@ func (l *lookup) zoneOf(ctx context.Context, name string) zoneServers {
 // it is a registered domain.
 func above(name string) []string {
 	var names []string
-	if name == dns.Fqdn(store.RootDomain(bare(name))) {
+	if name == miekg.Fqdn(store.RootDomain(bare(name))) {
 		names = append(names, name)
 	}
-	for i, end := dns.NextLabel(name, 0); !end; i, end = dns.NextLabel(name, i) {
+	for i, end := miekg.NextLabel(name, 0); !end; i, end = miekg.NextLabel(name, i) {
 		names = append(names, name[i:])
 	}
 	return append(names, ".")

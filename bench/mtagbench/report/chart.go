@@ -38,6 +38,32 @@ const (
 
 // Write writes the chart as SVG. Its background is white, so that it can be read on light and dark pages.
 func (c *Chart) Write(w io.Writer) error {
+	d, err := newDrawing(c)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" font-family="system-ui, sans-serif" font-size="12" fill="#333">`+"\n",
+		chartWidth, chartHeight, chartWidth, chartHeight)
+	fmt.Fprintf(d, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", chartWidth, chartHeight)
+	d.text("start", plotLeft, 30, ` font-size="18" font-weight="600" fill="#111"`, c.Title)
+	d.text("start", plotLeft, 50, ` fill="#666"`, c.Subtitle)
+	d.axes(c)
+	d.lines(c.Lines)
+	d.labels(c.Lines)
+	d.WriteString("</svg>\n")
+	_, err = io.WriteString(w, d.String())
+	return err
+}
+
+// drawing is the SVG of a chart while it is written, and the scales of its axes.
+type drawing struct {
+	strings.Builder
+	step, right    float64 // of the x axis: between two marks, and its end
+	floor, ceiling float64 // of the y axis: its ends, as powers of ten
+}
+
+// newDrawing chooses scales that all points fit into.
+func newDrawing(c *Chart) (*drawing, error) {
 	top := 0.0
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, l := range c.Lines {
@@ -46,68 +72,72 @@ func (c *Chart) Write(w io.Writer) error {
 		}
 	}
 	if top == 0 || math.IsInf(low, 0) {
-		return fmt.Errorf("chart %q: nothing to show", c.Title)
+		return nil, fmt.Errorf("chart %q: nothing to show", c.Title)
 	}
-	step := niceStep(top / 6)
-	right := top * 1.02
-	floor, ceiling := math.Floor(math.Log10(low)), math.Ceil(math.Log10(high))
-	ceiling = max(ceiling, floor+1)
-	x := func(v float64) float64 { return plotLeft + v/right*(plotRight-plotLeft) }
-	y := func(v float64) float64 {
-		return plotBottom - (math.Log10(v)-floor)/(ceiling-floor)*(plotBottom-plotTop)
-	}
+	d := &drawing{step: niceStep(top / 6), right: top * 1.02, floor: math.Floor(math.Log10(low))}
+	d.ceiling = max(math.Ceil(math.Log10(high)), d.floor+1)
+	return d, nil
+}
 
-	var b strings.Builder
-	text := func(at, anchor string, px, py float64, style, s string) {
-		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="%s"%s%s>`, px, py, anchor, at, style)
-		_ = xml.EscapeText(&b, []byte(s)) // a Builder returns no errors
-		b.WriteString("</text>\n")
-	}
-	rule := func(x1, y1, x2, y2 float64, colour string) {
-		fmt.Fprintf(&b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>`+"\n", x1, y1, x2, y2, colour)
-	}
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" font-family="system-ui, sans-serif" font-size="12" fill="#333">`+"\n",
-		chartWidth, chartHeight, chartWidth, chartHeight)
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", chartWidth, chartHeight)
-	text("", "start", plotLeft, 30, ` font-size="18" font-weight="600" fill="#111"`, c.Title)
-	text("", "start", plotLeft, 50, ` fill="#666"`, c.Subtitle)
+// x and y convert values to pixels.
+func (d *drawing) x(v float64) float64 { return plotLeft + v/d.right*(plotRight-plotLeft) }
 
-	for v := 0.0; v <= right; v += step {
-		rule(x(v), plotTop, x(v), plotBottom, "#eee")
-		text("", "middle", x(v), plotBottom+18, "", Grouped(int(v+0.5)))
+func (d *drawing) y(v float64) float64 {
+	return plotBottom - (math.Log10(v)-d.floor)/(d.ceiling-d.floor)*(plotBottom-plotTop)
+}
+
+// axes draws both axes with their marks and labels.
+func (d *drawing) axes(c *Chart) {
+	for v := 0.0; v <= d.right; v += d.step {
+		d.rule(d.x(v), plotTop, d.x(v), plotBottom, "#eee")
+		d.text("middle", d.x(v), plotBottom+18, "", Grouped(int(v+0.5)))
 	}
-	for decade := floor; decade <= ceiling; decade++ {
+	for decade := d.floor; decade <= d.ceiling; decade++ {
 		v := math.Pow(10, decade)
-		rule(plotLeft, y(v), plotRight, y(v), "#ccc")
-		text("", "end", plotLeft-8, y(v)+4, "", tick(v))
-		for minor := 2.0; minor < 10 && decade < ceiling; minor++ {
-			rule(plotLeft, y(v*minor), plotRight, y(v*minor), "#f4f4f4")
+		d.rule(plotLeft, d.y(v), plotRight, d.y(v), "#ccc")
+		d.text("end", plotLeft-8, d.y(v)+4, "", tick(v))
+		for minor := 2.0; minor < 10 && decade < d.ceiling; minor++ {
+			d.rule(plotLeft, d.y(v*minor), plotRight, d.y(v*minor), "#f4f4f4")
 		}
 	}
-	rule(plotLeft, plotBottom, plotRight, plotBottom, "#333")
-	rule(plotLeft, plotTop, plotLeft, plotBottom, "#333")
+	d.rule(plotLeft, plotBottom, plotRight, plotBottom, "#333")
+	d.rule(plotLeft, plotTop, plotLeft, plotBottom, "#333")
 	middle := float64(plotTop+plotBottom) / 2
-	text("", "middle", float64(plotLeft+plotRight)/2, chartHeight-16, "", c.X)
-	text(fmt.Sprintf(` transform="rotate(-90 22 %.1f)"`, middle), "middle", 22, middle, "", c.Y)
+	d.text("middle", float64(plotLeft+plotRight)/2, chartHeight-16, "", c.X)
+	d.text("middle", 22, middle, fmt.Sprintf(` transform="rotate(-90 22 %.1f)"`, middle), c.Y)
+}
 
-	for _, l := range c.Lines {
+func (d *drawing) lines(lines []Line) {
+	for _, l := range lines {
 		var path []string
 		for _, p := range l.Points {
-			path = append(path, fmt.Sprintf("%.1f,%.1f", x(p.X), y(p.Y)))
+			path = append(path, fmt.Sprintf("%.1f,%.1f", d.x(p.X), d.y(p.Y)))
 		}
-		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2" stroke-linejoin="round" stroke-dasharray="%s"/>`+"\n",
+		fmt.Fprintf(d, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2" stroke-linejoin="round" stroke-dasharray="%s"/>`+"\n",
 			strings.Join(path, " "), l.Colour, cmp.Or(l.Dash, "none"))
 		for _, p := range l.Points {
-			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", x(p.X), y(p.Y), l.Colour)
+			fmt.Fprintf(d, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", d.x(p.X), d.y(p.Y), l.Colour)
 		}
 	}
-	for i, at := range placeLabels(c.Lines, y) {
-		l := c.Lines[i]
-		text("", "start", plotRight+10, at+4, fmt.Sprintf(` fill="%s"`, l.Colour), l.Label)
+}
+
+// labels writes each line's label beside its end.
+func (d *drawing) labels(lines []Line) {
+	for i, at := range placeLabels(lines, d.y) {
+		d.text("start", plotRight+10, at+4, fmt.Sprintf(` fill="%s"`, lines[i].Colour), lines[i].Label)
 	}
-	b.WriteString("</svg>\n")
-	_, err := io.WriteString(w, b.String())
-	return err
+}
+
+// text writes s at x, y. attributes are added to the SVG element.
+func (d *drawing) text(anchor string, x, y float64, attributes, s string) {
+	fmt.Fprintf(d, `<text x="%.1f" y="%.1f" text-anchor="%s"%s>`, x, y, anchor, attributes)
+	_ = xml.EscapeText(d, []byte(s)) // a Builder returns no errors
+	d.WriteString("</text>\n")
+}
+
+// rule draws a thin straight line.
+func (d *drawing) rule(x1, y1, x2, y2 float64, colour string) {
+	fmt.Fprintf(d, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>`+"\n", x1, y1, x2, y2, colour)
 }
 
 // placeLabels returns the height of each line's label: beside the line's last point, or below another label that it

@@ -14,7 +14,7 @@ func StartBare(ctx context.Context) (*Process, load.Target, error) {
 	if err != nil {
 		return nil, load.Target{}, err
 	}
-	p, err := Start(ctx, self, "bare")
+	p, err := startProcess(ctx, self, "bare")
 	if err != nil {
 		return nil, load.Target{}, err
 	}

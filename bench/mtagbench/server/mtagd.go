@@ -90,10 +90,10 @@ func (m *Mtagd) operate(ctx context.Context, out any, args ...string) error {
 // Start starts the server and returns once it is ready. If it fails, the process has ended.
 func (m *Mtagd) Start(ctx context.Context) error {
 	if m.Process != nil {
-		m.earlierPeak = max(m.earlierPeak, m.Process.TakePeakMemory())
+		m.earlierPeak = max(m.earlierPeak, m.Process.takePeakMemory())
 	}
 	began := time.Now()
-	process, err := Start(ctx, m.program, "serve", "--tls", "off", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", m.data,
+	process, err := startProcess(ctx, m.program, "serve", "--tls", "off", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", m.data,
 		"--base-host", BaseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget, "--log-format", "json")
 	if err != nil {
 		return err
@@ -162,9 +162,9 @@ func (m *Mtagd) AdminPage(ctx context.Context, path string) ([]byte, error) {
 	return body, err
 }
 
-// TakePeakMemory is Process.TakePeakMemory, and includes processes before a restart.
+// TakePeakMemory is Process.takePeakMemory, and includes processes before a restart.
 func (m *Mtagd) TakePeakMemory() int64 {
-	taken := max(m.earlierPeak, m.Process.TakePeakMemory())
+	taken := max(m.earlierPeak, m.Process.takePeakMemory())
 	m.earlierPeak = 0
 	return taken
 }

@@ -28,13 +28,13 @@ type Process struct {
 
 	mu        sync.Mutex
 	lastLines []string
-	peak      int64 // the most anonymous memory since TakePeakMemory, bytes
+	peak      int64 // the most anonymous memory since takePeakMemory, bytes
 }
 
 const stopTimeout = 30 * time.Second
 
-// Start runs a program in its own process group. So Ctrl-C does not reach it directly: the context stops it.
-func Start(ctx context.Context, program string, args ...string) (*Process, error) {
+// startProcess runs a program in its own process group. So Ctrl-C does not reach it directly: the context stops it.
+func startProcess(ctx context.Context, program string, args ...string) (*Process, error) {
 	p := &Process{cmd: exec.CommandContext(ctx, program, args...), lines: make(chan string, 64), exited: make(chan struct{})}
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = stopTimeout
@@ -165,8 +165,8 @@ func (p *Process) watchMemory() {
 	}
 }
 
-// TakePeakMemory returns the most anonymous memory, in bytes, since its last call. It is sampled ten times a second.
-func (p *Process) TakePeakMemory() int64 {
+// takePeakMemory returns the most anonymous memory, in bytes, since its last call. It is sampled ten times a second.
+func (p *Process) takePeakMemory() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	taken := p.peak

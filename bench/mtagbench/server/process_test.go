@@ -10,7 +10,7 @@ import (
 
 // If a server ends too early, the error has its last lines. A server that is ready can be measured and stopped.
 func TestProcess(t *testing.T) {
-	p, err := Start(t.Context(), "sh", "-c", "echo no disk; exit 3")
+	p, err := startProcess(t.Context(), "sh", "-c", "echo no disk; exit 3")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestProcess(t *testing.T) {
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	p, err = Start(ctx, "sh", "-c", "echo ready >&2; exec sleep 60")
+	p, err = startProcess(ctx, "sh", "-c", "echo ready >&2; exec sleep 60")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+
+	"mtagd/cmd/mtagd/demo"
+	"mtagd/cmd/mtagd/operator"
+	"mtagd/edge"
+	"mtagd/partnerapi"
+	"mtagd/store"
+	"mtagd/tlsmgr"
+	"mtagd/tlsmgr/certs"
+	"mtagd/tlsmgr/dns"
+)
+
+// serve runs the service until ctx ends or a part fails.
+func serve(ctx context.Context, cfg config) error {
+	if err := relaxTimers(); err != nil {
+		cfg.Log.Info("timers take more processor time than they need", "error", err)
+	}
+	return newDaemon(cfg).serveUntil(ctx)
+}
+
+// daemon is the running service: its parts, in the order in which they start.
+type daemon struct {
+	config
+	metrics *prometheus.Registry
+
+	engine store.Engine            // events and control data
+	http   net.Listener            // for plain HTTP
+	https  net.Listener            // nil without TLS
+	tlsmgr *tlsmgr.Manager         // checks the DNS of tag hosts, and gets their certificates
+	api    fasthttp.RequestHandler // the partner API
+	shop   *demo.Shop              // nil in production
+	server *edge.Server            // the public front door
+
+	stops  []func() error // undo the steps done so far
+	failed chan error     // gets the error of a part that has ended by itself
+}
+
+func newDaemon(cfg config) *daemon {
+	return &daemon{config: cfg, metrics: newMetrics(), failed: make(chan error, maxParts)}
+}
+
+// serveUntil starts the parts, and stops them when ctx ends or one of them fails. Each step needs the steps before it.
+// They are undone in the reverse order: first the requests in progress are answered, and the engine is closed last.
+func (d *daemon) serveUntil(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, d.stop()) }()
+	for _, start := range []func(context.Context) error{
+		d.openData,        // the storage engine
+		d.takePorts,       // of plain HTTP and HTTPS
+		d.openTLSManager,  // DNS checks and certificates
+		d.openAPI,         // the partner API, and the demo shop
+		d.openEdge,        // the public server
+		d.acceptOperators, // partner and key commands
+		d.acceptAdmins,    // metrics and health
+		d.acceptRequests,  // from here on, the service answers
+		d.announce,        // in development mode
+	} {
+		if err := start(ctx); err != nil {
+			return err
+		}
+	}
+	return d.wait(ctx)
+}
+
+// maxParts is how many parts run on their own: plain HTTP, HTTPS, operator commands, admin pages.
+const maxParts = 4
+
+// stopTimeout is how long requests in progress may take to finish when the service stops.
+const stopTimeout = 15 * time.Second
+
+// openData opens the storage engine. From then on no other process can open the data directory.
+func (d *daemon) openData(context.Context) (err error) {
+	if d.engine, err = openEngine(d.Data, d.Log); err != nil {
+		return err
+	}
+	d.onStop(d.engine.Close)
+	return nil
+}
+
+// takePorts opens the listeners long before the server uses them: the system may choose the port of --http, and the tag
+// URLs of development mode contain it. Connections that arrive in the meantime wait.
+func (d *daemon) takePorts(context.Context) (err error) {
+	if d.http, err = d.listen("--http", d.HTTP); err != nil || d.TLS == nil {
+		return err
+	}
+	d.https, err = d.listen("--https", d.TLS.HTTPS)
+	return err
+}
+
+func (d *daemon) listen(flag, address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	d.onStop(func() error {
+		listener.Close() // usually the server has closed it already
+		return nil
+	})
+	return listener, nil
+}
+
+// openTLSManager prepares the verification of tag hosts and, unless HTTPS is off, their certificates.
+func (d *daemon) openTLSManager(context.Context) (err error) {
+	c := tlsmgr.Config{
+		Engine:   d.engine,
+		OwnHosts: []string{d.BaseHost, d.ClientTagHost},
+		DNS: dns.Config{
+			CNAMETarget:  d.CNAMETarget,
+			Resolvers:    d.Resolvers,
+			Port:         d.DNSPort,
+			AllowPrivate: d.DNSPrivate,
+			Now:          time.Now,
+		},
+		Log: d.Log,
+	}
+	if d.TLS != nil {
+		c.Certificates = &certs.Config{
+			Dir:        filepath.Join(d.Data, "certificates"),
+			CA:         d.TLS.CA,
+			Roots:      d.TLS.Roots,
+			Email:      d.TLS.Email,
+			EABKeyID:   d.TLS.EABKeyID,
+			EABHMACKey: d.TLS.EABHMACKey,
+			HTTP:       d.http.Addr(),
+			HTTPS:      d.https.Addr(),
+			Metrics:    d.metrics,
+		}
+	}
+	if d.tlsmgr, err = tlsmgr.New(c); err != nil {
+		return err
+	}
+	d.onStop(func() error {
+		d.tlsmgr.Stop()
+		return nil
+	})
+	return nil
+}
+
+// openAPI makes the partner API. In development mode the demo shop is in front of it.
+func (d *daemon) openAPI(ctx context.Context) (err error) {
+	c := partnerapi.Config{
+		Engine:        d.engine,
+		DNS:           d.tlsmgr,
+		ClientTagHost: d.ClientTagHost,
+		CNAMETarget:   d.CNAMETarget,
+		TagURL:        d.tagURL,
+		Log:           d.Log,
+		Now:           time.Now,
+		Context:       edge.ClientContext,
+	}
+	if d.TLS != nil {
+		c.Certificates = d.tlsmgr.Certificates()
+	}
+	d.api = partnerapi.New(c)
+	if d.Dev == nil {
+		return nil
+	}
+	d.shop, err = demo.Open(ctx, demo.Config{
+		Engine:  d.engine,
+		API:     d.api,
+		URL:     d.tagURL(d.ClientTagHost),
+		KeyFile: filepath.Join(d.Data, "demo.key"),
+	})
+	if err != nil {
+		return fmt.Errorf("demo shop: %w", err)
+	}
+	d.api = d.shop.Serve
+	return nil
+}
+
+// tagURL is the address of a tag host. In development mode it has no TLS, and the port that the service listens on.
+func (d *daemon) tagURL(host string) string {
+	if d.Dev == nil {
+		return "https://" + host
+	}
+	_, port, _ := net.SplitHostPort(d.http.Addr().String()) // a listener's address has a port
+	return "http://" + net.JoinHostPort(host, port)
+}
+
+// openEdge makes the public server, which decides by host what answers a request: the partner API or the tag protocol.
+func (d *daemon) openEdge(context.Context) (err error) {
+	c := edge.Config{
+		Engine:          d.engine,
+		BaseHost:        d.BaseHost,
+		Aliases:         d.Aliases,
+		ClientTagHost:   d.ClientTagHost,
+		PartnerAPI:      d.api,
+		PartnerError:    partnerapi.WriteError,
+		PartnerOf:       partnerapi.PartnerOf,
+		PartnerTooLarge: partnerapi.TooLarge,
+		Log:             d.Log,
+		Metrics:         d.metrics,
+		Now:             time.Now,
+		TrustedProxies:  d.Proxies,
+	}
+	if d.TLS != nil {
+		c.TLS = d.tlsmgr.Certificates().TLSConfig()
+		c.Challenge = d.tlsmgr.Certificates().HTTPChallenge
+		c.HSTS = d.TLS.HSTS
+		c.HandshakesPerIP = d.TLS.HandshakesPerIP
+	}
+	d.server, err = edge.New(c)
+	return err
+}
+
+// acceptOperators runs the partner and key commands that arrive on the operator socket.
+func (d *daemon) acceptOperators(context.Context) error {
+	socket, err := operator.Listen(d.Data)
+	if err != nil {
+		return fmt.Errorf("operator socket: %w", err)
+	}
+	d.startSideDoor(newSideDoor(socket, operator.Handler(d.tlsmgr.Control(d.engine), d.Log), d.Log))
+	return nil
+}
+
+// acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
+// is stopping.
+func (d *daemon) acceptAdmins(ctx context.Context) error {
+	listener, err := d.Admin.listen(d.Log)
+	if err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	if listener == nil {
+		return nil
+	}
+	ready := func() error {
+		if ctx.Err() != nil {
+			return errors.New("stopping")
+		}
+		return d.engine.Ready()
+	}
+	d.startSideDoor(newSideDoor(listener, adminHandler(d.metrics, ready), d.Log))
+	d.Log.Info("admin listening", "address", listener.Addr().String())
+	return nil
+}
+
+// acceptRequests starts the public server. It also answers ACME challenges, so certificates can be ordered from then on.
+func (d *daemon) acceptRequests(ctx context.Context) error {
+	addThreads()
+	limitMemory(ctx, d.server.Connections)
+	d.onStop(d.finishRequests)
+	addresses := []any{"http", d.http.Addr().String()}
+	if d.TLS == nil {
+		d.startPart(func() error { return d.server.Serve(d.http) })
+	} else {
+		d.startPart(func() error { return d.server.ServePlain(d.http) })
+		d.startPart(func() error { return d.server.ServeTLS(d.https) })
+		addresses = append(addresses, "https", d.https.Addr().String())
+	}
+	d.tlsmgr.Start()
+	d.Log.Info("listening", append(addresses, "base_host", d.BaseHost, "client_tag_host", d.ClientTagHost)...)
+	return nil
+}
+
+// finishRequests closes the public server to new requests, and waits for those in progress.
+func (d *daemon) finishRequests() error {
+	d.Log.Info("stopping")
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if err := d.server.Shutdown(ctx); err != nil {
+		d.Log.Warn("requests were cut off", "error", err)
+	}
+	return nil
+}
+
+// announce prints, in development mode, the addresses and the API key to try.
+func (d *daemon) announce(context.Context) error {
+	if d.shop == nil {
+		return nil
+	}
+	return d.shop.Announce(d.Dev, d.Data)
+}
+
+// wait waits until ctx ends. If a part ends by itself before that, it returns an error.
+func (d *daemon) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-d.failed:
+		return fmt.Errorf("a part of the service has failed: %w", err)
+	}
+}
+
+// startPart runs a part in the background. When the part ends, wait learns why.
+func (d *daemon) startPart(part func() error) {
+	go func() { d.failed <- part() }()
+}
+
+func (d *daemon) startSideDoor(door *sideDoor) {
+	d.startPart(door.accept)
+	d.onStop(door.close)
+}
+
+// onStop adds a function that undoes what the current step has done.
+func (d *daemon) onStop(undo func() error) { d.stops = append(d.stops, undo) }
+
+// stop undoes the steps, the last one first.
+func (d *daemon) stop() error {
+	var errs []error
+	for _, undo := range slices.Backward(d.stops) {
+		errs = append(errs, undo())
+	}
+	return errors.Join(errs...)
+}

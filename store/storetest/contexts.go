@@ -76,7 +76,7 @@ var contextTests = []test{
 			"Tag": func(ctx context.Context) error { _, err := b.Tag(ctx, tag.ID); return err },
 			"UpdateTag": func(ctx context.Context) error {
 				_, err := b.UpdateTag(ctx, tag.ID, func(tag store.Tag) store.Tag {
-					return tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
+					return tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect})
 				})
 				return err
 			},

@@ -101,7 +101,7 @@ var directoryTests = []test{
 		}
 		expectHosts("track.acme.com")
 		_, err := b.UpdateTag(t.Context(), tag.ID, func(tag store.Tag) store.Tag {
-			return tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
+			return tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect})
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -133,7 +133,7 @@ var directoryTests = []test{
 	{"an updated tag is in the directory when the update returns, and after reopening", func(t *testing.T, b *bed) {
 		tag := b.tag(b.merchant(b.partner("Acme"), "Shop"), store.ServerSide, "shop.com")
 		tag, err := b.UpdateTag(t.Context(), tag.ID, func(tag store.Tag) store.Tag {
-			return tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", CheckedAt: start})
+			return tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", CheckedAt: start})
 		})
 		if err != nil {
 			t.Fatal(err)

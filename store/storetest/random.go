@@ -16,13 +16,13 @@ import (
 func newRandom(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
-	if s := os.Getenv("MTAGD_STORETEST_SEED"); s != "" {
+	if s := os.Getenv("STORETEST_SEED"); s != "" {
 		var err error
 		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatalf("MTAGD_STORETEST_SEED: %v", err)
+			t.Fatalf("STORETEST_SEED: %v", err)
 		}
 	}
-	t.Logf("MTAGD_STORETEST_SEED=%d", seed)
+	t.Logf("STORETEST_SEED=%d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 

@@ -244,3 +244,41 @@ func TestAnOpenDirectoryIsInUse(t *testing.T) {
 		t.Errorf("opening it again gives %v, want store.ErrInUse", err)
 	}
 }
+
+// When the index cannot apply an event, the event is on disk, but the engine accepts no more and is not ready.
+func TestAnEngineWhoseIndexFailedIsNotReady(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 100)
+	closeEngine(t, e) // which merges
+	key, err := codec.NewMerchantKey(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := changeBolt(filepath.Join(dir, "index.db"), func(tx *bolt.Tx) error {
+		roots := tx.Bucket([]byte("roots"))
+		v := slices.Clone(roots.Get(key[:]))
+		v[len(v)/2] ^= 0x01
+		return roots.Put(key[:], v)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	e = open(t, dir)
+	if err := e.Ready(); err != nil {
+		t.Errorf("before: %v", err)
+	}
+	record(t, e, m, 1)
+	if err := e.index.Wait(ctx, e.journal.Committed()); err == nil {
+		t.Error("the index applied an event of a damaged tree")
+	}
+	if e.Ready() == nil {
+		t.Error("the engine is ready")
+	}
+	if err := e.Record(ctx, []store.Mark{newMark(m, "PageView", 0, []byte("{}"))}); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("Record gives %v, want KindUnavailable", err)
+	}
+	if e.Close() == nil {
+		t.Error("Close hides the failure")
+	}
+}

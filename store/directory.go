@@ -121,6 +121,7 @@ func (d *Directory) OnlyTag(host string) (Tag, bool) {
 }
 
 // SetPartner adds or replaces a partner. When its tracking domain has changed, its preverified tags move to the new one.
+// A partner that has a tracking domain must not lose it.
 func (d *Directory) SetPartner(p Partner) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -224,14 +224,16 @@ func TestMerchantsWithoutNewEventsAreDroppedFromMemory(t *testing.T) {
 // The time bounds of a query are inclusive. They may have nanoseconds, events have microseconds.
 func TestSelectionBounds(t *testing.T) {
 	at := time.UnixMicro(1000)
+	var year1 time.Time // Go's zero time is a bound like any other
 	for _, c := range []struct {
-		from, to time.Time
+		from, to *time.Time
 		lo, hi   int64
 	}{
-		{at, at, 1000, 1001},
-		{at.Add(1), at.Add(1), 1001, 1001},
-		{at, at.Add(-time.Second), 1000, 1000},
-		{time.Time{}, time.Time{}, math.MinInt64, math.MaxInt64},
+		{&at, &at, 1000, 1001},
+		{new(at.Add(1)), new(at.Add(1)), 1001, 1001},
+		{&at, new(at.Add(-time.Second)), 1000, 1000},
+		{nil, nil, math.MinInt64, math.MaxInt64},
+		{&year1, &year1, year1.UnixMicro(), year1.UnixMicro() + 1},
 	} {
 		s := NewSelection(store.Query{From: c.from, To: c.to})
 		if s.lo.Time != c.lo || s.hi.Time != c.hi {
@@ -276,7 +278,7 @@ func TestMadeUpNamesDoNotSlowDownUsualQueries(t *testing.T) {
 		{"a name that has a series and one that has none", store.Query{Names: []string{"Purchase", "MadeUp2000"}}, 0, false},
 		{"everything by name", store.Query{SortBy: store.ByName}, 0, false},
 		{"made-up names in a time range, by name", store.Query{
-			SortBy: store.ByName, From: time.UnixMicro(MaxSeries + 100), To: time.UnixMicro(MaxSeries + 119),
+			SortBy: store.ByName, From: new(time.UnixMicro(MaxSeries + 100)), To: new(time.UnixMicro(MaxSeries + 119)),
 		}, 0, false},
 	} {
 		c.query.Limit = 10

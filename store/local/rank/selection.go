@@ -19,13 +19,13 @@ type Selection struct {
 // NewSelection converts a query.
 func NewSelection(q store.Query) *Selection {
 	s := &Selection{Query: q, lo: Key{Time: math.MinInt64}, hi: Key{Time: math.MaxInt64}}
-	if !q.From.IsZero() {
+	if q.From != nil {
 		s.lo.Time = q.From.UnixMicro()
 		if q.From.Nanosecond()%1000 != 0 {
 			s.lo.Time++ // events are stored to the microsecond, so the first one in the range is in the next microsecond
 		}
 	}
-	if !q.To.IsZero() {
+	if q.To != nil {
 		s.hi.Time = max(q.To.UnixMicro()+1, s.lo.Time) // a range that ends before it starts is empty
 	}
 	if q.Names != nil {

@@ -21,7 +21,6 @@
 //	local.go     Engine: opens, connects and closes the three parts
 //	listing.go   Events: one page of a merchant's events
 //	overflow.go  finds the page when the index cannot: it scans events whose names the index does not count
-//	inspect.go   what a data directory contains, before anything is opened
 package local
 
 import (

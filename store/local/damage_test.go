@@ -85,7 +85,7 @@ func TestACorruptTableIsFatal(t *testing.T) {
 		return b
 	})
 	if e, err := Open(dir, Options{Log: quiet}); err == nil {
-		closeEngine(t, e.(*Engine))
+		closeEngine(t, e.(*engine))
 		t.Error("a data directory with a corrupt table was opened")
 	}
 }
@@ -153,9 +153,9 @@ func TestADamagedIndexFileIsAnError(t *testing.T) {
 			size = len(b)
 			return change(b)
 		})
-		engine, err := Open(base, Options{Log: quiet})
+		opened, err := Open(base, Options{Log: quiet})
 		if err == nil {
-			e := engine.(*Engine)
+			e := opened.(*engine)
 			if page, err := listed(e, m); err == nil && page.Total != 5000 {
 				t.Errorf("%s: %d events without an error, want 5000", name, page.Total)
 			}
@@ -178,7 +178,7 @@ func TestADamagedIndexFileIsAnError(t *testing.T) {
 }
 
 // listed lists a merchant's events. It turns a panic into an error, as the server does.
-func listed(e *Engine, m store.MerchantID) (page store.Page, err error) {
+func listed(e *engine, m store.MerchantID) (page store.Page, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)

@@ -280,7 +280,7 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 		if e.Seq <= r.covered {
 			continue // this is a replay, and the stored tree has the event already
 		}
-		if err := r.active.insertAtRoot(Entry{Key{e.Time, e.Position}, r.series.number(e.Series)}, nil); err != nil {
+		if err := r.active.insertAtRoot(entry{Key{e.Time, e.Position}, r.series.number(e.Series)}, nil); err != nil {
 			return err
 		}
 		x.entries++

@@ -84,12 +84,19 @@ func newMerchant(t *testing.T) codec.MerchantKey {
 func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
 	t.Helper()
 	s := NewSelection(store.Query{SortBy: store.ByTime, Asc: true, Limit: math.MaxInt})
-	total, entries, counted, err := x.Page(t.Context(), m, s)
-	if err != nil || !counted || total != uint64(len(entries)) {
-		t.Fatalf("%d entries, total %d, counted %v, %v; want all, counted", len(entries), total, counted, err)
+	total, page, counted, err := x.Page(t.Context(), m, s)
+	if err != nil || !counted || total != uint64(len(page)) {
+		t.Fatalf("%d positions, total %d, counted %v, %v; want all, counted", len(page), total, counted, err)
 	}
-	for _, e := range entries {
-		keys = append(keys, e.Key)
+	found, err := x.Candidates(t.Context(), m, s, s.Start(), total)
+	if err != nil || len(found) != len(page) {
+		t.Fatalf("%d candidates, %v; want %d", len(found), err, len(page))
+	}
+	for i, c := range found {
+		if c.Position != page[i] {
+			t.Errorf("candidate %d is at %v, on the page it is at %v", i, c.Position, page[i])
+		}
+		keys = append(keys, c.Key)
 	}
 	return keys
 }

@@ -357,7 +357,7 @@ func TestDrawLabelFindsTheLastFreeLabel(t *testing.T) {
 		t.Errorf("drew %q, %v", label, err)
 	}
 	seen := make(map[string]bool, space)
-	label, err = DrawLabel(func(l string) bool {
+	_, err = DrawLabel(func(l string) bool {
 		seen[l] = true
 		return len(seen) < space // all are taken except the last one that DrawLabel tries
 	})

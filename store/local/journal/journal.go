@@ -98,6 +98,18 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	return nil
 }
 
+// lastChunk returns the number of the last chunk; 0 when there is none.
+func lastChunk(db *badger.DB) (seq uint64, err error) {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
+	defer it.Close()
+	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
+		return 0, nil
+	}
+	return parseChunkKey(it.Item().Key())
+}
+
 // Record implements store.Events.
 func (j *Journal) Record(ctx context.Context, marks []store.Mark) error {
 	if len(marks) == 0 {

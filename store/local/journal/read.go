@@ -132,15 +132,3 @@ func (j *Journal) HasChunk(seq uint64) (bool, error) {
 	defer txn.Discard()
 	return lookup(txn, appendChunkKey(nil, seq), func([]byte) error { return nil })
 }
-
-// lastChunk returns the number of the last chunk; 0 when there is none.
-func lastChunk(db *badger.DB) (seq uint64, err error) {
-	txn := db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
-	defer it.Close()
-	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
-		return 0, nil
-	}
-	return parseChunkKey(it.Item().Key())
-}

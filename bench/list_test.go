@@ -39,9 +39,9 @@ func BenchmarkList(b *testing.B) {
 				{"deep", store.Query{SortBy: store.ByTime, Offset: size / 3}},
 				{"names", store.Query{SortBy: store.ByTime, Names: []string{"Purchase", "Refund"}, Offset: size / 30}},
 				{"byname", store.Query{SortBy: store.ByName, Asc: true, Offset: size / 3}},
-				{"range", store.Query{SortBy: store.ByTime, From: quarter, To: quarter.AddDate(0, 0, 100), Offset: size / 8}},
+				{"range", store.Query{SortBy: store.ByTime, From: &quarter, To: new(quarter.AddDate(0, 0, 100)), Offset: size / 8}},
 				{"all", store.Query{
-					SortBy: store.ByName, Tag: tag.ID, Names: []string{"Login", "Purchase", "Refund"}, From: quarter, To: quarter.AddDate(0, 0, 100), Offset: size / 100,
+					SortBy: store.ByName, Tag: tag.ID, Names: []string{"Login", "Purchase", "Refund"}, From: &quarter, To: new(quarter.AddDate(0, 0, 100)), Offset: size / 100,
 				}},
 			} {
 				for _, limit := range []int{12, 100} {

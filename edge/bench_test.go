@@ -30,7 +30,7 @@ func (e *noopEngine) Record(_ context.Context, marks []store.Mark) error {
 // markRequest returns a server and a request in the state in which fasthttp calls the handler.
 func markRequest(t testing.TB) (*Server, *fasthttp.RequestCtx) {
 	tag := store.NewTag(store.Merchant{ID: store.NewMerchantID()}, store.ServerSide, "mtag-ab12", "shop.com", time.Now())
-	tag = tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
+	tag = tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect})
 	e := &noopEngine{directory: store.NewDirectory()}
 	e.directory.SetTag(tag)
 	s, err := New(Config{Engine: e, BaseHost: baseHost, ClientTagHost: clientHost, Log: slog.New(slog.DiscardHandler), Now: time.Now})

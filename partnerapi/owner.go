@@ -20,23 +20,25 @@ func notFound(why string) *store.Error { return &store.Error{Kind: store.KindNot
 // KindForbidden: it is another partner's.
 func (a *api) merchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {
 	m, err := a.Engine.Merchant(ctx, store.FoldMerchantID(id))
-	return owned(partner, m, m.Partner, err, errNoMerchant)
+	return owned(partner, m, err, errNoMerchant)
 }
 
 // tag returns a tag of the partner. Its errors are those of merchant.
 func (a *api) tag(ctx context.Context, partner store.Partner, id string) (store.Tag, error) {
 	t, err := a.Engine.Tag(ctx, store.TagID(id))
-	return owned(partner, t, t.Partner, err, errNoTag)
+	return owned(partner, t, err, errNoTag)
 }
 
-// owned returns v when err is nil and owner is the partner. Otherwise it returns an error and the zero value, so that
+// owned returns v when err is nil and v is the partner's. Otherwise it returns an error and the zero value, so that
 // nothing of another partner gets out. v and err are the engine's results; absent replaces its KindNotFound.
-func owned[T any](partner store.Partner, v T, owner store.PartnerID, err, absent error) (T, error) {
+func owned[T interface {
+	CheckOwner(partner store.PartnerID) error
+}](partner store.Partner, v T, err, absent error) (T, error) {
 	if store.KindOf(err) == store.KindNotFound {
 		err = absent
 	}
 	if err == nil {
-		err = partner.CheckOwner(owner)
+		err = v.CheckOwner(partner.ID)
 	}
 	if err != nil {
 		var none T

@@ -116,53 +116,44 @@ func (p *params) list(name string) []string {
 	return parts
 }
 
-// timeRange returns the inclusive range between two parameters. A bound that is not given is the zero time, as in
-// store.Query.
+// timeRange returns the inclusive range between two parameters. A bound is nil when its parameter is not given.
 //
 // A date as the end means the end of that day in UTC. An end time without a fraction means the end of that second.
 // Times are stored in microseconds but listed in whole seconds: a range that ends at the listed time of an event must
 // include that event.
-func (p *params) timeRange(startName, endName string) (from, to time.Time) {
-	from, _, hasStart := p.instant(startName)
-	to, unit, hasEnd := p.instant(endName)
+func (p *params) timeRange(startName, endName string) (from, to *time.Time) {
+	from, _ = p.instant(startName)
+	to, unit := p.instant(endName)
 	if unit > 0 {
-		to = to.Add(unit - time.Microsecond)
+		to = new(to.Add(unit - time.Microsecond))
 	}
-	if hasStart && hasEnd && from.After(to) {
+	if from != nil && to != nil && from.After(*to) {
 		p.reject(startName, "must not be after %s", endName)
-	}
-	// The zero time is the first moment of year 1, but in a query it means "no bound". So a bound at that moment is moved
-	// outwards by a nanosecond. No event is in between, because events have whole microseconds.
-	if hasStart && from.IsZero() {
-		from = from.Add(-1)
-	}
-	if hasEnd && to.IsZero() {
-		to = to.Add(1)
 	}
 	return from, to
 }
 
-// instant returns the value of a parameter that must be a date or an RFC 3339 time; a date is its first moment. unit is
-// how long the value lasts: a day, a second, or 0 when the time has a fraction.
-func (p *params) instant(name string) (at time.Time, unit time.Duration, given bool) {
+// instant returns the value of a parameter that must be a date or an RFC 3339 time; a date is its first moment. It is nil
+// when the parameter is not given. unit is how long the value lasts: a day, a second, or 0 when the time has a fraction.
+func (p *params) instant(name string) (at *time.Time, unit time.Duration) {
 	value, given := p.text(name)
 	if !given {
-		return time.Time{}, 0, false
+		return nil, 0
 	}
 	if day, err := time.Parse(time.DateOnly, value); err == nil {
-		return day, 24 * time.Hour, true
+		return &day, 24 * time.Hour
 	}
 	value = strings.Replace(value, " ", "+", 1) // an offset's + that the client did not percent-encode
 	value = strings.Replace(value, ",", ".", 1) // ISO 8601 also allows a comma before the fraction
-	at, ok := store.ParseTime(value)
+	t, ok := store.ParseTime(value)
 	if !ok {
 		p.reject(name, "must be an ISO 8601 date or time, such as 2026-11-20 or 2026-11-20T08:30:00Z")
-		return time.Time{}, 0, false
+		return nil, 0
 	}
 	if !strings.Contains(value, ".") {
 		unit = time.Second
 	}
-	return at, unit, true
+	return &t, unit
 }
 
 // Items of a page (spec: limit of List merchants and List events).

@@ -42,7 +42,7 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	a.Log.Info("tag host checked", "tag", t.ID, "host", host,
 		"verdict", found.Verdict, "code", found.Code, "detail", found.Detail)
 
-	_, err = a.Engine.UpdateTag(ctx, t.ID, func(t store.Tag) store.Tag { return t.AfterDNSCheck(found) })
+	_, err = a.Engine.UpdateTag(ctx, t.ID, func(t store.Tag) store.Tag { return t.AfterVerify(found) })
 	if err != nil {
 		return err
 	}

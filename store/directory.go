@@ -66,6 +66,20 @@ func (d *Directory) Key(id KeyID) (Key, bool) {
 	return k, ok
 }
 
+// Authenticate returns the partner of an API key that is valid at the time now; false when the text is no such key. It
+// does not say why not, as the partner API must not either (spec, Authentication, 2).
+func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, bool) {
+	id, err := text.ID()
+	if err != nil {
+		return Partner{}, false
+	}
+	key, ok := d.Key(id)
+	if !ok || !text.Matches(key) || !key.Valid(now) {
+		return Partner{}, false
+	}
+	return d.Partner(key.Partner)
+}
+
 // Tag returns a tag with its host.
 func (d *Directory) Tag(id TagID) (Tag, bool) {
 	d.mu.RLock()
@@ -107,6 +121,7 @@ func (d *Directory) OnlyTag(host string) (Tag, bool) {
 }
 
 // SetPartner adds or replaces a partner. When its tracking domain has changed, its preverified tags move to the new one.
+// A partner that has a tracking domain must not lose it.
 func (d *Directory) SetPartner(p Partner) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

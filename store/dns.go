@@ -13,6 +13,10 @@ const (
 	DNSUnreachable DNSVerdict = "unreachable" // no resolver can be reached: 500
 )
 
+// IsCertain reports whether the verdict is known to be true: correct and wrong are certain. After the other verdicts
+// nobody knows where the host leads, so what was known before still counts.
+func (v DNSVerdict) IsCertain() bool { return v == DNSCorrect || v == DNSWrong }
+
 // DNSFinding is the result of a DNS check of a tag host: the verdict, its cause as a code for programs, and a
 // sentence that tells the merchant what to change.
 type DNSFinding struct {

@@ -10,17 +10,17 @@
 // The package imports no engine. Read in this order:
 //
 //	engine.go       the contract of every engine
-//	hosts.go        Hosts: which names may have a TLS certificate
-//	directory.go    the in-memory look-ups of the hot path, which an engine fills
+//	certificate.go  which host names may have a TLS certificate, and the state of a certificate
+//	directory.go    the in-memory look-ups of every request, which an engine fills; authentication
 //	event.go        Mark (an event to record), Event (as listed), Query and Page
 //	identity.go     who an event belongs to: muid, email, phone, deviceId
-//	merchant.go     Merchant
-//	tag.go          Tag: types, states, transitions
-//	partner.go      Partner and its API Key
+//	merchant.go     Merchant, and whose it is
+//	tag.go          Tag: types, states, transitions, and whose it is
+//	partner.go      Partner
+//	key.go          API keys: their text, and when one is valid
 //	ids.go          one type per kind of id, so that the compiler tells them apart
 //	domain.go       root domains and host names
 //	dns.go          the result of checking a tag host's DNS
-//	certificate.go  the state of a host's TLS certificate
 //	time.go         times as clients write them
 //	errors.go       the kinds of error; each protocol maps them to its own codes
 package store

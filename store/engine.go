@@ -70,7 +70,7 @@ type Control interface {
 	// Tag returns a tag of any partner. KindNotFound: tag.
 	Tag(ctx context.Context, id TagID) (Tag, error)
 	// UpdateTag replaces a tag by change(tag) in one transaction, and returns the new tag. change is a transition, such
-	// as Tag.AfterDNSCheck. The engine may call it more than once, each time with the current tag, and stores the last
+	// as Tag.AfterVerify. The engine may call it more than once, each time with the current tag, and stores the last
 	// result. So change must be pure: its result depends on the tag alone, and it has no side effects. It must not change
 	// the tag's id, owner, type, label or domain. KindNotFound: tag.
 	UpdateTag(ctx context.Context, id TagID, change func(Tag) Tag) (Tag, error)

@@ -93,9 +93,9 @@ const (
 // Query asks for one page of a merchant's events.
 type Query struct {
 	Merchant MerchantID
-	Tag      TagID     // only this tag's events; empty for all
-	Names    []string  // only these event names; nil for all
-	From, To time.Time // inclusive range of event_time; zero for no bound
+	Tag      TagID      // only this tag's events; empty for all
+	Names    []string   // only these event names; nil for all
+	From, To *time.Time // inclusive range of event_time; nil for no bound
 	SortBy   SortKey
 	Asc      bool
 	Offset   int // events to skip, ≥ 0

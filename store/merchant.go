@@ -28,6 +28,10 @@ func (m Merchant) Tag(t TagType) (Tag, bool) {
 	return Tag{}, false
 }
 
+// CheckOwner returns an error of KindForbidden unless the merchant is the partner's. No other partner may read or change
+// it (spec, Authentication, 3).
+func (m Merchant) CheckOwner(partner PartnerID) error { return checkOwner(m.Partner, partner) }
+
 const maxNameLength = 256 // characters
 
 // CheckName trims the name of a partner or merchant. It refuses a name unless 1 to 256 characters are left.

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -126,14 +128,53 @@ func TestKeysExpireAndAreRevoked(t *testing.T) {
 	}
 }
 
+func TestAKeyAuthenticatesItsPartnerWhileItIsValid(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	d := NewDirectory()
+	p := Partner{ID: "p", Name: "Acme"}
+	d.SetPartner(p)
+	key, text := NewKey(p.ID, now, time.Hour)
+	d.SetKey(key)
+	if got, ok := d.Authenticate(text, now); !ok || got != p {
+		t.Errorf("a valid key gives %+v, %v; want %+v", got, ok, p)
+	}
+	wrongSecret := key
+	wrongSecret.SecretHash = make([]byte, len(key.SecretHash))
+	revoked := key
+	revoked.RevokedAt = &now
+	_, unknown := NewKey(p.ID, now, 0)
+	for _, c := range []struct {
+		is     string
+		stored Key
+		text   APIKey
+		at     time.Time
+	}{
+		{"a malformed key", key, text[:len(text)-1], now},
+		{"an empty key", key, "", now},
+		{"an unknown key", key, unknown, now},
+		{"an expired key", key, text, now.Add(time.Hour)},
+		{"a key with another secret", wrongSecret, text, now},
+		{"a revoked key", revoked, text, now},
+	} {
+		d.SetKey(c.stored)
+		if got, ok := d.Authenticate(c.text, c.at); ok || got != (Partner{}) {
+			t.Errorf("%s authenticates partner %+v", c.is, got)
+		}
+	}
+}
+
 func TestOnlyTheOwnerMayUseAMerchantOrTag(t *testing.T) {
-	p := Partner{ID: "p"}
-	if err := p.CheckOwner("p"); err != nil {
+	m := Merchant{ID: "m", Partner: "p"}
+	tag := NewTag(m, ClientSide, "", "", time.Now())
+	if err := errors.Join(m.CheckOwner("p"), tag.CheckOwner("p")); err != nil {
 		t.Errorf("the owner: %v", err)
 	}
 	for _, other := range []PartnerID{"q", "P", ""} {
-		if err := p.CheckOwner(other); KindOf(err) != KindForbidden {
-			t.Errorf("a resource of partner %q gives %v, want an error of KindForbidden", other, err)
+		if err := m.CheckOwner(other); KindOf(err) != KindForbidden {
+			t.Errorf("the merchant gives partner %q %v, want an error of KindForbidden", other, err)
+		}
+		if err := tag.CheckOwner(other); KindOf(err) != KindForbidden {
+			t.Errorf("the tag gives partner %q %v, want an error of KindForbidden", other, err)
 		}
 	}
 }
@@ -194,11 +235,11 @@ func TestTagStates(t *testing.T) {
 		}
 	}
 	for _, v := range []DNSVerdict{DNSWrong, DNSPending, DNSUnreachable} {
-		if tag := server.AfterDNSCheck(DNSFinding{Verdict: v}); tag.Status() != Inactive || tag.Connected || tag.DNS.Verdict != v {
+		if tag := server.AfterVerify(DNSFinding{Verdict: v}); tag.Status() != Inactive || tag.Connected || tag.DNS.Verdict != v {
 			t.Errorf("an inactive tag is %+v after DNS was %s", tag, v)
 		}
 	}
-	verified := server.AfterDNSCheck(DNSFinding{Verdict: DNSCorrect})
+	verified := server.AfterVerify(DNSFinding{Verdict: DNSCorrect})
 	if verified.Status() != Active || !verified.Verified || !verified.Connected || verified.Lifecycle(time.Time{}) != WaitingForEvents {
 		t.Errorf("an inactive tag is %+v after DNS was correct", verified)
 	}
@@ -208,19 +249,53 @@ func TestTagStates(t *testing.T) {
 	if verified.Lifecycle(now) != Receiving {
 		t.Errorf("an active tag with events is %s, want %s", verified.Lifecycle(now), Receiving)
 	}
-	away := verified.AfterDNSCheck(DNSFinding{Verdict: DNSWrong})
+	away := verified.AfterVerify(DNSFinding{Verdict: DNSWrong})
 	if away.Status() != Active || away.Connected || !away.Verified || away.DNS.Verdict != DNSWrong {
 		t.Errorf("an active tag is %+v after DNS was wrong", away)
 	}
-	if back := away.AfterDNSCheck(DNSFinding{Verdict: DNSCorrect}); !back.Connected {
+	if back := away.AfterVerify(DNSFinding{Verdict: DNSCorrect}); !back.Connected {
 		t.Error("a tag is not connected after DNS was correct again")
 	}
 	for _, v := range []DNSVerdict{DNSPending, DNSUnreachable} {
-		if tag := verified.AfterDNSCheck(DNSFinding{Verdict: v}); !tag.Verified || !tag.Connected || tag.DNS.Verdict != v {
+		if tag := verified.AfterVerify(DNSFinding{Verdict: v}); !tag.Verified || !tag.Connected || tag.DNS.Verdict != v {
 			t.Errorf("a connected tag is %+v after DNS was %s", tag, v)
 		}
-		if tag := away.AfterDNSCheck(DNSFinding{Verdict: v}); tag.Connected {
+		if tag := away.AfterVerify(DNSFinding{Verdict: v}); tag.Connected {
 			t.Errorf("a tag that is not connected is connected after DNS was %s", v)
+		}
+	}
+}
+
+func TestARecheckOnlyConnectsAndDisconnectsActiveTags(t *testing.T) {
+	verified := DNSFinding{Verdict: DNSCorrect, Code: "verified"}
+	inactive := NewTag(Merchant{ID: "m", Partner: "p"}, ServerSide, "mtag-ab12", "example.com", time.Now())
+	connected := inactive.AfterVerify(verified)
+	away := connected.AfterVerify(DNSFinding{Verdict: DNSWrong, Code: "verified"})
+	preverified := NewTag(Merchant{ID: "m", Partner: "p"}, Preverified, "mtag-cd34", "", time.Now())
+	for _, c := range []struct {
+		is      string
+		tag     Tag
+		verdict DNSVerdict
+		changes bool
+	}{
+		{"an inactive tag", inactive, DNSCorrect, false},
+		{"an inactive tag", inactive, DNSWrong, false},
+		{"a connected tag", connected, DNSCorrect, false},
+		{"a connected tag", connected, DNSWrong, true},
+		{"a connected tag", connected, DNSPending, false},
+		{"a connected tag", connected, DNSUnreachable, false},
+		{"a tag that is not connected", away, DNSCorrect, true},
+		{"a tag that is not connected", away, DNSWrong, false},
+		{"a tag that is not connected", away, DNSPending, false},
+		{"a preverified tag", preverified, DNSWrong, true},
+	} {
+		f := DNSFinding{Verdict: c.verdict, Code: "rechecked"}
+		want := c.tag
+		if c.changes {
+			want = c.tag.AfterVerify(f)
+		}
+		if got := c.tag.AfterRecheck(f); !reflect.DeepEqual(got, want) || got.Status() != c.tag.Status() {
+			t.Errorf("%s is %+v after a recheck found DNS %s, want %+v", c.is, got, c.verdict, want)
 		}
 	}
 }
@@ -229,7 +304,7 @@ func TestHostsThatMayHaveACertificate(t *testing.T) {
 	d := NewDirectory()
 	m := Merchant{ID: "m", Partner: "p"}
 	inactive := NewTag(m, ServerSide, "mtag-ab12", "later.com", time.Now())
-	active := NewTag(m, ServerSide, "mtag-cd34", "shop.com", time.Now()).AfterDNSCheck(DNSFinding{Verdict: DNSCorrect})
+	active := NewTag(m, ServerSide, "mtag-cd34", "shop.com", time.Now()).AfterVerify(DNSFinding{Verdict: DNSCorrect})
 	d.SetPartner(Partner{ID: "p", TrackingDomain: "track.agency.com"})
 	for _, tag := range []Tag{inactive, active, NewTag(m, ClientSide, "", "", time.Now())} {
 		d.SetTag(tag)
@@ -247,7 +322,14 @@ func TestHostsThatMayHaveACertificate(t *testing.T) {
 			t.Errorf("IsOwn(%q) is %v", host, got)
 		}
 	}
-	away := active.AfterDNSCheck(DNSFinding{Verdict: DNSWrong})
+	d.SetPartner(Partner{ID: "q", TrackingDomain: "api.service.com"})
+	if all := h.All(); len(all) != len(want) {
+		t.Errorf("all hosts are %q after one of the service's own became a tracking domain, want each of %q once", all, want)
+	}
+	if slices.Contains(h.OfTags(), "api.service.com") {
+		t.Error("one of the service's own hosts is among those of tags")
+	}
+	away := active.AfterVerify(DNSFinding{Verdict: DNSWrong})
 	d.SetTag(away)
 	if !h.MayHaveCertificate(active.Host) {
 		t.Error("the host of an active tag may have no certificate after its DNS was wrong")
@@ -275,7 +357,7 @@ func TestDrawLabelFindsTheLastFreeLabel(t *testing.T) {
 		t.Errorf("drew %q, %v", label, err)
 	}
 	seen := make(map[string]bool, space)
-	label, err = DrawLabel(func(l string) bool {
+	_, err = DrawLabel(func(l string) bool {
 		seen[l] = true
 		return len(seen) < space // all are taken except the last one that DrawLabel tries
 	})

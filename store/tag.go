@@ -88,6 +88,9 @@ type Tag struct {
 	DNS *DNSFinding `json:"dns,omitempty"`
 }
 
+// CheckOwner returns an error of KindForbidden unless the tag is the partner's (see Merchant.CheckOwner).
+func (t Tag) CheckOwner(partner PartnerID) error { return checkOwner(t.Partner, partner) }
+
 // Status is the tag's state on the wire. A server-side tag is inactive until its DNS has been correct
 // once. Other tags are active from the start.
 func (t Tag) Status() TagStatus {
@@ -131,23 +134,31 @@ func (t Tag) WithHost(trackingDomain string) Tag {
 	return t
 }
 
-// AfterDNSCheck returns the tag after a check of its host's DNS, by verify or by the hourly recheck (spec, "States and
-// transitions"):
+// AfterVerify returns the tag after verify has checked its host's DNS (spec, "States and transitions"):
 //
-//   - correct: the tag becomes verified and connected.
+//   - correct: the tag becomes verified and connected, and so active.
 //   - wrong: the tag becomes not connected. A tag that was verified before stays verified, and so stays active.
-//   - pending or unreachable: the flags stay as they are, since nothing is known for certain.
+//   - pending or unreachable: the flags stay as they are.
 //
 // In each case DNS becomes the finding.
-func (t Tag) AfterDNSCheck(f DNSFinding) Tag {
-	switch f.Verdict {
-	case DNSCorrect:
-		t.Verified, t.Connected = true, true
-	case DNSWrong:
-		t.Connected = false
+func (t Tag) AfterVerify(f DNSFinding) Tag {
+	if f.Verdict.IsCertain() {
+		t.Connected = f.Verdict == DNSCorrect
+		t.Verified = t.Verified || t.Connected
 	}
 	t.DNS = &f
 	return t
+}
+
+// AfterRecheck returns the tag after the hourly recheck of its host's DNS. A finding that changes Connected has the same
+// effect as in AfterVerify; any other finding leaves the tag as it is. A recheck never activates a tag: an inactive tag
+// stays as it is too.
+func (t Tag) AfterRecheck(f DNSFinding) Tag {
+	after := t.AfterVerify(f)
+	if t.Status() == Inactive || after.Connected == t.Connected {
+		return t
+	}
+	return after
 }
 
 const (

@@ -10,6 +10,7 @@ import (
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
 	"mtagd/store/local"
+	"mtagd/store/local/control"
 )
 
 // openEngine opens the storage engine for the service, and creates it if the data directory is new. This file is the
@@ -30,14 +31,14 @@ func openControl(data string, create bool, stderr io.Writer) (operator.Control, 
 	if err != nil {
 		return nil, fmt.Errorf("data directory %s %w", data, err)
 	}
-	control, err := local.OpenControl(data, local.Options{})
+	opened, err := local.OpenControl(data, local.Options{})
 	if err != nil {
 		return nil, openError(data, err)
 	}
 	if created {
 		fmt.Fprintf(stderr, "mtagd: created a new store in the empty data directory %s\n", data)
 	}
-	return control, nil
+	return opened, nil
 }
 
 // openError adds the name of the data directory to an error.
@@ -50,16 +51,16 @@ func openError(data string, err error) error {
 
 // checkData reports whether opening the data directory creates a store, or why the directory must not be opened.
 func checkData(data string, create bool) (creates bool, err error) {
-	found, err := local.Inspect(data)
+	found, err := control.Inspect(data)
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("cannot be read: %w", err)
-	case found == local.NoDirectory:
+	case found == control.NoDirectory:
 		return false, errors.New("does not exist. Name the directory of your service with --data, or create the directory for a new one")
-	case found == local.OtherFiles:
+	case found == control.OtherFiles:
 		return false, errors.New("contains other files, but no control.db. Name the directory of your service with --data")
-	case found == local.Nothing && !create:
+	case found == control.Nothing && !create:
 		return false, errors.New(`is empty. Name the directory of your service with --data, or create a partner first with "mtagd partner add"`)
 	}
-	return found == local.Nothing, nil
+	return found == control.Nothing, nil
 }

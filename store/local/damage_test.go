@@ -85,7 +85,7 @@ func TestACorruptTableIsFatal(t *testing.T) {
 		return b
 	})
 	if e, err := Open(dir, Options{Log: quiet}); err == nil {
-		closeEngine(t, e.(*Engine))
+		closeEngine(t, e.(*engine))
 		t.Error("a data directory with a corrupt table was opened")
 	}
 }
@@ -153,9 +153,9 @@ func TestADamagedIndexFileIsAnError(t *testing.T) {
 			size = len(b)
 			return change(b)
 		})
-		engine, err := Open(base, Options{Log: quiet})
+		opened, err := Open(base, Options{Log: quiet})
 		if err == nil {
-			e := engine.(*Engine)
+			e := opened.(*engine)
 			if page, err := listed(e, m); err == nil && page.Total != 5000 {
 				t.Errorf("%s: %d events without an error, want 5000", name, page.Total)
 			}
@@ -178,7 +178,7 @@ func TestADamagedIndexFileIsAnError(t *testing.T) {
 }
 
 // listed lists a merchant's events. It turns a panic into an error, as the server does.
-func listed(e *Engine, m store.MerchantID) (page store.Page, err error) {
+func listed(e *engine, m store.MerchantID) (page store.Page, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
@@ -242,5 +242,43 @@ func TestAnOpenDirectoryIsInUse(t *testing.T) {
 	defer closeEngine(t, e)
 	if _, err := Open(dir, Options{Log: quiet}); !errors.Is(err, store.ErrInUse) {
 		t.Errorf("opening it again gives %v, want store.ErrInUse", err)
+	}
+}
+
+// When the index cannot apply an event, the event is on disk, but the engine accepts no more and is not ready.
+func TestAnEngineWhoseIndexFailedIsNotReady(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 100)
+	closeEngine(t, e) // which merges
+	key, err := codec.NewMerchantKey(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := changeBolt(filepath.Join(dir, "index.db"), func(tx *bolt.Tx) error {
+		roots := tx.Bucket([]byte("roots"))
+		v := slices.Clone(roots.Get(key[:]))
+		v[len(v)/2] ^= 0x01
+		return roots.Put(key[:], v)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	e = open(t, dir)
+	if err := e.Ready(); err != nil {
+		t.Errorf("before: %v", err)
+	}
+	record(t, e, m, 1)
+	if err := e.index.Wait(ctx, e.journal.Committed()); err == nil {
+		t.Error("the index applied an event of a damaged tree")
+	}
+	if e.Ready() == nil {
+		t.Error("the engine is ready")
+	}
+	if err := e.Record(ctx, []store.Mark{newMark(m, "PageView", 0, []byte("{}"))}); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("Record gives %v, want KindUnavailable", err)
+	}
+	if e.Close() == nil {
+		t.Error("Close hides the failure")
 	}
 }

@@ -15,7 +15,7 @@ import (
 //  2. Let the index count the events and find the positions of the page. If its counts do not suffice, scan for them
 //     (overflow.go).
 //  3. Read the events at these positions from the journal.
-func (e *Engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
+func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
 	m, err := codec.NewMerchantKey(q.Merchant)
 	if err != nil {
 		return store.Page{}, err
@@ -32,8 +32,8 @@ func (e *Engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 	var wanted []journal.Wanted
 	if counted {
 		wanted = make([]journal.Wanted, len(found))
-		for i, entry := range found {
-			wanted[i] = journal.Wanted{Position: entry.Position, N: i}
+		for i, at := range found {
+			wanted[i] = journal.Wanted{Position: at, N: i}
 		}
 	} else {
 		scan := overflowScan{e, m, s, committed}

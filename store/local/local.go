@@ -18,10 +18,9 @@
 // A listing waits until the index has every event that was committed before the call. Then it asks the index for the
 // positions of the page's events, and the journal for the events at these positions.
 //
-//	local.go     Engine: opens, connects and closes the three parts
+//	local.go     opens, connects and closes the three parts
 //	listing.go   Events: one page of a merchant's events
 //	overflow.go  finds the page when the index cannot: it scans events whose names the index does not count
-//	inspect.go   what a data directory contains, before anything is opened
 package local
 
 import (
@@ -55,14 +54,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Engine implements store.Engine.
-type Engine struct {
+// engine implements store.Engine.
+type engine struct {
 	*control.Data
 	journal *journal.Journal
 	index   *rank.Index
 }
 
-var _ store.Engine = (*Engine)(nil)
+var _ store.Engine = (*engine)(nil)
 
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
@@ -71,7 +70,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{Data: data}
+	e := &engine{Data: data}
 	if err := e.openEvents(dir, opt); err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
@@ -88,7 +87,7 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 }
 
 // openEvents opens the journal and the index, and starts them.
-func (e *Engine) openEvents(dir string, opt Options) (err error) {
+func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if e.journal, err = journal.Open(filepath.Join(dir, "events"), journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
 		return err
 	}
@@ -107,7 +106,7 @@ func (e *Engine) openEvents(dir string, opt Options) (err error) {
 }
 
 // catchUp replays the events that the index does not cover.
-func (e *Engine) catchUp() error {
+func (e *engine) catchUp() error {
 	covered := e.index.Covered()
 	if covered > 0 {
 		// The index only ever got chunks that the journal had on disk. If the journal does not have this one, the two are
@@ -125,7 +124,7 @@ func (e *Engine) catchUp() error {
 }
 
 // indexReady returns nil while the index takes events. The journal accepts no marks while it returns an error.
-func (e *Engine) indexReady() error {
+func (e *engine) indexReady() error {
 	if e.index.Failure() != nil {
 		return store.Unavailable("the event index failed")
 	}
@@ -133,20 +132,20 @@ func (e *Engine) indexReady() error {
 }
 
 // Record implements store.Events.
-func (e *Engine) Record(ctx context.Context, marks []store.Mark) error {
+func (e *engine) Record(ctx context.Context, marks []store.Mark) error {
 	return e.journal.Record(ctx, marks)
 }
 
 // Resolve implements store.Events.
-func (e *Engine) Resolve(ctx context.Context, merchant store.MerchantID, id store.Identity) (store.MUID, error) {
+func (e *engine) Resolve(ctx context.Context, merchant store.MerchantID, id store.Identity) (store.MUID, error) {
 	return e.journal.Resolve(ctx, merchant, id)
 }
 
 // Ready implements store.Engine.
-func (e *Engine) Ready() error { return e.journal.Ready() }
+func (e *engine) Ready() error { return e.journal.Ready() }
 
 // Close implements store.Engine.
-func (e *Engine) Close() error {
+func (e *engine) Close() error {
 	e.journal.Drain() // first, so that the index gets the last commits before it closes
 	return errors.Join(e.index.Close(), e.journal.Close(), e.Data.Close())
 }

@@ -38,16 +38,16 @@ func newStore(t *testing.T) storetest.Store {
 	}
 }
 
-func open(t *testing.T, dir string) *Engine {
+func open(t *testing.T, dir string) *engine {
 	t.Helper()
 	e, err := Open(dir, Options{Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e.(*Engine)
+	return e.(*engine)
 }
 
-func closeEngine(t *testing.T, e *Engine) {
+func closeEngine(t *testing.T, e *engine) {
 	t.Helper()
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func newMark(m store.MerchantID, name string, at int, raw []byte) store.Mark {
 }
 
 // record records n events of a merchant, with various times and names, in calls of up to 100.
-func record(t *testing.T, e *Engine, m store.MerchantID, n int) {
+func record(t *testing.T, e *engine, m store.MerchantID, n int) {
 	t.Helper()
 	for n > 0 {
 		marks := make([]store.Mark, min(n, 100))
@@ -78,7 +78,7 @@ func record(t *testing.T, e *Engine, m store.MerchantID, n int) {
 }
 
 // everything lists all events of a merchant, by time and by name.
-func everything(t *testing.T, e *Engine, m store.MerchantID) [2]store.Page {
+func everything(t *testing.T, e *engine, m store.MerchantID) [2]store.Page {
 	t.Helper()
 	var pages [2]store.Page
 	for i, sort := range []store.SortKey{store.ByTime, store.ByName} {

@@ -15,7 +15,7 @@ import (
 
 // overflowScan finds one page by such a scan.
 type overflowScan struct {
-	engine    *Engine
+	engine    *engine
 	merchant  codec.MerchantKey
 	selection *rank.Selection
 	last      uint64 // events of later chunks are left out, so that all steps see the same events
@@ -25,21 +25,21 @@ type overflowScan struct {
 const scanStep = 4096
 
 // page returns the events of the page, and the number of all selected events. A first scan counts the events of each
-// group (rank.Selection), a second one picks those of the page.
+// section (rank.Selection), a second one picks those of the page.
 func (o *overflowScan) page(ctx context.Context) (total uint64, page []journal.Wanted, err error) {
 	sizes := map[string]uint64{}
-	if err := o.scan(ctx, func(group string, _ rank.Key) { sizes[group]++ }); err != nil {
+	if err := o.scan(ctx, func(section string, _ rank.Key) { sizes[section]++ }); err != nil {
 		return 0, nil, err
 	}
 	total, runs := o.selection.Runs(sizes)
 	seen := map[string]uint64{}
 	found := map[string][]codec.Position{}
-	if err := o.scan(ctx, func(group string, at rank.Key) {
-		i := seen[group]
-		seen[group]++
+	if err := o.scan(ctx, func(section string, at rank.Key) {
+		i := seen[section]
+		seen[section]++
 		for _, run := range runs {
-			if run.Group == group && run.From <= i && i < run.To {
-				found[group] = append(found[group], at.Position)
+			if run.Section == section && run.From <= i && i < run.To {
+				found[section] = append(found[section], at.Position)
 			}
 		}
 	}); err != nil {
@@ -47,17 +47,17 @@ func (o *overflowScan) page(ctx context.Context) (total uint64, page []journal.W
 	}
 	for _, run := range runs {
 		if o.selection.NewestFirst() {
-			slices.Reverse(found[run.Group])
+			slices.Reverse(found[run.Section])
 		}
-		for _, at := range found[run.Group] {
+		for _, at := range found[run.Section] {
 			page = append(page, journal.Wanted{Position: at, N: len(page)})
 		}
 	}
 	return total, page, nil
 }
 
-// scan calls yield with the key of each selected event and its group, in the order of time.
-func (o *overflowScan) scan(ctx context.Context, yield func(group string, at rank.Key)) error {
+// scan calls yield with the key of each selected event and its section, in the order of time.
+func (o *overflowScan) scan(ctx context.Context, yield func(section string, at rank.Key)) error {
 	for from := o.selection.Start(); ; {
 		step, err := o.engine.index.Candidates(ctx, o.merchant, o.selection, from, scanStep)
 		if err != nil || len(step) == 0 {
@@ -70,8 +70,8 @@ func (o *overflowScan) scan(ctx context.Context, yield func(group string, at ran
 			return err
 		}
 		for _, c := range step {
-			if group, ok := o.selection.Group(c.Series); ok {
-				yield(group, c.Key)
+			if section, ok := o.selection.Section(c.Series); ok {
+				yield(section, c.Key)
 			}
 		}
 	}

@@ -43,7 +43,7 @@ func TestMadeUpNamesAreListed(t *testing.T) {
 		{"a name that has a series and one that has none", store.Query{Names: []string{"Purchase", "MadeUp2000"}}, 7},
 		{"everything by name", store.Query{SortBy: store.ByName}, 6 + 2*rank.MaxSeries},
 		{"made-up names in a time range, by name", store.Query{
-			SortBy: store.ByName, From: time.UnixMicro(rank.MaxSeries + 100), To: time.UnixMicro(rank.MaxSeries + 119),
+			SortBy: store.ByName, From: new(time.UnixMicro(rank.MaxSeries + 100)), To: new(time.UnixMicro(rank.MaxSeries + 119)),
 		}, 20},
 	} {
 		c.query.Merchant, c.query.Limit = m, 10
@@ -96,7 +96,7 @@ func TestAScanOfSeveralStepsIsAsOfOneMoment(t *testing.T) {
 		from, to int
 	}{{0, 2*times - 1}, {10, times + 20}, {times - 1, times}, {times, 2*times - 1}} {
 		page, err := e.Events(ctx, store.Query{Merchant: m, SortBy: store.ByName, Asc: true, Limit: 3,
-			From: time.UnixMicro(int64(c.from)), To: time.UnixMicro(int64(c.to))})
+			From: new(time.UnixMicro(int64(c.from))), To: new(time.UnixMicro(int64(c.to)))})
 		if total := 3 * (c.to - c.from + 1); err != nil || page.Total != total || len(page.Events) != 3 {
 			t.Errorf("from %d to %d there are %d events, %v; want %d", c.from, c.to, page.Total, err, total)
 		}

@@ -21,7 +21,7 @@ func copied(t *testing.T, dir string) string {
 }
 
 // crash copies an open engine's files as a kill would leave them, and opens the copy.
-func crash(t *testing.T, dir string) *Engine {
+func crash(t *testing.T, dir string) *engine {
 	t.Helper()
 	e := open(t, copied(t, dir))
 	t.Cleanup(func() { closeEngine(t, e) })

@@ -57,8 +57,14 @@ var contextTests = []test{
 		m := b.merchant(p, "Shop")
 		tag := b.tag(m, store.ServerSide, "shop.com")
 		for method, call := range map[string]func(ctx context.Context) error{
-			"AddPartner": func(ctx context.Context) error { _, err := b.AddPartner(ctx, "Other"); return err },
-			"Partners":   func(ctx context.Context) error { _, err := b.Partners(ctx); return err },
+			"AddPartner": func(ctx context.Context) error {
+				p, err := b.AddPartner(ctx, "Other")
+				if p != (store.Partner{}) {
+					t.Errorf("AddPartner returns %+v beside an error", p)
+				}
+				return err
+			},
+			"Partners": func(ctx context.Context) error { _, err := b.Partners(ctx); return err },
 			"EnablePreverified": func(ctx context.Context) error {
 				_, err := b.EnablePreverified(ctx, p.ID, "track.acme.com")
 				return err
@@ -76,7 +82,7 @@ var contextTests = []test{
 			"Tag": func(ctx context.Context) error { _, err := b.Tag(ctx, tag.ID); return err },
 			"UpdateTag": func(ctx context.Context) error {
 				_, err := b.UpdateTag(ctx, tag.ID, func(tag store.Tag) store.Tag {
-					return tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
+					return tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect})
 				})
 				return err
 			},

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func expectKind(t *testing.T, err error, want store.Kind) {
 func expectInvalid(t *testing.T, err error, field string) {
 	t.Helper()
 	expectKind(t, err, store.KindInvalid)
-	if e, ok := err.(*store.Error); ok && e.Field != field {
+	if e, ok := errors.AsType[*store.Error](err); ok && e.Field != field {
 		t.Errorf("the error %q names the field %q, want %q", err, e.Field, field)
 	}
 }

@@ -90,8 +90,8 @@ func (o *oracle) page(q store.Query) (page []known, total int) {
 		switch {
 		case q.Tag != "" && k.tag != q.Tag,
 			q.Names != nil && !slices.Contains(q.Names, k.name),
-			!q.From.IsZero() && k.time.Before(q.From),
-			!q.To.IsZero() && k.time.After(q.To):
+			q.From != nil && k.time.Before(*q.From),
+			q.To != nil && k.time.After(*q.To):
 			continue
 		}
 		if total >= q.Offset && len(page) < q.Limit {
@@ -175,8 +175,8 @@ func describe(q store.Query) string {
 	if len(q.Names) > 5 {
 		names = fmt.Sprintf("%v and %d more", q.Names[:5], len(q.Names)-5)
 	}
-	when := func(t time.Time) string {
-		if t.IsZero() {
+	when := func(t *time.Time) string {
+		if t == nil {
 			return "any time"
 		}
 		return t.Format(time.RFC3339Nano)

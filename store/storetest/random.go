@@ -16,13 +16,13 @@ import (
 func newRandom(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
-	if s := os.Getenv("MTAGD_STORETEST_SEED"); s != "" {
+	if s := os.Getenv("STORETEST_SEED"); s != "" {
 		var err error
 		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatalf("MTAGD_STORETEST_SEED: %v", err)
+			t.Fatalf("STORETEST_SEED: %v", err)
 		}
 	}
-	t.Logf("MTAGD_STORETEST_SEED=%d", seed)
+	t.Logf("STORETEST_SEED=%d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
@@ -76,12 +76,12 @@ func randomQuery(r *rand.Rand, o *oracle, tags []store.TagID) store.Query {
 		return at.Add(time.Duration(r.IntN(3)-1) * time.Microsecond)
 	}
 	if r.IntN(2) == 0 {
-		q.From = bound()
+		q.From = new(bound())
 	}
 	if r.IntN(2) == 0 {
-		q.To = bound()
+		q.To = new(bound())
 	}
-	if !q.To.IsZero() && q.To.Before(q.From) {
+	if q.From != nil && q.To != nil && q.To.Before(*q.From) {
 		q.From, q.To = q.To, q.From // ranges that end before they start have a test of their own
 	}
 	q.Limit = pick(r, 1, 2, 12, 99, 100, 1+r.IntN(100))

@@ -21,7 +21,7 @@
 //	steps.go       the steps that prepare a test
 //	expect.go      comparisons
 //
-// Random tests print their seed; MTAGD_STORETEST_SEED=n repeats one.
+// Random tests print their seed; STORETEST_SEED=n repeats one.
 package storetest
 
 import "testing"

@@ -166,8 +166,8 @@ var tagTests = []test{
 		m := b.merchant(b.partner("Acme"), "Shop")
 		tag := b.tag(m, store.ServerSide, "shop.com")
 		for _, want := range []store.Tag{
-			tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSWrong, Code: "no_record", Detail: "no record", CheckedAt: start}),
-			tag.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", Detail: "points here", CheckedAt: start.Add(time.Hour)}),
+			tag.AfterVerify(store.DNSFinding{Verdict: store.DNSWrong, Code: "no_record", Detail: "no record", CheckedAt: start}),
+			tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", Detail: "points here", CheckedAt: start.Add(time.Hour)}),
 		} {
 			got, err := b.UpdateTag(t.Context(), tag.ID, func(store.Tag) store.Tag { return want })
 			if err != nil || !sameTag(got, want) {
@@ -193,7 +193,7 @@ var tagTests = []test{
 					f = *tag.DNS
 				}
 				f.Detail += "x"
-				return tag.AfterDNSCheck(f)
+				return tag.AfterVerify(f)
 			})
 			return err
 		}) {

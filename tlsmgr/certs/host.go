@@ -26,7 +26,7 @@ type hostState struct {
 	problem      string    // why the last order or renewal failed; empty after a success
 	lastTry      time.Time // when an attempt last failed
 	nextTry      time.Time // zero unless the last attempt failed
-	dnsElsewhere bool      // by the last finding that was correct or wrong
+	dnsElsewhere bool      // by the last certain finding
 }
 
 // get returns the state of a host that may have a certificate. The caller holds s.mu.
@@ -57,11 +57,11 @@ func (s *hostStates) leadsElsewhere(host string) bool {
 }
 
 // noteDNS takes note of a finding about a host's DNS, and reports whether DNS led elsewhere before. A finding that is
-// neither correct nor wrong changes nothing.
+// not certain changes nothing.
 func (s *hostStates) noteDNS(host string, f store.DNSFinding) (wasElsewhere bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f.Verdict != store.DNSCorrect && f.Verdict != store.DNSWrong {
+	if !f.Verdict.IsCertain() {
 		h := s.byName[host]
 		return h != nil && h.dnsElsewhere
 	}

@@ -225,7 +225,7 @@ func (w *certWorld) addTag(domain string, verified bool) store.Tag {
 func (w *certWorld) verify(tag store.Tag) store.Tag {
 	w.Helper()
 	tag, err := w.engine.UpdateTag(w.Context(), tag.ID, func(t store.Tag) store.Tag {
-		return t.AfterDNSCheck(w.checkDNS(w.Context(), t.Host))
+		return t.AfterVerify(w.checkDNS(w.Context(), t.Host))
 	})
 	if err != nil {
 		w.Fatal(err)

@@ -37,8 +37,7 @@ const (
 // tag's isConnected is never out of date for much longer than an hour, and a host whose DNS leads here again gets its
 // certificate.
 //
-// It updates a tag only when the finding changes isConnected. It never activates a tag: only verify does. Its methods
-// are safe for concurrent use.
+// store.Tag.AfterRecheck says how a finding changes a tag. The methods of a Recheck are safe for concurrent use.
 type Recheck struct {
 	RecheckConfig
 
@@ -47,7 +46,7 @@ type Recheck struct {
 	running sync.WaitGroup
 
 	mu        sync.Mutex
-	elsewhere map[string]bool // hosts of which the last finding that was correct or wrong was wrong
+	elsewhere map[string]bool // hosts whose last certain finding was wrong
 }
 
 // NewRecheck returns a Recheck that does nothing yet.
@@ -121,14 +120,14 @@ func (r *Recheck) Now(ctx context.Context, host string) store.DNSFinding {
 
 func (r *Recheck) check(ctx context.Context, host string) store.DNSFinding {
 	found := r.Verify(ctx, host)
-	if found.Verdict == store.DNSCorrect || found.Verdict == store.DNSWrong {
+	if found.Verdict.IsCertain() {
 		r.logMove(host, found)
 		r.updateTags(ctx, host, found)
 	}
 	return found
 }
 
-// logMove logs a finding that is correct or wrong if the host's last one was the opposite.
+// logMove logs a certain finding if the host's last one was the opposite.
 func (r *Recheck) logMove(host string, f store.DNSFinding) {
 	elsewhere := f.Verdict == store.DNSWrong
 	r.mu.Lock()
@@ -156,12 +155,7 @@ func (r *Recheck) forgetAllBut(hosts []string) {
 }
 
 func (r *Recheck) updateTags(ctx context.Context, host string, f store.DNSFinding) {
-	transition := func(t store.Tag) store.Tag {
-		if t.Status() == store.Inactive {
-			return t
-		}
-		return t.AfterDNSCheck(f)
-	}
+	transition := func(t store.Tag) store.Tag { return t.AfterRecheck(f) }
 	for _, tag := range r.Engine.Directory().TagsOn(host) {
 		if transition(tag).Connected == tag.Connected {
 			continue

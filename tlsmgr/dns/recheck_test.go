@@ -105,7 +105,7 @@ func (b *recheckTest) addTag(domain string, verified bool) store.Tag {
 	}
 	if verified {
 		old := store.DNSFinding{Verdict: store.DNSCorrect, CheckedAt: time.Now().Add(-time.Hour)}
-		if tag, err = b.Engine.UpdateTag(b.Context(), tag.ID, func(t store.Tag) store.Tag { return t.AfterDNSCheck(old) }); err != nil {
+		if tag, err = b.Engine.UpdateTag(b.Context(), tag.ID, func(t store.Tag) store.Tag { return t.AfterVerify(old) }); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -217,7 +217,7 @@ func TestNowTrustsAFreshFinding(t *testing.T) {
 	b := newRecheckTest(t, time.Hour)
 	fresh, old := b.addTag("fresh.com", false), b.addTag("old.com", true)
 	found := store.DNSFinding{Verdict: store.DNSCorrect, Code: "fresh", CheckedAt: time.Now()}
-	if _, err := b.Engine.UpdateTag(t.Context(), fresh.ID, func(t store.Tag) store.Tag { return t.AfterDNSCheck(found) }); err != nil {
+	if _, err := b.Engine.UpdateTag(t.Context(), fresh.ID, func(t store.Tag) store.Tag { return t.AfterVerify(found) }); err != nil {
 		t.Fatal(err)
 	}
 	b.setDNS(old.Host, store.DNSWrong)

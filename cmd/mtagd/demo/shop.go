@@ -71,12 +71,9 @@ func (s *Shop) findPartner(ctx context.Context) (store.PartnerID, error) {
 		return "", err
 	}
 	s.apiKey = store.APIKey(strings.TrimSpace(string(text)))
-	if id, err := s.apiKey.ID(); err == nil {
-		if key, ok := s.Engine.Directory().Key(id); ok && s.apiKey.Matches(key) && key.Valid(time.Now()) {
-			return key.Partner, nil
-		}
+	if partner, ok := s.Engine.Directory().Authenticate(s.apiKey, time.Now()); ok {
+		return partner.ID, nil
 	}
-
 	partner, err := s.Engine.AddPartner(ctx, "Demo partner")
 	if err != nil {
 		return "", err

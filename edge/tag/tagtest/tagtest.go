@@ -56,7 +56,7 @@ func Open(t *testing.T) *Shop {
 		Inactive:    generate(other.ID, store.ServerSide, "shop-two.com"),
 	}
 	s.ServerSide, err = engine.UpdateTag(ctx, s.ServerSide.ID, func(t store.Tag) store.Tag {
-		return t.AfterDNSCheck(store.DNSFinding{Verdict: store.DNSCorrect})
+		return t.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect})
 	})
 	must(t, err)
 	return s

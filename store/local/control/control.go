@@ -2,6 +2,7 @@
 // who has which domain. It implements store.Control. Each change is one synced transaction. That transaction also checks
 // what must be unique: a domain, a label, one tag of a type for each merchant.
 //
+//	inspect.go    what a data directory contains, before anything is opened
 //	tags.go       generate, read and update tags; check that a domain is free
 //	merchants.go  merchants with their tags
 //	partners.go   partners, tracking domains and API keys
@@ -63,13 +64,16 @@ var (
 		bucketTags, bucketMerchantTags, bucketDomains, bucketLabels, bucketTrackingDomains}
 )
 
+// fileName is the name of the file in the data directory.
+const fileName = "control.db"
+
 // format is the version of the file's layout.
 const format = "1"
 
 // Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. Open fails with
 // store.ErrInUse when another process has the file open.
 func Open(dir string, now func() time.Time) (*Data, error) {
-	path := filepath.Join(dir, "control.db")
+	path := filepath.Join(dir, fileName)
 	db, err := boltfile.Open(path, format, buckets...)
 	if err != nil {
 		return nil, err

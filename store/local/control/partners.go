@@ -21,7 +21,10 @@ func (d *Data) AddPartner(ctx context.Context, name string) (store.Partner, erro
 	err = d.update(ctx, func(tx *bolt.Tx) error {
 		return put(tx, bucketPartners, string(p.ID), p)
 	}, func() { d.dir.SetPartner(p) })
-	return p, err
+	if err != nil {
+		return store.Partner{}, err
+	}
+	return p, nil
 }
 
 // Partners implements store.Control.
@@ -117,5 +120,8 @@ func (d *Data) RevokeKey(ctx context.Context, id store.KeyID) (k store.Key, err 
 		k.RevokedAt = &now
 		return put(tx, bucketKeys, string(id), k)
 	}, func() { d.dir.SetKey(k) })
-	return k, err
+	if err != nil {
+		return store.Key{}, err
+	}
+	return k, nil
 }

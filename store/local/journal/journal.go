@@ -42,7 +42,6 @@ package journal
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"math"
 	"time"
@@ -61,12 +60,14 @@ type Options struct {
 
 // Journal implements Record and Resolve of store.Events.
 type Journal struct {
-	db   *badger.DB
-	log  *badgerLog
-	now  func() time.Time
-	disk *diskWatch
+	dir string
+	db  *badger.DB
+	log *badgerLog
+	now func() time.Time
 
-	committer *committer // nil until Start
+	// Nil until Start.
+	disk      *diskWatch // it disables readahead, which Since needs: a replay takes four times as long without
+	committer *committer
 }
 
 // Open opens or creates the journal in dir. Nothing can be recorded before Start.
@@ -76,7 +77,7 @@ func Open(dir string, opt Options) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Journal{db: db, log: log, now: opt.Now, disk: watchDisk(dir, opt.Log)}, nil
+	return &Journal{dir: dir, db: db, log: log, now: opt.Now}, nil
 }
 
 // Start lets the journal record events. It passes the events of each commit to handOver. While ready returns an error,
@@ -86,6 +87,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	if err != nil {
 		return err
 	}
+	j.disk = watchDisk(j.dir, j.log.log)
 	q := newQueue(func() error {
 		if err := ready(); err != nil {
 			return err
@@ -94,6 +96,18 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	})
 	j.committer = startCommitter(j.db, j.log, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
 	return nil
+}
+
+// lastChunk returns the number of the last chunk; 0 when there is none.
+func lastChunk(db *badger.DB) (seq uint64, err error) {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
+	defer it.Close()
+	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
+		return 0, nil
+	}
+	return parseChunkKey(it.Item().Key())
 }
 
 // Record implements store.Events.
@@ -145,37 +159,19 @@ func checkMUID(id store.MUID) error {
 	return nil
 }
 
-// Read calls use with each wanted event and its N, in the order of positions. It sorts wanted. An event is valid until
-// use returns. When ctx ends, Read stops before the next chunk and returns ctx's error.
-func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
-	return readWanted(ctx, j.db, wanted, use)
-}
-
-// Since calls use once for each chunk after the chunk seq, with its events, in the order of receipt; last is the number
-// of the chunk. The events are valid until use returns.
-func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error) error {
-	return readSince(j.db, seq, use)
-}
-
-// HasChunk reports whether a chunk is in the journal.
-func (j *Journal) HasChunk(seq uint64) (bool, error) { return hasChunk(j.db, seq) }
-
 // Committed returns the number of the last chunk on disk; 0 when there is none.
 func (j *Journal) Committed() uint64 { return j.committer.committed.Load() }
 
 // Ready returns nil while events are accepted, else the reason why not.
-func (j *Journal) Ready() error {
-	if err := j.committer.queue.failure(); err != nil {
-		return fmt.Errorf("a write failed: %w", err)
-	}
-	return j.committer.queue.ready()
-}
+func (j *Journal) Ready() error { return j.committer.queue.accepting() }
 
 // Drain refuses new requests, and returns when all accepted ones are finished. Events can still be read.
 func (j *Journal) Drain() { j.committer.drain() }
 
 // Close closes the files. A journal that was started must have been drained.
 func (j *Journal) Close() error {
-	j.disk.close()
+	if j.disk != nil {
+		j.disk.close()
+	}
 	return j.db.Close()
 }

@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -210,4 +211,18 @@ func (q *queue) failure() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.failed
+}
+
+// accepting returns nil while requests are accepted, else the reason why not.
+func (q *queue) accepting() error {
+	q.mu.Lock()
+	closed, failed := q.closed, q.failed
+	q.mu.Unlock()
+	switch {
+	case closed:
+		return store.Unavailable("shutting down")
+	case failed != nil:
+		return fmt.Errorf("a write failed: %w", failed)
+	}
+	return q.ready()
 }

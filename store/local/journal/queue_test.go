@@ -1,7 +1,10 @@
 package journal
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mtagd/store"
@@ -107,5 +110,49 @@ func TestTheQueueTakesTheLargestRequests(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// The committer reads a queued request from the caller's memory, so the caller waits for it though its context has ended.
+func TestAnEndedContextDoesNotEndTheWaitForTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newIdleQueue()
+		ctx, cancel := context.WithCancel(t.Context())
+		returned := make(chan error, 1)
+		go func() { returned <- q.submit(ctx, request{marks: make([]store.Mark, 1)}) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		select {
+		case err := <-returned:
+			t.Fatalf("submit returns %v before the group is finished", err)
+		default:
+		}
+		q.finish(q.take())
+		if err := <-returned; err != nil {
+			t.Errorf("submit gives %v, want nil", err)
+		}
+	})
+}
+
+func TestAClosedOrFailedQueueAcceptsNothing(t *testing.T) {
+	q := newIdleQueue()
+	if err := q.accepting(); err != nil {
+		t.Errorf("an open queue: %v", err)
+	}
+	q.close()
+	if err := q.accepting(); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a closed queue gives %v, want KindUnavailable", err)
+	}
+
+	q = newIdleQueue()
+	if _, err := q.join(request{}, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	g := q.take()
+	g.err = errCommit
+	q.finish(g)
+	if err := q.accepting(); !errors.Is(err, errCommit) {
+		t.Errorf("after a failed commit the queue gives %v, want %v", err, errCommit)
 	}
 }

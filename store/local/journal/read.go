@@ -20,11 +20,12 @@ type Wanted struct {
 // prefetchChunks is how many chunks must still be wanted for prefetching to pay.
 const prefetchChunks = 4
 
-// readWanted implements Journal.Read. It reads the events in the order of positions. So it unpacks each chunk once, and
-// reads chunks that are neighbours in the value log one after the other.
-func readWanted(ctx context.Context, db *badger.DB, wanted []Wanted, use func(n int, e Event)) error {
+// Read calls use with each wanted event and its N. It sorts wanted, and reads the events in the order of positions. So it
+// unpacks each chunk once, and reads chunks that are neighbours in the value log one after the other. An event is valid
+// until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error.
+func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
 	chunks := byChunk(wanted)
-	txn := db.NewTransactionAt(math.MaxUint64, false)
+	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	var data []byte
 	var p prefetcher
@@ -82,9 +83,10 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 	return nil
 }
 
-// readSince implements Journal.Since.
-func readSince(db *badger.DB, seq uint64, use func(events []codec.Event, last uint64) error) error {
-	txn := db.NewTransactionAt(math.MaxUint64, false)
+// Since calls use once for each chunk after the chunk seq, with its events, in the order of receipt; last is the number
+// of the chunk. The events are valid until use returns.
+func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error) error {
+	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
 	defer it.Close()
@@ -124,20 +126,9 @@ func appendEvents(events []codec.Event, chunk []byte, seq uint64) ([]codec.Event
 	return events, nil
 }
 
-func hasChunk(db *badger.DB, seq uint64) (bool, error) {
-	txn := db.NewTransactionAt(math.MaxUint64, false)
+// HasChunk reports whether a chunk is in the journal.
+func (j *Journal) HasChunk(seq uint64) (bool, error) {
+	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	return lookup(txn, appendChunkKey(nil, seq), func([]byte) error { return nil })
-}
-
-// lastChunk returns the number of the last chunk; 0 when there is none.
-func lastChunk(db *badger.DB) (seq uint64, err error) {
-	txn := db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
-	defer it.Close()
-	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
-		return 0, nil
-	}
-	return parseChunkKey(it.Item().Key())
 }

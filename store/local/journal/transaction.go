@@ -3,6 +3,7 @@ package journal
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -104,6 +105,9 @@ func (t *transaction) rememberEventID(m codec.MerchantKey, id string) (first boo
 	key := t.arena.key(func(b []byte) []byte { return appendDedupeKey(b, m, [16]byte(sum[:])) })
 	var at time.Time
 	found, err := lookup(t.txn, key, func(b []byte) error {
+		if len(b) != 8 {
+			return fmt.Errorf("%w: time of an event_id", codec.ErrCorrupt)
+		}
 		at = time.UnixMicro(int64(binary.BigEndian.Uint64(b)))
 		return nil
 	})

@@ -192,48 +192,79 @@ func (x *Index) run() {
 	defer close(x.done)
 	ticker := time.NewTicker(mergeInterval)
 	defer ticker.Stop()
-	merged := make(chan error, 1)
-	merging, due := false, false
-	var f frozenEvents
-	retry := false // the disk was full when f was merged, so the next merge is of f again
-	mergeEnded := func(err error) {
-		full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
-		merging, retry = false, full && x.entries < maxEntries
-		if retry {
-			x.log.Error("the index waits for disk space", "error", err)
-			return
-		}
-		x.fail(err)
-	}
+	m := mergeState{x: x, ended: make(chan error, 1)}
 	for {
-		queue := x.queue
-		if merging && x.entries >= maxEntries {
-			queue = nil
-		}
 		select {
 		case <-ticker.C:
-			due = true
-		case err := <-merged:
-			mergeEnded(err)
-		case b, open := <-queue:
+			m.due = true
+		case err := <-m.ended:
+			m.end(err)
+		case b, open := <-m.queue():
 			if !open {
-				if merging {
-					mergeEnded(<-merged)
-				}
-				if x.Failure() == nil && !retry {
-					x.fail(x.merge(x.freeze()))
-				}
+				m.finish()
 				return
 			}
 			x.applyBatch(b)
 		}
-		if !merging && (due || x.entries >= mergeEntries && !retry) && x.Failure() == nil {
-			if !retry {
-				f = x.freeze()
-			}
-			merging, due = true, false
-			go func() { merged <- x.merge(f) }()
-		}
+		m.startIfDue()
+	}
+}
+
+// mergeState is what the applying goroutine knows about the running merge and the next one.
+type mergeState struct {
+	x       *Index
+	due     bool         // the ticker has ticked since the last merge began
+	running bool         // a merge is running
+	events  frozenEvents // what the running or the last merge writes
+	retry   bool         // the disk was full, so the next merge is of the same events again
+	ended   chan error   // the result of the running merge
+}
+
+// queue returns the queue to apply from. It is nil, and blocks, while too much is in memory for the running merge.
+func (m *mergeState) queue() <-chan committedBatch {
+	if m.running && m.x.entries >= maxEntries {
+		return nil
+	}
+	return m.x.queue
+}
+
+// startIfDue starts a merge in another goroutine when one is due or much is in memory. While the disk is full, only time
+// makes a merge due.
+func (m *mergeState) startIfDue() {
+	x := m.x
+	due := m.due || x.entries >= mergeEntries && !m.retry
+	if m.running || !due || x.Failure() != nil {
+		return
+	}
+	if !m.retry {
+		m.events = x.freeze()
+	}
+	m.running, m.due = true, false
+	events := m.events
+	go func() { m.ended <- x.merge(events) }()
+}
+
+// end notes that the running merge has ended. When the disk was full, the merge is retried as long as there is space in
+// memory; after any other error the index fails.
+func (m *mergeState) end(err error) {
+	x := m.x
+	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+	m.running, m.retry = false, full && x.entries < maxEntries
+	if m.retry {
+		x.log.Error("the index waits for disk space", "error", err)
+		return
+	}
+	x.fail(err)
+}
+
+// finish waits for the running merge, and merges what has been applied since. When the disk is full it merges nothing:
+// the next start replays these events.
+func (m *mergeState) finish() {
+	if m.running {
+		m.end(<-m.ended)
+	}
+	if m.x.Failure() == nil && !m.retry {
+		m.x.fail(m.x.merge(m.x.freeze()))
 	}
 }
 
@@ -280,7 +311,7 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 		if e.Seq <= r.covered {
 			continue // this is a replay, and the stored tree has the event already
 		}
-		if err := r.active.insertAtRoot(Entry{Key{e.Time, e.Position}, r.series.number(e.Series)}, nil); err != nil {
+		if err := r.active.insertAtRoot(entry{Key{e.Time, e.Position}, r.series.number(e.Series)}, nil); err != nil {
 			return err
 		}
 		x.entries++

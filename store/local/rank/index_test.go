@@ -84,12 +84,19 @@ func newMerchant(t *testing.T) codec.MerchantKey {
 func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
 	t.Helper()
 	s := NewSelection(store.Query{SortBy: store.ByTime, Asc: true, Limit: math.MaxInt})
-	total, entries, counted, err := x.Page(t.Context(), m, s)
-	if err != nil || !counted || total != uint64(len(entries)) {
-		t.Fatalf("%d entries, total %d, counted %v, %v; want all, counted", len(entries), total, counted, err)
+	total, page, counted, err := x.Page(t.Context(), m, s)
+	if err != nil || !counted || total != uint64(len(page)) {
+		t.Fatalf("%d positions, total %d, counted %v, %v; want all, counted", len(page), total, counted, err)
 	}
-	for _, e := range entries {
-		keys = append(keys, e.Key)
+	found, err := x.Candidates(t.Context(), m, s, s.Start(), total)
+	if err != nil || len(found) != len(page) {
+		t.Fatalf("%d candidates, %v; want %d", len(found), err, len(page))
+	}
+	for i, c := range found {
+		if c.Position != page[i] {
+			t.Errorf("candidate %d is at %v, on the page it is at %v", i, c.Position, page[i])
+		}
+		keys = append(keys, c.Key)
 	}
 	return keys
 }
@@ -224,14 +231,16 @@ func TestMerchantsWithoutNewEventsAreDroppedFromMemory(t *testing.T) {
 // The time bounds of a query are inclusive. They may have nanoseconds, events have microseconds.
 func TestSelectionBounds(t *testing.T) {
 	at := time.UnixMicro(1000)
+	var year1 time.Time // Go's zero time is a bound like any other
 	for _, c := range []struct {
-		from, to time.Time
+		from, to *time.Time
 		lo, hi   int64
 	}{
-		{at, at, 1000, 1001},
-		{at.Add(1), at.Add(1), 1001, 1001},
-		{at, at.Add(-time.Second), 1000, 1000},
-		{time.Time{}, time.Time{}, math.MinInt64, math.MaxInt64},
+		{&at, &at, 1000, 1001},
+		{new(at.Add(1)), new(at.Add(1)), 1001, 1001},
+		{&at, new(at.Add(-time.Second)), 1000, 1000},
+		{nil, nil, math.MinInt64, math.MaxInt64},
+		{&year1, &year1, year1.UnixMicro(), year1.UnixMicro() + 1},
 	} {
 		s := NewSelection(store.Query{From: c.from, To: c.to})
 		if s.lo.Time != c.lo || s.hi.Time != c.hi {
@@ -276,7 +285,7 @@ func TestMadeUpNamesDoNotSlowDownUsualQueries(t *testing.T) {
 		{"a name that has a series and one that has none", store.Query{Names: []string{"Purchase", "MadeUp2000"}}, 0, false},
 		{"everything by name", store.Query{SortBy: store.ByName}, 0, false},
 		{"made-up names in a time range, by name", store.Query{
-			SortBy: store.ByName, From: time.UnixMicro(MaxSeries + 100), To: time.UnixMicro(MaxSeries + 119),
+			SortBy: store.ByName, From: new(time.UnixMicro(MaxSeries + 100)), To: new(time.UnixMicro(MaxSeries + 119)),
 		}, 0, false},
 	} {
 		c.query.Limit = 10

@@ -4,7 +4,7 @@ import "sync"
 
 // nodeArena is the memory of decoded nodes. Without it, decoded nodes were most of what a listing allocated.
 type nodeArena struct {
-	entries  []Entry
+	entries  []entry
 	children []child
 	counts   counts
 }

@@ -164,7 +164,7 @@ func decodeNode(b []byte, a *nodeArena) (*node, error) {
 	case 0:
 		n.entries = extend(&a.entries, count, leafEntries)
 		for i := range n.entries {
-			n.entries[i] = Entry{decodeKey(&d, &prev), uint32(d.Uvarint())}
+			n.entries[i] = entry{decodeKey(&d, &prev), uint32(d.Uvarint())}
 		}
 	case 1:
 		n.children = extend(&a.children, count, innerChildren)

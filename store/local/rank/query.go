@@ -8,15 +8,20 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Page returns the entries of the selection's page, in the order of the listing, and the number of all selected events.
-// Both are as of one moment. When the time range has events of an uncounted series (reader.groups), it returns only
+// Page returns the positions of the selection's page, in the order of the listing, and the number of all selected events.
+// Both are as of one moment. When the time range has events of an uncounted series (reader.sections), it returns only
 // counted false: then the caller has to find the page with Candidates.
 func (x *Index) Page(
 	ctx context.Context, m codec.MerchantKey, s *Selection,
-) (total uint64, page []Entry, counted bool, err error) {
+) (total uint64, page []codec.Position, counted bool, err error) {
 	counted = true // view does not call read for a merchant without events
 	err = x.view(ctx, m, func(r *reader) (err error) {
-		total, page, counted, err = r.page(s)
+		var entries []entry
+		total, entries, counted, err = r.page(s)
+		page = make([]codec.Position, len(entries))
+		for i, e := range entries {
+			page[i] = e.Position
+		}
 		return err
 	})
 	return total, page, counted, err
@@ -47,7 +52,7 @@ func (x *Index) Candidates(
 	return found, err
 }
 
-func (r *reader) page(s *Selection) (total uint64, page []Entry, counted bool, err error) {
+func (r *reader) page(s *Selection) (total uint64, page []entry, counted bool, err error) {
 	low, err := r.before(s.lo)
 	if err != nil {
 		return 0, nil, false, err
@@ -56,23 +61,23 @@ func (r *reader) page(s *Selection) (total uint64, page []Entry, counted bool, e
 	if err != nil {
 		return 0, nil, false, err
 	}
-	groups, uncounted := r.groups(s)
+	sections, uncounted := r.sections(s)
 	for id := range uncounted {
 		if uncounted[id] && high[id] > low[id] {
 			return 0, nil, false, nil
 		}
 	}
 	sizes := map[string]uint64{}
-	for g, members := range groups {
+	for section, members := range sections {
 		for id, member := range members {
 			if member {
-				sizes[g] += high[id] - low[id]
+				sizes[section] += high[id] - low[id]
 			}
 		}
 	}
 	total, runs := s.Runs(sizes)
 	for _, run := range runs {
-		members := groups[run.Group]
+		members := sections[run.Section]
 		var earlier uint64
 		for id, member := range members {
 			if member {
@@ -90,35 +95,35 @@ func (r *reader) page(s *Selection) (total uint64, page []Entry, counted bool, e
 	return total, page, true, nil
 }
 
-func (r *reader) candidates(s *Selection, from Key, limit uint64) (entries []Entry, uncounted []bool, err error) {
-	groups, uncounted := r.groups(s)
-	series := slices.Clone(uncounted)
-	for _, members := range groups {
-		for id, member := range members {
-			series[id] = series[id] || member
+func (r *reader) candidates(s *Selection, from Key, limit uint64) (entries []entry, uncounted []bool, err error) {
+	sections, uncounted := r.sections(s)
+	members := slices.Clone(uncounted)
+	for _, section := range sections {
+		for id, member := range section {
+			members[id] = members[id] || member
 		}
 	}
 	earlier, err := r.before(from)
 	if err != nil {
 		return nil, nil, err
 	}
-	all, err := r.before(s.hi)
+	upTo, err := r.before(s.hi)
 	if err != nil {
 		return nil, nil, err
 	}
-	first, end := sum(earlier, series), sum(all, series)
-	entries, err = r.appendRun(nil, series, first, min(first+limit, end))
+	first, end := sum(earlier, members), sum(upTo, members)
+	entries, err = r.appendRun(nil, members, first, min(first+limit, end))
 	return entries, uncounted, err
 }
 
-// groups returns the series of each group of the selection. It also returns the uncounted series: overflow series whose
-// events may be only partly selected, or in different groups, so that their counts do not help.
-func (r *reader) groups(s *Selection) (groups map[string][]bool, uncounted []bool) {
-	groups = map[string][]bool{}
+// sections returns the members of each section of the selection. It also returns the uncounted series: overflow series
+// whose events may be only partly selected, or in different sections, so that their counts do not help.
+func (r *reader) sections(s *Selection) (sections map[string][]bool, uncounted []bool) {
+	sections = map[string][]bool{}
 	uncounted = make([]bool, len(r.series))
 	known := map[store.TagID]int{} // for each tag: how many of the selected names have a series
 	for id, series := range r.series {
-		group, ok := s.Group(series)
+		section, ok := s.Section(series)
 		if !ok {
 			continue
 		}
@@ -128,10 +133,10 @@ func (r *reader) groups(s *Selection) (groups map[string][]bool, uncounted []boo
 			continue
 		}
 		known[tag]++
-		if groups[group] == nil {
-			groups[group] = make([]bool, len(r.series))
+		if sections[section] == nil {
+			sections[section] = make([]bool, len(r.series))
 		}
-		groups[group][id] = true
+		sections[section][id] = true
 	}
 	for id, series := range r.series {
 		// The events of a name that has a series are never in the tag's overflow series. So when all selected names have one,
@@ -140,5 +145,5 @@ func (r *reader) groups(s *Selection) (groups map[string][]bool, uncounted []boo
 			uncounted[id] = false
 		}
 	}
-	return groups, uncounted
+	return sections, uncounted
 }

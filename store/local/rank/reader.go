@@ -9,7 +9,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// reader reads one merchant's trees, as of one moment.
+// reader reads one merchant's trees, as of one moment. Some methods count or collect only the events of some series. Their
+// argument members has true for each number of such a series; nil stands for all series.
 type reader struct {
 	ctx    context.Context // of the query
 	m      codec.MerchantKey
@@ -78,10 +79,10 @@ func (r *reader) addBefore(n []uint64, c *child, k Key) error {
 	}
 }
 
-// sum adds up the counts of some series; nil stands for all series.
-func sum(n []uint64, series []bool) (total uint64) {
+// sum adds up the counts of the series in members.
+func sum(n []uint64, members []bool) (total uint64) {
 	for id, n := range n {
-		if series == nil || series[id] {
+		if members == nil || members[id] {
 			total += n
 		}
 	}

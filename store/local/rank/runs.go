@@ -8,15 +8,15 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// appendRun appends the events of some series with from ≤ rank < to, in the order of time. Ranks are among the events of
-// these series.
-func (r *reader) appendRun(out []Entry, series []bool, from, to uint64) ([]Entry, error) {
+// appendRun appends the events with from ≤ rank < to, in the order of time. Ranks are among the events of the series in
+// members (see reader).
+func (r *reader) appendRun(out []entry, members []bool, from, to uint64) ([]entry, error) {
 	disjoint, err := r.treesAreDisjoint()
 	if err != nil {
 		return nil, err
 	}
 	if disjoint {
-		w := walker{reader: r, series: series, skip: from, left: to - from, out: out}
+		w := walker{reader: r, members: members, skip: from, left: to - from, out: out}
 		for _, root := range r.trees {
 			if err := w.walk(root); err != nil {
 				return nil, err
@@ -27,7 +27,7 @@ func (r *reader) appendRun(out []Entry, series []bool, from, to uint64) ([]Entry
 		}
 		return w.out, nil
 	}
-	return r.appendOverlapping(out, series, from, to)
+	return r.appendOverlapping(out, members, from, to)
 }
 
 // treesAreDisjoint reports whether each tree begins after the end of the previous one. That is so while events arrive in
@@ -50,8 +50,8 @@ func (r *reader) treesAreDisjoint() (bool, error) {
 //  1. Find the key of the first event of the run.
 //  2. From that key on, take as many events from each tree as the run has.
 //  3. Sort them, and cut off those after the run.
-func (r *reader) appendOverlapping(out []Entry, series []bool, from, to uint64) ([]Entry, error) {
-	k, err := r.keyAt(series, from)
+func (r *reader) appendOverlapping(out []entry, members []bool, from, to uint64) ([]entry, error) {
+	k, err := r.keyAt(members, from)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (r *reader) appendOverlapping(out []Entry, series []bool, from, to uint64) 
 		if err := r.addBefore(earlier, root, k); err != nil {
 			return nil, err
 		}
-		w := walker{reader: r, series: series, skip: sum(earlier, series), left: to - from, out: out}
+		w := walker{reader: r, members: members, skip: sum(earlier, members), left: to - from, out: out}
 		if err := w.walk(root); err != nil {
 			return nil, err
 		}
@@ -71,20 +71,20 @@ func (r *reader) appendOverlapping(out []Entry, series []bool, from, to uint64) 
 	if uint64(len(found)) < to-from {
 		return nil, r.corruptCounts()
 	}
-	slices.SortFunc(found, func(a, b Entry) int { return a.compare(b.Key) })
+	slices.SortFunc(found, func(a, b entry) int { return a.compare(b.Key) })
 	return out[:start+int(to-from)], nil
 }
 
-// keyAt returns the key of the event with this rank among the events of some series. It is the greatest key that has at
-// most rank events before it. keyAt finds its time, then its seq, then its index, each by binary search.
-func (r *reader) keyAt(series []bool, rank uint64) (k Key, err error) {
+// keyAt returns the key of the event with this rank among the events of members. It is the greatest key that has at most
+// rank events before it. keyAt finds its time, then its seq, then its index, each by binary search.
+func (r *reader) keyAt(members []bool, rank uint64) (k Key, err error) {
 	atMost := func(k Key) bool {
 		if err != nil {
 			return false
 		}
 		var earlier []uint64
 		earlier, err = r.before(k)
-		return err == nil && sum(earlier, series) <= rank
+		return err == nil && sum(earlier, members) <= rank
 	}
 	first := r.trees[0].first.Time
 	for _, root := range r.trees {
@@ -118,12 +118,12 @@ func (r *reader) corruptCounts() error {
 	return fmt.Errorf("%w: index counts of merchant %x", codec.ErrCorrupt, r.m)
 }
 
-// walker collects the events of some series from one tree after the other.
+// walker collects the events of members from one tree after the other.
 type walker struct {
 	*reader
-	series     []bool
+	members    []bool
 	skip, left uint64 // how many of the events to skip, and then to collect
-	out        []Entry
+	out        []entry
 }
 
 func (w *walker) walk(c *child) error {
@@ -133,7 +133,7 @@ func (w *walker) walk(c *child) error {
 	}
 	for _, e := range n.entries {
 		switch {
-		case !w.series[e.series]:
+		case !w.members[e.series]:
 		case w.skip > 0:
 			w.skip--
 		case w.left > 0:
@@ -146,7 +146,7 @@ func (w *walker) walk(c *child) error {
 			return nil
 		}
 		below := &n.children[i]
-		matching := below.counts.of(w.series)
+		matching := below.counts.of(w.members)
 		if matching <= w.skip {
 			w.skip -= matching
 			continue

@@ -8,8 +8,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Selection is a query in the terms of the index. Its events are listed group by group. When they are sorted by name, the
-// events of each name are a group; when they are sorted by time, all events are one group.
+// Selection is a query in the terms of the index. Its events are listed section by section. When they are sorted by name,
+// the events of each name are a section; when they are sorted by time, all events are one section.
 type Selection struct {
 	store.Query
 	names  map[string]bool // nil: all
@@ -19,13 +19,13 @@ type Selection struct {
 // NewSelection converts a query.
 func NewSelection(q store.Query) *Selection {
 	s := &Selection{Query: q, lo: Key{Time: math.MinInt64}, hi: Key{Time: math.MaxInt64}}
-	if !q.From.IsZero() {
+	if q.From != nil {
 		s.lo.Time = q.From.UnixMicro()
 		if q.From.Nanosecond()%1000 != 0 {
 			s.lo.Time++ // events are stored to the microsecond, so the first one in the range is in the next microsecond
 		}
 	}
-	if !q.To.IsZero() {
+	if q.To != nil {
 		s.hi.Time = max(q.To.UnixMicro()+1, s.lo.Time) // a range that ends before it starts is empty
 	}
 	if q.Names != nil {
@@ -40,9 +40,9 @@ func NewSelection(q store.Query) *Selection {
 // Start returns the least key that a selected event may have.
 func (s *Selection) Start() Key { return s.lo }
 
-// Group returns the group of a series; ok is false when none of its events are selected. For an overflow series, ok means
-// that some of its events may be selected.
-func (s *Selection) Group(series string) (group string, ok bool) {
+// Section returns the section of a series; ok is false when none of its events are selected. For an overflow series, ok
+// means that some of its events may be selected.
+func (s *Selection) Section(series string) (section string, ok bool) {
 	tag, name := codec.SplitSeries([]byte(series))
 	if s.Tag != "" && s.Tag != tag || s.names != nil && name != "" && !s.names[name] {
 		return "", false
@@ -53,30 +53,30 @@ func (s *Selection) Group(series string) (group string, ok bool) {
 	return "", true
 }
 
-// NewestFirst reports whether the events of a group are listed newest first.
+// NewestFirst reports whether the events of a section are listed newest first.
 func (s *Selection) NewestFirst() bool { return s.SortBy == store.ByName || !s.Asc }
 
-// Run is the selected events of a group with From ≤ rank < To. Ranks count from 0, in the order of time.
+// Run is the selected events of a section with From ≤ rank < To. Ranks count from 0, in the order of time.
 type Run struct {
-	Group    string
+	Section  string
 	From, To uint64
 }
 
 // Runs returns the runs of the page, in the order of the listing, and the number of all selected events. sizes has the
-// number of selected events of each group.
+// number of selected events of each section.
 func (s *Selection) Runs(sizes map[string]uint64) (total uint64, page []Run) {
-	groups := make([]string, 0, len(sizes))
-	for g, n := range sizes {
-		groups = append(groups, g)
+	sections := make([]string, 0, len(sizes))
+	for section, n := range sizes {
+		sections = append(sections, section)
 		total += n
 	}
-	slices.Sort(groups)
+	slices.Sort(sections)
 	if !s.Asc {
-		slices.Reverse(groups)
+		slices.Reverse(sections)
 	}
 	skip, left := uint64(s.Offset), uint64(s.Limit)
-	for _, g := range groups {
-		n := sizes[g]
+	for _, section := range sections {
+		n := sizes[section]
 		if skip >= n {
 			skip -= n
 			continue
@@ -89,7 +89,7 @@ func (s *Selection) Runs(sizes map[string]uint64) (total uint64, page []Run) {
 		if s.NewestFirst() {
 			from = n - skip - take
 		}
-		page = append(page, Run{g, from, from + take})
+		page = append(page, Run{section, from, from + take})
 		skip, left = 0, left-take
 	}
 	return total, page

@@ -8,7 +8,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// A merchant's events are in counted B+ trees. The leaves hold one Entry per event, ordered by Key. An inner node knows
+// A merchant's events are in counted B+ trees. The leaves hold one entry per event, ordered by Key. An inner node knows
 // for each of its children how many events of each series are below it. So a walk from the root to one leaf counts the
 // events of some series before a key, and another such walk finds the n-th event of some series. The cost is the same for
 // every page and every distribution of times.
@@ -26,8 +26,8 @@ func (k Key) compare(o Key) int {
 	return k.Position.Compare(o.Position)
 }
 
-// Entry is an event in a leaf.
-type Entry struct {
+// entry is an event in a leaf.
+type entry struct {
 	Key
 	series uint32
 }
@@ -40,7 +40,7 @@ const (
 
 // node is a leaf, with entries, or an inner node, with children; never both.
 type node struct {
-	entries  []Entry
+	entries  []entry
 	children []child
 }
 
@@ -63,10 +63,10 @@ type seriesCount struct {
 	n      uint64
 }
 
-// of returns the number of events of some series; nil stands for all series.
-func (c counts) of(series []bool) (n uint64) {
+// of returns the number of events of the series in members (see reader).
+func (c counts) of(members []bool) (n uint64) {
 	for _, s := range c {
-		if series == nil || series[s.series] {
+		if members == nil || members[s.series] {
 			n += s.n
 		}
 	}
@@ -110,9 +110,9 @@ func newChild(n *node) child {
 type loader func(id uint64) (*node, error)
 
 // insertAtRoot adds an entry to the tree whose root is c.
-func (c *child) insertAtRoot(e Entry, load loader) error {
+func (c *child) insertAtRoot(e entry, load loader) error {
 	if c.isEmpty() {
-		*c = newChild(&node{entries: []Entry{e}})
+		*c = newChild(&node{entries: []entry{e}})
 		return nil
 	}
 	right, err := c.insert(e, load)
@@ -191,7 +191,7 @@ func (c *child) raise(right *child) {
 
 // clone copies a leaf, with space for further entries.
 func (c *child) clone() child {
-	entries := append(make([]Entry, 0, leafEntries), c.node.entries...)
+	entries := append(make([]entry, 0, leafEntries), c.node.entries...)
 	return child{first: c.first, counts: slices.Clone(c.counts), node: &node{entries: entries}}
 }
 
@@ -207,7 +207,7 @@ func (c *child) leaves() (all []*child) {
 }
 
 // insert adds an entry below c. When c's node had to be split, it returns c's new right sibling.
-func (c *child) insert(e Entry, load loader) (right *child, err error) {
+func (c *child) insert(e entry, load loader) (right *child, err error) {
 	if c.node == nil {
 		if c.node, err = load(c.id); err != nil {
 			return nil, err
@@ -248,7 +248,7 @@ func (c *child) recount() {
 	c.first, c.counts = left.first, left.counts
 }
 
-func (n *node) insertEntry(e Entry) (right *child) {
+func (n *node) insertEntry(e entry) (right *child) {
 	i := len(n.entries)
 	if i > 0 && n.entries[i-1].compare(e.Key) > 0 {
 		i = sort.Search(i, func(i int) bool { return n.entries[i].compare(e.Key) > 0 })

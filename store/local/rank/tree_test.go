@@ -36,8 +36,8 @@ func openMerger(t *testing.T) *merger {
 // entries of each leaf.
 func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
 	t.Helper()
-	var walk func(c *child) []Entry
-	walk = func(c *child) (all []Entry) {
+	var walk func(c *child) []entry
+	walk = func(c *child) (all []entry) {
 		n, err := r.node(c)
 		if err != nil {
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
 }
 
 // entriesOf returns the entries below c, in their order.
-func entriesOf(c *child) (all []Entry) {
+func entriesOf(c *child) (all []entry) {
 	for _, leaf := range c.leaves() {
 		all = append(all, leaf.node.entries...)
 	}
@@ -91,9 +91,9 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 			var merges uint64
 			series := newDictionary(make([]string, 8))
 			var recentRoot child
-			var want []Entry
+			var want []entry
 			for i := range n {
-				e := Entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8))}
+				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8))}
 				want = append(want, e)
 				if err := recentRoot.insertAtRoot(e, nil); err != nil {
 					t.Fatal(err)
@@ -143,9 +143,9 @@ func TestTreesAreReadAsOne(t *testing.T) {
 			rng := rand.New(rand.NewPCG(5, 6))
 			const n = 30_000
 			var trees [3]child
-			var want []Entry
+			var want []entry
 			for i := range n {
-				e := Entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8))}
+				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8))}
 				want = append(want, e)
 				if err := trees[i*len(trees)/n].insertAtRoot(e, nil); err != nil {
 					t.Fatal(err)
@@ -161,7 +161,7 @@ func TestTreesAreReadAsOne(t *testing.T) {
 }
 
 // compareWithSorted compares a random count and a random run with what the sorted entries give.
-func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []Entry) {
+func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 	t.Helper()
 	k := want[rng.IntN(len(want))].Key
 	k.Index += uint16(rng.IntN(2))
@@ -174,7 +174,7 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []Entry) {
 		members[i] = rng.IntN(2) == 0
 	}
 	counted := make([]uint64, len(before))
-	var matching []Entry
+	var matching []entry
 	for _, e := range want {
 		if e.compare(k) < 0 {
 			counted[e.series]++
@@ -198,10 +198,10 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []Entry) {
 }
 
 func FuzzNode(f *testing.F) {
-	leaf := &node{entries: []Entry{{Key{5, codec.Position{Seq: 7, Index: 1}}, 2}, {Key{9, codec.Position{Seq: 6, Index: 0}}, 1}}}
+	leaf := &node{entries: []entry{{Key{5, codec.Position{Seq: 7, Index: 1}}, 2}, {Key{9, codec.Position{Seq: 6, Index: 0}}, 1}}}
 	inner := &node{children: []child{{first: Key{-5, codec.Position{Seq: 7, Index: 1}}, id: 3, counts: counts{{1, 2}, {9, 1}}}}}
 	others := [][]byte{
-		(&node{entries: []Entry{{Key{1, codec.Position{Seq: 2, Index: 3}}, 4}}}).encode(nil),
+		(&node{entries: []entry{{Key{1, codec.Position{Seq: 2, Index: 3}}, 4}}}).encode(nil),
 		(&node{children: []child{{first: Key{1, codec.Position{Seq: 2, Index: 3}}, id: 4, counts: counts{{5, 6}}}}}).encode(nil),
 	}
 	f.Add(leaf.encode(nil))

@@ -1,9 +1,11 @@
-package local
+package control
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // Contents is what a data directory contains, judged by its file names.
@@ -17,8 +19,9 @@ const (
 	ControlData                 // it contains control data
 )
 
-// Inspect returns what a data directory contains. It opens and creates nothing. Open and OpenControl create what is
-// missing, so a caller that must not create a new store by mistake calls Inspect first.
+// Inspect returns what a data directory contains. It opens and creates nothing. Open creates what is missing, so a caller
+// that must not create a new store by mistake calls Inspect first. A symbolic link to control data that does not exist is
+// an error: Open would create it at the link's target.
 func Inspect(dir string) (Contents, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -30,12 +33,21 @@ func Inspect(dir string) (Contents, error) {
 	found := Nothing
 	for _, entry := range entries {
 		switch entry.Name() {
-		case "control.db":
-			return ControlData, nil
+		case fileName:
+			return ControlData, checkExists(filepath.Join(dir, fileName))
 		case "lost+found": // in the root of every ext4 file system
 		default:
 			found = OtherFiles
 		}
 	}
 	return found, nil
+}
+
+// checkExists returns an error when the path is a symbolic link to a file that does not exist.
+func checkExists(path string) error {
+	_, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is a symbolic link to a file that does not exist", path)
+	}
+	return err
 }

@@ -38,6 +38,7 @@ const (
 	MaxEventBytes      = 64 << 10 // one event's JSON object
 	MaxBatchBytes      = 1 << 20  // one request's JSON array
 	MaxBatchEvents     = 1000
+	MaxEventDepth      = 64 // levels of objects and arrays, the event's own included
 	MaxEventNameLength = 64
 	MaxDedupeIDLength  = 128 // bytes of event_id
 	MaxMUIDLength      = 256 // bytes; the browser tag makes UUIDs, which have 36

@@ -35,6 +35,9 @@ func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, cookie s
 	if refused := f.decode(object); refused != nil {
 		return refused
 	}
+	if refused := makeReadable(object); refused != nil {
+		return refused
+	}
 	id, refused := f.identity(cookie)
 	if refused != nil {
 		return refused
@@ -136,7 +139,7 @@ func syntaxRefusal(err error) *answer {
 	case !ok:
 		return bodyNotObject
 	case strings.Contains(syntax.Err.Error(), "max depth"): // the decoder exports no value for this error
-		return bodyTooDeep
+		return eventTooDeep
 	}
 	return bodyNotJSON(syntax.ByteOffset)
 }

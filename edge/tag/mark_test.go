@@ -75,6 +75,10 @@ func TestMarkAnswers(t *testing.T) {
 		{"64 KiB and a byte is refused", big(64<<10 + 1), 413, `{"success":false,"message":"one event must be at most 64 KiB"}`},
 		{"64 KiB of opening brackets are refused", strings.Repeat("[", 64<<10), 400, "nested too deeply"},
 		{"a deeply nested field is refused", `{"x":` + strings.Repeat("[", 30000) + strings.Repeat("]", 30000) + `}`, 400, "nested too deeply"},
+		{"64 levels are accepted", `{"muid":"m","event":"A","x":` + strings.Repeat("[", 63) + strings.Repeat("]", 63) + `}`, 201, ""},
+		{"65 levels are refused", `{"muid":"m","event":"A","x":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`, 400, "nested too deeply"},
+		{"a number beyond float64 is refused", `{"muid":"m","event":"A","value":1e999}`, 400, "too large"},
+		{"in a batch, it is refused alone", `[{"muid":"m","event":"A","value":1e999},{"muid":"m","event":"A"}]`, 200, `{"accepted":1,"results":[{"status":400,`},
 	} {
 		t.Run(tt.name, func(t *testing.T) { w.mark(tt.body).Want(t, tt.status, tt.part) })
 	}
@@ -251,4 +255,13 @@ func TestACompressedBodyIsRefusedAsCompressed(t *testing.T) {
 		w.do("POST", clientHost, path, "\x1f\x8b\x08").Want(t, 400, compressed)
 	}
 	w.do("POST", clientHost, "/mark/"+string(w.Client.ID), event, "Content-Encoding", "gzip").Want(t, 201, "")
+}
+
+func TestHalfOfASurrogatePairIsReplaced(t *testing.T) {
+	w := newWorld(t)
+	w.mark(`[{"muid":"m","event":"A","pageTitle":"Hi \ud83d"},{"muid":"m","event":"A","pageTitle":"Hi \ud83d\ude00"}]`).Want(t, 200, `"accepted":2`)
+	events := w.Events(t)
+	if len(events) != 2 || !strings.Contains(string(events[0].Raw), `"Hi \ufffd"`) || !strings.Contains(string(events[1].Raw), `"Hi \ud83d\ude00"`) {
+		t.Errorf("listed %s", events)
+	}
 }

@@ -4,17 +4,18 @@
 //
 // Read in this order:
 //
-//	serve.go    answers a request: method, tag, endpoint
-//	route.go    which endpoint and which tag a request means
-//	mark.go     POST /mark: records one event or a batch before it answers
-//	resolve.go  POST /id: finds the muid of identifiers
-//	cookie.go   reads and renews the cookie that holds the muid
-//	config.go   what a Server is made of
-//	script.go   GET /script: the loader, compressed once
-//	cors.go     lets pages read the answers
-//	decode.go   reads an event's JSON: who, what, when
-//	answer.go   the answers that never change, rendered once
-//	metrics.go  counts events
+//	serve.go     answers a request: method, tag, endpoint
+//	route.go     which endpoint and which tag a request means
+//	mark.go      POST /mark: records one event or a batch before it answers
+//	resolve.go   POST /id: finds the muid of identifiers
+//	cookie.go    reads and renews the cookie that holds the muid
+//	config.go    what a Server is made of
+//	script.go    GET /script: the loader, compressed once
+//	cors.go      lets pages read the answers
+//	decode.go    reads an event's JSON: who, what, when
+//	readable.go  refuses or repairs events that some JSON parsers cannot read
+//	answer.go    the answers that never change, rendered once
+//	metrics.go   counts events
 //
 // The front door has set X-Request-Id on every answer. Errors are logged with that id.
 package tag

@@ -132,7 +132,7 @@ func firstAnswer(b *testing.B, c net.Conn, request []byte) []byte {
 	return buffer[:n]
 }
 
-// BenchmarkDirectory measures the look-ups of a request: its host and its tag.
+// BenchmarkDirectory measures the lookups for a request: of its host and its tag.
 func BenchmarkDirectory(b *testing.B) {
 	for _, size := range []int{100, 100_000} {
 		b.Run(fmt.Sprintf("tags=%d", size), func(b *testing.B) {

@@ -30,7 +30,7 @@ func holdHalfOfMaximum(b *benchmark) error {
 	return nil
 }
 
-// pictureFile is the chart's file, beside the table.
+// pictureFile is the chart's file, in the directory of the table.
 const pictureFile = "latency.svg"
 
 // measureLatencyCurve measures latency at rising load, bare and mtagd in turns, and draws it.

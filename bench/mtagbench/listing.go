@@ -54,7 +54,7 @@ func measureListingUnderIngest(b *benchmark) error {
 		return err
 	}
 	took := load.NewHistogram()
-	var kept []float64 // the rate beside listings, as a share of the rate alone
+	var kept []float64 // the rate with listings, as a share of the rate without
 	for round := range b.Rounds {
 		b.progress("listing under full ingest, round %d of %d", round+1, b.Rounds)
 		var rates [2]float64
@@ -99,12 +99,12 @@ func listInOtherProcess(b *benchmark, duration time.Duration, keyFile, manifestF
 	list.Stderr = b.stderr
 	printed, err := list.Output()
 	if err != nil {
-		return fmt.Errorf("listing beside load: %w", err)
+		return fmt.Errorf("listing under load: %w", err)
 	}
 	for _, text := range strings.Fields(string(printed)) {
 		d, err := time.ParseDuration(text)
 		if err != nil {
-			return fmt.Errorf("listing beside load: %w", err)
+			return fmt.Errorf("listing under load: %w", err)
 		}
 		took.Record(d)
 	}

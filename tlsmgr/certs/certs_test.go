@@ -378,7 +378,7 @@ func TestUnknownNamesCostNothing(t *testing.T) {
 	}
 	for range 300 {
 		if canHandshake(t, w.https, "nobody.test") {
-			t.Fatal("a handshake for nobody succeeded")
+			t.Fatal("a handshake for nobody.test succeeded")
 		}
 	}
 	if canHandshake(t, w.https, "") {

@@ -48,7 +48,7 @@ type pace struct {
 	renewCheck time.Duration // between two checks of which certificates are due for renewal
 	visitor    time.Duration // how long a handshake waits for a certificate that is being ordered
 	order      time.Duration // timeout of one order
-	repair     time.Duration // time since the last attempt of a failed order after which Order retries at once
+	repair     time.Duration // Order retries a failed order immediately if its last attempt is older than this
 
 	// Waits after the first failure, by its kind. Each further failure doubles the wait, up to maxWait.
 	caFailed    time.Duration // the CA could not be reached, or failed itself

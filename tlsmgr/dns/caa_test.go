@@ -84,7 +84,7 @@ func TestTheCAsIdentitiesComeFromItsDirectory(t *testing.T) {
 		}
 		status = http.StatusOK
 		if got := c.identities(t.Context()); got != nil {
-			t.Errorf("got %q at once", got)
+			t.Errorf("got %q before directoryRetry has passed", got)
 		}
 		now = now.Add(directoryRetry)
 		if got := c.identities(t.Context()); !slices.Equal(got, want) {

@@ -13,7 +13,7 @@
 // Read in this order:
 //
 //	recheck.go    Recheck: the hourly check of every host, which updates tags
-//	verify.go     Verifier: one verification, all sides at once
+//	verify.go     Verifier: one verification, which asks all sides
 //	weigh.go      one finding from what all sides see
 //	chain.go      what one side sees: a chain of CNAME records, or a flattened record
 //	caa.go        CAA records

@@ -14,7 +14,7 @@ import (
 // RecheckConfig says what a Recheck works with. Every field is required, except Found and Every.
 type RecheckConfig struct {
 	Hosts  store.Hosts  // the hosts of tags that are checked
-	Engine store.Engine // keeps the tags
+	Engine store.Engine // has the tags
 	Verify func(ctx context.Context, host string) store.DNSFinding
 
 	// Found, if not nil, is called with every finding of the hourly check, after the tags were updated. Several calls

@@ -75,7 +75,7 @@ func TestOneResolver(t *testing.T) {
 		{"a CNAME record to a name that does not exist is wrong", "dangling", store.DNSWrong, "wrong_target", "points to gone.shop.com"},
 		{"a name that does not exist is wrong", "no_such_name", store.DNSWrong, "no_record",
 			"add a CNAME record that points to edge.example.com"},
-		{"a name with records of other types alone is wrong", "no_such_record", store.DNSWrong, "no_record", "has no record"},
+		{"a name with records of other types only is wrong", "no_such_record", store.DNSWrong, "no_record", "has no record"},
 		{"addresses that the target has are correct", "flattened", store.DNSCorrect, "flattened", "has the addresses of edge.example.com"},
 		{"a chain that ends at the target's addresses is correct", "flattened_alias", store.DNSCorrect, "flattened", testHost},
 		{"addresses of which one is not the target's are wrong", "half_flattened", store.DNSWrong, "wrong_address", "replace its A and AAAA records"},

@@ -114,7 +114,7 @@ func TestChart(t *testing.T) {
 	}
 	for a, at := range labels {
 		if at < plotTop || at > plotBottom+labelHeight/2 {
-			t.Errorf("label %s is beside no part of the plot", a)
+			t.Errorf("label %s is above or below the plot", a)
 		}
 		for b, other := range labels {
 			if a != b && abs(at-other) < labelHeight-0.2 {

@@ -78,12 +78,13 @@ func handle[C Command](mux *http.ServeMux, control store.Control, log *slog.Logg
 			status, result = statusFailed, wireError(err)
 		}
 		w.WriteHeader(status)
-		// This fails if the client has disconnected. Then nobody needs to know.
+		// This fails if the client has disconnected. Then no one reads the result.
 		_ = json.NewEncoder(w).Encode(result)
 	})
 }
 
-// wireError keeps the kind of an error across the socket. It may contain internals: its reader is the operator.
+// wireError makes the error that is sent over the socket. It has the kind and the text of err, even internal details:
+// only operators read it.
 func wireError(err error) *store.Error {
 	if e, ok := errors.AsType[*store.Error](err); ok {
 		return e

@@ -16,7 +16,7 @@ var identityTests = []test{
 		m, _ := b.shop()
 		b.expectResolved(m, who("user-1"), "user-1")
 	}},
-	{"a mark with a muid links all identifiers beside it, after reopening too", func(t *testing.T, b *bed) {
+	{"a mark with a muid links all identifiers that come with it, after reopening too", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.record([]store.Mark{markOf(m, tag, who("user-1", email("a@example.com"), phone("1234"), device("d")))}, store.Recorded)
 		for range 2 {
@@ -30,7 +30,7 @@ var identityTests = []test{
 			t.Errorf("events %+v", events)
 		}
 	}},
-	{"Resolve links the identifiers beside a muid, after reopening too", func(t *testing.T, b *bed) {
+	{"Resolve links the identifiers that come with a muid, after reopening too", func(t *testing.T, b *bed) {
 		m, _ := b.shop()
 		b.expectResolved(m, who("user-1", email("a@example.com"), device("d")), "user-1")
 		for range 2 {

@@ -52,7 +52,7 @@ type group struct {
 var errCommit = errors.New("commit failed")
 
 const (
-	// A group is full when the next request would exceed one of these. The first request of a group may exceed them.
+	// A group is full when it would exceed one of these with the next request. A single request may exceed them.
 	groupMarks = 2000
 	groupBytes = 1 << 20
 

@@ -68,7 +68,7 @@ type Index struct {
 	db  *bolt.DB // index.db
 	log *slog.Logger
 
-	// loadTree and (*bolt.Tx).Commit, except in tests.
+	// These are loadTree and (*bolt.Tx).Commit, except in tests.
 	load   func(*bolt.Tx, codec.MerchantKey) (*storedTree, error)
 	commit func(*bolt.Tx) error
 
@@ -183,8 +183,8 @@ func (x *Index) Close() error {
 // Failure returns the error that has stopped the index from applying events, or nil.
 func (x *Index) Failure() error { return x.progress.failure() }
 
-// Wait returns nil when the events of all chunks up to seq are in the trees. It returns an error when ctx ends or the
-// index has failed.
+// Wait returns nil when the events of all chunks up to seq are in the trees. It returns an error when ctx ends, and once
+// the index has failed, whatever seq is.
 func (x *Index) Wait(ctx context.Context, seq uint64) error { return x.progress.wait(ctx, seq) }
 
 // run applies what is pushed. Merges run in another goroutine meanwhile, one after the other.

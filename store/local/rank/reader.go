@@ -67,8 +67,8 @@ func (r *reader) addBefore(n []uint64, c *child, k Key) error {
 			}
 			return nil
 		}
-		// All events of the children before the i-th are before k, and none of those after it. So only the i-th, which is the
-		// last that begins before k, has to be descended into.
+		// Find the last child that begins before k, or else the first child. All events of the children before it are before
+		// k, and no events of the children after it are. So only this child has to be read.
 		i := max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(k) >= 0 })-1)
 		for _, c := range at.children[:i] {
 			for _, s := range c.counts {

@@ -2,7 +2,9 @@ package tag
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
+	"math/bits"
 	"strconv"
 
 	"mtagd/store"
@@ -52,28 +54,23 @@ func isTooDeep(object []byte) bool {
 	}
 }
 
-// maxSafeDigits is how many bytes a number may have before its exponent and still be in a float64's range: with an
-// exponent of up to two digits it is below 1e300.
-const maxSafeDigits = 200
-
-// hasHugeNumber reports whether a number is outside the range of float64. A number with fewer than three digits in its
-// exponent and at most maxSafeDigits digits cannot be, so only the others are parsed.
+// hasHugeNumber reports whether a number is outside the range of float64.
 func hasHugeNumber(object []byte) bool {
+	if !mayHaveHugeNumber(object) {
+		return false
+	}
 	for plain, rest := nextPlain(object); ; plain, rest = nextPlain(rest) {
 		for i := 0; i < len(plain); i++ {
-			if c := plain[i]; c != '-' && (c < '0' || c > '9') {
+			if c := plain[i]; c != '-' && !isDigit(c) {
 				continue
 			}
 			end := i + 1
 			for end < len(plain) && isNumberByte(plain[end]) {
 				end++
 			}
-			if number := plain[i:end]; mayBeHuge(number) {
-				// The only possible error is the range, and then the result is infinite.
-				f, _ := strconv.ParseFloat(view(number), 64)
-				if math.IsInf(f, 0) {
-					return true
-				}
+			// The only possible error is the range, and then the result is infinite.
+			if f, _ := strconv.ParseFloat(view(plain[i:end]), 64); math.IsInf(f, 0) {
+				return true
 			}
 			i = end
 		}
@@ -83,16 +80,71 @@ func hasHugeNumber(object []byte) bool {
 	}
 }
 
-func mayBeHuge(number []byte) bool {
-	if len(number) < len("1e300") {
-		return false
+// safeDigits is how many digits a number may have and still be in the range of float64 with an exponent of two digits.
+const safeDigits = 200
+
+// mayHaveHugeNumber is a quick check, which hardly any event passes. A huge number has an exponent of three digits, or more
+// than safeDigits digits. The check does not tell numbers from text.
+func mayHaveHugeNumber(object []byte) bool {
+	const word = 8
+	if len(object) < word {
+		return false // too short for a huge number
 	}
-	exponent := bytes.IndexAny(number, "eE")
-	return exponent >= 0 && len(number)-exponent > len("e99") || len(number) > maxSafeDigits
+	// The e of a number follows a digit. Eight bytes at a time: most letters e are in words, so testing each alone costs
+	// several times as much. The last byte of a step is the first of the next, because the digit and its e may be in two.
+	for i := 0; ; i += word - 1 {
+		i = min(i, len(object)-word)
+		for hits := digitsBeforeE(binary.LittleEndian.Uint64(object[i:])); hits != 0; hits &= hits - 1 {
+			if hasLongExponent(object[i+bits.TrailingZeros64(hits)/8+1:]) {
+				return true
+			}
+		}
+		if i == len(object)-word {
+			break
+		}
+	}
+	// Of a run of more than safeDigits digits, some stand at three neighbouring steps.
+	const step = safeDigits / 4
+	for i := 2 * step; i < len(object); i += step {
+		if isNumberByte(object[i]) && isNumberByte(object[i-step]) && isNumberByte(object[i-2*step]) {
+			return true
+		}
+	}
+	return false
 }
 
+// digitsBeforeE sets the highest bit of each byte of w that is e or E and follows a byte from 0x30 to 0x3f, as digits are.
+// The first byte is the lowest.
+func digitsBeforeE(w uint64) uint64 {
+	e := zeroBytes(w | 0x20*eachByte ^ 'e'*eachByte)
+	digit := zeroBytes((w ^ 0x30*eachByte) & (0xf0 * eachByte))
+	return e & (digit << 8)
+}
+
+const eachByte = 0x0101010101010101
+
+// zeroBytes sets the highest bit of each byte of w that is zero, and clears all other bits.
+func zeroBytes(w uint64) uint64 {
+	const low7 = 0x7f * eachByte
+	return ^((w&low7 + low7) | w | low7)
+}
+
+// hasLongExponent reports whether what follows an e is an exponent of three digits or more, and then ends as a number does.
+func hasLongExponent(b []byte) bool {
+	if len(b) > 0 && (b[0] == '+' || b[0] == '-') {
+		b = b[1:]
+	}
+	n := 0
+	for n < len(b) && isDigit(b[n]) {
+		n++
+	}
+	return n >= 3 && n < len(b) && bytes.IndexByte([]byte(",]} \t\r\n"), b[n]) >= 0
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
 func isNumberByte(c byte) bool {
-	return '0' <= c && c <= '9' || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-'
+	return isDigit(c) || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-'
 }
 
 // nextPlain splits JSON after its next string: plain is what comes before the string, rest what comes after it. rest is

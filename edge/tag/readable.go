@@ -69,7 +69,7 @@ func hasHugeNumber(object []byte) bool {
 				end++
 			}
 			// The only possible error is the range, and then the result is infinite.
-			if f, _ := strconv.ParseFloat(view(plain[i:end]), 64); math.IsInf(f, 0) {
+			if f, _ := strconv.ParseFloat(string(plain[i:end]), 64); math.IsInf(f, 0) {
 				return true
 			}
 			i = end
@@ -199,7 +199,7 @@ func escapedUnit(b []byte) (unit uint64, ok bool) {
 	if len(b) < len(`\uXXXX`) || b[0] != '\\' || b[1] != 'u' {
 		return 0, false
 	}
-	unit, err := strconv.ParseUint(view(b[2:6]), 16, 16)
+	unit, err := strconv.ParseUint(string(b[2:6]), 16, 16)
 	return unit, err == nil
 }
 

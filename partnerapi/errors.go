@@ -48,8 +48,8 @@ func code(status int) string {
 	}
 }
 
-// fail answers with an error. The partner reads what is wrong with the request. What is wrong with the service is only
-// in the log. A 404 has the spec's message alone, except that of errNoTagYet. ctx is the request's context.
+// fail answers with an error. The answer says what is wrong with the request; faults of the service are only logged. A 404
+// has the spec's message alone, except that of errNoTagYet. ctx is the request's context.
 func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
 		a.logFailure(r, slog.LevelDebug, statusClientGone, err)

@@ -70,8 +70,8 @@ var (
 	bodyNotUTF8    = invalid("body must be valid UTF-8")
 	bodyCompressed = invalid("compressed bodies are not supported")
 	bodyNotObject  = invalid("body must be a JSON object")
-	eventTooDeep   = refusal(fasthttp.StatusBadRequest, fmt.Sprintf("event is nested too deeply: at most %d levels", store.MaxEventDepth))
-	numberTooLarge = refusal(fasthttp.StatusBadRequest, "body has a number that is too large for a 64-bit float")
+	eventTooDeep   = invalid("event is nested too deeply: at most %d levels", store.MaxEventDepth)
+	numberTooLarge = invalid("body has a number that is too large for a 64-bit float")
 	batchEmpty     = invalid("batch must have at least one event")
 	batchTooLong   = invalid("batch must have at most %d events", store.MaxBatchEvents)
 	noIdentifier   = detailedRefusal(fasthttp.StatusBadRequest, "muid, email, or deviceId is required.",

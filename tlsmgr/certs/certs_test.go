@@ -255,11 +255,7 @@ func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 func TestFailuresOfAHostThatMovedAwayAreForgotten(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
-	w.start(func(cfg *Config, p *pace) {
-		cfg.Hosts = store.NewHosts(w.engine.Directory())
-		p.hostRefused = time.Hour
-		p.maxWait = time.Hour
-	})
+	w.startWithoutRetries()
 	w.ca.Validate("", "")
 	tag := w.addTag("shop.com", true)
 	w.certs.Order(tag.Host)
@@ -340,11 +336,7 @@ func TestCertificatesOutliveAFailingCA(t *testing.T) {
 func TestFailedOrdersBackOff(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
-	w.start(func(cfg *Config, p *pace) {
-		cfg.Hosts = store.NewHosts(w.engine.Directory())
-		p.hostRefused = time.Hour
-		p.maxWait = time.Hour
-	})
+	w.startWithoutRetries()
 	w.ca.Validate("", "") // challenges fail
 	tag := w.addTag("shop.com", true)
 	w.certs.Order(tag.Host)

@@ -136,6 +136,15 @@ func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 	return stop
 }
 
+// startWithoutRetries starts with tag hosts only. A refused order is not retried within the test.
+func (w *certWorld) startWithoutRetries() {
+	w.start(func(cfg *Config, p *pace) {
+		cfg.Hosts = store.NewHosts(w.engine.Directory())
+		p.hostRefused = time.Hour
+		p.maxWait = time.Hour
+	})
+}
+
 // recheck stands in for the hourly recheck of DNS, but runs five times a second.
 func (w *certWorld) recheck(ctx context.Context, certs *Certificates) {
 	ticker := time.NewTicker(200 * time.Millisecond)

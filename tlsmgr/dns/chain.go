@@ -100,7 +100,7 @@ func (c *chain) combine(ctx context.Context, path []string, views []view) sighti
 	return first[store.DNSUnreachable]
 }
 
-// judge says what it means for the host how some servers see the last name of a path. Their views agree.
+// judge returns the verdict on a host whose path ends at a name of which all servers asked have the same view.
 func (c *chain) judge(ctx context.Context, path []string, views []view) sighting {
 	seen := views[0]
 	switch {

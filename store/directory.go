@@ -19,6 +19,14 @@ type Directory struct {
 	keys     map[KeyID]Key
 	tags     map[TagID]Tag
 	hosts    map[string]hostTags
+
+	merchants map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
+}
+
+// MerchantSettings is what the hot path needs to know of a merchant. It is the zero value for most.
+type MerchantSettings struct {
+	Suspended bool
+	Limits    MerchantLimits
 }
 
 // hostTags are the tags on one host.
@@ -34,6 +42,8 @@ func NewDirectory() *Directory {
 		keys:     map[KeyID]Key{},
 		tags:     map[TagID]Tag{},
 		hosts:    map[string]hostTags{},
+
+		merchants: map[MerchantID]MerchantSettings{},
 	}
 }
 
@@ -88,6 +98,16 @@ func (d *Directory) Tag(id TagID) (Tag, bool) {
 	return t, ok
 }
 
+// Settings returns the settings of a tag's merchant. Suspended is set when the tag, its merchant or its partner is
+// suspended.
+func (d *Directory) Settings(t *Tag) MerchantSettings {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	s := d.merchants[t.Merchant]
+	s.Suspended = s.Suspended || t.Suspended || d.partners[t.Partner].Suspended
+	return s
+}
+
 // KnowsHost reports whether a server-side tag is on this host, or whether it is a partner's tracking domain. The name is
 // in lower case, without a port.
 func (d *Directory) KnowsHost(host string) bool {
@@ -139,6 +159,17 @@ func (d *Directory) SetPartner(p Partner) {
 		d.tags[id] = d.tags[id].WithHost(p.TrackingDomain)
 	}
 	d.hosts[p.TrackingDomain] = moved
+}
+
+// SetMerchant notes the settings of a merchant.
+func (d *Directory) SetMerchant(m Merchant) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s := (MerchantSettings{m.Suspended, m.Limits}); s != (MerchantSettings{}) {
+		d.merchants[m.ID] = s
+	} else {
+		delete(d.merchants, m.ID)
+	}
 }
 
 // SetKey adds or replaces a key.

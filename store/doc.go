@@ -14,6 +14,7 @@
 //	directory.go    the in-memory look-ups of every request, which an engine fills; authentication
 //	event.go        Mark (an event to record), Event (as listed), Query and Page
 //	identity.go     who an event belongs to: muid, email, phone, deviceId
+//	limits.go       what a partner and a merchant may use
 //	merchant.go     Merchant, and whose it is
 //	tag.go          Tag: types, states, transitions, and whose it is
 //	partner.go      Partner

@@ -41,6 +41,9 @@ type Control interface {
 	AddPartner(ctx context.Context, name string) (Partner, error)
 	// Partners returns all partners, oldest first.
 	Partners(ctx context.Context) ([]Partner, error)
+	// UpdatePartner replaces a partner by change(partner), as UpdateTag does with a tag. change must not change the
+	// partner's id, creation time or tracking domain. KindNotFound: partner.
+	UpdatePartner(ctx context.Context, id PartnerID, change func(Partner) Partner) (Partner, error)
 	// EnablePreverified gives a partner preverified access at a tracking domain (a full host name). When the partner has
 	// access already, it moves the access and the partner's preverified tags to this domain. KindNotFound: partner.
 	// KindInvalid: domain. KindConflict: the domain is another partner's tracking domain, or it is on a root domain that
@@ -59,6 +62,9 @@ type Control interface {
 	AddMerchant(ctx context.Context, partner PartnerID, name, domain string) (Merchant, error)
 	// Merchant returns a merchant of any partner, with its tags. KindNotFound: merchant.
 	Merchant(ctx context.Context, id MerchantID) (Merchant, error)
+	// UpdateMerchant replaces a merchant by change(merchant), as UpdateTag does with a tag. change must not change the
+	// merchant's id, partner or creation time, and Tags are left as they are. KindNotFound: merchant.
+	UpdateMerchant(ctx context.Context, id MerchantID, change func(Merchant) Merchant) (Merchant, error)
 	// Merchants returns one page of a partner's merchants with their tags, oldest first, and how many the partner has.
 	Merchants(ctx context.Context, partner PartnerID, offset, limit int) ([]Merchant, int, error)
 

@@ -14,6 +14,10 @@ type Merchant struct {
 	Domain    string     `json:"domain,omitempty"` // as sent when the merchant was created; it registers nothing
 	CreatedAt time.Time  `json:"createdAt"`
 
+	// Suspended is set by an operator: no event of the merchant is accepted.
+	Suspended bool           `json:"suspended,omitempty"`
+	Limits    MerchantLimits `json:"limits,omitzero"`
+
 	// Tags are the merchant's tags, oldest first, at most one of each type.
 	Tags []Tag `json:"-"`
 }

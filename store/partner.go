@@ -11,6 +11,10 @@ type Partner struct {
 	// TrackingDomain is the host of the partner's preverified tags; empty while preverified access is not
 	// enabled.
 	TrackingDomain string `json:"preverifiedDomain"`
+
+	// Suspended is set by an operator: no event of the partner's merchants is accepted, and nothing can be changed.
+	Suspended bool          `json:"suspended,omitempty"`
+	Limits    PartnerLimits `json:"limits,omitzero"`
 }
 
 // PreverifiedEnabled reports whether the partner may generate preverified tags.

@@ -84,6 +84,9 @@ type Tag struct {
 	// Connected is set when DNS is found correct, and cleared when DNS is found wrong. Other findings leave it as it is.
 	Connected bool `json:"isConnected"`
 
+	// Suspended is set by an operator: the tag accepts no events.
+	Suspended bool `json:"suspended,omitempty"`
+
 	// DNS is the finding of the last verify, or of a later recheck that changed Connected. It is nil until one of these.
 	DNS *DNSFinding `json:"dns,omitempty"`
 }

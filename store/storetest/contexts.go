@@ -79,6 +79,14 @@ var contextTests = []test{
 				_, _, err := b.GenerateTag(ctx, m.ID, store.ClientSide, "")
 				return err
 			},
+			"UpdatePartner": func(ctx context.Context) error {
+				_, err := b.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { p.Suspended = true; return p })
+				return err
+			},
+			"UpdateMerchant": func(ctx context.Context) error {
+				_, err := b.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant { m.Suspended = true; return m })
+				return err
+			},
 			"Tag": func(ctx context.Context) error { _, err := b.Tag(ctx, tag.ID); return err },
 			"UpdateTag": func(ctx context.Context) error {
 				_, err := b.UpdateTag(ctx, tag.ID, func(tag store.Tag) store.Tag {

@@ -146,6 +146,92 @@ var directoryTests = []test{
 			b.reopen()
 		}
 	}},
+	{"a suspension of a tag, a merchant or a partner is in the settings of the tag at once, and after reopening", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		m := b.merchant(p, "Shop")
+		tag := b.tag(m, store.ClientSide, "")
+		neighbour := b.tag(b.merchant(b.partner("Other"), "Shop"), store.ClientSide, "")
+		suspend := map[string]func(on bool) error{
+			"tag": func(on bool) error {
+				_, err := b.UpdateTag(t.Context(), tag.ID, func(t store.Tag) store.Tag { t.Suspended = on; return t })
+				return err
+			},
+			"merchant": func(on bool) error {
+				_, err := b.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant { m.Suspended = on; return m })
+				return err
+			},
+			"partner": func(on bool) error {
+				_, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Suspended = on; return p })
+				return err
+			},
+		}
+		for name, set := range suspend {
+			for _, on := range []bool{true, false} {
+				if err := set(on); err != nil {
+					t.Fatal(err)
+				}
+				for _, when := range []string{"at once", "after reopening"} {
+					for _, expected := range []struct {
+						tag store.Tag
+						on  bool
+					}{{tag, on}, {neighbour, false}} {
+						got, ok := b.Directory().Tag(expected.tag.ID)
+						if !ok || b.Directory().Settings(&got).Suspended != expected.on {
+							t.Errorf("%s suspended %v: %s: tag %s is suspended: %v", name, on, when, got.ID, !expected.on)
+						}
+					}
+					b.reopen()
+				}
+			}
+		}
+	}},
+	{"a merchant's limits are in the settings of its tags at once, and after reopening", func(t *testing.T, b *bed) {
+		m := b.merchant(b.partner("Acme"), "Shop")
+		tag := b.tag(m, store.ClientSide, "")
+		want := store.MerchantLimits{EventsPerSecond: 7, BytesPerDay: store.NoLimit}
+		got, err := b.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant {
+			m.Limits, m.Tags = want, nil
+			return m
+		})
+		if err != nil || got.Limits != want || len(got.Tags) != 1 {
+			t.Fatalf("UpdateMerchant gives %+v, %v", got, err)
+		}
+		for _, when := range []string{"at once", "after reopening"} {
+			if got := b.Directory().Settings(&tag).Limits; got != want {
+				t.Errorf("%s: %+v, want %+v", when, got, want)
+			}
+			b.reopen()
+		}
+	}},
+	{"an update of a partner or merchant must not change whose it is, or which", func(t *testing.T, b *bed) {
+		p := b.preverified(b.partner("Acme"), "track.acme.com")
+		m := b.merchant(p, "Shop")
+		for i, change := range []func(*store.Partner){
+			func(p *store.Partner) { p.ID = store.NewPartnerID() },
+			func(p *store.Partner) { p.TrackingDomain = "" },
+			func(p *store.Partner) { p.CreatedAt = start.AddDate(1, 0, 0) },
+		} {
+			if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { change(&p); return p }); err == nil {
+				t.Errorf("partner, change %d: no error", i)
+			}
+		}
+		for i, change := range []func(*store.Merchant){
+			func(m *store.Merchant) { m.ID = store.NewMerchantID() },
+			func(m *store.Merchant) { m.Partner = store.NewPartnerID() },
+			func(m *store.Merchant) { m.CreatedAt = start.AddDate(1, 0, 0) },
+		} {
+			if _, err := b.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant { change(&m); return m }); err == nil {
+				t.Errorf("merchant, change %d: no error", i)
+			}
+		}
+		if got, err := b.Merchant(t.Context(), m.ID); err != nil || !sameMerchant(got, m) {
+			t.Errorf("%+v, %v; want %+v", got, err, m)
+		}
+		_, err := b.UpdateMerchant(t.Context(), store.NewMerchantID(), func(m store.Merchant) store.Merchant { return m })
+		expectKind(t, err, store.KindNotFound)
+		_, err = b.UpdatePartner(t.Context(), store.NewPartnerID(), func(p store.Partner) store.Partner { return p })
+		expectKind(t, err, store.KindNotFound)
+	}},
 	{"a moved tracking domain is in the directory when the move returns, and after reopening", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		tag := b.tag(b.merchant(p, "Shop"), store.Preverified, "")

@@ -108,6 +108,13 @@ func (d *Data) load() error {
 		for _, k := range keys {
 			d.dir.SetKey(k)
 		}
+		merchants, err := all[store.Merchant](tx, bucketMerchants)
+		if err != nil {
+			return err
+		}
+		for _, m := range merchants {
+			d.dir.SetMerchant(m)
+		}
 		tags, err := all[store.Tag](tx, bucketTags)
 		if err != nil {
 			return err

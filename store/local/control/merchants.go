@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
@@ -43,6 +44,26 @@ func (d *Data) Merchant(ctx context.Context, id store.MerchantID) (m store.Merch
 		return err
 	})
 	return m, err
+}
+
+// UpdateMerchant implements store.Control.
+func (d *Data) UpdateMerchant(ctx context.Context, id store.MerchantID, change func(store.Merchant) store.Merchant) (m store.Merchant, err error) {
+	err = d.update(ctx, func(tx *bolt.Tx) error {
+		old, err := d.merchant(tx, id)
+		if err != nil {
+			return err
+		}
+		m = change(old)
+		m.Tags = old.Tags
+		if m.ID != old.ID || m.Partner != old.Partner || !m.CreatedAt.Equal(old.CreatedAt) {
+			return errors.New("a merchant's id, partner and creation time must not change")
+		}
+		return put(tx, bucketMerchants, string(id), m)
+	}, func() { d.dir.SetMerchant(m) })
+	if err != nil {
+		return store.Merchant{}, err
+	}
+	return m, nil
 }
 
 // Merchants implements store.Control. A partner's n-th merchant has the ordinal n, as merchants are never deleted. So it

@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -37,6 +38,25 @@ func (d *Data) Partners(ctx context.Context) (partners []store.Partner, err erro
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
 	return partners, err
+}
+
+// UpdatePartner implements store.Control.
+func (d *Data) UpdatePartner(ctx context.Context, id store.PartnerID, change func(store.Partner) store.Partner) (p store.Partner, err error) {
+	err = d.update(ctx, func(tx *bolt.Tx) error {
+		old, err := get[store.Partner](tx, bucketPartners, string(id), "partner")
+		if err != nil {
+			return err
+		}
+		p = change(old)
+		if p.ID != old.ID || !p.CreatedAt.Equal(old.CreatedAt) || p.TrackingDomain != old.TrackingDomain {
+			return errors.New("a partner's id, creation time and tracking domain must not change")
+		}
+		return put(tx, bucketPartners, string(id), p)
+	}, func() { d.dir.SetPartner(p) })
+	if err != nil {
+		return store.Partner{}, err
+	}
+	return p, nil
 }
 
 // EnablePreverified implements store.Control.

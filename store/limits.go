@@ -1,0 +1,56 @@
+package store
+
+// Limits protect tenants from each other. An operator may change them for one partner or one merchant at run time. The
+// limits of a client address are not stored: see package edge/limit.
+
+// Limit is a limit that an operator has set: a positive number, NoLimit, or 0 for the default.
+type Limit int64
+
+// NoLimit lifts a limit.
+const NoLimit Limit = -1
+
+// Or returns the limit: def when none was set.
+func (l Limit) Or(def Limit) Limit {
+	if l == 0 {
+		return def
+	}
+	return l
+}
+
+// Allows reports whether n is within the limit. The limit is not 0: Or has replaced it.
+func (l Limit) Allows(n int64) bool { return l == NoLimit || n <= int64(l) }
+
+// MerchantLimits are what an operator has set for one merchant.
+type MerchantLimits struct {
+	// EventsPerSecond is the rate at which events are accepted. A burst of ten seconds' worth may come at once.
+	EventsPerSecond Limit `json:"eventsPerSecond,omitempty"`
+	// BytesPerDay bounds the raw bytes of events that are accepted in a day. Its default is a share of the free disk space.
+	BytesPerDay Limit `json:"bytesPerDay,omitempty"`
+}
+
+// PartnerLimits are what an operator has set for one partner.
+type PartnerLimits struct {
+	// RequestsPerSecond is the rate of requests to the partner API.
+	RequestsPerSecond Limit `json:"requestsPerSecond,omitempty"`
+	// WritesPerMinute is the rate of requests that change control data. Each costs two synced writes.
+	WritesPerMinute Limit `json:"writesPerMinute,omitempty"`
+	// AnswerBytes bounds the memory of answers that are being sent at the same time.
+	AnswerBytes Limit `json:"answerBytes,omitempty"`
+	// Merchants bounds how many merchants the partner has.
+	Merchants Limit `json:"merchants,omitempty"`
+	// Labels bounds how many labels of the form mtag-xxxx the partner's tags have. There are 36⁴ for all partners.
+	Labels Limit `json:"labels,omitempty"`
+	// UnverifiedClaims bounds how many root domains the partner's unverified tags claim at the same time.
+	UnverifiedClaims Limit `json:"unverifiedClaims,omitempty"`
+}
+
+// The defaults, for partners and merchants whose operator has set nothing. They leave a large shop's traffic alone.
+const (
+	DefaultEventsPerSecond   Limit = 10_000
+	DefaultRequestsPerSecond Limit = 200
+	DefaultWritesPerMinute   Limit = 600
+	DefaultAnswerBytes       Limit = 64 << 20
+	DefaultMerchants         Limit = 50_000
+	DefaultLabels            Limit = 20_000
+	DefaultUnverifiedClaims  Limit = 100
+)

@@ -19,7 +19,7 @@ func New(cfg Config) (*Certificates, error) { return newCertificates(cfg, usualP
 func newCertificates(cfg Config, p pace) (*Certificates, error) {
 	c := &Certificates{newOrders(cfg, p)}
 	if cfg.Metrics != nil {
-		if err := c.orders.metrics.register(cfg.Metrics, c.all); err != nil {
+		if err := c.orders.metrics.register(cfg.Metrics, c.all, c.orders.ca.turns.load); err != nil {
 			c.orders.stop()
 			return nil, err
 		}
@@ -73,8 +73,8 @@ func (c *Certificates) loadAll() {
 }
 
 // Order gets a host's certificate in the background, from disk or from the CA. Call it when there is reason to believe
-// that the host's DNS leads here now. An order that failed still waits for its next attempt. But if its last attempt
-// is older than pace.repair, Order retries it now, because the cause may have been repaired.
+// that the host's DNS leads here now: the cause of a failure may have been repaired. So an order that waits for its turn
+// becomes the next one of its partner, and an order that failed is retried now if the CA allows it.
 func (c *Certificates) Order(host string) { c.orders.orderOrRetry(host) }
 
 // DNSFound takes the finding of a recheck of a tag host's DNS. When DNS leads elsewhere, the certificate is no longer
@@ -88,7 +88,16 @@ func (c *Certificates) DNSFound(host string, f store.DNSFinding) {
 }
 
 // Certificate returns the state of a host's certificate.
-func (c *Certificates) Certificate(host string) store.Certificate { return c.orders.state(host) }
+func (c *Certificates) Certificate(host string) store.Certificate {
+	cert := c.orders.state(host)
+	if why := c.orders.whyWaiting(host); why != "" {
+		if cert.Detail != "" {
+			why = cert.Detail + "; the next try " + why
+		}
+		cert.Detail = why
+	}
+	return cert
+}
 
 func (c *Certificates) all() []store.Certificate {
 	var all []store.Certificate

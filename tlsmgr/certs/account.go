@@ -43,8 +43,8 @@ func newAccount(cfg Config, client *acme.Client, storage certmagic.Storage, issu
 	return a
 }
 
-// get returns the account, which it registers first if needed.
-func (a *account) get(ctx context.Context) (acme.Account, error) {
+// open returns the account, which it registers first if needed.
+func (a *account) open(ctx context.Context) (acme.Account, error) {
 	if err := a.one.Acquire(ctx, 1); err != nil {
 		return acme.Account{}, err
 	}
@@ -59,7 +59,7 @@ func (a *account) get(ctx context.Context) (acme.Account, error) {
 	return *a.registered, nil
 }
 
-// forget makes the next get register the account. Call it when the CA does not know the account any more.
+// forget makes the next open register the account. Call it when the CA does not know the account any more.
 func (a *account) forget(ctx context.Context) error {
 	if err := a.one.Acquire(ctx, 1); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"fmt"
 	"time"
 
 	"mtagd/store"
@@ -19,7 +20,7 @@ func New(cfg Config) (*Certificates, error) { return newCertificates(cfg, usualP
 func newCertificates(cfg Config, p pace) (*Certificates, error) {
 	c := &Certificates{newOrders(cfg, p)}
 	if cfg.Metrics != nil {
-		if err := c.orders.metrics.register(cfg.Metrics, c.all, c.orders.ca.turns.load); err != nil {
+		if err := c.orders.metrics.register(cfg.Metrics, c.all, c.orders.ca.turns.waiting); err != nil {
 			c.orders.stop()
 			return nil, err
 		}
@@ -89,8 +90,8 @@ func (c *Certificates) DNSFound(host string, f store.DNSFinding) {
 
 // Certificate returns the state of a host's certificate.
 func (c *Certificates) Certificate(host string) store.Certificate {
-	cert := c.orders.state(host)
-	if why := c.orders.whyWaiting(host); why != "" {
+	cert := c.state(host)
+	if why := c.whyWaiting(host); why != "" {
 		if cert.Detail != "" {
 			why = cert.Detail + "; the next try " + why
 		}
@@ -102,7 +103,32 @@ func (c *Certificates) Certificate(host string) store.Certificate {
 func (c *Certificates) all() []store.Certificate {
 	var all []store.Certificate
 	for _, host := range c.orders.states.names() {
-		all = append(all, c.orders.state(host))
+		all = append(all, c.state(host))
 	}
 	return all
+}
+
+// whyWaiting says why the order of a host waits for its turn. It is empty when the order does not wait.
+func (c *Certificates) whyWaiting(host string) string {
+	turns := c.orders.ca.turns
+	before, waits := turns.before(host)
+	if !waits {
+		return ""
+	}
+	if refused := turns.refused(); time.Now().Before(refused) {
+		return "waits until " + store.FormatTime(refused) + ": the certificate authority accepts no order before"
+	}
+	return fmt.Sprintf("waits for its turn at the certificate authority: %d orders before it", before)
+}
+
+// state is the state of a host's certificate, as partners see it.
+func (c *Certificates) state(host string) store.Certificate {
+	notAfter := c.orders.magic.expiryOf(host)
+	c.orders.states.mu.Lock()
+	defer c.orders.states.mu.Unlock()
+	h := c.orders.states.byName[host]
+	if h == nil || !c.orders.Hosts.MayHaveCertificate(host) {
+		return store.Certificate{Status: store.CertificateNone}
+	}
+	return h.shown(notAfter)
 }

@@ -164,7 +164,7 @@ func TestAccountOutlivesARestart(t *testing.T) {
 	for range 2 {
 		stop := w.start()
 		w.untilStatus(w.ownHost, store.CertificateValid)
-		account, err := w.certs.orders.ca.account.get(t.Context())
+		account, err := w.certs.orders.ca.account.open(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -470,7 +470,7 @@ func TestRetryAfterOfTheCAIsKept(t *testing.T) {
 				ordered++
 			} else {
 				w.until("the other order waits", func() bool {
-					return strings.Contains(w.certs.Certificate(other.Host).Detail, "certificate authority accepts no orders before")
+					return strings.Contains(w.certs.Certificate(other.Host).Detail, "certificate authority accepts no order before")
 				})
 			}
 			if n := w.ca.Orders(); n != ordered {

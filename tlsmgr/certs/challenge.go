@@ -47,7 +47,7 @@ func (c *challenges) remove(host string) {
 // solver makes the challenge of one attempt known to challenges. acmez calls it.
 type solver struct {
 	*challenges
-	presented bool // the CA was about to be asked for the validation
+	presented bool // the CA may have begun the validation
 }
 
 // Present implements acmez.Solver.

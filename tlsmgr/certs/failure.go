@@ -33,9 +33,9 @@ func (e errTooSoon) Error() string {
 	return "certs: the CA refuses the host until " + store.FormatTime(e.until)
 }
 
-// retryAfter is how long to wait before the next attempt. failures is the number of failures before this one. The
+// backOff is how long to wait before the next attempt. failures is the number of failures before this one. The
 // wait is up to a fifth shorter or longer, at random, so that a thousand hosts do not retry at the same moment.
-func (p pace) retryAfter(err error, failures int) time.Duration {
+func (p pace) backOff(err error, failures int) time.Duration {
 	first := p.caFailed
 	if problem, ok := errors.AsType[acme.Problem](err); ok {
 		switch {

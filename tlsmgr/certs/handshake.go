@@ -47,7 +47,10 @@ func isChallenge(hello *tls.ClientHelloInfo) bool {
 func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if isChallenge(hello) {
 		challenge, _ := c.orders.ca.challenges.of(hello.ServerName)
-		return challenge.certificate, nil // if there is none any more, the handshake fails
+		if challenge.certificate == nil { // it has ended since admit, or is one for HTTP-01
+			return nil, errNotYet
+		}
+		return challenge.certificate, nil
 	}
 	cert, err := c.orders.magic.ordering.GetCertificate(hello)
 	if err == nil {

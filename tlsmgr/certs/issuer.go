@@ -115,7 +115,7 @@ func (i issuer) obtain(
 func (i issuer) order(
 	ctx context.Context, csr *x509.CertificateRequest, host string, solvers map[string]acmez.Solver,
 ) (acme.Certificate, error) {
-	account, err := i.account.get(ctx)
+	account, err := i.account.open(ctx)
 	if err != nil {
 		return acme.Certificate{}, err
 	}
@@ -124,9 +124,7 @@ func (i issuer) order(
 		return acme.Certificate{}, err
 	}
 	if i.replaces {
-		if params.Replaces, err = i.certificateOnDisk(ctx, host); err != nil {
-			return acme.Certificate{}, err
-		}
+		params.Replaces = i.certificateOnDisk(ctx, host)
 	}
 	client := acmez.Client{Client: i.client, ChallengeSolvers: solvers}
 	chains, err := client.ObtainCertificate(ctx, params)
@@ -139,17 +137,22 @@ func (i issuer) order(
 	return chains[0], nil // the CA's default chain
 }
 
-// certificateOnDisk returns the certificate that the CA has issued for a host before.
-func (i issuer) certificateOnDisk(ctx context.Context, host string) (*x509.Certificate, error) {
+// certificateOnDisk returns the certificate that the CA has issued for a host before. It is nil when there is none that
+// can be read: then the order replaces nothing.
+func (i issuer) certificateOnDisk(ctx context.Context, host string) *x509.Certificate {
 	text, err := i.storage.Load(ctx, certmagic.StorageKeys.SiteCert(i.key, host))
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, errors.New("certs: no certificate in the file on disk")
+		return nil
 	}
-	return x509.ParseCertificate(block.Bytes)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil
+	}
+	return cert
 }
 
 // noteFailure notes what a failed attempt means for the next ones, and marks the error if the CA may have counted it.

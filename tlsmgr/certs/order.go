@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"sync"
 	"time"
@@ -12,8 +11,6 @@ import (
 	"github.com/caddyserver/certmagic"
 	"github.com/mholt/acmez/v3/acme"
 	"golang.org/x/time/rate"
-
-	"mtagd/store"
 )
 
 // orders gets certificates, from disk or from the CA, and retries until it has them. An order is the whole of this for
@@ -24,9 +21,8 @@ type orders struct {
 	metrics *metrics
 	magic   *magic
 	states  *hostStates
-
-	ca     issuer
-	checks *turns // of the DNS checks before orders
+	checks  *turns // of the DNS checks before orders
+	ca      issuer
 
 	ctx     context.Context // cancelled by stop
 	cancel  context.CancelFunc
@@ -39,8 +35,7 @@ func newOrders(cfg Config, p pace) *orders {
 		pace:    p,
 		metrics: newMetrics(),
 		states:  &hostStates{byName: map[string]*hostState{}},
-
-		checks: newTurns(rate.NewLimiter(rate.Inf, 0), checksAtOnce),
+		checks:  newTurns(rate.NewLimiter(rate.Inf, 0), checksAtOnce),
 	}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
 	storage := newStorage(cfg.Dir)
@@ -130,7 +125,7 @@ func (o *orders) endAttempt(host string, h *hostState, err error, failures int) 
 		h.attempt = nil
 		return 0, false
 	}
-	wait = max(o.pace.retryAfter(err, failures), time.Until(o.ca.nextTry(host)))
+	wait = max(o.pace.backOff(err, failures), time.Until(o.ca.nextTry(host)))
 	h.problem = problemOf(err)
 	if _, notTried := errors.AsType[errTooSoon](err); notTried {
 		h.problem = cmp.Or(old, h.problem)
@@ -152,7 +147,7 @@ func (o *orders) try(host string, h *hostState) error {
 		return err
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		o.Log.Warn("certificate on disk cannot be used, so another one is ordered", "host", host, "error", err)
-		files := certmagic.StorageKeys.CertsSitePrefix(o.magic.ordering.Issuers[0].IssuerKey(), host)
+		files := certmagic.StorageKeys.CertsSitePrefix(o.ca.IssuerKey(), host)
 		if err := o.magic.ordering.Storage.Delete(o.ctx, files); err != nil {
 			return err
 		}
@@ -160,7 +155,7 @@ func (o *orders) try(host string, h *hostState) error {
 	if err := o.waitForTurn(host, h); err != nil {
 		return err
 	}
-	counted := false
+	counted := false // by the CA
 	defer func() { o.ca.turns.end(counted) }()
 	ctx, cancel := context.WithTimeout(o.ctx, o.pace.order)
 	defer cancel()
@@ -173,7 +168,7 @@ func (o *orders) try(host string, h *hostState) error {
 	if _, counted = errors.AsType[errCounted](err); err != nil {
 		return err
 	}
-	counted = true
+	counted = true // like every order that succeeded
 	o.Log.Info("certificate issued", "host", host, "took_ms", time.Since(began).Milliseconds())
 	issued, err := o.magic.load(o.ctx, host)
 	if err == nil && !old.Empty() && old.Hash() != issued.Hash() {
@@ -182,9 +177,9 @@ func (o *orders) try(host string, h *hostState) error {
 	return err
 }
 
-// waitForTurn returns when it is the host's turn at the CA: the caller must end it. Hosts whose DNS leads elsewhere, or
-// which the CA would refuse, do not wait for a turn: they get an error. The DNS checks have turns too, so that a partner
-// with many hosts on slow name servers does not delay the others.
+// waitForTurn returns when it is the host's turn at the CA. The caller must end the turn. A host whose DNS leads
+// elsewhere, or which the CA would refuse, does not wait: it gets an error. The DNS checks have turns too, so that a
+// partner with many hosts on slow name servers does not delay the others.
 func (o *orders) waitForTurn(host string, h *hostState) error {
 	o.states.mu.Lock()
 	urgent := h.urgent
@@ -264,8 +259,8 @@ func (o *orders) endRenewal(host string, err error) bool {
 
 // mayOrder is called before an order waits for its turn, and again before each request for a certificate: the wait may
 // have been long. It checks the DNS of a tag host: if DNS leads elsewhere, the request would fail, and failures count
-// against the CA's limits. When the check gets no answer, the request is
-// made anyway: an outage of our resolvers must not let certificates expire.
+// against the CA's limits. When the check gets no answer, the request is made anyway: an outage of our resolvers must
+// not let certificates expire.
 func (o *orders) mayOrder(ctx context.Context, host string) error {
 	if !o.Hosts.MayHaveCertificate(host) {
 		return errUnknownHost
@@ -283,28 +278,4 @@ func (o *orders) mayOrder(ctx context.Context, host string) error {
 // mayRenew reports whether certmagic's timer should renew a host's certificate now.
 func (o *orders) mayRenew(host string) bool {
 	return o.Hosts.MayHaveCertificate(host) && !o.states.leadsElsewhere(host) && time.Now().After(o.ca.nextTry(host))
-}
-
-// whyWaiting says in words why an order is pending; it is empty when the order is in progress.
-func (o *orders) whyWaiting(host string) string {
-	before, waits := o.ca.turns.before(host)
-	if !waits {
-		return ""
-	}
-	if refused := o.ca.turns.refused(); time.Now().Before(refused) {
-		return "waits until " + store.FormatTime(refused) + ", because the certificate authority accepts no orders before"
-	}
-	return fmt.Sprintf("waits for its turn at the certificate authority: %d orders before it", before)
-}
-
-// state is the state of a host's certificate, as partners see it.
-func (o *orders) state(host string) store.Certificate {
-	notAfter := o.magic.expiryOf(host)
-	o.states.mu.Lock()
-	defer o.states.mu.Unlock()
-	h := o.states.byName[host]
-	if h == nil || !o.Hosts.MayHaveCertificate(host) {
-		return store.Certificate{Status: store.CertificateNone}
-	}
-	return h.shown(notAfter)
 }

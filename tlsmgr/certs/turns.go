@@ -11,7 +11,7 @@ import (
 	"mtagd/store"
 )
 
-// turns decides which order goes to the CA next. An order needs a slot, because the number of orders in progress is
+// turns decides which order goes to the CA next, or has its DNS checked next. An order needs a slot, because the number of orders in progress is
 // limited, and a token of the CA's limit on new orders. Orders that wait for these wait in one queue per partner, and
 // the partners take turns (round robin). So 300 waiting orders of one partner delay the first order of another partner
 // by at most one order. The service's own hosts go before all partners.
@@ -227,17 +227,17 @@ func (t *turns) before(host string) (n int, waits bool) {
 	return 0, false
 }
 
-// load returns how many orders wait for their turn, and since when the first of them does.
-func (t *turns) load() (waiting int, since time.Time) {
+// waiting returns how many orders wait for their turn, and since when the first of them does.
+func (t *turns) waiting() (n int, since time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, q := range t.queues {
-		waiting += len(q.waiting)
+		n += len(q.waiting)
 		for _, w := range q.waiting {
 			if since.IsZero() || w.since.Before(since) {
 				since = w.since
 			}
 		}
 	}
-	return waiting, since
+	return n, since
 }

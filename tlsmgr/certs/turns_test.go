@@ -188,7 +188,7 @@ func TestCancelledWaitLeavesTheQueue(t *testing.T) {
 		if err := w.wait(ctx, "A", "a", false); err == nil {
 			t.Fatal("a turn began without a token")
 		}
-		if n, _ := w.load(); n != 0 {
+		if n, _ := w.waiting(); n != 0 {
 			t.Errorf("%d orders wait", n)
 		}
 		w.order("B", "b", false, true)
@@ -221,7 +221,7 @@ func TestOrdersBeforeAnOrderAreCounted(t *testing.T) {
 				before[waiting.host] = n
 			}
 		}
-		if n, since := w.load(); n != 13 || !since.Equal(began) {
+		if n, since := w.waiting(); n != 13 || !since.Equal(began) {
 			t.Errorf("%d orders wait since %s, want 13 since %s", n, since, began)
 		}
 		time.Sleep(20 * letsEncryptEvery)

@@ -10,8 +10,8 @@ import (
 // maxRetryAfter limits what is believed of a Retry-After. The longest of Let's Encrypt's limits is for a week.
 const maxRetryAfter = 7 * 24 * time.Hour
 
-// refusal is what the CA's last refusal in an attempt says about when to come back. acmez does not show it to its
-// callers.
+// refusal is what the CA's last refusal in an attempt says about when to come back. acmez does not show the header to
+// its callers. It repeats a request twice, within a second, after a status of 500 or more: also after a 503.
 type refusal struct {
 	status int
 	until  time.Time // zero when it says nothing

@@ -102,17 +102,17 @@ func (i issuer) nextTry(host string) time.Time {
 func (i issuer) obtain(
 	ctx context.Context, csr *x509.CertificateRequest, host string, solvers map[string]acmez.Solver,
 ) (acme.Certificate, error) {
-	chain, err := i.order(ctx, csr, host, solvers)
+	chain, err := i.obtainOnce(ctx, csr, host, solvers)
 	if problem, ok := errors.AsType[acme.Problem](err); ok && problem.Type == acme.ProblemTypeAccountDoesNotExist {
 		if err := i.account.forget(ctx); err != nil {
 			return acme.Certificate{}, err
 		}
-		chain, err = i.order(ctx, csr, host, solvers)
+		chain, err = i.obtainOnce(ctx, csr, host, solvers)
 	}
 	return chain, err
 }
 
-func (i issuer) order(
+func (i issuer) obtainOnce(
 	ctx context.Context, csr *x509.CertificateRequest, host string, solvers map[string]acmez.Solver,
 ) (acme.Certificate, error) {
 	account, err := i.account.open(ctx)

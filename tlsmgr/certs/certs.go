@@ -88,18 +88,21 @@ func (c *Certificates) DNSFound(host string, f store.DNSFinding) {
 	}
 }
 
-// Certificate returns the state of a host's certificate.
+// Certificate returns the state of a host's certificate. If its order waits for a turn, Detail says so.
 func (c *Certificates) Certificate(host string) store.Certificate {
 	cert := c.state(host)
-	if why := c.whyWaiting(host); why != "" {
-		if cert.Detail != "" {
-			why = cert.Detail + "; the next try " + why
-		}
+	why := c.whyWaiting(host)
+	switch {
+	case why == "" || cert.Status == store.CertificateNone: // none: the order will end, because DNS leads elsewhere
+	case cert.Detail == "":
 		cert.Detail = why
+	default:
+		cert.Detail += "; the next try " + why
 	}
 	return cert
 }
 
+// all returns the state of every host's certificate, for the metrics.
 func (c *Certificates) all() []store.Certificate {
 	var all []store.Certificate
 	for _, host := range c.orders.states.names() {

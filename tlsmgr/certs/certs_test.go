@@ -516,6 +516,44 @@ func TestHostWhoseDNSLeadsElsewhereSpendsNoToken(t *testing.T) {
 	}
 }
 
+func TestHostThatMovesAwayWhileItsOrderWaitsIsNotOrdered(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.startWithoutRetries()
+	turns := w.certs.orders.ca.turns
+	turns.refuseUntil(time.Now().Add(time.Hour))
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.until("the order waits", func() bool {
+		_, waits := turns.before(tag.Host)
+		return waits
+	})
+	w.setDNS(tag.Host, store.DNSWrong)
+	turns.mu.Lock()
+	turns.refusedUntil = time.Time{}
+	turns.serve()
+	turns.mu.Unlock()
+	w.until("the order has ended", func() bool {
+		w.certs.orders.states.mu.Lock()
+		defer w.certs.orders.states.mu.Unlock()
+		return w.certs.orders.states.get(tag.Host).attempt == nil
+	})
+	if n := w.ca.Orders(); n != 0 {
+		t.Errorf("%d orders", n)
+	}
+}
+
+// Some CAs have no TLS-ALPN-01.
+func TestOtherChallengeIsUsedWhenTheCADoesNotOfferTheFirst(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.firstChallenge = "unknown-01"
+	w.startWithoutRetries()
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateValid)
+}
+
 func gauge(t *testing.T, registry prometheus.Gatherer, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()

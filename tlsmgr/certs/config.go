@@ -67,7 +67,7 @@ var usualPace = pace{
 // ordersAtOnce limits the orders in progress. An order mostly waits for the CA.
 const ordersAtOnce = 300
 
-// checksAtOnce limits the DNS checks before orders. A check takes eight seconds at most.
+// checksAtOnce limits the DNS checks before orders. A check takes at most eight seconds.
 const checksAtOnce = 32
 
 // Let's Encrypt's limit on new orders of one account: 300 in three hours.

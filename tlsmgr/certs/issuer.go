@@ -66,8 +66,7 @@ func (i issuer) GetRenewalInfo(ctx context.Context, cert certmagic.Certificate) 
 }
 
 // Issue implements certmagic.Issuer: it makes one attempt with one type of challenge. Certmagic's locks let only one
-// attempt for a host run at a time. An errCounted is an attempt
-// that the CA may have counted.
+// attempt for a host run at a time. The error is an errCounted if the CA may have counted the attempt.
 func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
 	if len(csr.DNSNames) != 1 {
 		return nil, certmagic.ErrNoRetry{Err: fmt.Errorf("certs: a request for %d names", len(csr.DNSNames))}
@@ -98,7 +97,7 @@ func (i issuer) nextTry(host string) time.Time {
 	return next
 }
 
-// obtain orders a certificate, and repeats that once with a registered account if the CA has lost the account.
+// obtain orders a certificate. If the CA does not know the account any more, obtain registers it and orders again.
 func (i issuer) obtain(
 	ctx context.Context, csr *x509.CertificateRequest, host string, solvers map[string]acmez.Solver,
 ) (acme.Certificate, error) {
@@ -168,7 +167,7 @@ func (i issuer) noteFailure(host, challenge string, err error, presented bool, r
 		i.turns.refuseUntil(refused.until)
 		refused.until = time.Time{}
 	}
-	refusedOrder := problem.Status >= http.StatusBadRequest && problem.Status < http.StatusInternalServerError && !isRateLimited(problem)
+	refusedOrder := problem.Status >= 400 && problem.Status < 500 && !isRateLimited(problem)
 	counted := presented || notOffered || refusedOrder
 	i.limits.failed(host, challenge, counted, refused.until)
 	if counted {

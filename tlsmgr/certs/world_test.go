@@ -53,7 +53,8 @@ type certWorld struct {
 
 	ownHost, trackingHost string
 
-	tokens *rate.Limiter // of new orders; nil: no limit
+	tokens         *rate.Limiter // of new orders; nil: no limit
+	firstChallenge string        // type of challenge; empty: the usual one
 
 	certs       *Certificates
 	http, https string
@@ -108,6 +109,9 @@ func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 	}
 	if w.tokens != nil {
 		w.certs.orders.ca.turns.tokens = w.tokens
+	}
+	if w.firstChallenge != "" {
+		w.certs.orders.ca.limits.works = w.firstChallenge
 	}
 	w.http, w.https = plain.Addr().String(), secure.Addr().String()
 	w.ca.Validate(w.http, w.https)

@@ -516,6 +516,42 @@ func TestHostWhoseDNSLeadsElsewhereSpendsNoToken(t *testing.T) {
 	}
 }
 
+func TestOrdersWaitInTheQueueOfTheirPartner(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	turns := w.certs.orders.ca.turns
+	turns.refuseUntil(time.Now().Add(time.Hour))
+	before := func(host string, want int) {
+		t.Helper()
+		w.until(fmt.Sprintf("%d orders go before %s", want, host), func() bool {
+			n, waits := turns.before(host)
+			return waits && n == want
+		})
+	}
+	var hosts []string
+	for i := range 20 {
+		tag := w.addTag(fmt.Sprintf("many%d.com", i), true)
+		w.certs.Order(tag.Host)
+		before(tag.Host, i)
+		hosts = append(hosts, tag.Host)
+	}
+	neighbour, err := w.engine.AddPartner(t.Context(), "Neighbour")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.engine.EnablePreverified(t.Context(), neighbour.ID, w.trackingHost); err != nil {
+		t.Fatal(err)
+	}
+	w.certs.Order(w.trackingHost)
+	before(w.trackingHost, 1)
+
+	w.certs.Order(hosts[19]) // verified again
+	before(hosts[19], 0)
+	before(hosts[0], 2)
+}
+
 func TestHostThatMovesAwayWhileItsOrderWaitsIsNotOrdered(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})

@@ -11,12 +11,12 @@ import (
 	"mtagd/store"
 )
 
-// turns decides which order goes to the CA next, or has its DNS checked next. An order needs a slot, because the number of orders in progress is
-// limited, and a token of the CA's limit on new orders. Orders that wait for these wait in one queue per partner, and
-// the partners take turns (round robin). So 300 waiting orders of one partner delay the first order of another partner
-// by at most one order. The service's own hosts go before all partners.
+// turns decides which order goes to the CA next, or has its DNS checked next. An order needs a slot and a token. The slots
+// limit how many orders are in progress; the tokens keep to the CA's limit on new orders. There is one queue per partner
+// of orders that wait for them, and the partners take turns (round robin). So 300 waiting orders of one partner delay the
+// first order of another partner by at most one order. The service's own hosts go before all partners.
 //
-// A turn keeps its token only if the CA has counted the order. Until the turn ends, the token is reserved for it.
+// A token is reserved for a turn until the turn ends. It is spent only if the CA has counted the order.
 type turns struct {
 	mu           sync.Mutex
 	tokens       *rate.Limiter // of the CA's limit on new orders

@@ -106,7 +106,7 @@ const (
 // Certificate is what is known about a host's TLS certificate.
 type Certificate struct {
 	Status   CertificateStatus
-	Detail   string    // why the last order or renewal failed, for the merchant; empty when it did not fail
+	Detail   string    // for the merchant: why the last order or renewal failed, and why an order waits; may be empty
 	NotAfter time.Time // when the certificate expires; zero when there is none
-	NextTry  time.Time // when a failed order is retried; zero when none failed
+	NextTry  time.Time // when a failed order is retried; zero when it is not waiting for that
 }

@@ -30,7 +30,7 @@ func (e errCounted) Unwrap() error { return e.error }
 type errTooSoon struct{ until time.Time }
 
 func (e errTooSoon) Error() string {
-	return "certs: the CA refuses the host until " + store.FormatTime(e.until)
+	return "certs: not tried, because the CA would refuse it before " + store.FormatTime(e.until)
 }
 
 // backOff is how long to wait before the next attempt. failures is the number of failures before this one. The

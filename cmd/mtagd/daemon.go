@@ -132,8 +132,6 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 			Email:      d.TLS.Email,
 			EABKeyID:   d.TLS.EABKeyID,
 			EABHMACKey: d.TLS.EABHMACKey,
-			HTTP:       d.http.Addr(),
-			HTTPS:      d.https.Addr(),
 			Metrics:    d.metrics,
 		}
 	}

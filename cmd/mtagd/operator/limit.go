@@ -150,8 +150,10 @@ func (s *size) Decode(ctx *kong.DecodeContext) error { return s.decode(ctx, pars
 
 func parseSize(text string) (store.Limit, error) {
 	n, err := humanize.ParseBytes(text)
-	// A comma would be a separator of thousands, which some take for the decimal point.
-	if err != nil || n == 0 || n > math.MaxInt64 || strings.Contains(text, ",") {
+	// A number without a unit is more likely a mistake than a number of bytes. A comma would separate thousands, but some
+	// write it for the decimal point.
+	unit := strings.TrimLeft(text, "0123456789.")
+	if err != nil || n == 0 || n > math.MaxInt64 || unit == "" || unit[0] == ',' {
 		return 0, fmt.Errorf("must be a size such as 64MiB or 1.5GiB, off or default, not %q", text)
 	}
 	return store.Limit(n), nil

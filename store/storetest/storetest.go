@@ -13,6 +13,7 @@
 //	partners.go    partners, keys and preverified access
 //	merchants.go   merchants and their pages
 //	tags.go        generate, update, and the move to another tracking domain
+//	claims.go      who has a root domain, and the limits on claims and labels
 //	marks.go       Record: outcomes, remembered event_ids, what is kept of a mark
 //	identities.go  who an event belongs to
 //	listing.go     Events against the oracle
@@ -35,6 +36,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Store) {
 		{"Partners", partnerTests},
 		{"Merchants", merchantTests},
 		{"Tags", tagTests},
+		{"Claims", claimTests},
 		{"Directory", directoryTests},
 		{"Marks", markTests},
 		{"Identities", identityTests},

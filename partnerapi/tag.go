@@ -54,6 +54,7 @@ type detailsJSON struct {
 	CreatedAt   string           `json:"createdAt"`
 	IsConnected bool             `json:"isConnected"`
 	IsVerified  bool             `json:"isVerified"`
+	DomainLost  bool             `json:"domainLost"`
 	Lifecycle   store.Lifecycle  `json:"lifecycle"`
 	LastEventAt *string          `json:"lastEventAt"`
 	Snippet     string           `json:"snippet"`
@@ -105,6 +106,7 @@ func (a *api) showDetails(t store.Tag, lastEvent time.Time) detailsJSON {
 		CreatedAt:   store.FormatTime(t.CreatedAt),
 		IsConnected: t.Connected,
 		IsVerified:  t.Verified,
+		DomainLost:  t.ClaimLost,
 		Lifecycle:   t.Lifecycle(lastEvent),
 		LastEventAt: optional(lastEvent),
 		Snippet:     Snippet(a.TagURL(host), t.ID),

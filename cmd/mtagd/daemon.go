@@ -57,11 +57,12 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.stop()) }()
 	for _, start := range []func(context.Context) error{
 		d.openData,        // the storage engine
+		d.watchDomains,    // warnings of domains that could not be claimed today
 		d.takePorts,       // of plain HTTP and HTTPS
 		d.openTLSManager,  // DNS checks and certificates
 		d.openAPI,         // the partner API, and the demo shop
 		d.openEdge,        // the public server
-		d.acceptOperators, // partner and key commands
+		d.acceptOperators, // partner, key and domain commands
 		d.acceptAdmins,    // metrics and health
 		d.acceptRequests,  // from here on, the service answers
 		d.announce,        // in development mode
@@ -154,6 +155,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		DNS:           d.tlsmgr,
 		ClientTagHost: d.ClientTagHost,
 		CNAMETarget:   d.CNAMETarget,
+		Claimable:     d.claimable(),
 		TagURL:        d.tagURL,
 		Log:           d.Log,
 		Now:           time.Now,
@@ -214,13 +216,13 @@ func (d *daemon) openEdge(context.Context) (err error) {
 	return err
 }
 
-// acceptOperators runs the partner and key commands that arrive on the operator socket.
+// acceptOperators runs the operator commands that arrive on the operator socket.
 func (d *daemon) acceptOperators(context.Context) error {
 	socket, err := operator.Listen(d.Data)
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	d.startSideDoor(newSideDoor(socket, operator.Handler(d.tlsmgr.Control(d.engine), d.Log), d.Log))
+	d.startSideDoor(newSideDoor(socket, operator.Handler(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.Log), d.Log))
 	return nil
 }
 

@@ -10,7 +10,8 @@
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
 //	runtime.go      timers, threads and the limit of the heap
-//	operate.go      mtagd partner and mtagd key
+//	domains.go      which domains can be claimed; warnings of those that cannot
+//	operate.go      mtagd partner, mtagd key and mtagd domain
 //	engine.go       the choice of the storage engine
 //	health.go       mtagd health
 //	config.go       what the service runs with, from either command
@@ -19,7 +20,7 @@
 //	environment.go  MTAGD_ variables: empty, misspelt, and those of linked containers
 //	process.go      what a command may use; errors and exit codes
 //	demo/           the demo shop
-//	operator/       the commands that manage partners and keys, and the socket that carries them
+//	operator/       the commands that manage partners, keys and domains, and the socket that carries them
 package main
 
 import (
@@ -51,6 +52,7 @@ type commandLine struct {
 	Serve   serveCommand             `cmd:"" help:"Run the service: the partner API and the tag hosts."`
 	Partner operator.PartnerCommands `cmd:"" help:"Manage partners. Works with and without a running server."`
 	Key     operator.KeyCommands     `cmd:"" help:"Manage API keys. Works with and without a running server."`
+	Domain  operator.DomainCommands  `cmd:"" help:"Manage the domains of merchants. Works with and without a running server."`
 	Health  healthCommand            `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
 	Help    helpCommand              `cmd:"" help:"Show help for a command."`
 	Version versionCommand           `cmd:"" help:"Print the version."`

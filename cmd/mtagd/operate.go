@@ -9,7 +9,7 @@ import (
 	"mtagd/cmd/mtagd/operator"
 )
 
-// operate runs a partner or key command and prints its result.
+// operate runs a partner, key or domain command and prints its result.
 func operate(p *process, command operator.Command) error {
 	client := operator.Client{
 		Data: p.data,

@@ -1,4 +1,4 @@
-// Package operator lets an operator manage partners and API keys, with a running server or without one.
+// Package operator lets an operator manage partners, API keys and domains, with a running server or without one.
 //
 // A command is a value: its fields are flags on the command line, and its JSON is the message that carries it to
 // a running server over a unix socket. The server, or the command's own process when no server runs, applies
@@ -8,6 +8,7 @@
 //	server.go   the server's end of the socket
 //	partner.go  the partner commands
 //	key.go      the key commands
+//	domain.go   the domain commands
 //	command.go  what every command has
 //	socket.go   the socket's place in the data directory, and the protocol's statuses
 package operator
@@ -20,7 +21,7 @@ import (
 	"mtagd/store"
 )
 
-// Command is a partner or key command. If the values of its flags need a check, it has a method Validate, which the
+// Command is a partner, key or domain command. If the values of its flags need a check, it has a method Validate, which the
 // parser of the command line calls.
 type Command interface {
 	// path names the command on the operator socket.
@@ -38,3 +39,11 @@ func (t timestamp) MarshalText() ([]byte, error) {
 
 // optional converts a time that may be nil; nil is printed as null.
 func optional(t *time.Time) *timestamp { return (*timestamp)(t) }
+
+// unlessZero is optional for a time whose zero value means that there is none.
+func unlessZero(t time.Time) *timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return optional(&t)
+}

@@ -56,6 +56,8 @@ func Handler(control store.Control, log *slog.Logger) http.Handler {
 	handle[keyIssue](mux, control, log)
 	handle[keyList](mux, control, log)
 	handle[keyRevoke](mux, control, log)
+	handle[domainList](mux, control, log)
+	handle[domainRelease](mux, control, log)
 	return mux
 }
 

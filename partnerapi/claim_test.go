@@ -211,3 +211,21 @@ func TestLimitsOfAPartner(t *testing.T) {
 	p.ask("fourth.com").invalid("type", "needs a label, and the partner has 3 labels, which is its limit. Ask the operator of the service for more")
 	p.generate(first.merchant, "client-side", "")
 }
+
+func TestTheLogWarnsOnceWhenATenthOfTheLabelsIsInUse(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	const warning = "many mtag-xxxx labels are in use"
+	for i := range store.ManyLabels - 2 {
+		s.engine.Directory().SetTag(store.Tag{ID: store.TagID(fmt.Sprint(i)), Label: "mtag-xxxx"})
+	}
+	p.shop("first.com")
+	if log := s.log.String(); strings.Contains(log, warning) {
+		t.Errorf("warned too early: %s", log)
+	}
+	p.shop("second.com")
+	p.shop("third.com")
+	if log := s.log.String(); strings.Count(log, warning) != 1 {
+		t.Errorf("warned %d times, want once: %s", strings.Count(log, warning), log)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,6 +87,25 @@ func (d *daemon) openData(context.Context) (err error) {
 		return err
 	}
 	d.onStop(d.engine.Close)
+	exportLabels(d.metrics, d.engine.Directory())
+	return nil
+}
+
+// watchDomains checks in the background whether all domains can be claimed. The check reads every claim, and the service
+// must not wait for that.
+func (d *daemon) watchDomains(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var check sync.WaitGroup
+	check.Go(func() {
+		if err := checkDomains(ctx, d.engine, d.claimable(), d.Log); err != nil && ctx.Err() == nil {
+			d.Log.Error("domains were not checked", "error", err)
+		}
+	})
+	d.onStop(func() error {
+		cancel()
+		check.Wait()
+		return nil
+	})
 	return nil
 }
 

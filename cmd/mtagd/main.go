@@ -10,7 +10,7 @@
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
 //	runtime.go      timers, threads and the limit of the heap
-//	domains.go      which domains can be claimed; warnings of those that cannot
+//	domains.go      warnings of domains that could not be claimed today
 //	operate.go      mtagd partner, mtagd key and mtagd domain
 //	engine.go       the choice of the storage engine
 //	health.go       mtagd health

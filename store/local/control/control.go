@@ -163,6 +163,16 @@ func (d *Data) publish(t store.Tag) {
 	d.dir.SetTag(t)
 }
 
+// countsOf returns the counts of a partner. The caller holds d.mu.
+func (d *Data) countsOf(partner store.PartnerID) *counts {
+	c := d.counts[partner]
+	if c == nil {
+		c = &counts{unverified: map[store.TagID]time.Time{}}
+		d.counts[partner] = c
+	}
+	return c
+}
+
 // tag reads a tag.
 func (d *Data) tag(tx *bolt.Tx, id store.TagID) (store.Tag, error) {
 	tag, err := get[store.Tag](tx, bucketTags, string(id), "tag")

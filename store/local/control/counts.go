@@ -35,13 +35,3 @@ func (c *counts) unverifiedClaims(now time.Time) int {
 	}
 	return n
 }
-
-// countsOf returns the counts of a partner. The caller holds d.mu.
-func (d *Data) countsOf(partner store.PartnerID) *counts {
-	c := d.counts[partner]
-	if c == nil {
-		c = &counts{unverified: map[store.TagID]time.Time{}}
-		d.counts[partner] = c
-	}
-	return c
-}

@@ -40,6 +40,7 @@ type service struct {
 	dns    fakeDNS
 
 	certificates Certificates
+	claimable    store.Claimable
 	context      func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 	log          bytes.Buffer
 }
@@ -70,6 +71,7 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		Certificates:  s.certificates,
 		ClientTagHost: "tags.example.net",
 		CNAMETarget:   "cname.example.net",
+		Claimable:     s.claimable,
 		TagURL:        func(host string) string { return "https://" + host },
 		Log:           slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Now:           func() time.Time { return s.now },

@@ -20,6 +20,8 @@ type Directory struct {
 	tags     map[TagID]Tag
 	hosts    map[string]hostTags
 
+	// These two have few entries, most often none: then looking up a tag's settings hashes no id.
+	suspended map[PartnerID]bool              // the suspended partners
 	merchants map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
 }
 
@@ -43,6 +45,7 @@ func NewDirectory() *Directory {
 		tags:     map[TagID]Tag{},
 		hosts:    map[string]hostTags{},
 
+		suspended: map[PartnerID]bool{},
 		merchants: map[MerchantID]MerchantSettings{},
 	}
 }
@@ -104,7 +107,7 @@ func (d *Directory) Settings(t *Tag) MerchantSettings {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	s := d.merchants[t.Merchant]
-	s.Suspended = s.Suspended || t.Suspended || d.partners[t.Partner].Suspended
+	s.Suspended = s.Suspended || t.Suspended || d.suspended[t.Partner]
 	return s
 }
 
@@ -147,6 +150,11 @@ func (d *Directory) SetPartner(p Partner) {
 	defer d.mu.Unlock()
 	old := d.partners[p.ID]
 	d.partners[p.ID] = p
+	if p.Suspended {
+		d.suspended[p.ID] = true
+	} else {
+		delete(d.suspended, p.ID)
+	}
 	if old.TrackingDomain == p.TrackingDomain {
 		return
 	}

@@ -58,7 +58,8 @@ type Control interface {
 	// RevokeKey revokes a key. A key that is revoked again keeps its first RevokedAt. KindNotFound: key.
 	RevokeKey(ctx context.Context, id KeyID) (Key, error)
 
-	// AddMerchant creates a merchant. The caller has checked name and domain. KindNotFound: partner.
+	// AddMerchant creates a merchant. The caller has checked name and domain. KindNotFound: partner. KindLimited: the
+	// partner has as many merchants as it may have.
 	AddMerchant(ctx context.Context, partner PartnerID, name, domain string) (Merchant, error)
 	// Merchant returns a merchant of any partner, with its tags. KindNotFound: merchant.
 	Merchant(ctx context.Context, id MerchantID) (Merchant, error)

@@ -44,6 +44,14 @@ type PartnerLimits struct {
 	UnverifiedClaims Limit `json:"unverifiedClaims,omitempty"`
 }
 
+// CheckMerchants refuses one more merchant for a partner that has n. KindLimited: it has as many as it may have.
+func (l PartnerLimits) CheckMerchants(n uint64) error {
+	if l.Merchants.Or(DefaultMerchants).Allows(int64(n) + 1) {
+		return nil
+	}
+	return Limited("the partner has %d merchants, which is its limit; ask the operator of the service", n)
+}
+
 // The defaults, for partners and merchants whose operator has set nothing. They leave a large shop's traffic alone.
 const (
 	DefaultEventsPerSecond   Limit = 10_000

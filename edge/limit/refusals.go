@@ -22,6 +22,7 @@ const (
 	MerchantBytes                // stored bytes of one merchant
 	PartnerRequests              // requests of one partner
 	PartnerWrites                // a partner's requests that change control data
+	Verifications                // of one partner, under way at the same time
 	Authentication               // requests without a valid API key, of one client address
 
 	// Memory and connections.
@@ -42,7 +43,7 @@ const (
 )
 
 var causeNames = [causes]string{
-	"address_events", "merchant_events", "merchant_bytes", "partner_requests", "partner_writes", "authentication",
+	"address_events", "merchant_events", "merchant_bytes", "partner_requests", "partner_writes", "verifications", "authentication",
 	"body_memory", "answer_memory", "connections",
 	"unavailable",
 	"suspended", "unknown_host", "unknown_tag", "malformed",

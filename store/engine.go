@@ -25,6 +25,10 @@ type Engine interface {
 	// it returns the reason. It does no I/O.
 	Ready() error
 
+	// FreeSpace returns how many bytes events may still take before the engine refuses them for lack of space. An engine
+	// that does not know returns math.MaxUint64. It does no I/O.
+	FreeSpace() (bytes uint64)
+
 	// Close stops accepting marks, finishes what was accepted, and closes the files. It is called once.
 	Close() error
 }

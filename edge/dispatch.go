@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
 	"mtagd/edge/tag"
 	"mtagd/store"
@@ -35,6 +36,9 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 		Log:           cfg.Log,
 		Metrics:       cfg.Metrics,
 		Now:           cfg.Now,
+		Refusals:      cfg.Refusals,
+		Limits:        cfg.Limits,
+		AddressEvents: cfg.AddressEvents,
 	})
 	if err != nil {
 		return nil, err
@@ -96,10 +100,12 @@ func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bo
 	}
 	switch {
 	case fault != "":
+		d.Refusals.Count(limit.Malformed, limit.Tenant{})
 		drainOnClose(ctx)
 		ctx.SetConnectionClose()
 		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, fault)
 	case !known:
+		d.Refusals.Count(limit.UnknownHost, limit.Tenant{})
 		d.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served here")
 	default:
 		return t, true

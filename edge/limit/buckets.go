@@ -76,6 +76,11 @@ func (b *Buckets) AddressKey(kind byte, address netip.Addr) Key {
 	return Key(maphash.Bytes(b.seed, bytes[:])).of(kind)
 }
 
+// PairKey returns the key of a name together with an address.
+func (b *Buckets) PairKey(kind byte, name string, address netip.Addr) Key {
+	return b.AddressKey(kind, address) ^ Key(maphash.String(b.seed, name))
+}
+
 // of makes the key of one kind.
 func (k Key) of(kind byte) Key {
 	const odd = 0x9e3779b97f4a7c15 // spreads the kinds over all bits

@@ -163,6 +163,22 @@ func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *requestInfo) {
 	if d.Log.Enabled(ctx, slog.LevelDebug) {
 		d.logRequest(ctx, v, status, took)
 	}
+	if status == fasthttp.StatusTooManyRequests && d.Limits && !d.stopping.Load() {
+		slowDown(ctx)
+	}
+}
+
+// refusalDelay is how long a client waits for a 429. Clients that ignore Retry-After send their next request when they
+// have the answer. Without the delay their refused requests would take as much of the processor as accepted ones.
+const refusalDelay = 200 * time.Millisecond
+
+// slowDown waits before a refused request is answered. The body needs no memory meanwhile.
+func slowDown(ctx *fasthttp.RequestCtx) {
+	ctx.Request.ResetBody()
+	if c := connOf(ctx.Conn()); c != nil {
+		c.releaseBody()
+	}
+	time.Sleep(refusalDelay)
 }
 
 func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *requestInfo, status int, took time.Duration) {

@@ -18,6 +18,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttputil"
 
+	"mtagd/edge/limit"
 	"mtagd/store"
 	"mtagd/store/local"
 )
@@ -42,6 +43,7 @@ type service struct {
 	certificates Certificates
 	context      func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 	log          bytes.Buffer
+	limits       bool
 }
 
 func newService(t testing.TB) *service {
@@ -64,6 +66,11 @@ func newService(t testing.TB) *service {
 
 // serve replaces the API by one with another engine or DNS.
 func (s *service) serve(engine store.Engine, dns Verifier) {
+	log := slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	refusals, err := limit.NewRefusals(log, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	s.handle = New(Config{
 		Engine:        engine,
 		DNS:           dns,
@@ -71,8 +78,10 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		ClientTagHost: "tags.example.net",
 		CNAMETarget:   "cname.example.net",
 		TagURL:        func(host string) string { return "https://" + host },
-		Log:           slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log:           log,
 		Now:           func() time.Time { return s.now },
+		Refusals:      refusals,
+		Limits:        s.limits,
 		Context:       s.context,
 	})
 }

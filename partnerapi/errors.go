@@ -51,8 +51,8 @@ func code(status int) string {
 	}
 }
 
-// fail answers with an error. The answer says what is wrong with the request; faults of the service are only logged. A 404
-// has the spec's message alone, except that of errNoTagYet. ctx is the request's context.
+// fail answers with an error. The answer says what is wrong with the request; faults of the service are only logged. ctx is
+// the request's context.
 func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
 		a.logFailure(r, slog.LevelDebug, statusClientGone, err)
@@ -61,11 +61,13 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	}
 	answer := answers[store.KindOf(err)]
 	message := answer.message
-	if e, ok := errors.AsType[*store.Error](err); ok &&
-		(e.Kind == store.KindInvalid || e.Kind == store.KindLimited || e == errNoTagYet) {
+	e, _ := errors.AsType[*store.Error](err)
+	if e != nil && mayTell(e) {
 		message += ": " + e.Error()
 	}
 	switch {
+	case isSuspension(e):
+		a.Refusals.Count(limit.Suspended, tenantOf(r))
 	case answer.status == fasthttp.StatusServiceUnavailable:
 		a.Refusals.CountReason(limit.Unavailable, tenantOf(r), err.Error())
 		a.logFailure(r, slog.LevelDebug, answer.status, err)
@@ -73,6 +75,16 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 		a.logFailure(r, slog.LevelError, answer.status, err)
 	}
 	WriteError(r, answer.status, message)
+}
+
+// mayTell reports whether the answer has the error's own message besides that of its kind. A 403 or 404 about a resource
+// that may be another partner's has the spec's message alone.
+func mayTell(e *store.Error) bool {
+	return e.Kind == store.KindInvalid || e.Kind == store.KindLimited || e == errNoTagYet || isSuspension(e)
+}
+
+func isSuspension(e *store.Error) bool {
+	return e != nil && (e == errPartnerSuspended || e == errMerchantSuspended || e == errTagSuspended)
 }
 
 // logFailure logs a request that ended with an error. The path is logged without the query.

@@ -53,15 +53,16 @@ func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
 	WriteError(r, fasthttp.StatusUnauthorized, "Authentication required")
 }
 
-// withinLimits reports whether a partner may send this request now. Otherwise it has answered.
-func (a *api) withinLimits(r *fasthttp.RequestCtx, partner store.Partner) bool {
+// withinLimits reports whether a partner may send this request now. Otherwise it has answered. changes says that the
+// request changes control data.
+func (a *api) withinLimits(r *fasthttp.RequestCtx, partner store.Partner, changes bool) bool {
 	now := a.Now()
 	if wait := a.limits.request(partner, now); wait > 0 {
 		a.Refusals.Count(limit.PartnerRequests, limit.Partner(partner.ID))
 		tooMany(r, wait, "Too many requests")
 		return false
 	}
-	if r.IsGet() || r.IsHead() {
+	if !changes {
 		return true
 	}
 	if wait := a.limits.write(partner, now); wait > 0 {

@@ -79,18 +79,19 @@ func (d *Directory) Key(id KeyID) (Key, bool) {
 	return k, ok
 }
 
-// Authenticate returns the partner of an API key that is valid at the time now; false when the text is no such key. It
-// does not say why not, as the partner API must not either (spec, Authentication, 2).
-func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, bool) {
+// Authenticate returns the id of an API key that is valid at the time now, and its partner; false when the text is no such
+// key. It does not say why not, as the partner API must not either (spec, Authentication, 2).
+func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, KeyID, bool) {
 	id, err := text.ID()
 	if err != nil {
-		return Partner{}, false
+		return Partner{}, "", false
 	}
 	key, ok := d.Key(id)
 	if !ok || !text.Matches(key) || !key.Valid(now) {
-		return Partner{}, false
+		return Partner{}, "", false
 	}
-	return d.Partner(key.Partner)
+	partner, ok := d.Partner(key.Partner)
+	return partner, id, ok
 }
 
 // Tag returns a tag with its host.

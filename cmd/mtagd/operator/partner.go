@@ -13,6 +13,9 @@ type PartnerCommands struct {
 	Add       partnerAdd       `cmd:"" help:"Create a partner."`
 	List      partnerList      `cmd:"" help:"List all partners."`
 	Preverify partnerPreverify `cmd:"" help:"Enable preverified tags for a partner on its tracking domain, or change that domain."`
+	Suspend   partnerSuspend   `cmd:"" help:"Suspend a partner: its tags accept no events, and it can change nothing, from the next request on."`
+	Resume    partnerResume    `cmd:"" help:"End the suspension of a partner."`
+	Limit     partnerLimit     `cmd:"" help:"Set limits of a partner; without a flag, show them."`
 }
 
 type partnerAdd struct {
@@ -70,13 +73,38 @@ func (c partnerPreverify) apply(ctx context.Context, control store.Control, log 
 	return viewPartner(p), err
 }
 
+// findPartner returns a partner. KindNotFound: partner.
+func findPartner(ctx context.Context, control store.Control, id store.PartnerID) (store.Partner, error) {
+	partners, err := control.Partners(ctx)
+	if err != nil {
+		return store.Partner{}, err
+	}
+	for _, p := range partners {
+		if p.ID == id {
+			return p, nil
+		}
+	}
+	return store.Partner{}, store.NotFound("partner")
+}
+
 type partnerView struct {
-	ID        store.PartnerID `json:"partnerId"`
-	Name      string          `json:"name"`
-	CreatedAt timestamp       `json:"createdAt"`
-	Domain    string          `json:"preverifiedDomain"`
+	ID        store.PartnerID     `json:"partnerId"`
+	Name      string              `json:"name"`
+	CreatedAt timestamp           `json:"createdAt"`
+	Domain    string              `json:"preverifiedDomain"`
+	Suspended bool                `json:"suspended"`
+	Limits    store.PartnerLimits `json:"limits"` // those that are set
 }
 
 func viewPartner(p store.Partner) partnerView {
-	return partnerView{p.ID, p.Name, timestamp(p.CreatedAt), p.TrackingDomain}
+	return partnerView{p.ID, p.Name, timestamp(p.CreatedAt), p.TrackingDomain, p.Suspended, p.Limits}
 }
+
+// partnerRef is what is shown of a partner beside what belongs to it.
+type partnerRef struct {
+	ID        store.PartnerID `json:"partnerId"`
+	Name      string          `json:"name"`
+	Suspended bool            `json:"suspended"`
+}
+
+func refPartner(p store.Partner) partnerRef { return partnerRef{p.ID, p.Name, p.Suspended} }

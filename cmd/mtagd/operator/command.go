@@ -2,20 +2,20 @@
 //
 // A command is a value: its fields are flags on the command line, and its JSON is the message that carries it to
 // a running server over a unix socket. The server, or the command's own process when no server runs, applies
-// the value to the control data. Read in this order:
+// the value to the control data. Every change is in the audit log. Read in this order:
 //
-//	client.go   runs a command: in the server if there is one, else on the opened control data
-//	server.go   the server's end of the socket
-//	partner.go  the partner commands
-//	key.go      the key commands
-//	merchant.go the merchant commands
-//	tag.go      the tag commands
-//	suspend.go  suspend and resume a partner, merchant or tag
-//	limit.go    limits of a partner or merchant
-//	audit.go    the audit log
-//	command.go  what every command has
-//	user.go     the system user who runs a command
-//	socket.go   the socket's place in the data directory, and the protocol's statuses
+//	client.go    runs a command: in the server if there is one, else on the opened control data
+//	server.go    the server's end of the socket
+//	merchant.go  the merchant commands
+//	tag.go       the tag commands
+//	partner.go   the partner commands
+//	audit.go     the audit log
+//	key.go       the key commands
+//	limit.go     the flags that set limits
+//	suspend.go   what the suspend and resume commands have in common
+//	command.go   what every command has
+//	user.go      the system user who runs a command
+//	socket.go    the socket's place in the data directory, and the protocol's statuses
 package operator
 
 import (

@@ -1,7 +1,6 @@
 package operator
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -120,11 +119,6 @@ func handle[C Command](mux *http.ServeMux, control store.Control, log *slog.Logg
 		// This fails if the client has disconnected. Then no one reads the result.
 		_ = json.NewEncoder(w).Encode(result)
 	})
-}
-
-// byOperator returns the context of a command that a system user runs.
-func byOperator(ctx context.Context, user string) context.Context {
-	return store.WithActor(ctx, store.Actor{Kind: store.ByOperator, Name: user})
 }
 
 // wireError makes the error that is sent over the socket. It has the kind and the text of err, even internal details:

@@ -28,6 +28,41 @@ func (c tagShow) apply(ctx context.Context, control store.Control, _ *slog.Logge
 	return showTag(ctx, control, t)
 }
 
+type tagSuspend struct {
+	Tag    store.TagID `arg:"" name:"tag-id" help:"Id of the tag."`
+	Reason reason      `placeholder:"TEXT" help:"Why, for the audit log."`
+}
+
+func (tagSuspend) path() string { return "/tag/suspend" }
+
+func (c tagSuspend) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	return setTagSuspended(c.Reason.in(ctx), control, log, c.Tag, true)
+}
+
+type tagResume struct {
+	Tag store.TagID `arg:"" name:"tag-id" help:"Id of the tag."`
+}
+
+func (tagResume) path() string { return "/tag/resume" }
+
+func (c tagResume) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	return setTagSuspended(ctx, control, log, c.Tag, false)
+}
+
+func setTagSuspended(
+	ctx context.Context, control store.Control, log *slog.Logger, id store.TagID, suspended bool,
+) (any, error) {
+	t, err := control.UpdateTag(ctx, id, func(t store.Tag) store.Tag {
+		t.Suspended = suspended
+		return t
+	})
+	if err != nil {
+		return nil, err
+	}
+	log.Info("tag "+suspendedOrResumed(suspended), "partner", t.Partner, "merchant", t.Merchant, "tag", t.ID)
+	return showTag(ctx, control, t)
+}
+
 func showTag(ctx context.Context, control store.Control, t store.Tag) (any, error) {
 	m, err := control.Merchant(ctx, t.Merchant)
 	if err != nil {
@@ -53,4 +88,11 @@ type tagView struct {
 
 func viewTag(t store.Tag) tagView {
 	return tagView{t.ID, t.Type, t.Host, t.Status(), t.Connected, t.Suspended, timestamp(t.CreatedAt)}
+}
+
+// merchantRef is what is shown of a merchant beside what belongs to it.
+type merchantRef struct {
+	ID        store.MerchantID `json:"merchantId"`
+	Name      string           `json:"name"`
+	Suspended bool             `json:"suspended"`
 }

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -10,7 +11,14 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"mtagd/store"
 )
+
+// byOperator returns the context of a command that a system user runs.
+func byOperator(ctx context.Context, user string) context.Context {
+	return store.WithActor(ctx, store.Actor{Kind: store.ByOperator, Name: user})
+}
 
 // peer returns the name of the system user at the other end of a unix socket, as the kernel knows it.
 func peer(conn net.Conn) (string, error) {

@@ -57,3 +57,29 @@ func TestTheAuditLogIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A change whose entry cannot be written is not made.
+func TestNoChangeWithoutItsEntry(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	d, err := Open(t.TempDir(), func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	p, err := d.AddPartner(t.Context(), "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = time.Date(12026, 3, 1, 12, 0, 0, 0, time.UTC) // a time that JSON cannot hold
+	_, err = d.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Suspended = true; return p })
+	if err == nil {
+		t.Error("no error")
+	}
+	inDirectory, _ := d.Directory().Partner(p.ID)
+	if stored, err := d.Partners(t.Context()); err != nil || stored[0].Suspended || inDirectory.Suspended {
+		t.Errorf("stored %+v, in the directory %+v, %v", stored, inDirectory, err)
+	}
+	if entries, err := d.Audit(t.Context(), store.AuditQuery{Limit: 9}); err != nil || len(entries) != 1 {
+		t.Errorf("the log is %+v, %v", entries, err)
+	}
+}

@@ -69,17 +69,18 @@ func newLimits(cfg *Config) *limits {
 	return l
 }
 
-// sender is a client that sends events for a merchant.
+// sender is a client that sends events for a merchant, and when its request began.
 type sender struct {
 	address  netip.Addr // as clientaddr.Of returns it
 	merchant store.MerchantID
 	limits   store.MerchantLimits // of the merchant
+	now      time.Time
 }
 
 // admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. admitBytes
 // and admitEvents do the same for what else a request takes.
-func (s *Server) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr) bool {
-	return s.limits == nil || s.takeAddress(ctx, client, 1+len(ctx.Request.Body())/bodyToken, s.cfg.Now())
+func (s *Server) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr, now time.Time) bool {
+	return s.limits == nil || s.takeAddress(ctx, client, 1+len(ctx.Request.Body())/bodyToken, now)
 }
 
 // admitBytes checks that the merchant may store more bytes today. What it stores is known only when it is stored:
@@ -88,7 +89,7 @@ func (s *Server) admitBytes(ctx *fasthttp.RequestCtx, from *sender) bool {
 	if s.limits == nil {
 		return true
 	}
-	wait := s.limits.useBytes(from, 0, s.cfg.Now())
+	wait := s.limits.useBytes(from, 0)
 	if wait == 0 {
 		return true
 	}
@@ -103,8 +104,7 @@ func (s *Server) admitEvents(ctx *fasthttp.RequestCtx, from *sender, n int) bool
 	if s.limits == nil {
 		return true
 	}
-	now := s.cfg.Now()
-	if n > 1 && !s.takeAddress(ctx, from.address, n-1, now) {
+	if n > 1 && !s.takeAddress(ctx, from.address, n-1, from.now) {
 		return false
 	}
 	perSecond := float64(from.limits.EventsPerSecond.Or(store.DefaultEventsPerSecond))
@@ -113,7 +113,7 @@ func (s *Server) admitEvents(ctx *fasthttp.RequestCtx, from *sender, n int) bool
 	}
 	l := s.limits.merchants
 	rate := limit.Rate{PerSecond: perSecond, Burst: perSecond * merchantBurst.Seconds()}
-	wait := l.Take(l.Key(kindEvents, string(from.merchant)), int64(n), rate, now)
+	wait := l.Take(l.Key(kindEvents, string(from.merchant)), int64(n), rate, from.now)
 	if wait == 0 {
 		return true
 	}
@@ -136,7 +136,7 @@ func (s *Server) spendMarks(from *sender, marks []store.Mark) {
 // spendBytes takes bytes that were stored.
 func (s *Server) spendBytes(from *sender, n int) {
 	if s.limits != nil && n > 0 {
-		s.limits.useBytes(from, int64(n), s.cfg.Now())
+		s.limits.useBytes(from, int64(n))
 	}
 }
 
@@ -153,7 +153,7 @@ func (s *Server) takeAddress(ctx *fasthttp.RequestCtx, client netip.Addr, n int,
 
 // useBytes spends n bytes of a merchant's day. With n = 0 it returns how long the sender must wait until it may store
 // something.
-func (l *limits) useBytes(from *sender, n int64, now time.Time) (wait time.Duration) {
+func (l *limits) useBytes(from *sender, n int64) (wait time.Duration) {
 	bytes := float64(from.limits.BytesPerDay)
 	switch {
 	case bytes < 0: // store.NoLimit
@@ -170,8 +170,8 @@ func (l *limits) useBytes(from *sender, n int64, now time.Time) (wait time.Durat
 	} {
 		rate := limit.Rate{PerSecond: bucket.bytes / day.Seconds(), Burst: bucket.bytes}
 		if n > 0 {
-			l.merchants.Spend(bucket.key, n, rate, now)
-		} else if wait = l.merchants.Take(bucket.key, 0, rate, now); wait > 0 {
+			l.merchants.Spend(bucket.key, n, rate, from.now)
+		} else if wait = l.merchants.Take(bucket.key, 0, rate, from.now); wait > 0 {
 			return wait
 		}
 	}

@@ -229,14 +229,13 @@ func TestTheDefaultForBytesIsATenthOfTheFreeSpace(t *testing.T) {
 		{0, 1 << 30},
 	} {
 		l := newLimits(&Config{Limits: true, Engine: roomy{free: &c.free}})
-		from := &sender{merchant: "m"}
-		now := time.Now()
-		l.useBytes(from, int64(c.day/addressShare)-1, now)
-		if wait := l.useBytes(from, 0, now); wait > 0 {
+		from := &sender{merchant: "m", now: time.Now()}
+		l.useBytes(from, int64(c.day/addressShare)-1)
+		if wait := l.useBytes(from, 0); wait > 0 {
 			t.Errorf("%d bytes are free: a sender waits %v too early", c.free, wait)
 		}
-		l.useBytes(from, 2, now)
-		if wait := l.useBytes(from, 0, now); wait == 0 {
+		l.useBytes(from, 2)
+		if wait := l.useBytes(from, 0); wait == 0 {
 			t.Errorf("%d bytes are free: a sender may store more than half of %d", c.free, c.day)
 		}
 	}

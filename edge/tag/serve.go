@@ -23,6 +23,7 @@ package tag
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -33,14 +34,14 @@ import (
 
 // Serve answers a request on a tag host. CORS headers and the request id are set already.
 func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
-	client := clientaddr.Of(ctx.RemoteAddr())
-	if route.Endpoint != endpointHealth && !s.admitRequest(ctx, client) {
+	client, now := clientaddr.Of(ctx.RemoteAddr()), s.cfg.Now()
+	if route.Endpoint != endpointHealth && !s.admitRequest(ctx, client, now) {
 		return
 	}
 	switch route.Endpoint {
 	case endpointMark, endpointID:
 		if allowMethods(ctx, "POST, OPTIONS", ctx.IsPost()) {
-			s.serveTag(ctx, route, client)
+			s.serveTag(ctx, route, client, now)
 		}
 	case endpointScript:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {
@@ -72,9 +73,9 @@ func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
 }
 
 // serveTag answers a request to an endpoint of one tag.
-func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Addr) {
+func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Addr, now time.Time) {
 	tag, settings, refused := s.findTag(route)
-	from := sender{client, tag.Merchant, settings.Limits}
+	from := sender{client, tag.Merchant, settings.Limits, now}
 	switch {
 	case refused != nil:
 		s.countRefusal(refused, &tag)

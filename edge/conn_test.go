@@ -89,7 +89,7 @@ func TestStopReadingEndsAReadWhateverIsArmedMeanwhile(t *testing.T) {
 			if c.read.passed(os.ErrDeadlineExceeded, func(t time.Time) error {
 				c.stopReading()
 				return c.armRead(t)
-			}) {
+			}, c.clientSends, rateInterval) {
 				return errors.New("the wanted deadline was not armed")
 			}
 			return nil

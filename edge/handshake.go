@@ -20,7 +20,15 @@ const handshakeTimeout = 10 * time.Second
 // tlsConn is a connection whose handshake is done.
 type tlsConn struct {
 	*tls.Conn
+	raw        *conn
 	serverName string // the SNI, in lower case
+}
+
+// Read implements net.Conn.
+func (c *tlsConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.raw.buffer.note(b, n)
+	return n, err
 }
 
 // tlsListener accepts connections and does their handshakes concurrently. A slow or idle client costs one goroutine
@@ -122,7 +130,12 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	}
 	defer l.leave(client)
 
-	secure := tls.Server(c, l.config)
+	raw := connOf(c)
+	if raw == nil {
+		return nil
+	}
+	secure := &tlsConn{Conn: tls.Server(c, l.config), raw: raw}
+	raw.outer = secure
 	if err := secure.HandshakeContext(ctx); err != nil {
 		l.metrics.handshakes[handshakeFailed].Inc()
 		return nil
@@ -136,7 +149,8 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	if c.SetDeadline(time.Time{}) != nil {
 		return nil
 	}
-	return &tlsConn{secure, strings.ToLower(state.ServerName)}
+	secure.serverName = strings.ToLower(state.ServerName)
+	return secure
 }
 
 // enter counts a handshake that begins. When the client has too many under way, it returns false and counts nothing.

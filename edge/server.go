@@ -42,8 +42,8 @@ import (
 // Limits of a request and a connection.
 const (
 	maxHeaderBytes = 16 << 10
-	readTimeout    = 15 * time.Second // from the first byte of a request to the last
-	writeTimeout   = 15 * time.Second
+	readTimeout    = 10 * time.Second // for a request of up to 16 KiB; see rateBytes for larger ones
+	writeTimeout   = rateInterval     // for an answer, until the client's speed counts
 	idleTimeout    = 60 * time.Second // between two requests of a connection
 )
 
@@ -54,6 +54,7 @@ type Server struct {
 	https      *fasthttp.Server // of ServeTLS: answers everything over TLS
 	plain      *fasthttp.Server // of ServePlain: answers challenges and redirects to HTTPS
 	open       connections
+	bodies     *bodies
 }
 
 // New makes a server. Nothing runs before Serve. New fails when cfg.Metrics already has the server's metrics.
@@ -62,27 +63,47 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	concurrency, err := maxConnections()
+	limit, err := maxConnections()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{dispatcher: d}
-	s.http = newHTTP(d, d.handle, concurrency)
-	s.https = newHTTP(d, d.handle, concurrency)
+	s := &Server{dispatcher: d, bodies: newBodies()}
+	s.open.limit = limit
+	s.open.interval = rateInterval
+	s.open.perClient = min(cfg.ConnectionsPerAddress, limit/clientsAtLeast)
+	s.open.closedForOthers = d.metrics.connections[connectionClosed]
+	s.http = s.newHTTP(d.handle, d.needsBody)
+	s.https = s.newHTTP(d.handle, d.needsBody)
 	s.https.ReduceMemoryUsage = true // browsers keep connections open: idle ones then hold no buffers
-	s.plain = newHTTP(d, d.handlePlain, concurrency)
+	s.plain = s.newHTTP(d.handlePlain, func(*fasthttp.RequestCtx) bool { return false })
 	return s, nil
 }
 
-func newHTTP(d *dispatcher, handler fasthttp.RequestHandler, concurrency int) *fasthttp.Server {
+// front answers the requests of one of the servers.
+type front struct {
+	*dispatcher
+	bodies *bodies
+	handle func(ctx *fasthttp.RequestCtx, began time.Time)
+}
+
+// serve answers a request that was read to the end.
+func (f *front) serve(ctx *fasthttp.RequestCtx) {
+	if c := connOf(ctx.Conn()); c != nil && c.body.owner != nil {
+		f.bodies.arrived(c, len(ctx.Request.Body()))
+	}
+	f.handle(ctx, ctx.Time())
+}
+
+func (s *Server) newHTTP(handle func(*fasthttp.RequestCtx, time.Time), needsBody func(*fasthttp.RequestCtx) bool) *fasthttp.Server {
+	f := &front{s.dispatcher, s.bodies, handle}
 	return &fasthttp.Server{
-		Handler:                      handler,
-		ErrorHandler:                 d.handleUnreadable,
-		ExpectHandler:                d.handleExpect,
-		HeaderReceived:               limitBody,
+		Handler:                      f.serve,
+		ErrorHandler:                 f.handleUnreadable,
+		ExpectHandler:                f.handleExpect,
+		HeaderReceived:               s.bodies.headReceived(needsBody),
 		ConnState:                    connStateChanged,
-		Logger:                       formatLogger{d.Log},
-		Concurrency:                  concurrency,
+		Logger:                       formatLogger{s.dispatcher.Log},
+		Concurrency:                  2 * s.open.limit, // open has the limit; this one must not be reached
 		ReadBufferSize:               maxHeaderBytes,
 		WriteBufferSize:              1 << 10, // a usual answer fits; longer ones are written without the buffer
 		MaxRequestBodySize:           store.MaxBatchBytes,
@@ -102,7 +123,7 @@ func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepti
 // ServeTLS does what Serve does, over HTTPS.
 func (s *Server) ServeTLS(ln net.Listener) error {
 	d := s.dispatcher
-	ln = newTLSListener(s.accepting(ln), d.TLS, d.HandshakesPerIP, s.https.Concurrency, d.Log, d.metrics)
+	ln = newTLSListener(s.accepting(ln), d.TLS, d.HandshakesPerIP, s.open.limit, d.Log, d.metrics)
 	return s.serve(s.https, ln)
 }
 
@@ -110,7 +131,8 @@ func (s *Server) ServeTLS(ln net.Listener) error {
 func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln)) }
 
 func (s *Server) accepting(ln net.Listener) net.Listener {
-	return behindProxies(retryingListener{ln, s.dispatcher.Log, &s.open}, s.dispatcher.TrustedProxies)
+	d := s.dispatcher
+	return &clientListener{retryingListener{ln, d.Log, &s.open}, d.TrustedProxies, d.metrics.connections[connectionRefused]}
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
@@ -155,8 +177,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.open.count() }
 
-// maxConnections returns how many connections each server may have open. It leaves an eighth of the process's
-// descriptors, and 64 more, to the engine's files.
+// clientsAtLeast is how many clients it takes to use all connections, when ConnectionsPerAddress limits them.
+const clientsAtLeast = 8
+
+// maxConnections returns how many connections may be open. It leaves an eighth of the process's descriptors, and 64
+// more, to the engine's files.
 func maxConnections() (int, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

@@ -87,12 +87,9 @@ func (o *connections) stopReading() {
 	}
 }
 
-// Ending several connections at once keeps the search for them cheap: makeRoom looks at every connection, once for
-// each limit/roomShare new ones. It chooses among choiceFactor times as many as it ends.
-const (
-	roomShare    = 64
-	choiceFactor = 8
-)
+// roomShare is the share of all connections that makeRoom ends at once. It looks at every connection to find them, so
+// ending several keeps the cost of a new connection low.
+const roomShare = 64
 
 // makeRoom ends a few connections: of the clients with the most, those that have sent nothing for the longest time. A
 // request that has arrived is still answered. The caller holds mu.
@@ -103,7 +100,7 @@ func (o *connections) makeRoom() {
 		silent time.Duration
 	}
 	var candidates []candidate
-	least := o.leastOfTheLargest(choiceFactor * number)
+	least := o.leastOfTheLargest(number)
 	for c := range o.all {
 		if o.ofClient[c.client] >= least && !c.readingStopped.Load() {
 			candidates = append(candidates, candidate{c, c.silence()})

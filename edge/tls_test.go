@@ -85,6 +85,11 @@ func (w *world) dialTLS(address, serverName string, protocols ...string) (*tls.C
 	return secure, secure.Handshake()
 }
 
+// secure begins TLS on a connection.
+func (w *world) secure(c net.Conn, serverName string) *tls.Conn {
+	return tls.Client(c, &tls.Config{ServerName: serverName, InsecureSkipVerify: true})
+}
+
 // ask sends one request on a connection and reads the answer.
 func ask(t *testing.T, c net.Conn, method, host, path, body string) *http.Response {
 	t.Helper()

@@ -24,6 +24,13 @@ type Config struct {
 	// Context returns the context of a GET or HEAD request, which ends when the client has gone, and the function that
 	// releases it. All other requests run until they are done. nil: GET and HEAD do too.
 	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
+
+	// WhenAnswered calls a function when the answer to a request is written or its connection is closed. nil: large
+	// answers count as memory only until their handler returns.
+	WhenAnswered func(r *fasthttp.RequestCtx, call func())
+	// AnswerBytes returns how many bytes of memory the answers to a partner may use at the same time, 0 for the default.
+	// It is called often. nil: every partner has the default.
+	AnswerBytes func(store.PartnerID) int64
 }
 
 // Verifier checks the DNS of a tag host. A partner waits for the answer, so Verify takes seconds at most.
@@ -43,6 +50,7 @@ type Certificates interface {
 type api struct {
 	Config
 	verifications *slots
+	listings      *listings
 }
 
 func newAPI(cfg Config) *api {
@@ -53,5 +61,9 @@ func newAPI(cfg Config) *api {
 			return context.Background(), func() {}
 		}
 	}
-	return &api{Config: cfg, verifications: newSlots(verificationsPerPartner, slotTimeout)}
+	return &api{
+		Config:        cfg,
+		verifications: newSlots(verificationsPerPartner, slotTimeout),
+		listings:      newListings(listingMemory, cfg.AnswerBytes, memoryTimeout),
+	}
 }

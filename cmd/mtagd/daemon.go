@@ -158,6 +158,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		Log:           d.Log,
 		Now:           time.Now,
 		Context:       edge.ClientContext,
+		WhenAnswered:  edge.WhenAnswered,
 	}
 	if d.TLS != nil {
 		c.Certificates = d.tlsmgr.Certificates()
@@ -203,6 +204,11 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		Metrics:         d.metrics,
 		Now:             time.Now,
 		TrustedProxies:  d.Proxies,
+
+		ConnectionsPerAddress: edge.DefaultConnectionsPerAddress,
+	}
+	if d.Dev == nil { // the demo shop has bodies without a key
+		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), time.Now)
 	}
 	if d.TLS != nil {
 		c.TLS = d.tlsmgr.Certificates().TLSConfig()

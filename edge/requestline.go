@@ -44,3 +44,9 @@ func (r *readerBuffer) hasBareRequestLine(h *fasthttp.RequestHeader) bool {
 	line = append(append(append(line, ' '), protocol...), '\n')
 	return bytes.Contains(r.data, line)
 }
+
+// endsWithLastChunk reports whether a request with a chunked body, which fasthttp has just read, ends with the last chunk
+// and the data too: there are no trailers, and no other request follows yet. fasthttp accepts line feeds alone there.
+func (r *readerBuffer) endsWithLastChunk() bool {
+	return string(r.data) == "0\r\n\r\n" || bytes.HasSuffix(r.data, []byte("\r\n0\r\n\r\n"))
+}

@@ -88,8 +88,13 @@ type front struct {
 
 // serve answers a request that was read to the end.
 func (f *front) serve(ctx *fasthttp.RequestCtx) {
-	if c := connOf(ctx.Conn()); c != nil && c.body.owner != nil {
-		f.bodies.arrived(c, len(ctx.Request.Body()))
+	if c := connOf(ctx.Conn()); c != nil {
+		if c.body.owner != nil {
+			f.bodies.arrived(c, len(ctx.Request.Body()))
+		}
+		if c.head != nil && !c.buffer.endsWithLastChunk() { // a proxy may read the end of this request in another way
+			ctx.SetConnectionClose()
+		}
 	}
 	f.handle(ctx, ctx.Time())
 }

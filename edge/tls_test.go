@@ -290,6 +290,25 @@ func TestPlainHTTP(t *testing.T) {
 	}
 }
 
+// A key that was sent in clear may have been read by others. A redirect would make the mistake work.
+func TestAKeyOverPlainHTTPIsRefused(t *testing.T) {
+	w := newWorld(t, withTLS(t))
+	w.addr = w.listen(w.server.ServePlain)
+	r := w.do("GET", baseHost, "/v1/partners/merchant", "", "Authorization", "Bearer SECRET")
+	r.Want(t, 403, "sent unencrypted")
+	r.Want(t, 403, `"statusCode":403`)
+	if r.Header.Get("Location") != "" {
+		t.Errorf("redirected to %s", r.Header.Get("Location"))
+	}
+	w.do("POST", baseHost, "/v1/partners/merchant", batch, "Authorization", "Bearer SECRET").Want(t, 403, "revoke")
+	w.do("GET", baseHost, "/v1/partners/merchant", "").Want(t, 308, "")
+	w.do("GET", clientHost, "/script", "", "Authorization", "Basic x").Want(t, 308, "")
+	w.shutdown()
+	if strings.Contains(w.log.String(), "SECRET") {
+		t.Errorf("the key is in the log: %s", w.log)
+	}
+}
+
 func TestProxyProtocol(t *testing.T) {
 	header := proxyproto.HeaderProxyFromAddrs(2,
 		&net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 4000}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80})

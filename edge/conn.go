@@ -1,7 +1,7 @@
 package edge
 
 import (
-	"container/list"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pires/go-proxyproto"
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
 )
@@ -17,8 +18,9 @@ import (
 // an answer.
 type conn struct {
 	*net.TCPConn
-	open           *connections // contains the connection until it is closed
-	client         netip.Addr   // as clientaddr.Of returns it; the zero Addr until a proxy in front has named it
+	closed         func()        // called when the connection is closed, at least once
+	interval       time.Duration // by which deadlines move, see rateInterval
+	client         netip.Addr    // as clientaddr.Of returns it; the zero Addr until a proxy in front has named it
 	readingStopped atomic.Bool
 	read, write    deadline
 
@@ -26,8 +28,6 @@ type conn struct {
 	// answered before it was read to the end. Without it Close would reset the connection, and the reset can overtake
 	// the answer: the client of an oversized body would see a broken connection instead of its 413.
 	drain atomic.Bool
-
-	gaveWay atomic.Bool // the body was not read to the end: another one needed its part of the budget
 
 	// Only the goroutine that serves the connection uses the fields below.
 
@@ -50,15 +50,8 @@ type requestState struct {
 	headDecides bool                    // the answer does not depend on the body, which is not read
 	bodyRefused error                   // why the budget has no room for the body, which is not read
 	head        *fasthttp.RequestHeader // of a request whose body is chunked; see keepHead
-	body        reservation             // in the budget of large bodies
+	body        *reservation            // of a large body; nil when nothing is reserved
 	answered    func()                  // see WhenAnswered
-}
-
-// reservation is what a body has reserved in the budget of large bodies.
-type reservation struct {
-	owner    *bodies // nil when nothing is reserved
-	bytes    int64
-	arriving *list.Element // in owner.arriving until the body has arrived or has given way; guarded by owner.mu
 }
 
 // Limits of Close for reading the rest of a request that was answered early.
@@ -70,7 +63,7 @@ const (
 // Close closes the connection. When drain is set, it first closes only the sending side, and reads until the client
 // closes too.
 func (c *conn) Close() error {
-	defer c.open.remove(c)
+	defer c.closed()
 	if c.drain.Swap(false) && c.CloseWrite() == nil && c.TCPConn.SetReadDeadline(time.Now().Add(drainTime)) == nil {
 		// Whatever ends the reading, the connection is closed: the client, a limit or an error.
 		_, _ = io.CopyN(io.Discard, c.TCPConn, drainBytes)
@@ -83,7 +76,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	for {
 		n, err := c.TCPConn.Read(b)
 		c.received += int64(n)
-		if err == nil || n > 0 || c.readingStopped.Load() || c.read.passed(err, c.armRead, c.clientSends, c.open.interval) {
+		if err == nil || n > 0 || c.readingStopped.Load() || c.read.passed(err, c.armRead, c.clientSends, c.interval) {
 			if c.outer == nil {
 				c.buffer.note(b, n)
 			}
@@ -98,7 +91,7 @@ func (c *conn) Write(b []byte) (written int, err error) {
 		n, err := c.TCPConn.Write(b[written:])
 		written += n
 		c.sent += int64(n)
-		if err == nil || c.write.passed(err, c.TCPConn.SetWriteDeadline, c.clientReads, c.open.interval) {
+		if err == nil || c.write.passed(err, c.TCPConn.SetWriteDeadline, c.clientReads, c.interval) {
 			return written, err
 		}
 	}
@@ -164,6 +157,35 @@ func (c *conn) armRead(t time.Time) error {
 	return err
 }
 
+// proxiedConn is a connection behind a proxy. Its first read reads the proxy's header.
+type proxiedConn struct {
+	*proxyproto.Conn
+	raw *conn
+}
+
+// Read implements net.Conn.
+func (c *proxiedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.raw.outer == c {
+		c.raw.buffer.note(b, n)
+	}
+	return n, err
+}
+
+// tlsConn is a connection with TLS, perhaps behind a proxy.
+type tlsConn struct {
+	*tls.Conn
+	raw        *conn
+	serverName string // the SNI, in lower case; set when the handshake is done
+}
+
+// Read implements net.Conn.
+func (c *tlsConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.raw.buffer.note(b, n)
+	return n, err
+}
+
 // drainOnClose makes the connection of a request read the rest of the request before it closes.
 func drainOnClose(ctx *fasthttp.RequestCtx) {
 	if c := connOf(ctx.Conn()); c != nil {
@@ -195,8 +217,8 @@ func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
 	if c == nil {
 		return
 	}
-	if c.body.owner != nil { // rare: most requests do not touch the budget, which all connections share
-		c.body.owner.release(c)
+	if c.body != nil { // rare: most requests do not touch the budget, which all connections share
+		c.body.release()
 	}
 	if c.answered != nil {
 		c.answered()

@@ -28,7 +28,8 @@ type connections struct {
 
 // add adds a connection. When the limit is reached, it first ends others, and waits until one is closed.
 func (o *connections) add(tcp *net.TCPConn) *conn {
-	c := &conn{TCPConn: tcp, open: o}
+	c := &conn{TCPConn: tcp, interval: o.interval}
+	c.closed = func() { o.remove(c) }
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.all == nil {

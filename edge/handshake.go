@@ -17,20 +17,6 @@ import (
 // handshakeTimeout is how long a handshake may take, from the moment when its connection was accepted.
 const handshakeTimeout = 10 * time.Second
 
-// tlsConn is a connection whose handshake is done.
-type tlsConn struct {
-	*tls.Conn
-	raw        *conn
-	serverName string // the SNI, in lower case
-}
-
-// Read implements net.Conn.
-func (c *tlsConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.raw.buffer.note(b, n)
-	return n, err
-}
-
 // tlsListener accepts connections and does their handshakes concurrently. A slow or idle client costs one goroutine
 // until handshakeTimeout. Accept returns only connections whose handshake has succeeded.
 type tlsListener struct {

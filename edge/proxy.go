@@ -22,6 +22,7 @@ const proxyHeaderTimeout = 5 * time.Second
 // other addresses no header is read.
 type clientListener struct {
 	net.Listener // of *conn
+	open         *connections
 	trusted      []netip.Prefix
 	refused      prometheus.Counter
 }
@@ -58,7 +59,7 @@ func (l *clientListener) isProxy(address net.Addr) bool {
 }
 
 func (l *clientListener) setClient(c *conn, address net.Addr) bool {
-	ok := c.open.setClient(c, clientaddr.Of(address))
+	ok := l.open.setClient(c, clientaddr.Of(address))
 	if !ok {
 		l.refused.Inc()
 	}
@@ -81,19 +82,4 @@ func (l *clientListener) behindProxy(c *conn) net.Conn {
 		}))}
 	c.outer = proxied
 	return proxied
-}
-
-// proxiedConn is a connection behind a proxy.
-type proxiedConn struct {
-	*proxyproto.Conn
-	raw *conn
-}
-
-// Read implements net.Conn.
-func (c *proxiedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.raw.outer == c {
-		c.raw.buffer.note(b, n)
-	}
-	return n, err
 }

@@ -7,6 +7,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
+// maxHeaderBytes is the size of the buffer into which fasthttp reads, and so the largest head of a request.
+const maxHeaderBytes = 16 << 10
+
 // readerBuffer is what fasthttp's buffered reader holds of a connection: the head of the current request, as it was
 // sent. fasthttp shows the header lines of a request (RawHeaders), but not how the request line ends, and accepts a
 // line feed alone. The buffer shows it.

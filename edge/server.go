@@ -4,20 +4,26 @@
 //
 // Read in this order:
 //
-//	server.go      starts and stops serving
-//	config.go      what a Server is made of
-//	dispatch.go    passes each request to its protocol; counts and logs it
-//	plain.go       redirects plain HTTP to HTTPS, and answers the CA's challenges
-//	unreadable.go  answers requests that fasthttp could not read
-//	target.go      reads the host, path and query of a request
-//	framing.go     refuses requests that a proxy in front might read differently
-//	body.go        limits the memory for bodies that have not arrived yet
-//	client.go      a context that ends when the client has gone
-//	accept.go      accepts connections, also when descriptors run out
-//	proxy.go       the PROXY protocol of a load balancer in front
-//	handshake.go   TLS: concurrent handshakes, limited per client
-//	conn.go        the open connections: deadlines, and how they close
-//	metrics.go     counts requests and handshakes
+//	server.go       starts and stops serving
+//	config.go       what a Server is made of
+//	unreadable.go   answers requests that fasthttp could not read, or should not read
+//	body.go         what is checked before a body is read, and before its handler is called
+//	plain.go        redirects plain HTTP to HTTPS, and answers the CA's challenges
+//	dispatch.go     passes each request to its protocol; counts and logs it
+//	framing.go      refuses requests that a proxy in front might read differently
+//	target.go       reads the host, path and query of a request
+//	client.go       a context that ends when the client has gone
+//	handshake.go    TLS: concurrent handshakes, limited per client
+//	proxy.go        the client of each connection, also behind a load balancer
+//	accept.go       accepts connections, also when descriptors run out
+//	connections.go  the open connections: how many, and which one ends for a new one
+//	conn.go         one connection: deadlines, the current request, and how it closes
+//	bodies.go       limits the memory for large bodies
+//	requestline.go  shows how a request line ends
+//	deadline.go     deadlines that cost little and move while data flows
+//	metrics.go      counts requests, handshakes and connections
+//
+// Package clientaddr says what one client is, and package budget shares memory among clients.
 //
 // Every answer has an X-Request-Id: the client's when it sent a valid one, otherwise a random one (package requestid).
 // Handlers write it into the errors that they log. The front door logs one line for each request, always at debug
@@ -39,12 +45,11 @@ import (
 	"mtagd/store"
 )
 
-// Limits of a request and a connection.
+// Timeouts of a request and a connection.
 const (
-	maxHeaderBytes = 16 << 10
-	readTimeout    = 10 * time.Second // for a request of up to 16 KiB; see rateBytes for larger ones
-	writeTimeout   = rateInterval     // for an answer, until the client's speed counts
-	idleTimeout    = 60 * time.Second // between two requests of a connection
+	readTimeout  = 10 * time.Second // for a request of up to 16 KiB; see rateBytes for larger ones
+	writeTimeout = rateInterval     // for an answer, until the client's speed counts
+	idleTimeout  = 60 * time.Second // between two requests of a connection
 )
 
 // Server answers for the base host, the client tag host and every host of a tag.
@@ -79,33 +84,13 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// front answers the requests of one of the servers.
-type front struct {
-	*dispatcher
-	bodies *bodies
-	handle func(ctx *fasthttp.RequestCtx, began time.Time)
-}
-
-// serve answers a request that was read to the end.
-func (f *front) serve(ctx *fasthttp.RequestCtx) {
-	if c := connOf(ctx.Conn()); c != nil {
-		if c.body.owner != nil {
-			f.bodies.arrived(c, len(ctx.Request.Body()))
-		}
-		if c.head != nil && !c.buffer.endsWithLastChunk() { // a proxy may read the end of this request in another way
-			ctx.SetConnectionClose()
-		}
-	}
-	f.handle(ctx, ctx.Time())
-}
-
-func (s *Server) newHTTP(handle func(*fasthttp.RequestCtx, time.Time), needsBody func(*fasthttp.RequestCtx) bool) *fasthttp.Server {
-	f := &front{s.dispatcher, s.bodies, handle}
+func (s *Server) newHTTP(answer func(*fasthttp.RequestCtx, time.Time), needsBody func(*fasthttp.RequestCtx) bool) *fasthttp.Server {
+	f := &front{s.dispatcher, s.bodies, answer, needsBody}
 	return &fasthttp.Server{
 		Handler:                      f.serve,
 		ErrorHandler:                 f.handleUnreadable,
 		ExpectHandler:                f.handleExpect,
-		HeaderReceived:               s.bodies.headReceived(needsBody),
+		HeaderReceived:               f.headReceived,
 		ConnState:                    connStateChanged,
 		Logger:                       formatLogger{s.dispatcher.Log},
 		Concurrency:                  2 * s.open.limit, // open has the limit; this one must not be reached
@@ -137,7 +122,8 @@ func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.a
 
 func (s *Server) accepting(ln net.Listener) net.Listener {
 	d := s.dispatcher
-	return &clientListener{retryingListener{ln, d.Log, &s.open}, d.TrustedProxies, d.metrics.connections[connectionRefused]}
+	accepted := retryingListener{ln, d.Log, &s.open}
+	return &clientListener{accepted, &s.open, d.TrustedProxies, d.metrics.connections[connectionRefused]}
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {

@@ -33,13 +33,13 @@ func (f *front) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	restoreHead(ctx)
 	c := connOf(ctx.Conn())
 	if c != nil && c.headDecides {
-		f.handle(ctx, time.Now())
+		f.answer(ctx, time.Now())
 		drainOnClose(ctx)
 		return
 	}
 	f.refuseUnreadable(ctx, c, err)
-	if c != nil && c.body.owner != nil {
-		c.body.owner.release(c) // before the rest of the request is drained: that takes time
+	if c != nil && c.body != nil {
+		c.body.release() // now, because Close may take a second
 	}
 }
 
@@ -57,7 +57,7 @@ func (d *dispatcher) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err err
 	switch {
 	case c != nil && c.bodyRefused == errManyOfClient:
 		d.writeError(ctx, v.surface, fasthttp.StatusTooManyRequests, "Too many large requests of this client are under way, please retry")
-	case c != nil && (c.bodyRefused != nil || c.gaveWay.Load()):
+	case c != nil && (c.bodyRefused != nil || c.body != nil && c.body.hasGivenWay()):
 		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
 	case errors.As(err, &timeout) && timeout.Timeout() && d.stopping.Load():
 		// Not 408: the client has done nothing wrong.

@@ -107,3 +107,12 @@ func (s *Server) health(ctx *fasthttp.RequestCtx) {
 	}
 	healthy.send(ctx)
 }
+
+// NeedsBody reports whether the answer to a request may depend on its body, of which nothing has arrived yet.
+func (s *Server) NeedsBody(ctx *fasthttp.RequestCtx, route Route) bool {
+	if !ctx.IsPost() || route.Endpoint != endpointMark && route.Endpoint != endpointID {
+		return false
+	}
+	_, refused := s.findTag(route)
+	return refused == nil
+}

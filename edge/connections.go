@@ -8,8 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+
+	"mtagd/edge/limit"
 )
 
 // connections is the set of open connections of all listeners together. The zero value is empty and has no limits.
@@ -18,7 +19,7 @@ type connections struct {
 	perClient int           // how many of them one client may have; 0: no limit
 	interval  time.Duration // by which a deadline moves, see rateInterval
 
-	closedForOthers prometheus.Counter // connections that makeRoom has ended; nil: not counted
+	refusals *limit.Refusals // counts the connections that makeRoom ends; nil: not counted
 
 	mu       sync.Mutex
 	all      map[*conn]struct{}
@@ -110,9 +111,7 @@ func (o *connections) makeRoom() {
 	slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(b.silent, a.silent) })
 	for _, c := range candidates[:min(number, len(candidates))] {
 		c.stopReading()
-		if o.closedForOthers != nil {
-			o.closedForOthers.Inc()
-		}
+		o.refusals.Count(limit.Connections, limit.Tenant{})
 	}
 }
 

@@ -36,7 +36,7 @@ func TestAClientHasALimitOfConnections(t *testing.T) {
 	if health(w.dial()) {
 		t.Error("a connection over the limit is served")
 	}
-	if got := w.counted()["mtagd_connections_limited_total refused"]; got != 1 {
+	if got := w.counted()["mtagd_refused_total connections none"]; got != 1 {
 		t.Errorf("%v connections were counted as refused, want 1", got)
 	}
 	if !health(w.dialFrom("127.0.0.2")) {
@@ -116,7 +116,7 @@ func TestANewConnectionTakesThePlaceOfASilentOne(t *testing.T) {
 	if !health(many[0]) || !health(few) {
 		t.Error("another connection was closed")
 	}
-	if got := w.counted()["mtagd_connections_limited_total closed"]; got != 1 {
+	if got := w.counted()["mtagd_refused_total connections none"]; got != 1 {
 		t.Errorf("%v connections were counted as closed, want 1", got)
 	}
 }

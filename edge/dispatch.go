@@ -202,8 +202,8 @@ const refusalDelay = 200 * time.Millisecond
 // slowDown waits before a refused request is answered. The body needs no memory meanwhile.
 func slowDown(ctx *fasthttp.RequestCtx) {
 	ctx.Request.ResetBody()
-	if c := connOf(ctx.Conn()); c != nil {
-		c.releaseBody()
+	if c := connOf(ctx.Conn()); c != nil && c.body != nil {
+		c.body.release()
 	}
 	time.Sleep(refusalDelay)
 }

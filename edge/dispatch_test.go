@@ -319,12 +319,7 @@ func TestARefusedClientWaitsForItsAnswer(t *testing.T) {
 }
 
 func TestUnservableRequestsAreCounted(t *testing.T) {
-	w := newWorld(t, func(cfg *Config) {
-		var err error
-		if cfg.Refusals, err = limit.NewRefusals(cfg.Log, cfg.Metrics); err != nil {
-			t.Fatal(err)
-		}
-	})
+	w := newWorld(t)
 	w.do("GET", "elsewhere.example.com", "/", "").Want(t, 421, "")
 	w.raw("GET / HTTP/1.1\r\nHost: "+clientHost+"\r\nTransfer-Encoding: identity\r\nContent-Length: 0\r\n\r\n", true)
 	w.raw("GET / HTTP/1.1\r\nHost: "+clientHost+"\r\nX: a\r\n folded\r\n\r\n", true)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/edge/tag/tagtest"
 )
 
@@ -70,10 +71,13 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 		Metrics: w.registry,
 		Now:     time.Now,
 	}
+	var err error
+	if cfg.Refusals, err = limit.NewRefusals(cfg.Log, cfg.Metrics); err != nil {
+		t.Fatal(err)
+	}
 	for _, change := range configure {
 		change(&cfg)
 	}
-	var err error
 	if w.server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/pires/go-proxyproto"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/edge/clientaddr"
+	"mtagd/edge/limit"
 )
 
 // proxyHeaderTimeout is how long a proxy may take to send its header.
@@ -24,7 +24,7 @@ type clientListener struct {
 	net.Listener // of *conn
 	open         *connections
 	trusted      []netip.Prefix
-	refused      prometheus.Counter
+	refusals     *limit.Refusals
 }
 
 // Accept implements net.Listener.
@@ -61,7 +61,7 @@ func (l *clientListener) isProxy(address net.Addr) bool {
 func (l *clientListener) setClient(c *conn, address net.Addr) bool {
 	ok := l.open.setClient(c, clientaddr.Of(address))
 	if !ok {
-		l.refused.Inc()
+		l.refusals.Count(limit.Connections, limit.Tenant{})
 	}
 	return ok
 }

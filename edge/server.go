@@ -68,15 +68,15 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit, err := maxConnections()
+	most, err := maxConnections()
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{dispatcher: d, bodies: newBodies()}
-	s.open.limit = limit
+	s.open.limit = most
 	s.open.interval = rateInterval
-	s.open.perClient = min(cfg.ConnectionsPerAddress, limit/clientsAtLeast)
-	s.open.closedForOthers = d.metrics.connections[connectionClosed]
+	s.open.perClient = min(cfg.ConnectionsPerAddress, most/clientsAtLeast)
+	s.open.refusals = cfg.Refusals
 	s.http = s.newHTTP(d.handle, d.needsBody)
 	s.https = s.newHTTP(d.handle, d.needsBody)
 	s.https.ReduceMemoryUsage = true // browsers keep connections open: idle ones then hold no buffers
@@ -123,7 +123,7 @@ func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.a
 func (s *Server) accepting(ln net.Listener) net.Listener {
 	d := s.dispatcher
 	accepted := retryingListener{ln, d.Log, &s.open}
-	return &clientListener{accepted, &s.open, d.TrustedProxies, d.metrics.connections[connectionRefused]}
+	return &clientListener{accepted, &s.open, d.TrustedProxies, d.Refusals}
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
 	"mtagd/edge/tag"
 	"mtagd/store"
@@ -56,8 +57,10 @@ func (d *dispatcher) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err err
 	var timeout net.Error
 	switch {
 	case c != nil && c.bodyRefused == errManyOfClient:
+		d.Refusals.Count(limit.BodyMemory, limit.Tenant{})
 		d.writeError(ctx, v.surface, fasthttp.StatusTooManyRequests, "Too many large requests of this client are under way, please retry")
 	case c != nil && (c.bodyRefused != nil || c.body != nil && c.body.hasGivenWay()):
+		d.Refusals.Count(limit.BodyMemory, limit.Tenant{})
 		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
 	case errors.As(err, &timeout) && timeout.Timeout() && d.stopping.Load():
 		// Not 408: the client has done nothing wrong.

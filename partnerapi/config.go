@@ -33,9 +33,6 @@ type Config struct {
 	// WhenAnswered calls a function when the answer to a request is written or its connection is closed. nil: large
 	// answers count as memory only until their handler returns.
 	WhenAnswered func(r *fasthttp.RequestCtx, call func())
-	// AnswerBytes returns how many bytes of memory the answers to a partner may use at the same time, 0 for the default.
-	// It is called often. nil: every partner has the default.
-	AnswerBytes func(store.PartnerID) int64
 }
 
 // Verifier checks the DNS of a tag host. A partner waits for the answer, so Verify takes seconds at most.
@@ -71,7 +68,7 @@ func newAPI(cfg Config) *api {
 	a := &api{
 		Config:        cfg,
 		verifications: newSlots(verificationsPerPartner, slotTimeout),
-		listings:      newListings(listingMemory, cfg.AnswerBytes, memoryTimeout),
+		listings:      newListings(listingMemory, cfg.Engine.Directory(), memoryTimeout),
 	}
 	if cfg.Limits {
 		a.limits = newLimits()

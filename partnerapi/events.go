@@ -7,6 +7,7 @@ import (
 	"github.com/goccy/go-json/v2"
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
@@ -46,6 +47,7 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 	if q.Tag == "" || slices.ContainsFunc(m.Tags, func(t store.Tag) bool { return t.ID == q.Tag }) {
 		memory, err := a.listings.reserve(ctx, partner.ID, w.limit)
 		if err != nil {
+			a.Refusals.Count(limit.AnswerMemory, limit.Partner(partner.ID))
 			return err
 		}
 		defer a.releaseWhenAnswered(r, memory)()

@@ -1,7 +1,6 @@
 package partnerapi
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -13,15 +12,11 @@ import (
 )
 
 // A page of events can be large: 100 events of 64 KiB. Its memory is in use until the client has read it. So each
-// partner has a share of the memory for listings. A listing that does not fit waits, and fails when there is no room
-// before the timeout.
+// partner has a share of the memory for listings, PartnerLimits.AnswerBytes. A listing that does not fit waits, and fails
+// when there is no room before the timeout. With the default share, five pages of 100 events of unknown size fit, or
+// about 40 of 12: pages of small events take a millisecond, so that is as fast as no limit.
 const (
 	listingMemory = 256 << 20 // bytes, of all partners together
-
-	// partnerMemory is a partner's share in bytes, unless the operator has set another one. Five pages of 100 events of
-	// unknown size fit, or about 40 of 12: pages of small events take a millisecond, so that is as fast as no limit.
-	partnerMemory = listingMemory / 4
-
 	memoryTimeout = 5 * time.Second
 )
 
@@ -31,14 +26,14 @@ type listings struct {
 	timeout time.Duration
 }
 
-// newListings returns listings with total bytes. shareOf returns a partner's share; it is partnerMemory when shareOf is
-// nil or returns 0.
-func newListings(total int64, shareOf func(store.PartnerID) int64, timeout time.Duration) *listings {
-	share := func(partner store.PartnerID) int64 {
-		if shareOf == nil {
-			return partnerMemory
+// newListings returns listings with total bytes. The directory has each partner's share.
+func newListings(total int64, directory *store.Directory, timeout time.Duration) *listings {
+	share := func(id store.PartnerID) int64 {
+		partner, _ := directory.Partner(id)
+		if limit := partner.Limits.AnswerBytes.Or(store.DefaultAnswerBytes); limit != store.NoLimit {
+			return int64(limit)
 		}
-		return cmp.Or(shareOf(partner), partnerMemory)
+		return total
 	}
 	return &listings{budget.New(total, share), timeout}
 }

@@ -19,7 +19,11 @@ const perEvent = 2 * store.MaxEventBytes
 
 func TestListingsWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newListings(3*perEvent, func(store.PartnerID) int64 { return 2 * perEvent }, time.Minute)
+		directory := store.NewDirectory()
+		for _, id := range []store.PartnerID{"a", "b", "c"} {
+			directory.SetPartner(store.Partner{ID: id, Limits: store.PartnerLimits{AnswerBytes: 2 * perEvent}})
+		}
+		l := newListings(3*perEvent, directory, time.Minute)
 		reserve := func(partner store.PartnerID) *listing {
 			t.Helper()
 			m, err := l.reserve(t.Context(), partner, 1)
@@ -65,8 +69,19 @@ func unread(t *testing.T, s *service, bytes int64) *api {
 		WhenAnswered: func(_ *fasthttp.RequestCtx, call func()) {
 			t.Cleanup(call)
 		},
-		AnswerBytes: func(store.PartnerID) int64 { return bytes },
 	})
+	partners, err := s.engine.Partners(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range partners {
+		if _, err := s.engine.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner {
+			p.Limits.AnswerBytes = store.Limit(bytes)
+			return p
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	a.listings.timeout = time.Millisecond
 	s.handle = a.routes()
 	return a
@@ -94,7 +109,7 @@ func TestUnreadListingsUseUpThePartnersMemory(t *testing.T) {
 		t.Errorf("%d large answers were under way, want 4", read)
 	}
 	refused := p.get(mine)
-	refused.fails(429, "VALIDATION_ERROR", "Too many requests at once. Please try again")
+	refused.fails(429, "SERVICE_ERROR", "Too many requests at once. Please try again")
 	if string(refused.header.Peek("Retry-After")) == "" {
 		t.Error("429 without Retry-After")
 	}

@@ -244,8 +244,9 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		Limits:          d.Limits,
 		AddressEvents:   d.AddressEvents,
 		TrustedProxies:  d.Proxies,
-
-		ConnectionsPerAddress: edge.DefaultConnectionsPerAddress,
+	}
+	if d.Limits {
+		c.ConnectionsPerAddress = edge.DefaultConnectionsPerAddress
 	}
 	if d.Dev == nil { // the demo shop has bodies without a key
 		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), time.Now)

@@ -113,6 +113,6 @@ func (s *Server) NeedsBody(ctx *fasthttp.RequestCtx, route Route) bool {
 	if !ctx.IsPost() || route.Endpoint != endpointMark && route.Endpoint != endpointID {
 		return false
 	}
-	_, refused := s.findTag(route)
+	_, _, refused := s.findTag(route)
 	return refused == nil
 }

@@ -40,7 +40,7 @@ const (
 	besidesRaw   = 128     // bytes that an event takes on the disk besides its raw bytes: its ids, its place in the index, links
 )
 
-const day = 24 * time.Hour
+const secondsPerDay = 24 * 60 * 60
 
 // The kinds of buckets in limits.merchants.
 const (
@@ -178,7 +178,7 @@ func (l *limits) dayBuckets(from *sender) (buckets [2]dayBucket, limited bool) {
 	case bytes == 0:
 		bytes = max(float64(l.freeSpace())/diskShare, leastDay)
 	}
-	rate := func(bytes float64) limit.Rate { return limit.Rate{PerSecond: bytes / day.Seconds(), Burst: bytes} }
+	rate := func(bytes float64) limit.Rate { return limit.Rate{PerSecond: bytes / secondsPerDay, Burst: bytes} }
 	merchant := string(from.merchant)
 	return [2]dayBucket{
 		{l.merchants.Key(kindBytes, merchant), rate(bytes)},

@@ -67,7 +67,7 @@ func BenchmarkManyHosts(b *testing.B) {
 
 	before := memory()
 	certificates, err := certs.New(certs.Config{
-		Dir: dir, Hosts: store.NewHosts(engine.directory), CA: absentCA, HTTP: listener.Addr(), HTTPS: listener.Addr(), Log: log,
+		Dir: dir, Hosts: store.NewHosts(engine.directory), CA: absentCA, Log: log,
 		CheckDNS: func(context.Context, string) store.DNSFinding { return store.DNSFinding{Verdict: store.DNSCorrect} },
 	})
 	if err != nil {

@@ -15,6 +15,7 @@
 //	merchants.go  list, read and create merchants
 //	generate.go   generate a tag
 //	verify.go     verify the DNS of a tag
+//	claim.go      check whether a tag can get its domain
 //	events.go     list events
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner

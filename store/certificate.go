@@ -41,6 +41,28 @@ func (h Hosts) MayHaveCertificate(host string) bool {
 // IsOwn reports whether a host is one of the service's own. Their DNS is not checked: the operator configures it.
 func (h Hosts) IsOwn(host string) bool { return slices.Contains(h.own, host) }
 
+// Partner returns the partner that a host belongs to. It is empty for the service's own hosts, and for unknown ones.
+func (h Hosts) Partner(host string) PartnerID {
+	if h.IsOwn(host) {
+		return ""
+	}
+	d := h.directory
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	known := d.hosts[host]
+	if len(known.tags) > 0 {
+		return d.tags[known.tags[0]].Partner
+	}
+	if known.reserved {
+		for _, p := range d.partners {
+			if p.TrackingDomain == host {
+				return p.ID
+			}
+		}
+	}
+	return ""
+}
+
 // All returns every host that may have a certificate: the service's own first, then OfTags.
 func (h Hosts) All() []string { return slices.Concat(h.own, h.OfTags()) }
 
@@ -84,7 +106,7 @@ const (
 // Certificate is what is known about a host's TLS certificate.
 type Certificate struct {
 	Status   CertificateStatus
-	Detail   string    // why the last order or renewal failed, for the merchant; empty when it did not fail
+	Detail   string    // for the merchant: why the last order or renewal failed, and why an order waits; may be empty
 	NotAfter time.Time // when the certificate expires; zero when there is none
-	NextTry  time.Time // when a failed order is retried; zero when none failed
+	NextTry  time.Time // when a failed order is retried; zero when it is not waiting for that
 }

@@ -322,6 +322,13 @@ func TestHostsThatMayHaveACertificate(t *testing.T) {
 			t.Errorf("IsOwn(%q) is %v", host, got)
 		}
 	}
+	for host, partner := range map[string]PartnerID{
+		"track.agency.com": "p", active.Host: "p", inactive.Host: "p", "tags.service.com": "", "nobody.com": "",
+	} {
+		if got := h.Partner(host); got != partner {
+			t.Errorf("Partner(%q) is %q, want %q", host, got, partner)
+		}
+	}
 	d.SetPartner(Partner{ID: "q", TrackingDomain: "api.service.com"})
 	if all := h.All(); len(all) != len(want) {
 		t.Errorf("all hosts are %q after one of the service's own became a tracking domain, want each of %q once", all, want)

@@ -148,7 +148,7 @@ func TestRecheckPassesFindingsToTheCertificates(t *testing.T) {
 		Engine: engine, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		DNS: dns.Config{CNAMETarget: target, Resolvers: []string{resolver.address}},
 		Certificates: &certs.Config{
-			Dir: t.TempDir(), CA: ca.URL, Roots: ca.Roots, HTTP: plain.Addr(), HTTPS: secure.Addr(),
+			Dir: t.TempDir(), CA: ca.URL, Roots: ca.Roots,
 		},
 	}, 100*time.Millisecond)
 	if err != nil {

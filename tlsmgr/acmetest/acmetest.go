@@ -43,15 +43,24 @@ type CA struct {
 	db         *db.MemoryStore
 	http, alpn *forward
 
-	mu      sync.Mutex
-	down    bool
-	limited bool
-	orders  int
+	mu          sync.Mutex
+	down        bool
+	refusal     *Refusal
+	orders      int
+	validations int
+}
+
+// Refusal is the answer to a refused order.
+type Refusal struct {
+	Status     int
+	RetryAfter string // header; empty: none
+	Detail     string // in the CA's words
 }
 
 // Pebble's paths, for which it exports no names.
 const (
 	newOrderPath    = "/order-plz"
+	challengePath   = "/chalZ/"
 	renewalInfoPath = "/draft-ietf-acme-ari-03/renewalInfo/"
 )
 
@@ -110,11 +119,11 @@ func (c *CA) BreakDown(down bool) {
 	c.down = down
 }
 
-// LimitRate(true) makes every new order fail because of the rate limit, until LimitRate(false).
-func (c *CA) LimitRate(limited bool) {
+// Refuse makes the CA refuse every new order because of a rate limit, until Refuse(nil).
+func (c *CA) Refuse(r *Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.limited = limited
+	c.refusal = r
 }
 
 // Revoke revokes a certificate on the CA's side. Its renewal information (ARI) then says that it should have been
@@ -145,23 +154,36 @@ func (c *CA) Orders() int {
 	return c.orders
 }
 
+// Validations is the number of validations so far: challenges that a client has asked the CA to validate.
+func (c *CA) Validations() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.validations
+}
+
 // faulty wraps the CA's handler with the faults that the test has set.
 func (c *CA) faulty(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		isOrder := r.URL.Path == newOrderPath
 		c.mu.Lock()
-		down, limited := c.down, c.limited
+		down, refusal := c.down, c.refusal
 		if isOrder && !down {
 			c.orders++
+		}
+		if strings.HasPrefix(r.URL.Path, challengePath) && !down {
+			c.validations++
 		}
 		c.mu.Unlock()
 		switch {
 		case down:
 			panic(http.ErrAbortHandler) // the connection breaks
-		case isOrder && limited:
+		case isOrder && refusal != nil:
 			w.Header().Set("Content-Type", "application/problem+json")
-			w.WriteHeader(http.StatusTooManyRequests)
-			io.WriteString(w, `{"type":"urn:ietf:params:acme:error:rateLimited","detail":"refused on purpose","status":429}`)
+			if refusal.RetryAfter != "" {
+				w.Header().Set("Retry-After", refusal.RetryAfter)
+			}
+			w.WriteHeader(refusal.Status)
+			fmt.Fprintf(w, `{"type":"urn:ietf:params:acme:error:rateLimited","detail":%q,"status":%d}`, refusal.Detail, refusal.Status)
 		case strings.HasPrefix(r.URL.Path, renewalInfoPath):
 			answer := httptest.NewRecorder()
 			next.ServeHTTP(answer, r)

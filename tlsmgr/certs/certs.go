@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"fmt"
 	"time"
 
 	"mtagd/store"
@@ -19,7 +20,7 @@ func New(cfg Config) (*Certificates, error) { return newCertificates(cfg, usualP
 func newCertificates(cfg Config, p pace) (*Certificates, error) {
 	c := &Certificates{newOrders(cfg, p)}
 	if cfg.Metrics != nil {
-		if err := c.orders.metrics.register(cfg.Metrics, c.all); err != nil {
+		if err := c.orders.metrics.register(cfg.Metrics, c.all, c.orders.ca.turns.waiting); err != nil {
 			c.orders.stop()
 			return nil, err
 		}
@@ -73,8 +74,8 @@ func (c *Certificates) loadAll() {
 }
 
 // Order gets a host's certificate in the background, from disk or from the CA. Call it when there is reason to believe
-// that the host's DNS leads here now. An order that failed still waits for its next attempt. But if its last attempt
-// is older than pace.repair, Order retries it now, because the cause may have been repaired.
+// that the host's DNS leads here now: the cause of a failure may have been repaired. So an order that waits for its turn
+// becomes the next one of its partner, and an order that failed is retried now if the CA allows it.
 func (c *Certificates) Order(host string) { c.orders.orderOrRetry(host) }
 
 // DNSFound takes the finding of a recheck of a tag host's DNS. When DNS leads elsewhere, the certificate is no longer
@@ -87,13 +88,50 @@ func (c *Certificates) DNSFound(host string, f store.DNSFinding) {
 	}
 }
 
-// Certificate returns the state of a host's certificate.
-func (c *Certificates) Certificate(host string) store.Certificate { return c.orders.state(host) }
+// Certificate returns the state of a host's certificate. If its order waits for a turn, Detail says so.
+func (c *Certificates) Certificate(host string) store.Certificate {
+	cert := c.state(host)
+	why := c.whyWaiting(host)
+	switch {
+	case why == "" || cert.Status == store.CertificateNone: // none: the order will end, because DNS leads elsewhere
+	case cert.Detail == "":
+		cert.Detail = why
+	default:
+		cert.Detail += "; the next try " + why
+	}
+	return cert
+}
 
+// all returns the state of every host's certificate, for the metrics.
 func (c *Certificates) all() []store.Certificate {
 	var all []store.Certificate
 	for _, host := range c.orders.states.names() {
-		all = append(all, c.orders.state(host))
+		all = append(all, c.state(host))
 	}
 	return all
+}
+
+// whyWaiting says why the order of a host waits for its turn. It is empty when the order does not wait.
+func (c *Certificates) whyWaiting(host string) string {
+	turns := c.orders.ca.turns
+	before, waits := turns.before(host)
+	if !waits {
+		return ""
+	}
+	if refused := turns.refused(); time.Now().Before(refused) {
+		return "waits until " + store.FormatTime(refused) + ": the certificate authority accepts no order before"
+	}
+	return fmt.Sprintf("waits for its turn at the certificate authority: %d orders before it", before)
+}
+
+// state is the state of a host's certificate, as partners see it.
+func (c *Certificates) state(host string) store.Certificate {
+	notAfter := c.orders.magic.expiryOf(host)
+	c.orders.states.mu.Lock()
+	defer c.orders.states.mu.Unlock()
+	h := c.orders.states.byName[host]
+	if h == nil || !c.orders.Hosts.MayHaveCertificate(host) {
+		return store.Certificate{Status: store.CertificateNone}
+	}
+	return h.shown(notAfter)
 }

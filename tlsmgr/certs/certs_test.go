@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/caddyserver/certmagic"
 	"github.com/mholt/acmez/v3/acme"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"mtagd/store"
 	"mtagd/tlsmgr/acmetest"
@@ -153,25 +156,45 @@ func newKey(t *testing.T) string {
 	return string(text)
 }
 
-// A kill while an account is being registered leaves its folder without the account.
-func TestInterruptedRegistrationIsRepeated(t *testing.T) {
+// The same key is the same account, so a restart registers no other.
+func TestAccountOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
-	stop := w.start()
-	w.untilStatus(w.ownHost, store.CertificateValid)
-	stop()
-	registrations, err := filepath.Glob(filepath.Join(w.dir, "acme", "*", "users", "default", "*.json"))
-	if err != nil || len(registrations) != 1 {
-		t.Fatalf("registrations %v, %v", registrations, err)
+	var accounts []string
+	for range 2 {
+		stop := w.start()
+		w.untilStatus(w.ownHost, store.CertificateValid)
+		account, err := w.certs.orders.ca.account.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		accounts = append(accounts, account.Location)
+		stop()
+		if err := os.RemoveAll(filepath.Join(w.dir, "certificates")); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := os.Remove(registrations[0]); err != nil {
-		t.Fatal(err)
+	if accounts[0] == "" || accounts[0] != accounts[1] {
+		t.Errorf("accounts %q", accounts)
 	}
-	if err := os.RemoveAll(filepath.Join(w.dir, "certificates")); err != nil {
-		t.Fatal(err)
-	}
+}
+
+// A CA that was set up again does not know the accounts of before.
+func TestAccountThatTheCADoesNotKnowIsRegistered(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
 	w.start()
 	w.untilStatus(w.ownHost, store.CertificateValid)
+	account := w.certs.orders.ca.account
+	lost := *account.registered
+	lost.Location += "0"
+	account.registered = &lost
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateValid)
+	if account.registered.Location == lost.Location {
+		t.Error("the account was not registered")
+	}
 }
 
 func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
@@ -304,7 +327,7 @@ func TestCertificatesOutliveAFailingCA(t *testing.T) {
 		detail string
 	}{
 		"CA is down":         {(*acmetest.CA).BreakDown, "cannot be reached"},
-		"CA limits the rate": {(*acmetest.CA).LimitRate, "refused on purpose"},
+		"CA limits the rate": {limitRate, "refused on purpose"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -333,6 +356,13 @@ func TestCertificatesOutliveAFailingCA(t *testing.T) {
 	}
 }
 
+func limitRate(ca *acmetest.CA, on bool) {
+	ca.Refuse(nil)
+	if on {
+		ca.Refuse(&acmetest.Refusal{Status: http.StatusTooManyRequests, Detail: "refused on purpose"})
+	}
+}
+
 func TestFailedOrdersBackOff(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
@@ -343,7 +373,6 @@ func TestFailedOrdersBackOff(t *testing.T) {
 	w.untilStatus(tag.Host, store.CertificateFailed)
 	ordered := w.ca.Orders()
 	for range 20 {
-		w.certs.Order(tag.Host)
 		if _, err := w.visit(tag.Host); err == nil {
 			t.Fatal("a handshake succeeded")
 		}
@@ -351,6 +380,229 @@ func TestFailedOrdersBackOff(t *testing.T) {
 	if n := w.ca.Orders(); n != ordered {
 		t.Errorf("%d orders while it should wait", n-ordered)
 	}
+}
+
+// Let's Encrypt allows five failed validations of a host in an hour.
+func TestOnlyFiveValidationsFailInAnHour(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.startWithoutRetries()
+	w.ca.Validate("", "")
+	tag := w.addTag("shop.com", true)
+	w.until("five orders have failed", func() bool {
+		w.certs.Order(tag.Host) // as verify does: it ends the wait
+		return w.ca.Orders() == 5 && !w.certs.Certificate(tag.Host).NextTry.IsZero()
+	})
+	for range 20 {
+		w.certs.Order(tag.Host)
+	}
+	if wait := time.Until(w.certs.Certificate(tag.Host).NextTry); wait < 50*time.Minute {
+		t.Errorf("the next try is in %s", wait)
+	}
+	if n := w.ca.Validations(); n != 5 {
+		t.Errorf("%d validations, want 5", n)
+	}
+	if w.certs.orders.mayRenew(tag.Host) {
+		t.Error("a renewal may begin, which could fail a sixth time")
+	}
+}
+
+func TestFailedRenewalsCountAsFailures(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{Validity: 9 * time.Second}) // renewed after 6
+	w.startWithoutRetries()
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateValid)
+	w.ca.Validate("", "")
+	limits := w.certs.orders.ca.limits
+	w.until("the failure is counted", func() bool {
+		limits.mu.Lock()
+		defer limits.mu.Unlock()
+		h := limits.hosts[tag.Host]
+		return h != nil && len(h.failures) > 0
+	})
+}
+
+// Whoever verifies a tag has often just repaired what made the order fail.
+func TestVerifyRetriesAFailedOrder(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.startWithoutRetries()
+	w.ca.Validate("", "")
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateFailed)
+	w.ca.Validate(w.http, w.https)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateValid)
+}
+
+func TestRetryAfterOfTheCAIsKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		refusal  acmetest.Refusal
+		allHosts bool
+	}{
+		"limit of a host": {acmetest.Refusal{Status: 429, RetryAfter: "7200",
+			Detail: "too many certificates (5) already issued for this exact set of identifiers in the last 168h0m0s"}, false},
+		"limit of the account": {acmetest.Refusal{Status: 429, RetryAfter: time.Now().Add(2 * time.Hour).UTC().Format(http.TimeFormat),
+			Detail: "too many new orders (300) from this account in the last 3h0m0s"}, true},
+		"overload": {acmetest.Refusal{Status: 503, RetryAfter: "7200", Detail: "maintenance"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newCertWorld(t, acmetest.Options{})
+			w.startWithoutRetries()
+			w.ca.Refuse(&c.refusal)
+			refused := w.addTag("refused.com", true)
+			w.certs.Order(refused.Host)
+			got := w.untilStatus(refused.Host, store.CertificateFailed)
+			if wait := time.Until(got.NextTry); wait < 115*time.Minute || wait > 121*time.Minute {
+				t.Errorf("the next try is in %s, want 2 hours", wait)
+			}
+			w.ca.Refuse(nil)
+			ordered := w.ca.Orders()
+			w.certs.Order(refused.Host) // does not end the wait
+			other := w.addTag("other.com", true)
+			w.certs.Order(other.Host)
+			if !c.allHosts {
+				w.untilStatus(other.Host, store.CertificateValid)
+				ordered++
+			} else {
+				w.until("the other order waits", func() bool {
+					return strings.Contains(w.certs.Certificate(other.Host).Detail, "certificate authority accepts no order before")
+				})
+			}
+			if n := w.ca.Orders(); n != ordered {
+				t.Errorf("%d orders more", n-ordered)
+			}
+			if got := w.certs.Certificate(refused.Host); got.Status != store.CertificateFailed {
+				t.Errorf("the refused host: %+v", got)
+			}
+		})
+	}
+}
+
+func TestHostWhoseDNSLeadsElsewhereSpendsNoToken(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.tokens = rate.NewLimiter(rate.Every(24*time.Hour), 1)
+	registry := prometheus.NewRegistry()
+	w.start(func(cfg *Config, _ *pace) {
+		cfg.Hosts = store.NewHosts(w.engine.Directory())
+		cfg.Metrics = registry
+	})
+	for i := range 3 {
+		tag := w.addTag(fmt.Sprintf("moved%d.com", i), true)
+		w.setDNS(tag.Host, store.DNSWrong)
+		w.certs.Order(tag.Host)
+		w.until("DNS was checked", func() bool { return w.certs.orders.states.leadsElsewhere(tag.Host) })
+		w.untilStatus(tag.Host, store.CertificateNone)
+	}
+	first := w.addTag("first.com", true)
+	w.certs.Order(first.Host)
+	w.untilStatus(first.Host, store.CertificateValid) // with the one token
+
+	second := w.addTag("second.com", true)
+	w.certs.Order(second.Host)
+	w.until("the second order waits", func() bool {
+		return w.certs.Certificate(second.Host).Detail == "waits for its turn at the certificate authority: 0 orders before it"
+	})
+	if n := gauge(t, registry, "mtagd_certificate_orders_waiting"); n != 1 {
+		t.Errorf("%v orders wait, want 1", n)
+	}
+	if wait := gauge(t, registry, "mtagd_certificate_orders_oldest_wait_seconds"); wait <= 0 {
+		t.Errorf("the oldest order has waited %v s", wait)
+	}
+}
+
+func TestOrdersWaitInTheQueueOfTheirPartner(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	turns := w.certs.orders.ca.turns
+	turns.refuseUntil(time.Now().Add(time.Hour))
+	before := func(host string, want int) {
+		t.Helper()
+		w.until(fmt.Sprintf("%d orders go before %s", want, host), func() bool {
+			n, waits := turns.before(host)
+			return waits && n == want
+		})
+	}
+	var hosts []string
+	for i := range 20 {
+		tag := w.addTag(fmt.Sprintf("many%d.com", i), true)
+		w.certs.Order(tag.Host)
+		before(tag.Host, i)
+		hosts = append(hosts, tag.Host)
+	}
+	neighbour, err := w.engine.AddPartner(t.Context(), "Neighbour")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.engine.EnablePreverified(t.Context(), neighbour.ID, w.trackingHost); err != nil {
+		t.Fatal(err)
+	}
+	w.certs.Order(w.trackingHost)
+	before(w.trackingHost, 1)
+
+	w.certs.Order(hosts[19]) // verified again
+	before(hosts[19], 0)
+	before(hosts[0], 2)
+}
+
+func TestHostThatMovesAwayWhileItsOrderWaitsIsNotOrdered(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.startWithoutRetries()
+	turns := w.certs.orders.ca.turns
+	turns.refuseUntil(time.Now().Add(time.Hour))
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.until("the order waits", func() bool {
+		_, waits := turns.before(tag.Host)
+		return waits
+	})
+	w.setDNS(tag.Host, store.DNSWrong)
+	turns.mu.Lock()
+	turns.refusedUntil = time.Time{}
+	turns.serve()
+	turns.mu.Unlock()
+	w.until("the order has ended", func() bool {
+		w.certs.orders.states.mu.Lock()
+		defer w.certs.orders.states.mu.Unlock()
+		return w.certs.orders.states.get(tag.Host).attempt == nil
+	})
+	if n := w.ca.Orders(); n != 0 {
+		t.Errorf("%d orders", n)
+	}
+}
+
+// Some CAs have no TLS-ALPN-01.
+func TestOtherChallengeIsUsedWhenTheCADoesNotOfferTheFirst(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.firstChallenge = "unknown-01"
+	w.startWithoutRetries()
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateValid)
+}
+
+func gauge(t *testing.T, registry prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
 }
 
 func TestUnknownNamesCostNothing(t *testing.T) {

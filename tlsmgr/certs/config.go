@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"log/slog"
-	"net"
 	"net/url"
 	"strings"
 	"time"
@@ -24,12 +23,11 @@ type Config struct {
 	// host whose DNS leads elsewhere gets neither.
 	CheckDNS func(ctx context.Context, host string) store.DNSFinding
 
-	CA          string         // URL of the CA's ACME directory
-	Roots       *x509.CertPool // verify the server at CA; nil: the system's
-	Email       string         // contact of the ACME account; may be empty
-	EABKeyID    string         // key id of the external account binding; may be empty
-	EABHMACKey  string         // secret of that key, in base64url
-	HTTP, HTTPS net.Addr       // addresses of the listeners that answer challenges
+	CA         string         // URL of the CA's ACME directory
+	Roots      *x509.CertPool // verify the server at CA; nil: the system's
+	Email      string         // contact of the ACME account; may be empty
+	EABKeyID   string         // key id of the external account binding; may be empty
+	EABHMACKey string         // secret of that key, in base64url
 
 	Log     *slog.Logger
 	Metrics prometheus.Registerer // nil: register no metrics
@@ -48,12 +46,11 @@ type pace struct {
 	renewCheck time.Duration // between two checks of which certificates are due for renewal
 	visitor    time.Duration // how long a handshake waits for a certificate that is being ordered
 	order      time.Duration // timeout of one order
-	repair     time.Duration // Order retries a failed order immediately if its last attempt is older than this
 
 	// Waits after the first failure, by its kind. Each further failure doubles the wait, up to maxWait.
 	caFailed    time.Duration // the CA could not be reached, or failed itself
-	hostRefused time.Duration // the CA refused. After five of these in an hour, Let's Encrypt refuses the host unchecked.
-	caLimited   time.Duration // the CA's rate limit was reached
+	hostRefused time.Duration // the CA refused
+	caLimited   time.Duration // the CA's rate limit was reached, and it did not say when to come back
 	maxWait     time.Duration
 }
 
@@ -61,7 +58,6 @@ var usualPace = pace{
 	renewCheck:  time.Minute,
 	visitor:     8 * time.Second,
 	order:       3 * time.Minute,
-	repair:      10 * time.Minute,
 	caFailed:    5 * time.Second,
 	hostRefused: time.Minute,
 	caLimited:   10 * time.Minute,
@@ -70,6 +66,9 @@ var usualPace = pace{
 
 // ordersAtOnce limits the orders in progress. An order mostly waits for the CA.
 const ordersAtOnce = 300
+
+// checksAtOnce limits the DNS checks before orders. A check takes at most eight seconds.
+const checksAtOnce = 32
 
 // Let's Encrypt's limit on new orders of one account: 300 in three hours.
 const (

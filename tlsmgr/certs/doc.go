@@ -10,9 +10,15 @@
 //	handshake.go  TLS handshakes: unknown names are refused here
 //	certs.go      Certificates: start, stop, and the calls of other packages
 //	order.go      from an order to a certificate, with retries
-//	certmagic.go  certmagic, configured
-//	storage.go    certmagic's files, and its locks in memory
+//	certmagic.go  certmagic, configured: it keeps the certificates, and renews them
 //	log.go        certmagic's log messages, in the service's log
+//	issuer.go     one attempt at the CA, by the ACME protocol
+//	account.go    the service's account at the CA
+//	challenge.go  the challenges by which the CA validates hosts
+//	refusal.go    when a CA that refuses says to come back
+//	limits.go     how often attempts for a host may fail, and their type of challenge
+//	turns.go      the queues in which orders wait: partners take turns
+//	storage.go    certmagic's files, and its locks in memory
 //	metrics.go    counters and gauges
 //	failure.go    what a failed order means for the next attempt and for the merchant
 //	host.go       the state of each host's certificate

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/mholt/acmez/v3/acme"
+
+	"mtagd/store"
 )
 
 var (
@@ -19,13 +21,25 @@ var (
 	errNotYet       = errors.New("certs: there is no certificate yet")
 )
 
-// retryAfter is how long to wait before the next attempt. failures is the number of failures before this one. The
+// errCounted is an attempt that failed and that the CA may have counted.
+type errCounted struct{ error }
+
+func (e errCounted) Unwrap() error { return e.error }
+
+// errTooSoon is an attempt that was not made, because the CA would refuse it before a certain time.
+type errTooSoon struct{ until time.Time }
+
+func (e errTooSoon) Error() string {
+	return "certs: not tried, because the CA would refuse it before " + store.FormatTime(e.until)
+}
+
+// backOff is how long to wait before the next attempt. failures is the number of failures before this one. The
 // wait is up to a fifth shorter or longer, at random, so that a thousand hosts do not retry at the same moment.
-func (p pace) retryAfter(err error, failures int) time.Duration {
+func (p pace) backOff(err error, failures int) time.Duration {
 	first := p.caFailed
 	if problem, ok := errors.AsType[acme.Problem](err); ok {
 		switch {
-		case problem.Type == acme.ProblemTypeRateLimited || problem.Status == http.StatusTooManyRequests:
+		case isRateLimited(problem):
 			first = p.caLimited
 		case problem.Status < http.StatusInternalServerError:
 			first = p.hostRefused
@@ -33,6 +47,10 @@ func (p pace) retryAfter(err error, failures int) time.Duration {
 	}
 	wait := min(first<<min(failures, 20), p.maxWait)
 	return time.Duration(float64(wait) * (0.8 + 0.4*rand.Float64()))
+}
+
+func isRateLimited(problem acme.Problem) bool {
+	return problem.Type == acme.ProblemTypeRateLimited || problem.Status == http.StatusTooManyRequests
 }
 
 // problemOf is what the merchant sees of an error: the CA's own words, and nothing about this machine. It is empty
@@ -47,6 +65,9 @@ func problemOf(err error) string {
 			detail += "; " + sub.Detail
 		}
 		return fmt.Sprintf("the certificate authority refused: %s", detail)
+	}
+	if _, ok := errors.AsType[errTooSoon](err); ok {
+		return "the certificate authority allows no further try yet"
 	}
 	if _, ok := errors.AsType[*url.Error](err); ok {
 		return "the certificate authority cannot be reached"

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"strings"
 
-	"github.com/caddyserver/certmagic"
 	"github.com/mholt/acmez/v3"
 )
 
@@ -27,7 +26,7 @@ func (c *Certificates) TLSConfig() *tls.Config {
 func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	known := false
 	if isChallenge(hello) {
-		_, known = certmagic.GetACMEChallenge(hello.ServerName)
+		_, known = c.orders.ca.challenges.of(hello.ServerName)
 	} else {
 		known = c.orders.Hosts.MayHaveCertificate(strings.ToLower(hello.ServerName))
 	}
@@ -46,9 +45,16 @@ func isChallenge(hello *tls.ClientHelloInfo) bool {
 // getCertificate returns the certificate for a name that admit let pass, from memory or else from disk. If the name has
 // none, it starts an order, and makes the handshake wait for it for up to pace.visitor.
 func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if isChallenge(hello) {
+		challenge, _ := c.orders.ca.challenges.of(hello.ServerName)
+		if challenge.certificate == nil { // it has ended since admit, or is one for HTTP-01
+			return nil, errNotYet
+		}
+		return challenge.certificate, nil
+	}
 	cert, err := c.orders.magic.ordering.GetCertificate(hello)
-	if err == nil || isChallenge(hello) {
-		return cert, err
+	if err == nil {
+		return cert, nil
 	}
 	attempt := c.orders.ensureCertificate(strings.ToLower(hello.ServerName))
 	if attempt == nil {
@@ -67,7 +73,7 @@ func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certific
 // HTTPChallenge returns the answer to an HTTP-01 challenge of the CA (RFC 8555). ok is false when the host has no
 // challenge at the path.
 func (c *Certificates) HTTPChallenge(host, path string) (answer string, ok bool) {
-	challenge, ok := certmagic.GetACMEChallenge(host)
+	challenge, ok := c.orders.ca.challenges.of(host)
 	if !ok || path != challenge.HTTP01ResourcePath() {
 		return "", false
 	}

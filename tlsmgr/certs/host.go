@@ -22,10 +22,10 @@ type hostState struct {
 	// order waits for its next attempt. It is nil when there is no order.
 	attempt chan struct{}
 	retry   chan struct{} // of the order: a value ends the wait before its next attempt
+	urgent  bool          // the next attempt goes before the partner's other orders
 
 	problem      string    // why the last order or renewal failed; empty after a success
-	lastTry      time.Time // when an attempt last failed
-	nextTry      time.Time // zero unless the last attempt failed
+	nextTry      time.Time // when the wait after a failed attempt ends; zero when there is no such wait
 	dnsElsewhere bool      // by the last certain finding
 }
 

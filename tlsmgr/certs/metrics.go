@@ -1,6 +1,8 @@
 package certs
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
@@ -8,9 +10,9 @@ import (
 
 // metrics are the counters.
 type metrics struct {
-	outcomes       *prometheus.CounterVec // of orders and renewals
-	issued, failed prometheus.Counter     // the values of outcomes
-	unknown        prometheus.Counter     // handshakes for unknown names
+	outcomes                *prometheus.CounterVec // of orders and renewals
+	issued, failed, limited prometheus.Counter     // the values of outcomes
+	unknown                 prometheus.Counter     // handshakes for unknown names
 }
 
 func newMetrics() *metrics {
@@ -22,6 +24,7 @@ func newMetrics() *metrics {
 		outcomes: outcomes,
 		issued:   outcomes.WithLabelValues("issued"),
 		failed:   outcomes.WithLabelValues("failed"),
+		limited:  outcomes.WithLabelValues("limited"),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mtagd_tls_unknown_names_total",
 			Help: "Handshakes refused because their name is none of the service's.",
@@ -29,9 +32,12 @@ func newMetrics() *metrics {
 	}
 }
 
-// register registers the counters and the gauges. all returns the state of every host's certificate.
-func (m *metrics) register(registry prometheus.Registerer, all func() []store.Certificate) error {
-	for _, collector := range []prometheus.Collector{m.outcomes, m.unknown, gauges{all}} {
+// register registers the counters and the gauges. all returns the state of every host's certificate. waiting returns how
+// many orders wait for their turn, and since when the first of them does.
+func (m *metrics) register(
+	registry prometheus.Registerer, all func() []store.Certificate, waiting func() (int, time.Time),
+) error {
+	for _, collector := range []prometheus.Collector{m.outcomes, m.unknown, gauges{all, waiting}} {
 		if err := registry.Register(collector); err != nil {
 			return err
 		}
@@ -40,19 +46,28 @@ func (m *metrics) register(registry prometheus.Registerer, all func() []store.Ce
 }
 
 // gauges are computed from the state of all certificates at each collection.
-type gauges struct{ all func() []store.Certificate }
+type gauges struct {
+	all     func() []store.Certificate
+	waiting func() (int, time.Time)
+}
 
 var (
 	statusDesc = prometheus.NewDesc("mtagd_certificates",
 		"Hosts by the state of their certificate.", []string{"status"}, nil)
 	expiryDesc = prometheus.NewDesc("mtagd_certificate_first_expiry_timestamp_seconds",
 		"When the first of the certificates in use expires.", nil, nil)
+	waitingDesc = prometheus.NewDesc("mtagd_certificate_orders_waiting",
+		"Orders of certificates that wait for their turn at the CA.", nil, nil)
+	oldestDesc = prometheus.NewDesc("mtagd_certificate_orders_oldest_wait_seconds",
+		"How long the first of the orders that wait has waited; 0 when none waits.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	to <- statusDesc
 	to <- expiryDesc
+	to <- waitingDesc
+	to <- oldestDesc
 }
 
 // Collect implements prometheus.Collector.
@@ -73,4 +88,11 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	if first > 0 {
 		to <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, first)
 	}
+	waiting, since := g.waiting()
+	var oldest time.Duration
+	if waiting > 0 {
+		oldest = time.Since(since)
+	}
+	to <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(waiting))
+	to <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, oldest.Seconds())
 }

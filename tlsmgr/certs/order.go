@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -8,9 +9,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/certmagic"
+	"github.com/mholt/acmez/v3/acme"
 	"golang.org/x/time/rate"
-
-	"mtagd/store"
 )
 
 // orders gets certificates, from disk or from the CA, and retries until it has them. An order is the whole of this for
@@ -21,9 +21,8 @@ type orders struct {
 	metrics *metrics
 	magic   *magic
 	states  *hostStates
-
-	slots   chan struct{} // holds a value for each attempt that is with the CA
-	limiter *rate.Limiter // of attempts at the CA
+	checks  *turns // of the DNS checks before orders
+	ca      issuer
 
 	ctx     context.Context // cancelled by stop
 	cancel  context.CancelFunc
@@ -36,11 +35,12 @@ func newOrders(cfg Config, p pace) *orders {
 		pace:    p,
 		metrics: newMetrics(),
 		states:  &hostStates{byName: map[string]*hostState{}},
-		slots:   make(chan struct{}, ordersAtOnce),
-		limiter: newOrderLimiter(cfg.CA),
+		checks:  newTurns(rate.NewLimiter(rate.Inf, 0), checksAtOnce),
 	}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
-	o.magic = newMagic(cfg, p, o.mayRenew, o.onEvent)
+	storage := newStorage(cfg.Dir)
+	o.ca = newIssuer(cfg, p, storage)
+	o.magic = newMagic(cfg, p, storage, o.ca, o.mayRenew, o.onEvent)
 	return o
 }
 
@@ -48,6 +48,7 @@ func newOrders(cfg Config, p pace) *orders {
 func (o *orders) stop() {
 	o.cancel()
 	o.running.Wait()
+	o.ca.turns.stop()
 	o.magic.cache.Stop() // waits for a renewal in progress, which only its timeout ends
 }
 
@@ -63,8 +64,8 @@ func (o *orders) ensureCertificate(host string) <-chan struct{} {
 	return h.attempt
 }
 
-// orderOrRetry starts an order for a host unless it has a certificate. An order that waits for its next attempt is
-// retried now if its last attempt is older than pace.repair.
+// orderOrRetry starts an order for a host unless it has a certificate. An order that waits for its turn becomes the next
+// one of its partner. So does an order that waits for its next attempt, if the CA allows that now.
 func (o *orders) orderOrRetry(host string) {
 	if !o.Hosts.MayHaveCertificate(host) {
 		return
@@ -77,9 +78,12 @@ func (o *orders) orderOrRetry(host string) {
 	h.dnsElsewhere = false
 	if h.attempt == nil && (wasElsewhere || missing) {
 		o.startOrder(host, h)
-	} else if !h.nextTry.IsZero() && time.Since(h.lastTry) > o.pace.repair {
+	} else if !h.nextTry.IsZero() && time.Now().After(o.ca.nextTry(host)) {
+		h.urgent = true
 		h.retryNow()
 	}
+	o.checks.bringForward(host)
+	o.ca.turns.bringForward(host)
 }
 
 // startOrder gets a host's certificate in the background, and retries until it has it. The caller holds states.mu, and
@@ -91,7 +95,7 @@ func (o *orders) startOrder(host string, h *hostState) {
 	h.attempt, h.retry = make(chan struct{}), make(chan struct{}, 1)
 	o.running.Go(func() {
 		for failures := 0; ; failures++ {
-			err := o.try(host)
+			err := o.try(host, h)
 			wait, retry := o.endAttempt(host, h, err, failures)
 			if !retry {
 				return
@@ -103,7 +107,7 @@ func (o *orders) startOrder(host string, h *hostState) {
 			case <-time.After(wait):
 			}
 			o.states.mu.Lock()
-			h.attempt = make(chan struct{})
+			h.attempt, h.nextTry = make(chan struct{}), time.Time{}
 			o.states.mu.Unlock()
 		}
 	})
@@ -115,15 +119,18 @@ func (o *orders) endAttempt(host string, h *hostState, err error, failures int) 
 	o.states.mu.Lock()
 	defer o.states.mu.Unlock()
 	close(h.attempt)
+	old := h.problem
 	h.problem, h.nextTry = "", time.Time{}
 	if err == nil || o.ctx.Err() != nil || errors.Is(err, errDNSElsewhere) || errors.Is(err, errUnknownHost) {
 		h.attempt = nil
 		return 0, false
 	}
-	wait = o.pace.retryAfter(err, failures)
+	wait = max(o.pace.backOff(err, failures), time.Until(o.ca.nextTry(host)))
 	h.problem = problemOf(err)
-	h.lastTry = time.Now()
-	h.nextTry = h.lastTry.Add(wait)
+	if _, notTried := errors.AsType[errTooSoon](err); notTried {
+		h.problem = cmp.Or(old, h.problem)
+	}
+	h.nextTry = time.Now().Add(wait)
 	o.Log.Warn("certificate not issued", "host", host, "error", o.redact(err.Error()), "next_try_in", wait.Round(time.Second).String())
 	return wait, true
 }
@@ -131,7 +138,7 @@ func (o *orders) endAttempt(host string, h *hostState, err error, failures int) 
 // try is one attempt of an order. It loads the host's certificate from disk. When there is none, or it is due for
 // renewal, try gets one from the CA. A certificate on disk is due when the service was down for weeks, or when the
 // host's DNS led elsewhere for weeks.
-func (o *orders) try(host string) error {
+func (o *orders) try(host string, h *hostState) error {
 	old, err := o.magic.load(o.ctx, host)
 	switch {
 	case err == nil && !old.NeedsRenewal(o.magic.ordering):
@@ -140,20 +147,16 @@ func (o *orders) try(host string) error {
 		return err
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		o.Log.Warn("certificate on disk cannot be used, so another one is ordered", "host", host, "error", err)
-		files := certmagic.StorageKeys.CertsSitePrefix(o.magic.ordering.Issuers[0].IssuerKey(), host)
+		files := certmagic.StorageKeys.CertsSitePrefix(o.ca.IssuerKey(), host)
 		if err := o.magic.ordering.Storage.Delete(o.ctx, files); err != nil {
 			return err
 		}
 	}
-	select {
-	case o.slots <- struct{}{}:
-		defer func() { <-o.slots }()
-	case <-o.ctx.Done():
-		return o.ctx.Err()
-	}
-	if err := o.limiter.Wait(o.ctx); err != nil {
+	if err := o.waitForTurn(host, h); err != nil {
 		return err
 	}
+	counted := false // by the CA
+	defer func() { o.ca.turns.end(counted) }()
 	ctx, cancel := context.WithTimeout(o.ctx, o.pace.order)
 	defer cancel()
 	began := time.Now()
@@ -162,15 +165,40 @@ func (o *orders) try(host string) error {
 	} else {
 		err = o.magic.ordering.RenewCertSync(ctx, host, false)
 	}
-	if err != nil {
+	if _, counted = errors.AsType[errCounted](err); err != nil {
 		return err
 	}
+	counted = true // like every order that succeeded
 	o.Log.Info("certificate issued", "host", host, "took_ms", time.Since(began).Milliseconds())
 	issued, err := o.magic.load(o.ctx, host)
 	if err == nil && !old.Empty() && old.Hash() != issued.Hash() {
 		o.magic.cache.Remove([]string{old.Hash()})
 	}
 	return err
+}
+
+// waitForTurn returns when it is the host's turn at the CA. The caller must end the turn. A host whose DNS leads
+// elsewhere, or which the CA would refuse, does not wait: it gets an error. The DNS checks have turns too, so that a
+// partner with many hosts on slow name servers does not delay the others.
+func (o *orders) waitForTurn(host string, h *hostState) error {
+	o.states.mu.Lock()
+	urgent := h.urgent
+	h.urgent = false
+	o.states.mu.Unlock()
+	partner := o.Hosts.Partner(host)
+
+	if next := o.ca.limits.nextTry(host); time.Now().Before(next) {
+		return errTooSoon{next}
+	}
+	if err := o.checks.wait(o.ctx, partner, host, urgent); err != nil {
+		return err
+	}
+	err := o.mayOrder(o.ctx, host)
+	o.checks.end(false)
+	if err != nil {
+		return err
+	}
+	return o.ca.turns.wait(o.ctx, partner, host, urgent)
 }
 
 // onEvent is what certmagic calls during an order or a renewal. An error of it cancels the order.
@@ -193,8 +221,16 @@ func (o *orders) onEvent(ctx context.Context, event string, data map[string]any)
 			o.Log.Info("certificate renewed", "host", host)
 		}
 	case "cert_failed":
-		o.metrics.failed.Inc()
-		if err, _ := data["error"].(error); renewal && err != nil {
+		err, _ := data["error"].(error)
+		if _, notTried := errors.AsType[errTooSoon](err); notTried {
+			return nil
+		}
+		if problem, ok := errors.AsType[acme.Problem](err); ok && isRateLimited(problem) {
+			o.metrics.limited.Inc()
+		} else {
+			o.metrics.failed.Inc()
+		}
+		if renewal && err != nil {
 			if !o.endRenewal(host, err) {
 				return nil
 			}
@@ -221,9 +257,10 @@ func (o *orders) endRenewal(host string, err error) bool {
 	return true
 }
 
-// mayOrder is called before each request for a certificate. It checks the DNS of a tag host: if DNS leads elsewhere,
-// the request would fail, and failures count against the CA's limits. When the check gets no answer, the request is
-// made anyway: an outage of our resolvers must not let certificates expire.
+// mayOrder is called before an order waits for its turn, and again before each request for a certificate: the wait may
+// have been long. It checks the DNS of a tag host: if DNS leads elsewhere, the request would fail, and failures count
+// against the CA's limits. When the check gets no answer, the request is made anyway: an outage of our resolvers must
+// not let certificates expire.
 func (o *orders) mayOrder(ctx context.Context, host string) error {
 	if !o.Hosts.MayHaveCertificate(host) {
 		return errUnknownHost
@@ -238,19 +275,7 @@ func (o *orders) mayOrder(ctx context.Context, host string) error {
 	return nil
 }
 
-// mayRenew reports whether certmagic's timer should renew a host's certificate.
+// mayRenew reports whether certmagic's timer should renew a host's certificate now.
 func (o *orders) mayRenew(host string) bool {
-	return o.Hosts.MayHaveCertificate(host) && !o.states.leadsElsewhere(host)
-}
-
-// state is the state of a host's certificate, as partners see it.
-func (o *orders) state(host string) store.Certificate {
-	notAfter := o.magic.expiryOf(host)
-	o.states.mu.Lock()
-	defer o.states.mu.Unlock()
-	h := o.states.byName[host]
-	if h == nil || !o.Hosts.MayHaveCertificate(host) {
-		return store.Certificate{Status: store.CertificateNone}
-	}
-	return h.shown(notAfter)
+	return o.Hosts.MayHaveCertificate(host) && !o.states.leadsElsewhere(host) && time.Now().After(o.ca.nextTry(host))
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/time/rate"
 
 	"mtagd/store"
 	"mtagd/store/local"
@@ -21,8 +22,8 @@ import (
 	"mtagd/tlsmgr/dnstest"
 )
 
-// worlds counts the worlds of a run, so that each can have its own host names: certmagic keeps the challenges of the
-// whole process in one map, by host.
+// worlds counts the worlds of a run, so that each can have its own host names: certmagic remembers the failed renewals of
+// the whole process in one map, by host.
 var worlds atomic.Int64
 
 // longEnough limits every wait. It is generous: on a slow machine a renewal may fail first, and is retried after a
@@ -34,7 +35,6 @@ var quickPace = pace{
 	renewCheck:  200 * time.Millisecond,
 	visitor:     longEnough,
 	order:       time.Minute,
-	repair:      time.Hour,
 	caFailed:    50 * time.Millisecond,
 	hostRefused: 50 * time.Millisecond,
 	caLimited:   50 * time.Millisecond,
@@ -52,6 +52,9 @@ type certWorld struct {
 	log     *slog.Logger
 
 	ownHost, trackingHost string
+
+	tokens         *rate.Limiter // of new orders; nil: no limit
+	firstChallenge string        // type of challenge; empty: the usual one
 
 	certs       *Certificates
 	http, https string
@@ -93,7 +96,7 @@ func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 	plain, secure := w.listen(), w.listen()
 	cfg := Config{
 		Dir: w.dir, Hosts: store.NewHosts(w.engine.Directory(), w.ownHost), CheckDNS: w.checkDNS,
-		CA: w.ca.URL, Roots: w.ca.Roots, HTTP: plain.Addr(), HTTPS: secure.Addr(),
+		CA: w.ca.URL, Roots: w.ca.Roots,
 		Log: w.log,
 	}
 	p := quickPace
@@ -103,6 +106,12 @@ func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 	var err error
 	if w.certs, err = newCertificates(cfg, p); err != nil {
 		w.Fatal(err)
+	}
+	if w.tokens != nil {
+		w.certs.orders.ca.turns.tokens = w.tokens
+	}
+	if w.firstChallenge != "" {
+		w.certs.orders.ca.limits.works = w.firstChallenge
 	}
 	w.http, w.https = plain.Addr().String(), secure.Addr().String()
 	w.ca.Validate(w.http, w.https)

@@ -1,0 +1,106 @@
+package certs
+
+import (
+	"cmp"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/mholt/acmez/v3/acme"
+	"golang.org/x/sync/semaphore"
+)
+
+// account is the service's ACME account at the CA. Its key is on disk. The CA knows the rest: registering a key that has
+// an account returns that account (RFC 8555, 7.3). So there is one registration in the life of a process.
+type account struct {
+	client  *acme.Client
+	storage certmagic.Storage
+	keyFile string
+	email   string    // in lower case; may be empty
+	eab     *acme.EAB // nil: none
+
+	one        *semaphore.Weighted // held while the account is read or registered
+	registered *acme.Account       // nil before the registration
+}
+
+func newAccount(cfg Config, client *acme.Client, storage certmagic.Storage, issuerKey string) *account {
+	a := &account{client: client, storage: storage, email: strings.ToLower(cfg.Email), one: semaphore.NewWeighted(1)}
+	if cfg.EABKeyID != "" {
+		a.eab = &acme.EAB{KeyID: cfg.EABKeyID, MACKey: cfg.EABHMACKey}
+	}
+	safe := certmagic.StorageKeys.Safe
+	user := cmp.Or(a.email, "default")
+	name, _, _ := strings.Cut(user, "@")
+	a.keyFile = path.Join("acme", safe(issuerKey), "users", safe(user), safe(name)+".key")
+	return a
+}
+
+// open returns the account, which it registers first if needed.
+func (a *account) open(ctx context.Context) (acme.Account, error) {
+	if err := a.one.Acquire(ctx, 1); err != nil {
+		return acme.Account{}, err
+	}
+	defer a.one.Release(1)
+	if a.registered == nil {
+		registered, err := a.register(ctx)
+		if err != nil {
+			return acme.Account{}, fmt.Errorf("registering account: %w", err)
+		}
+		a.registered = &registered
+	}
+	return *a.registered, nil
+}
+
+// forget makes the next open register the account. Call it when the CA does not know the account any more.
+func (a *account) forget(ctx context.Context) error {
+	if err := a.one.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer a.one.Release(1)
+	a.registered = nil
+	return nil
+}
+
+func (a *account) register(ctx context.Context) (acme.Account, error) {
+	key, err := a.key(ctx)
+	if err != nil {
+		return acme.Account{}, err
+	}
+	wanted := acme.Account{PrivateKey: key, TermsOfServiceAgreed: true}
+	if a.email != "" {
+		wanted.Contact = []string{"mailto:" + a.email}
+	}
+	if a.eab != nil {
+		if err := wanted.SetExternalAccountBinding(ctx, a.client, *a.eab); err != nil {
+			return acme.Account{}, err
+		}
+	}
+	return a.client.NewAccount(ctx, wanted)
+}
+
+// key returns the account's key. It makes one when there is none on disk.
+func (a *account) key(ctx context.Context) (crypto.Signer, error) {
+	text, err := a.storage.Load(ctx, a.keyFile)
+	if err == nil {
+		return certmagic.PEMDecodePrivateKey(text)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	if text, err = certmagic.PEMEncodePrivateKey(key); err != nil {
+		return nil, err
+	}
+	return key, a.storage.Store(ctx, a.keyFile, text)
+}

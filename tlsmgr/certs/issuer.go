@@ -1,0 +1,187 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/mholt/acmez/v3"
+	"github.com/mholt/acmez/v3/acme"
+)
+
+// caTimeout limits one request to the CA.
+const caTimeout = 30 * time.Second
+
+// issuer gets certificates from the CA by the ACME protocol (RFC 8555). It is the certmagic.Issuer of all orders and
+// renewals. Certmagic's own ACMEIssuer tries two types of challenge in one attempt, does not say how many validations
+// failed, and drops the CA's Retry-After.
+type issuer struct {
+	client     *acme.Client
+	account    *account
+	challenges *challenges
+	limits     *limits
+	turns      *turns
+	storage    certmagic.Storage
+	key        string // names the CA in the paths of files
+
+	// replaces makes an order name the certificate that it replaces, if there is one. Let's Encrypt's limits do not
+	// apply to such an order (RFC 9773, 5), but some CAs refuse it (see isRefusedOrder).
+	replaces bool
+}
+
+func newIssuer(cfg Config, p pace, storage certmagic.Storage) issuer {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{RootCAs: cfg.Roots}
+	client := &acme.Client{
+		Directory:   cfg.CA,
+		HTTPClient:  &http.Client{Transport: noteRetryAfter{transport}, Timeout: caTimeout},
+		UserAgent:   "mtagd",
+		PollTimeout: p.order,
+	}
+	key := (&certmagic.ACMEIssuer{CA: cfg.CA}).IssuerKey()
+	return issuer{
+		client:     client,
+		account:    newAccount(cfg, client, storage, key),
+		challenges: newChallenges(),
+		limits:     newLimits(),
+		turns:      newTurns(newOrderLimiter(cfg.CA), ordersAtOnce),
+		storage:    storage,
+		key:        key,
+	}
+}
+
+// IssuerKey implements certmagic.Issuer.
+func (i issuer) IssuerKey() string { return i.key }
+
+// GetRenewalInfo implements certmagic.RenewalInfoGetter (ARI, RFC 9773).
+func (i issuer) GetRenewalInfo(ctx context.Context, cert certmagic.Certificate) (acme.RenewalInfo, error) {
+	return i.client.GetRenewalInfo(ctx, cert.Leaf)
+}
+
+// Issue implements certmagic.Issuer: it makes one attempt with one type of challenge. Certmagic's locks let only one
+// attempt for a host run at a time. The error is an errCounted if the CA may have counted the attempt.
+func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
+	if len(csr.DNSNames) != 1 {
+		return nil, certmagic.ErrNoRetry{Err: fmt.Errorf("certs: a request for %d names", len(csr.DNSNames))}
+	}
+	host := csr.DNSNames[0]
+	if next := i.nextTry(host); time.Now().Before(next) {
+		return nil, certmagic.ErrNoRetry{Err: errTooSoon{next}}
+	}
+	challenge := i.limits.challenge(host)
+	solving := &solver{challenges: i.challenges}
+	var refused refusal
+	chain, err := i.obtain(withRefusal(ctx, &refused), csr, host, map[string]acmez.Solver{challenge: solving})
+	if err != nil {
+		return nil, i.noteFailure(host, challenge, err, solving.presented, refused)
+	}
+	if solving.presented {
+		i.limits.succeeded(host, challenge)
+	}
+	return &certmagic.IssuedCertificate{Certificate: chain.ChainPEM, Metadata: chain}, nil
+}
+
+// nextTry returns when the CA allows the next attempt for a host; a time in the past when it does now.
+func (i issuer) nextTry(host string) time.Time {
+	next := i.limits.nextTry(host)
+	if refused := i.turns.refused(); refused.After(next) {
+		return refused
+	}
+	return next
+}
+
+// obtain orders a certificate. If the CA does not know the account any more, obtain registers it and orders again.
+func (i issuer) obtain(
+	ctx context.Context, csr *x509.CertificateRequest, host string, solvers map[string]acmez.Solver,
+) (acme.Certificate, error) {
+	chain, err := i.obtainOnce(ctx, csr, host, solvers)
+	if problem, ok := errors.AsType[acme.Problem](err); ok && problem.Type == acme.ProblemTypeAccountDoesNotExist {
+		if err := i.account.forget(ctx); err != nil {
+			return acme.Certificate{}, err
+		}
+		chain, err = i.obtainOnce(ctx, csr, host, solvers)
+	}
+	return chain, err
+}
+
+func (i issuer) obtainOnce(
+	ctx context.Context, csr *x509.CertificateRequest, host string, solvers map[string]acmez.Solver,
+) (acme.Certificate, error) {
+	account, err := i.account.open(ctx)
+	if err != nil {
+		return acme.Certificate{}, err
+	}
+	params, err := acmez.OrderParametersFromCSR(account, csr)
+	if err != nil {
+		return acme.Certificate{}, err
+	}
+	if i.replaces {
+		params.Replaces = i.certificateOnDisk(ctx, host)
+	}
+	client := acmez.Client{Client: i.client, ChallengeSolvers: solvers}
+	chains, err := client.ObtainCertificate(ctx, params)
+	if err != nil {
+		return acme.Certificate{}, err
+	}
+	if len(chains) == 0 {
+		return acme.Certificate{}, errors.New("certs: the CA sent no certificate")
+	}
+	return chains[0], nil // the CA's default chain
+}
+
+// certificateOnDisk returns the certificate that the CA has issued for a host before. It is nil when there is none that
+// can be read: then the order replaces nothing.
+func (i issuer) certificateOnDisk(ctx context.Context, host string) *x509.Certificate {
+	text, err := i.storage.Load(ctx, certmagic.StorageKeys.SiteCert(i.key, host))
+	if err != nil {
+		return nil
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil
+	}
+	return cert
+}
+
+// noteFailure notes what a failed attempt means for the next ones, and marks the error if the CA may have counted it.
+// An attempt counts if the CA may have begun a validation. It also counts if the CA has refused the order as such: that
+// must not be repeated without end either. It does not count if the CA is down, or only says that it is too early.
+func (i issuer) noteFailure(host, challenge string, err error, presented bool, refused refusal) error {
+	problem, _ := errors.AsType[acme.Problem](err)
+	notOffered := strings.Contains(err.Error(), "no solvers available")
+	if presented || notOffered {
+		challenge = otherChallenge(challenge)
+	}
+	if concernsAllHosts(problem, refused) {
+		i.turns.refuseUntil(refused.until)
+		refused.until = time.Time{}
+	}
+	refusedOrder := problem.Status >= 400 && problem.Status < 500 && !isRateLimited(problem)
+	counted := presented || notOffered || refusedOrder
+	i.limits.failed(host, challenge, counted, refused.until)
+	if counted {
+		return errCounted{err}
+	}
+	return err
+}
+
+// concernsAllHosts reports whether the CA refuses the orders of all hosts: because it is overloaded, or because of a
+// limit on the account. Only Let's Encrypt's own words are taken for such a limit. In case of doubt the refusal concerns
+// one host, because a partner can bring about limits of its hosts, such as the one on orders for the same name.
+func concernsAllHosts(problem acme.Problem, refused refusal) bool {
+	return refused.status == http.StatusServiceUnavailable ||
+		strings.HasPrefix(problem.Detail, "too many new orders") ||
+		strings.HasPrefix(problem.Detail, "too many new registrations") ||
+		strings.HasPrefix(problem.Detail, "Service busy")
+}

@@ -1,0 +1,105 @@
+package certs
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mholt/acmez/v3/acme"
+)
+
+func TestSixthFailureInAnHourIsNotRisked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimits()
+		first := time.Now()
+		for range 5 {
+			if next := l.nextTry("a.test"); time.Now().Before(next) {
+				t.Fatalf("fewer than five attempts failed, but the next one is delayed until %s", next)
+			}
+			l.failed("a.test", acme.ChallengeTypeHTTP01, true, time.Time{})
+			time.Sleep(time.Minute)
+		}
+		for i := range 3 { // an attempt as early as allowed, which fails
+			want := first.Add(time.Hour + time.Duration(i)*time.Minute)
+			if next := l.nextTry("a.test"); !next.Equal(want) {
+				t.Errorf("next try at %s, want %s", next, want)
+			}
+			time.Sleep(time.Until(want))
+			l.failed("a.test", acme.ChallengeTypeHTTP01, true, time.Time{})
+		}
+		if next := l.nextTry("b.test"); time.Now().Before(next) {
+			t.Error("another host is delayed")
+		}
+		time.Sleep(2 * time.Hour)
+		if next := l.nextTry("a.test"); time.Now().Before(next) {
+			t.Errorf("delayed until %s after two hours without a failure", next)
+		}
+	})
+}
+
+func TestSuccessKeepsTheFailuresOfTheHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimits()
+		for range 5 {
+			l.failed("a.test", acme.ChallengeTypeHTTP01, true, time.Time{})
+		}
+		l.succeeded("a.test", acme.ChallengeTypeHTTP01)
+		if next := l.nextTry("a.test"); !time.Now().Before(next) {
+			t.Error("the CA still counts these failures")
+		}
+		time.Sleep(2 * time.Hour)
+		l.succeeded("a.test", acme.ChallengeTypeHTTP01)
+		if len(l.hosts) != 0 {
+			t.Error("a host without failures is still held in memory")
+		}
+	})
+}
+
+func TestRefusalOfAHostIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimits()
+		until := time.Now().Add(34 * time.Hour)
+		l.failed("a.test", acme.ChallengeTypeHTTP01, false, until)
+		l.failed("a.test", acme.ChallengeTypeHTTP01, false, time.Time{})
+		if next := l.nextTry("a.test"); !next.Equal(until) {
+			t.Errorf("next try at %s, want %s", next, until)
+		}
+	})
+}
+
+func TestTypeOfChallenge(t *testing.T) {
+	l := newLimits()
+	if got := l.challenge("a.test"); got != acme.ChallengeTypeTLSALPN01 {
+		t.Errorf("the first attempt uses %s", got)
+	}
+	l.failed("a.test", otherChallenge(acme.ChallengeTypeTLSALPN01), true, time.Time{})
+	if got := l.challenge("a.test"); got != acme.ChallengeTypeHTTP01 {
+		t.Errorf("after a failure with the other type, the attempt uses %s", got)
+	}
+	if got := l.challenge("b.test"); got != acme.ChallengeTypeTLSALPN01 {
+		t.Errorf("a failure of another host changes the type to %s", got)
+	}
+	l.succeeded("a.test", acme.ChallengeTypeHTTP01)
+	if got := l.challenge("b.test"); got != acme.ChallengeTypeHTTP01 {
+		t.Errorf("the attempt uses %s, not the type that works", got)
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Time{
+		"":                              {},
+		"120":                           now.Add(2 * time.Minute),
+		"0":                             now,
+		"-5":                            {},
+		"soon":                          {},
+		"Sun, 22 Nov 2026 13:00:00 GMT": now.Add(time.Hour),
+		"Sun, 22 Nov 2099 13:00:00 GMT": now.Add(maxRetryAfter),
+		"2000000000":                    now.Add(maxRetryAfter),
+		"99999999999999999999":          {},
+	} {
+		if got := retryAfter(value, now); !got.Equal(want) {
+			t.Errorf("Retry-After: %s is %s, want %s", value, got, want)
+		}
+	}
+}

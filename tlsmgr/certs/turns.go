@@ -1,0 +1,243 @@
+package certs
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"mtagd/store"
+)
+
+// turns decides which order goes to the CA next, or has its DNS checked next. An order needs a slot and a token. The slots
+// limit how many orders are in progress; the tokens keep to the CA's limit on new orders. There is one queue per partner
+// of orders that wait for them, and the partners take turns (round robin). So 300 waiting orders of one partner delay the
+// first order of another partner by at most one order. The service's own hosts go before all partners.
+//
+// A token is reserved for a turn until the turn ends. It is spent only if the CA has counted the order.
+type turns struct {
+	mu           sync.Mutex
+	tokens       *rate.Limiter // of the CA's limit on new orders
+	reserved     int           // tokens of the turns in progress
+	slots        int           // free slots
+	refusedUntil time.Time     // before this the CA refuses the orders of all hosts
+	queues       []*queue      // the next one to be served first; none is empty
+	timer        *time.Timer   // calls serve again when the next token is due, or at refusedUntil
+}
+
+// queue holds the orders of one partner that wait for their turn. The partner is empty for the service's own hosts.
+type queue struct {
+	partner store.PartnerID
+	waiting []*turn
+}
+
+// turn is the turn of one order: it waits, then it is in progress until end.
+type turn struct {
+	host   string
+	since  time.Time
+	begins chan struct{} // closed when the wait is over
+}
+
+func newTurns(tokens *rate.Limiter, slots int) *turns {
+	return &turns{tokens: tokens, slots: slots}
+}
+
+// wait returns when it is the host's turn. The caller must call end afterwards. An urgent order goes before the other
+// orders of its partner. The error is that of ctx.
+func (t *turns) wait(ctx context.Context, partner store.PartnerID, host string, urgent bool) error {
+	mine := &turn{host: host, since: time.Now(), begins: make(chan struct{})}
+	t.mu.Lock()
+	t.join(partner, mine, urgent)
+	t.serve()
+	t.mu.Unlock()
+	select {
+	case <-mine.begins:
+		return nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	left := t.leave(mine)
+	t.mu.Unlock()
+	if !left { // its turn has begun at the same moment
+		t.end(false)
+	}
+	return ctx.Err()
+}
+
+// join adds a turn to its partner's queue. The caller holds t.mu.
+func (t *turns) join(partner store.PartnerID, mine *turn, urgent bool) {
+	i := slices.IndexFunc(t.queues, func(q *queue) bool { return q.partner == partner })
+	switch {
+	case i < 0 && partner == "":
+		i = 0
+		t.queues = slices.Insert(t.queues, i, &queue{})
+	case i < 0:
+		i = len(t.queues)
+		t.queues = append(t.queues, &queue{partner: partner})
+	}
+	q := t.queues[i]
+	if urgent {
+		q.waiting = slices.Insert(q.waiting, 0, mine)
+	} else {
+		q.waiting = append(q.waiting, mine)
+	}
+}
+
+// leave removes a turn that still waits. It returns false when the turn has begun. The caller holds t.mu.
+func (t *turns) leave(mine *turn) bool {
+	for i, q := range t.queues {
+		if j := slices.Index(q.waiting, mine); j >= 0 {
+			q.waiting = slices.Delete(q.waiting, j, j+1)
+			if len(q.waiting) == 0 {
+				t.queues = slices.Delete(t.queues, i, i+1)
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// end ends the turn of an order. counted says that the CA has counted the order: then its token is spent.
+func (t *turns) end(counted bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.slots++
+	t.reserved--
+	if counted {
+		t.tokens.Allow() // there is a token: it was reserved
+	}
+	t.serve()
+}
+
+// refuseUntil lets no turn begin before a time. Turns in progress go on.
+func (t *turns) refuseUntil(until time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if until.After(t.refusedUntil) {
+		t.refusedUntil = until
+	}
+}
+
+// refused returns when turns begin again; a time in the past when nothing stops them.
+func (t *turns) refused() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.refusedUntil
+}
+
+// serve lets as many turns begin as there are slots and tokens. The caller holds t.mu.
+func (t *turns) serve() {
+	for t.slots > 0 && len(t.queues) > 0 {
+		if wait := t.untilNext(); wait > 0 {
+			t.serveIn(wait)
+			return
+		}
+		q := t.queues[0]
+		next := q.waiting[0]
+		q.waiting = q.waiting[1:]
+		if len(q.waiting) == 0 {
+			t.queues = t.queues[1:]
+		} else if q.partner != "" {
+			t.queues = append(t.queues[1:], q)
+		}
+		t.slots--
+		t.reserved++
+		close(next.begins)
+	}
+}
+
+// untilNext returns how long it takes until the CA allows another order; 0 when it does now. The caller holds t.mu.
+func (t *turns) untilNext() time.Duration {
+	if wait := time.Until(t.refusedUntil); wait > 0 {
+		return wait
+	}
+	if t.tokens.Limit() == rate.Inf {
+		return 0
+	}
+	missing := float64(t.reserved+1) - t.tokens.Tokens()
+	if missing <= 0 {
+		return 0
+	}
+	wait := time.Duration(missing / float64(t.tokens.Limit()) * float64(time.Second))
+	return max(wait, time.Millisecond) // a rounding error must not make it 0
+}
+
+// serveIn calls serve after a while, instead of at the time of an earlier call. The caller holds t.mu.
+func (t *turns) serveIn(wait time.Duration) {
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.timer = time.AfterFunc(wait, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.serve()
+	})
+}
+
+// stop lets no more turns begin by the timer. Call it when no order waits any more.
+func (t *turns) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}
+
+// bringForward makes a host's waiting order the next one of its partner.
+func (t *turns) bringForward(host string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, q := range t.queues {
+		if i := slices.IndexFunc(q.waiting, func(w *turn) bool { return w.host == host }); i >= 0 {
+			w := q.waiting[i]
+			copy(q.waiting[1:i+1], q.waiting[:i])
+			q.waiting[0] = w
+			return
+		}
+	}
+}
+
+// before returns how many orders go before the order of a host that waits for its turn. waits is false when it does not
+// wait.
+func (t *turns) before(host string) (n int, waits bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, q := range t.queues {
+		place := slices.IndexFunc(q.waiting, func(w *turn) bool { return w.host == host })
+		if place < 0 {
+			continue
+		}
+		for j, other := range t.queues {
+			switch {
+			case j == i:
+				n += place
+			case other.partner == "": // they all go first
+				n += len(other.waiting)
+			case q.partner == "":
+			case j < i: // it has one turn more before this order
+				n += min(len(other.waiting), place+1)
+			default:
+				n += min(len(other.waiting), place)
+			}
+		}
+		return n, true
+	}
+	return 0, false
+}
+
+// waiting returns how many orders wait for their turn, and since when the first of them does.
+func (t *turns) waiting() (n int, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, q := range t.queues {
+		n += len(q.waiting)
+		for _, w := range q.waiting {
+			if since.IsZero() || w.since.Before(since) {
+				since = w.since
+			}
+		}
+	}
+	return n, since
+}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"mtagd/edge/limit"
 	"mtagd/edge/tag/tagtest"
 	"mtagd/store"
 )

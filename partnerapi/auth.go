@@ -6,6 +6,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
@@ -17,6 +18,14 @@ const partnerValue = "partner"
 func PartnerOf(r *fasthttp.RequestCtx) string {
 	partner, _ := r.UserValue(partnerValue).(string)
 	return partner
+}
+
+// tenantOf returns the partner of a request as the tenant of a refusal.
+func tenantOf(r *fasthttp.RequestCtx) limit.Tenant {
+	if id := PartnerOf(r); id != "" {
+		return limit.Partner(store.PartnerID(id))
+	}
+	return limit.Tenant{}
 }
 
 // NeedsBody reports whether the answer to a request may depend on its body, when only the head has arrived. It does not

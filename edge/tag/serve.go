@@ -8,9 +8,10 @@
 //	route.go     which endpoint and which tag a request means
 //	mark.go      POST /mark: records one event or a batch before it answers
 //	resolve.go   POST /id: finds the muid of identifiers
-//	limits.go    limits the events of an address and of a merchant, and the bytes it stores
 //	cookie.go    reads and renews the cookie that holds the muid
+//	engine.go    records events, and answers when the engine cannot
 //	config.go    what a Server is made of
+//	limits.go    limits the events of an address and of a merchant, and the bytes it stores
 //	script.go    GET /script: the loader, compressed once
 //	cors.go      lets pages read the answers
 //	decode.go    reads an event's JSON: who, what, when
@@ -35,7 +36,7 @@ import (
 // Serve answers a request on a tag host. CORS headers and the request id are set already.
 func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
 	client, now := clientaddr.Of(ctx.RemoteAddr()), s.cfg.Now()
-	if route.Endpoint != endpointHealth && !s.admitRequest(ctx, client, now) {
+	if route.Endpoint != endpointHealth && !s.limits.admitRequest(ctx, client, now) {
 		return
 	}
 	switch route.Endpoint {

@@ -26,23 +26,52 @@ type committer struct {
 	committed atomic.Uint64 // number of the last chunk on disk
 	handOver  HandOver
 	arenas    arenas
+	oldDedupe bool          // see transaction
 	done      chan struct{} // closed when the goroutine has ended
 }
 
-// startCommitter starts a committer; last is the number of the last chunk on disk.
-func startCommitter(db *badger.DB, log *badgerLog, clock *clock, q *queue, last uint64, handOver HandOver) *committer {
+// startCommitter starts a committer on what is in db.
+func startCommitter(db *badger.DB, log *badgerLog, clock *clock, q *queue, handOver HandOver) (*committer, error) {
+	last, err := lastChunk(db)
+	if err != nil {
+		return nil, err
+	}
 	c := &committer{
-		db:       db,
-		log:      log,
-		clock:    clock,
-		queue:    q,
-		handOver: handOver,
-		arenas:   make(arenas, keptArenas),
-		done:     make(chan struct{}),
+		db:        db,
+		log:       log,
+		clock:     clock,
+		queue:     q,
+		handOver:  handOver,
+		arenas:    make(arenas, keptArenas),
+		oldDedupe: hasOldDedupe(db),
+		done:      make(chan struct{}),
 	}
 	c.committed.Store(last)
 	go c.run()
-	return c
+	return c, nil
+}
+
+// lastChunk returns the number of the last chunk; 0 when there is none.
+func lastChunk(db *badger.DB) (seq uint64, err error) {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
+	defer it.Close()
+	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
+		return 0, nil
+	}
+	return parseChunkKey(it.Item().Key())
+}
+
+// hasOldDedupe reports whether there are keys of prefixOldDedupe. Expired ones count until Badger drops them: skipping
+// them could take a minute.
+func hasOldDedupe(db *badger.DB) bool {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixOldDedupe}, AllVersions: true})
+	defer it.Close()
+	it.Rewind()
+	return it.Valid()
 }
 
 func (c *committer) run() {
@@ -100,12 +129,13 @@ func (c *committer) write(g *group) error {
 
 func (c *committer) begin() *transaction {
 	return &transaction{
-		txn:      c.db.NewTransactionAt(math.MaxUint64, true),
-		clock:    c.clock,
-		arena:    c.arenas.get(),
-		now:      c.clock.now(),
-		maxCount: int(c.db.MaxBatchCount() / 2),
-		maxBytes: int(c.db.MaxBatchSize() / 2),
+		txn:       c.db.NewTransactionAt(math.MaxUint64, true),
+		clock:     c.clock,
+		arena:     c.arenas.get(),
+		now:       c.clock.now(),
+		oldDedupe: c.oldDedupe,
+		maxCount:  int(c.db.MaxBatchCount() / 2),
+		maxBytes:  int(c.db.MaxBatchSize() / 2),
 	}
 }
 

@@ -36,8 +36,12 @@
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
 //	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
 //	                                    byte for its kind (store.IdentifierKind) and its normalised value
-//	'D' merchant, event_id (16)         remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian).
-//	                                    The event_id is the first 16 bytes of its SHA-256
+//	'E' merchant, name and event_id (16)
+//	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
+//	                                    16 bytes are the first ones of the SHA-256 of the event's name, a zero byte, and
+//	                                    the event_id. Badger drops the key 8 days after receipt
+//	'D' merchant, event_id (16)         the same from earlier versions, which hashed the event_id alone: it counts for
+//	                                    events of any name. It is no longer written, and read only when Start finds one
 package journal
 
 import (
@@ -83,10 +87,6 @@ func Open(dir string, opt Options) (*Journal, error) {
 // Start lets the journal record events. It passes the events of each commit to handOver. While ready returns an error,
 // Record and Resolve refuse what they would have to write, with that error.
 func (j *Journal) Start(ready func() error, handOver HandOver) error {
-	last, err := lastChunk(j.db)
-	if err != nil {
-		return err
-	}
 	j.disk = watchDisk(j.dir, j.log.log)
 	q := newQueue(func() error {
 		if err := ready(); err != nil {
@@ -94,20 +94,9 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		}
 		return j.disk.ready()
 	})
-	j.committer = startCommitter(j.db, j.log, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
-	return nil
-}
-
-// lastChunk returns the number of the last chunk; 0 when there is none.
-func lastChunk(db *badger.DB) (seq uint64, err error) {
-	txn := db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
-	defer it.Close()
-	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
-		return 0, nil
-	}
-	return parseChunkKey(it.Item().Key())
+	var err error
+	j.committer, err = startCommitter(j.db, j.log, &clock{now: j.now, last: j.db.MaxVersion()}, q, handOver)
+	return err
 }
 
 // Record implements store.Events.

@@ -78,11 +78,14 @@ func (c *committer) run() {
 	defer close(c.done)
 	timer := time.AfterFunc(maxGatherTime, c.queue.recheck)
 	defer timer.Stop()
-	for g := c.queue.next(timer); g != nil; g = c.queue.next(timer) {
-		if g.err = c.queue.failure(); g.err == nil {
-			g.err = c.write(g)
+	for c.queue.next(timer) {
+		err := c.queue.failure()
+		if err == nil {
+			err = c.write()
 		}
-		c.queue.finish(g)
+		for err != nil && len(c.queue.take()) > 0 { // the rest of the group fails too
+		}
+		c.queue.finish(err)
 	}
 }
 
@@ -93,7 +96,7 @@ func (c *committer) drain() {
 }
 
 // write commits a group, in one transaction or more.
-func (c *committer) write(g *group) error {
+func (c *committer) write() error {
 	t := c.begin()
 	defer func() { t.txn.Discard() }()
 	makeRoom := func() error {
@@ -106,21 +109,25 @@ func (c *committer) write(g *group) error {
 		t = c.begin()
 		return nil
 	}
-	for _, r := range g.requests {
-		if r.link != nil {
-			if err := makeRoom(); err != nil {
-				return err
+	for parts := c.queue.take(); len(parts) > 0; parts = c.queue.take() {
+		for _, p := range parts {
+			if p.link != nil {
+				if err := makeRoom(); err != nil {
+					return err
+				}
+				if err := t.link(p.merchant, p.link); err != nil {
+					return err
+				}
+				continue
 			}
-			if err := t.link(r.link.merchant, &r.link.identity); err != nil {
-				return err
-			}
-		}
-		for i := range r.marks {
-			if err := makeRoom(); err != nil {
-				return err
-			}
-			if err := t.record(&r.marks[i]); err != nil {
-				return err
+			marks := p.marks[p.from:p.to]
+			for i := range marks {
+				if err := makeRoom(); err != nil {
+					return err
+				}
+				if err := t.record(&marks[i]); err != nil {
+					return err
+				}
 			}
 		}
 	}

@@ -4,17 +4,21 @@
 //
 // # How an event is recorded
 //
-//  1. Record puts its marks into the queue, where they join the newest group. (queue.go)
-//  2. The committer, one goroutine, takes a group when it is full or has waited long enough. (committer.go)
+//  1. Record puts its marks into the queue. (queue.go)
+//  2. The committer, one goroutine, begins a group when enough marks wait or have waited long enough. The merchants that
+//     wait take turns in the group, so that the batches of one do not delay the others. (committer.go, turns.go)
 //  3. It resolves, deduplicates and links the group's marks one by one, and appends their events to chunks. All that goes
 //     into one Badger transaction, or several for a large group. (transaction.go, chunk.go)
-//  4. The commit syncs. Then the committer passes the events to the callback, and Record returns.
+//  4. The commit syncs. Then the committer passes the events to the callback. Record returns when all of its marks are on
+//     disk, which may take several groups.
 //
 // Files in reading order:
 //
 //	journal.go      Journal: open, record, resolve, close
 //	committer.go    writes group after group
-//	queue.go        gathers requests into groups; refuses when too much waits
+//	queue.go        gathers requests for a group; refuses when too much waits
+//	turns.go        composes groups: merchants take turns
+//	fifo.go         a queue without a bound
 //	transaction.go  puts marks into a Badger transaction
 //	arena.go        the memory of one transaction
 //	read.go         reads events by position, and all events since a position
@@ -104,15 +108,17 @@ func (j *Journal) Record(ctx context.Context, marks []store.Mark) error {
 	if len(marks) == 0 {
 		return ctx.Err()
 	}
+	var m codec.MerchantKey
 	for i := range marks {
-		if _, err := codec.NewMerchantKey(marks[i].Merchant); err != nil {
+		var err error
+		if m, err = codec.NewMerchantKey(marks[i].Merchant); err != nil {
 			return err
 		}
 		if err := checkMUID(marks[i].Identity.MUID); err != nil {
 			return err
 		}
 	}
-	return j.committer.queue.submit(ctx, request{marks: marks})
+	return j.committer.queue.record(ctx, m, marks)
 }
 
 // Resolve implements store.Events.
@@ -131,7 +137,7 @@ func (j *Journal) Resolve(ctx context.Context, merchant store.MerchantID, id sto
 		if len(id.Keys()) == 0 {
 			return id.MUID, nil
 		}
-		if err := j.committer.queue.submit(ctx, request{link: &link{m, id}}); err != nil {
+		if err := j.committer.queue.link(ctx, m, &id); err != nil {
 			return "", err
 		}
 		return id.MUID, nil

@@ -25,6 +25,7 @@ type Server struct {
 	directory *store.Directory
 	script    script
 	metrics   *metrics
+	parsing   *turns
 }
 
 // New makes a server. It fails when cfg.Metrics already has the server's metrics.
@@ -33,5 +34,11 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{cfg: cfg, directory: cfg.Engine.Directory(), script: newScript(sdk.Loader()), metrics: m}, nil
+	return &Server{
+		cfg:       cfg,
+		directory: cfg.Engine.Directory(),
+		script:    newScript(sdk.Loader()),
+		metrics:   m,
+		parsing:   newTurns(parsers()),
+	}, nil
 }

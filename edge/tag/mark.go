@@ -39,23 +39,11 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 // markBatch answers an array of events with one result for each, in order. A result is the answer that the event would
 // have got alone.
 func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, body []byte) {
-	elements, refused := splitBatch(body)
+	marks, results, refused := s.parseBatch(tag, body, cookieMUID(ctx))
 	if refused != nil {
 		s.metrics.events[eventRefused].Inc()
 		sendRefusal(ctx, refused)
 		return
-	}
-	cookie, now := cookieMUID(ctx), s.cfg.Now()
-	decoded := make([]fields, len(elements)) // one for each mark, which aliases it until Record has returned
-	marks := make([]store.Mark, 0, len(elements))
-	results := make([]*answer, len(elements)) // nil until Record has decided
-	for i, element := range elements {
-		var m store.Mark
-		if results[i] = decoded[i].readMark(&m, tag, element, cookie, now); results[i] == nil {
-			marks = append(marks, m)
-		} else {
-			s.metrics.events[eventRefused].Inc()
-		}
 	}
 	if len(marks) > 0 && !s.record(ctx, marks) {
 		return
@@ -71,6 +59,33 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, body []byte
 		}
 	}
 	sendJSON(ctx, fasthttp.StatusOK, appendResults(nil, good, results))
+}
+
+// parseBatch reads an array of events into marks, which alias the body, or returns the answer that refuses the array. A
+// large one waits for its merchant's turn. results has one answer for each event: nil for the marks, a refusal for the
+// others.
+func (s *Server) parseBatch(tag *store.Tag, body []byte, cookie string) (marks []store.Mark, results []*answer, refused *answer) {
+	if len(body) >= largeBatch {
+		s.parsing.begin(tag.Merchant)
+		defer s.parsing.end()
+	}
+	elements, refused := splitBatch(body)
+	if refused != nil {
+		return nil, nil, refused
+	}
+	now := s.cfg.Now()
+	decoded := make([]fields, len(elements)) // one for each mark, which aliases it until Record has returned
+	marks = make([]store.Mark, 0, len(elements))
+	results = make([]*answer, len(elements))
+	for i, element := range elements {
+		var m store.Mark
+		if results[i] = decoded[i].readMark(&m, tag, element, cookie, now); results[i] == nil {
+			marks = append(marks, m)
+		} else {
+			s.metrics.events[eventRefused].Inc()
+		}
+	}
+	return marks, results, nil
 }
 
 func appendResults(b []byte, good int, results []*answer) []byte {

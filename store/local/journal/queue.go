@@ -19,7 +19,7 @@ type queue struct {
 	mu            sync.Mutex
 	arrived       sync.Cond // signals next: a group may be due, or closed was set
 	turns         turns
-	inFlight      int       // requests that were accepted and are not finished
+	inFlight      int       // small requests that were accepted and are not finished
 	recentCallers int       // the highest recent inFlight; it decays with each group
 	firstArrival  time.Time // of the requests that arrived since the current group began
 	closed        bool
@@ -43,6 +43,10 @@ type request struct {
 
 // length is the number of marks. A link counts as one.
 func (r *request) length() int { return max(len(r.marks), 1) }
+
+// isSmall reports whether a sync costs much compared with writing the request. Nobody waits for one that is not small:
+// another merchant's batches may take long to come.
+func (r *request) isSmall() bool { return r.length() < takeMarks }
 
 var requests = sync.Pool{New: func() any { return &request{done: make(chan error, 1)} }}
 
@@ -123,8 +127,10 @@ func (q *queue) join(r *request) error {
 		q.firstArrival = time.Now()
 	}
 	r.arrived = q.firstArrival
-	q.inFlight++
-	q.recentCallers = max(q.recentCallers, q.inFlight)
+	if r.isSmall() {
+		q.inFlight++
+		q.recentCallers = max(q.recentCallers, q.inFlight)
+	}
 	if n := q.turns.requests; n == 1 || n == q.expected() || q.turns.marks >= groupMarks {
 		q.arrived.Signal()
 	}
@@ -144,8 +150,8 @@ func (q *queue) refusal(r *request) error {
 	return q.ready()
 }
 
-// expected is how many requests a group gathers: three quarters of the recent callers. Waiting for the last quarter
-// costs more than it saves.
+// expected is how many requests a group gathers: three quarters of the recent callers of small requests. Waiting for the
+// last quarter costs more than it saves.
 func (q *queue) expected() int { return q.recentCallers * 3 / 4 }
 
 // gatherTime is how much longer the next group may wait for requests. The group is due when that is not positive.
@@ -201,7 +207,7 @@ func (q *queue) finish(err error) {
 	}
 	group := q.turns.finish(err)
 	for _, p := range group {
-		if p.last {
+		if p.last && p.isSmall() {
 			q.inFlight--
 		}
 	}

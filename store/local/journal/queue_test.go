@@ -136,6 +136,25 @@ func TestAGroupGathersRecentCallers(t *testing.T) {
 	}
 }
 
+// Large batches need no others to be worth a sync, and nobody waits for them.
+func TestAGroupDoesNotGatherLargeRequests(t *testing.T) {
+	q := newIdleQueue()
+	for range 8 {
+		join(t, q, newRequest(merchant(0), store.MaxBatchEvents, 1))
+	}
+	commitAll(q)
+	for what, r := range map[string]*request{
+		"a batch":          newRequest(merchant(0), store.MaxBatchEvents, 1),
+		"another merchant": newRequest(merchant(1), 1, 1),
+	} {
+		join(t, q, r)
+		if q.gatherTime() > 0 {
+			t.Errorf("%s waits for batches of recent callers", what)
+		}
+		commitAll(q)
+	}
+}
+
 // What a full group had no room for has waited long enough. What arrived while the group was written waits for others.
 func TestWhatAFullGroupLeavesDoesNotGather(t *testing.T) {
 	q := newIdleQueue()

@@ -21,7 +21,7 @@ type queue struct {
 	turns         turns
 	inFlight      int       // small requests that were accepted and are not finished
 	recentCallers int       // the highest recent inFlight; it decays with each group
-	firstArrival  time.Time // of the requests that arrived since the current group began
+	firstArrival  time.Time // of the waiting requests that arrived since the current group began, or a little earlier
 	closed        bool
 	failed        error // a commit failed: nothing more is accepted, as nobody knows what is on disk
 }

@@ -89,6 +89,20 @@ func TestAStuckQueueRefuses(t *testing.T) {
 	join(t, q, newRequest(heavy, 1, 1))
 }
 
+// A queue that was idle for a while takes a burst.
+func TestAnIdleQueueIsNotStuck(t *testing.T) {
+	q := newIdleQueue()
+	q.turns.begin()
+	join(t, q, newRequest(merchant(0), 1, 1)) // joins the group
+	for len(q.take()) > 0 {
+	}
+	q.finish(nil)
+	q.firstArrival = time.Now().Add(-time.Hour)
+	for range 3 {
+		join(t, q, newRequest(merchant(0), store.MaxBatchEvents, 1))
+	}
+}
+
 // A group waits for three quarters of the recent callers, but not longer than maxGatherTime. A single caller never waits.
 func TestAGroupGathersRecentCallers(t *testing.T) {
 	q := newIdleQueue()
@@ -152,6 +166,9 @@ func TestAGroupDoesNotGatherLargeRequests(t *testing.T) {
 			t.Errorf("%s waits for batches of recent callers", what)
 		}
 		commitAll(q)
+	}
+	if q.inFlight != 0 {
+		t.Errorf("%d requests are in flight in an empty queue", q.inFlight)
 	}
 }
 

@@ -10,18 +10,18 @@ import (
 // turns has the requests of each merchant that wait, in the order of arrival, and composes groups of them.
 //
 // The merchants that wait when a group begins take turns, until nothing is left of what waited then or the group is full.
-// A turn takes some marks, so a large request may be spread over several groups. A merchant whose requests arrive while
-// the group is built has one turn in it.
+// A turn takes a bounded number of marks, so a large request may be spread over several groups. A merchant whose first
+// request arrives while the group is built has one turn in it.
 //
-// The events of one merchant wait for the group that is being written, and for their own. So a group with several merchants
-// is small, unless each has only one turn: then its size comes from the number of merchants. A group with one merchant is
-// large, because large groups need fewer syncs. But it ends when another merchant has joined it.
+// An event waits for the group that is being written, and then for its own. So while several merchants wait, groups are
+// small: only the first turn of each merchant may exceed sharedMarks and sharedBytes. While one merchant waits, groups
+// are large, because each costs two syncs. Such a group ends early when another merchant joins it.
 //
 // Each request costs the same, however many merchants wait. A merchant without requests in flight is forgotten.
 type turns struct {
 	tenants map[codec.MerchantKey]*tenant // those with requests in flight
 	now     fifo[*tenant]                 // wait for a turn in the current group
-	later   fifo[*tenant]                 // wait for the next group
+	later   fifo[*tenant]                 // have no more turns in it, and wait for the next one
 
 	requests int // that wait; of the one at the head of a tenant, a part may have been taken
 	marks    int // that wait
@@ -56,7 +56,7 @@ const (
 	// The limits of a group. The last mark may exceed the bytes.
 	groupMarks  = 2000
 	groupBytes  = 1 << 20
-	sharedMarks = 512 // for further turns in a group of several merchants
+	sharedMarks = 512 // while several merchants wait; from here on a larger group is hardly cheaper for each mark
 	sharedBytes = 256 << 10
 
 	// After these marks, the committer checks for merchants whose requests arrived since.
@@ -69,20 +69,20 @@ func newTurns() turns { return turns{tenants: map[codec.MerchantKey]*tenant{}} }
 
 // hasRoom reports whether a request may wait, too.
 func (q *turns) hasRoom(r *request) bool {
-	free := maxQueueBytes - q.bytes - r.size
-	t := q.tenants[r.merchant]
-	switch {
-	case t == nil:
-		return r.size <= shareOfFree*free
-	case t.bytes+r.size > shareOfFree*free:
+	var t tenant
+	if known := q.tenants[r.merchant]; known != nil {
+		t = *known
+	}
+	if t.bytes+r.size > shareOfFree*(maxQueueBytes-q.bytes-r.size) {
 		return false
-	case t.marks+r.length() <= groupMarks:
+	}
+	if t.waiting.len() == 0 || t.marks+r.length() <= groupMarks {
 		return true
 	}
-	return t.waiting.len() == 0 || time.Since(t.waiting.first().arrived) <= maxQueueTime
+	return time.Since(t.waiting.first().arrived) <= maxQueueTime
 }
 
-// add adds a request. It reports whether the request is the first since the current group began.
+// add adds a request. It reports whether no other one waits that arrived since the current group began.
 func (q *turns) add(r *request) (first bool) {
 	t := q.tenants[r.merchant]
 	if t == nil {
@@ -90,12 +90,9 @@ func (q *turns) add(r *request) (first bool) {
 		q.tenants[r.merchant] = t
 	}
 	if t.waiting.len() == 0 {
-		if t.group == q.number {
-			q.later.push(t)
-		} else {
-			q.now.push(t)
-		}
+		q.now.push(t)
 	}
+	first = q.requests == 0 || !q.arrivals
 	t.waiting.push(r)
 	t.inFlight++
 	t.marks += r.length()
@@ -104,7 +101,6 @@ func (q *turns) add(r *request) (first bool) {
 	q.marks += r.length()
 	q.bytes += r.size
 	r.tenant, r.group = t, q.number
-	first = !q.arrivals
 	q.arrivals = true
 	return first
 }

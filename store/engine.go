@@ -90,6 +90,9 @@ type Events interface {
 	//     one. A muid from step 1 links nothing.
 	//  4. Append: the event is stored, and the outcome is Recorded.
 	//
+	// Merchants take turns. When one of them sends more than the engine can write, the calls of the others wait a little
+	// longer, and only its own calls get KindUnavailable.
+	//
 	// KindInvalid: a muid is longer than MaxMUIDLength; nothing was recorded. KindUnavailable: the engine cannot accept the
 	// marks now; nothing was recorded, and a later call may succeed. After any other error the marks may or may not be
 	// recorded.

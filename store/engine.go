@@ -112,11 +112,15 @@ type Events interface {
 	//
 	//  1. Resolve: a mark without a muid gets the muid of its first identifier that is linked to one. When no identifier
 	//     is linked, the outcome is Unresolved, and nothing of the mark is kept.
-	//  2. Deduplicate: when an event of the merchant with the same DedupeID was recorded within DedupeWindow, the outcome
-	//     is Duplicate, and nothing changes.
+	//  2. Deduplicate: when an event of the merchant with the same Name and DedupeID was recorded within DedupeWindow, the
+	//     outcome is Duplicate, and nothing changes. The name counts because anyone who knows a tag id can send events:
+	//     a stranger's Junk with the event_id order-1001 must not displace the shop's Purchase with that event_id.
 	//  3. Link: when the mark came with a muid, its identifiers are linked to that muid. A newer link replaces an older
 	//     one. A muid from step 1 links nothing.
 	//  4. Append: the event is stored, and the outcome is Recorded.
+	//
+	// Merchants take turns. When one of them sends more than the engine can write, the calls of the others wait a little
+	// longer, and only its own calls get KindUnavailable.
 	//
 	// KindInvalid: a muid is longer than MaxMUIDLength; nothing was recorded. KindUnavailable: the engine cannot accept the
 	// marks now; nothing was recorded, and a later call may succeed. After any other error the marks may or may not be

@@ -11,7 +11,7 @@ type Mark struct {
 	Identity Identity  // from the body; in a browser's request the muid may come from the cookie
 	Name     string    // listed as event_name; IsEventName(Name) is true
 	Time     time.Time // as EventTime returns it
-	DedupeID string    // the body's event_id; empty when absent
+	DedupeID string    // the body's event_id, which counts together with Name; empty when absent
 	Raw      []byte    // the event's JSON object as it was sent
 
 	// Outcome is set by Record.
@@ -24,7 +24,7 @@ type Outcome uint8
 const (
 	// Recorded: the event is on disk. It survives a kill and a power cut.
 	Recorded Outcome = iota + 1
-	// Duplicate: an event of this merchant with the same event_id was recorded within DedupeWindow.
+	// Duplicate: an event of this merchant with the same name and event_id was recorded within DedupeWindow.
 	Duplicate
 	// Unresolved: no muid was sent, and none is linked to the identifiers. The event was not recorded.
 	Unresolved

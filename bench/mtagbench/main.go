@@ -8,6 +8,7 @@
 //	data.go       parts: filling, starting
 //	rate.go       parts: the maximum rate, against the bare server
 //	latency.go    parts: latency at a fixed load, and overload
+//	fairness.go   fairness: a merchant beside another one with heavy load
 //	profile.go    profile: the CPU profile for the compiler
 //	byhand.go     load, fill, list, bare: single steps by hand
 //	listing.go    parts: listing, alone and under ingest
@@ -33,12 +34,13 @@ import (
 )
 
 type commandLine struct {
-	Run     runCommand     `cmd:"" help:"Measure mtagd beside the bare server. Writes a table and a picture."`
-	Load    loadCommand    `cmd:"" help:"Send events to one URL. Prints rate and latency."`
-	Fill    fillCommand    `cmd:"" help:"Make merchants and events for list, through a running server."`
-	List    listCommand    `cmd:"" help:"Time random listing queries, and check them against what fill made."`
-	Bare    bareCommand    `cmd:"" help:"Serve the bare server, which answers a constant 201."`
-	Profile profileCommand `cmd:"" help:"Take the CPU profile with which mtagd is compiled."`
+	Run      runCommand      `cmd:"" help:"Measure mtagd beside the bare server. Writes a table and a picture."`
+	Load     loadCommand     `cmd:"" help:"Send events to one URL. Prints rate and latency."`
+	Fill     fillCommand     `cmd:"" help:"Make merchants and events for list, through a running server."`
+	List     listCommand     `cmd:"" help:"Time random listing queries, and check them against what fill made."`
+	Bare     bareCommand     `cmd:"" help:"Serve the bare server, which answers a constant 201."`
+	Fairness fairnessCommand `cmd:"" help:"Measure how much a merchant with heavy load slows down another one."`
+	Profile  profileCommand  `cmd:"" help:"Take the CPU profile with which mtagd is compiled."`
 }
 
 func main() {

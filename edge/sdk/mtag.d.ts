@@ -41,7 +41,10 @@ export interface Identifiers {
 export interface EventFields {
   email?: string;
   phone?: string;
-  /** Events with the same event_id are recorded once within 7 days. By default the tag sends a random one. */
+  /**
+   * Events with the same name and the same event_id are recorded once within 7 days. By default the tag sends a random
+   * event_id.
+   */
   event_id?: string;
 }
 

@@ -31,6 +31,7 @@ type Server struct {
 	script    script
 	metrics   *metrics
 	limits    *limits // nil: no limits
+	parsing   *turns
 }
 
 // New makes a server. It fails when cfg.Metrics already has the server's metrics.
@@ -39,7 +40,13 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, directory: cfg.Engine.Directory(), script: newScript(sdk.Loader()), metrics: m}
+	s := &Server{
+		cfg:       cfg,
+		directory: cfg.Engine.Directory(),
+		script:    newScript(sdk.Loader()),
+		metrics:   m,
+		parsing:   newTurns(parsers()),
+	}
 	if cfg.Limits {
 		s.limits = newLimits(cfg.AddressEvents, cfg.Engine.FreeSpace, cfg.Refusals, cfg.Log)
 	}

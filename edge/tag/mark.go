@@ -44,26 +44,9 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 // markBatch answers an array of events with one result for each, in order. A result is the answer that the event would
 // have got alone.
 func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte) {
-	elements, refused := splitBatch(body)
-	if refused != nil {
-		s.metrics.events[eventRefused].Inc()
-		sendRefusal(ctx, refused)
+	marks, results, ok := s.parseBatch(ctx, tag, from, body)
+	if !ok {
 		return
-	}
-	if !s.limits.admitEvents(ctx, from, len(elements)) {
-		return
-	}
-	cookie := cookieMUID(ctx)
-	decoded := make([]fields, len(elements)) // one for each mark, which aliases it until Record has returned
-	marks := make([]store.Mark, 0, len(elements))
-	results := make([]*answer, len(elements)) // nil until Record has decided
-	for i, element := range elements {
-		var m store.Mark
-		if results[i] = decoded[i].readMark(&m, tag, element, cookie, from.now); results[i] == nil {
-			marks = append(marks, m)
-		} else {
-			s.metrics.events[eventRefused].Inc()
-		}
 	}
 	if len(marks) > 0 && !s.record(ctx, from, marks) {
 		return
@@ -79,6 +62,40 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 		}
 	}
 	sendJSON(ctx, fasthttp.StatusOK, appendResults(nil, good, results))
+}
+
+// parseBatch reads an array of events into marks, which alias the body. results has one answer for each event: nil for the
+// marks, a refusal for the others. A large array waits for its merchant's turn. When the array is refused as a whole,
+// parseBatch has answered the request, and ok is false.
+func (s *Server) parseBatch(
+	ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte,
+) (marks []store.Mark, results []*answer, ok bool) {
+	if len(body) >= largeBatch {
+		s.parsing.begin(tag.Merchant)
+		defer s.parsing.end()
+	}
+	elements, refused := splitBatch(body)
+	if refused != nil {
+		s.metrics.events[eventRefused].Inc()
+		sendRefusal(ctx, refused)
+		return nil, nil, false
+	}
+	if !s.limits.admitEvents(ctx, from, len(elements)) {
+		return nil, nil, false
+	}
+	cookie := cookieMUID(ctx)
+	decoded := make([]fields, len(elements)) // one for each mark, which aliases it until Record has returned
+	marks = make([]store.Mark, 0, len(elements))
+	results = make([]*answer, len(elements))
+	for i, element := range elements {
+		var m store.Mark
+		if results[i] = decoded[i].readMark(&m, tag, element, cookie, from.now); results[i] == nil {
+			marks = append(marks, m)
+		} else {
+			s.metrics.events[eventRefused].Inc()
+		}
+	}
+	return marks, results, true
 }
 
 func appendResults(b []byte, good int, results []*answer) []byte {

@@ -7,6 +7,7 @@
 //	serve.go     answers a request: method, tag, endpoint
 //	route.go     which endpoint and which tag a request means
 //	mark.go      POST /mark: records one event or a batch before it answers
+//	turns.go     bounds how many large batches are parsed at once
 //	resolve.go   POST /id: finds the muid of identifiers
 //	cookie.go    reads and renews the cookie that holds the muid
 //	engine.go    records events, and answers when the engine cannot

@@ -119,7 +119,7 @@ var markTests = []test{
 			}
 		}
 	}},
-	{"an event_id of a merchant is recorded once, within one call and across calls and tags", func(t *testing.T, b *bed) {
+	{"an event_id and name of a merchant are recorded once, within one call and across calls and tags", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		shop := b.merchant(p, "Shop")
 		m, tag, second := shop.ID, b.tag(shop, store.ClientSide, "").ID, b.tag(shop, store.Preverified, "").ID
@@ -134,6 +134,20 @@ var markTests = []test{
 			withEventID(mark(m, second, "user-2"), "order-1"),
 			withEventID(mark(m, tag, "user-1"), "ORDER-1"),
 		}, store.Duplicate, store.Recorded)
+		b.expectEvents(m, 5)
+	}},
+	{"an event_id counts only together with the event's name", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		named := func(name, id string) store.Mark {
+			e := withEventID(mark(m, tag, "user-1"), id)
+			e.Name = name
+			return e
+		}
+		b.record([]store.Mark{named("Junk", "order-1"), named("Purchase", "order-1"), named("Purchase", "order-1"), named("Junk", "order-1")},
+			store.Recorded, store.Recorded, store.Duplicate, store.Duplicate)
+		b.record([]store.Mark{named("A", "Border-1"), named("AB", "order-1")}, store.Recorded, store.Recorded)
+		b.reopen()
+		b.record([]store.Mark{named("Purchase", "order-1"), named("Refund", "order-1")}, store.Duplicate, store.Recorded)
 		b.expectEvents(m, 5)
 	}},
 	{"an event_id of one merchant does not count for another", func(t *testing.T, b *bed) {

@@ -27,36 +27,67 @@ type committer struct {
 	committed atomic.Uint64 // number of the last chunk on disk
 	handOver  HandOver
 	arenas    arenas
+	oldDedupe bool          // see transaction
 	done      chan struct{} // closed when the goroutine has ended
 }
 
-// startCommitter starts a committer; last is the number of the last chunk on disk.
-func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock, q *queue, last uint64, handOver HandOver) *committer {
+// startCommitter starts a committer on what is in db.
+func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock, q *queue, handOver HandOver) (*committer, error) {
+	last, err := lastChunk(db)
+	if err != nil {
+		return nil, err
+	}
 	c := &committer{
-		db:       db,
-		log:      log,
-		disk:     disk,
-		clock:    clock,
-		queue:    q,
-		handOver: handOver,
-		arenas:   make(arenas, keptArenas),
-		done:     make(chan struct{}),
+		db:        db,
+		log:       log,
+		disk:      disk,
+		clock:     clock,
+		queue:     q,
+		handOver:  handOver,
+		arenas:    make(arenas, keptArenas),
+		oldDedupe: hasOldDedupe(db),
+		done:      make(chan struct{}),
 	}
 	c.committed.Store(last)
 	go c.run()
-	return c
+	return c, nil
+}
+
+// lastChunk returns the number of the last chunk; 0 when there is none.
+func lastChunk(db *badger.DB) (seq uint64, err error) {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
+	defer it.Close()
+	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
+		return 0, nil
+	}
+	return parseChunkKey(it.Item().Key())
+}
+
+// hasOldDedupe reports whether there are keys of prefixOldDedupe. Expired ones count until Badger drops them: skipping
+// them could take a minute.
+func hasOldDedupe(db *badger.DB) bool {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixOldDedupe}, AllVersions: true})
+	defer it.Close()
+	it.Rewind()
+	return it.Valid()
 }
 
 func (c *committer) run() {
 	defer close(c.done)
 	timer := time.AfterFunc(maxGatherTime, c.queue.recheck)
 	defer timer.Stop()
-	for g := c.queue.next(timer); g != nil; g = c.queue.next(timer) {
-		if g.err = c.queue.failure(); g.err == nil {
-			g.err = c.write(g)
+	for c.queue.next(timer) {
+		err := c.queue.failure()
+		if err == nil {
+			err = c.write()
 		}
-		c.disk.finish(g.bytes)
-		c.queue.finish(g)
+		for err != nil && len(c.queue.take()) > 0 { // the rest of the group fails too
+		}
+		c.disk.finish(c.queue.finish(err))
 	}
 }
 
@@ -67,7 +98,7 @@ func (c *committer) drain() {
 }
 
 // write commits a group, in one transaction or more.
-func (c *committer) write(g *group) error {
+func (c *committer) write() error {
 	t := c.begin()
 	defer func() { t.txn.Discard() }()
 	makeRoom := func() error {
@@ -80,21 +111,25 @@ func (c *committer) write(g *group) error {
 		t = c.begin()
 		return nil
 	}
-	for _, r := range g.requests {
-		if r.link != nil {
-			if err := makeRoom(); err != nil {
-				return err
+	for parts := c.queue.take(); len(parts) > 0; parts = c.queue.take() {
+		for _, p := range parts {
+			if p.link != nil {
+				if err := makeRoom(); err != nil {
+					return err
+				}
+				if err := t.link(p.merchant, p.link); err != nil {
+					return err
+				}
+				continue
 			}
-			if err := t.link(r.link.merchant, &r.link.identity); err != nil {
-				return err
-			}
-		}
-		for i := range r.marks {
-			if err := makeRoom(); err != nil {
-				return err
-			}
-			if err := t.record(&r.marks[i]); err != nil {
-				return err
+			marks := p.marks[p.from:p.to]
+			for i := range marks {
+				if err := makeRoom(); err != nil {
+					return err
+				}
+				if err := t.record(&marks[i]); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -103,12 +138,13 @@ func (c *committer) write(g *group) error {
 
 func (c *committer) begin() *transaction {
 	return &transaction{
-		txn:      c.db.NewTransactionAt(math.MaxUint64, true),
-		clock:    c.clock,
-		arena:    c.arenas.get(),
-		now:      c.clock.now(),
-		maxCount: int(c.db.MaxBatchCount() / 2),
-		maxBytes: int(c.db.MaxBatchSize() / 2),
+		txn:       c.db.NewTransactionAt(math.MaxUint64, true),
+		clock:     c.clock,
+		arena:     c.arenas.get(),
+		now:       c.clock.now(),
+		oldDedupe: c.oldDedupe,
+		maxCount:  int(c.db.MaxBatchCount() / 2),
+		maxBytes:  int(c.db.MaxBatchSize() / 2),
 	}
 }
 

@@ -4,17 +4,21 @@
 //
 // # How an event is recorded
 //
-//  1. Record puts its marks into the queue, where they join the newest group. (queue.go)
-//  2. The committer, one goroutine, takes a group when it is full or has waited long enough. (committer.go)
+//  1. Record puts its marks into the queue. (queue.go)
+//  2. The committer, one goroutine, begins a group when enough marks wait or have waited long enough. The merchants that
+//     wait take turns in the group, so that the batches of one do not delay the others. (committer.go, turns.go)
 //  3. It resolves, deduplicates and links the group's marks one by one, and appends their events to chunks. All that goes
 //     into one Badger transaction, or several for a large group. (transaction.go, chunk.go)
-//  4. The commit syncs. Then the committer passes the events to the callback, and Record returns.
+//  4. The commit syncs. Then the committer passes the events to the callback. Record returns when all of its marks are on
+//     disk, which may take several groups.
 //
 // Files in reading order:
 //
 //	journal.go      Journal: open, record, resolve, close
 //	committer.go    writes group after group
-//	queue.go        gathers requests into groups; refuses when too much waits
+//	queue.go        gathers requests for a group; refuses when too much waits
+//	turns.go        composes groups: merchants take turns
+//	fifo.go         a queue without a bound
 //	transaction.go  puts marks into a Badger transaction
 //	arena.go        the memory of one transaction
 //	read.go         reads events by position, and all events since a position
@@ -36,8 +40,12 @@
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
 //	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
 //	                                    byte for its kind (store.IdentifierKind) and its normalised value
-//	'D' merchant, event_id (16)         remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian).
-//	                                    The event_id is the first 16 bytes of its SHA-256
+//	'E' merchant, name and event_id (16)
+//	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
+//	                                    16 bytes are the first ones of the SHA-256 of the event's name, a zero byte, and
+//	                                    the event_id. Badger drops the key 8 days after receipt
+//	'D' merchant, event_id (16)         the same from earlier versions, which hashed the event_id alone: it counts for
+//	                                    events of any name. It is no longer written, and read only when Start finds one
 package journal
 
 import (
@@ -83,10 +91,6 @@ func Open(dir string, opt Options) (*Journal, error) {
 // Start lets the journal record events. It passes the events of each commit to handOver. While ready returns an error,
 // Record and Resolve refuse what they would have to write, with that error.
 func (j *Journal) Start(ready func() error, handOver HandOver) error {
-	last, err := lastChunk(j.db)
-	if err != nil {
-		return err
-	}
 	j.disk = watchDisk(j.dir, j.log.log)
 	q := newQueue(func(size int) error {
 		if err := ready(); err != nil {
@@ -94,20 +98,9 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		}
 		return j.disk.admit(size)
 	})
-	j.committer = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
-	return nil
-}
-
-// lastChunk returns the number of the last chunk; 0 when there is none.
-func lastChunk(db *badger.DB) (seq uint64, err error) {
-	txn := db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
-	defer it.Close()
-	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
-		return 0, nil
-	}
-	return parseChunkKey(it.Item().Key())
+	var err error
+	j.committer, err = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, handOver)
+	return err
 }
 
 // Record implements store.Events.
@@ -115,15 +108,17 @@ func (j *Journal) Record(ctx context.Context, marks []store.Mark) error {
 	if len(marks) == 0 {
 		return ctx.Err()
 	}
+	var m codec.MerchantKey
 	for i := range marks {
-		if _, err := codec.NewMerchantKey(marks[i].Merchant); err != nil {
+		var err error
+		if m, err = codec.NewMerchantKey(marks[i].Merchant); err != nil {
 			return err
 		}
 		if err := checkMUID(marks[i].Identity.MUID); err != nil {
 			return err
 		}
 	}
-	return j.committer.queue.submit(ctx, request{marks: marks})
+	return j.committer.queue.record(ctx, m, marks)
 }
 
 // Resolve implements store.Events.
@@ -142,7 +137,7 @@ func (j *Journal) Resolve(ctx context.Context, merchant store.MerchantID, id sto
 		if len(id.Keys()) == 0 {
 			return id.MUID, nil
 		}
-		if err := j.committer.queue.submit(ctx, request{link: &link{m, id}}); err != nil {
+		if err := j.committer.queue.link(ctx, m, &id); err != nil {
 			return "", err
 		}
 		return id.MUID, nil

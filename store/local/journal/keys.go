@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,10 +15,11 @@ import (
 // The first byte of every key in Badger. The keys of chunks increase with time, all others are random. Chunks have a
 // prefix of their own, so that a compaction of new keys need not rewrite the tables of old chunks.
 const (
-	prefixChunk  = 'A'
-	prefixDedupe = 'D'
-	prefixFormat = 'F'
-	prefixLink   = 'L'
+	prefixChunk     = 'A'
+	prefixOldDedupe = 'D' // read, but no longer written
+	prefixDedupe    = 'E'
+	prefixFormat    = 'F'
+	prefixLink      = 'L'
 )
 
 func appendChunkKey(b []byte, seq uint64) []byte {
@@ -35,8 +37,20 @@ func appendLinkKey(b []byte, m codec.MerchantKey, k store.IdentityKey) []byte {
 	return append(append(append(b, prefixLink), m[:]...), k[:]...)
 }
 
-func appendDedupeKey(b []byte, m codec.MerchantKey, eventIDHash [16]byte) []byte {
-	return append(append(append(b, prefixDedupe), m[:]...), eventIDHash[:]...)
+// appendDedupeKey appends the key of an event's name and event_id. A name has no zero byte (store.IsEventName).
+func appendDedupeKey(b []byte, m codec.MerchantKey, name, eventID string) []byte {
+	var buf [store.MaxEventNameLength + 1 + store.MaxDedupeIDLength]byte
+	return appendHashKey(b, prefixDedupe, m, append(append(append(buf[:0], name...), 0), eventID...))
+}
+
+// appendOldDedupeKey appends the key by which earlier versions remembered an event_id, under any name.
+func appendOldDedupeKey(b []byte, m codec.MerchantKey, eventID string) []byte {
+	return appendHashKey(b, prefixOldDedupe, m, []byte(eventID))
+}
+
+func appendHashKey(b []byte, prefix byte, m codec.MerchantKey, hashed []byte) []byte {
+	sum := sha256.Sum256(hashed)
+	return append(append(append(b, prefix), m[:]...), sum[:16]...)
 }
 
 // lookup calls use with the value of a key, and reports whether the key has one.

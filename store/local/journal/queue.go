@@ -11,56 +11,59 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// queue gathers requests into groups. While the committer writes one group, requests join the next. When that is full,
-// they begin another.
+// queue keeps requests until the committer writes them. While it writes one group, requests wait for the next. The
+// merchants take turns in each group (turns.go).
 type queue struct {
 	admit func(size int) error // returns why size more bytes cannot be accepted now, or nil
 
 	mu            sync.Mutex
 	arrived       sync.Cond // signals next: a group may be due, or closed was set
-	waiting       []*group  // oldest first; requests join the last
-	bytes         int       // size of the requests in flight
-	inFlight      int       // requests that were accepted and are not finished
+	turns         turns
+	inFlight      int       // small requests that were accepted and are not finished
 	recentCallers int       // the highest recent inFlight; it decays with each group
+	firstArrival  time.Time // of the waiting requests that arrived since the current group began, or a little earlier
 	closed        bool
 	failed        error // a commit failed: nothing more is accepted, as nobody knows what is on disk
 }
 
 // request is what one call of Record or Resolve wants to write: marks, or a link.
 type request struct {
-	marks []store.Mark
-	link  *link
-}
-
-// link links all identifiers of an identity to its muid.
-type link struct {
 	merchant codec.MerchantKey
-	identity store.Identity
+	marks    []store.Mark
+	link     *store.Identity // its identifiers are linked to its muid
+	size     int             // bytes
+
+	tenant  *tenant   // of merchant
+	group   uint64    // the current group when the request arrived
+	arrived time.Time // at the earliest: when the first request arrived in that group
+	taken   int       // how many of the marks groups have taken
+	err     error     // of a group that had some of the marks
+	done    chan error
 }
 
-// group is some requests that are written together.
-type group struct {
-	requests []request
-	began    time.Time // when the first request joined
-	marks    int
-	bytes    int
-	done     chan struct{} // closed when err and the outcomes of all marks are set
-	err      error
-}
+// length is the number of marks. A link counts as one.
+func (r *request) length() int { return max(len(r.marks), 1) }
+
+// isSmall reports whether a sync costs much compared with writing the request. Nobody waits for one that is not small:
+// another merchant's batches may take long to come.
+func (r *request) isSmall() bool { return r.length() < takeMarks }
+
+var requests = sync.Pool{New: func() any { return &request{done: make(chan error, 1)} }}
 
 // errCommit is the error of a failed commit, which may or may not be on disk.
 var errCommit = errors.New("commit failed")
 
 const (
-	// A group is full when it would exceed one of these with the next request. A single request may exceed them.
-	groupMarks = 2000
-	groupBytes = 1 << 20
-
-	// Requests are refused immediately while the queue would exceed maxQueueBytes, or while several groups wait and the
-	// oldest of them has waited for maxQueueTime. maxQueueBytes is enough for dozens of the largest requests, whose
-	// bodies are in memory anyway.
+	// Requests are refused immediately while the queue would exceed maxQueueBytes. That is enough for dozens of the
+	// largest requests, whose bodies are in memory anyway. One merchant may hold three times as many bytes as are free:
+	// three quarters of the queue when it is alone, three sevenths when there are two. So some bytes are always free for
+	// the others, and only those who fill the queue are refused.
 	maxQueueBytes = 32 << 20
-	maxQueueTime  = time.Second
+	shareOfFree   = 3
+
+	// A merchant's requests are also refused while more than one group of its marks waits, and the first of them has
+	// waited for maxQueueTime.
+	maxQueueTime = time.Second
 
 	markOverhead = 200 // bytes of keys and lengths for each mark
 
@@ -70,30 +73,25 @@ const (
 )
 
 func newQueue(admit func(size int) error) *queue {
-	q := &queue{admit: admit}
+	q := &queue{admit: admit, turns: newTurns()}
 	q.arrived.L = &q.mu
 	return q
 }
 
-// submit queues a request, and returns when it is on disk or has failed. Once the request is queued, ctx no longer
-// counts: the committer reads the caller's memory until the group is done.
-func (q *queue) submit(ctx context.Context, r request) error {
-	if err := ctx.Err(); err != nil {
-		return err
+// record queues the marks of a merchant, and returns when they are on disk or have failed. Once they are queued, ctx no
+// longer counts: the committer reads the caller's memory until it is done. When a call has marks of several merchants,
+// they take the turns of one of them.
+func (q *queue) record(ctx context.Context, m codec.MerchantKey, marks []store.Mark) error {
+	size := 0
+	for i := range marks {
+		size += len(marks[i].Raw) + identityBytes(&marks[i].Identity)
 	}
-	n, size := len(r.marks), 0
-	for i := range r.marks {
-		size += len(r.marks[i].Raw) + identityBytes(&r.marks[i].Identity)
-	}
-	if r.link != nil {
-		n, size = 1, identityBytes(&r.link.identity)
-	}
-	g, err := q.join(r, n, size)
-	if err != nil {
-		return err
-	}
-	<-g.done
-	return g.err
+	return q.submit(ctx, request{merchant: m, marks: marks, size: size})
+}
+
+// link does for a link what record does for marks.
+func (q *queue) link(ctx context.Context, m codec.MerchantKey, id *store.Identity) error {
+	return q.submit(ctx, request{merchant: m, link: id, size: identityBytes(id)})
 }
 
 // identityBytes is the size of a mark without its body. The muid counts for the event and for each link.
@@ -101,71 +99,85 @@ func identityBytes(id *store.Identity) int {
 	return markOverhead + len(id.MUID)*(1+len(id.Keys()))
 }
 
-// join adds a request to the newest group, or begins a new group.
-func (q *queue) join(r request, marks, size int) (*group, error) {
+func (q *queue) submit(ctx context.Context, wanted request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r := requests.Get().(*request)
+	done := r.done
+	*r = wanted
+	r.done = done
+	err := q.join(r)
+	if err == nil {
+		err = <-done
+	}
+	*r = request{done: done} // without the caller's memory
+	requests.Put(r)
+	return err
+}
+
+// join adds a request to those that wait, or refuses it.
+func (q *queue) join(r *request) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if err := q.refusal(r); err != nil {
+		return err
+	}
+	if q.turns.add(r) {
+		q.firstArrival = time.Now()
+	}
+	r.arrived = q.firstArrival
+	if r.isSmall() {
+		q.inFlight++
+		q.recentCallers = max(q.recentCallers, q.inFlight)
+	}
+	if n := q.turns.requests; n == 1 || n == q.expected() || q.turns.marks >= groupMarks {
+		q.arrived.Signal()
+	}
+	return nil
+}
+
+// refusal returns why a request cannot be accepted now, or nil.
+func (q *queue) refusal(r *request) error {
 	switch {
 	case q.closed:
-		return nil, store.Unavailable("shutting down")
+		return store.Unavailable("shutting down")
 	case q.failed != nil:
-		return nil, store.Unavailable("a write failed")
-	case q.bytes+size > maxQueueBytes, len(q.waiting) > 1 && time.Since(q.waiting[0].began) > maxQueueTime:
-		return nil, store.Unavailable("too many events are waiting")
+		return store.Unavailable("a write failed")
+	case !q.turns.hasRoom(r):
+		return store.Unavailable("too many events are waiting")
 	}
-	if err := q.admit(size); err != nil {
-		return nil, err
-	}
-	n := len(q.waiting)
-	if n == 0 || q.waiting[n-1].marks+marks > groupMarks || q.waiting[n-1].bytes+size > groupBytes {
-		q.waiting = append(q.waiting, &group{
-			requests: make([]request, 0, min(q.recentCallers+1, groupMarks)),
-			began:    time.Now(),
-			done:     make(chan struct{}),
-		})
-		n++
-		q.arrived.Signal()
-	}
-	g := q.waiting[n-1]
-	g.requests = append(g.requests, r)
-	g.marks += marks
-	g.bytes += size
-	q.bytes += size
-	q.inFlight++
-	q.recentCallers = max(q.recentCallers, q.inFlight)
-	if len(g.requests) == q.expected() {
-		q.arrived.Signal()
-	}
-	return g, nil
+	return q.admit(r.size)
 }
 
-// expected is how many requests a group gathers: three quarters of the recent callers. Waiting for the last quarter
-// costs more than it saves.
+// expected is how many requests a group gathers: three quarters of the recent callers of small requests. Waiting for the
+// last quarter costs more than it saves.
 func (q *queue) expected() int { return q.recentCallers * 3 / 4 }
 
-// gatherTime is how much longer the oldest group may wait for requests. The group is due when that is not positive.
+// gatherTime is how much longer the next group may wait for requests. The group is due when that is not positive.
 func (q *queue) gatherTime() time.Duration {
-	g := q.waiting[0]
-	if q.closed || len(q.waiting) > 1 || g.marks >= groupMarks || len(g.requests) >= q.expected() {
+	if q.closed || q.turns.leftOver || q.turns.marks >= groupMarks || q.turns.requests >= q.expected() {
 		return 0
 	}
-	return maxGatherTime - time.Since(g.began)
+	return maxGatherTime - time.Since(q.firstArrival)
 }
 
-// next waits until a group is due, and takes it. It returns nil when the queue is closed and empty. It sets the timer,
+// next waits until a group is due, and begins it. It returns false when the queue is closed and empty. It sets the timer,
 // whose function must be recheck.
-func (q *queue) next(timer *time.Timer) *group {
+func (q *queue) next(timer *time.Timer) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
-		if len(q.waiting) > 0 {
+		if q.turns.requests > 0 {
 			left := q.gatherTime()
 			if left <= 0 {
-				return q.take()
+				q.turns.begin()
+				q.recentCallers -= (q.recentCallers + 15) / 16 // rounded up, so that it reaches zero
+				return true
 			}
 			timer.Reset(left)
 		} else if q.closed {
-			return nil
+			return false
 		}
 		q.arrived.Wait()
 	}
@@ -178,24 +190,39 @@ func (q *queue) recheck() {
 	q.arrived.Signal()
 }
 
-// take removes the oldest group.
-func (q *queue) take() *group {
-	g := q.waiting[0]
-	q.waiting = q.waiting[1:]
-	q.recentCallers -= (q.recentCallers + 15) / 16 // rounded up, so that it reaches zero
-	return g
+// take gives some merchants their turns in the current group, and returns the parts of requests that they have added.
+// When it returns none, the group is complete. The committer calls it again after each few hundred marks, so a merchant
+// whose request arrives while the group is built may still have a turn in it.
+func (q *queue) take() []part {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.turns.take()
 }
 
-// finish removes a group's requests from those in flight, and wakes their callers, which return g.err.
-func (q *queue) finish(g *group) {
+// finish ends the current group. The callers whose requests are complete return err. It returns the size of these
+// requests.
+func (q *queue) finish(err error) (size int) {
 	q.mu.Lock()
-	q.bytes -= g.bytes
-	q.inFlight -= len(g.requests)
-	if errors.Is(g.err, errCommit) {
-		q.failed = g.err
+	if errors.Is(err, errCommit) {
+		q.failed = err
+	}
+	group := q.turns.finish(err)
+	for _, p := range group {
+		if !p.last {
+			continue
+		}
+		size += p.size
+		if p.isSmall() {
+			q.inFlight--
+		}
 	}
 	q.mu.Unlock()
-	close(g.done)
+	for _, p := range group {
+		if p.last {
+			p.done <- p.err
+		}
+	}
+	return size
 }
 
 // close makes the queue refuse new requests.

@@ -8,43 +8,98 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/codec"
 )
 
 // newIdleQueue returns a queue without a committer: only the test takes groups from it.
 func newIdleQueue() *queue { return newQueue(func(int) error { return nil }) }
 
-func TestAFullQueueRefuses(t *testing.T) {
-	q := newIdleQueue()
-	if _, err := q.join(request{}, 1, maxQueueBytes); err != nil {
+// merchant returns the n-th merchant.
+func merchant(n int) codec.MerchantKey { return codec.MerchantKey{1, byte(n >> 8), byte(n)} }
+
+// newRequest returns a request of a merchant.
+func newRequest(m codec.MerchantKey, marks, size int) *request {
+	return &request{merchant: m, marks: make([]store.Mark, marks), size: size, done: make(chan error, 1)}
+}
+
+// join adds a request to the queue, which must accept it.
+func join(t *testing.T, q *queue, r *request) *request {
+	t.Helper()
+	if err := q.join(r); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := q.join(request{}, 1, 1); store.KindOf(err) != store.KindUnavailable {
-		t.Errorf("a full queue gives %v, want KindUnavailable", err)
+	return r
+}
+
+// commit takes the next group, and finishes it.
+func commit(q *queue) []part {
+	q.turns.begin()
+	for len(q.take()) > 0 {
 	}
-	q.finish(q.take())
-	if _, err := q.join(request{}, 1, 1); err != nil {
-		t.Errorf("an empty queue gives %v", err)
+	q.recentCallers -= (q.recentCallers + 15) / 16
+	q.finish(nil)
+	return q.turns.group
+}
+
+func commitAll(q *queue) {
+	for q.turns.requests > 0 {
+		commit(q)
 	}
+}
+
+func expectRefused(t *testing.T, q *queue, r *request, why string) {
+	t.Helper()
+	if err := q.join(r); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("%s, a request gets %v, want KindUnavailable", why, err)
+	}
+}
+
+// The merchant that fills the queue is refused, and nobody else, also when there are several that fill it.
+func TestAFullQueueRefusesThoseWhoFillIt(t *testing.T) {
+	q := newIdleQueue()
+	const size = 1 << 20
+	for heavy := range 8 {
+		for q.join(newRequest(merchant(heavy), 1, size)) == nil {
+		}
+		expectRefused(t, q, newRequest(merchant(heavy), 1, size), "while its merchant fills the queue")
+		for other := range 100 {
+			join(t, q, newRequest(merchant(1000+other), 1, 500))
+		}
+	}
+	if q.turns.bytes > maxQueueBytes {
+		t.Errorf("%d bytes are in the queue, want at most %d", q.turns.bytes, maxQueueBytes)
+	}
+	commitAll(q)
+	if q.turns.bytes != 0 || q.inFlight != 0 || len(q.turns.tenants) != 0 {
+		t.Errorf("in an empty queue are %d bytes, %d requests in flight, %d merchants", q.turns.bytes, q.inFlight, len(q.turns.tenants))
+	}
+	join(t, q, newRequest(merchant(0), 1, size))
 }
 
 func TestAStuckQueueRefuses(t *testing.T) {
 	q := newIdleQueue()
-	full := func() error {
-		_, err := q.join(request{}, groupMarks, 1)
-		return err
+	heavy, other := merchant(0), merchant(1)
+	first := join(t, q, newRequest(heavy, groupMarks, 1))
+	first.arrived = time.Now().Add(-maxQueueTime - time.Millisecond)
+	expectRefused(t, q, newRequest(heavy, 1, 1), "behind a group of its merchant that has waited for a second")
+	join(t, q, newRequest(other, 1, 1)).arrived = first.arrived
+	join(t, q, newRequest(other, 1, 1))
+	commitAll(q)
+	join(t, q, newRequest(heavy, groupMarks, 1))
+	join(t, q, newRequest(heavy, 1, 1))
+}
+
+// A queue that was idle for a while takes a burst.
+func TestAnIdleQueueIsNotStuck(t *testing.T) {
+	q := newIdleQueue()
+	q.turns.begin()
+	join(t, q, newRequest(merchant(0), 1, 1)) // joins the group
+	for len(q.take()) > 0 {
 	}
-	for range 2 {
-		if err := full(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	q.waiting[0].began = time.Now().Add(-maxQueueTime - time.Millisecond)
-	if err := full(); store.KindOf(err) != store.KindUnavailable {
-		t.Errorf("behind a group that has waited for %v, a request gets %v, want KindUnavailable", maxQueueTime, err)
-	}
-	q.waiting = q.waiting[1:]
-	if err := full(); err != nil {
-		t.Errorf("behind a new group, a request gets %v", err)
+	q.finish(nil)
+	q.firstArrival = time.Now().Add(-time.Hour)
+	for range 3 {
+		join(t, q, newRequest(merchant(0), store.MaxBatchEvents, 1))
 	}
 }
 
@@ -52,47 +107,90 @@ func TestAStuckQueueRefuses(t *testing.T) {
 func TestAGroupGathersRecentCallers(t *testing.T) {
 	q := newIdleQueue()
 	due := func() bool { return q.gatherTime() <= 0 }
-	join := func() {
-		if _, err := q.join(request{}, 1, 1); err != nil {
-			t.Fatal(err)
-		}
+	callers := 0
+	call := func() {
+		callers++
+		join(t, q, newRequest(merchant(callers%3), 1, 1))
 	}
-	commit := func() { q.finish(q.take()) }
 	for range 3 {
-		join()
+		call()
 		if !due() {
 			t.Error("a group waits for others though there is only one caller")
 		}
-		commit()
+		commit(q)
 	}
 	for range 40 {
-		join()
+		call()
 	}
-	commit()
-	join()
-	q.waiting[0].began = time.Now()
+	commit(q)
+	call()
+	q.firstArrival = time.Now()
 	if due() {
 		t.Error("a group with one of forty callers does not wait")
 	}
-	q.waiting[0].began = time.Now().Add(-maxGatherTime)
+	q.firstArrival = time.Now().Add(-maxGatherTime)
 	if !due() {
 		t.Errorf("a group waits longer than %v", maxGatherTime)
 	}
 	for range 29 {
-		join()
+		call()
 	}
-	q.waiting[0].began = time.Now()
+	q.firstArrival = time.Now()
 	if !due() {
 		t.Error("a group with thirty of forty callers waits for the others")
 	}
-	commit()
+	commit(q)
 	for range 100 { // the others are gone
-		join()
-		commit()
+		call()
+		commit(q)
 	}
-	join()
+	call()
 	if !due() {
 		t.Error("a group waits for callers that are long gone")
+	}
+}
+
+// Large batches need no others to be worth a sync, and nobody waits for them.
+func TestAGroupDoesNotGatherLargeRequests(t *testing.T) {
+	q := newIdleQueue()
+	for range 8 {
+		join(t, q, newRequest(merchant(0), store.MaxBatchEvents, 1))
+	}
+	commitAll(q)
+	for what, r := range map[string]*request{
+		"a batch":          newRequest(merchant(0), store.MaxBatchEvents, 1),
+		"another merchant": newRequest(merchant(1), 1, 1),
+	} {
+		join(t, q, r)
+		if q.gatherTime() > 0 {
+			t.Errorf("%s waits for batches of recent callers", what)
+		}
+		commitAll(q)
+	}
+	if q.inFlight != 0 {
+		t.Errorf("%d requests are in flight in an empty queue", q.inFlight)
+	}
+}
+
+// What a full group had no room for has waited long enough. What arrived while the group was written waits for others.
+func TestWhatAFullGroupLeavesDoesNotGather(t *testing.T) {
+	q := newIdleQueue()
+	for range 39 {
+		join(t, q, newRequest(merchant(0), groupMarks/20, 1))
+	}
+	commit(q)
+	if q.gatherTime() > 0 {
+		t.Error("requests that waited before a full group wait for others again")
+	}
+	q.turns.begin()
+	q.take()
+	join(t, q, newRequest(merchant(0), 1, 1))
+	for len(q.take()) > 0 {
+	}
+	q.finish(nil)
+	q.firstArrival = time.Now()
+	if q.gatherTime() <= 0 {
+		t.Error("a request that arrived while a group was written does not wait for others")
 	}
 }
 
@@ -105,7 +203,7 @@ func TestTheQueueTakesTheLargestRequests(t *testing.T) {
 	} {
 		q := newIdleQueue()
 		for i := range c.callers {
-			if _, err := q.join(request{}, c.marks, c.bytes+c.marks*markOverhead); err != nil {
+			if err := q.join(newRequest(merchant(0), c.marks, c.bytes+c.marks*markOverhead)); err != nil {
 				t.Errorf("caller %d of %d with %d bytes: %v", i+1, c.callers, c.bytes, err)
 				break
 			}
@@ -119,18 +217,21 @@ func TestAnEndedContextDoesNotEndTheWaitForTheDisk(t *testing.T) {
 		q := newIdleQueue()
 		ctx, cancel := context.WithCancel(t.Context())
 		returned := make(chan error, 1)
-		go func() { returned <- q.submit(ctx, request{marks: make([]store.Mark, 1)}) }()
+		go func() { returned <- q.record(ctx, merchant(0), make([]store.Mark, sharedMarks)) }()
 		synctest.Wait()
+		join(t, q, newRequest(merchant(1), 1, 1))
 		cancel()
-		synctest.Wait()
-		select {
-		case err := <-returned:
-			t.Fatalf("submit returns %v before the group is finished", err)
-		default:
+		for part := range 2 { // the other merchant's turn leaves room for most of the marks only
+			synctest.Wait()
+			select {
+			case err := <-returned:
+				t.Fatalf("record returns %v before part %d of its marks is finished", err, part+1)
+			default:
+			}
+			commit(q)
 		}
-		q.finish(q.take())
 		if err := <-returned; err != nil {
-			t.Errorf("submit gives %v, want nil", err)
+			t.Errorf("record gives %v, want nil", err)
 		}
 	})
 }
@@ -144,15 +245,41 @@ func TestAClosedOrFailedQueueAcceptsNothing(t *testing.T) {
 	if err := q.accepting(); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a closed queue gives %v, want KindUnavailable", err)
 	}
+	expectRefused(t, q, newRequest(merchant(0), 1, 1), "when the queue is closed")
 
 	q = newIdleQueue()
-	if _, err := q.join(request{}, 1, 1); err != nil {
-		t.Fatal(err)
+	r := join(t, q, newRequest(merchant(0), 1, 1))
+	q.turns.begin()
+	q.take()
+	q.finish(errCommit)
+	if err := <-r.done; !errors.Is(err, errCommit) {
+		t.Errorf("the caller of a failed commit gets %v, want %v", err, errCommit)
 	}
-	g := q.take()
-	g.err = errCommit
-	q.finish(g)
 	if err := q.accepting(); !errors.Is(err, errCommit) {
 		t.Errorf("after a failed commit the queue gives %v, want %v", err, errCommit)
+	}
+	expectRefused(t, q, newRequest(merchant(0), 1, 1), "after a failed commit")
+}
+
+// A closed queue still gives the committer everything that it has accepted.
+func TestAClosedQueueIsEmptied(t *testing.T) {
+	q := newIdleQueue()
+	timer := time.AfterFunc(time.Hour, q.recheck)
+	defer timer.Stop()
+	for m := range 3 {
+		join(t, q, newRequest(merchant(m), store.MaxBatchEvents, 1))
+	}
+	q.close()
+	marks := 0
+	for q.next(timer) {
+		for parts := q.take(); len(parts) > 0; parts = q.take() {
+			for _, p := range parts {
+				marks += p.to - p.from
+			}
+		}
+		q.finish(nil)
+	}
+	if marks != 3*store.MaxBatchEvents {
+		t.Errorf("%d marks were taken, want %d", marks, 3*store.MaxBatchEvents)
 	}
 }

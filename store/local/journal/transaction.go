@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -14,10 +13,11 @@ import (
 
 // transaction is one Badger transaction, with a group or a part of one.
 type transaction struct {
-	txn   *badger.Txn
-	clock *clock
-	arena *arena
-	now   time.Time
+	txn       *badger.Txn
+	clock     *clock
+	arena     *arena
+	now       time.Time
+	oldDedupe bool // earlier versions may have remembered event_ids (prefixOldDedupe)
 
 	count, maxCount, bytes, maxBytes int // of the entries in txn
 
@@ -62,7 +62,7 @@ func (t *transaction) record(m *store.Mark) error {
 		}
 	}
 	if m.DedupeID != "" {
-		first, err := t.rememberEventID(key, m.DedupeID)
+		first, err := t.rememberEventID(key, m)
 		if err != nil {
 			return err
 		}
@@ -99,23 +99,32 @@ func resolve(txn *badger.Txn, m codec.MerchantKey, id *store.Identity) (muid sto
 // Badger uses the system's clock. Its TTL is longer, so that the two clocks need not agree.
 const dedupeTTL = store.DedupeWindow + 24*time.Hour
 
-// rememberEventID remembers an event_id. It reports whether the event_id is the first within store.DedupeWindow.
-func (t *transaction) rememberEventID(m codec.MerchantKey, id string) (first bool, err error) {
-	sum := sha256.Sum256([]byte(id))
-	key := t.arena.key(func(b []byte) []byte { return appendDedupeKey(b, m, [16]byte(sum[:])) })
-	var at time.Time
-	found, err := lookup(t.txn, key, func(b []byte) error {
-		if len(b) != 8 {
-			return fmt.Errorf("%w: time of an event_id", codec.ErrCorrupt)
-		}
-		at = time.UnixMicro(int64(binary.BigEndian.Uint64(b)))
-		return nil
-	})
-	if err != nil || found && t.now.Sub(at) < store.DedupeWindow {
+// rememberEventID remembers a mark's name and event_id. It reports whether the two are the first within
+// store.DedupeWindow.
+func (t *transaction) rememberEventID(m codec.MerchantKey, mark *store.Mark) (first bool, err error) {
+	key := t.arena.key(func(b []byte) []byte { return appendDedupeKey(b, m, mark.Name, mark.DedupeID) })
+	remembered, err := t.remembers(key)
+	if !remembered && err == nil && t.oldDedupe {
+		var buf [64]byte
+		remembered, err = t.remembers(appendOldDedupeKey(buf[:0], m, mark.DedupeID))
+	}
+	if remembered || err != nil {
 		return false, err
 	}
 	value := t.arena.key(func(b []byte) []byte { return binary.BigEndian.AppendUint64(b, uint64(t.now.UnixMicro())) })
 	return true, t.set(badger.NewEntry(key, value).WithTTL(dedupeTTL))
+}
+
+// remembers reports whether an event_id's key was written within store.DedupeWindow.
+func (t *transaction) remembers(key []byte) (remembered bool, err error) {
+	_, err = lookup(t.txn, key, func(b []byte) error {
+		if len(b) != 8 {
+			return fmt.Errorf("%w: time of an event_id", codec.ErrCorrupt)
+		}
+		remembered = t.now.Sub(time.UnixMicro(int64(binary.BigEndian.Uint64(b)))) < store.DedupeWindow
+		return nil
+	})
+	return remembered, err
 }
 
 // link links the identifiers to the muid. It writes only links that are new or change.

@@ -1,0 +1,200 @@
+package journal
+
+import (
+	"sync"
+	"time"
+
+	"mtagd/store/local/codec"
+)
+
+// turns has the requests of each merchant that wait, in the order of arrival, and composes groups of them.
+//
+// The merchants that wait when a group begins take turns, until nothing is left of what waited then or the group is full.
+// A turn takes a bounded number of marks, so a large request may be spread over several groups. A merchant whose first
+// request arrives while the group is built has one turn in it.
+//
+// An event waits for the group that is being written, and then for its own. So while several merchants wait, groups are
+// small: only the first turn of each merchant may exceed sharedMarks and sharedBytes. While one merchant waits, groups
+// are large, because each costs two syncs. Such a group ends early when another merchant joins it.
+//
+// Each request costs the same, however many merchants wait. A merchant without requests in flight is forgotten.
+type turns struct {
+	tenants map[codec.MerchantKey]*tenant // those with requests in flight
+	now     fifo[*tenant]                 // wait for a turn in the current group
+	later   fifo[*tenant]                 // have no more turns in it, and wait for the next one
+
+	requests int // that wait; of the one at the head of a tenant, a part may have been taken
+	marks    int // that wait
+	bytes    int // of all requests in flight
+
+	group     []part // the current group, or the last one
+	number    uint64 // of the group
+	merchants int    // in the group
+	taken     int    // marks in the group
+	size      int    // bytes of the group, about
+	leftOver  bool   // the group was full when some of what waited before it was not in it
+	arrivals  bool   // requests have arrived since the group began
+}
+
+// tenant is a merchant with requests in flight.
+type tenant struct {
+	waiting  fifo[*request]
+	marks    int // of waiting, not taken yet
+	inFlight int
+	bytes    int    // of the requests in flight
+	group    uint64 // in which it had its last turn
+}
+
+// part is some marks of a request, marks[from:to], or its link.
+type part struct {
+	*request
+	from, to int
+	last     bool // nothing of the request is left after it
+}
+
+const (
+	// The limits of a group. The last mark may exceed the bytes.
+	groupMarks  = 2000
+	groupBytes  = 1 << 20
+	sharedMarks = 512 // while several merchants wait; from here on a larger group is hardly cheaper for each mark
+	sharedBytes = 256 << 10
+
+	// After these marks, the committer checks for merchants whose requests arrived since.
+	takeMarks = sharedMarks / 2
+)
+
+var spareTenants = sync.Pool{New: func() any { return new(tenant) }}
+
+func newTurns() turns { return turns{tenants: map[codec.MerchantKey]*tenant{}} }
+
+// hasRoom reports whether a request may wait, too.
+func (q *turns) hasRoom(r *request) bool {
+	var t tenant
+	if known := q.tenants[r.merchant]; known != nil {
+		t = *known
+	}
+	if t.bytes+r.size > shareOfFree*(maxQueueBytes-q.bytes-r.size) {
+		return false
+	}
+	if t.waiting.len() == 0 || t.marks+r.length() <= groupMarks {
+		return true
+	}
+	return time.Since(t.waiting.first().arrived) <= maxQueueTime
+}
+
+// add adds a request. It reports whether no other one waits that arrived since the current group began.
+func (q *turns) add(r *request) (first bool) {
+	t := q.tenants[r.merchant]
+	if t == nil {
+		t = spareTenants.Get().(*tenant)
+		q.tenants[r.merchant] = t
+	}
+	if t.waiting.len() == 0 {
+		q.now.push(t)
+	}
+	first = q.requests == 0 || !q.arrivals
+	t.waiting.push(r)
+	t.inFlight++
+	t.marks += r.length()
+	t.bytes += r.size
+	q.requests++
+	q.marks += r.length()
+	q.bytes += r.size
+	r.tenant, r.group = t, q.number
+	q.arrivals = true
+	return first
+}
+
+// begin begins a group.
+func (q *turns) begin() {
+	q.number++
+	q.group = q.group[:0]
+	q.merchants, q.taken, q.size = 0, 0, 0
+	q.leftOver, q.arrivals = false, false
+	for q.later.len() > 0 {
+		q.now.push(q.later.pop())
+	}
+}
+
+// take gives turns until the group has takeMarks more marks, and returns the parts that were taken. When it returns none,
+// the group is complete.
+func (q *turns) take() []part {
+	parts, enough := len(q.group), min(q.taken+takeMarks, groupMarks)
+	for q.now.len() > 0 && q.taken < enough && q.size < groupBytes {
+		t := q.now.pop()
+		if !q.turn(t) {
+			q.later.push(t)
+			q.leftOver = q.leftOver || t.waiting.first().group < q.number
+		} else if t.waiting.len() > 0 {
+			q.now.push(t)
+		}
+	}
+	if len(q.group) == parts && q.now.len() > 0 {
+		q.leftOver = true
+	}
+	return q.group[parts:]
+}
+
+// turn takes marks of a merchant. It returns false when the group may not have more of its marks.
+func (q *turns) turn(t *tenant) bool {
+	merchants := q.now.len() + 1
+	marks, bytes := groupMarks-q.taken, groupBytes-q.size
+	again := t.group == q.number
+	if again && max(q.merchants, merchants) > 1 {
+		marks, bytes = sharedMarks-q.taken, sharedBytes-q.size
+	}
+	marks = min(marks, max(1, sharedMarks/max(2, merchants)))
+	bytes = min(bytes, max(1, sharedBytes/max(2, merchants)))
+	before := len(q.group)
+	for marks > 0 && bytes > 0 && t.waiting.len() > 0 {
+		r := t.waiting.first()
+		if again && r.group == q.number {
+			break
+		}
+		markBytes := 1 + r.size/r.length()
+		n := min(marks, r.length()-r.taken, 1+bytes/markBytes)
+		p := part{request: r, from: r.taken, to: r.taken + n, last: r.taken+n == r.length()}
+		q.group = append(q.group, p)
+		r.taken = p.to
+		if p.last {
+			t.waiting.pop()
+			q.requests--
+		}
+		t.marks -= n
+		q.marks -= n
+		q.taken += n
+		q.size += n * markBytes
+		marks -= n
+		bytes -= n * markBytes
+	}
+	if len(q.group) == before {
+		return false
+	}
+	if !again {
+		t.group = q.number
+		q.merchants++
+	}
+	return true
+}
+
+// finish ends the group, and returns it. err, unless it is nil, is the error of the requests that have a part in it.
+func (q *turns) finish(err error) []part {
+	for _, p := range q.group {
+		if p.err == nil {
+			p.err = err
+		}
+		if !p.last {
+			continue
+		}
+		t := p.tenant
+		t.inFlight--
+		t.bytes -= p.request.size
+		q.bytes -= p.request.size
+		if t.inFlight == 0 {
+			delete(q.tenants, p.merchant)
+			*t = tenant{waiting: t.waiting}
+			spareTenants.Put(t)
+		}
+	}
+	return q.group
+}

@@ -53,17 +53,14 @@ func (c *committer) run() {
 	defer timer.Stop()
 	for g := c.queue.next(timer); g != nil; g = c.queue.next(timer) {
 		if g.err = c.queue.failure(); g.err == nil {
+			g.err = c.disk.roomForCommit()
+		}
+		if g.err == nil {
 			g.err = c.write(g)
 		}
 		c.disk.finish(g.bytes)
 		c.queue.finish(g)
 	}
-}
-
-// drain refuses new requests, and returns when all accepted ones are finished.
-func (c *committer) drain() {
-	c.queue.close()
-	<-c.done
 }
 
 // write commits a group, in one transaction or more.

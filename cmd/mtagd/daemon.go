@@ -84,6 +84,7 @@ func (d *daemon) openData(context.Context) (err error) {
 	if d.engine, err = openEngine(d.Data, d.Log); err != nil {
 		return err
 	}
+	d.metrics.MustRegister(diskMetrics(d.Data)...)
 	d.onStop(d.engine.Close)
 	return nil
 }

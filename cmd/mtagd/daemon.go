@@ -101,6 +101,7 @@ func (d *daemon) openData(context.Context) (err error) {
 	if d.engine, err = openEngine(d.Data, d.Log); err != nil {
 		return err
 	}
+	d.metrics.MustRegister(diskMetrics(d.Data)...)
 	d.onStop(d.engine.Close)
 	exportLabels(d.metrics, d.engine.Directory())
 	return nil

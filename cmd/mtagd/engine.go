@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/local/control"
+	"mtagd/store/local/space"
 )
 
 // openEngine opens the storage engine for the service, and creates it if the data directory is new. This file is the
@@ -21,6 +25,26 @@ func openEngine(data string, log *slog.Logger) (store.Engine, error) {
 		return nil, openError(data, err)
 	}
 	return engine, nil
+}
+
+// diskMetrics are the metrics of the data directory's disk.
+func diskMetrics(data string) []prometheus.Collector {
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "mtagd_disk_free_bytes",
+			Help: "Free space on the disk of the data directory.",
+		}, func() float64 {
+			free, err := space.Free(data)
+			if err != nil {
+				return math.NaN()
+			}
+			return float64(free)
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "mtagd_disk_reserve_bytes",
+			Help: "Free space below which events are refused.",
+		}, func() float64 { return local.MinFree }),
+	}
 }
 
 // openControl opens the control data for an operator command, when no server has it open. Without control data in the

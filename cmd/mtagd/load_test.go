@@ -25,13 +25,18 @@ type taggedService struct {
 
 func newTaggedService(t *testing.T) *taggedService {
 	t.Helper()
+	return newTaggedServiceIn(t, filepath.Join(t.TempDir(), "data"))
+}
+
+func newTaggedServiceIn(t *testing.T, data string) *taggedService {
+	t.Helper()
 	zone, err := startZone()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(zone.stop)
 	b := &taggedService{
-		t: t, zone: zone, data: filepath.Join(t.TempDir(), "data"),
+		t: t, zone: zone, data: data,
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
 	}
 	t.Cleanup(b.client.CloseIdleConnections)
@@ -45,9 +50,19 @@ func newTaggedService(t *testing.T) *taggedService {
 	return b
 }
 
+// start starts the service and waits until it is ready.
 func (b *taggedService) start() {
 	b.t.Helper()
-	service, err := startService(b.data, b.zone.address)
+	b.launch()
+	if err := b.waitReady(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// launch starts the service and waits until it listens.
+func (b *taggedService) launch() {
+	b.t.Helper()
+	service, err := launchService(b.data, b.zone.address)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -56,6 +56,15 @@ type service struct {
 
 // startService runs "mtagd serve" on free ports and waits until it is ready.
 func startService(data, resolver string, flags ...string) (*service, error) {
+	s, err := launchService(data, resolver, flags...)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.waitReady()
+}
+
+// launchService runs "mtagd serve" on free ports and waits until it listens.
+func launchService(data, resolver string, flags ...string) (*service, error) {
 	args := []string{
 		"serve", "--tls", "off", "--data", data,
 		"--http", "127.0.0.1:0", "--admin", "127.0.0.1:0",
@@ -77,7 +86,7 @@ func startService(data, resolver string, flags ...string) (*service, error) {
 	go s.readLog(stderr, listening)
 	select {
 	case <-listening:
-		return s, s.waitReady()
+		return s, nil
 	case <-s.done:
 		return nil, fmt.Errorf("mtagd ended before it listened: %w: %s", s.cmd.Wait(), s.Log())
 	case <-time.After(startTimeout):

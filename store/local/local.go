@@ -5,8 +5,8 @@
 //	DIR/events/     journal/  events, identity links, remembered event_ids
 //	DIR/index.db    rank/     the index of the events; rebuilt from the journal when it is missing
 //
-// They share codec (the byte forms of ids and values) and boltfile (bbolt files with a format version). Each package
-// comment describes the format of its files.
+// They share codec (the byte forms of ids and values), boltfile (bbolt files with a format version) and space (of the
+// disk). Each package comment describes the format of its files.
 //
 // # Writing
 //
@@ -17,6 +17,11 @@
 //
 // A listing waits until the index has every event that was committed before the call. Then it asks the index for the
 // positions of the page's events, and the journal for the events at these positions.
+//
+// # On a full disk
+//
+// The engine opens, reads and closes. Record and Resolve refuse what they would have to write, and a change of the control
+// data fails with store.KindUnavailable. Once there is space again, everything goes on by itself.
 //
 //	local.go     opens, connects and closes the three parts
 //	listing.go   Events: one page of a merchant's events
@@ -37,6 +42,9 @@ import (
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
+
+// MinFree is how many bytes of the disk must be free: events are refused before less is.
+const MinFree = journal.MinFree
 
 // Options are an engine's inputs besides its directory.
 type Options struct {
@@ -149,6 +157,9 @@ func (e *engine) FreeSpace() uint64 { return e.journal.FreeSpace() }
 
 // Close implements store.Engine.
 func (e *engine) Close() error {
-	e.journal.Drain() // first, so that the index gets the last commits before it closes
+	// First, so that the index gets the last commits before it closes.
+	if err := e.journal.Drain(); err != nil {
+		return errors.Join(err, e.Data.Close())
+	}
 	return errors.Join(e.index.Close(), e.journal.Close(), e.Data.Close())
 }

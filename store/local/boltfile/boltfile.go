@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -42,21 +43,40 @@ func open(path, format string, buckets [][]byte) (*bolt.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	if err := prepare(db, format, buckets); err != nil {
+	ready, err := isPrepared(db, format, buckets)
+	if err == nil && !ready {
+		err = prepare(db, format, buckets)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
 	}
 	return db, nil
 }
 
-// prepare checks the format of an existing file, and creates missing buckets.
+// isPrepared checks the format of an existing file, and reports whether prepare has nothing to do. So opening a file
+// usually writes nothing, and needs no space on a full disk.
+func isPrepared(db *bolt.DB, format string, buckets [][]byte) (ready bool, err error) {
+	err = db.View(func(tx *bolt.Tx) error {
+		meta := tx.Bucket(BucketMeta)
+		if meta == nil {
+			return nil
+		}
+		found := meta.Get(keyFormat)
+		if found != nil && string(found) != format {
+			return codec.UnknownFormat(found, format)
+		}
+		ready = found != nil && !slices.ContainsFunc(buckets, func(name []byte) bool { return tx.Bucket(name) == nil })
+		return nil
+	})
+	return ready, err
+}
+
+// prepare writes the format, and creates missing buckets.
 func prepare(db *bolt.DB, format string, buckets [][]byte) error {
 	return db.Update(func(tx *bolt.Tx) error {
 		meta, err := tx.CreateBucketIfNotExists(BucketMeta)
 		if err != nil {
 			return err
-		}
-		if found := meta.Get(keyFormat); found != nil && string(found) != format {
-			return codec.UnknownFormat(found, format)
 		}
 		for _, name := range buckets {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {

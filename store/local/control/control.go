@@ -42,6 +42,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
+	"mtagd/store/local/space"
 )
 
 // Data implements store.Control.
@@ -203,14 +204,18 @@ func hasClaim(tx *bolt.Tx, t store.Tag) bool {
 }
 
 // update runs change in one synced transaction. When the transaction is on disk, update calls publish, which puts the
-// change into the directory.
+// change into the directory. KindUnavailable: the disk is full.
 func (d *Data) update(ctx context.Context, change func(tx *bolt.Tx) error, publish func()) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := d.db.Update(change); err != nil {
+	err := d.db.Update(change)
+	if space.IsFull(err) {
+		return store.Unavailable("the disk is full")
+	}
+	if err != nil {
 		return err
 	}
 	publish()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/codec"
 )
@@ -17,12 +18,16 @@ import (
 // format is the version of the directory's layout. A directory of another version is refused.
 const format = "3"
 
-// openBadger opens or creates the database in dir.
-func openBadger(dir string, log *badgerLog) (*badger.DB, error) {
-	if err := repairLogs(dir); err != nil {
-		return nil, fmt.Errorf("open %s: %w", dir, err)
+// openBadger opens or creates the database in dir. On a full disk it gives back space of the spare file, in steps: another
+// program may take a part of it.
+func openBadger(dir string, log *badgerLog, files *allocator) (*badger.DB, error) {
+	db, err := tryOpen(dir, log)
+	for err != nil && isFullMessage(err) && files.spare.give(spareStep) {
+		db, err = tryOpen(dir, log)
 	}
-	db, err := badger.OpenManaged(badgerOptions(dir).WithLogger(log))
+	if err != nil && isFullMessage(err) {
+		return nil, fmt.Errorf("open %s: the disk is full; free some space, or delete files if there are too many: %w", dir, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
@@ -38,6 +43,24 @@ func openBadger(dir string, log *badgerLog) (*badger.DB, error) {
 	}
 	return db, nil
 }
+
+// isFullMessage reports whether an error says that the disk is full. Badger does not wrap errors.
+func isFullMessage(err error) bool {
+	return strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), unix.EDQUOT.Error())
+}
+
+func tryOpen(dir string, log *badgerLog) (*badger.DB, error) {
+	memtables, err := repairLogs(dir)
+	if err != nil {
+		return nil, err
+	}
+	// Badger replays the logs of memtables and queues the memtables for being written to tables. While the disk is full, it
+	// can write none, and a full queue would block it.
+	return badger.OpenManaged(badgerOptions(dir).WithLogger(log).WithNumMemtables(max(numMemtables, memtables)))
+}
+
+// numMemtables is how many memtables may wait to be written to tables.
+const numMemtables = 3
 
 // badgerOptions suit two cores and half a gigabyte of memory. The reasons:
 //   - SyncWrites: each commit syncs. Calling db.Sync instead would leave out a memtable that was rotated just before.
@@ -56,10 +79,9 @@ func badgerOptions(dir string) badger.Options {
 		WithDetectConflicts(false).
 		WithMetricsEnabled(false).
 		WithValueThreshold(300).
-		WithValueLogFileSize(64 << 20).
+		WithValueLogFileSize(valueLogSize).
 		WithVerifyValueChecksum(true).
-		WithMemTableSize(4 << 20).
-		WithNumMemtables(3).
+		WithMemTableSize(memTableSize).
 		WithNumCompactors(2).
 		WithNumLevelZeroTablesStall(32).
 		WithBlockCacheSize(0).

@@ -83,18 +83,15 @@ func (c *committer) run() {
 	for c.queue.next(timer) {
 		err := c.queue.failure()
 		if err == nil {
+			err = c.disk.roomForCommit()
+		}
+		if err == nil {
 			err = c.write()
 		}
 		for err != nil && len(c.queue.take()) > 0 { // the rest of the group fails too
 		}
 		c.disk.finish(c.queue.finish(err))
 	}
-}
-
-// drain refuses new requests, and returns when all accepted ones are finished.
-func (c *committer) drain() {
-	c.queue.close()
-	<-c.done
 }
 
 // write commits a group, in one transaction or more.

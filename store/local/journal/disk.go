@@ -1,25 +1,27 @@
 package journal
 
 import (
+	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mtagd/store"
+	"mtagd/store/local/space"
 )
 
-// Events are refused before less than minFree is free. That is enough for the value log and the memtables that the events
-// in flight may begin, for a compaction, and for the events that the index has in memory.
+// MinFree is how many bytes of the disk must be free: events are refused before less is. That is enough for the value log
+// and the memtables that the events in flight may begin, for a compaction, and for the events that the index has in memory.
+const MinFree = 128 << 20
+
 const (
-	minFree      = 128 << 20 // bytes
 	diskInterval = time.Second
 
 	// Once events are refused, they are accepted again when this much is free. The difference keeps the journal from
 	// changing its mind every second.
-	minFreeAgain = minFree + minFree/8
+	minFreeAgain = MinFree + MinFree/8
 
 	// costFactor is how many bytes an accepted event may take on the disk for each byte of its request. The request's
 	// size includes the overhead of its keys. The rest of the space is for tables: each key is in a memtable's table and,
@@ -27,19 +29,25 @@ const (
 	costFactor = 2
 )
 
+// spaceForCommit is what one commit may take at once: a new value log and the log of a new memtable.
+const spaceForCommit = newLog + newMemLog
+
 // diskWatch counts what accepted events may take of the free space, so that a flood cannot fill the disk between two
 // looks at it. It looks every second, and whenever the count says that nothing is left. A look sets the count to the
 // real figure.
 //
-// With each look of every second it also disables readahead in Badger's logs, as Badger may have created new ones.
+// Every second it also cares for Badger's files: it disables readahead in logs that are new, keeps space behind the end of
+// the manifest, and fills the spare file again.
 type diskWatch struct {
 	log       *slog.Logger
-	freeSpace func() (uint64, error) // bytes
+	files     *allocator
+	freeSpace func() (int64, error) // bytes
 
 	// In bytes on the disk, since the start. Accepted events are counted in accepted until that reaches limit.
 	accepted, finished, limit atomic.Int64
 
-	full atomic.Bool // events are refused
+	free atomic.Int64 // bytes, at the last look
+	full atomic.Bool  // events are refused
 
 	looking      sync.Mutex
 	lookFailed   bool // logged once
@@ -49,10 +57,11 @@ type diskWatch struct {
 	done sync.WaitGroup
 }
 
-func watchDisk(dir string, log *slog.Logger) *diskWatch {
+func watchDisk(dir string, files *allocator, log *slog.Logger) *diskWatch {
 	w := &diskWatch{
 		log:       log,
-		freeSpace: func() (uint64, error) { return freeSpace(dir) },
+		files:     files,
+		freeSpace: func() (int64, error) { return freeSpace(dir) },
 		stop:      make(chan struct{}),
 	}
 	w.check()
@@ -76,18 +85,21 @@ func (w *diskWatch) check() {
 		w.adviceFailed = true
 		w.log.Warn("readahead in Badger's logs cannot be disabled; more may be written to the disk than needed", "error", err)
 	}
-	w.look()
+	w.files.extendManifest()
+	free := w.look()
+	w.files.spare.fill(free, spareSize)
 }
 
 // admit counts events of size bytes as accepted, or returns why they cannot be. When they are written, or will not be,
 // finish must be called. With size 0 it only tells whether events are accepted.
 func (w *diskWatch) admit(size int) error {
 	cost := int64(size) * costFactor
-	if w.left() < cost && !w.full.Load() {
+	fits := func() bool { return !w.full.Load() && (size == 0 || cost <= w.left()) }
+	if !fits() && !w.full.Load() {
 		w.look() // the count assumes the worst
 	}
-	if w.full.Load() || w.left() < cost {
-		return store.Unavailable("the disk is nearly full")
+	if !fits() {
+		return store.Unavailable(messageFull)
 	}
 	w.accepted.Add(cost)
 	return nil
@@ -99,43 +111,82 @@ func (w *diskWatch) left() int64 { return w.limit.Load() - w.accepted.Load() }
 // finish ends the count of admitted events as being in flight: the next look sees what they take.
 func (w *diskWatch) finish(size int) { w.finished.Add(int64(size) * costFactor) }
 
-// look reads the free space, decides whether events are accepted, and logs when that changes.
-func (w *diskWatch) look() {
+// roomForCommit returns nil when there is space for one more commit, else why not. Without space the commit would wait for
+// it, and the callers with it.
+func (w *diskWatch) roomForCommit() error {
+	if w.look() < spaceForCommit {
+		return store.Unavailable(messageFull)
+	}
+	return nil
+}
+
+// ready returns nil while events are accepted, else the reason why not, for operators.
+func (w *diskWatch) ready() error {
+	if !w.full.Load() {
+		return nil
+	}
+	return fmt.Errorf("the disk is full: %d MiB are free, and events are accepted again at %d MiB",
+		w.free.Load()>>20, w.needed()>>20)
+}
+
+// needed is how many bytes must be free before events are accepted again.
+func (w *diskWatch) needed() int64 { return minFreeAgain + w.files.missing() }
+
+// look reads the free space, decides whether events are accepted, and logs when that changes. It returns the free bytes.
+func (w *diskWatch) look() int64 {
 	w.looking.Lock()
 	defer w.looking.Unlock()
 	finished := w.finished.Load() // before the free space: what is finished in between is counted twice, not left out
 	free, err := w.freeSpace()
 	if err != nil {
 		if !w.lookFailed {
-			w.log.Warn("cannot read the free disk space", "error", err)
+			w.log.Warn("the free disk space cannot be read, so events are accepted until the disk is full", "error", err)
 		}
 		w.lookFailed = true
-		return
+		w.limit.Store(math.MaxInt64)
+		return math.MaxInt64
 	}
-	w.limit.Store(finished + int64(free) - minFree)
-	full := free < minFree || w.full.Load() && free < minFreeAgain
+	w.free.Store(free)
+	w.limit.Store(finished + free - MinFree)
+	full := free < MinFree || (w.full.Load() || w.files.missing() > 0) && free < w.needed()
+	full = full || w.files.isWaiting() // the user's quota may be used up
+	if !full && w.files.complete() != nil {
+		full = true // another program was faster
+	}
 	if w.full.Swap(full) != full {
 		message := "events are accepted: there is disk space again"
 		if full {
-			message = "events are refused: the disk is nearly full"
+			message = "events are refused: the disk is full. Free some space, and they are accepted again"
 		}
-		w.log.Warn(message, "accepting_events", !full, "free_bytes", free, "needed_bytes", minFreeAgain)
+		w.log.Warn(message, "accepting_events", !full, "free_bytes", free, "needed_bytes", w.needed())
 	}
+	return free
 }
 
 // freeForEvents returns how many bytes events may still take.
-func (w *diskWatch) freeForEvents() uint64 { return uint64(max(0, w.left())) }
+func (w *diskWatch) freeForEvents() uint64 {
+	if w.full.Load() {
+		return 0
+	}
+	return uint64(max(0, w.left()))
+}
 
 func (w *diskWatch) close() {
 	close(w.stop)
 	w.done.Wait()
 }
 
-// freeSpace returns the bytes that users other than root may still write.
-func freeSpace(dir string) (uint64, error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
-		return 0, err
+// messageFull is for customers.
+const messageFull = "the disk is nearly full"
+
+// minFiles is how many files it must be possible to create: a file that a compaction cannot create is lost (allocate.go).
+const minFiles = 256
+
+// freeSpace returns the bytes that are free; 0 when no more files can be created.
+func freeSpace(dir string) (int64, error) {
+	bytes, files, err := space.FreeWithFiles(dir)
+	if files < minFiles {
+		bytes = 0
 	}
-	return s.Bavail * uint64(s.Bsize), nil
+	return bytes, err
 }

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"errors"
 	"sync/atomic"
 	"testing"
 
@@ -8,11 +9,11 @@ import (
 )
 
 // withFreeSpace makes the journal believe that this much is free.
-func withFreeSpace(j *testJournal, bytes uint64) (free *atomic.Uint64) {
-	free = new(atomic.Uint64)
+func withFreeSpace(j *testJournal, bytes int64) (free *atomic.Int64) {
+	free = new(atomic.Int64)
 	free.Store(bytes)
 	j.disk.looking.Lock()
-	j.disk.freeSpace = func() (uint64, error) { return free.Load(), nil }
+	j.disk.freeSpace = func() (int64, error) { return free.Load(), nil }
 	j.disk.looking.Unlock()
 	j.disk.look()
 	return free
@@ -23,7 +24,7 @@ func TestNothingIsAcceptedWhileTheDiskIsNearlyFull(t *testing.T) {
 	defer closeJournal(t, j)
 	m := store.NewMerchantID()
 	record(t, j, m, 1)
-	free := withFreeSpace(j, minFree-1)
+	free := withFreeSpace(j, MinFree-1)
 	marks := []store.Mark{newMark(m, "PageView", 0, []byte("{}"))}
 	if err := j.Record(ctx, marks); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("Record gives %v, want KindUnavailable", err)
@@ -47,7 +48,11 @@ func TestNothingIsAcceptedWhileTheDiskIsNearlyFull(t *testing.T) {
 // However fast events come, they take no more than what was free at the last look.
 func TestAFloodIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 	const size, fits = 1 << 20, 10
-	w := &diskWatch{log: quiet, freeSpace: func() (uint64, error) { return minFree + fits*size*costFactor, nil }}
+	w := &diskWatch{
+		log:       quiet,
+		files:     &allocator{},
+		freeSpace: func() (int64, error) { return MinFree + fits*size*costFactor, nil },
+	}
 	w.look()
 	for i := range fits {
 		if err := w.admit(size); err != nil {
@@ -70,13 +75,36 @@ func TestAFloodIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 	}
 }
 
-func TestTheDiskWatchFollowsTheFreeSpace(t *testing.T) {
-	var free uint64
-	w := &diskWatch{log: quiet, freeSpace: func() (uint64, error) { return free, nil }}
+// Requests that were accepted may find that another program has filled the disk.
+func TestACommitNeedsRoomForNewLogs(t *testing.T) {
+	var free int64
+	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) { return free, nil }}
 	for _, step := range []struct {
-		free uint64
+		free int64
+		room bool
+	}{{spaceForCommit, true}, {spaceForCommit - 1, false}, {0, false}} {
+		free = step.free
+		if room := w.roomForCommit() == nil; room != step.room {
+			t.Errorf("with %d bytes free, a group is committed: %v, want %v", step.free, room, step.room)
+		}
+	}
+}
+
+func TestWithoutAFigureEventsAreAccepted(t *testing.T) {
+	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) { return 0, errors.New("no figure") }}
+	w.look()
+	if err := errors.Join(w.admit(1<<20), w.roomForCommit()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheDiskWatchFollowsTheFreeSpace(t *testing.T) {
+	var free int64
+	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) { return free, nil }}
+	for _, step := range []struct {
+		free int64
 		full bool
-	}{{minFree, false}, {minFree - 1, true}, {minFreeAgain - 1, true}, {minFreeAgain, false}, {minFree, false}} {
+	}{{MinFree, false}, {MinFree - 1, true}, {minFreeAgain - 1, true}, {minFreeAgain, false}, {MinFree, false}} {
 		free = step.free
 		w.look()
 		if full := w.admit(0) != nil; full != step.full {

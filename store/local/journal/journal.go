@@ -27,8 +27,11 @@
 //	keys.go         the keys in Badger
 //	clock.go        numbers chunks and commits
 //	badger.go       Badger's options, its messages, the format version
-//	disk.go         refuses writes while the disk is nearly full
 //	logs.go         Badger's log files: repair before opening, no readahead
+//	disk.go         counts what events take of the disk, and refuses them before it is full
+//	mmap.go         finds the files that Badger maps
+//	allocate.go     allocates them before Badger writes to them
+//	spare.go        a file whose space is given back on a full disk
 //
 // # What is in Badger
 //
@@ -52,12 +55,14 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"os"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/space"
 )
 
 // Options are a journal's inputs besides its directory. All are required.
@@ -73,6 +78,8 @@ type Journal struct {
 	log *badgerLog
 	now func() time.Time
 
+	files *allocator
+
 	// Nil until Start.
 	disk      *diskWatch // it disables readahead, which Since needs: a replay takes four times as long without
 	committer *committer
@@ -80,18 +87,32 @@ type Journal struct {
 
 // Open opens or creates the journal in dir. Nothing can be recorded before Start.
 func Open(dir string, opt Options) (*Journal, error) {
-	log := &badgerLog{log: opt.Log}
-	db, err := openBadger(dir, log)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	files, err := newAllocator(dir, opt.Log)
 	if err != nil {
 		return nil, err
 	}
-	return &Journal{dir: dir, db: db, log: log, now: opt.Now}, nil
+	return openWith(dir, opt, files)
+}
+
+// openWith opens the journal with an allocator, which it closes when it fails.
+func openWith(dir string, opt Options, files *allocator) (*Journal, error) {
+	log := &badgerLog{log: opt.Log}
+	db, err := openBadger(dir, log, files)
+	if err != nil {
+		files.close()
+		return nil, err
+	}
+	files.opened()
+	return &Journal{dir: dir, db: db, log: log, now: opt.Now, files: files}, nil
 }
 
 // Start lets the journal record events. It passes the events of each commit to handOver. While ready returns an error,
 // Record and Resolve refuse what they would have to write, with that error.
 func (j *Journal) Start(ready func() error, handOver HandOver) error {
-	j.disk = watchDisk(j.dir, j.log.log)
+	j.disk = watchDisk(j.dir, j.files, j.log.log)
 	q := newQueue(func(size int) error {
 		if err := ready(); err != nil {
 			return err
@@ -158,18 +179,41 @@ func checkMUID(id store.MUID) error {
 func (j *Journal) Committed() uint64 { return j.committer.committed.Load() }
 
 // Ready returns nil while events are accepted, else the reason why not.
-func (j *Journal) Ready() error { return j.committer.queue.accepting() }
+func (j *Journal) Ready() error {
+	if err := j.disk.ready(); err != nil {
+		return err
+	}
+	return j.committer.queue.accepting()
+}
 
 // FreeSpace implements store.Engine.
 func (j *Journal) FreeSpace() uint64 { return j.disk.freeForEvents() }
 
-// Drain refuses new requests, and returns when all accepted ones are finished. Events can still be read.
-func (j *Journal) Drain() { j.committer.drain() }
+// Drain refuses new requests, and returns when all accepted ones are finished. Events can still be read. It fails when the
+// disk is so full that a commit cannot end; then nothing may be closed.
+func (j *Journal) Drain() error {
+	j.committer.queue.close()
+	return j.files.await(j.committer.done)
+}
 
-// Close closes the files. A journal that was started must have been drained.
+// Close closes the files. A journal that was started must have been drained. It fails when the disk is so full that Badger
+// cannot close; every event is in Badger's logs then, and the next start reads them.
 func (j *Journal) Close() error {
 	if j.disk != nil {
 		j.disk.close()
 	}
-	return j.db.Close()
+	var err error
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		err = j.db.Close()
+	}()
+	if err := j.files.await(closed); err != nil {
+		return err
+	}
+	if free, err := space.Free(j.dir); err == nil {
+		j.files.spare.fill(free, 0) // for the next start
+	}
+	j.files.close()
+	return err
 }

@@ -35,6 +35,11 @@ func open(t *testing.T, dir string) *testJournal {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return start(t, j)
+}
+
+func start(t *testing.T, j *Journal) *testJournal {
+	t.Helper()
 	tj := &testJournal{Journal: j}
 	if err := j.Start(func() error { return nil }, func(events []codec.Event, last uint64, release func()) {
 		tj.mu.Lock()
@@ -58,7 +63,9 @@ func cloned(events []codec.Event) []codec.Event {
 
 func closeJournal(t *testing.T, j *testJournal) {
 	t.Helper()
-	j.Drain()
+	if err := j.Drain(); err != nil {
+		t.Fatal(err)
+	}
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -2,13 +2,14 @@ package journal
 
 import (
 	"bufio"
-	"errors"
+	"bytes"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,20 +43,20 @@ func disableReadahead() error {
 	return lines.Err()
 }
 
-// repairLogs prepares the logs in Badger's directory for opening. The directory may not exist yet. There are two repairs:
+// repairLogs prepares the logs in Badger's directory for opening, and returns how many are of memtables. There are three
+// repairs:
 //
-//   - It removes empty logs. A kill at the wrong moment leaves one, and Badger refuses to open it.
+//   - It removes logs that are empty or have no blocks. A kill at the wrong moment leaves one. Badger refuses to open an empty
+//     one, and the other has nothing either.
 //   - It adds a value log without entries, which is then the newest. Badger truncates the newest value log at the first
 //     entry that it cannot read. That is meant for an entry whose write was cut short. But if the disk has damaged an
 //     entry, all acknowledged entries after it would be lost too. In a value log that is not the newest, an entry that
 //     was cut short does no harm: nothing refers to it.
-func repairLogs(dir string) error {
+//   - It frees what was allocated for a value log and not used, after a kill.
+func repairLogs(dir string) (memtables int, err error) {
 	files, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	newest := 0
 	for _, f := range files {
@@ -65,27 +66,62 @@ func repairLogs(dir string) error {
 		}
 		info, err := f.Info()
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if info.Size() == 0 {
-			if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
-				return err
+		path := filepath.Join(dir, f.Name())
+		if info.Size() == 0 || info.Size() >= 2*memTableSize && allocatedBytes(info) == 0 {
+			if err := os.Remove(path); err != nil {
+				return 0, err
 			}
 			continue
 		}
-		if ext == ".vlog" {
-			n, err := strconv.Atoi(strings.TrimSuffix(f.Name(), ext))
-			if err != nil {
-				return err
-			}
-			newest = max(newest, n)
+		if ext == ".mem" {
+			memtables++
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimSuffix(f.Name(), ext))
+		if err != nil {
+			return 0, err
+		}
+		newest = max(newest, n)
+		if info.Size() <= newLog || allocatedBytes(info) < newLog {
+			continue
+		}
+		if err := freeTail(path, info.Size()); err != nil {
+			return 0, err
 		}
 	}
 	if newest == 0 {
-		return nil
+		return memtables, nil
 	}
 	header := make([]byte, valueLogHeader)
-	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("%06d.vlog", newest+1)), header, 0o600)
+	return memtables, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%06d.vlog", newest+1)), header, 0o600)
+}
+
+// allocatedBytes returns how many bytes a file takes on the disk.
+func allocatedBytes(info fs.FileInfo) int64 { return info.Sys().(*syscall.Stat_t).Blocks * 512 }
+
+// freeTail frees the blocks behind the last byte of a value log that is not zero. The file's contents stay the same, as a
+// hole reads as zeros.
+func freeTail(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	end := int64(newLog)
+	for block := make([]byte, 1<<20); end > 0; end -= int64(len(block)) {
+		if _, err := f.ReadAt(block, end-int64(len(block))); err != nil {
+			return err
+		}
+		if used := len(bytes.TrimRight(block, "\x00")); used > 0 {
+			end += int64(used - len(block))
+			break
+		}
+	}
+	// An error, such as of a file system that has no holes, costs only space.
+	_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, end, size-end)
+	return nil
 }
 
 // valueLogHeader is the size in bytes of a value log without entries: the id of its encryption key (0 for none), and an

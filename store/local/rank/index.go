@@ -10,10 +10,10 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/space"
 )
 
 // Index is the index of all merchants' events.
@@ -33,6 +33,8 @@ type Index struct {
 	covered uint64 // the events of chunks up to this seq are in the trees
 
 	arenas sync.Pool // *nodeArena, for readers
+
+	unmerged frozenEvents // the disk was full when Replay merged them
 
 	queue   chan committedBatch
 	started bool
@@ -106,10 +108,20 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 		return err
 	}
 	x.progress.advance(last)
-	if x.entries < mergeEntries {
+	if x.entries < mergeEntries || len(x.unmerged.trees) > 0 && x.entries < maxEntries {
 		return nil
 	}
-	return x.merge(x.freeze())
+	if len(x.unmerged.trees) == 0 {
+		x.unmerged = x.freeze()
+	}
+	err := x.merge(x.unmerged)
+	if err == nil {
+		x.unmerged = frozenEvents{}
+	}
+	if space.IsFull(err) && x.entries < maxEntries {
+		return nil // the first merge after Start is of the same events again
+	}
+	return err
 }
 
 // Start starts the goroutine that applies pushed events and merges.
@@ -145,7 +157,8 @@ func (x *Index) run() {
 	defer close(x.done)
 	ticker := time.NewTicker(mergeInterval)
 	defer ticker.Stop()
-	m := mergeState{x: x, ended: make(chan error, 1)}
+	m := mergeState{x: x, ended: make(chan error, 1), events: x.unmerged, retry: len(x.unmerged.trees) > 0}
+	x.unmerged = frozenEvents{}
 	for {
 		select {
 		case <-ticker.C:
@@ -201,7 +214,7 @@ func (m *mergeState) startIfDue() {
 // memory; after any other error the index fails.
 func (m *mergeState) end(err error) {
 	x := m.x
-	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+	full := space.IsFull(err)
 	m.running, m.retry = false, full && x.entries < maxEntries
 	if m.retry {
 		x.log.Error("the index waits for disk space", "error", err)
@@ -217,7 +230,7 @@ func (m *mergeState) finish() {
 		m.end(<-m.ended)
 	}
 	if m.x.Failure() == nil && !m.retry {
-		m.x.fail(m.x.merge(m.x.freeze()))
+		m.end(m.x.merge(m.x.freeze()))
 	}
 }
 

@@ -199,6 +199,17 @@ func TestAMergeIsRetriedUntilThereIsDiskSpace(t *testing.T) {
 		t.Errorf("%d events while the disk is full, want 400", n)
 	}
 	full.Store(false)
+	waitMerged(t, x, m)
+
+	if n := len(list(t, x, m)); n != 400 {
+		t.Errorf("%d events after the merge, want 400", n)
+	}
+	closeIndex(t, x)
+}
+
+// waitMerged waits until a merge has stored the merchant's events.
+func waitMerged(t *testing.T, x *Index, m codec.MerchantKey) {
+	t.Helper()
 	merged := func() (done bool) {
 		x.mu.RLock()
 		defer x.mu.RUnlock()
@@ -210,8 +221,45 @@ func TestAMergeIsRetriedUntilThereIsDiskSpace(t *testing.T) {
 			t.Fatal("nothing is merged though there is space again")
 		}
 	}
-	if n := len(list(t, x, m)); n != 400 {
-		t.Errorf("%d events after the merge, want 400", n)
+}
+
+// A start on a full disk replays, and lists what it has replayed. The merge comes when there is space.
+func TestAReplayOnAFullDiskIsMergedLater(t *testing.T) {
+	var j journal
+	m := newMerchant(t)
+	x := j.open(t, t.TempDir())
+	var full atomic.Bool
+	full.Store(true)
+	x.commit = func(tx *bolt.Tx) error {
+		if full.Load() {
+			return &fs.PathError{Op: "write", Path: "index.db", Err: unix.ENOSPC}
+		}
+		return tx.Commit()
+	}
+	replay := func() error {
+		events := j.commit(m, 100, func(i int) int64 { return int64(i) * 1000 })
+		return x.Replay(events, events[0].Seq)
+	}
+	x.entries = mergeEntries // as if there were so many
+	for range 2 {
+		if err := replay(); err != nil {
+			t.Fatalf("on the full disk, Replay gives %v", err)
+		}
+	}
+	if n := len(list(t, x, m)); n != 200 {
+		t.Errorf("%d events on the full disk, want 200", n)
+	}
+	entries := x.entries
+	x.entries = maxEntries
+	if err := replay(); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("when as much is in memory as may be, Replay gives %v, want ENOSPC", err)
+	}
+	x.entries = entries + 100
+	full.Store(false)
+	x.Start()
+	waitMerged(t, x, m)
+	if n := len(list(t, x, m)); n != 300 {
+		t.Errorf("%d events once there is space, want 300", n)
 	}
 	closeIndex(t, x)
 }

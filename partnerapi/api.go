@@ -2,7 +2,8 @@
 // their tracking tags, and lists the events that the tags recorded. README.md is the guide for partners.
 //
 // Each request is checked in this order: route and method, API key, size of the body, parameters,
-// existence, ownership, state. The first check that fails decides the answer.
+// existence, ownership, state. The first check that fails decides the answer. A suspended partner's changes are refused
+// before their parameters are checked.
 //
 // A handler decodes the request, asks the engine and answers, or returns an error, which errors.go turns into an
 // answer. Two files answer refusals themselves: api.go a wrong method, a wrong key and a large body; verify.go a DNS
@@ -17,7 +18,7 @@
 //	events.go     list events
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner
-//	owner.go      load a merchant or tag of the partner
+//	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
 //	auth.go       find the partner of an API key
 //	errors.go     turn errors into answers
 //	config.go     what the API is made of
@@ -37,6 +38,7 @@ import (
 	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/requestid"
 	"mtagd/store"
 )
 
@@ -101,7 +103,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			WriteError(r, fasthttp.StatusMethodNotAllowed, "Method not allowed")
 			return
 		}
-		partner, ok := a.authenticate(r)
+		partner, key, ok := a.authenticate(r)
 		if !ok {
 			WriteError(r, fasthttp.StatusUnauthorized, "Authentication required")
 			return
@@ -111,13 +113,18 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			WriteError(r, fasthttp.StatusRequestEntityTooLarge, TooLarge)
 			return
 		}
-		ctx := context.Background() // a request that changes something is finished, even when its client has gone
-		if r.IsGet() || r.IsHead() {
+		// A request that changes something is finished, even when its client has gone.
+		ctx := store.WithActor(context.Background(), store.Actor{Kind: store.ByKey, Name: string(key), Request: requestid.Of(r)})
+		changes := !r.IsGet() && !r.IsHead()
+		if !changes {
 			var done context.CancelFunc
 			ctx, done = a.Context(r)
 			defer done()
 		}
 		err := checkNames(r.QueryArgs(), op.query)
+		if changes && partner.Suspended {
+			err = errPartnerSuspended
+		}
 		if err == nil {
 			err = op.handle(ctx, r, partner)
 		}

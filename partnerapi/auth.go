@@ -18,16 +18,16 @@ func PartnerOf(r *fasthttp.RequestCtx) string {
 	return partner
 }
 
-// authenticate returns the partner whose API key the request carries, and false without a valid key.
-func (a *api) authenticate(r *fasthttp.RequestCtx) (store.Partner, bool) {
+// authenticate returns the partner whose API key the request carries, and the key's id; false without a valid key.
+func (a *api) authenticate(r *fasthttp.RequestCtx) (store.Partner, store.KeyID, bool) {
 	headers := r.Request.Header.PeekAll(fasthttp.HeaderAuthorization)
 	if len(headers) != 1 {
-		return store.Partner{}, false
+		return store.Partner{}, "", false
 	}
 	// The scheme is in any case. One space follows it.
 	scheme, credentials, ok := strings.Cut(string(headers[0]), " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
-		return store.Partner{}, false
+		return store.Partner{}, "", false
 	}
 	return a.Engine.Directory().Authenticate(store.APIKey(credentials), a.Now())
 }

@@ -48,8 +48,8 @@ func code(status int) string {
 	}
 }
 
-// fail answers with an error. The answer says what is wrong with the request; faults of the service are only logged. A 404
-// has the spec's message alone, except that of errNoTagYet. ctx is the request's context.
+// fail answers with an error. The answer says what is wrong with the request; faults of the service are only logged. ctx is
+// the request's context.
 func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
 		a.logFailure(r, slog.LevelDebug, statusClientGone, err)
@@ -58,13 +58,23 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	}
 	answer := answers[store.KindOf(err)]
 	message := answer.message
-	if e, ok := errors.AsType[*store.Error](err); ok && (e.Kind == store.KindInvalid || e == errNoTagYet) {
+	if e, ok := errors.AsType[*store.Error](err); ok && mayTell(e) {
 		message += ": " + e.Error()
 	}
 	if answer.status >= fasthttp.StatusInternalServerError {
 		a.logFailure(r, slog.LevelError, answer.status, err)
 	}
 	WriteError(r, answer.status, message)
+}
+
+// mayTell reports whether the answer has the error's own message besides that of its kind. A 403 or 404 about a resource
+// that may be another partner's has the spec's message alone.
+func mayTell(e *store.Error) bool {
+	switch e {
+	case errNoTagYet, errPartnerSuspended, errMerchantSuspended, errTagSuspended:
+		return true
+	}
+	return e.Kind == store.KindInvalid
 }
 
 // logFailure logs a request that ended with an error. The path is logged without the query.

@@ -37,7 +37,7 @@ func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner s
 		domain, wrongDomain = store.CheckRootDomain("domain", in.Domain)
 	}
 
-	m, err := a.merchant(ctx, partner, in.MerchantID)
+	m, err := a.activeMerchant(ctx, partner, in.MerchantID)
 	if err == nil {
 		if t, exists := m.Tag(tagType); exists {
 			return a.replyTag(r, t, "Existing tag retrieved")

@@ -15,6 +15,7 @@ type merchantJSON struct {
 	Name       string                         `json:"name"`
 	Domain     string                         `json:"domain,omitempty"`
 	CreatedAt  string                         `json:"createdAt"`
+	Suspended  bool                           `json:"suspended,omitzero"` // the merchant or its partner is
 	Tracktags  map[store.TagType]tracktagJSON `json:"tracktags"`
 }
 
@@ -25,12 +26,13 @@ type tracktagJSON struct {
 	CreatedAt string          `json:"createdAt"`
 }
 
-func (a *api) showMerchant(m store.Merchant) merchantJSON {
+func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON {
 	shown := merchantJSON{
 		MerchantID: m.ID,
 		Name:       m.Name,
 		Domain:     m.Domain,
 		CreatedAt:  store.FormatTime(m.CreatedAt),
+		Suspended:  m.Suspended || partner.Suspended,
 		Tracktags:  make(map[store.TagType]tracktagJSON, len(m.Tags)),
 	}
 	if len(m.Tags) > 0 {
@@ -63,7 +65,7 @@ func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner
 		Pagination pagination     `json:"pagination"`
 	}{Pagination: w.of(total)}
 	for _, m := range merchants {
-		list.Merchants = append(list.Merchants, a.showMerchant(m))
+		list.Merchants = append(list.Merchants, a.showMerchant(partner, m))
 	}
 	return reply(r, fasthttp.StatusOK, list)
 }
@@ -78,7 +80,7 @@ func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if err != nil {
 		return hide(err, errNoMerchant)
 	}
-	return reply(r, fasthttp.StatusOK, a.showMerchant(m))
+	return reply(r, fasthttp.StatusOK, a.showMerchant(partner, m))
 }
 
 // createMerchant creates a merchant (spec, Create merchant). The domain is only stored: generateTag is what registers

@@ -16,6 +16,26 @@ var (
 
 func notFound(why string) *store.Error { return &store.Error{Kind: store.KindNotFound, Message: why} }
 
+// The errors for what an operator has suspended. The partner sees their messages.
+var (
+	errPartnerSuspended  = suspended("your access is suspended: you can read, but not change anything")
+	errMerchantSuspended = suspended("the merchant is suspended")
+	errTagSuspended      = suspended("the tag or its merchant is suspended")
+)
+
+func suspended(message string) *store.Error {
+	return &store.Error{Kind: store.KindForbidden, Message: message}
+}
+
+// activeMerchant returns a merchant of the partner, as merchant does, unless it is suspended.
+func (a *api) activeMerchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {
+	m, err := a.merchant(ctx, partner, id)
+	if err == nil && m.Suspended {
+		return store.Merchant{}, errMerchantSuspended
+	}
+	return m, err
+}
+
 // merchant returns a merchant of the partner. After an error it is the zero merchant. KindNotFound: it does not exist.
 // KindForbidden: it is another partner's.
 func (a *api) merchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {

@@ -55,6 +55,7 @@ type detailsJSON struct {
 	IsConnected bool             `json:"isConnected"`
 	IsVerified  bool             `json:"isVerified"`
 	Lifecycle   store.Lifecycle  `json:"lifecycle"`
+	Suspended   bool             `json:"suspended,omitzero"` // the tag, its merchant or its partner is
 	LastEventAt *string          `json:"lastEventAt"`
 	Snippet     string           `json:"snippet"`
 	DNS         *findingJSON     `json:"dns"`
@@ -106,6 +107,7 @@ func (a *api) showDetails(t store.Tag, lastEvent time.Time) detailsJSON {
 		IsConnected: t.Connected,
 		IsVerified:  t.Verified,
 		Lifecycle:   t.Lifecycle(lastEvent),
+		Suspended:   a.Engine.Directory().Settings(&t).Suspended,
 		LastEventAt: optional(lastEvent),
 		Snippet:     Snippet(a.TagURL(host), t.ID),
 	}

@@ -32,6 +32,9 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	if err != nil {
 		return err
 	}
+	if a.Engine.Directory().Settings(&t).Suspended {
+		return errTagSuspended
+	}
 
 	release, err := a.verifications.acquire(ctx, partner.ID)
 	if err != nil {

@@ -20,6 +20,8 @@ type Directory struct {
 	tags     map[TagID]Tag
 	hosts    map[string]hostTags
 
+	// These two have few entries, most often none: then looking up a tag's settings hashes no id.
+	suspended map[PartnerID]bool              // the suspended partners
 	merchants map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
 }
 
@@ -43,6 +45,7 @@ func NewDirectory() *Directory {
 		tags:     map[TagID]Tag{},
 		hosts:    map[string]hostTags{},
 
+		suspended: map[PartnerID]bool{},
 		merchants: map[MerchantID]MerchantSettings{},
 	}
 }
@@ -76,18 +79,19 @@ func (d *Directory) Key(id KeyID) (Key, bool) {
 	return k, ok
 }
 
-// Authenticate returns the partner of an API key that is valid at the time now; false when the text is no such key. It
-// does not say why not, as the partner API must not either (spec, Authentication, 2).
-func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, bool) {
+// Authenticate returns the id of an API key that is valid at the time now, and its partner; false when the text is no such
+// key. It does not say why not, as the partner API must not either (spec, Authentication, 2).
+func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, KeyID, bool) {
 	id, err := text.ID()
 	if err != nil {
-		return Partner{}, false
+		return Partner{}, "", false
 	}
 	key, ok := d.Key(id)
 	if !ok || !text.Matches(key) || !key.Valid(now) {
-		return Partner{}, false
+		return Partner{}, "", false
 	}
-	return d.Partner(key.Partner)
+	partner, ok := d.Partner(key.Partner)
+	return partner, id, ok
 }
 
 // Tag returns a tag with its host.
@@ -104,7 +108,7 @@ func (d *Directory) Settings(t *Tag) MerchantSettings {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	s := d.merchants[t.Merchant]
-	s.Suspended = s.Suspended || t.Suspended || d.partners[t.Partner].Suspended
+	s.Suspended = s.Suspended || t.Suspended || d.suspended[t.Partner]
 	return s
 }
 
@@ -147,6 +151,11 @@ func (d *Directory) SetPartner(p Partner) {
 	defer d.mu.Unlock()
 	old := d.partners[p.ID]
 	d.partners[p.ID] = p
+	if p.Suspended {
+		d.suspended[p.ID] = true
+	} else {
+		delete(d.suspended, p.ID)
+	}
 	if old.TrackingDomain == p.TrackingDomain {
 		return
 	}

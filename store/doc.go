@@ -4,12 +4,13 @@
 // "The spec" in comments is the Tracking Tag Partner Service Specification, which the service implements. Customers rely
 // on its words, formats and rules. So a change of the code must not change what a comment quotes from the spec.
 //
-// Engines store Partner, Key, Merchant, Tag and DNSFinding as JSON on disk. A field may be added; none may be renamed or
+// Engines store Partner, Key, Merchant, Tag, DNSFinding and AuditEntry as JSON on disk. A field may be added; none may be renamed or
 // get another meaning. Customers never see this JSON: partnerapi has its own types for responses.
 //
 // The package imports no engine. Read in this order:
 //
 //	engine.go       the contract of every engine
+//	audit.go        the audit log: who changed which control data, and when
 //	certificate.go  which host names may have a TLS certificate, and the state of a certificate
 //	directory.go    the in-memory look-ups of every request, which an engine fills; authentication
 //	event.go        Mark (an event to record), Event (as listed), Query and Page

@@ -80,6 +80,10 @@ type Control interface {
 	// result. So change must be pure: its result depends on the tag alone, and it has no side effects. It must not change
 	// the tag's id, owner, type, label or domain. KindNotFound: tag.
 	UpdateTag(ctx context.Context, id TagID, change func(Tag) Tag) (Tag, error)
+
+	// Audit returns entries of the audit log, newest first. It has one for each change that a method above has made,
+	// with the actor of the method's context. A call that changes nothing adds none.
+	Audit(ctx context.Context, q AuditQuery) ([]AuditEntry, error)
 }
 
 // Events is the engine's event data: events, identity links and remembered event_ids. Each belongs to one merchant.

@@ -1,5 +1,10 @@
 package store
 
+import (
+	"encoding/json"
+	"strconv"
+)
+
 // Limits protect tenants from each other. An operator may change them for one partner or one merchant at run time. The
 // limits of a client address are not stored: see package edge/limit.
 
@@ -19,6 +24,23 @@ func (l Limit) Or(def Limit) Limit {
 
 // Allows reports whether n is within the limit. The limit is not 0: Or has replaced it.
 func (l Limit) Allows(n int64) bool { return l == NoLimit || n <= int64(l) }
+
+// MarshalJSON returns the number, or "off" for NoLimit.
+func (l Limit) MarshalJSON() ([]byte, error) {
+	if l == NoLimit {
+		return []byte(`"off"`), nil
+	}
+	return strconv.AppendInt(nil, int64(l), 10), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON returns.
+func (l *Limit) UnmarshalJSON(b []byte) error {
+	if string(b) == `"off"` {
+		*l = NoLimit
+		return nil
+	}
+	return json.Unmarshal(b, (*int64)(l))
+}
 
 // MerchantLimits are what an operator has set for one merchant.
 type MerchantLimits struct {

@@ -135,8 +135,8 @@ func TestAKeyAuthenticatesItsPartnerWhileItIsValid(t *testing.T) {
 	d.SetPartner(p)
 	key, text := NewKey(p.ID, now, time.Hour)
 	d.SetKey(key)
-	if got, ok := d.Authenticate(text, now); !ok || got != p {
-		t.Errorf("a valid key gives %+v, %v; want %+v", got, ok, p)
+	if got, id, ok := d.Authenticate(text, now); !ok || got != p || id != key.ID {
+		t.Errorf("a valid key gives %+v, %s, %v; want %+v, %s", got, id, ok, p, key.ID)
 	}
 	wrongSecret := key
 	wrongSecret.SecretHash = make([]byte, len(key.SecretHash))
@@ -157,8 +157,8 @@ func TestAKeyAuthenticatesItsPartnerWhileItIsValid(t *testing.T) {
 		{"a revoked key", revoked, text, now},
 	} {
 		d.SetKey(c.stored)
-		if got, ok := d.Authenticate(c.text, c.at); ok || got != (Partner{}) {
-			t.Errorf("%s authenticates partner %+v", c.is, got)
+		if got, id, ok := d.Authenticate(c.text, c.at); ok || got != (Partner{}) || id != "" {
+			t.Errorf("%s authenticates partner %+v by key %q", c.is, got, id)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 		d.openTLSManager,  // DNS checks and certificates
 		d.openAPI,         // the partner API, and the demo shop
 		d.openEdge,        // the public server
-		d.acceptOperators, // partner and key commands
+		d.acceptOperators, // operator commands
 		d.acceptAdmins,    // metrics and health
 		d.acceptRequests,  // from here on, the service answers
 		d.announce,        // in development mode
@@ -212,7 +212,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 	return err
 }
 
-// acceptOperators runs the partner and key commands that arrive on the operator socket.
+// acceptOperators runs the commands that arrive on the operator socket.
 func (d *daemon) acceptOperators(context.Context) error {
 	socket, err := operator.Listen(d.Data)
 	if err != nil {

@@ -10,7 +10,7 @@
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
 //	runtime.go      timers, threads and the limit of the heap
-//	operate.go      mtagd partner and mtagd key
+//	operate.go      the operator commands: mtagd partner, key, merchant, tag and audit
 //	engine.go       the choice of the storage engine
 //	health.go       mtagd health
 //	config.go       what the service runs with, from either command
@@ -19,7 +19,7 @@
 //	environment.go  MTAGD_ variables: empty, misspelt, and those of linked containers
 //	process.go      what a command may use; errors and exit codes
 //	demo/           the demo shop
-//	operator/       the commands that manage partners and keys, and the socket that carries them
+//	operator/       the operator commands, and the socket that carries them
 package main
 
 import (
@@ -47,13 +47,16 @@ type commandLine struct {
 	Data   string `default:"./data" placeholder:"DIR" help:"Data directory (default ${default})."`
 	Config string `placeholder:"FILE" help:"YAML file with values for flags. The command line and the environment take precedence."`
 
-	Dev     devCommand               `cmd:"" help:"Run the whole service on loopback, with a demo partner and a demo shop."`
-	Serve   serveCommand             `cmd:"" help:"Run the service: the partner API and the tag hosts."`
-	Partner operator.PartnerCommands `cmd:"" help:"Manage partners. Works with and without a running server."`
-	Key     operator.KeyCommands     `cmd:"" help:"Manage API keys. Works with and without a running server."`
-	Health  healthCommand            `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
-	Help    helpCommand              `cmd:"" help:"Show help for a command."`
-	Version versionCommand           `cmd:"" help:"Print the version."`
+	Dev      devCommand                `cmd:"" help:"Run the whole service on loopback, with a demo partner and a demo shop."`
+	Serve    serveCommand              `cmd:"" help:"Run the service: the partner API and the tag hosts."`
+	Partner  operator.PartnerCommands  `cmd:"" help:"Manage partners. Works with and without a running server."`
+	Key      operator.KeyCommands      `cmd:"" help:"Manage API keys. Works with and without a running server."`
+	Merchant operator.MerchantCommands `cmd:"" help:"Show, suspend and limit merchants. Works with and without a running server."`
+	Tag      operator.TagCommands      `cmd:"" help:"Show and suspend tags. Works with and without a running server."`
+	Audit    operator.AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
+	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
+	Help     helpCommand               `cmd:"" help:"Show help for a command."`
+	Version  versionCommand            `cmd:"" help:"Print the version."`
 
 	file configFile // the values in --config
 }

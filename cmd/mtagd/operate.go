@@ -9,7 +9,7 @@ import (
 	"mtagd/cmd/mtagd/operator"
 )
 
-// operate runs a partner or key command and prints its result.
+// operate runs an operator command and prints its result.
 func operate(p *process, command operator.Command) error {
 	client := operator.Client{
 		Data: p.data,
@@ -20,6 +20,9 @@ func operate(p *process, command operator.Command) error {
 	result, err := client.Run(p.ctx, command)
 	if err != nil {
 		return err
+	}
+	if printer, ok := command.(operator.Printer); ok {
+		return printer.Print(p.stdout, result)
 	}
 	var text bytes.Buffer
 	if err := json.Indent(&text, result, "", "  "); err != nil {

@@ -65,6 +65,7 @@ var (
 	methodNotAllowed = refusal(fasthttp.StatusMethodNotAllowed, "Method not allowed")
 	tagNotFound      = refusal(fasthttp.StatusNotFound, "Tag not found")
 	tagNotActive     = refusal(fasthttp.StatusForbidden, "Tag is not active")
+	tagSuspended     = refusal(fasthttp.StatusForbidden, "Tag is suspended")
 
 	eventTooLarge  = refusal(fasthttp.StatusRequestEntityTooLarge, eventTooLargeMessage)
 	bodyNotUTF8    = invalid("body must be valid UTF-8")

@@ -80,9 +80,10 @@ func endpointNamed(name []byte) Endpoint {
 	return endpointNone
 }
 
-// findTag returns the active tag of a request: the one that the route names, or the host's only tag when it names none.
-// When there is none, it returns the answer that refuses the request.
-func (s *Server) findTag(route Route) (store.Tag, *answer) {
+// findTag returns the active tag of a request and the settings of its merchant. It is the tag that the route names, or the
+// host's only tag when the route names none. If there is none, or if it is suspended, findTag returns the answer that
+// refuses the request.
+func (s *Server) findTag(route Route) (store.Tag, store.MerchantSettings, *answer) {
 	host := route.host
 	if host == s.cfg.ClientTagHost {
 		host = "" // the directory keeps client-side tags under ""
@@ -94,13 +95,17 @@ func (s *Server) findTag(route Route) (store.Tag, *answer) {
 	} else {
 		tag, ok = s.directory.OnlyTag(host)
 	}
-	switch {
-	case !ok || tag.Host != host:
-		return tag, tagNotFound
-	case tag.Status() != store.Active:
-		return tag, tagNotActive
+	if !ok || tag.Host != host {
+		return tag, store.MerchantSettings{}, tagNotFound
 	}
-	return tag, nil
+	settings := s.directory.Settings(&tag)
+	switch {
+	case settings.Suspended:
+		return tag, settings, tagSuspended
+	case tag.Status() != store.Active:
+		return tag, settings, tagNotActive
+	}
+	return tag, settings, nil
 }
 
 // tagID returns the tag id in the path, or else the one in the query (?tagId=), percent-decoded. It returns false

@@ -60,7 +60,7 @@ func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
 
 // serveTag answers a request to an endpoint of one tag.
 func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route) {
-	tag, refused := s.findTag(route)
+	tag, _, refused := s.findTag(route)
 	switch {
 	case refused != nil:
 		refused.send(ctx)

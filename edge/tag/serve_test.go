@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"mtagd/edge/tag/tagtest"
+	"mtagd/store"
 )
 
 func TestATagAnswersOnlyOnItsOwnHost(t *testing.T) {
@@ -62,6 +63,46 @@ func TestAHostOfSeveralTagsNeedsATagID(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.do("POST", clientHost, "/mark", event).Want(t, 404, "Tag not found")
+}
+
+func TestASuspendedTagAcceptsNoEvents(t *testing.T) {
+	w := newWorld(t)
+	const suspended = `{"success":false,"message":"Tag is suspended"}`
+	tag := string(w.Client.ID)
+	for name, set := range map[string]func(on bool) error{
+		"tag": func(on bool) error {
+			_, err := w.Engine.UpdateTag(t.Context(), w.Client.ID, func(t store.Tag) store.Tag { t.Suspended = on; return t })
+			return err
+		},
+		"merchant": func(on bool) error {
+			_, err := w.Engine.UpdateMerchant(t.Context(), w.Merchant, func(m store.Merchant) store.Merchant { m.Suspended = on; return m })
+			return err
+		},
+		"partner": func(on bool) error {
+			_, err := w.Engine.UpdatePartner(t.Context(), w.Client.Partner, func(p store.Partner) store.Partner { p.Suspended = on; return p })
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := len(w.Events(t))
+			if err := set(true); err != nil {
+				t.Fatal(err)
+			}
+			w.mark(event).Want(t, 403, suspended)
+			w.mark("["+event+","+event+"]").Want(t, 403, suspended)
+			w.do("POST", clientHost, "/mark?tagId="+tag, event).Want(t, 403, suspended)
+			w.do("POST", clientHost, "/id/"+tag, event).Want(t, 403, suspended)
+			w.do("GET", clientHost, "/script", "").Want(t, 200, "")
+			w.do("GET", clientHost, "/health", "").Want(t, 200, "")
+			if after := len(w.Events(t)); after != before {
+				t.Errorf("%d events are listed, want %d", after, before)
+			}
+			if err := set(false); err != nil {
+				t.Fatal(err)
+			}
+			w.mark(event).Want(t, 201, "")
+		})
+	}
 }
 
 func TestMethods(t *testing.T) {

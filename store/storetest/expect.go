@@ -62,6 +62,12 @@ func sameTime(a, b *time.Time) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Equal(*b)
 }
 
+func sameAuditEntry(a, b store.AuditEntry) bool {
+	same := a.At.Equal(b.At)
+	a.At, b.At = time.Time{}, time.Time{}
+	return same && a == b
+}
+
 func samePartner(a, b store.Partner) bool {
 	return a.ID == b.ID && a.Name == b.Name && a.TrackingDomain == b.TrackingDomain && a.CreatedAt.Equal(b.CreatedAt)
 }

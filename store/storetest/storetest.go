@@ -13,6 +13,7 @@
 //	partners.go    partners, keys and preverified access
 //	merchants.go   merchants and their pages
 //	tags.go        generate, update, and the move to another tracking domain
+//	audit.go       the audit log of the changes
 //	marks.go       Record: outcomes, remembered event_ids, what is kept of a mark
 //	identities.go  who an event belongs to
 //	listing.go     Events against the oracle
@@ -36,6 +37,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Store) {
 		{"Merchants", merchantTests},
 		{"Tags", tagTests},
 		{"Directory", directoryTests},
+		{"Audit", auditTests},
 		{"Marks", markTests},
 		{"Identities", identityTests},
 		{"Listing", listingTests},

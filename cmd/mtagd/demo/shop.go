@@ -71,7 +71,7 @@ func (s *Shop) findPartner(ctx context.Context) (store.PartnerID, error) {
 		return "", err
 	}
 	s.apiKey = store.APIKey(strings.TrimSpace(string(text)))
-	if partner, ok := s.Engine.Directory().Authenticate(s.apiKey, time.Now()); ok {
+	if partner, _, ok := s.Engine.Directory().Authenticate(s.apiKey, time.Now()); ok {
 		return partner.ID, nil
 	}
 	partner, err := s.Engine.AddPartner(ctx, "Demo partner")

@@ -118,7 +118,7 @@ func (c Client) runHere(ctx context.Context, command Command) (_ []byte, err err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, control.Close()) }()
-	result, err := command.apply(ctx, control, slog.New(slog.DiscardHandler))
+	result, err := command.apply(byOperator(ctx, ownName()), control, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}

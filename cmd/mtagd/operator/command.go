@@ -1,32 +1,44 @@
-// Package operator lets an operator manage partners and API keys, with a running server or without one.
+// Package operator lets an operator manage partners, API keys, merchants and tags, with a running server or without one.
 //
 // A command is a value: its fields are flags on the command line, and its JSON is the message that carries it to
 // a running server over a unix socket. The server, or the command's own process when no server runs, applies
-// the value to the control data. Read in this order:
+// the value to the control data. Every change is in the audit log. Read in this order:
 //
-//	client.go   runs a command: in the server if there is one, else on the opened control data
-//	server.go   the server's end of the socket
-//	partner.go  the partner commands
-//	key.go      the key commands
-//	command.go  what every command has
-//	socket.go   the socket's place in the data directory, and the protocol's statuses
+//	client.go    runs a command: in the server if there is one, else on the opened control data
+//	server.go    the server's end of the socket
+//	merchant.go  the merchant commands
+//	tag.go       the tag commands
+//	partner.go   the partner commands
+//	audit.go     the audit log
+//	key.go       the key commands
+//	limit.go     the flags that set limits
+//	suspend.go   what the suspend and resume commands have in common
+//	command.go   what every command has
+//	user.go      the system user who runs a command
+//	socket.go    the socket's place in the data directory, and the protocol's statuses
 package operator
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"time"
 
 	"mtagd/store"
 )
 
-// Command is a partner or key command. If the values of its flags need a check, it has a method Validate, which the
+// Command is an operator command. If the values of its flags need a check, it has a method Validate, which the
 // parser of the command line calls.
 type Command interface {
 	// path names the command on the operator socket.
 	path() string
 	// apply runs the command and returns its result, which is printed as JSON. It logs each change that it makes.
 	apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error)
+}
+
+// Printer is a command that prints its result in another form than JSON.
+type Printer interface {
+	Print(w io.Writer, result []byte) error
 }
 
 // timestamp is a time in the form that the whole service prints.

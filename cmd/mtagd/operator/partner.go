@@ -13,6 +13,9 @@ type PartnerCommands struct {
 	Add       partnerAdd       `cmd:"" help:"Create a partner."`
 	List      partnerList      `cmd:"" help:"List all partners."`
 	Preverify partnerPreverify `cmd:"" help:"Enable preverified tags for a partner on its tracking domain, or change that domain."`
+	Suspend   partnerSuspend   `cmd:"" help:"Suspend a partner: its tags accept no events, and it can change nothing, from the next request on."`
+	Resume    partnerResume    `cmd:"" help:"End the suspension of a partner."`
+	Limit     partnerLimit     `cmd:"" help:"Set limits of a partner; without a flag, show them."`
 }
 
 type partnerAdd struct {
@@ -70,13 +73,113 @@ func (c partnerPreverify) apply(ctx context.Context, control store.Control, log 
 	return viewPartner(p), err
 }
 
+type partnerSuspend struct {
+	Partner store.PartnerID `arg:"" name:"partner-id" help:"Id of the partner."`
+	Reason  reason          `placeholder:"TEXT" help:"Why, for the audit log."`
+}
+
+func (partnerSuspend) path() string { return "/partner/suspend" }
+
+func (c partnerSuspend) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	return setPartnerSuspended(c.Reason.in(ctx), control, log, c.Partner, true)
+}
+
+type partnerResume struct {
+	Partner store.PartnerID `arg:"" name:"partner-id" help:"Id of the partner."`
+}
+
+func (partnerResume) path() string { return "/partner/resume" }
+
+func (c partnerResume) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	return setPartnerSuspended(ctx, control, log, c.Partner, false)
+}
+
+func setPartnerSuspended(
+	ctx context.Context, control store.Control, log *slog.Logger, id store.PartnerID, suspended bool,
+) (any, error) {
+	p, err := control.UpdatePartner(ctx, id, func(p store.Partner) store.Partner {
+		p.Suspended = suspended
+		return p
+	})
+	if err == nil {
+		log.Info("partner "+suspendedOrResumed(suspended), "partner", p.ID)
+	}
+	return viewPartner(p), err
+}
+
+type partnerLimit struct {
+	Partner           store.PartnerID `arg:"" name:"partner-id" help:"Id of the partner."`
+	RequestsPerSecond count           `placeholder:"N" help:"Requests to the partner API. N is a number, \"off\" or \"default\"."`
+	WritesPerMinute   count           `placeholder:"N" help:"Requests that change something."`
+	AnswerBytes       size            `placeholder:"SIZE" help:"Memory of answers that are being sent, such as 64MiB."`
+	Merchants         count           `placeholder:"N" help:"Merchants of the partner."`
+	Labels            count           `placeholder:"N" help:"Labels (mtag-xxxx) of the partner's tags."`
+	UnverifiedClaims  count           `placeholder:"N" help:"Domains of tags that are not verified yet."`
+}
+
+func (partnerLimit) path() string { return "/partner/limit" }
+
+func (c partnerLimit) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	p, err := findPartner(ctx, control, c.Partner)
+	if err == nil && c != (partnerLimit{Partner: c.Partner}) {
+		p, err = control.UpdatePartner(ctx, c.Partner, func(p store.Partner) store.Partner {
+			c.RequestsPerSecond.set(&p.Limits.RequestsPerSecond)
+			c.WritesPerMinute.set(&p.Limits.WritesPerMinute)
+			c.AnswerBytes.set(&p.Limits.AnswerBytes)
+			c.Merchants.set(&p.Limits.Merchants)
+			c.Labels.set(&p.Limits.Labels)
+			c.UnverifiedClaims.set(&p.Limits.UnverifiedClaims)
+			return p
+		})
+		if err == nil {
+			log.Info("limits of a partner set", "partner", p.ID)
+		}
+	}
+	return struct {
+		Partner store.PartnerID      `json:"partnerId"`
+		Limits  map[string]limitView `json:"limits"`
+	}{p.ID, map[string]limitView{
+		"requestsPerSecond": viewLimit(p.Limits.RequestsPerSecond, store.DefaultRequestsPerSecond),
+		"writesPerMinute":   viewLimit(p.Limits.WritesPerMinute, store.DefaultWritesPerMinute),
+		"answerBytes":       viewLimit(p.Limits.AnswerBytes, store.DefaultAnswerBytes),
+		"merchants":         viewLimit(p.Limits.Merchants, store.DefaultMerchants),
+		"labels":            viewLimit(p.Limits.Labels, store.DefaultLabels),
+		"unverifiedClaims":  viewLimit(p.Limits.UnverifiedClaims, store.DefaultUnverifiedClaims),
+	}}, err
+}
+
+// findPartner returns a partner. KindNotFound: partner.
+func findPartner(ctx context.Context, control store.Control, id store.PartnerID) (store.Partner, error) {
+	partners, err := control.Partners(ctx)
+	if err != nil {
+		return store.Partner{}, err
+	}
+	for _, p := range partners {
+		if p.ID == id {
+			return p, nil
+		}
+	}
+	return store.Partner{}, store.NotFound("partner")
+}
+
 type partnerView struct {
-	ID        store.PartnerID `json:"partnerId"`
-	Name      string          `json:"name"`
-	CreatedAt timestamp       `json:"createdAt"`
-	Domain    string          `json:"preverifiedDomain"`
+	ID        store.PartnerID     `json:"partnerId"`
+	Name      string              `json:"name"`
+	CreatedAt timestamp           `json:"createdAt"`
+	Domain    string              `json:"preverifiedDomain"`
+	Suspended bool                `json:"suspended"`
+	Limits    store.PartnerLimits `json:"limits"` // those that are set
 }
 
 func viewPartner(p store.Partner) partnerView {
-	return partnerView{p.ID, p.Name, timestamp(p.CreatedAt), p.TrackingDomain}
+	return partnerView{p.ID, p.Name, timestamp(p.CreatedAt), p.TrackingDomain, p.Suspended, p.Limits}
 }
+
+// partnerRef is what is shown of a partner beside what belongs to it.
+type partnerRef struct {
+	ID        store.PartnerID `json:"partnerId"`
+	Name      string          `json:"name"`
+	Suspended bool            `json:"suspended"`
+}
+
+func refPartner(p store.Partner) partnerRef { return partnerRef{p.ID, p.Name, p.Suspended} }

@@ -42,20 +42,58 @@ type listener struct {
 	release func()
 }
 
+// Accept returns a connection whose remote address is the name of the system user at its other end.
+func (l listener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	name, err := peer(conn)
+	if err != nil {
+		name = "unknown"
+	}
+	return userConn{conn, userAddr(name)}, nil
+}
+
+type userConn struct {
+	net.Conn
+	user userAddr
+}
+
+func (c userConn) RemoteAddr() net.Addr { return c.user }
+
+// userAddr is the name of a user as the address of a connection.
+type userAddr string
+
+func (userAddr) Network() string  { return "unix" }
+func (a userAddr) String() string { return string(a) }
+
 func (l listener) Close() error {
 	defer l.release()
 	return l.Listener.Close()
 }
 
-// Handler runs the commands that arrive on the operator socket.
+// Handler runs the commands that arrive on a listener of Listen.
 func Handler(control store.Control, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	handle[partnerAdd](mux, control, log)
 	handle[partnerList](mux, control, log)
 	handle[partnerPreverify](mux, control, log)
+	handle[partnerSuspend](mux, control, log)
+	handle[partnerResume](mux, control, log)
+	handle[partnerLimit](mux, control, log)
 	handle[keyIssue](mux, control, log)
 	handle[keyList](mux, control, log)
 	handle[keyRevoke](mux, control, log)
+	handle[merchantList](mux, control, log)
+	handle[merchantShow](mux, control, log)
+	handle[merchantSuspend](mux, control, log)
+	handle[merchantResume](mux, control, log)
+	handle[merchantLimit](mux, control, log)
+	handle[tagShow](mux, control, log)
+	handle[tagSuspend](mux, control, log)
+	handle[tagResume](mux, control, log)
+	handle[AuditCommand](mux, control, log)
 	return mux
 }
 
@@ -73,7 +111,7 @@ func handle[C Command](mux *http.ServeMux, control store.Control, log *slog.Logg
 		}
 		w.Header().Set("Content-Type", "application/json")
 		status := statusDone
-		result, err := command.apply(r.Context(), control, log)
+		result, err := command.apply(byOperator(r.Context(), r.RemoteAddr), control, log)
 		if err != nil {
 			status, result = statusFailed, wireError(err)
 		}

@@ -6,12 +6,13 @@
 //	tags.go       generate, read and update tags; check that a domain is free
 //	merchants.go  merchants with their tags
 //	partners.go   partners, tracking domains and API keys
+//	audit.go      who changed what
 //	control.go    Data: open, load the directory, transactions
 //
 // # What is in control.db
 //
-// The file is of format "1". Its buckets, with key → value (Partner, Key, Merchant and Tag stand for the JSON of these
-// types; ids, hosts and labels are plain text):
+// The file is of format "1". Its buckets, with key → value (Partner, Key, Merchant, Tag and AuditEntry stand for the
+// JSON of these types; ids, hosts and labels are plain text):
 //
 //	meta               "format" → version
 //	partners           partner id → Partner
@@ -23,6 +24,7 @@
 //	domains            root domain of a server-side tag → tag id
 //	labels             mtag-xxxx → tag id
 //	tracking_domains   host → partner id
+//	audit              AuditID, time in nanoseconds since 1970 (8 bytes each, big endian) → AuditEntry
 package control
 
 import (
@@ -46,6 +48,8 @@ type Data struct {
 	dir *store.Directory
 	now func() time.Time
 
+	maxAudit uint64 // how many audit entries are kept
+
 	mu sync.Mutex // held from a transaction's start until dir has its change, so that dir changes in commit order
 }
 
@@ -59,9 +63,10 @@ var (
 	bucketDomains          = []byte("domains")
 	bucketLabels           = []byte("labels")
 	bucketTrackingDomains  = []byte("tracking_domains")
+	bucketAudit            = []byte("audit")
 
 	buckets = [][]byte{bucketPartners, bucketKeys, bucketMerchants, bucketPartnerMerchants,
-		bucketTags, bucketMerchantTags, bucketDomains, bucketLabels, bucketTrackingDomains}
+		bucketTags, bucketMerchantTags, bucketDomains, bucketLabels, bucketTrackingDomains, bucketAudit}
 )
 
 // fileName is the name of the file in the data directory.
@@ -78,7 +83,7 @@ func Open(dir string, now func() time.Time) (*Data, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Data{db: db, dir: store.NewDirectory(), now: now}
+	d := &Data{db: db, dir: store.NewDirectory(), now: now, maxAudit: store.MaxAuditEntries}
 	if err := d.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
 	}

@@ -29,7 +29,10 @@ func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, name, d
 		if err != nil {
 			return err
 		}
-		return list.Put(binary.BigEndian.AppendUint64(nil, ordinal), []byte(m.ID))
+		if err := list.Put(binary.BigEndian.AppendUint64(nil, ordinal), []byte(m.ID)); err != nil {
+			return err
+		}
+		return d.audit(ctx, tx, store.AboutMerchant(store.MerchantCreated, m, m.Domain))
 	}, func() {})
 	if err != nil {
 		return store.Merchant{}, err
@@ -58,7 +61,14 @@ func (d *Data) UpdateMerchant(ctx context.Context, id store.MerchantID, change f
 		if m.ID != old.ID || m.Partner != old.Partner || !m.CreatedAt.Equal(old.CreatedAt) {
 			return errors.New("a merchant's id, partner and creation time must not change")
 		}
-		return put(tx, bucketMerchants, string(id), m)
+		if err := put(tx, bucketMerchants, string(id), m); err != nil {
+			return err
+		}
+		changes, err := store.MerchantChanges(old, m)
+		if err != nil {
+			return err
+		}
+		return d.audit(ctx, tx, changes...)
 	}, func() { d.dir.SetMerchant(m) })
 	if err != nil {
 		return store.Merchant{}, err

@@ -20,7 +20,10 @@ func (d *Data) AddPartner(ctx context.Context, name string) (store.Partner, erro
 	}
 	p := store.Partner{ID: store.NewPartnerID(), Name: name, CreatedAt: d.now().UTC()}
 	err = d.update(ctx, func(tx *bolt.Tx) error {
-		return put(tx, bucketPartners, string(p.ID), p)
+		if err := put(tx, bucketPartners, string(p.ID), p); err != nil {
+			return err
+		}
+		return d.audit(ctx, tx, store.AboutPartner(store.PartnerAdded, p, ""))
 	}, func() { d.dir.SetPartner(p) })
 	if err != nil {
 		return store.Partner{}, err
@@ -51,7 +54,7 @@ func (d *Data) UpdatePartner(ctx context.Context, id store.PartnerID, change fun
 		if p.ID != old.ID || !p.CreatedAt.Equal(old.CreatedAt) || p.TrackingDomain != old.TrackingDomain {
 			return errors.New("a partner's id, creation time and tracking domain must not change")
 		}
-		return put(tx, bucketPartners, string(id), p)
+		return d.putPartner(ctx, tx, old, p)
 	}, func() { d.dir.SetPartner(p) })
 	if err != nil {
 		return store.Partner{}, err
@@ -81,16 +84,29 @@ func (d *Data) EnablePreverified(ctx context.Context, id store.PartnerID, domain
 				return err
 			}
 		}
+		old := p
 		p.TrackingDomain = domain
 		if err := tracking.Put([]byte(domain), []byte(id)); err != nil {
 			return err
 		}
-		return put(tx, bucketPartners, string(id), p)
+		return d.putPartner(ctx, tx, old, p)
 	}, func() { d.dir.SetPartner(p) })
 	if err != nil {
 		return store.Partner{}, err
 	}
 	return p, nil
+}
+
+// putPartner replaces a partner, and notes what has changed.
+func (d *Data) putPartner(ctx context.Context, tx *bolt.Tx, old, p store.Partner) error {
+	if err := put(tx, bucketPartners, string(p.ID), p); err != nil {
+		return err
+	}
+	changes, err := store.PartnerChanges(old, p)
+	if err != nil {
+		return err
+	}
+	return d.audit(ctx, tx, changes...)
 }
 
 // IssueKey implements store.Control.
@@ -100,7 +116,10 @@ func (d *Data) IssueKey(ctx context.Context, id store.PartnerID, expiresIn time.
 		if _, err := get[store.Partner](tx, bucketPartners, string(id), "partner"); err != nil {
 			return err
 		}
-		return put(tx, bucketKeys, string(key.ID), key)
+		if err := put(tx, bucketKeys, string(key.ID), key); err != nil {
+			return err
+		}
+		return d.audit(ctx, tx, store.AboutKey(store.KeyIssued, key))
 	}, func() { d.dir.SetKey(key) })
 	if err != nil {
 		return store.Key{}, "", err
@@ -138,7 +157,10 @@ func (d *Data) RevokeKey(ctx context.Context, id store.KeyID) (k store.Key, err 
 		}
 		now := d.now().UTC()
 		k.RevokedAt = &now
-		return put(tx, bucketKeys, string(id), k)
+		if err := put(tx, bucketKeys, string(id), k); err != nil {
+			return err
+		}
+		return d.audit(ctx, tx, store.AboutKey(store.KeyRevoked, k))
 	}, func() { d.dir.SetKey(k) })
 	if err != nil {
 		return store.Key{}, err

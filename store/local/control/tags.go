@@ -28,8 +28,10 @@ func (d *Data) GenerateTag(ctx context.Context, id store.MerchantID, t store.Tag
 			return nil
 		}
 		created = true
-		tag, err = d.newTag(tx, m, t, domain)
-		return err
+		if tag, err = d.newTag(tx, m, t, domain); err != nil {
+			return err
+		}
+		return d.audit(ctx, tx, store.AboutTag(store.TagGenerated, tag, tag.Host))
 	}, func() {
 		if created {
 			d.dir.SetTag(tag)
@@ -119,7 +121,14 @@ func (d *Data) UpdateTag(ctx context.Context, id store.TagID, change func(store.
 		if !sameFixedFields(tag, old) {
 			return errors.New("a tag's id, owner, type, label and domain must not change")
 		}
-		return put(tx, bucketTags, string(id), tag)
+		if err := put(tx, bucketTags, string(id), tag); err != nil {
+			return err
+		}
+		changes, err := store.TagChanges(old, tag)
+		if err != nil {
+			return err
+		}
+		return d.audit(ctx, tx, changes...)
 	}, func() { d.dir.SetTag(tag) })
 	if err != nil {
 		return store.Tag{}, err

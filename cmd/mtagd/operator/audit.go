@@ -1,0 +1,115 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"mtagd/store"
+)
+
+// AuditCommand is "mtagd audit": it prints who changed what, the newest change last.
+type AuditCommand struct {
+	Partner store.PartnerID `placeholder:"PARTNER_ID" help:"Only what is about this partner, its keys, merchants and tags."`
+	Since   moment          `placeholder:"TIME" help:"Only changes since this time: a time such as 2026-11-20T08:30:00Z, a day in UTC such as 2026-11-20, or how long ago, such as 24h or 7d."`
+	Before  store.AuditID   `placeholder:"ID" help:"Only changes before the one with this id (in the JSON form), to go back further."`
+	Limit   int             `default:"1000" placeholder:"N" help:"At most so many changes, the newest ones (default ${default})."`
+	JSON    bool            `name:"json" help:"Print one JSON object a line instead of a table."`
+}
+
+// maxAuditLimit bounds the memory of an answer.
+const maxAuditLimit = 100_000
+
+func (AuditCommand) path() string { return "/audit" }
+
+// Validate checks the limit.
+func (c AuditCommand) Validate() error {
+	if c.Limit < 1 || c.Limit > maxAuditLimit {
+		return store.Invalid("--limit", "must be from 1 to %d", maxAuditLimit)
+	}
+	return nil
+}
+
+func (c AuditCommand) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+	entries, err := control.Audit(ctx, store.AuditQuery{Partner: c.Partner, Since: c.Since.Time, Before: c.Before, Limit: c.Limit})
+	slices.Reverse(entries)
+	return entries, err
+}
+
+// Print implements Printer.
+func (c AuditCommand) Print(w io.Writer, result []byte) error {
+	var entries []store.AuditEntry
+	if err := json.Unmarshal(result, &entries); err != nil {
+		return err
+	}
+	if c.JSON {
+		lines := json.NewEncoder(w)
+		for _, e := range entries {
+			if err := lines.Encode(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "TIME\tACTOR\tACTION\tPARTNER\tSUBJECT\tDETAIL")
+	for _, e := range entries {
+		// What was changed is the partner itself where no other id is given.
+		subject := cmp.Or(string(e.Tag), string(e.Key), string(e.Merchant), "-")
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n",
+			store.FormatTime(e.At), actorText(e.Actor), e.Action, e.Partner, subject, detailText(e))
+	}
+	return table.Flush()
+}
+
+func actorText(a store.Actor) string {
+	if a.Name == "" {
+		return string(a.Kind)
+	}
+	return string(a.Kind) + " " + a.Name
+}
+
+func detailText(e store.AuditEntry) string {
+	switch {
+	case e.Reason == "":
+		return e.Detail
+	case e.Detail == "":
+		return "reason: " + e.Reason
+	default:
+		return e.Detail + ", reason: " + e.Reason
+	}
+}
+
+// moment is a time on the command line.
+type moment struct{ time.Time }
+
+// Decode reads the flag's value.
+func (m *moment) Decode(ctx *kong.DecodeContext) (err error) {
+	var text string
+	if err := ctx.Scan.PopValueInto("time", &text); err != nil {
+		return err
+	}
+	m.Time, err = parseMoment(text, time.Now())
+	return err
+}
+
+func parseMoment(text string, now time.Time) (time.Time, error) {
+	if t, ok := store.ParseTime(text); ok {
+		return t, nil
+	}
+	if day, err := time.Parse(time.DateOnly, text); err == nil {
+		return day, nil
+	}
+	if ago, err := parseLifetime(text); err == nil {
+		return now.Add(-ago), nil
+	}
+	return time.Time{}, fmt.Errorf("must be a time such as 2026-11-20T08:30:00Z, a day such as 2026-11-20, or how long ago, such as 24h or 7d, not %q", text)
+}

@@ -1,0 +1,87 @@
+package operator
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"github.com/dustin/go-humanize"
+
+	"mtagd/store"
+)
+
+// limitView is a limit: what an operator has set (null: nothing), and the default.
+type limitView struct {
+	Set     *store.Limit `json:"set"`
+	Default any          `json:"default"`
+}
+
+func viewLimit(l store.Limit, def any) limitView {
+	if l == 0 {
+		return limitView{nil, def}
+	}
+	return limitView{&l, def}
+}
+
+// setting is the value of a flag that sets a limit.
+type setting struct {
+	Given bool
+	Limit store.Limit
+}
+
+func (s setting) set(l *store.Limit) {
+	if s.Given {
+		*l = s.Limit
+	}
+}
+
+// decode reads the flag's value: "off", "default", or what parse accepts.
+func (s *setting) decode(ctx *kong.DecodeContext, parse func(text string) (store.Limit, error)) (err error) {
+	var text string
+	if err := ctx.Scan.PopValueInto("limit", &text); err != nil {
+		return err
+	}
+	s.Given = true
+	switch text {
+	case "off":
+		s.Limit = store.NoLimit
+	case "default":
+		s.Limit = 0
+	default:
+		s.Limit, err = parse(text)
+	}
+	return err
+}
+
+// count is a limit that is a number.
+type count struct{ setting }
+
+// Decode reads the flag's value.
+func (c *count) Decode(ctx *kong.DecodeContext) error { return c.decode(ctx, parseCount) }
+
+func parseCount(text string) (store.Limit, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		return 0, fmt.Errorf("must be a positive number, off or default, not %q", text)
+	}
+	return store.Limit(n), nil
+}
+
+// size is a limit in bytes.
+type size struct{ setting }
+
+// Decode reads the flag's value.
+func (s *size) Decode(ctx *kong.DecodeContext) error { return s.decode(ctx, parseSize) }
+
+func parseSize(text string) (store.Limit, error) {
+	n, err := humanize.ParseBytes(text)
+	// A number without a unit is more likely a mistake than a number of bytes. A comma would separate thousands, but some
+	// write it for the decimal point.
+	unit := strings.TrimLeft(text, "0123456789.")
+	if err != nil || n == 0 || n > math.MaxInt64 || unit == "" || unit[0] == ',' {
+		return 0, fmt.Errorf("must be a size such as 64MiB or 1.5GiB, off or default, not %q", text)
+	}
+	return store.Limit(n), nil
+}

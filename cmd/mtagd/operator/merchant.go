@@ -1,0 +1,146 @@
+package operator
+
+import (
+	"context"
+	"log/slog"
+
+	"mtagd/store"
+)
+
+// MerchantCommands are the subcommands of "mtagd merchant".
+type MerchantCommands struct {
+	List    merchantList    `cmd:"" help:"List the merchants of a partner with their tags."`
+	Show    merchantShow    `cmd:"" help:"Show a merchant, its tags and its partner."`
+	Suspend merchantSuspend `cmd:"" help:"Suspend a merchant: its tags accept no events from the next request on."`
+	Resume  merchantResume  `cmd:"" help:"End the suspension of a merchant."`
+	Limit   merchantLimit   `cmd:"" help:"Set limits of a merchant; without a flag, show them."`
+}
+
+type merchantList struct {
+	Partner store.PartnerID `required:"" placeholder:"PARTNER_ID" help:"Id of the partner."`
+}
+
+func (merchantList) path() string { return "/merchant/list" }
+
+func (c merchantList) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+	p, err := findPartner(ctx, control, c.Partner)
+	if err != nil {
+		return nil, err
+	}
+	views := []merchantView{}
+	for {
+		page, total, err := control.Merchants(ctx, p.ID, len(views), 1000)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range page {
+			views = append(views, viewMerchant(p, m))
+		}
+		if len(page) == 0 || len(views) >= total {
+			return views, nil
+		}
+	}
+}
+
+type merchantShow struct {
+	Merchant store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
+}
+
+func (merchantShow) path() string { return "/merchant/show" }
+
+func (c merchantShow) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+	m, err := control.Merchant(ctx, store.FoldMerchantID(string(c.Merchant)))
+	if err != nil {
+		return nil, err
+	}
+	return showMerchant(ctx, control, m)
+}
+
+type merchantSuspend struct {
+	Merchant store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
+	Reason   reason           `placeholder:"TEXT" help:"Why, for the audit log."`
+}
+
+func (merchantSuspend) path() string { return "/merchant/suspend" }
+
+func (c merchantSuspend) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	return setMerchantSuspended(c.Reason.in(ctx), control, log, c.Merchant, true)
+}
+
+type merchantResume struct {
+	Merchant store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
+}
+
+func (merchantResume) path() string { return "/merchant/resume" }
+
+func (c merchantResume) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	return setMerchantSuspended(ctx, control, log, c.Merchant, false)
+}
+
+func setMerchantSuspended(
+	ctx context.Context, control store.Control, log *slog.Logger, id store.MerchantID, suspended bool,
+) (any, error) {
+	m, err := control.UpdateMerchant(ctx, store.FoldMerchantID(string(id)), func(m store.Merchant) store.Merchant {
+		m.Suspended = suspended
+		return m
+	})
+	if err != nil {
+		return nil, err
+	}
+	log.Info("merchant "+suspendedOrResumed(suspended), "partner", m.Partner, "merchant", m.ID)
+	return showMerchant(ctx, control, m)
+}
+
+type merchantLimit struct {
+	Merchant        store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
+	EventsPerSecond count            `placeholder:"N" help:"Events that are accepted. N is a number, \"off\" or \"default\"."`
+	BytesPerDay     size             `placeholder:"SIZE" help:"Raw bytes of events that are accepted in a day, such as 10GiB."`
+}
+
+func (merchantLimit) path() string { return "/merchant/limit" }
+
+func (c merchantLimit) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	id := store.FoldMerchantID(string(c.Merchant))
+	m, err := control.Merchant(ctx, id)
+	if err == nil && c != (merchantLimit{Merchant: c.Merchant}) {
+		m, err = control.UpdateMerchant(ctx, id, func(m store.Merchant) store.Merchant {
+			c.EventsPerSecond.set(&m.Limits.EventsPerSecond)
+			c.BytesPerDay.set(&m.Limits.BytesPerDay)
+			return m
+		})
+		if err == nil {
+			log.Info("limits of a merchant set", "partner", m.Partner, "merchant", m.ID)
+		}
+	}
+	return struct {
+		Merchant store.MerchantID     `json:"merchantId"`
+		Limits   map[string]limitView `json:"limits"`
+	}{m.ID, map[string]limitView{
+		"eventsPerSecond": viewLimit(m.Limits.EventsPerSecond, store.DefaultEventsPerSecond),
+		"bytesPerDay":     viewLimit(m.Limits.BytesPerDay, "a share of the free disk space"),
+	}}, err
+}
+
+func showMerchant(ctx context.Context, control store.Control, m store.Merchant) (any, error) {
+	p, err := findPartner(ctx, control, m.Partner)
+	return viewMerchant(p, m), err
+}
+
+type merchantView struct {
+	ID        store.MerchantID     `json:"merchantId"`
+	Name      string               `json:"name"`
+	Domain    string               `json:"domain"`
+	CreatedAt timestamp            `json:"createdAt"`
+	Suspended bool                 `json:"suspended"`
+	Limits    store.MerchantLimits `json:"limits"` // those that are set
+	Partner   partnerRef           `json:"partner"`
+	Tags      []tagView            `json:"tags"`
+}
+
+func viewMerchant(p store.Partner, m store.Merchant) merchantView {
+	view := merchantView{m.ID, m.Name, m.Domain, timestamp(m.CreatedAt), m.Suspended, m.Limits, refPartner(p), []tagView{}}
+	for _, t := range m.Tags {
+		view.Tags = append(view.Tags, viewTag(t))
+	}
+	return view
+}

@@ -1,0 +1,98 @@
+package operator
+
+import (
+	"context"
+	"log/slog"
+
+	"mtagd/store"
+)
+
+// TagCommands are the subcommands of "mtagd tag".
+type TagCommands struct {
+	Show    tagShow    `cmd:"" help:"Show a tag, its merchant and its partner."`
+	Suspend tagSuspend `cmd:"" help:"Suspend a tag: it accepts no events from the next request on."`
+	Resume  tagResume  `cmd:"" help:"End the suspension of a tag."`
+}
+
+type tagShow struct {
+	Tag store.TagID `arg:"" name:"tag-id" help:"Id of the tag, as in a snippet or a log."`
+}
+
+func (tagShow) path() string { return "/tag/show" }
+
+func (c tagShow) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+	t, err := control.Tag(ctx, c.Tag)
+	if err != nil {
+		return nil, err
+	}
+	return showTag(ctx, control, t)
+}
+
+type tagSuspend struct {
+	Tag    store.TagID `arg:"" name:"tag-id" help:"Id of the tag."`
+	Reason reason      `placeholder:"TEXT" help:"Why, for the audit log."`
+}
+
+func (tagSuspend) path() string { return "/tag/suspend" }
+
+func (c tagSuspend) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	return setTagSuspended(c.Reason.in(ctx), control, log, c.Tag, true)
+}
+
+type tagResume struct {
+	Tag store.TagID `arg:"" name:"tag-id" help:"Id of the tag."`
+}
+
+func (tagResume) path() string { return "/tag/resume" }
+
+func (c tagResume) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	return setTagSuspended(ctx, control, log, c.Tag, false)
+}
+
+func setTagSuspended(
+	ctx context.Context, control store.Control, log *slog.Logger, id store.TagID, suspended bool,
+) (any, error) {
+	t, err := control.UpdateTag(ctx, id, func(t store.Tag) store.Tag {
+		t.Suspended = suspended
+		return t
+	})
+	if err != nil {
+		return nil, err
+	}
+	log.Info("tag "+suspendedOrResumed(suspended), "partner", t.Partner, "merchant", t.Merchant, "tag", t.ID)
+	return showTag(ctx, control, t)
+}
+
+func showTag(ctx context.Context, control store.Control, t store.Tag) (any, error) {
+	m, err := control.Merchant(ctx, t.Merchant)
+	if err != nil {
+		return nil, err
+	}
+	p, err := findPartner(ctx, control, t.Partner)
+	return struct {
+		tagView
+		Merchant merchantRef `json:"merchant"`
+		Partner  partnerRef  `json:"partner"`
+	}{viewTag(t), merchantRef{m.ID, m.Name, m.Suspended}, refPartner(p)}, err
+}
+
+type tagView struct {
+	ID        store.TagID     `json:"tagId"`
+	Type      store.TagType   `json:"type"`
+	Host      string          `json:"host"` // empty for a client-side tag: its host is configuration
+	Status    store.TagStatus `json:"status"`
+	Connected bool            `json:"isConnected"`
+	Suspended bool            `json:"suspended"`
+	CreatedAt timestamp       `json:"createdAt"`
+}
+
+func viewTag(t store.Tag) tagView {
+	return tagView{t.ID, t.Type, t.Host, t.Status(), t.Connected, t.Suspended, timestamp(t.CreatedAt)}
+}
+
+// merchantRef is what is shown of a merchant beside what belongs to it.
+type merchantRef struct {
+	ID        store.MerchantID `json:"merchantId"`
+	Name      string           `json:"name"`
+	Suspended bool             `json:"suspended"`
+}

@@ -1,0 +1,235 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// AuditEntry is one line of the audit log: who changed what, and when. An engine writes it in the transaction of the
+// change, so that there is no change without its entry and no entry without its change. An entry contains no secret, no
+// email and no phone number.
+type AuditEntry struct {
+	ID     AuditID     `json:"id"`
+	At     time.Time   `json:"at"`
+	Actor  Actor       `json:"actor"`
+	Action AuditAction `json:"action"`
+
+	// What was changed, and whose it is: for a tag also its merchant and partner.
+	Partner  PartnerID  `json:"partnerId,omitempty"`
+	Merchant MerchantID `json:"merchantId,omitempty"`
+	Tag      TagID      `json:"tagId,omitempty"`
+	Key      KeyID      `json:"keyId,omitempty"`
+
+	Detail string `json:"detail,omitempty"` // such as the new limits
+	Reason string `json:"reason,omitempty"` // why, in an operator's words
+}
+
+// AuditID is the number of an entry. A later entry has a larger number.
+type AuditID uint64
+
+// MaxAuditEntries is how many entries an engine keeps. It drops the oldest ones.
+const MaxAuditEntries = 1_000_000
+
+// AuditQuery selects entries of the audit log. The zero value of a filter selects all.
+type AuditQuery struct {
+	Partner PartnerID // about this partner, its keys, merchants and tags
+	Since   time.Time // made at this time or later
+	Before  AuditID   // with a smaller number
+	Limit   int       // at most so many, the newest ones
+}
+
+// AuditAction is what was done.
+type AuditAction string
+
+// The actions. PartnerChanges and its like choose those of an update.
+const (
+	PartnerAdded       AuditAction = "partner.added"
+	PartnerPreverified AuditAction = "partner.preverified" // preverified access was enabled, or moved to another domain
+	PartnerSuspended   AuditAction = "partner.suspended"
+	PartnerResumed     AuditAction = "partner.resumed"
+	PartnerLimited     AuditAction = "partner.limited" // limits were set
+	PartnerChanged     AuditAction = "partner.changed" // other fields; Detail names them
+
+	KeyIssued  AuditAction = "key.issued"
+	KeyRevoked AuditAction = "key.revoked"
+
+	MerchantCreated   AuditAction = "merchant.created"
+	MerchantSuspended AuditAction = "merchant.suspended"
+	MerchantResumed   AuditAction = "merchant.resumed"
+	MerchantLimited   AuditAction = "merchant.limited"
+	MerchantChanged   AuditAction = "merchant.changed"
+
+	TagGenerated    AuditAction = "tag.generated"
+	TagVerified     AuditAction = "tag.verified" // DNS was correct for the first time: the tag is active
+	TagConnected    AuditAction = "tag.connected"
+	TagDisconnected AuditAction = "tag.disconnected" // DNS was found wrong; Detail is the code of the finding
+	TagSuspended    AuditAction = "tag.suspended"
+	TagResumed      AuditAction = "tag.resumed"
+	TagChanged      AuditAction = "tag.changed"
+)
+
+// Actor is who made a change.
+type Actor struct {
+	Kind ActorKind `json:"kind"`
+	// Name is the id of the API key, or the system user who ran the command if it is known. It is empty for the service.
+	Name string `json:"name,omitempty"`
+	// Request is the X-Request-Id of the request, if there was one.
+	Request string `json:"requestId,omitempty"`
+}
+
+// ActorKind is how a change was asked for.
+type ActorKind string
+
+// The kinds of actor.
+const (
+	ByOperator ActorKind = "operator" // a command
+	ByKey      ActorKind = "key"      // a request to the partner API
+	ByService  ActorKind = "service"  // the service itself, such as the hourly check of DNS
+)
+
+type actorKey struct{}
+
+type reasonKey struct{}
+
+// WithActor returns a context whose changes of control data are made by an actor. Without one they are the service's.
+func WithActor(ctx context.Context, a Actor) context.Context {
+	return context.WithValue(ctx, actorKey{}, a)
+}
+
+// WithReason returns a context whose changes of control data are made for a reason.
+func WithReason(ctx context.Context, reason string) context.Context {
+	return context.WithValue(ctx, reasonKey{}, reason)
+}
+
+// Complete returns the entry with what every entry has: its number, its time, and the context's actor and reason.
+func (e AuditEntry) Complete(ctx context.Context, id AuditID, at time.Time) AuditEntry {
+	e.ID, e.At = id, at
+	if actor, ok := ctx.Value(actorKey{}).(Actor); ok {
+		e.Actor = actor
+	} else {
+		e.Actor = Actor{Kind: ByService}
+	}
+	e.Reason, _ = ctx.Value(reasonKey{}).(string)
+	return e
+}
+
+// AboutPartner returns an entry about a partner.
+func AboutPartner(action AuditAction, p Partner, detail string) AuditEntry {
+	return AuditEntry{Action: action, Partner: p.ID, Detail: detail}
+}
+
+// AboutKey returns an entry about a key.
+func AboutKey(action AuditAction, k Key) AuditEntry {
+	return AuditEntry{Action: action, Partner: k.Partner, Key: k.ID}
+}
+
+// AboutMerchant returns an entry about a merchant.
+func AboutMerchant(action AuditAction, m Merchant, detail string) AuditEntry {
+	return AuditEntry{Action: action, Partner: m.Partner, Merchant: m.ID, Detail: detail}
+}
+
+// AboutTag returns an entry about a tag.
+func AboutTag(action AuditAction, t Tag, detail string) AuditEntry {
+	return AuditEntry{Action: action, Partner: t.Partner, Merchant: t.Merchant, Tag: t.ID, Detail: detail}
+}
+
+// PartnerChanges returns the entries for an update of a partner, none when nothing has changed. So do MerchantChanges and
+// TagChanges. They compare what is stored. A field without an action of its own is in the log as "changed".
+func PartnerChanges(before, after Partner) ([]AuditEntry, error) {
+	return changes(before, after, AboutPartner(PartnerChanged, after, ""), map[string]change{
+		"preverifiedDomain": {action: PartnerPreverified, detail: after.TrackingDomain},
+		"suspended":         {action: either(after.Suspended, PartnerSuspended, PartnerResumed)},
+		"limits":            {action: PartnerLimited, showValue: true},
+	})
+}
+
+// MerchantChanges returns the entries for an update of a merchant.
+func MerchantChanges(before, after Merchant) ([]AuditEntry, error) {
+	return changes(before, after, AboutMerchant(MerchantChanged, after, ""), map[string]change{
+		"suspended": {action: either(after.Suspended, MerchantSuspended, MerchantResumed)},
+		"limits":    {action: MerchantLimited, showValue: true},
+	})
+}
+
+// TagChanges returns the entries for an update of a tag. There is none for a finding of DNS that leaves the tag's state as
+// it was: a partner could fill the log with these.
+func TagChanges(before, after Tag) ([]AuditEntry, error) {
+	known := map[string]change{
+		"dns":         {},
+		"isVerified":  {action: TagVerified, detail: after.Host},
+		"isConnected": {action: either(after.Connected, TagConnected, TagDisconnected)},
+		"suspended":   {action: either(after.Suspended, TagSuspended, TagResumed)},
+	}
+	switch {
+	case before.Verified != after.Verified:
+		known["isConnected"] = change{} // the entry for isVerified says it
+	case !after.Connected && after.DNS != nil:
+		known["isConnected"] = change{action: TagDisconnected, detail: after.DNS.Code}
+	}
+	return changes(before, after, AboutTag(TagChanged, after, ""), known)
+}
+
+// change is what to note when a field has changed; nothing if it has no action.
+type change struct {
+	action    AuditAction
+	detail    string
+	showValue bool // the detail is the field's new JSON
+}
+
+func either(first bool, a, b AuditAction) AuditAction {
+	if first {
+		return a
+	}
+	return b
+}
+
+// changes returns the entries for the fields that differ in the JSON of two values. other is the entry for the fields that
+// are not in known. Its detail becomes their names, never their values.
+func changes(before, after any, other AuditEntry, known map[string]change) (entries []AuditEntry, err error) {
+	was, err := fieldsOf(before)
+	if err != nil {
+		return nil, err
+	}
+	is, err := fieldsOf(after)
+	if err != nil {
+		return nil, err
+	}
+	names := maps.Clone(was)
+	maps.Copy(names, is)
+	var others []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if bytes.Equal(was[name], is[name]) {
+			continue
+		}
+		c, ok := known[name]
+		switch {
+		case !ok:
+			others = append(others, name)
+		case c.action != "":
+			entry := other
+			if entry.Action, entry.Detail = c.action, c.detail; c.showValue {
+				entry.Detail = string(is[name])
+			}
+			entries = append(entries, entry)
+		}
+	}
+	if others != nil {
+		other.Detail = strings.Join(others, ", ")
+		entries = append(entries, other)
+	}
+	return entries, nil
+}
+
+// fieldsOf returns the JSON of a struct's fields.
+func fieldsOf(v any) (fields map[string]json.RawMessage, err error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return fields, json.Unmarshal(b, &fields)
+}

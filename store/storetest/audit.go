@@ -1,0 +1,311 @@
+package storetest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// auditLog returns the whole audit log, oldest entry first.
+func (b *bed) auditLog() []store.AuditEntry {
+	b.t.Helper()
+	entries, err := b.Audit(b.t.Context(), store.AuditQuery{Limit: 10_000})
+	if err != nil {
+		b.t.Fatalf("audit: %v", err)
+	}
+	slices.Reverse(entries)
+	return entries
+}
+
+// expectAudit expects the entries that follow the first n of the audit log. Their numbers and times are not compared.
+func (b *bed) expectAudit(n int, want ...store.AuditEntry) {
+	b.t.Helper()
+	all := b.auditLog()
+	if len(all) != n+len(want) {
+		b.t.Errorf("%d new audit entries, want %d", len(all)-n, len(want))
+		return
+	}
+	for i, got := range all[n:] {
+		got.ID, got.At = 0, time.Time{}
+		if got != want[i] {
+			b.t.Errorf("audit entry %d is\n%+v, want\n%+v", i, got, want[i])
+		}
+	}
+}
+
+var auditTests = []test{
+	{"each change of control data is in the audit log with its actor, and after reopening", func(t *testing.T, b *bed) {
+		actor := store.Actor{Kind: store.ByKey, Name: "aaaaaaaaaaaa", Request: "request-1"}
+		ctx := store.WithActor(t.Context(), actor)
+		var p store.Partner
+		var key store.Key
+		var m store.Merchant
+		var tag, pv store.Tag
+		updatePartner := func(change func(p *store.Partner)) (err error) {
+			p, err = b.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { change(&p); return p })
+			return err
+		}
+		updateMerchant := func(change func(m *store.Merchant)) (err error) {
+			m, err = b.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant { change(&m); return m })
+			return err
+		}
+		updateTag := func(change func(t store.Tag) store.Tag) (err error) {
+			tag, err = b.UpdateTag(ctx, tag.ID, change)
+			return err
+		}
+		wrong := store.DNSFinding{Verdict: store.DNSWrong, Code: "no_record", Detail: "There is no record."}
+		correct := store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", Detail: "It is right."}
+
+		for _, c := range []struct {
+			change string
+			do     func() error
+			want   func() []store.AuditEntry // without the actor
+		}{
+			{"AddPartner", func() (err error) { p, err = b.AddPartner(ctx, "Acme"); return err },
+				func() []store.AuditEntry { return []store.AuditEntry{{Action: "partner.added", Partner: p.ID}} }},
+			{"IssueKey", func() (err error) { key, _, err = b.IssueKey(ctx, p.ID, 0); return err },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "key.issued", Partner: p.ID, Key: key.ID}}
+				}},
+			{"RevokeKey", func() (err error) { key, err = b.RevokeKey(ctx, key.ID); return err },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "key.revoked", Partner: p.ID, Key: key.ID}}
+				}},
+			{"EnablePreverified", func() (err error) { p, err = b.EnablePreverified(ctx, p.ID, "track.acme.com"); return err },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "partner.preverified", Partner: p.ID, Detail: "track.acme.com"}}
+				}},
+			{"a move of the tracking domain", func() (err error) { p, err = b.EnablePreverified(ctx, p.ID, "track.acme.net"); return err },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "partner.preverified", Partner: p.ID, Detail: "track.acme.net"}}
+				}},
+			{"suspension of a partner", func() error { return updatePartner(func(p *store.Partner) { p.Suspended = true }) },
+				func() []store.AuditEntry { return []store.AuditEntry{{Action: "partner.suspended", Partner: p.ID}} }},
+			{"several changes of a partner", func() error {
+				return updatePartner(func(p *store.Partner) {
+					p.Suspended, p.Name = false, "Acme Limited"
+					p.Limits = store.PartnerLimits{RequestsPerSecond: 7, Labels: store.NoLimit}
+				})
+			}, func() []store.AuditEntry {
+				return []store.AuditEntry{
+					{Action: "partner.limited", Partner: p.ID, Detail: `{"requestsPerSecond":7,"labels":"off"}`},
+					{Action: "partner.resumed", Partner: p.ID},
+					{Action: "partner.changed", Partner: p.ID, Detail: "name"},
+				}
+			}},
+			{"AddMerchant", func() (err error) { m, err = b.AddMerchant(ctx, p.ID, "Shop", "shop.com"); return err },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "merchant.created", Partner: p.ID, Merchant: m.ID, Detail: "shop.com"}}
+				}},
+			{"several changes of a merchant", func() error {
+				return updateMerchant(func(m *store.Merchant) {
+					m.Suspended, m.Name, m.Domain = true, "Other", "other.com"
+					m.Limits.EventsPerSecond = 5
+				})
+			}, func() []store.AuditEntry {
+				return []store.AuditEntry{
+					{Action: "merchant.limited", Partner: p.ID, Merchant: m.ID, Detail: `{"eventsPerSecond":5}`},
+					{Action: "merchant.suspended", Partner: p.ID, Merchant: m.ID},
+					{Action: "merchant.changed", Partner: p.ID, Merchant: m.ID, Detail: "domain, name"},
+				}
+			}},
+			{"lifting what was set", func() error {
+				return updateMerchant(func(m *store.Merchant) { m.Suspended, m.Limits = false, store.MerchantLimits{} })
+			}, func() []store.AuditEntry {
+				return []store.AuditEntry{
+					{Action: "merchant.limited", Partner: p.ID, Merchant: m.ID},
+					{Action: "merchant.resumed", Partner: p.ID, Merchant: m.ID},
+				}
+			}},
+			{"GenerateTag", func() (err error) {
+				if tag, _, err = b.GenerateTag(ctx, m.ID, store.ServerSide, "shop.com"); err == nil {
+					pv, _, err = b.GenerateTag(ctx, m.ID, store.Preverified, "")
+				}
+				return err
+			}, func() []store.AuditEntry {
+				return []store.AuditEntry{
+					{Action: "tag.generated", Partner: p.ID, Merchant: m.ID, Tag: tag.ID, Detail: tag.Label + ".shop.com"},
+					{Action: "tag.generated", Partner: p.ID, Merchant: m.ID, Tag: pv.ID, Detail: "track.acme.net"},
+				}
+			}},
+			{"the first correct verify", func() error { return updateTag(func(t store.Tag) store.Tag { return t.AfterVerify(correct) }) },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "tag.verified", Partner: p.ID, Merchant: m.ID, Tag: tag.ID, Detail: tag.Host}}
+				}},
+			{"DNS that leads elsewhere", func() error { return updateTag(func(t store.Tag) store.Tag { return t.AfterRecheck(wrong) }) },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "tag.disconnected", Partner: p.ID, Merchant: m.ID, Tag: tag.ID, Detail: "no_record"}}
+				}},
+			{"DNS that is right again", func() error { return updateTag(func(t store.Tag) store.Tag { return t.AfterRecheck(correct) }) },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "tag.connected", Partner: p.ID, Merchant: m.ID, Tag: tag.ID}}
+				}},
+			{"suspension of a tag", func() error { return updateTag(func(t store.Tag) store.Tag { t.Suspended = true; return t }) },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "tag.suspended", Partner: p.ID, Merchant: m.ID, Tag: tag.ID}}
+				}},
+			{"lifting it", func() error { return updateTag(func(t store.Tag) store.Tag { t.Suspended = false; return t }) },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "tag.resumed", Partner: p.ID, Merchant: m.ID, Tag: tag.ID}}
+				}},
+		} {
+			before := len(b.auditLog())
+			if err := c.do(); err != nil {
+				t.Fatalf("%s: %v", c.change, err)
+			}
+			want := c.want()
+			for i := range want {
+				want[i].Actor = actor
+			}
+			b.expectAudit(before, want...)
+		}
+
+		want := b.auditLog()
+		for i := range want {
+			if i > 0 && (want[i].ID <= want[i-1].ID || want[i].At.Before(want[i-1].At)) || want[i].At.Before(start) {
+				t.Errorf("entry %d at %v follows entry %d at %v", want[i].ID, want[i].At, want[max(i, 1)-1].ID, want[max(i, 1)-1].At)
+			}
+		}
+		for _, again := range []func(){b.reopen, b.kill} {
+			again()
+			if got := b.auditLog(); !slices.EqualFunc(got, want, sameAuditEntry) {
+				t.Errorf("after reopening: %+v\nwant %+v", got, want)
+			}
+		}
+	}},
+	{"a change without an actor is the service's; the context may give a reason", func(t *testing.T, b *bed) {
+		p, err := b.AddPartner(store.WithReason(t.Context(), "contract 7"), "Acme")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.expectAudit(0, store.AuditEntry{Action: store.PartnerAdded, Partner: p.ID, Actor: store.Actor{Kind: store.ByService}, Reason: "contract 7"})
+	}},
+	{"a change that is refused, and a call that changes nothing, are not in the audit log", func(t *testing.T, b *bed) {
+		p := b.preverified(b.partner("Acme"), "track.acme.com")
+		key, _ := b.key(p, 0)
+		if _, err := b.RevokeKey(t.Context(), key.ID); err != nil {
+			t.Fatal(err)
+		}
+		m, other := b.merchant(p, "Shop"), b.merchant(p, "Other")
+		tag := b.tag(m, store.ServerSide, "shop.com")
+		finding := store.DNSFinding{Verdict: store.DNSPending, Code: "not_everywhere", CheckedAt: start}
+		before := len(b.auditLog())
+
+		for call, refused := range map[string]func() error{
+			"AddPartner without a name": func() error { _, err := b.AddPartner(t.Context(), ""); return err },
+			"a key of no partner":       func() error { _, _, err := b.IssueKey(t.Context(), store.NewPartnerID(), 0); return err },
+			"revoking no key":           func() error { _, err := b.RevokeKey(t.Context(), "aaaaaaaaaaaa"); return err },
+			"a taken tracking domain":   func() error { _, err := b.EnablePreverified(t.Context(), p.ID, "a.shop.com"); return err },
+			"a merchant of no partner":  func() error { _, err := b.AddMerchant(t.Context(), store.NewPartnerID(), "S", ""); return err },
+			"a taken domain": func() error {
+				_, _, err := b.GenerateTag(t.Context(), other.ID, store.ServerSide, "shop.com")
+				return err
+			},
+			"a context that has ended": func() error { _, err := b.AddPartner(endedContext(t), "Late"); return err },
+			"a tag with another id": func() error {
+				_, err := b.UpdateTag(t.Context(), tag.ID, func(t store.Tag) store.Tag { t.ID = "x"; return t })
+				return err
+			},
+			"a partner with another id": func() error {
+				_, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.ID = "x"; return p })
+				return err
+			},
+			"a merchant with another id": func() error {
+				_, err := b.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant { m.ID = "x"; return m })
+				return err
+			},
+		} {
+			if refused() == nil {
+				t.Errorf("%s: no error", call)
+			}
+		}
+		for call, nothing := range map[string]func() error{
+			"the same tracking domain":    func() error { _, err := b.EnablePreverified(t.Context(), p.ID, "track.acme.com"); return err },
+			"a key that is revoked again": func() error { _, err := b.RevokeKey(t.Context(), key.ID); return err },
+			"a tag that exists":           func() error { _, _, err := b.GenerateTag(t.Context(), m.ID, store.ServerSide, "shop.com"); return err },
+			"an update of nothing": func() error {
+				_, err := b.UpdateTag(t.Context(), tag.ID, func(t store.Tag) store.Tag { return t })
+				return err
+			},
+			"a finding that changes no state": func() error {
+				_, err := b.UpdateTag(t.Context(), tag.ID, func(t store.Tag) store.Tag { return t.AfterVerify(finding) })
+				return err
+			},
+			"a partner as it was": func() error {
+				_, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { return p })
+				return err
+			},
+			"a merchant as it was": func() error {
+				_, err := b.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant { return m })
+				return err
+			},
+		} {
+			if err := nothing(); err != nil {
+				t.Errorf("%s: %v", call, err)
+			}
+		}
+		b.expectAudit(before)
+	}},
+	{"the audit log is listed newest first, by partner, time, number and limit", func(t *testing.T, b *bed) {
+		acme, other := b.partner("Acme"), b.partner("Other")
+		b.merchant(other, "Shop")
+		b.clock.move(time.Hour)
+		later := b.clock.Now()
+		b.merchant(acme, "Shop")
+		b.merchant(other, "Shop")
+		b.clock.move(-2 * time.Hour) // the time of an entry is what the clock says: the filter must not rely on its order
+		b.merchant(acme, "Shop")
+		all := b.auditLog()
+		slices.Reverse(all)
+		filter := func(keep func(store.AuditEntry) bool) (kept []store.AuditEntry) {
+			for _, e := range all {
+				if keep(e) {
+					kept = append(kept, e)
+				}
+			}
+			return kept
+		}
+		for name, c := range map[string]struct {
+			q    store.AuditQuery
+			want []store.AuditEntry
+			n    int
+		}{
+			"all":                {store.AuditQuery{Limit: 100}, all, 6},
+			"limit":              {store.AuditQuery{Limit: 2}, all[:2], 2},
+			"no limit given":     {store.AuditQuery{}, nil, 0},
+			"partner":            {store.AuditQuery{Partner: acme.ID, Limit: 100}, filter(func(e store.AuditEntry) bool { return e.Partner == acme.ID }), 3},
+			"no partner":         {store.AuditQuery{Partner: store.NewPartnerID(), Limit: 100}, nil, 0},
+			"a part of an id":    {store.AuditQuery{Partner: acme.ID[:8], Limit: 100}, nil, 0},
+			"since":              {store.AuditQuery{Since: later, Limit: 100}, filter(func(e store.AuditEntry) bool { return e.At.After(later) }), 2},
+			"since exactly":      {store.AuditQuery{Since: all[2].At, Limit: 100}, all[1:3], 2},
+			"before":             {store.AuditQuery{Before: all[2].ID, Limit: 2}, all[3:5], 2},
+			"before the end":     {store.AuditQuery{Before: all[0].ID + 5, Limit: 1}, all[:1], 1},
+			"before the first":   {store.AuditQuery{Before: all[5].ID, Limit: 10}, nil, 0},
+			"partner and before": {store.AuditQuery{Partner: acme.ID, Before: all[0].ID, Limit: 1}, all[2:3], 1},
+		} {
+			got, err := b.Audit(t.Context(), c.q)
+			if err != nil || len(c.want) != c.n || !slices.EqualFunc(got, c.want, sameAuditEntry) {
+				t.Errorf("%s: %+v, %v\nwant %d: %+v", name, got, err, c.n, c.want)
+			}
+		}
+	}},
+	{"changes at the same time have one entry each", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		const n = 20
+		errs := atOnce(n, func(int) error { _, err := b.AddMerchant(t.Context(), p.ID, "Shop", ""); return err })
+		for _, err := range errs {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		seen := map[store.MerchantID]bool{}
+		for _, e := range b.auditLog()[1:] {
+			seen[e.Merchant] = true
+		}
+		if len(seen) != n {
+			t.Errorf("%d merchants are in the log, want %d", len(seen), n)
+		}
+	}},
+}

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -27,13 +28,20 @@ func (e *noopEngine) Record(_ context.Context, marks []store.Mark) error {
 	return nil
 }
 
-// markRequest returns a server and a request in the state in which fasthttp calls the handler.
-func markRequest(t testing.TB) (*Server, *fasthttp.RequestCtx) {
+func (e *noopEngine) FreeSpace() uint64 { return 1 << 50 }
+
+// markRequest returns a server, and a request in the state in which fasthttp calls the handler. No number of requests
+// reaches one of the limits.
+func markRequest(t testing.TB, limits bool) (*Server, *fasthttp.RequestCtx) {
 	tag := store.NewTag(store.Merchant{ID: store.NewMerchantID()}, store.ServerSide, "mtag-ab12", "shop.com", time.Now())
 	tag = tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect})
 	e := &noopEngine{directory: store.NewDirectory()}
 	e.directory.SetTag(tag)
-	s, err := New(Config{Engine: e, BaseHost: baseHost, ClientTagHost: clientHost, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	e.directory.SetMerchant(store.Merchant{ID: tag.Merchant, Limits: store.MerchantLimits{EventsPerSecond: 1e12}})
+	s, err := New(Config{
+		Engine: e, BaseHost: baseHost, ClientTagHost: clientHost, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Limits: limits, AddressEvents: 1e12,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,17 +63,21 @@ func TestMarkAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools at random")
 	}
-	s, ctx := markRequest(t)
+	s, ctx := markRequest(t, true)
 	if n := testing.AllocsPerRun(1000, func() { s.dispatcher.handle(ctx) }); n > 0 {
 		t.Errorf("%v allocations per event, want none", n)
 	}
 }
 
 func BenchmarkMark(b *testing.B) {
-	s, ctx := markRequest(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		s.dispatcher.handle(ctx)
+	for _, limits := range []bool{false, true} {
+		b.Run(fmt.Sprintf("limits=%v", limits), func(b *testing.B) {
+			s, ctx := markRequest(b, limits)
+			b.ReportAllocs()
+			for b.Loop() {
+				s.dispatcher.handle(ctx)
+			}
+		})
 	}
 }
 
@@ -74,7 +86,7 @@ func TestMarkOfAPageAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools at random")
 	}
-	s, ctx := markRequest(t)
+	s, ctx := markRequest(t, true)
 	ctx.Request.Header.Set(fasthttp.HeaderOrigin, "https://www.shop.com")
 	ctx.Request.Header.Set(fasthttp.HeaderCookie, "_muid=6f1f8a4e-8c4b-4f4e-9a1d-2b7f0c5e9d11")
 	run := func() {

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
@@ -21,6 +22,13 @@ type Config struct {
 	Log           *slog.Logger
 	Metrics       prometheus.Registerer // nil: metrics are not exported
 	Now           func() time.Time
+
+	// Refusals counts what is refused; nil: nothing is counted.
+	Refusals *limit.Refusals
+	// Limits are on: the rates of events are limited, and the bytes that a merchant stores.
+	Limits bool
+	// AddressEvents is, with Limits, how many events one client address may send in a second. 0: no limit.
+	AddressEvents int
 
 	// PartnerAPI answers on the base host. When ClientTagHost is the same host, the paths of the tag protocol are not
 	// its own.

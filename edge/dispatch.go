@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
 	"mtagd/edge/tag"
 	"mtagd/store"
@@ -35,6 +36,9 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 		Log:           cfg.Log,
 		Metrics:       cfg.Metrics,
 		Now:           cfg.Now,
+		Refusals:      cfg.Refusals,
+		Limits:        cfg.Limits,
+		AddressEvents: cfg.AddressEvents,
 	})
 	if err != nil {
 		return nil, err
@@ -96,10 +100,12 @@ func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bo
 	}
 	switch {
 	case fault != "":
+		d.Refusals.Count(limit.Malformed, limit.Tenant{})
 		drainOnClose(ctx)
 		ctx.SetConnectionClose()
 		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, fault)
 	case !known:
+		d.Refusals.Count(limit.UnknownHost, limit.Tenant{})
 		d.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served here")
 	default:
 		return t, true
@@ -157,6 +163,22 @@ func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *requestInfo) {
 	if d.Log.Enabled(ctx, slog.LevelDebug) {
 		d.logRequest(ctx, v, status, took)
 	}
+	if status == fasthttp.StatusTooManyRequests && d.Limits && !d.stopping.Load() {
+		slowDown(ctx)
+	}
+}
+
+// refusalDelay is how long a client waits for a 429. Clients that ignore Retry-After send their next request when they
+// have the answer. Without the delay their refused requests would take as much of the processor as accepted ones.
+const refusalDelay = 200 * time.Millisecond
+
+// slowDown waits before a refused request is answered. The body needs no memory meanwhile.
+func slowDown(ctx *fasthttp.RequestCtx) {
+	ctx.Request.ResetBody()
+	if c := connOf(ctx.Conn()); c != nil {
+		c.releaseBody()
+	}
+	time.Sleep(refusalDelay)
 }
 
 func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *requestInfo, status int, took time.Duration) {

@@ -9,9 +9,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/edge/tag/tagtest"
 	"mtagd/store"
 )
@@ -283,5 +285,41 @@ func TestLogsHoldNothingOfAVisitor(t *testing.T) {
 	w.shutdown()
 	if log := w.log.String(); strings.Contains(log, "SECRET") || strings.Contains(log, "127.0.0.1") || !strings.Contains(log, "on purpose") {
 		t.Errorf("log: %s", log)
+	}
+}
+
+// A client that ignores Retry-After must wait for its refusals: they would take as much of the processor as events.
+func TestARefusedClientWaitsForItsAnswer(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) {
+		now := time.Now()
+		cfg.Limits, cfg.AddressEvents, cfg.Now = true, 1, func() time.Time { return now }
+	})
+	for range 30 { // thirty seconds' worth
+		w.mark(event).Want(t, 201, "")
+	}
+	began := time.Now()
+	r := w.mark(strings.Repeat(" ", smallBody) + event)
+	r.Want(t, 429, `{"success":false,"message":"Too many requests from this address, please retry"}`)
+	if took := time.Since(began); took < refusalDelay || r.Header.Get("Retry-After") != "1" {
+		t.Errorf("refused after %v with Retry-After %q, want at least %v and 1", took, r.Header.Get("Retry-After"), refusalDelay)
+	}
+	if r.Closes {
+		t.Error("the connection is closed: a new one costs more than a refusal")
+	}
+}
+
+func TestUnservableRequestsAreCounted(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) {
+		var err error
+		if cfg.Refusals, err = limit.NewRefusals(cfg.Log, cfg.Metrics); err != nil {
+			t.Fatal(err)
+		}
+	})
+	w.do("GET", "elsewhere.example.com", "/", "").Want(t, 421, "")
+	w.raw("GET / HTTP/1.1\r\nHost: "+clientHost+"\r\nTransfer-Encoding: identity\r\nContent-Length: 0\r\n\r\n", true)
+	w.raw("GET / HTTP/1.1\r\nHost: "+clientHost+"\r\nX: a\r\n folded\r\n\r\n", true)
+	got := w.counted()
+	if got["mtagd_refused_total unknown_host none"] != 1 || got["mtagd_refused_total malformed none"] != 2 {
+		t.Errorf("counted %v", got)
 	}
 }

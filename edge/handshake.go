@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"mtagd/edge/clientaddr"
 )
 
 // handshakeTimeout is how long a handshake may take, from the moment when its connection was accepted.
@@ -113,7 +115,7 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	if c.SetDeadline(deadline) != nil {
 		return nil
 	}
-	client := clientOf(c.RemoteAddr()) // behind a proxy, this reads the proxy's header
+	client := clientaddr.Of(c.RemoteAddr()) // behind a proxy, this reads the proxy's header
 	if !l.enter(client) {
 		l.metrics.handshakes[handshakeLimited].Inc()
 		return nil
@@ -160,20 +162,4 @@ func (l *tlsListener) leave(client netip.Addr) {
 	if l.underWay[client]--; l.underWay[client] == 0 {
 		delete(l.underWay, client)
 	}
-}
-
-// clientOf returns the address under which a client's handshakes are counted: its IPv4 address, or its IPv6 /64
-// network, because one client usually has all addresses of that.
-func clientOf(address net.Addr) netip.Addr {
-	at, err := netip.ParseAddrPort(address.String())
-	if err != nil {
-		return netip.Addr{}
-	}
-	ip := at.Addr().Unmap().WithZone("")
-	if ip.Is6() {
-		if network, err := ip.Prefix(64); err == nil {
-			return network.Addr()
-		}
-	}
-	return ip
 }

@@ -246,7 +246,7 @@ func (w *world) counted() map[string]float64 {
 				labels[l.GetName()] = l.GetValue()
 			}
 			name := family.GetName()
-			for _, l := range []string{"surface", "code", "outcome"} {
+			for _, l := range []string{"surface", "code", "outcome", "cause", "tenant"} {
 				if labels[l] != "" {
 					name += " " + labels[l]
 				}

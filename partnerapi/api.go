@@ -1,13 +1,13 @@
 // Package partnerapi is the partner REST API. A partner's backend creates merchants, generates and verifies
 // their tracking tags, and lists the events that the tags recorded. README.md is the guide for partners.
 //
-// Each request is checked in this order: route and method, API key, size of the body, parameters,
+// Each request is checked in this order: route and method, API key, limits on rates, size of the body, parameters,
 // existence, ownership, state. The first check that fails decides the answer. A suspended partner's changes are refused
 // before their parameters are checked.
 //
 // A handler decodes the request, asks the engine and answers, or returns an error, which errors.go turns into an
-// answer. Two files answer refusals themselves: api.go a wrong method, a wrong key and a large body; verify.go a DNS
-// check that found the record missing or wrong.
+// answer. Three files answer refusals themselves: api.go a wrong method and a large body; limits.go a wrong key and too
+// many requests; verify.go a DNS check that found the record missing or wrong.
 //
 // Read in this order:
 //
@@ -19,6 +19,7 @@
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner
 //	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
+//	limits.go     limit the rates of requests, and refuse those without a valid key
 //	auth.go       find the partner of an API key
 //	errors.go     turn errors into answers
 //	config.go     what the API is made of
@@ -105,17 +106,20 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		}
 		partner, key, ok := a.authenticate(r)
 		if !ok {
-			WriteError(r, fasthttp.StatusUnauthorized, "Authentication required")
+			a.refuseStranger(r)
 			return
 		}
 		r.SetUserValue(partnerValue, string(partner.ID))
+		changes := !r.IsGet() && !r.IsHead()
+		if !a.withinLimits(r, partner, changes) {
+			return
+		}
 		if len(r.PostBody()) > maxBody {
 			WriteError(r, fasthttp.StatusRequestEntityTooLarge, TooLarge)
 			return
 		}
 		// A request that changes something is finished, even when its client has gone.
 		ctx := store.WithActor(context.Background(), store.Actor{Kind: store.ByKey, Name: string(key), Request: requestid.Of(r)})
-		changes := !r.IsGet() && !r.IsHead()
 		if !changes {
 			var done context.CancelFunc
 			ctx, done = a.Context(r)

@@ -18,6 +18,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttputil"
 
+	"mtagd/edge/limit"
 	"mtagd/store"
 	"mtagd/store/local"
 )
@@ -42,6 +43,7 @@ type service struct {
 	certificates Certificates
 	context      func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 	log          bytes.Buffer
+	limits       bool
 }
 
 func newService(t testing.TB) *service {
@@ -64,6 +66,11 @@ func newService(t testing.TB) *service {
 
 // serve replaces the API by one with another engine or DNS.
 func (s *service) serve(engine store.Engine, dns Verifier) {
+	log := slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	refusals, err := limit.NewRefusals(log, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	s.handle = New(Config{
 		Engine:        engine,
 		DNS:           dns,
@@ -71,8 +78,10 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		ClientTagHost: "tags.example.net",
 		CNAMETarget:   "cname.example.net",
 		TagURL:        func(host string) string { return "https://" + host },
-		Log:           slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log:           log,
 		Now:           func() time.Time { return s.now },
+		Refusals:      refusals,
+		Limits:        s.limits,
 		Context:       s.context,
 	})
 }
@@ -469,7 +478,9 @@ func TestEngineErrors(t *testing.T) {
 		{"the partner does not see an unexpected error", errors.New("disk /dev/sda1 is on fire"), 500, "SERVICE_ERROR", "Unable to process request", "", true},
 		{"the partner does not see an internal error", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
 		{"an engine that cannot write says when to retry", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
-		{"a partner with too many requests is told when to retry", store.Busy("too many"), 429, "VALIDATION_ERROR", "Too many requests at once. Please try again", "1", false},
+		{"a partner with too many requests is told when to retry", store.Busy("too many"), 429, "SERVICE_ERROR", "Too many requests at once. Please try again", "1", false},
+		{"a partner that has reached a limit is told who can raise it", store.Limited("the partner has 7 merchants, which is its limit; ask the operator"), 403, "FORBIDDEN",
+			denied + ": the partner has 7 merchants, which is its limit; ask the operator", "", false},
 		{"an invalid field is named", store.Invalid("page", "is odd"), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"a wrapped error keeps its kind", fmt.Errorf("wrapped: %w", store.Invalid("page", "is odd")), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"what does not exist is not found", store.NotFound("partner"), 404, "NOT_FOUND", missing, "", false},
@@ -499,7 +510,7 @@ func TestWriteErrorTakesItsCodeFromTheStatus(t *testing.T) {
 	for status, want := range map[int]string{
 		400: "VALIDATION_ERROR", 401: "AUTHENTICATION_ERROR", 403: "FORBIDDEN", 404: "NOT_FOUND",
 		405: "VALIDATION_ERROR", 409: "VALIDATION_ERROR", 413: "VALIDATION_ERROR", 421: "VALIDATION_ERROR",
-		422: "VALIDATION_ERROR", 429: "VALIDATION_ERROR", 431: "VALIDATION_ERROR", 500: "SERVICE_ERROR", 503: "SERVICE_ERROR",
+		422: "VALIDATION_ERROR", 429: "SERVICE_ERROR", 431: "VALIDATION_ERROR", 500: "SERVICE_ERROR", 503: "SERVICE_ERROR",
 	} {
 		var r fasthttp.RequestCtx
 		WriteError(&r, status, "Why \"not\"\xff")

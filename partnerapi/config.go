@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
@@ -20,6 +21,8 @@ type Config struct {
 	TagURL        func(host string) string // address of a tag host: "https://<host>" except in development
 	Log           *slog.Logger
 	Now           func() time.Time
+	Refusals      *limit.Refusals // nil: refusals are not counted
+	Limits        bool            // limit the rates of requests
 
 	// Context returns the context of a GET or HEAD request, which ends when the client has gone, and the function that
 	// releases it. All other requests run until they are done. nil: GET and HEAD do too.
@@ -43,6 +46,7 @@ type Certificates interface {
 type api struct {
 	Config
 	verifications *slots
+	limits        *limits // nil: no limits
 }
 
 func newAPI(cfg Config) *api {
@@ -53,5 +57,9 @@ func newAPI(cfg Config) *api {
 			return context.Background(), func() {}
 		}
 	}
-	return &api{Config: cfg, verifications: newSlots(verificationsPerPartner, slotTimeout)}
+	a := &api{Config: cfg, verifications: newSlots(verificationsPerPartner, slotTimeout)}
+	if cfg.Limits {
+		a.limits = newLimits()
+	}
+	return a
 }

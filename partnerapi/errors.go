@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
 	"mtagd/store"
 )
@@ -25,6 +26,7 @@ var answers = [...]struct {
 	store.KindConflict:    {fasthttp.StatusConflict, "Domain already registered"},
 	store.KindUnavailable: {fasthttp.StatusServiceUnavailable, "Unable to process request"},
 	store.KindBusy:        {fasthttp.StatusTooManyRequests, "Too many requests at once. Please try again"},
+	store.KindLimited:     {fasthttp.StatusForbidden, "Access denied"}, // not 429: trying again does not help
 }
 
 // statusClientGone is the status of a request whose client closed the connection; nginx uses the same number. Nobody
@@ -32,7 +34,8 @@ var answers = [...]struct {
 const statusClientGone = 499
 
 // code returns the word that clients branch on. A status that is not in the spec's table is an error of the client
-// below 500, and of the service from 500 on.
+// below 500, and of the service from 500 on. 429 is the exception: clients try SERVICE_ERROR again with backoff (spec,
+// Errors), which is what they must do. VALIDATION_ERROR would tell them to give up.
 func code(status int) string {
 	switch {
 	case status == fasthttp.StatusUnauthorized:
@@ -41,7 +44,7 @@ func code(status int) string {
 		return "FORBIDDEN"
 	case status == fasthttp.StatusNotFound:
 		return "NOT_FOUND"
-	case status < fasthttp.StatusInternalServerError:
+	case status < fasthttp.StatusInternalServerError && status != fasthttp.StatusTooManyRequests:
 		return "VALIDATION_ERROR"
 	default:
 		return "SERVICE_ERROR"
@@ -58,10 +61,17 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	}
 	answer := answers[store.KindOf(err)]
 	message := answer.message
-	if e, ok := errors.AsType[*store.Error](err); ok && mayTell(e) {
+	e, _ := errors.AsType[*store.Error](err)
+	if e != nil && mayTell(e) {
 		message += ": " + e.Error()
 	}
-	if answer.status >= fasthttp.StatusInternalServerError {
+	switch {
+	case isSuspension(e):
+		a.Refusals.Count(limit.Suspended, tenantOf(r))
+	case answer.status == fasthttp.StatusServiceUnavailable:
+		a.Refusals.CountReason(limit.Unavailable, tenantOf(r), err.Error())
+		a.logFailure(r, slog.LevelDebug, answer.status, err)
+	case answer.status >= fasthttp.StatusInternalServerError:
 		a.logFailure(r, slog.LevelError, answer.status, err)
 	}
 	WriteError(r, answer.status, message)
@@ -70,11 +80,11 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 // mayTell reports whether the answer has the error's own message besides that of its kind. A 403 or 404 about a resource
 // that may be another partner's has the spec's message alone.
 func mayTell(e *store.Error) bool {
-	switch e {
-	case errNoTagYet, errPartnerSuspended, errMerchantSuspended, errTagSuspended:
-		return true
-	}
-	return e.Kind == store.KindInvalid
+	return e.Kind == store.KindInvalid || e.Kind == store.KindLimited || e == errNoTagYet || isSuspension(e)
+}
+
+func isSuspension(e *store.Error) bool {
+	return e != nil && (e == errPartnerSuspended || e == errMerchantSuspended || e == errTagSuspended)
 }
 
 // logFailure logs a request that ended with an error. The path is logged without the query.
@@ -85,14 +95,17 @@ func (a *api) logFailure(r *fasthttp.RequestCtx, level slog.Level, status int, e
 		"partner", PartnerOf(r), "error", err)
 }
 
-// WriteError answers with the standard error body (spec, Errors: formats, 1). Headers that are already set stay. The
-// front door calls it too, for requests that do not reach the API, such as malformed ones.
+// WriteError answers with the standard error body (spec, Errors: formats, 1). Headers that are already set stay; 429 and
+// 503 get a Retry-After of a second if they have none. The front door calls it too, for requests that do not reach the
+// API, such as malformed ones.
 func WriteError(r *fasthttp.RequestCtx, status int, message string) {
 	switch status {
 	case fasthttp.StatusUnauthorized:
 		r.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, "Bearer")
 	case fasthttp.StatusTooManyRequests, fasthttp.StatusServiceUnavailable:
-		r.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
+		if len(r.Response.Header.Peek(fasthttp.HeaderRetryAfter)) == 0 {
+			r.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
+		}
 	}
 	body := appendString([]byte(`{"message":`), message)
 	body = append(body, `,"code":"`+code(status)+`","statusCode":`...)

@@ -25,6 +25,10 @@ type Engine interface {
 	// it returns the reason. It does no I/O.
 	Ready() error
 
+	// FreeSpace returns how many bytes events may still take before the engine refuses them for lack of space. An engine
+	// that does not know returns math.MaxUint64. It does no I/O.
+	FreeSpace() (bytes uint64)
+
 	// Close stops accepting marks, finishes what was accepted, and closes the files. It is called once.
 	Close() error
 }
@@ -58,7 +62,8 @@ type Control interface {
 	// RevokeKey revokes a key. A key that is revoked again keeps its first RevokedAt. KindNotFound: key.
 	RevokeKey(ctx context.Context, id KeyID) (Key, error)
 
-	// AddMerchant creates a merchant. The caller has checked name and domain. KindNotFound: partner.
+	// AddMerchant creates a merchant. The caller has checked name and domain. KindNotFound: partner. KindLimited: the
+	// partner has as many merchants as it may have.
 	AddMerchant(ctx context.Context, partner PartnerID, name, domain string) (Merchant, error)
 	// Merchant returns a merchant of any partner, with its tags. KindNotFound: merchant.
 	Merchant(ctx context.Context, id MerchantID) (Merchant, error)

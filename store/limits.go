@@ -46,15 +46,17 @@ func (l *Limit) UnmarshalJSON(b []byte) error {
 type MerchantLimits struct {
 	// EventsPerSecond is the rate at which events are accepted. A burst of ten seconds' worth may come at once.
 	EventsPerSecond Limit `json:"eventsPerSecond,omitempty"`
-	// BytesPerDay bounds the raw bytes of events that are accepted in a day. Its default is a share of the free disk space.
+	// BytesPerDay bounds the bytes that the merchant stores in a day: the raw bytes of its events, and 128 for each. Its
+	// default is a tenth of the free disk space, but at least 1 GiB. One client address may store half of it.
 	BytesPerDay Limit `json:"bytesPerDay,omitempty"`
 }
 
 // PartnerLimits are what an operator has set for one partner.
 type PartnerLimits struct {
-	// RequestsPerSecond is the rate of requests to the partner API.
+	// RequestsPerSecond is the rate of requests to the partner API. A burst of thirty seconds' worth may come at once.
 	RequestsPerSecond Limit `json:"requestsPerSecond,omitempty"`
-	// WritesPerMinute is the rate of requests that change control data. Each costs two synced writes.
+	// WritesPerMinute is the rate of requests that change control data. Each costs two synced writes. A burst of three
+	// minutes' worth may come at once.
 	WritesPerMinute Limit `json:"writesPerMinute,omitempty"`
 	// AnswerBytes bounds the memory of answers that are being sent at the same time.
 	AnswerBytes Limit `json:"answerBytes,omitempty"`
@@ -64,6 +66,14 @@ type PartnerLimits struct {
 	Labels Limit `json:"labels,omitempty"`
 	// UnverifiedClaims bounds how many root domains the partner's unverified tags claim at the same time.
 	UnverifiedClaims Limit `json:"unverifiedClaims,omitempty"`
+}
+
+// CheckMerchants refuses one more merchant for a partner that has n. KindLimited: it has as many as it may have.
+func (l PartnerLimits) CheckMerchants(n uint64) error {
+	if l.Merchants.Or(DefaultMerchants).Allows(int64(n) + 1) {
+		return nil
+	}
+	return Limited("the partner has %d merchants, which is its limit; ask the operator of the service", n)
 }
 
 // The defaults, for partners and merchants whose operator has set nothing. They leave a large shop's traffic alone.

@@ -18,6 +18,8 @@ type config struct {
 	Resolvers     []string       // empty: the system's
 	DNSPort       int            // of the zones' own name servers
 	DNSPrivate    bool           // ask name servers at private addresses too
+	Limits        bool           // on rates
+	AddressEvents int            // a second from one address; 0: no limit
 	Proxies       []netip.Prefix // their connections begin with a PROXY protocol header
 	Admin         adminAddress
 	Log           *slog.Logger

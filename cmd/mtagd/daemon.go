@@ -15,6 +15,7 @@ import (
 	"mtagd/cmd/mtagd/demo"
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/edge"
+	"mtagd/edge/limit"
 	"mtagd/partnerapi"
 	"mtagd/store"
 	"mtagd/tlsmgr"
@@ -33,7 +34,8 @@ func serve(ctx context.Context, cfg config) error {
 // daemon is the running service: its parts, in the order in which they start.
 type daemon struct {
 	config
-	metrics *prometheus.Registry
+	metrics  *prometheus.Registry
+	refusals *limit.Refusals // counts what is refused
 
 	engine store.Engine            // events and control data
 	http   net.Listener            // for plain HTTP
@@ -56,6 +58,7 @@ func newDaemon(cfg config) *daemon {
 func (d *daemon) serveUntil(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.stop()) }()
 	for _, start := range []func(context.Context) error{
+		d.countRefusals,   // in metrics and in the log
 		d.openData,        // the storage engine
 		d.takePorts,       // of plain HTTP and HTTPS
 		d.openTLSManager,  // DNS checks and certificates
@@ -78,6 +81,18 @@ const maxParts = 4
 
 // stopTimeout is how long requests in progress may take to finish when the service stops.
 const stopTimeout = 15 * time.Second
+
+// countRefusals begins to count what is refused.
+func (d *daemon) countRefusals(context.Context) (err error) {
+	if d.refusals, err = limit.NewRefusals(d.Log, d.metrics); err != nil {
+		return err
+	}
+	d.onStop(func() error {
+		d.refusals.Flush()
+		return nil
+	})
+	return nil
+}
 
 // openData opens the storage engine. From then on no other process can open the data directory.
 func (d *daemon) openData(context.Context) (err error) {
@@ -155,6 +170,8 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		TagURL:        d.tagURL,
 		Log:           d.Log,
 		Now:           time.Now,
+		Refusals:      d.refusals,
+		Limits:        d.Limits,
 		Context:       edge.ClientContext,
 	}
 	if d.TLS != nil {
@@ -200,6 +217,9 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		Log:             d.Log,
 		Metrics:         d.metrics,
 		Now:             time.Now,
+		Refusals:        d.refusals,
+		Limits:          d.Limits,
+		AddressEvents:   d.AddressEvents,
 		TrustedProxies:  d.Proxies,
 	}
 	if d.TLS != nil {

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/netip"
 
+	"mtagd/edge/tag"
 	"mtagd/store"
 )
 
@@ -28,8 +29,10 @@ func (c *devCommand) Run(p *process) error {
 		ClientTagHost: host,
 		CNAMETarget:   devCNAMETarget,
 		Aliases:       []string{"localhost", "127.0.0.1", "::1"}, // names that a developer may type into a browser
+		Limits:        true,
+		AddressEvents: tag.DefaultAddressEvents,
 		Admin:         adminAddress{Address: adminOff},
-		Log:           slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Log:           slog.New(throttle(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
 		Dev:           p.stdout,
 	})
 }

@@ -9,6 +9,7 @@
 //	daemon.go       how the service starts, runs and stops
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
+//	throttle.go     a log that does not repeat the same message for ever
 //	runtime.go      timers, threads and the limit of the heap
 //	operate.go      the operator commands: mtagd partner, key, merchant, tag and audit
 //	engine.go       the choice of the storage engine
@@ -30,11 +31,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strconv"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 
 	"mtagd/cmd/mtagd/operator"
+	"mtagd/edge/tag"
 )
 
 func main() {
@@ -72,7 +75,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Description("A self-hosted tracking-tag service."),
 		kong.Writers(stdout, stderr),
 		kong.DefaultEnvars("MTAGD"),
-		kong.Vars{"admin": defaultAdmin},
+		kong.Vars{"admin": defaultAdmin, "address_events": strconv.Itoa(tag.DefaultAddressEvents)},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ValueFormatter(helpWithVariable),
 	)

@@ -31,6 +31,8 @@ import (
 //	tag METHOD PATH [BODY]       a request to the client tag host
 //	on HOST METHOD PATH [BODY]   a request to another host
 //	admin PATH                   a GET request to the admin address
+//	until N COMMAND ...          repeat a request (api, tag or on) until the answer has status N; "! until": 300 times, and
+//	                             it never has
 //	status N                     the answer's status
 //	error N CODE [TEXT]          status and standard error body; TEXT is part of the message
 //	json PATH VALUE              a value of the answer's JSON; "PATH ~ REGEXP", "PATH -> VARIABLE";
@@ -89,6 +91,7 @@ func TestScripts(t *testing.T) {
 			"tag":      cmdTag,
 			"admin":    cmdAdmin,
 			"on":       cmdOn,
+			"until":    cmdUntil,
 			"status":   cmdStatus,
 			"error":    cmdError,
 			"json":     cmdJSON,
@@ -215,6 +218,27 @@ func send(ts *testscript.TestScript, w *world, host, key string, args []string) 
 	ts.Check(err)
 	w.header = http.Header{}
 	ts.Logf("[%d] %s", w.answer.status, w.answer.body)
+}
+
+func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, false, args, 4)
+	w := worldOf(ts)
+	request := map[string]func(*testscript.TestScript, bool, []string){"api": cmdAPI, "tag": cmdTag, "on": cmdOn}[args[1]]
+	tries := 10_000
+	if neg {
+		tries = 300
+	}
+	for range tries {
+		if request(ts, false, args[2:]); strconv.Itoa(w.answer.status) == args[0] {
+			if neg {
+				ts.Fatalf("status is %s", args[0])
+			}
+			return
+		}
+	}
+	if !neg {
+		ts.Fatalf("status is never %s", args[0])
+	}
 }
 
 func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {

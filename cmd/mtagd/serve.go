@@ -26,6 +26,9 @@ type serveCommand struct {
 	ACMEEABKeyID   string `name:"acme-eab-key-id" placeholder:"ID" help:"Key id for external account binding, if the ACME CA requires it."`
 	ACMEEABHMACKey string `name:"acme-eab-hmac-key" placeholder:"KEY" help:"HMAC key for external account binding, in base64url. It is a secret: set it in the environment or in the config file."`
 
+	Limits        string `default:"on" placeholder:"on|off" help:"Limit the rates of client addresses, merchants and partners (on), or not (off), as for benchmarks and closed networks. The bounds on memory and disk stay. Default ${default}."`
+	AddressEvents int    `name:"address-events-per-second" default:"${address_events}" placeholder:"N" help:"Limit of events per second from one client address; 0 for no limit, as behind an HTTP proxy (default ${default})."`
+
 	HandshakesPerIP int      `name:"handshakes-per-ip" default:"1024" placeholder:"N" help:"Limit of concurrent TLS handshakes per client address; 0 for no limit (default ${default})."`
 	HSTS            bool     `name:"hsts" help:"Tell browsers to use only HTTPS for the base host, for one year."`
 	ProxyProtocol   bool     `help:"Expect a PROXY protocol header on connections from --trusted-proxy."`
@@ -68,6 +71,8 @@ func (c *serveCommand) check(from origin) error {
 		{"acme-ca-root", readRoots(c.ACMECARoot, &c.roots)},
 		{"acme-email", checkEmail(c.ACMEEmail)},
 		{"acme-eab-key-id", checkEAB(c.ACMEEABKeyID, c.ACMEEABHMACKey)},
+		{"limits", oneOf(c.Limits, "on", "off")},
+		{"address-events-per-second", checkLeast(c.AddressEvents, 0)},
 		{"handshakes-per-ip", checkLeast(c.HandshakesPerIP, 0)},
 		{"proxy-protocol", checkProxyProtocol(c.ProxyProtocol, c.TrustedProxy)},
 		{"trusted-proxy", readNetworks(c.TrustedProxy, &c.proxies)},
@@ -106,6 +111,8 @@ func (c *serveCommand) Run(p *process) error {
 		Data:          p.data,
 		HTTP:          c.HTTP,
 		TLS:           secure,
+		Limits:        c.Limits == "on",
+		AddressEvents: c.AddressEvents,
 		Proxies:       c.proxies,
 		BaseHost:      c.BaseHost,
 		ClientTagHost: c.ClientTagHost,
@@ -122,7 +129,7 @@ func (c *serveCommand) Run(p *process) error {
 func (c *serveCommand) logger(w io.Writer) *slog.Logger {
 	opt := slog.HandlerOptions{Level: c.level}
 	if c.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, &opt))
+		return slog.New(throttle(slog.NewJSONHandler(w, &opt)))
 	}
-	return slog.New(slog.NewTextHandler(w, &opt))
+	return slog.New(throttle(slog.NewTextHandler(w, &opt)))
 }

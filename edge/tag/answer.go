@@ -3,11 +3,12 @@ package tag
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
 	"mtagd/store"
 )
@@ -84,6 +85,10 @@ var (
 	eventIDTooLong  = invalid("event_id must have at most %d bytes", store.MaxDedupeIDLength)
 	noMUIDFound     = refusal(fasthttp.StatusNotFound, "No muid found for the supplied identifiers")
 
+	tooManyFromAddress = refusal(fasthttp.StatusTooManyRequests, "Too many requests from this address, please retry")
+	tooManyForMerchant = refusal(fasthttp.StatusTooManyRequests, "Too many events for this merchant, please retry")
+	tooManyBytes       = refusal(fasthttp.StatusTooManyRequests, "This merchant has stored as much as it may in a day, please retry later")
+
 	unavailable = refusal(fasthttp.StatusServiceUnavailable, "Events cannot be accepted at the moment, please retry")
 	failed      = refusal(fasthttp.StatusInternalServerError, "Unable to process request")
 )
@@ -111,15 +116,14 @@ func isCompressed(ctx *fasthttp.RequestCtx) bool {
 		bytes.HasPrefix(ctx.PostBody(), []byte{0x1f, 0x8b})
 }
 
-// engineFailed logs an error of the engine and answers the request: 503 when a retry may succeed, 500 otherwise.
-func engineFailed(ctx *fasthttp.RequestCtx, log *slog.Logger, operation string, err error) {
-	id := requestid.Of(ctx)
+// engineFailed answers a request that failed with an error of the engine: 503 when a retry may succeed, 500 otherwise.
+func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, merchant store.MerchantID, operation string, err error) {
 	if store.KindOf(err) == store.KindUnavailable {
-		log.Warn("engine is unavailable", "operation", operation, "error", err, "request_id", id)
+		s.cfg.Refusals.CountReason(limit.Unavailable, limit.Merchant(merchant), err.Error())
 		unavailable.send(ctx)
 		return
 	}
-	log.Error("engine failed", "operation", operation, "error", err, "request_id", id)
+	s.cfg.Log.Error("engine failed", "operation", operation, "error", err, "request_id", requestid.Of(ctx))
 	failed.send(ctx)
 }
 
@@ -135,6 +139,12 @@ func (a *answer) send(ctx *fasthttp.RequestCtx) {
 		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
 	}
 	sendJSON(ctx, a.status, a.body)
+}
+
+// sendAfter answers a request with 429 and the time after which the client may retry.
+func (a *answer) sendAfter(ctx *fasthttp.RequestCtx, wait time.Duration) {
+	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, limit.RetryAfter(wait))
+	a.send(ctx)
 }
 
 // sendJSON answers a request. The body must not change until the response is written.

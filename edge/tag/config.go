@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mtagd/edge/limit"
 	"mtagd/edge/sdk"
 	"mtagd/store"
 )
@@ -17,6 +18,10 @@ type Config struct {
 	Log           *slog.Logger
 	Metrics       prometheus.Registerer // nil: metrics are not exported
 	Now           func() time.Time
+
+	Refusals      *limit.Refusals // nil: refusals are not counted
+	Limits        bool            // limit the rates of events and the bytes stored
+	AddressEvents int             // with Limits: events a second from one address; 0 for no limit
 }
 
 // Server answers the requests of all tag hosts.
@@ -25,6 +30,7 @@ type Server struct {
 	directory *store.Directory
 	script    script
 	metrics   *metrics
+	limits    *limits // nil: no limits
 }
 
 // New makes a server. It fails when cfg.Metrics already has the server's metrics.
@@ -33,5 +39,11 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{cfg: cfg, directory: cfg.Engine.Directory(), script: newScript(sdk.Loader()), metrics: m}, nil
+	return &Server{
+		cfg:       cfg,
+		directory: cfg.Engine.Directory(),
+		script:    newScript(sdk.Loader()),
+		metrics:   m,
+		limits:    newLimits(&cfg),
+	}, nil
 }

@@ -20,17 +20,23 @@ var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
 
 // mark is POST /mark/:tagId (spec, "Send event from a backend"). It answers when the events are on disk. Until then the
 // marks alias the request.
-func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag) {
+func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
+	if !s.admitBytes(ctx, from) {
+		return
+	}
 	body := trim(ctx.PostBody())
 	if len(body) > 0 && body[0] == '[' {
-		s.markBatch(ctx, tag, body)
+		s.markBatch(ctx, tag, from, body)
+		return
+	}
+	if !s.admitEvents(ctx, from, 1) {
 		return
 	}
 	sc := scratchPool.Get().(*scratch)
 	if refused := sc.fields.readMark(&sc.marks[0], tag, body, cookieMUID(ctx), s.cfg.Now()); refused != nil {
 		s.metrics.events[eventRefused].Inc()
 		sendRefusal(ctx, refused)
-	} else if s.record(ctx, sc.marks[:]) {
+	} else if s.record(ctx, from, sc.marks[:]) {
 		s.outcome(&sc.marks[0]).send(ctx)
 	}
 	scratchPool.Put(sc) // not deferred: after a panic the engine might still read the mark
@@ -38,11 +44,14 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 
 // markBatch answers an array of events with one result for each, in order. A result is the answer that the event would
 // have got alone.
-func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, body []byte) {
+func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte) {
 	elements, refused := splitBatch(body)
 	if refused != nil {
 		s.metrics.events[eventRefused].Inc()
 		sendRefusal(ctx, refused)
+		return
+	}
+	if !s.admitEvents(ctx, from, len(elements)) {
 		return
 	}
 	cookie, now := cookieMUID(ctx), s.cfg.Now()
@@ -57,7 +66,7 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, body []byte
 			s.metrics.events[eventRefused].Inc()
 		}
 	}
-	if len(marks) > 0 && !s.record(ctx, marks) {
+	if len(marks) > 0 && !s.record(ctx, from, marks) {
 		return
 	}
 	good := 0
@@ -87,14 +96,16 @@ func appendResults(b []byte, good int, results []*answer) []byte {
 }
 
 // record records marks in the engine. When the engine fails, record answers the request and returns false.
-func (s *Server) record(ctx *fasthttp.RequestCtx, marks []store.Mark) bool {
+func (s *Server) record(ctx *fasthttp.RequestCtx, from *sender, marks []store.Mark) bool {
 	// The marks alias the request, so this must wait for the engine even when the client has gone: the context never ends.
 	err := s.cfg.Engine.Record(context.Background(), marks)
 	if err != nil {
 		s.metrics.events[eventFailed].Add(float64(len(marks)))
-		engineFailed(ctx, s.cfg.Log, "record", err)
+		s.engineFailed(ctx, from.merchant, "record", err)
+		return false
 	}
-	return err == nil
+	s.spendMarks(from, marks)
+	return true
 }
 
 // outcome counts a mark by the Outcome that the engine has set, and returns the answer for it.

@@ -11,7 +11,10 @@ import (
 
 // resolve is POST /id/:tagId (spec, "Resolve a muid"). It answers with the muid that the identifiers are linked to,
 // null when there is none. A muid in the request is linked to the identifiers beside it, and returned.
-func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag) {
+func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
+	if !s.admitBytes(ctx, from) || !s.admitEvents(ctx, from, 1) {
+		return
+	}
 	var f fields
 	if refused := f.decode(trim(ctx.PostBody())); refused != nil {
 		sendRefusal(ctx, refused)
@@ -24,14 +27,17 @@ func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag) {
 	}
 	muid, err := s.cfg.Engine.Resolve(context.Background(), tag.Merchant, id)
 	if err != nil {
-		engineFailed(ctx, s.cfg.Log, "resolve", err)
+		s.engineFailed(ctx, tag.Merchant, "resolve", err)
 		return
+	}
+	if id.MUID != "" {
+		s.spendBytes(from, len(ctx.PostBody())+besidesRaw) // the links
 	}
 	b := []byte(`{"success":true,"muid":`)
 	if muid == "" {
 		b = append(b, "null"...)
 	} else if b, err = jsontext.AppendQuote(b, string(muid)); err != nil {
-		engineFailed(ctx, s.cfg.Log, "resolve", err)
+		s.engineFailed(ctx, tag.Merchant, "resolve", err)
 		return
 	}
 	sendJSON(ctx, fasthttp.StatusOK, append(b, '}'))

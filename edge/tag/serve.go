@@ -8,6 +8,7 @@
 //	route.go     which endpoint and which tag a request means
 //	mark.go      POST /mark: records one event or a batch before it answers
 //	resolve.go   POST /id: finds the muid of identifiers
+//	limits.go    limits the events of an address and of a merchant, and the bytes it stores
 //	cookie.go    reads and renews the cookie that holds the muid
 //	config.go    what a Server is made of
 //	script.go    GET /script: the loader, compressed once
@@ -20,14 +21,26 @@
 // The front door has set X-Request-Id on every answer. Errors are logged with that id.
 package tag
 
-import "github.com/valyala/fasthttp"
+import (
+	"net/netip"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/clientaddr"
+	"mtagd/edge/limit"
+	"mtagd/store"
+)
 
 // Serve answers a request on a tag host. CORS headers and the request id are set already.
 func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
+	client := clientaddr.Of(ctx.RemoteAddr())
+	if route.Endpoint != endpointHealth && !s.admitRequest(ctx, client) {
+		return
+	}
 	switch route.Endpoint {
 	case endpointMark, endpointID:
 		if allowMethods(ctx, "POST, OPTIONS", ctx.IsPost()) {
-			s.serveTag(ctx, route)
+			s.serveTag(ctx, route, client)
 		}
 	case endpointScript:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {
@@ -59,17 +72,29 @@ func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
 }
 
 // serveTag answers a request to an endpoint of one tag.
-func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route) {
-	tag, _, refused := s.findTag(route)
+func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Addr) {
+	tag, settings, refused := s.findTag(route)
+	from := sender{client, tag.Merchant, settings.Limits}
 	switch {
 	case refused != nil:
+		s.countRefusal(refused, &tag)
 		refused.send(ctx)
 	case route.Endpoint == endpointMark:
-		s.mark(ctx, &tag)
+		s.mark(ctx, &tag, &from)
 	default:
-		s.resolve(ctx, &tag)
+		s.resolve(ctx, &tag, &from)
 	}
 	renewCookie(ctx, route.host)
+}
+
+// countRefusal counts a request that findTag has refused.
+func (s *Server) countRefusal(refused *answer, tag *store.Tag) {
+	switch refused {
+	case tagNotFound:
+		s.cfg.Refusals.Count(limit.UnknownTag, limit.Tenant{})
+	case tagSuspended:
+		s.cfg.Refusals.Count(limit.Suspended, limit.Merchant(tag.Merchant))
+	}
 }
 
 // health is GET /health: 503 while the engine cannot accept events.

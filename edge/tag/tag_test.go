@@ -56,6 +56,12 @@ func (w *world) do(method, host, target, body string, headers ...string) tagtest
 	w.Helper()
 	ctx := new(fasthttp.RequestCtx)
 	ctx.Init(new(fasthttp.Request), nil, nil)
+	return w.serve(ctx, method, host, target, body, headers...)
+}
+
+// serve is do with a context that has the client's address.
+func (w *world) serve(ctx *fasthttp.RequestCtx, method, host, target, body string, headers ...string) tagtest.Reply {
+	w.Helper()
 	ctx.Request.Header.SetMethod(method)
 	ctx.Request.Header.SetHost(host)
 	ctx.Request.SetRequestURI(target)

@@ -144,6 +144,9 @@ func (e *engine) Resolve(ctx context.Context, merchant store.MerchantID, id stor
 // Ready implements store.Engine.
 func (e *engine) Ready() error { return e.journal.Ready() }
 
+// FreeSpace implements store.Engine.
+func (e *engine) FreeSpace() uint64 { return e.journal.FreeSpace() }
+
 // Close implements store.Engine.
 func (e *engine) Close() error {
 	e.journal.Drain() // first, so that the index gets the last commits before it closes

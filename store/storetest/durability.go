@@ -90,6 +90,17 @@ var durabilityTests = []test{
 			t.Errorf("after reopening: %v", err)
 		}
 	}},
+	{"an engine that accepts events has space for them", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		b.record([]store.Mark{mark(m, tag, "user-1")}, store.Recorded)
+		if b.FreeSpace() == 0 {
+			t.Error("FreeSpace is 0, but an event was accepted")
+		}
+		b.reopen()
+		if b.FreeSpace() == 0 {
+			t.Error("after reopening, FreeSpace is 0")
+		}
+	}},
 	{"a closed engine accepts no marks", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.close()

@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"mtagd/store"
@@ -28,6 +29,40 @@ var merchantTests = []test{
 			_, err := b.Merchant(t.Context(), id)
 			expectKind(t, err, store.KindNotFound)
 		}
+	}},
+	{"a partner with as many merchants as it may have gets no more, until the limit is raised", func(t *testing.T, b *bed) {
+		p, other := b.partner("Acme"), b.partner("Other")
+		limit := func(n store.Limit) {
+			t.Helper()
+			if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.Merchants = n; return p }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		limit(4)
+		b.merchant(p, "Shop")
+		errs := make([]error, 8)
+		var callers sync.WaitGroup
+		for i := range errs {
+			callers.Go(func() { _, errs[i] = b.AddMerchant(t.Context(), p.ID, "Shop", "") })
+		}
+		callers.Wait()
+		refused := 0
+		for _, err := range errs {
+			if err != nil {
+				expectKind(t, err, store.KindLimited)
+				refused++
+			}
+		}
+		_, total, err := b.Merchants(t.Context(), p.ID, 0, 100)
+		if refused != 5 || total != 4 || err != nil {
+			t.Errorf("%d of 8 are refused, and the partner has %d merchants, %v; want 5 and 4", refused, total, err)
+		}
+		b.merchant(other, "Shop")
+		b.reopen()
+		_, err = b.AddMerchant(t.Context(), p.ID, "Shop", "")
+		expectKind(t, err, store.KindLimited)
+		limit(store.NoLimit)
+		b.merchant(p, "Shop")
 	}},
 	{"a merchant comes with its tags, oldest first, and after reopening too", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")

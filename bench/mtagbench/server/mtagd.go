@@ -94,7 +94,8 @@ func (m *Mtagd) Start(ctx context.Context) error {
 	}
 	began := time.Now()
 	process, err := startProcess(ctx, m.program, "serve", "--tls", "off", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", m.data,
-		"--base-host", BaseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget, "--log-format", "json")
+		"--base-host", BaseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget, "--log-format", "json",
+		"--limits", "off") // the load generator is one address
 	if err != nil {
 		return err
 	}

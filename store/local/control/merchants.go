@@ -15,14 +15,18 @@ import (
 func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, name, domain string) (store.Merchant, error) {
 	m := store.Merchant{ID: store.NewMerchantID(), Partner: partner, Name: name, Domain: domain, CreatedAt: d.now().UTC()}
 	err := d.update(ctx, func(tx *bolt.Tx) error {
-		if _, err := get[store.Partner](tx, bucketPartners, string(partner), "partner"); err != nil {
-			return err
-		}
-		if err := put(tx, bucketMerchants, string(m.ID), m); err != nil {
+		p, err := get[store.Partner](tx, bucketPartners, string(partner), "partner")
+		if err != nil {
 			return err
 		}
 		list, err := tx.Bucket(bucketPartnerMerchants).CreateBucketIfNotExists([]byte(partner))
 		if err != nil {
+			return err
+		}
+		if err := p.Limits.CheckMerchants(list.Sequence()); err != nil {
+			return err
+		}
+		if err := put(tx, bucketMerchants, string(m.ID), m); err != nil {
 			return err
 		}
 		ordinal, err := list.NextSequence()

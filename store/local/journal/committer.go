@@ -21,6 +21,7 @@ type HandOver func(events []codec.Event, last uint64, release func())
 type committer struct {
 	db        *badger.DB
 	log       *badgerLog // notices failures that Badger only logs
+	disk      *diskWatch
 	clock     *clock
 	queue     *queue
 	committed atomic.Uint64 // number of the last chunk on disk
@@ -30,10 +31,11 @@ type committer struct {
 }
 
 // startCommitter starts a committer; last is the number of the last chunk on disk.
-func startCommitter(db *badger.DB, log *badgerLog, clock *clock, q *queue, last uint64, handOver HandOver) *committer {
+func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock, q *queue, last uint64, handOver HandOver) *committer {
 	c := &committer{
 		db:       db,
 		log:      log,
+		disk:     disk,
 		clock:    clock,
 		queue:    q,
 		handOver: handOver,
@@ -53,6 +55,7 @@ func (c *committer) run() {
 		if g.err = c.queue.failure(); g.err == nil {
 			g.err = c.write(g)
 		}
+		c.disk.finish(g.bytes)
 		c.queue.finish(g)
 	}
 }

@@ -11,27 +11,50 @@ import (
 	"mtagd/store"
 )
 
-// Badger writes to memory-mapped files: on a full disk the process dies of SIGBUS, and again at every start. So events
-// are refused while less than minFree is free. That is enough for a value log, all memtables, a compaction and a merge
-// of the index.
+// Events are refused before less than minFree is free. That is enough for the value log and the memtables that the events
+// in flight may begin, for a compaction, and for the events that the index has in memory.
 const (
-	minFree      = 256 << 20 // bytes
+	minFree      = 128 << 20 // bytes
 	diskInterval = time.Second
+
+	// Once events are refused, they are accepted again when this much is free. The difference keeps the journal from
+	// changing its mind every second.
+	minFreeAgain = minFree + minFree/8
+
+	// costFactor is how many bytes an accepted event may take on the disk for each byte of its request. The request's
+	// size includes the overhead of its keys. The rest of the space is for tables: each key is in a memtable's table and,
+	// while a compaction writes, a second time in its output.
+	costFactor = 2
 )
 
-// diskWatch checks the free space of the journal's file system every second. Each time it also disables readahead in
-// Badger's logs, as Badger may have created new ones.
+// diskWatch counts what accepted events may take of the free space, so that a flood cannot fill the disk between two
+// looks at it. It looks every second, and whenever the count says that nothing is left. A look sets the count to the
+// real figure.
+//
+// With each look of every second it also disables readahead in Badger's logs, as Badger may have created new ones.
 type diskWatch struct {
-	dir          string
-	log          *slog.Logger
-	full         atomic.Bool // less than minFree was free at the last check
-	adviceFailed bool        // disableReadahead has failed, which is logged once
-	stop         chan struct{}
-	done         sync.WaitGroup
+	log       *slog.Logger
+	freeSpace func() (uint64, error) // bytes
+
+	// In bytes on the disk, since the start. Accepted events are counted in accepted until that reaches limit.
+	accepted, finished, limit atomic.Int64
+
+	full atomic.Bool // events are refused
+
+	looking      sync.Mutex
+	lookFailed   bool // logged once
+	adviceFailed bool // disableReadahead has failed, which is logged once
+
+	stop chan struct{}
+	done sync.WaitGroup
 }
 
 func watchDisk(dir string, log *slog.Logger) *diskWatch {
-	w := &diskWatch{dir: dir, log: log, stop: make(chan struct{})}
+	w := &diskWatch{
+		log:       log,
+		freeSpace: func() (uint64, error) { return freeSpace(dir) },
+		stop:      make(chan struct{}),
+	}
 	w.check()
 	w.done.Go(func() {
 		ticker := time.NewTicker(diskInterval)
@@ -53,32 +76,55 @@ func (w *diskWatch) check() {
 		w.adviceFailed = true
 		w.log.Warn("readahead in Badger's logs cannot be disabled; more may be written to the disk than needed", "error", err)
 	}
-	free, err := freeSpace(w.dir)
-	if err != nil {
-		w.log.Warn("cannot read the free disk space", "error", err)
-		return
-	}
-	w.setFree(free)
+	w.look()
 }
 
-// setFree decides whether events are accepted, and logs when that changes.
-func (w *diskWatch) setFree(free uint64) {
-	full := free < minFree
+// admit counts events of size bytes as accepted, or returns why they cannot be. When they are written, or will not be,
+// finish must be called. With size 0 it only tells whether events are accepted.
+func (w *diskWatch) admit(size int) error {
+	cost := int64(size) * costFactor
+	if w.left() < cost && !w.full.Load() {
+		w.look() // the count assumes the worst
+	}
+	if w.full.Load() || w.left() < cost {
+		return store.Unavailable("the disk is nearly full")
+	}
+	w.accepted.Add(cost)
+	return nil
+}
+
+// left is how many bytes accepted events may still take.
+func (w *diskWatch) left() int64 { return w.limit.Load() - w.accepted.Load() }
+
+// finish ends the count of admitted events as being in flight: the next look sees what they take.
+func (w *diskWatch) finish(size int) { w.finished.Add(int64(size) * costFactor) }
+
+// look reads the free space, decides whether events are accepted, and logs when that changes.
+func (w *diskWatch) look() {
+	w.looking.Lock()
+	defer w.looking.Unlock()
+	finished := w.finished.Load() // before the free space: what is finished in between is counted twice, not left out
+	free, err := w.freeSpace()
+	if err != nil {
+		if !w.lookFailed {
+			w.log.Warn("cannot read the free disk space", "error", err)
+		}
+		w.lookFailed = true
+		return
+	}
+	w.limit.Store(finished + int64(free) - minFree)
+	full := free < minFree || w.full.Load() && free < minFreeAgain
 	if w.full.Swap(full) != full {
 		message := "events are accepted: there is disk space again"
 		if full {
 			message = "events are refused: the disk is nearly full"
 		}
-		w.log.Warn(message, "accepting_events", !full, "free_bytes", free, "needed_bytes", minFree)
+		w.log.Warn(message, "accepting_events", !full, "free_bytes", free, "needed_bytes", minFreeAgain)
 	}
 }
 
-func (w *diskWatch) ready() error {
-	if w.full.Load() {
-		return store.Unavailable("the disk is nearly full")
-	}
-	return nil
-}
+// freeForEvents returns how many bytes events may still take.
+func (w *diskWatch) freeForEvents() uint64 { return uint64(max(0, w.left())) }
 
 func (w *diskWatch) close() {
 	close(w.stop)

@@ -88,13 +88,13 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		return err
 	}
 	j.disk = watchDisk(j.dir, j.log.log)
-	q := newQueue(func() error {
+	q := newQueue(func(size int) error {
 		if err := ready(); err != nil {
 			return err
 		}
-		return j.disk.ready()
+		return j.disk.admit(size)
 	})
-	j.committer = startCommitter(j.db, j.log, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
+	j.committer = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
 	return nil
 }
 
@@ -164,6 +164,9 @@ func (j *Journal) Committed() uint64 { return j.committer.committed.Load() }
 
 // Ready returns nil while events are accepted, else the reason why not.
 func (j *Journal) Ready() error { return j.committer.queue.accepting() }
+
+// FreeSpace implements store.Engine.
+func (j *Journal) FreeSpace() uint64 { return j.disk.freeForEvents() }
 
 // Drain refuses new requests, and returns when all accepted ones are finished. Events can still be read.
 func (j *Journal) Drain() { j.committer.drain() }

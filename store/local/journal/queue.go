@@ -14,7 +14,7 @@ import (
 // queue gathers requests into groups. While the committer writes one group, requests join the next. When that is full,
 // they begin another.
 type queue struct {
-	ready func() error // returns why nothing can be accepted now, or nil
+	admit func(size int) error // returns why size more bytes cannot be accepted now, or nil
 
 	mu            sync.Mutex
 	arrived       sync.Cond // signals next: a group may be due, or closed was set
@@ -69,8 +69,8 @@ const (
 	maxGatherTime = 2 * time.Millisecond
 )
 
-func newQueue(ready func() error) *queue {
-	q := &queue{ready: ready}
+func newQueue(admit func(size int) error) *queue {
+	q := &queue{admit: admit}
 	q.arrived.L = &q.mu
 	return q
 }
@@ -113,7 +113,7 @@ func (q *queue) join(r request, marks, size int) (*group, error) {
 	case q.bytes+size > maxQueueBytes, len(q.waiting) > 1 && time.Since(q.waiting[0].began) > maxQueueTime:
 		return nil, store.Unavailable("too many events are waiting")
 	}
-	if err := q.ready(); err != nil {
+	if err := q.admit(size); err != nil {
 		return nil, err
 	}
 	n := len(q.waiting)
@@ -224,5 +224,5 @@ func (q *queue) accepting() error {
 	case failed != nil:
 		return fmt.Errorf("a write failed: %w", failed)
 	}
-	return q.ready()
+	return q.admit(0)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // newIdleQueue returns a queue without a committer: only the test takes groups from it.
-func newIdleQueue() *queue { return newQueue(func() error { return nil }) }
+func newIdleQueue() *queue { return newQueue(func(int) error { return nil }) }
 
 func TestAFullQueueRefuses(t *testing.T) {
 	q := newIdleQueue()

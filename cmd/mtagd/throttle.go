@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// A client that makes every request fail must not fill the disk with log lines. So the log has at most this many lines
+// of one message in a minute, and then one line with how many there were more.
+const (
+	linesPerMessage  = 10
+	throttleInterval = time.Minute
+)
+
+// maxMessages bounds the memory: a few messages contain text that is not a constant of the program. Messages beyond it
+// count as one.
+const (
+	maxMessages  = 1000
+	otherMessage = "other messages"
+)
+
+// throttled is a slog.Handler that drops lines whose message was logged too often.
+type throttled struct {
+	slog.Handler
+	*messageCounts // shared by the handlers that are derived with attributes
+}
+
+// messageCounts counts the lines of each message in the current minute.
+type messageCounts struct {
+	mu    sync.Mutex
+	lines map[string]int
+}
+
+// throttle puts a throttled in front of a handler. Debug lines are not dropped: who asks for them wants all.
+func throttle(h slog.Handler) slog.Handler {
+	return throttled{h, &messageCounts{lines: map[string]int{}}}
+}
+
+// Handle implements slog.Handler.
+func (h throttled) Handle(ctx context.Context, line slog.Record) error {
+	if line.Level < slog.LevelInfo || h.allow(h.Handler, line) {
+		return h.Handler.Handle(ctx, line)
+	}
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (h throttled) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return throttled{h.Handler.WithAttrs(attrs), h.messageCounts}
+}
+
+// WithGroup implements slog.Handler.
+func (h throttled) WithGroup(name string) slog.Handler {
+	return throttled{h.Handler.WithGroup(name), h.messageCounts}
+}
+
+// allow counts a line, and reports whether it may be logged. The first line of a message starts its minute.
+func (c *messageCounts) allow(h slog.Handler, line slog.Record) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	message := line.Message
+	n, counted := c.lines[message]
+	if !counted && len(c.lines) >= maxMessages {
+		message = otherMessage
+		n, counted = c.lines[message]
+	}
+	c.lines[message] = n + 1
+	if !counted {
+		time.AfterFunc(throttleInterval, func() { c.endMinute(h, line.Level, message) })
+	}
+	return n < linesPerMessage
+}
+
+// endMinute forgets a message, and logs how many lines of it were dropped.
+func (c *messageCounts) endMinute(h slog.Handler, level slog.Level, message string) {
+	c.mu.Lock()
+	dropped := c.lines[message] - linesPerMessage
+	delete(c.lines, message)
+	c.mu.Unlock()
+	if dropped <= 0 {
+		return
+	}
+	line := slog.NewRecord(time.Now(), level, "more lines like this were dropped", 0)
+	line.AddAttrs(slog.String("message", message), slog.Int("dropped", dropped))
+	// A log that cannot be written cannot report it either.
+	_ = h.Handle(context.Background(), line)
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestALogDropsRepeatedMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text strings.Builder
+		log := slog.New(throttle(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		lines := func() int {
+			synctest.Wait()
+			defer text.Reset()
+			return strings.Count(text.String(), "\n")
+		}
+		for i := range 100 {
+			log.With("request", i).Error("engine failed")
+			log.Debug("request")
+			log.Info("listening", "on", i)
+		}
+		if got := lines(); got != 10+100+10 {
+			t.Errorf("%d lines, want 10 errors, 100 for debugging and 10 others", got)
+		}
+		time.Sleep(throttleInterval)
+		synctest.Wait()
+		for _, message := range []string{"engine failed", "listening"} {
+			if want := fmt.Sprintf("message=%q dropped=90", message); strings.Count(text.String(), strings.ReplaceAll(want, `"listening"`, "listening")) != 1 {
+				t.Errorf("no line with %s: %s", want, text.String())
+			}
+		}
+		lines()
+		time.Sleep(2 * throttleInterval)
+		if got := lines(); got != 0 {
+			t.Errorf("%d lines without a message, want none", got)
+		}
+		log.Error("engine failed")
+		if got := lines(); got != 1 {
+			t.Errorf("%d lines in a later minute, want 1", got)
+		}
+	})
+}
+
+func TestTheMemoryOfALogIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := throttle(slog.DiscardHandler).(throttled)
+		log := slog.New(enabled{h})
+		for i := range 10 * maxMessages {
+			log.Warn(fmt.Sprint("badger: ", i))
+		}
+		if got := len(h.lines); got != maxMessages+1 {
+			t.Errorf("%d messages are counted, want %d", got, maxMessages+1)
+		}
+		time.Sleep(throttleInterval)
+		synctest.Wait()
+		if got := len(h.lines); got != 0 {
+			t.Errorf("after a minute %d messages are counted", got)
+		}
+	})
+}
+
+// enabled is a handler that is enabled although it discards.
+type enabled struct{ throttled }
+
+func (enabled) Enabled(context.Context, slog.Level) bool { return true }

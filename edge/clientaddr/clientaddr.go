@@ -1,0 +1,31 @@
+// Package clientaddr names the clients for which the service counts: connections, handshakes, memory, events.
+package clientaddr
+
+import (
+	"net"
+	"net/netip"
+)
+
+// Of returns the address under which a client is counted: its IPv4 address, or its IPv6 /64 network, because one
+// client usually has all addresses of that. It is the zero Addr when the address has no IP.
+func Of(address net.Addr) netip.Addr {
+	ip := ipOf(address)
+	if ip.Is6() {
+		if network, err := ip.Prefix(64); err == nil {
+			return network.Addr()
+		}
+	}
+	return ip
+}
+
+func ipOf(address net.Addr) netip.Addr {
+	if tcp, ok := address.(*net.TCPAddr); ok { // without an allocation
+		ip, _ := netip.AddrFromSlice(tcp.IP)
+		return ip.Unmap()
+	}
+	at, err := netip.ParseAddrPort(address.String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	return at.Addr().Unmap().WithZone("")
+}

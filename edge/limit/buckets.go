@@ -1,0 +1,148 @@
+// Package limit protects tenants and clients from each other: token buckets for rates, and a count of what is refused.
+//
+// Read in this order:
+//
+//	buckets.go    a token bucket for each key, in bounded memory
+//	addresses.go  the buckets of client addresses
+//	refusals.go   counts and logs what is refused, by cause
+//
+// The rules are with the protocols: package tag limits events, package partnerapi limits requests.
+//
+// golang.org/x/time/rate has a bucket for one key: 80 bytes and a lock each, in a map that somebody must sweep. Here the
+// keys are clients, and a stranger chooses how many there are. So the buckets are in a table of a fixed size. It needs no
+// sweep, because a bucket that is full again says nothing: the next key takes its place.
+package limit
+
+import (
+	"hash/maphash"
+	"math"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Rate is what a key may take.
+type Rate struct {
+	PerSecond float64 // tokens that are added to the bucket; more than 0
+	Burst     float64 // tokens of a full bucket
+}
+
+// Buckets has a token bucket for each key. Every bucket begins full. All methods may be called from many goroutines at
+// once. They allocate nothing.
+//
+// Memory is fixed. A bucket needs a place only until it is full again, so the keys that need one are those that take
+// more than they may. When there are too many of them, the bucket that will be full soonest is forgotten: its key may
+// take a little more than it should. No key ever gets less.
+type Buckets struct {
+	seed maphash.Seed // secret: strangers must not choose which keys share a set
+	sets [numSets]set
+}
+
+// The size of the table: 65,536 buckets in 2 MiB.
+const (
+	numSets   = 8192
+	setPlaces = 8
+)
+
+// set is the buckets of the keys with the same index. A key can be at any place of its set.
+type set struct {
+	mu     sync.Mutex
+	keys   [setPlaces]Key
+	levels [setPlaces]level
+}
+
+// level is how much of a bucket is taken. Times are in nanoseconds since 1970.
+type level struct {
+	taken float64 // tokens, at the time at; more than the burst when the last request took more than was left
+	at    int64
+	full  int64 // when nothing will be taken any more, at the rate that was given last
+}
+
+// Key is whose bucket it is: the hash of a name and its kind.
+type Key uint64
+
+// NewBuckets returns buckets that are all full.
+func NewBuckets() *Buckets { return &Buckets{seed: maphash.MakeSeed()} }
+
+// Key returns the key of a name. Names of different kinds have different keys.
+func (b *Buckets) Key(kind byte, name string) Key {
+	return Key(maphash.String(b.seed, name)).of(kind)
+}
+
+// AddressKey returns the key of an address.
+func (b *Buckets) AddressKey(kind byte, address netip.Addr) Key {
+	bytes := address.As16()
+	return Key(maphash.Bytes(b.seed, bytes[:])).of(kind)
+}
+
+// PairKey returns the key of a name together with an address.
+func (b *Buckets) PairKey(kind byte, name string, address netip.Addr) Key {
+	return b.AddressKey(kind, address) ^ Key(maphash.String(b.seed, name))
+}
+
+// of makes the key of one kind.
+func (k Key) of(kind byte) Key {
+	const odd = 0x9e3779b97f4a7c15 // spreads the kinds over all bits
+	return k ^ Key(kind)*odd
+}
+
+// Take takes n tokens from a bucket and returns 0. When the bucket is empty, it takes none, and returns how long it is
+// until there are tokens again. One that has any tokens gives n, even if it has fewer: it then owes the rest. So a batch
+// that is larger than the burst gets through, and the rate is kept in the long run. With n = 0, Take only checks.
+func (b *Buckets) Take(k Key, n int64, r Rate, now time.Time) (wait time.Duration) {
+	s := &b.sets[k%numSets]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.find(k, r, now.UnixNano())
+	if over := l.taken - r.Burst; over >= 0 && r.Burst > 0 {
+		return max(seconds(over/r.PerSecond), 1)
+	}
+	l.take(n, r)
+	return 0
+}
+
+// Spend takes n tokens from a bucket even if it is empty. It is for what is known only after it was used.
+func (b *Buckets) Spend(k Key, n int64, r Rate, now time.Time) {
+	s := &b.sets[k%numSets]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.find(k, r, now.UnixNano()).take(n, r)
+}
+
+// find returns the level of a key, as of now. A key without a place gets that of the bucket which is full, or will be
+// soonest.
+func (s *set) find(k Key, r Rate, now int64) *level {
+	soonest := 0
+	for i := range s.keys {
+		if s.keys[i] == k {
+			l := &s.levels[i]
+			elapsed := max(0, now-l.at) // the clock may have been set back
+			l.taken = max(0, l.taken-r.PerSecond*float64(elapsed)/1e9)
+			l.at = now
+			return l
+		}
+		if s.levels[i].full < s.levels[soonest].full {
+			soonest = i
+		}
+	}
+	s.keys[soonest], s.levels[soonest] = k, level{at: now, full: now}
+	return &s.levels[soonest]
+}
+
+func (l *level) take(n int64, r Rate) {
+	l.taken += float64(n)
+	l.full = l.at + int64(seconds(l.taken/r.PerSecond))
+}
+
+// seconds converts a number of seconds. It is at most 30 years, to stay within the range of times.
+func seconds(s float64) time.Duration {
+	return time.Duration(math.Ceil(min(s, 1e9) * float64(time.Second)))
+}
+
+// RetryAfter returns the value of a Retry-After header: the wait in whole seconds, rounded up, from 1 to 3600.
+func RetryAfter(wait time.Duration) string {
+	const longest = time.Hour // a client should not believe that the service is gone for good
+	rounded := (min(wait, longest) + time.Second - 1) / time.Second
+	return strconv.Itoa(int(max(rounded, 1)))
+}

@@ -71,9 +71,11 @@ func newLimits(cfg *Config) *limits {
 
 // sender is a client that sends events for a merchant.
 type sender struct {
-	address  netip.Addr // as clientaddr.Of returns it
-	merchant store.MerchantID
-	limits   store.MerchantLimits // of the merchant
+	address     netip.Addr // as clientaddr.Of returns it
+	merchant    store.MerchantID
+	limits      store.MerchantLimits // of the merchant
+	cookie      string               // the muid of the request's cookie
+	mayIdentify bool                 // link identifiers to a muid, and resolve a muid by them
 }
 
 // admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. admitBytes

@@ -33,7 +33,7 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 		return
 	}
 	sc := scratchPool.Get().(*scratch)
-	if refused := sc.fields.readMark(&sc.marks[0], tag, body, cookieMUID(ctx), s.cfg.Now()); refused != nil {
+	if refused := sc.fields.readMark(&sc.marks[0], tag, body, from, s.cfg.Now()); refused != nil {
 		s.metrics.events[eventRefused].Inc()
 		sendRefusal(ctx, refused)
 	} else if s.record(ctx, from, sc.marks[:]) {
@@ -54,13 +54,13 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 	if !s.admitEvents(ctx, from, len(elements)) {
 		return
 	}
-	cookie, now := cookieMUID(ctx), s.cfg.Now()
+	now := s.cfg.Now()
 	decoded := make([]fields, len(elements)) // one for each mark, which aliases it until Record has returned
 	marks := make([]store.Mark, 0, len(elements))
 	results := make([]*answer, len(elements)) // nil until Record has decided
 	for i, element := range elements {
 		var m store.Mark
-		if results[i] = decoded[i].readMark(&m, tag, element, cookie, now); results[i] == nil {
+		if results[i] = decoded[i].readMark(&m, tag, element, from, now); results[i] == nil {
 			marks = append(marks, m)
 		} else {
 			s.metrics.events[eventRefused].Inc()

@@ -8,6 +8,7 @@
 //	route.go     which endpoint and which tag a request means
 //	mark.go      POST /mark: records one event or a batch before it answers
 //	resolve.go   POST /id: finds the muid of identifiers
+//	secret.go    who may link identifiers and be resolved by them
 //	limits.go    limits the events of an address and of a merchant, and the bytes it stores
 //	cookie.go    reads and renews the cookie that holds the muid
 //	config.go    what a Server is made of
@@ -74,7 +75,10 @@ func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
 // serveTag answers a request to an endpoint of one tag.
 func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Addr) {
 	tag, settings, refused := s.findTag(route)
-	from := sender{client, tag.Merchant, settings.Limits}
+	from := sender{address: client, merchant: tag.Merchant, limits: settings.Limits, cookie: cookieMUID(ctx)}
+	if refused == nil {
+		from.mayIdentify, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
+	}
 	switch {
 	case refused != nil:
 		s.countRefusal(refused, &tag)
@@ -87,13 +91,15 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Ad
 	renewCookie(ctx, route.host)
 }
 
-// countRefusal counts a request that findTag has refused.
+// countRefusal counts a request that findTag or mayIdentify has refused.
 func (s *Server) countRefusal(refused *answer, tag *store.Tag) {
 	switch refused {
 	case tagNotFound:
 		s.cfg.Refusals.Count(limit.UnknownTag, limit.Tenant{})
 	case tagSuspended:
 		s.cfg.Refusals.Count(limit.Suspended, limit.Merchant(tag.Merchant))
+	case secretWrong:
+		s.cfg.Refusals.Count(limit.Authentication, limit.Merchant(tag.Merchant))
 	}
 }
 

@@ -6,8 +6,8 @@
 // before their parameters are checked.
 //
 // A handler decodes the request, asks the engine and answers, or returns an error, which errors.go turns into an
-// answer. Three files answer refusals themselves: api.go a wrong method and a large body; limits.go a wrong key and too
-// many requests; verify.go a DNS check that found the record missing or wrong.
+// answer. Two files answer refusals themselves: api.go a wrong method, a wrong key, too many requests and a large body;
+// verify.go a DNS check that found the record missing or wrong.
 //
 // Read in this order:
 //
@@ -16,11 +16,12 @@
 //	identity.go   who may link identifiers of a merchant's users: the option, and the merchant's secrets
 //	generate.go   generate a tag
 //	verify.go     verify the DNS of a tag
+//	claim.go      check whether a tag can get its domain
 //	events.go     list events
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner
 //	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
-//	limits.go     limit the rates of requests, and refuse those without a valid key
+//	limits.go     the rates of requests that a partner and an address may send
 //	auth.go       find the partner of an API key
 //	errors.go     turn errors into answers
 //	config.go     what the API is made of
@@ -36,10 +37,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/clientaddr"
+	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
 	"mtagd/store"
 )
@@ -139,4 +143,40 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			a.fail(ctx, r, err)
 		}
 	}
+}
+
+// refuseStranger answers a request that has no valid API key.
+func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
+	a.Refusals.Count(limit.Authentication, limit.Tenant{})
+	if wait := a.limits.stranger(clientaddr.Of(r.RemoteAddr()), a.Now()); wait > 0 {
+		tooMany(r, wait, "Too many requests without a valid API key")
+		return
+	}
+	WriteError(r, fasthttp.StatusUnauthorized, "Authentication required")
+}
+
+// withinLimits reports whether a partner may send this request now. Otherwise it has answered. changes says that the
+// request changes control data.
+func (a *api) withinLimits(r *fasthttp.RequestCtx, partner store.Partner, changes bool) bool {
+	now := a.Now()
+	if wait := a.limits.request(partner, now); wait > 0 {
+		a.Refusals.Count(limit.PartnerRequests, limit.Partner(partner.ID))
+		tooMany(r, wait, "Too many requests")
+		return false
+	}
+	if !changes {
+		return true
+	}
+	if wait := a.limits.write(partner, now); wait > 0 {
+		a.Refusals.Count(limit.PartnerWrites, limit.Partner(partner.ID))
+		tooMany(r, wait, "Too many requests that change something")
+		return false
+	}
+	return true
+}
+
+func tooMany(r *fasthttp.RequestCtx, wait time.Duration, what string) {
+	seconds := limit.RetryAfter(wait)
+	r.Response.Header.Set(fasthttp.HeaderRetryAfter, seconds)
+	WriteError(r, fasthttp.StatusTooManyRequests, what+". Please try again in "+seconds+" s")
 }

@@ -41,6 +41,7 @@ type service struct {
 	dns    fakeDNS
 
 	certificates Certificates
+	claimable    store.Claimable
 	context      func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 	log          bytes.Buffer
 	limits       bool
@@ -77,6 +78,7 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		Certificates:  s.certificates,
 		ClientTagHost: "tags.example.net",
 		CNAMETarget:   "cname.example.net",
+		Claimable:     s.claimable,
 		TagURL:        func(host string) string { return "https://" + host },
 		Log:           log,
 		Now:           func() time.Time { return s.now },

@@ -5,6 +5,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
@@ -16,6 +17,14 @@ const partnerValue = "partner"
 func PartnerOf(r *fasthttp.RequestCtx) string {
 	partner, _ := r.UserValue(partnerValue).(string)
 	return partner
+}
+
+// tenantOf returns the partner of a request as the tenant of a refusal.
+func tenantOf(r *fasthttp.RequestCtx) limit.Tenant {
+	if id := PartnerOf(r); id != "" {
+		return limit.Partner(store.PartnerID(id))
+	}
+	return limit.Tenant{}
 }
 
 // authenticate returns the partner whose API key the request carries, and the key's id; false without a valid key.

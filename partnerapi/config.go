@@ -3,6 +3,7 @@ package partnerapi
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -18,6 +19,7 @@ type Config struct {
 	Certificates  Certificates             // nil: a proxy in front of the service ends TLS
 	ClientTagHost string                   // serves client-side tags
 	CNAMETarget   string                   // record.value: the name that merchants' CNAME records point to
+	Claimable     store.Claimable          // which domains server-side tags can have
 	TagURL        func(host string) string // address of a tag host: "https://<host>" except in development
 	Log           *slog.Logger
 	Now           func() time.Time
@@ -46,6 +48,7 @@ type Certificates interface {
 type api struct {
 	Config
 	verifications *slots
+	labelsWarned  sync.Once
 	limits        *limits // nil: no limits
 }
 

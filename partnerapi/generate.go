@@ -34,7 +34,9 @@ func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	var domain string
 	var wrongDomain error
 	if tagType == store.ServerSide {
-		domain, wrongDomain = store.CheckRootDomain("domain", in.Domain)
+		if domain, wrongDomain = store.CheckRootDomain("domain", in.Domain); wrongDomain == nil {
+			wrongDomain = a.Claimable.Check("domain", domain)
+		}
 	}
 
 	m, err := a.activeMerchant(ctx, partner, in.MerchantID)
@@ -50,6 +52,12 @@ func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if err != nil {
 		return err
 	}
+	var former store.TagID
+	if tagType == store.ServerSide {
+		if former, err = a.checkClaim(ctx, partner, domain, m.ID); err != nil {
+			return err
+		}
+	}
 	t, created, err := a.Engine.GenerateTag(ctx, m.ID, tagType, domain)
 	if err != nil {
 		return err
@@ -57,6 +65,8 @@ func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if !created { // a concurrent request has created it
 		return a.replyTag(r, t, "Existing tag retrieved")
 	}
+	a.logNewHolder(t, former)
+	a.warnOfLabels()
 	return a.replyTag(r, t, "New tag created successfully")
 }
 

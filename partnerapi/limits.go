@@ -4,9 +4,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/valyala/fasthttp"
-
-	"mtagd/edge/clientaddr"
 	"mtagd/edge/limit"
 	"mtagd/store"
 )
@@ -43,42 +40,6 @@ func newLimits() *limits {
 	return &limits{partners: limit.NewBuckets(), strangers: limit.NewAddresses(strangerRate)}
 }
 
-// refuseStranger answers a request that has no valid API key.
-func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
-	a.Refusals.Count(limit.Authentication, limit.Tenant{})
-	if wait := a.limits.stranger(clientaddr.Of(r.RemoteAddr()), a.Now()); wait > 0 {
-		tooMany(r, wait, "Too many requests without a valid API key")
-		return
-	}
-	WriteError(r, fasthttp.StatusUnauthorized, "Authentication required")
-}
-
-// withinLimits reports whether a partner may send this request now. Otherwise it has answered. changes says that the
-// request changes control data.
-func (a *api) withinLimits(r *fasthttp.RequestCtx, partner store.Partner, changes bool) bool {
-	now := a.Now()
-	if wait := a.limits.request(partner, now); wait > 0 {
-		a.Refusals.Count(limit.PartnerRequests, limit.Partner(partner.ID))
-		tooMany(r, wait, "Too many requests")
-		return false
-	}
-	if !changes {
-		return true
-	}
-	if wait := a.limits.write(partner, now); wait > 0 {
-		a.Refusals.Count(limit.PartnerWrites, limit.Partner(partner.ID))
-		tooMany(r, wait, "Too many requests that change something")
-		return false
-	}
-	return true
-}
-
-func tooMany(r *fasthttp.RequestCtx, wait time.Duration, what string) {
-	seconds := limit.RetryAfter(wait)
-	r.Response.Header.Set(fasthttp.HeaderRetryAfter, seconds)
-	WriteError(r, fasthttp.StatusTooManyRequests, what+". Please try again in "+seconds+" s")
-}
-
 // stranger takes a token for a request without a valid key. It returns how long the client must wait for one. Without
 // limits this and the other methods return 0.
 func (l *limits) stranger(client netip.Addr, now time.Time) (wait time.Duration) {
@@ -105,12 +66,4 @@ func (l *limits) take(kind byte, id store.PartnerID, perSecond float64, burst ti
 	}
 	rate := limit.Rate{PerSecond: perSecond, Burst: perSecond * burst.Seconds()}
 	return l.partners.Take(l.partners.Key(kind, string(id)), 1, rate, now)
-}
-
-// tenantOf returns the partner of a request as the tenant of a refusal.
-func tenantOf(r *fasthttp.RequestCtx) limit.Tenant {
-	if id := PartnerOf(r); id != "" {
-		return limit.Partner(store.PartnerID(id))
-	}
-	return limit.Tenant{}
 }

@@ -54,6 +54,7 @@ type detailsJSON struct {
 	CreatedAt   string           `json:"createdAt"`
 	IsConnected bool             `json:"isConnected"`
 	IsVerified  bool             `json:"isVerified"`
+	DomainLost  bool             `json:"domainLost"`
 	Lifecycle   store.Lifecycle  `json:"lifecycle"`
 	Suspended   bool             `json:"suspended,omitzero"` // the tag, its merchant or its partner is
 	LastEventAt *string          `json:"lastEventAt"`
@@ -106,6 +107,7 @@ func (a *api) showDetails(t store.Tag, lastEvent time.Time) detailsJSON {
 		CreatedAt:   store.FormatTime(t.CreatedAt),
 		IsConnected: t.Connected,
 		IsVerified:  t.Verified,
+		DomainLost:  t.ClaimLost,
 		Lifecycle:   t.Lifecycle(lastEvent),
 		Suspended:   a.Engine.Directory().Settings(&t).Suspended,
 		LastEventAt: optional(lastEvent),

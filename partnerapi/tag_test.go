@@ -13,7 +13,7 @@ func TestReadTag(t *testing.T) {
 	p := s.partner("Agency")
 	p.enablePreverified()
 	id := p.merchant("Shop")
-	common := []string{"tagId", "type", "status", "merchantId", "host", "createdAt", "isConnected", "isVerified",
+	common := []string{"tagId", "type", "status", "merchantId", "host", "createdAt", "isConnected", "isVerified", "domainLost",
 		"lifecycle", "lastEventAt", "snippet", "dns", "certificate"}
 
 	client := p.generate(id, "client-side", "").str("tagId")

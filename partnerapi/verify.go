@@ -12,7 +12,8 @@ import (
 )
 
 // verifyTag checks the DNS of a tag's host and stores the finding. When DNS is correct, it activates the tag and
-// orders the host's certificate (spec, Verify server-side tag DNS).
+// orders the host's certificate (spec, Verify server-side tag DNS). A tag that has lost its domain gets it again when DNS
+// is correct and the domain is free.
 func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
 		MerchantID string `json:"merchantId"`
@@ -36,6 +37,15 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	if a.Engine.Directory().Settings(&t).Suspended {
 		return errTagSuspended
 	}
+	var former store.TagID
+	if t.ClaimLost {
+		if err := a.Claimable.Check("subdomain", host); err != nil {
+			return err
+		}
+		if former, err = a.checkClaim(ctx, partner, t.Domain, t.Merchant); err != nil {
+			return err
+		}
+	}
 
 	release, err := a.verifications.acquire(ctx, partner.ID)
 	if err != nil {
@@ -47,12 +57,15 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	a.Log.Info("tag host checked", "tag", t.ID, "host", host,
 		"verdict", found.Verdict, "code", found.Code, "detail", found.Detail)
 
-	_, err = a.Engine.UpdateTag(ctx, t.ID, func(t store.Tag) store.Tag { return t.AfterVerify(found) })
+	t, err = a.Engine.UpdateTag(ctx, t.ID, func(t store.Tag) store.Tag { return t.AfterVerify(found) })
 	if err != nil {
 		return err
 	}
-	if found.Verdict == store.DNSCorrect && a.Certificates != nil {
-		a.Certificates.Order(host)
+	if found.Verdict == store.DNSCorrect {
+		a.logNewHolder(t, former)
+		if a.Certificates != nil {
+			a.Certificates.Order(host)
+		}
 	}
 	return a.replyFinding(r, host, found)
 }

@@ -70,6 +70,8 @@ const (
 	TagVerified     AuditAction = "tag.verified" // DNS was correct for the first time: the tag is active
 	TagConnected    AuditAction = "tag.connected"
 	TagDisconnected AuditAction = "tag.disconnected" // DNS was found wrong; Detail is the code of the finding
+	TagClaimed      AuditAction = "tag.claimed"      // it has its root domain again; Detail is the domain
+	TagClaimLost    AuditAction = "tag.claim_lost"   // another tag, a partner or nobody has the domain now
 	TagSuspended    AuditAction = "tag.suspended"
 	TagResumed      AuditAction = "tag.resumed"
 	TagChanged      AuditAction = "tag.changed"
@@ -171,8 +173,15 @@ func MerchantChanges(before, after Merchant) ([]AuditEntry, error) {
 // TagChanges returns the entries for an update of a tag. There is none for a finding of DNS that leaves the tag's state as
 // it was: a partner could fill the log with these.
 func TagChanges(before, after Tag) ([]AuditEntry, error) {
+	if after.ClaimLost && !before.ClaimLost {
+		return []AuditEntry{AboutTag(TagClaimLost, after, after.Domain)}, nil // all other changes follow from this one
+	}
 	known := map[string]change{
-		"dns":         {},
+		"dns":       {},
+		"claimedAt": {action: TagClaimed, detail: after.Domain},
+
+		"elsewhereSince": {},
+
 		"isVerified":  {action: TagVerified, detail: after.Host},
 		"isConnected": {action: either(after.Connected, TagConnected, TagDisconnected)},
 		"suspended":   {action: either(after.Suspended, TagSuspended, TagResumed)},

@@ -19,6 +19,7 @@ type Directory struct {
 	keys     map[KeyID]Key
 	tags     map[TagID]Tag
 	hosts    map[string]hostTags
+	labels   int // tags that have a label
 
 	// These two have few entries, most often none: then looking up a tag's settings hashes no id.
 	suspended map[PartnerID]bool              // the suspended partners
@@ -158,6 +159,13 @@ func (d *Directory) OnlyTag(host string) (Tag, bool) {
 	return d.tags[h.tags[0]], true
 }
 
+// Labels returns how many mtag-xxxx labels the tags have.
+func (d *Directory) Labels() int {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.labels
+}
+
 // SetPartner adds or replaces a partner. When its tracking domain has changed, its preverified tags move to the new one.
 // A partner that has a tracking domain must not lose it.
 func (d *Directory) SetPartner(p Partner) {
@@ -215,6 +223,9 @@ func (d *Directory) SetTag(t Tag) {
 		h := d.hosts[t.Host]
 		h.tags = append(h.tags, t.ID)
 		d.hosts[t.Host] = h
+		if t.Label != "" {
+			d.labels++
+		}
 	}
 	d.tags[t.ID] = t
 }

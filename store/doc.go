@@ -17,7 +17,9 @@
 //	identity.go     who an event belongs to: muid, email, phone, deviceId
 //	limits.go       what a partner and a merchant may use
 //	merchant.go     Merchant, and whose it is
+//	claim.go        claims: who has a root domain, when it becomes free, and which names can be claimed
 //	tag.go          Tag: types, states, transitions, and whose it is
+//	label.go        the labels of tags: how many, and drawing one
 //	partner.go      Partner
 //	key.go          API keys, and when one is valid
 //	secret.go       merchants' secrets

@@ -51,7 +51,7 @@ type Control interface {
 	// EnablePreverified gives a partner preverified access at a tracking domain (a full host name). When the partner has
 	// access already, it moves the access and the partner's preverified tags to this domain. KindNotFound: partner.
 	// KindInvalid: domain. KindConflict: the domain is another partner's tracking domain, or it is on a root domain that
-	// a server-side tag has registered.
+	// a server-side tag has claimed. A claim that is free is lost.
 	EnablePreverified(ctx context.Context, id PartnerID, domain string) (Partner, error)
 
 	// IssueKey creates a key and returns the only copy of its text. With expiresIn 0 the key never expires.
@@ -74,18 +74,32 @@ type Control interface {
 	Merchants(ctx context.Context, partner PartnerID, offset, limit int) ([]Merchant, int, error)
 
 	// GenerateTag returns the merchant's tag of a type. When there is none, it creates one and returns created true.
-	// domain is the root domain for a new server-side tag; the caller has checked its format. In all other cases domain
-	// is ignored. KindNotFound: merchant. KindConflict: another merchant's server-side tag has the domain. KindInvalid:
-	// domain (a partner's tracking domain is on it), type (no preverified access).
+	// domain is the root domain for a new server-side tag; the caller has checked that it can be claimed. In all other
+	// cases domain is ignored. When another tag's claim to the domain is free, that tag loses it. KindNotFound: merchant.
+	// KindConflict: another tag has claimed the domain. KindInvalid: domain (a partner's tracking domain is on it, or the
+	// partner has too many unverified claims), type (no preverified access, or the partner has too many labels).
+	// KindUnavailable: the labels are nearly used up.
 	GenerateTag(ctx context.Context, id MerchantID, t TagType, domain string) (tag Tag, created bool, err error)
 	// Tag returns a tag of any partner. KindNotFound: tag.
 	Tag(ctx context.Context, id TagID) (Tag, error)
 	// UpdateTag replaces a tag by change(tag) in one transaction, and returns the new tag. change is a transition, such
 	// as Tag.AfterVerify. The engine may call it more than once, each time with the current tag, and stores the last
 	// result. So change must be pure: its result depends on the tag alone, and it has no side effects. It must not change
-	// the tag's id, owner, type, label or domain. KindNotFound: tag.
+	// the tag's id, owner, type, label, domain, ClaimedAt or ClaimLost. KindNotFound: tag.
+	//
+	// A change that verifies a tag that has lost its claim also claims the domain again, if GenerateTag would give it to a
+	// new tag. Otherwise nothing changes. KindConflict: another tag has claimed the domain. KindInvalid: domain (a
+	// partner's tracking domain is on it).
 	UpdateTag(ctx context.Context, id TagID, change func(Tag) Tag) (Tag, error)
 
+	// Claim returns the claim to a root domain. KindNotFound: claim.
+	Claim(ctx context.Context, domain string) (Claim, error)
+	// Claims returns the claims of a partner's tags, or of all tags when partner is empty. They are in the order of their
+	// domains.
+	Claims(ctx context.Context, partner PartnerID) ([]Claim, error)
+	// ReleaseDomain ends the claim to a root domain. The domain is free, and the tag is inactive. It returns the claim as
+	// it was. KindNotFound: claim.
+	ReleaseDomain(ctx context.Context, domain string) (Claim, error)
 	// Audit returns entries of the audit log, newest first. It has one for each change that a method above has made,
 	// with the actor of the method's context. A call that changes nothing adds none.
 	Audit(ctx context.Context, q AuditQuery) ([]AuditEntry, error)

@@ -1,10 +1,6 @@
 package store
 
-import (
-	"errors"
-	"math/rand/v2"
-	"time"
-)
+import "time"
 
 // TagType is one of the three types of tag (spec, "What the service does").
 type TagType string
@@ -75,14 +71,22 @@ type Tag struct {
 	Label string `json:"label,omitempty"`
 	// Domain is the root domain of a server-side tag. It is empty for other types.
 	Domain string `json:"domain,omitempty"`
+	// ClaimedAt is when a server-side tag got the claim to its domain.
+	ClaimedAt time.Time `json:"claimedAt,omitzero"`
+	// ClaimLost is set when a server-side tag has no claim to its domain any more: another tag took it, or the operator
+	// released it. The engine knows it from the domain's claim.
+	ClaimLost bool `json:"-"`
 	// Host is the host that serves the tag: <label>.<domain> for a server-side tag, the partner's tracking domain for a
 	// preverified one. It is empty for client-side tags: their shared host is configuration.
 	Host string `json:"-"`
 
-	// Verified is set when DNS is first found correct, and stays set.
+	// Verified is set when DNS is first found correct. It stays set until the tag loses its claim.
 	Verified bool `json:"isVerified"`
 	// Connected is set when DNS is found correct, and cleared when DNS is found wrong. Other findings leave it as it is.
 	Connected bool `json:"isConnected"`
+	// ElsewhereSince is the time of the first finding since which DNS of a verified tag was found wrong, and never
+	// correct. It is zero while DNS is correct, and when the time is unknown.
+	ElsewhereSince time.Time `json:"elsewhereSince,omitzero"`
 
 	// Suspended is set by an operator: the tag accepts no events.
 	Suspended bool `json:"suspended,omitempty"`
@@ -94,10 +98,10 @@ type Tag struct {
 // CheckOwner returns an error of KindForbidden unless the tag is the partner's (see Merchant.CheckOwner).
 func (t Tag) CheckOwner(partner PartnerID) error { return checkOwner(t.Partner, partner) }
 
-// Status is the tag's state on the wire. A server-side tag is inactive until its DNS has been correct
-// once. Other tags are active from the start.
+// Status is the tag's state on the wire. A server-side tag is inactive until its DNS has been correct once, and without
+// the claim to its domain. Other tags are active from the start.
 func (t Tag) Status() TagStatus {
-	if t.Type == ServerSide && !t.Verified {
+	if t.Type == ServerSide && (!t.Verified || t.ClaimLost) {
 		return Inactive
 	}
 	return Active
@@ -119,11 +123,28 @@ func (t Tag) Lifecycle(lastEvent time.Time) Lifecycle {
 // has none. A preverified tag still has no host: WithHost sets it.
 func NewTag(m Merchant, t TagType, label, domain string, now time.Time) Tag {
 	tag := Tag{ID: NewTagID(t), Merchant: m.ID, Partner: m.Partner, Type: t, CreatedAt: now, Label: label, Domain: domain}
-	if t != ServerSide {
+	if t == ServerSide {
+		tag = tag.TakeClaim(now)
+	} else {
 		// There is no DNS to wait for: the host is shared, or the partner has configured its DNS.
 		tag.Verified, tag.Connected = true, true
 	}
 	return tag.WithHost("")
+}
+
+// TakeClaim returns a server-side tag that gets the claim to its domain.
+func (t Tag) TakeClaim(now time.Time) Tag {
+	t.ClaimLost = false
+	t.ClaimedAt = now.Round(0) // without the monotonic clock, which stands still while a machine sleeps
+	return t
+}
+
+// LoseClaim returns a server-side tag that loses the claim to its domain. It is inactive, and its DNS must be found
+// correct again before it can take a claim.
+func (t Tag) LoseClaim() Tag {
+	t.ClaimLost = true
+	t.Verified, t.Connected, t.ElsewhereSince, t.DNS = false, false, time.Time{}, nil
+	return t
 }
 
 // WithHost returns the tag with its Host set. Only a preverified tag needs trackingDomain, its partner's.
@@ -139,8 +160,10 @@ func (t Tag) WithHost(trackingDomain string) Tag {
 
 // AfterVerify returns the tag after verify has checked its host's DNS (spec, "States and transitions"):
 //
-//   - correct: the tag becomes verified and connected, and so active.
-//   - wrong: the tag becomes not connected. A tag that was verified before stays verified, and so stays active.
+//   - correct: the tag becomes verified and connected, and so active. When it had lost its claim, it needs it again: see
+//     Control.UpdateTag.
+//   - wrong: the tag becomes not connected. A tag that was verified before stays verified, and so stays active; from
+//     now on its DNS leads elsewhere.
 //   - pending or unreachable: the flags stay as they are.
 //
 // In each case DNS becomes the finding.
@@ -148,50 +171,24 @@ func (t Tag) AfterVerify(f DNSFinding) Tag {
 	if f.Verdict.IsCertain() {
 		t.Connected = f.Verdict == DNSCorrect
 		t.Verified = t.Verified || t.Connected
+		switch {
+		case t.Connected:
+			t.ElsewhereSince = time.Time{}
+		case t.Verified && t.ElsewhereSince.IsZero():
+			t.ElsewhereSince = f.CheckedAt.Round(0)
+		}
 	}
 	t.DNS = &f
 	return t
 }
 
-// AfterRecheck returns the tag after the hourly recheck of its host's DNS. A finding that changes Connected has the same
-// effect as in AfterVerify; any other finding leaves the tag as it is. A recheck never activates a tag: an inactive tag
-// stays as it is too.
+// AfterRecheck returns the tag after the hourly recheck of its host's DNS. A finding that changes Connected or
+// ElsewhereSince has the same effect as in AfterVerify; any other finding leaves the tag as it is. A recheck never
+// activates a tag: an inactive tag stays as it is too.
 func (t Tag) AfterRecheck(f DNSFinding) Tag {
 	after := t.AfterVerify(f)
-	if t.Status() == Inactive || after.Connected == t.Connected {
+	if t.Status() == Inactive || (after.Connected == t.Connected && after.ElsewhereSince.Equal(t.ElsewhereSince)) {
 		return t
 	}
 	return after
-}
-
-const (
-	labelPrefix   = "mtag-"
-	labelAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
-	labelCodeLen  = 4
-	labelSpace    = 36 * 36 * 36 * 36
-)
-
-// DrawLabel returns a random label of the form mtag-xxxx that is not taken. It returns an error when all 36⁴ labels are
-// taken.
-func DrawLabel(taken func(label string) bool) (string, error) {
-	// The stride is a prime that does not divide the number of codes, so the steps visit every code once. It is large, so
-	// that labels that follow a collision are not neighbours.
-	const stride = 1_000_003
-	start := rand.IntN(labelSpace)
-	for i := range labelSpace {
-		label := labelPrefix + labelCode((start+i*stride)%labelSpace)
-		if !taken(label) {
-			return label, nil
-		}
-	}
-	return "", errors.New("every mtag-xxxx label is taken")
-}
-
-func labelCode(n int) string {
-	var code [labelCodeLen]byte
-	for i := range code {
-		code[i] = labelAlphabet[n%len(labelAlphabet)]
-		n /= len(labelAlphabet)
-	}
-	return string(code[:])
 }

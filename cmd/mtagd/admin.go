@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"mtagd/store"
 )
 
 // newMetrics returns a registry with the metrics of the Go runtime and of the process.
@@ -22,6 +24,14 @@ func newMetrics() *prometheus.Registry {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return metrics
+}
+
+// exportLabels adds the number of labels in use, which is bounded for the whole service.
+func exportLabels(metrics *prometheus.Registry, directory *store.Directory) {
+	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mtagd_labels_used",
+		Help: "Labels of the form mtag-xxxx that tags have.",
+	}, func() float64 { return float64(directory.Labels()) }))
 }
 
 // adminAddress is where the admin pages are served.

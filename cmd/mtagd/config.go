@@ -5,6 +5,8 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+
+	"mtagd/store"
 )
 
 // config is what the service runs with. All values were checked.
@@ -29,6 +31,14 @@ type config struct {
 
 	// Dev receives the text that development mode prints at its start; nil in production.
 	Dev io.Writer
+}
+
+// claimable says which domains partners can claim. In development mode, names such as shop.test are among them.
+func (c config) claimable() store.Claimable {
+	return store.Claimable{
+		Reserved:     []string{c.BaseHost, c.ClientTagHost, c.CNAMETarget},
+		AllowPrivate: c.DNSPrivate || c.Dev != nil,
+	}
 }
 
 // tlsConfig is what HTTPS is served with.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -60,6 +61,7 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 	for _, start := range []func(context.Context) error{
 		d.countRefusals,   // in metrics and in the log
 		d.openData,        // the storage engine
+		d.watchDomains,    // warnings of domains that could not be claimed today
 		d.takePorts,       // of plain HTTP and HTTPS
 		d.openTLSManager,  // DNS checks and certificates
 		d.openAPI,         // the partner API, and the demo shop
@@ -100,6 +102,25 @@ func (d *daemon) openData(context.Context) (err error) {
 		return err
 	}
 	d.onStop(d.engine.Close)
+	exportLabels(d.metrics, d.engine.Directory())
+	return nil
+}
+
+// watchDomains checks in the background whether all domains can be claimed. The check reads every claim, and the service
+// must not wait for that.
+func (d *daemon) watchDomains(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var check sync.WaitGroup
+	check.Go(func() {
+		if err := checkDomains(ctx, d.engine, d.claimable(), d.Log); err != nil && ctx.Err() == nil {
+			d.Log.Error("domains were not checked", "error", err)
+		}
+	})
+	d.onStop(func() error {
+		cancel()
+		check.Wait()
+		return nil
+	})
 	return nil
 }
 
@@ -167,6 +188,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		DNS:           d.tlsmgr,
 		ClientTagHost: d.ClientTagHost,
 		CNAMETarget:   d.CNAMETarget,
+		Claimable:     d.claimable(),
 		TagURL:        d.tagURL,
 		Log:           d.Log,
 		Now:           time.Now,
@@ -238,7 +260,7 @@ func (d *daemon) acceptOperators(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	d.startSideDoor(newSideDoor(socket, operator.Handler(d.tlsmgr.Control(d.engine), d.Log), d.Log))
+	d.startSideDoor(newSideDoor(socket, operator.Handler(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.Log), d.Log))
 	return nil
 }
 

@@ -11,7 +11,8 @@
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
 //	throttle.go     a log that does not repeat the same message for ever
 //	runtime.go      timers, threads and the limit of the heap
-//	operate.go      the operator commands: mtagd partner, key, merchant, tag and audit
+//	domains.go      which domains can be claimed; warnings of those that cannot
+//	operate.go      the operator commands: mtagd partner, key, merchant, tag, domain and audit
 //	engine.go       the choice of the storage engine
 //	health.go       mtagd health
 //	config.go       what the service runs with, from either command
@@ -56,6 +57,7 @@ type commandLine struct {
 	Key      operator.KeyCommands      `cmd:"" help:"Manage API keys. Works with and without a running server."`
 	Merchant operator.MerchantCommands `cmd:"" help:"Show, suspend and limit merchants. Works with and without a running server."`
 	Tag      operator.TagCommands      `cmd:"" help:"Show and suspend tags. Works with and without a running server."`
+	Domain   operator.DomainCommands   `cmd:"" help:"List and release the domains of merchants. Works with and without a running server."`
 	Audit    operator.AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
 	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
 	Help     helpCommand               `cmd:"" help:"Show help for a command."`

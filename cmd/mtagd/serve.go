@@ -36,7 +36,7 @@ type serveCommand struct {
 
 	DNSResolver     []string `name:"dns-resolver" placeholder:"HOST:PORT" help:"Resolver to ask when a tag host is verified. Repeatable (default: those of /etc/resolv.conf)."`
 	DNSPort         int      `name:"dns-port" default:"53" placeholder:"N" help:"Port of the name servers of zones (default ${default})."`
-	DNSAllowPrivate bool     `name:"dns-allow-private" help:"Also ask name servers at private addresses."`
+	DNSAllowPrivate bool     `name:"dns-allow-private" help:"Also ask name servers at private addresses, and accept domains such as shop.test. For test set-ups."`
 
 	Admin     string `default:"${admin}" placeholder:"ADDR" help:"Loopback address for /metrics, /healthz, /readyz and /debug/pprof, or off (default ${default})."`
 	LogFormat string `default:"text" placeholder:"text|json" help:"Format of the log (default ${default})."`

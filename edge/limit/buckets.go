@@ -117,9 +117,7 @@ func (s *set) find(k Key, r Rate, now int64) *level {
 	for i := range s.keys {
 		if s.keys[i] == k {
 			l := &s.levels[i]
-			elapsed := max(0, now-l.at) // the clock may have been set back
-			l.taken = max(0, l.taken-r.PerSecond*float64(elapsed)/1e9)
-			l.at = now
+			l.refill(r, now)
 			return l
 		}
 		if s.levels[i].full < s.levels[soonest].full {
@@ -128,6 +126,16 @@ func (s *set) find(k Key, r Rate, now int64) *level {
 	}
 	s.keys[soonest], s.levels[soonest] = k, level{at: now, full: now}
 	return &s.levels[soonest]
+}
+
+// refill adds the tokens of the time since the last request. Requests may come a little out of order, because a request's
+// time is when it began. A clock that was set back by more than that starts again.
+func (l *level) refill(r Rate, now int64) {
+	const outOfOrder = int64(time.Minute)
+	if elapsed := now - l.at; elapsed > 0 || elapsed < -outOfOrder {
+		l.taken = max(0, l.taken-r.PerSecond*float64(max(0, elapsed))/1e9)
+		l.at = now
+	}
 }
 
 func (l *level) take(n int64, r Rate) {

@@ -114,6 +114,20 @@ func TestAClockThatIsSetBackHarmsNobody(t *testing.T) {
 	c.takes(1, rate)
 }
 
+// A request's time is when it began: another one may have taken its tokens since.
+func TestRequestsOutOfOrderDoNotRefillTwice(t *testing.T) {
+	c := newClock(t)
+	rate := Rate{PerSecond: 10, Burst: 10}
+	c.takes(60, rate)
+	for range 10 {
+		c.now = c.now.Add(time.Second)
+		c.Spend(c.key, 0, rate, c.now)
+		c.now = c.now.Add(-time.Second)
+		c.Spend(c.key, 0, rate, c.now)
+	}
+	c.waits(4*time.Second, rate)
+}
+
 func TestTinyRatesDoNotOverflow(t *testing.T) {
 	c := newClock(t)
 	rate := Rate{PerSecond: 1.0 / 86400, Burst: 1}

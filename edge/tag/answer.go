@@ -9,7 +9,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/limit"
-	"mtagd/edge/requestid"
 	"mtagd/store"
 )
 
@@ -118,17 +117,6 @@ func isCompressed(ctx *fasthttp.RequestCtx) bool {
 	encoding := ctx.Request.Header.ContentEncoding()
 	return len(encoding) > 0 && !bytes.EqualFold(encoding, []byte("identity")) ||
 		bytes.HasPrefix(ctx.PostBody(), []byte{0x1f, 0x8b})
-}
-
-// engineFailed answers a request that failed with an error of the engine: 503 when a retry may succeed, 500 otherwise.
-func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, merchant store.MerchantID, operation string, err error) {
-	if store.KindOf(err) == store.KindUnavailable {
-		s.cfg.Refusals.CountReason(limit.Unavailable, limit.Merchant(merchant), err.Error())
-		unavailable.send(ctx)
-		return
-	}
-	s.cfg.Log.Error("engine failed", "operation", operation, "error", err, "request_id", requestid.Of(ctx))
-	failed.send(ctx)
 }
 
 // WriteError answers with an error in the form of a tag host. The front door calls it for requests that it does not

@@ -39,11 +39,9 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{
-		cfg:       cfg,
-		directory: cfg.Engine.Directory(),
-		script:    newScript(sdk.Loader()),
-		metrics:   m,
-		limits:    newLimits(&cfg),
-	}, nil
+	s := &Server{cfg: cfg, directory: cfg.Engine.Directory(), script: newScript(sdk.Loader()), metrics: m}
+	if cfg.Limits {
+		s.limits = newLimits(cfg.AddressEvents, cfg.Engine.FreeSpace, cfg.Refusals, cfg.Log)
+	}
+	return s, nil
 }

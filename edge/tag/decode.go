@@ -31,7 +31,7 @@ type fields struct {
 
 // readMark reads one event into a mark, or returns the answer that refuses it. The mark aliases the fields and the
 // object.
-func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, from *sender, now time.Time) *answer {
+func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, from *sender) *answer {
 	if refused := f.decode(object); refused != nil {
 		return refused
 	}
@@ -55,7 +55,7 @@ func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, from *se
 		Tag:      tag.ID,
 		Identity: id,
 		Name:     name,
-		Time:     f.time(now),
+		Time:     f.time(from.now),
 		DedupeID: dedupeID,
 		Raw:      object,
 	}

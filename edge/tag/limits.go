@@ -1,6 +1,7 @@
 package tag
 
 import (
+	"log/slog"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -39,7 +40,7 @@ const (
 	besidesRaw   = 128     // bytes that an event takes on the disk besides its raw bytes: its ids, its place in the index, links
 )
 
-const day = 24 * time.Hour
+const secondsPerDay = 24 * 60 * 60
 
 // The kinds of buckets in limits.merchants.
 const (
@@ -48,149 +49,156 @@ const (
 	kindSenderBytes             // of a merchant, from one address
 )
 
-// limits are the token buckets of the tag protocol.
+// limits are the token buckets of the tag protocol. A nil limits admits everything.
 type limits struct {
 	addresses *limit.Addresses // nil: no limit
 	merchants *limit.Buckets
 	freeSpace func() uint64 // bytes that events may still take
 
+	refusals *limit.Refusals
+	log      *slog.Logger
+
 	nextHint atomic.Int64 // when a proxy may be suspected again; nanoseconds since 1970
 }
 
-// newLimits returns nil when there are no limits.
-func newLimits(cfg *Config) *limits {
-	if !cfg.Limits {
-		return nil
-	}
-	l := &limits{merchants: limit.NewBuckets(), freeSpace: cfg.Engine.FreeSpace}
-	if perSecond := float64(cfg.AddressEvents); perSecond > 0 {
+// newLimits makes limits. addressEvents is how many events one address may send in a second; 0 for no limit.
+func newLimits(addressEvents int, freeSpace func() uint64, refusals *limit.Refusals, log *slog.Logger) *limits {
+	l := &limits{merchants: limit.NewBuckets(), freeSpace: freeSpace, refusals: refusals, log: log}
+	if perSecond := float64(addressEvents); perSecond > 0 {
 		l.addresses = limit.NewAddresses(limit.Rate{PerSecond: perSecond, Burst: perSecond * addressBurst.Seconds()})
 	}
 	return l
 }
 
-// sender is a client that sends events for a merchant.
+// sender is a client that sends events for a merchant, and when its request began.
 type sender struct {
 	address     netip.Addr // as clientaddr.Of returns it
 	merchant    store.MerchantID
 	limits      store.MerchantLimits // of the merchant
 	cookie      string               // the muid of the request's cookie
-	mayIdentify bool                 // link identifiers to a muid, and resolve a muid by them
+	now         time.Time
+	mayIdentify bool // link identifiers to a muid, and resolve a muid by them
 }
 
 // admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. admitBytes
 // and admitEvents do the same for what else a request takes.
-func (s *Server) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr) bool {
-	return s.limits == nil || s.takeAddress(ctx, client, 1+len(ctx.Request.Body())/bodyToken, s.cfg.Now())
+func (l *limits) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr, now time.Time) bool {
+	return l == nil || l.takeAddress(ctx, client, 1+len(ctx.Request.Body())/bodyToken, now)
 }
 
-// admitBytes checks that the merchant may store more bytes today. What it stores is known only when it is stored:
-// spendBytes takes them.
-func (s *Server) admitBytes(ctx *fasthttp.RequestCtx, from *sender) bool {
-	if s.limits == nil {
+// admitBytes checks that the merchant may store more bytes today. It takes none: how many are stored is known only
+// afterwards, and spendBytes takes them then.
+func (l *limits) admitBytes(ctx *fasthttp.RequestCtx, from *sender) bool {
+	if l == nil {
 		return true
 	}
-	wait := s.limits.useBytes(from, 0, s.cfg.Now())
-	if wait == 0 {
+	buckets, limited := l.dayBuckets(from)
+	if !limited {
 		return true
 	}
-	s.cfg.Refusals.Count(limit.MerchantBytes, limit.Merchant(from.merchant))
-	tooManyBytes.sendAfter(ctx, wait)
-	return false
+	for _, b := range buckets {
+		if wait := l.merchants.Take(b.key, 0, b.rate, from.now); wait > 0 {
+			l.refusals.Count(limit.MerchantBytes, limit.Merchant(from.merchant))
+			tooManyBytes.sendAfter(ctx, wait)
+			return false
+		}
+	}
+	return true
 }
 
 // admitEvents takes a token of the merchant for each event of a request, and one of the address for each event after the
 // first.
-func (s *Server) admitEvents(ctx *fasthttp.RequestCtx, from *sender, n int) bool {
-	if s.limits == nil {
+func (l *limits) admitEvents(ctx *fasthttp.RequestCtx, from *sender, n int) bool {
+	if l == nil {
 		return true
 	}
-	now := s.cfg.Now()
-	if n > 1 && !s.takeAddress(ctx, from.address, n-1, now) {
+	if n > 1 && !l.takeAddress(ctx, from.address, n-1, from.now) {
 		return false
 	}
 	perSecond := float64(from.limits.EventsPerSecond.Or(store.DefaultEventsPerSecond))
 	if perSecond < 0 { // store.NoLimit
 		return true
 	}
-	l := s.limits.merchants
 	rate := limit.Rate{PerSecond: perSecond, Burst: perSecond * merchantBurst.Seconds()}
-	wait := l.Take(l.Key(kindEvents, string(from.merchant)), int64(n), rate, now)
+	wait := l.merchants.Take(l.merchants.Key(kindEvents, string(from.merchant)), int64(n), rate, from.now)
 	if wait == 0 {
 		return true
 	}
-	s.cfg.Refusals.Count(limit.MerchantEvents, limit.Merchant(from.merchant))
+	l.refusals.Count(limit.MerchantEvents, limit.Merchant(from.merchant))
 	tooManyForMerchant.sendAfter(ctx, wait)
 	return false
 }
 
 // spendMarks takes the bytes of the marks that were stored.
-func (s *Server) spendMarks(from *sender, marks []store.Mark) {
+func (l *limits) spendMarks(from *sender, marks []store.Mark) {
 	stored := 0
 	for i := range marks {
 		if marks[i].Outcome == store.Recorded {
 			stored += len(marks[i].Raw) + besidesRaw
 		}
 	}
-	s.spendBytes(from, stored)
+	l.spendBytes(from, stored)
 }
 
 // spendBytes takes bytes that were stored.
-func (s *Server) spendBytes(from *sender, n int) {
-	if s.limits != nil && n > 0 {
-		s.limits.useBytes(from, int64(n), s.cfg.Now())
+func (l *limits) spendBytes(from *sender, n int) {
+	if l == nil || n == 0 {
+		return
+	}
+	buckets, limited := l.dayBuckets(from)
+	if !limited {
+		return
+	}
+	for _, b := range buckets {
+		l.merchants.Spend(b.key, int64(n), b.rate, from.now)
 	}
 }
 
-func (s *Server) takeAddress(ctx *fasthttp.RequestCtx, client netip.Addr, n int, now time.Time) bool {
-	wait := s.limits.addresses.Take(client, int64(n), now)
+func (l *limits) takeAddress(ctx *fasthttp.RequestCtx, client netip.Addr, n int, now time.Time) bool {
+	wait := l.addresses.Take(client, int64(n), now)
 	if wait == 0 {
 		return true
 	}
-	s.cfg.Refusals.Count(limit.AddressEvents, limit.Tenant{})
-	s.hintAtProxy(ctx, now)
+	l.refusals.Count(limit.AddressEvents, limit.Tenant{})
+	l.hintAtProxy(ctx, now)
 	tooManyFromAddress.sendAfter(ctx, wait)
 	return false
 }
 
-// useBytes spends n bytes of a merchant's day. With n = 0 it returns how long the sender must wait until it may store
-// something.
-func (l *limits) useBytes(from *sender, n int64, now time.Time) (wait time.Duration) {
+// dayBucket is a bucket for the bytes of a day.
+type dayBucket struct {
+	key  limit.Key
+	rate limit.Rate
+}
+
+// dayBuckets returns the buckets of a sender: its merchant's, and its own part of that. Without a limit it returns none.
+func (l *limits) dayBuckets(from *sender) (buckets [2]dayBucket, limited bool) {
 	bytes := float64(from.limits.BytesPerDay)
 	switch {
 	case bytes < 0: // store.NoLimit
-		return 0
+		return buckets, false
 	case bytes == 0:
 		bytes = max(float64(l.freeSpace())/diskShare, leastDay)
 	}
-	for _, bucket := range [...]struct {
-		key   limit.Key
-		bytes float64
-	}{
-		{l.merchants.Key(kindBytes, string(from.merchant)), bytes},
-		{l.merchants.PairKey(kindSenderBytes, string(from.merchant), from.address), bytes / addressShare},
-	} {
-		rate := limit.Rate{PerSecond: bucket.bytes / day.Seconds(), Burst: bucket.bytes}
-		if n > 0 {
-			l.merchants.Spend(bucket.key, n, rate, now)
-		} else if wait = l.merchants.Take(bucket.key, 0, rate, now); wait > 0 {
-			return wait
-		}
-	}
-	return 0
+	rate := func(bytes float64) limit.Rate { return limit.Rate{PerSecond: bytes / secondsPerDay, Burst: bytes} }
+	merchant := string(from.merchant)
+	return [2]dayBucket{
+		{l.merchants.Key(kindBytes, merchant), rate(bytes)},
+		{l.merchants.PairKey(kindSenderBytes, merchant, from.address), rate(bytes / addressShare)},
+	}, true
 }
 
 const hintInterval = time.Hour
 
 // hintAtProxy tells the operator, once an hour, when the refused address may be a proxy with all visitors behind it.
-func (s *Server) hintAtProxy(ctx *fasthttp.RequestCtx, now time.Time) {
+func (l *limits) hintAtProxy(ctx *fasthttp.RequestCtx, now time.Time) {
 	if len(ctx.Request.Header.Peek(fasthttp.HeaderXForwardedFor)) == 0 {
 		return
 	}
-	next := s.limits.nextHint.Load()
-	if now.UnixNano() < next || !s.limits.nextHint.CompareAndSwap(next, now.Add(hintInterval).UnixNano()) {
+	next := l.nextHint.Load()
+	if now.UnixNano() < next || !l.nextHint.CompareAndSwap(next, now.Add(hintInterval).UnixNano()) {
 		return
 	}
-	s.cfg.Log.Warn("requests with X-Forwarded-For are refused because their address sends too many: if it is a proxy, "+
+	l.log.Warn("requests with X-Forwarded-For are refused because their address sends too many: if it is a proxy, "+
 		"see --proxy-protocol and --address-events-per-second", "cause", limit.AddressEvents.String())
 }

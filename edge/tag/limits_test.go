@@ -228,15 +228,15 @@ func TestTheDefaultForBytesIsATenthOfTheFreeSpace(t *testing.T) {
 		{1 << 30, 1 << 30},
 		{0, 1 << 30},
 	} {
-		l := newLimits(&Config{Limits: true, Engine: roomy{free: &c.free}})
-		from := &sender{merchant: "m"}
-		now := time.Now()
-		l.useBytes(from, int64(c.day/addressShare)-1, now)
-		if wait := l.useBytes(from, 0, now); wait > 0 {
-			t.Errorf("%d bytes are free: a sender waits %v too early", c.free, wait)
+		l := newLimits(0, func() uint64 { return c.free }, nil, nil)
+		from := &sender{merchant: "m", now: time.Now()}
+		may := func() bool { return l.admitBytes(new(fasthttp.RequestCtx), from) }
+		l.spendBytes(from, int(c.day/addressShare)-1)
+		if !may() {
+			t.Errorf("%d bytes are free: a sender may not store half of %d", c.free, c.day)
 		}
-		l.useBytes(from, 2, now)
-		if wait := l.useBytes(from, 0, now); wait == 0 {
+		l.spendBytes(from, 2)
+		if may() {
 			t.Errorf("%d bytes are free: a sender may store more than half of %d", c.free, c.day)
 		}
 	}

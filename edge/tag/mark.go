@@ -1,7 +1,6 @@
 package tag
 
 import (
-	"context"
 	"strconv"
 	"sync"
 
@@ -21,7 +20,7 @@ var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
 // mark is POST /mark/:tagId (spec, "Send event from a backend"). It answers when the events are on disk. Until then the
 // marks alias the request.
 func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
-	if !s.admitBytes(ctx, from) {
+	if !s.limits.admitBytes(ctx, from) {
 		return
 	}
 	body := trim(ctx.PostBody())
@@ -29,11 +28,11 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 		s.markBatch(ctx, tag, from, body)
 		return
 	}
-	if !s.admitEvents(ctx, from, 1) {
+	if !s.limits.admitEvents(ctx, from, 1) {
 		return
 	}
 	sc := scratchPool.Get().(*scratch)
-	if refused := sc.fields.readMark(&sc.marks[0], tag, body, from, s.cfg.Now()); refused != nil {
+	if refused := sc.fields.readMark(&sc.marks[0], tag, body, from); refused != nil {
 		s.metrics.events[eventRefused].Inc()
 		sendRefusal(ctx, refused)
 	} else if s.record(ctx, from, sc.marks[:]) {
@@ -51,16 +50,15 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 		sendRefusal(ctx, refused)
 		return
 	}
-	if !s.admitEvents(ctx, from, len(elements)) {
+	if !s.limits.admitEvents(ctx, from, len(elements)) {
 		return
 	}
-	now := s.cfg.Now()
 	decoded := make([]fields, len(elements)) // one for each mark, which aliases it until Record has returned
 	marks := make([]store.Mark, 0, len(elements))
 	results := make([]*answer, len(elements)) // nil until Record has decided
 	for i, element := range elements {
 		var m store.Mark
-		if results[i] = decoded[i].readMark(&m, tag, element, from, now); results[i] == nil {
+		if results[i] = decoded[i].readMark(&m, tag, element, from); results[i] == nil {
 			marks = append(marks, m)
 		} else {
 			s.metrics.events[eventRefused].Inc()
@@ -93,19 +91,6 @@ func appendResults(b []byte, good int, results []*answer) []byte {
 		b = append(b, r.result...)
 	}
 	return append(b, "]}"...)
-}
-
-// record records marks in the engine. When the engine fails, record answers the request and returns false.
-func (s *Server) record(ctx *fasthttp.RequestCtx, from *sender, marks []store.Mark) bool {
-	// The marks alias the request, so this must wait for the engine even when the client has gone: the context never ends.
-	err := s.cfg.Engine.Record(context.Background(), marks)
-	if err != nil {
-		s.metrics.events[eventFailed].Add(float64(len(marks)))
-		s.engineFailed(ctx, from.merchant, "record", err)
-		return false
-	}
-	s.spendMarks(from, marks)
-	return true
 }
 
 // outcome counts a mark by the Outcome that the engine has set, and returns the answer for it.

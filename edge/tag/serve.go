@@ -9,9 +9,10 @@
 //	mark.go      POST /mark: records one event or a batch before it answers
 //	resolve.go   POST /id: finds the muid of identifiers
 //	secret.go    who may link identifiers and be resolved by them
-//	limits.go    limits the events of an address and of a merchant, and the bytes it stores
 //	cookie.go    reads and renews the cookie that holds the muid
+//	engine.go    records events, and answers when the engine cannot
 //	config.go    what a Server is made of
+//	limits.go    limits the events of an address and of a merchant, and the bytes it stores
 //	script.go    GET /script: the loader, compressed once
 //	cors.go      lets pages read the answers
 //	decode.go    reads an event's JSON: who, what, when
@@ -24,6 +25,7 @@ package tag
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -34,14 +36,14 @@ import (
 
 // Serve answers a request on a tag host. CORS headers and the request id are set already.
 func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
-	client := clientaddr.Of(ctx.RemoteAddr())
-	if route.Endpoint != endpointHealth && !s.admitRequest(ctx, client) {
+	client, now := clientaddr.Of(ctx.RemoteAddr()), s.cfg.Now()
+	if route.Endpoint != endpointHealth && !s.limits.admitRequest(ctx, client, now) {
 		return
 	}
 	switch route.Endpoint {
 	case endpointMark, endpointID:
 		if allowMethods(ctx, "POST, OPTIONS", ctx.IsPost()) {
-			s.serveTag(ctx, route, client)
+			s.serveTag(ctx, route, client, now)
 		}
 	case endpointScript:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {
@@ -73,9 +75,9 @@ func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
 }
 
 // serveTag answers a request to an endpoint of one tag.
-func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Addr) {
+func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Addr, now time.Time) {
 	tag, settings, refused := s.findTag(route)
-	from := sender{address: client, merchant: tag.Merchant, limits: settings.Limits, cookie: cookieMUID(ctx)}
+	from := sender{address: client, merchant: tag.Merchant, limits: settings.Limits, cookie: cookieMUID(ctx), now: now}
 	if refused == nil {
 		from.mayIdentify, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
 	}

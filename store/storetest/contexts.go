@@ -87,8 +87,11 @@ var contextTests = []test{
 				_, err := b.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant { m.Suspended = true; return m })
 				return err
 			},
-			"Tag":   func(ctx context.Context) error { _, err := b.Tag(ctx, tag.ID); return err },
-			"Audit": func(ctx context.Context) error { _, err := b.Audit(ctx, store.AuditQuery{Limit: 1}); return err },
+			"Claim":         func(ctx context.Context) error { _, err := b.Claim(ctx, "shop.com"); return err },
+			"Claims":        func(ctx context.Context) error { _, err := b.Claims(ctx, p.ID); return err },
+			"ReleaseDomain": func(ctx context.Context) error { _, err := b.ReleaseDomain(ctx, "shop.com"); return err },
+			"Tag":           func(ctx context.Context) error { _, err := b.Tag(ctx, tag.ID); return err },
+			"Audit":         func(ctx context.Context) error { _, err := b.Audit(ctx, store.AuditQuery{Limit: 1}); return err },
 			"UpdateTag": func(ctx context.Context) error {
 				_, err := b.UpdateTag(ctx, tag.ID, func(tag store.Tag) store.Tag {
 					return tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect})

@@ -96,9 +96,11 @@ func sameTag(a, b store.Tag) bool {
 			return false
 		}
 	}
-	if !a.CreatedAt.Equal(b.CreatedAt) {
+	if !a.CreatedAt.Equal(b.CreatedAt) || !a.ClaimedAt.Equal(b.ClaimedAt) || !a.ElsewhereSince.Equal(b.ElsewhereSince) {
 		return false
 	}
-	a.DNS, b.DNS, a.CreatedAt, b.CreatedAt = nil, nil, time.Time{}, time.Time{}
+	for _, t := range []*store.Tag{&a, &b} {
+		t.DNS, t.CreatedAt, t.ClaimedAt, t.ElsewhereSince = nil, time.Time{}, time.Time{}, time.Time{}
+	}
 	return a == b
 }

@@ -13,6 +13,7 @@
 //	partners.go    partners, keys and preverified access
 //	merchants.go   merchants and their pages
 //	tags.go        generate, update, and the move to another tracking domain
+//	claims.go      who has a root domain, and the limits on claims and labels
 //	audit.go       the audit log of the changes
 //	marks.go       Record: outcomes, remembered event_ids, what is kept of a mark
 //	identities.go  who an event belongs to
@@ -36,6 +37,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Store) {
 		{"Partners", partnerTests},
 		{"Merchants", merchantTests},
 		{"Tags", tagTests},
+		{"Claims", claimTests},
 		{"Directory", directoryTests},
 		{"Audit", auditTests},
 		{"Marks", markTests},

@@ -157,7 +157,7 @@ func (r *Recheck) forgetAllBut(hosts []string) {
 func (r *Recheck) updateTags(ctx context.Context, host string, f store.DNSFinding) {
 	transition := func(t store.Tag) store.Tag { return t.AfterRecheck(f) }
 	for _, tag := range r.Engine.Directory().TagsOn(host) {
-		if transition(tag).Connected == tag.Connected {
+		if transition(tag) == tag {
 			continue
 		}
 		if _, err := r.Engine.UpdateTag(ctx, tag.ID, transition); err != nil && ctx.Err() == nil {

@@ -174,6 +174,23 @@ func TestRecheckFollowsAHostThatMovesAwayAndComesBack(t *testing.T) {
 	}
 }
 
+// A tag of an earlier version is not connected, and nobody knows since when.
+func TestRecheckNotesSinceWhenAHostLeadsElsewhere(t *testing.T) {
+	b := newRecheckTest(t, time.Hour)
+	tag := b.addTag("shop.com", true)
+	_, err := b.Engine.UpdateTag(t.Context(), tag.ID, func(t store.Tag) store.Tag { t.Connected = false; return t })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.setDNS(tag.Host, store.DNSWrong)
+	for range 2 {
+		b.recheck.Now(t.Context(), tag.Host)
+		if got := b.tag(tag.ID); got.ElsewhereSince.IsZero() || !got.ElsewhereSince.Equal(got.DNS.CheckedAt) || b.updates != 1 {
+			t.Errorf("after %d writes the tag is %+v with %+v", b.updates, got, got.DNS)
+		}
+	}
+}
+
 func TestRecheckNeverActivatesATag(t *testing.T) {
 	b := newRecheckTest(t, 10*time.Millisecond)
 	inactive, active := b.addTag("later.com", false), b.addTag("shop.com", true)

@@ -1,4 +1,4 @@
-// Package operator lets an operator manage partners, API keys, merchants and tags, with a running server or without one.
+// Package operator lets an operator manage partners, API keys, merchants, tags and domains, with a running server or without one.
 //
 // A command is a value: its fields are flags on the command line, and its JSON is the message that carries it to
 // a running server over a unix socket. The server, or the command's own process when no server runs, applies
@@ -9,6 +9,7 @@
 //	merchant.go  the merchant commands
 //	tag.go       the tag commands
 //	partner.go   the partner commands
+//	domain.go    the domain commands
 //	audit.go     the audit log
 //	key.go       the key commands
 //	limit.go     the flags that set limits
@@ -50,3 +51,11 @@ func (t timestamp) MarshalText() ([]byte, error) {
 
 // optional converts a time that may be nil; nil is printed as null.
 func optional(t *time.Time) *timestamp { return (*timestamp)(t) }
+
+// unlessZero is optional for a time whose zero value means that there is none.
+func unlessZero(t time.Time) *timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return optional(&t)
+}

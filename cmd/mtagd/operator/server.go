@@ -94,6 +94,8 @@ func Handler(control store.Control, log *slog.Logger) http.Handler {
 	handle[tagSuspend](mux, control, log)
 	handle[tagResume](mux, control, log)
 	handle[AuditCommand](mux, control, log)
+	handle[domainList](mux, control, log)
+	handle[domainRelease](mux, control, log)
 	return mux
 }
 

@@ -3,11 +3,13 @@
 // what must be unique: a domain, a label, one tag of a type for each merchant.
 //
 //	inspect.go    what a data directory contains, before anything is opened
-//	tags.go       generate, read and update tags; check that a domain is free
+//	tags.go       generate, read and update tags
 //	merchants.go  merchants with their tags
 //	partners.go   partners, tracking domains and API keys
 //	audit.go      who changed what
+//	claims.go     who has which root domain
 //	control.go    Data: open, load the directory, transactions
+//	counts.go     what the limits of a partner need to know of its tags
 //
 // # What is in control.db
 //
@@ -21,7 +23,7 @@
 //	partner_merchants  partner id → bucket: ordinal (8 bytes, big endian, from 1) → merchant id
 //	tags               tag id → Tag
 //	merchant_tags      merchant id, "/", type → tag id
-//	domains            root domain of a server-side tag → tag id
+//	domains            root domain → id of the server-side tag that has the claim to it
 //	labels             mtag-xxxx → tag id
 //	tracking_domains   host → partner id
 //	audit              AuditID, time in nanoseconds since 1970 (8 bytes each, big endian) → AuditEntry
@@ -50,7 +52,8 @@ type Data struct {
 
 	maxAudit uint64 // how many audit entries are kept
 
-	mu sync.Mutex // held from a transaction's start until dir has its change, so that dir changes in commit order
+	mu     sync.Mutex                  // held from a transaction's start until dir has its change, so that dir changes in commit order
+	counts map[store.PartnerID]*counts // guarded by mu
 }
 
 var (
@@ -83,7 +86,7 @@ func Open(dir string, now func() time.Time) (*Data, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Data{db: db, dir: store.NewDirectory(), now: now, maxAudit: store.MaxAuditEntries}
+	d := &Data{db: db, dir: store.NewDirectory(), now: now, maxAudit: store.MaxAuditEntries, counts: map[store.PartnerID]*counts{}}
 	if err := d.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
 	}
@@ -96,9 +99,10 @@ func (d *Data) Close() error { return d.db.Close() }
 // Directory returns the in-memory view of the control data, as store.Engine describes it.
 func (d *Data) Directory() *store.Directory { return d.dir }
 
-// load fills the directory from the file.
+// load fills the directory and the counts from the file.
 func (d *Data) load() error {
-	return d.db.View(func(tx *bolt.Tx) error {
+	var undated []store.Tag
+	err := d.db.View(func(tx *bolt.Tx) error {
 		partners, err := all[store.Partner](tx, bucketPartners)
 		if err != nil {
 			return err
@@ -125,31 +129,77 @@ func (d *Data) load() error {
 			return err
 		}
 		for _, t := range tags {
-			if t, err = d.withHost(tx, t); err != nil {
+			if t, err = d.complete(tx, t); err != nil {
 				return err
 			}
-			d.dir.SetTag(t)
+			d.publish(t)
+			if t.Type == store.ServerSide && !t.Verified && !t.ClaimLost && t.ClaimedAt.IsZero() {
+				undated = append(undated, t)
+			}
+		}
+		return nil
+	})
+	if err != nil || len(undated) == 0 {
+		return err
+	}
+	return d.dateClaims(undated)
+}
+
+// dateClaims starts the time of unverified claims in a file of an older version. There claims had no end, so the time
+// starts now and not when the tag was created.
+func (d *Data) dateClaims(tags []store.Tag) error {
+	now := d.now().UTC()
+	return d.db.Update(func(tx *bolt.Tx) error {
+		for _, t := range tags {
+			t = t.TakeClaim(now)
+			if err := put(tx, bucketTags, string(t.ID), t); err != nil {
+				return err
+			}
+			d.publish(t)
 		}
 		return nil
 	})
 }
 
-// tag reads a tag with its host.
+// publish puts a tag that is new or has changed into the directory and into its partner's counts. The caller holds d.mu.
+func (d *Data) publish(t store.Tag) {
+	_, known := d.dir.Tag(t.ID)
+	d.countsOf(t.Partner).set(t, !known)
+	d.dir.SetTag(t)
+}
+
+// countsOf returns the counts of a partner. The caller holds d.mu.
+func (d *Data) countsOf(partner store.PartnerID) *counts {
+	c := d.counts[partner]
+	if c == nil {
+		c = &counts{unverified: map[store.TagID]time.Time{}}
+		d.counts[partner] = c
+	}
+	return c
+}
+
+// tag reads a tag.
 func (d *Data) tag(tx *bolt.Tx, id store.TagID) (store.Tag, error) {
 	tag, err := get[store.Tag](tx, bucketTags, string(id), "tag")
 	if err != nil {
 		return tag, err
 	}
-	return d.withHost(tx, tag)
+	return d.complete(tx, tag)
 }
 
-// withHost returns a tag with its host, which is not stored with it.
-func (d *Data) withHost(tx *bolt.Tx, t store.Tag) (store.Tag, error) {
+// complete returns a tag with the fields that are not stored with it: Host and ClaimLost.
+func (d *Data) complete(tx *bolt.Tx, t store.Tag) (store.Tag, error) {
+	t.ClaimLost = t.Type == store.ServerSide && !hasClaim(tx, t)
 	if t.Type != store.Preverified {
 		return t.WithHost(""), nil
 	}
 	p, err := get[store.Partner](tx, bucketPartners, string(t.Partner), "partner")
 	return t.WithHost(p.TrackingDomain), err
+}
+
+// hasClaim reports whether a server-side tag has the claim to its domain.
+func hasClaim(tx *bolt.Tx, t store.Tag) bool {
+	return string(tx.Bucket(bucketDomains).Get([]byte(t.Domain))) == string(t.ID)
 }
 
 // update runs change in one synced transaction. When the transaction is on disk, update calls publish, which puts the

@@ -68,6 +68,7 @@ func (d *Data) EnablePreverified(ctx context.Context, id store.PartnerID, domain
 	if err != nil {
 		return p, err
 	}
+	var former *store.Tag
 	err = d.update(ctx, func(tx *bolt.Tx) error {
 		if p, err = get[store.Partner](tx, bucketPartners, string(id), "partner"); err != nil {
 			return err
@@ -76,8 +77,9 @@ func (d *Data) EnablePreverified(ctx context.Context, id store.PartnerID, domain
 		if owner := tracking.Get([]byte(domain)); owner != nil && string(owner) != string(id) {
 			return store.Conflict("domain", "is another partner's tracking domain")
 		}
-		if tx.Bucket(bucketDomains).Get([]byte(store.RootDomain(domain))) != nil {
-			return store.Conflict("domain", "is on a root domain that a server-side tag has registered")
+		former, err = d.endFreeClaim(ctx, tx, store.RootDomain(domain), "is on a root domain that a server-side tag has registered")
+		if err != nil {
+			return err
 		}
 		if p.TrackingDomain != "" {
 			if err := tracking.Delete([]byte(p.TrackingDomain)); err != nil {
@@ -90,7 +92,12 @@ func (d *Data) EnablePreverified(ctx context.Context, id store.PartnerID, domain
 			return err
 		}
 		return d.putPartner(ctx, tx, old, p)
-	}, func() { d.dir.SetPartner(p) })
+	}, func() {
+		if former != nil {
+			d.publish(*former)
+		}
+		d.dir.SetPartner(p)
+	})
 	if err != nil {
 		return store.Partner{}, err
 	}

@@ -19,6 +19,7 @@ func (d *Data) GenerateTag(ctx context.Context, id store.MerchantID, t store.Tag
 	if tag, ok := m.Tag(t); ok {
 		return tag, false, nil
 	}
+	var former *store.Tag
 	err = d.update(ctx, func(tx *bolt.Tx) error {
 		if m, err = d.merchant(tx, id); err != nil {
 			return err
@@ -28,13 +29,16 @@ func (d *Data) GenerateTag(ctx context.Context, id store.MerchantID, t store.Tag
 			return nil
 		}
 		created = true
-		if tag, err = d.newTag(tx, m, t, domain); err != nil {
+		if tag, former, err = d.newTag(ctx, tx, m, t, domain); err != nil {
 			return err
 		}
 		return d.audit(ctx, tx, store.AboutTag(store.TagGenerated, tag, tag.Host))
 	}, func() {
+		if former != nil {
+			d.publish(*former)
+		}
 		if created {
-			d.dir.SetTag(tag)
+			d.publish(tag)
 		}
 	})
 	if err != nil {
@@ -43,62 +47,51 @@ func (d *Data) GenerateTag(ctx context.Context, id store.MerchantID, t store.Tag
 	return tag, created, nil
 }
 
-// newTag creates the merchant's tag of a type, and reserves its domain and its label.
-func (d *Data) newTag(tx *bolt.Tx, m store.Merchant, t store.TagType, domain string) (store.Tag, error) {
-	var label, trackingDomain string
-	var err error
+// newTag creates the merchant's tag of a type, and reserves its domain and its label. former is the tag that loses the
+// domain to it, if there is one.
+func (d *Data) newTag(ctx context.Context, tx *bolt.Tx, m store.Merchant, t store.TagType, domain string) (tag store.Tag, former *store.Tag, err error) {
+	p, err := get[store.Partner](tx, bucketPartners, string(m.Partner), "partner")
+	if err != nil {
+		return tag, nil, err
+	}
+	if t == store.Preverified && !p.PreverifiedEnabled() {
+		return tag, nil, store.Invalid("type", "preverified is not enabled for this partner")
+	}
 	if t != store.ServerSide {
 		domain = ""
 	}
+	var label string
 	if t.NeedsRecord() {
-		if label, err = store.DrawLabel(func(l string) bool { return tx.Bucket(bucketLabels).Get([]byte(l)) != nil }); err != nil {
-			return store.Tag{}, err
+		if label, err = d.drawLabel(tx, p); err != nil {
+			return tag, nil, err
 		}
 	}
-	switch t {
-	case store.ServerSide:
-		if err := checkDomainIsFree(tx, domain); err != nil {
-			return store.Tag{}, err
+	tag = store.NewTag(m, t, label, domain, d.now().UTC()).WithHost(p.TrackingDomain)
+	if t == store.ServerSide {
+		if former, err = d.claimDomain(ctx, tx, domain, tag.ID); err != nil {
+			return tag, nil, err
 		}
-	case store.Preverified:
-		p, err := get[store.Partner](tx, bucketPartners, string(m.Partner), "partner")
-		if err != nil {
-			return store.Tag{}, err
+		if err := p.CheckUnverifiedClaims(d.countsOf(p.ID).unverifiedClaims(tag.ClaimedAt)); err != nil {
+			return tag, nil, err
 		}
-		if !p.PreverifiedEnabled() {
-			return store.Tag{}, store.Invalid("type", "preverified is not enabled for this partner")
-		}
-		trackingDomain = p.TrackingDomain
 	}
-	tag := store.NewTag(m, t, label, domain, d.now().UTC()).WithHost(trackingDomain)
 	if label != "" {
 		if err := tx.Bucket(bucketLabels).Put([]byte(label), []byte(tag.ID)); err != nil {
-			return tag, err
-		}
-	}
-	if domain != "" {
-		if err := tx.Bucket(bucketDomains).Put([]byte(domain), []byte(tag.ID)); err != nil {
-			return tag, err
+			return tag, nil, err
 		}
 	}
 	if err := tx.Bucket(bucketMerchantTags).Put(merchantTagKey(m.ID, t), []byte(tag.ID)); err != nil {
-		return tag, err
+		return tag, nil, err
 	}
-	return tag, put(tx, bucketTags, string(tag.ID), tag)
+	return tag, former, put(tx, bucketTags, string(tag.ID), tag)
 }
 
-// checkDomainIsFree returns an error when a server-side tag has this root domain already, or when a partner's tracking
-// domain is on it.
-func checkDomainIsFree(tx *bolt.Tx, domain string) error {
-	if tx.Bucket(bucketDomains).Get([]byte(domain)) != nil {
-		return store.Conflict("domain", "is already registered")
+// drawLabel returns a label that no tag has or had. It does not reserve it.
+func (d *Data) drawLabel(tx *bolt.Tx, p store.Partner) (string, error) {
+	if err := p.CheckLabels(d.countsOf(p.ID).labels, d.dir.Labels()); err != nil {
+		return "", err
 	}
-	return tx.Bucket(bucketTrackingDomains).ForEach(func(host, _ []byte) error {
-		if store.RootDomain(string(host)) == domain {
-			return store.Invalid("domain", "is a partner's tracking domain")
-		}
-		return nil
-	})
+	return store.DrawLabel(func(l string) bool { return tx.Bucket(bucketLabels).Get([]byte(l)) != nil })
 }
 
 // Tag implements store.Control.
@@ -112,32 +105,49 @@ func (d *Data) Tag(ctx context.Context, id store.TagID) (tag store.Tag, err erro
 
 // UpdateTag implements store.Control.
 func (d *Data) UpdateTag(ctx context.Context, id store.TagID, change func(store.Tag) store.Tag) (tag store.Tag, err error) {
+	var former *store.Tag
 	err = d.update(ctx, func(tx *bolt.Tx) error {
-		if tag, err = d.tag(tx, id); err != nil {
-			return err
-		}
-		old := tag
-		tag = change(tag)
-		if !sameFixedFields(tag, old) {
-			return errors.New("a tag's id, owner, type, label and domain must not change")
-		}
-		if err := put(tx, bucketTags, string(id), tag); err != nil {
-			return err
-		}
-		changes, err := store.TagChanges(old, tag)
+		old, err := d.tag(tx, id)
 		if err != nil {
 			return err
 		}
-		return d.audit(ctx, tx, changes...)
-	}, func() { d.dir.SetTag(tag) })
+		tag = change(old)
+		if !sameFixedFields(tag, old) {
+			return errors.New("a tag's id, owner, type, label, domain and claim must not change")
+		}
+		if tag.ClaimLost && tag.Verified {
+			if former, err = d.claimDomain(ctx, tx, tag.Domain, id); err != nil {
+				return err
+			}
+			tag = tag.TakeClaim(d.now().UTC())
+		}
+		return d.putTag(ctx, tx, old, tag)
+	}, func() {
+		if former != nil {
+			d.publish(*former)
+		}
+		d.publish(tag)
+	})
 	if err != nil {
 		return store.Tag{}, err
 	}
 	return tag, nil
 }
 
+// putTag replaces a tag, and notes what has changed.
+func (d *Data) putTag(ctx context.Context, tx *bolt.Tx, old, tag store.Tag) error {
+	if err := put(tx, bucketTags, string(tag.ID), tag); err != nil {
+		return err
+	}
+	changes, err := store.TagChanges(old, tag)
+	if err != nil {
+		return err
+	}
+	return d.audit(ctx, tx, changes...)
+}
+
 // sameFixedFields compares the fields that UpdateTag must not change.
 func sameFixedFields(a, b store.Tag) bool {
 	return a.ID == b.ID && a.Merchant == b.Merchant && a.Partner == b.Partner && a.Type == b.Type &&
-		a.Label == b.Label && a.Domain == b.Domain
+		a.Label == b.Label && a.Domain == b.Domain && a.ClaimLost == b.ClaimLost && a.ClaimedAt.Equal(b.ClaimedAt)
 }

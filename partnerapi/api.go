@@ -13,6 +13,7 @@
 //
 //	api.go        routes, and the steps before a handler
 //	merchants.go  list, read and create merchants
+//	identity.go   who may link identifiers of a merchant's users: the option, and the merchant's secrets
 //	generate.go   generate a tag
 //	verify.go     verify the DNS of a tag
 //	claim.go      check whether a tag can get its domain
@@ -73,14 +74,16 @@ func (a *api) routes() fasthttp.RequestHandler {
 	page := []string{"page", "limit"}
 	generate := resource{"POST": {handle: a.generateTag}}
 	resources := map[string]resource{
-		"/v1/partners/merchant":              {"GET": {a.listMerchants, page}, "POST": {handle: a.createMerchant}},
-		"/v1/partners/merchant/{merchantId}": {"GET": {handle: a.getMerchant}},
-		"/v1/partners/tracktag":              generate,
-		"/v1/partners/tracktag/generate":     generate,
-		"/v1/partners/tracktag/verify":       {"POST": {handle: a.verifyTag}},
-		"/v1/partners/tracktag/{tagId}":      {"GET": {handle: a.readTag}},
-		"/v1/partners/events":                {"GET": {a.listEvents, append(page, eventFilters...)}},
-		"/v1/partners/config":                {"GET": {handle: a.readConfig}},
+		"/v1/partners/merchant":                                {"GET": {a.listMerchants, page}, "POST": {handle: a.createMerchant}},
+		"/v1/partners/merchant/{merchantId}":                   {"GET": {handle: a.getMerchant}, "PATCH": {handle: a.changeMerchant}},
+		"/v1/partners/merchant/{merchantId}/secret":            {"POST": {handle: a.createSecret}},
+		"/v1/partners/merchant/{merchantId}/secret/{secretId}": {"DELETE": {handle: a.deleteSecret}},
+		"/v1/partners/tracktag":                                generate,
+		"/v1/partners/tracktag/generate":                       generate,
+		"/v1/partners/tracktag/verify":                         {"POST": {handle: a.verifyTag}},
+		"/v1/partners/tracktag/{tagId}":                        {"GET": {handle: a.readTag}},
+		"/v1/partners/events":                                  {"GET": {a.listEvents, append(page, eventFilters...)}},
+		"/v1/partners/config":                                  {"GET": {handle: a.readConfig}},
 	}
 
 	routes := router.New()

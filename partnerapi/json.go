@@ -3,6 +3,7 @@ package partnerapi
 import (
 	"bytes"
 	"errors"
+	"reflect"
 
 	"github.com/goccy/go-json/jsontext"
 	"github.com/goccy/go-json/v2"
@@ -13,17 +14,31 @@ import (
 
 // decode reads the JSON object in the request's body into a struct whose fields are strings. Names match exactly.
 // Unknown names are ignored, repeated ones are refused. null means absent. The Content-Type is ignored.
-func decode(r *fasthttp.RequestCtx, into any) error {
+func decode(r *fasthttp.RequestCtx, into any) error { return unmarshal(r, into) }
+
+// decodeChange is decode for a change of a resource. It refuses unknown names. Fields may be pointers to bool.
+func decodeChange(r *fasthttp.RequestCtx, into any) error {
+	return unmarshal(r, into, json.RejectUnknownMembers(true))
+}
+
+func unmarshal(r *fasthttp.RequestCtx, into any, options ...json.Options) error {
 	body := bytes.Trim(r.PostBody(), " \t\r\n")
 	if len(body) == 0 || body[0] != '{' && jsontext.Value(body).IsValid() {
 		return store.Invalid("body", "must be a JSON object")
 	}
-	err := json.Unmarshal(body, into)
+	err := json.Unmarshal(body, into, options...)
 	if err == nil {
 		return nil
 	}
 	if wrong, ok := errors.AsType[*json.SemanticError](err); ok && body[0] == '{' {
-		return store.Invalid(wrong.JSONPointer.LastToken(), "must be a string")
+		field := wrong.JSONPointer.LastToken()
+		switch {
+		case errors.Is(wrong, json.ErrUnknownName):
+			return store.Invalid(field, "is not a field that this request can change")
+		case wrong.GoType != nil && wrong.GoType.Kind() == reflect.Bool:
+			return store.Invalid(field, "must be true or false")
+		}
+		return store.Invalid(field, "must be a string")
 	}
 	return store.Invalid("body", "must be valid JSON in UTF-8, without repeated names")
 }

@@ -17,6 +17,9 @@ type merchantJSON struct {
 	CreatedAt  string                         `json:"createdAt"`
 	Suspended  bool                           `json:"suspended,omitzero"` // the merchant or its partner is
 	Tracktags  map[store.TagType]tracktagJSON `json:"tracktags"`
+
+	IdentityRequiresSecret bool         `json:"identityRequiresSecret,omitzero"`
+	Secrets                []secretJSON `json:"secrets,omitempty"` // without their texts
 }
 
 type tracktagJSON struct {
@@ -34,9 +37,14 @@ func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON
 		CreatedAt:  store.FormatTime(m.CreatedAt),
 		Suspended:  m.Suspended || partner.Suspended,
 		Tracktags:  make(map[store.TagType]tracktagJSON, len(m.Tags)),
+
+		IdentityRequiresSecret: m.IdentityRequiresSecret,
 	}
 	if len(m.Tags) > 0 {
 		shown.TagID = m.Tags[0].ID
+	}
+	for _, s := range m.Secrets {
+		shown.Secrets = append(shown.Secrets, secretJSON{SecretID: s.ID, CreatedAt: store.FormatTime(s.CreatedAt)})
 	}
 	for _, t := range m.Tags {
 		shown.Tracktags[t.Type] = tracktagJSON{
@@ -72,13 +80,9 @@ func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner
 
 // getMerchant answers with a merchant of the partner (spec, Get merchant by id).
 func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
-	id := pathParam(r, "merchantId")
-	if !store.IsUUIDv4(id) {
-		return store.Invalid("merchantId", "must be a UUID v4")
-	}
-	m, err := a.merchant(ctx, partner, id)
+	m, err := a.merchantInPath(ctx, r, partner)
 	if err != nil {
-		return hide(err, errNoMerchant)
+		return err
 	}
 	return reply(r, fasthttp.StatusOK, a.showMerchant(partner, m))
 }

@@ -3,6 +3,8 @@ package partnerapi
 import (
 	"context"
 
+	"github.com/valyala/fasthttp"
+
 	"mtagd/store"
 )
 
@@ -10,6 +12,7 @@ import (
 var (
 	errNoRoute    = notFound("no such route")
 	errNoMerchant = notFound("no such merchant")
+	errNoSecret   = notFound("no such secret")
 	errNoTag      = notFound("no such tag")
 	errNoTagYet   = notFound("the merchant has no tag yet") // the merchant exists, so the partner is told
 )
@@ -34,6 +37,17 @@ func (a *api) activeMerchant(ctx context.Context, partner store.Partner, id stri
 		return store.Merchant{}, errMerchantSuspended
 	}
 	return m, err
+}
+
+// merchantInPath returns the merchant whose id is in the path. One of another partner looks like one that does not exist
+// (spec, Authentication, 3).
+func (a *api) merchantInPath(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) (store.Merchant, error) {
+	id := pathParam(r, "merchantId")
+	if !store.IsUUIDv4(id) {
+		return store.Merchant{}, store.Invalid("merchantId", "must be a UUID v4")
+	}
+	m, err := a.merchant(ctx, partner, id)
+	return m, hide(err, errNoMerchant)
 }
 
 // merchant returns a merchant of the partner. After an error it is the zero merchant. KindNotFound: it does not exist.

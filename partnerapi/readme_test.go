@@ -26,8 +26,8 @@ func TestReadmeExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	examples := regexp.MustCompile("(?s)```sh\n(.*?)```.*?```json\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if n := strings.Count(string(readme), "```sh\n"); n != 8 || len(examples) != n {
-		t.Fatalf("README.md has %d commands, %d of them with an answer; want 8 of both", n, len(examples))
+	if n := strings.Count(string(readme), "```sh\n"); n != 11 || len(examples) != n {
+		t.Fatalf("README.md has %d commands, %d of them with an answer; want 11 of both", n, len(examples))
 	}
 
 	s := newService(t)
@@ -66,6 +66,8 @@ func TestReadmeExamples(t *testing.T) {
 		switch {
 		case strings.Contains(example[1], `"name"`):
 			variables["MERCHANT"] = a.str("merchantId")
+		case strings.Contains(example[1], "/secret\""):
+			variables["SECRET_ID"] = a.str("secretId")
 		case strings.Contains(example[1], "/generate"):
 			variables["TAG"], variables["HOST"] = a.str("tagId"), a.str("record.name")+".example.com"
 			s.record(variables["MERCHANT"], variables["TAG"], event{at: "2026-11-20T08:29:59Z", name: "Purchase",

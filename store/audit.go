@@ -62,6 +62,8 @@ const (
 	MerchantSuspended AuditAction = "merchant.suspended"
 	MerchantResumed   AuditAction = "merchant.resumed"
 	MerchantLimited   AuditAction = "merchant.limited"
+	MerchantIdentity  AuditAction = "merchant.identity" // whether identifiers require a secret; Detail says it
+	MerchantSecrets   AuditAction = "merchant.secrets"  // a secret was created or deleted; Detail has the ids of all
 	MerchantChanged   AuditAction = "merchant.changed"
 
 	TagGenerated    AuditAction = "tag.generated"
@@ -152,9 +154,19 @@ func PartnerChanges(before, after Partner) ([]AuditEntry, error) {
 
 // MerchantChanges returns the entries for an update of a merchant.
 func MerchantChanges(before, after Merchant) ([]AuditEntry, error) {
+	var secrets []string
+	for _, s := range after.Secrets {
+		secrets = append(secrets, string(s.ID))
+	}
+	required := "requires no secret"
+	if after.IdentityRequiresSecret {
+		required = "requires a secret"
+	}
 	return changes(before, after, AboutMerchant(MerchantChanged, after, ""), map[string]change{
-		"suspended": {action: either(after.Suspended, MerchantSuspended, MerchantResumed)},
-		"limits":    {action: MerchantLimited, showValue: true},
+		"suspended":              {action: either(after.Suspended, MerchantSuspended, MerchantResumed)},
+		"limits":                 {action: MerchantLimited, showValue: true},
+		"identityRequiresSecret": {action: MerchantIdentity, detail: required},
+		"secrets":                {action: MerchantSecrets, detail: strings.Join(secrets, ", ")},
 	})
 }
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Directory holds in memory what every request looks up: API keys, partners, tags and hosts. Authentication and the hot
+// Directory holds in memory what every request looks up: API keys, partners, secrets, tags and hosts. Authentication and the hot
 // path look up nothing else. Only the engine changes the directory: at start, and after each committed change. All
 // methods may be called from many goroutines at once.
 //
@@ -24,12 +24,16 @@ type Directory struct {
 	// These two have few entries, most often none: then looking up a tag's settings hashes no id.
 	suspended map[PartnerID]bool              // the suspended partners
 	merchants map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
+
+	secrets map[MerchantID][]Secret // of the merchants that have any
 }
 
 // MerchantSettings is what the hot path needs to know of a merchant. It is the zero value for most.
 type MerchantSettings struct {
 	Suspended bool
 	Limits    MerchantLimits
+
+	IdentityRequiresSecret bool
 }
 
 // hostTags are the tags on one host.
@@ -48,6 +52,8 @@ func NewDirectory() *Directory {
 
 		suspended: map[PartnerID]bool{},
 		merchants: map[MerchantID]MerchantSettings{},
+
+		secrets: map[MerchantID][]Secret{},
 	}
 }
 
@@ -93,6 +99,14 @@ func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, KeyID, bo
 	}
 	partner, ok := d.Partner(key.Partner)
 	return partner, id, ok
+}
+
+// HasSecret reports whether a text is one of a merchant's secrets.
+func (d *Directory) HasSecret(id MerchantID, text SecretText) bool {
+	d.mu.RLock()
+	secrets := d.secrets[id] // never changed in place
+	d.mu.RUnlock()
+	return text.matchesOne(secrets)
 }
 
 // Tag returns a tag with its host.
@@ -178,14 +192,19 @@ func (d *Directory) SetPartner(p Partner) {
 	d.hosts[p.TrackingDomain] = moved
 }
 
-// SetMerchant notes the settings of a merchant.
+// SetMerchant notes the settings and the secrets of a merchant.
 func (d *Directory) SetMerchant(m Merchant) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s := (MerchantSettings{m.Suspended, m.Limits}); s != (MerchantSettings{}) {
+	if s := (MerchantSettings{m.Suspended, m.Limits, m.IdentityRequiresSecret}); s != (MerchantSettings{}) {
 		d.merchants[m.ID] = s
 	} else {
 		delete(d.merchants, m.ID)
+	}
+	if len(m.Secrets) > 0 {
+		d.secrets[m.ID] = m.Secrets
+	} else {
+		delete(d.secrets, m.ID)
 	}
 }
 

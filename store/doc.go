@@ -4,8 +4,8 @@
 // "The spec" in comments is the Tracking Tag Partner Service Specification, which the service implements. Customers rely
 // on its words, formats and rules. So a change of the code must not change what a comment quotes from the spec.
 //
-// Engines store Partner, Key, Merchant, Tag, DNSFinding and AuditEntry as JSON on disk. A field may be added; none may be renamed or
-// get another meaning. Customers never see this JSON: partnerapi has its own types for responses.
+// Engines store Partner, Key, Merchant with its Secrets, Tag, DNSFinding and AuditEntry as JSON on disk. A field may be
+// added; none may be renamed or get another meaning. Customers never see this JSON: partnerapi has its own types for responses.
 //
 // The package imports no engine. Read in this order:
 //
@@ -21,7 +21,9 @@
 //	tag.go          Tag: types, states, transitions, and whose it is
 //	label.go        the labels of tags: how many, and drawing one
 //	partner.go      Partner
-//	key.go          API keys: their text, and when one is valid
+//	key.go          API keys, and when one is valid
+//	secret.go       merchants' secrets
+//	credential.go   the text of API keys and secrets
 //	ids.go          one type per kind of id, so that the compiler tells them apart
 //	domain.go       root domains and host names
 //	dns.go          the result of checking a tag host's DNS

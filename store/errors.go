@@ -17,7 +17,7 @@ const (
 	KindConflict         // another merchant or partner has the domain
 	KindUnavailable      // the engine cannot accept the request now; nothing was done; retry later
 	KindBusy             // the caller has too many requests in flight; nothing was done; retry later
-	KindLimited          // the partner has as much of something as it may have; only the operator can raise the limit
+	KindLimited          // a partner or merchant has as much of something as it may have; waiting does not help
 )
 
 // Error is an error with a kind. Customers may see its message, so it must not mention internals.
@@ -59,7 +59,8 @@ func Busy(why string) error {
 	return &Error{Kind: KindBusy, Message: why}
 }
 
-// Limited returns the error for a partner that has reached a limit. The message names the limit, and who can raise it.
+// Limited returns the error for a limit that a partner or merchant has reached. The message names the limit, and what
+// helps.
 func Limited(format string, args ...any) error {
 	return &Error{Kind: KindLimited, Message: fmt.Sprintf(format, args...)}
 }

@@ -14,6 +14,7 @@ type (
 	MerchantID string // UUID v4, lower case
 	TagID      string // type prefix and 120 random bits, URL-safe, case-sensitive
 	KeyID      string // the part of an API key that is not secret
+	SecretID   string // the part of a merchant's secret that is not secret
 	EventID    string // 20 characters; sorts in the order of receipt
 )
 

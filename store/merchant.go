@@ -18,6 +18,11 @@ type Merchant struct {
 	Suspended bool           `json:"suspended,omitempty"`
 	Limits    MerchantLimits `json:"limits,omitzero"`
 
+	// IdentityRequiresSecret is set by the partner: only requests with one of Secrets link identifiers, or are resolved by
+	// them. Otherwise everybody may who knows the id of one of its tags.
+	IdentityRequiresSecret bool     `json:"identityRequiresSecret,omitempty"`
+	Secrets                []Secret `json:"secrets,omitempty"` // oldest first, at most MaxSecrets
+
 	// Tags are the merchant's tags, oldest first, at most one of each type.
 	Tags []Tag `json:"-"`
 }

@@ -116,6 +116,58 @@ func TestAnAPIKeyNamesItsKeyAndMatchesNoOther(t *testing.T) {
 	}
 }
 
+func TestAMerchantHasTwoSecretsAtMost(t *testing.T) {
+	d := NewDirectory()
+	var m Merchant
+	var texts []SecretText
+	for range MaxSecrets + 1 {
+		s, text := NewSecret(time.Now())
+		if !strings.HasPrefix(string(text), "mts_") || strings.ContainsAny(string(text), " -.:/+=") || len(text) != 55 {
+			t.Errorf("%q is not one word with the prefix", text)
+		}
+		m, texts = m.WithSecret(s), append(texts, text)
+	}
+	d.SetMerchant(m)
+	expect := func(want ...bool) {
+		t.Helper()
+		for i, text := range texts {
+			if got := d.HasSecret(m.ID, text); got != want[i] {
+				t.Errorf("secret %d is the merchant's: %v, want %v", i, got, want[i])
+			}
+		}
+	}
+	expect(true, true, false)
+	old := m
+	m = m.WithoutSecret(m.Secrets[0].ID)
+	d.SetMerchant(m)
+	expect(false, true, false)
+	if len(old.Secrets) != 2 || !old.HasSecret(old.Secrets[0].ID) || m.HasSecret(old.Secrets[0].ID) {
+		t.Error("WithoutSecret changes the merchant it was called on, or removes another secret")
+	}
+	third, text := NewSecret(time.Now())
+	texts[0] = text
+	d.SetMerchant(m.WithSecret(third))
+	expect(true, true, false)
+
+	for i, wrong := range []SecretText{
+		"", "mts_", texts[1][:54], texts[1] + "a", "mtp_" + texts[1][4:], SecretText(strings.ToUpper(string(texts[1]))), texts[0][:16] + texts[1][16:],
+	} {
+		if d.HasSecret(m.ID, wrong) {
+			t.Errorf("wrong text %d is a secret of the merchant", i)
+		}
+	}
+	// The id of one secret with the secret of another, and a right checksum.
+	body := texts[0][4:16] + texts[1][16:48]
+	if d.HasSecret(m.ID, SecretText("mts_"+string(body)+checksum(string(body)))) {
+		t.Error("the parts of two secrets are a third")
+	}
+	if d.HasSecret("another merchant", texts[1]) {
+		t.Error("the secret is another merchant's too")
+	}
+	d.SetMerchant(Merchant{ID: m.ID})
+	expect(false, false, false)
+}
+
 func TestKeysExpireAndAreRevoked(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	key, _ := NewKey("p", now, time.Hour)

@@ -23,7 +23,7 @@ const (
 	PartnerRequests              // requests of one partner
 	PartnerWrites                // a partner's requests that change control data
 	Verifications                // of one partner, under way at the same time
-	Authentication               // requests without a valid API key, of one client address
+	Authentication               // requests without a valid API key, of one client address; or with a wrong secret, to a merchant's tag
 
 	// Memory and connections.
 	BodyMemory   // of request bodies under way

@@ -67,6 +67,10 @@ var (
 	tagNotActive     = refusal(fasthttp.StatusForbidden, "Tag is not active")
 	tagSuspended     = refusal(fasthttp.StatusForbidden, "Tag is suspended")
 
+	secretWrong    = refusal(fasthttp.StatusUnauthorized, "Authorization must be Bearer with a secret of this merchant, or be left out")
+	secretRequired = refusal(fasthttp.StatusForbidden,
+		"This merchant resolves identifiers only with its secret: send a muid, or the header Authorization: Bearer with the secret")
+
 	eventTooLarge  = refusal(fasthttp.StatusRequestEntityTooLarge, eventTooLargeMessage)
 	bodyNotUTF8    = invalid("body must be valid UTF-8")
 	bodyCompressed = invalid("compressed bodies are not supported")
@@ -121,10 +125,13 @@ func WriteError(ctx *fasthttp.RequestCtx, status int, message string) {
 	refusal(status, message).send(ctx)
 }
 
-// send answers a request. 503 gets a Retry-After.
+// send answers a request. 503 gets a Retry-After, and 401 the scheme to use.
 func (a *answer) send(ctx *fasthttp.RequestCtx) {
-	if a.status == fasthttp.StatusServiceUnavailable {
+	switch a.status {
+	case fasthttp.StatusServiceUnavailable:
 		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
+	case fasthttp.StatusUnauthorized:
+		ctx.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, "Bearer")
 	}
 	sendJSON(ctx, a.status, a.body)
 }

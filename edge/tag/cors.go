@@ -1,6 +1,8 @@
 package tag
 
 import (
+	"strings"
+
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/requestid"
@@ -24,15 +26,21 @@ func AllowOrigin(ctx *fasthttp.RequestCtx) {
 	h.Add(fasthttp.HeaderVary, fasthttp.HeaderOrigin)
 }
 
-// preflight answers a browser that asks whether a page may send a request. The browser keeps the answer for a day.
+// preflight answers a browser that asks whether a page may send a request. The browser keeps the answer for a day. A page
+// may send any header but Authorization: a secret in a page is no secret.
 func preflight(ctx *fasthttp.RequestCtx) {
 	h := &ctx.Response.Header
 	h.Set(fasthttp.HeaderAccessControlAllowMethods, "GET, POST, OPTIONS")
-	if asked := ctx.Request.Header.Peek(fasthttp.HeaderAccessControlRequestHeaders); len(asked) > 0 {
-		h.SetBytesV(fasthttp.HeaderAccessControlAllowHeaders, asked)
-	} else {
-		h.Set(fasthttp.HeaderAccessControlAllowHeaders, "content-type")
+	var allowed []string
+	for name := range strings.SplitSeq(string(ctx.Request.Header.Peek(fasthttp.HeaderAccessControlRequestHeaders)), ",") {
+		if name = strings.TrimSpace(name); name != "" && !strings.EqualFold(name, fasthttp.HeaderAuthorization) {
+			allowed = append(allowed, name)
+		}
 	}
+	if allowed == nil {
+		allowed = []string{"content-type"}
+	}
+	h.Set(fasthttp.HeaderAccessControlAllowHeaders, strings.Join(allowed, ", "))
 	h.Set(fasthttp.HeaderAccessControlMaxAge, "86400")
 	ctx.Response.SetStatusCode(fasthttp.StatusNoContent)
 }

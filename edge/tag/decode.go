@@ -30,15 +30,15 @@ type fields struct {
 }
 
 // readMark reads one event into a mark, or returns the answer that refuses it. The mark aliases the fields and the
-// object. cookie is the muid of the request's cookie.
-func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, cookie string, now time.Time) *answer {
+// object.
+func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, from *sender) *answer {
 	if refused := f.decode(object); refused != nil {
 		return refused
 	}
 	if refused := makeReadable(object); refused != nil {
 		return refused
 	}
-	id, refused := f.identity(cookie)
+	id, refused := f.identity(from)
 	if refused != nil {
 		return refused
 	}
@@ -55,7 +55,7 @@ func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, cookie s
 		Tag:      tag.ID,
 		Identity: id,
 		Name:     name,
-		Time:     f.time(now),
+		Time:     f.time(from.now),
 		DedupeID: dedupeID,
 		Raw:      object,
 	}
@@ -144,17 +144,22 @@ func syntaxRefusal(err error) *answer {
 	return bodyNotJSON(syntax.ByteOffset)
 }
 
-// identity returns whose event it is, or the answer that refuses the event. cookie is the muid of the request's cookie;
-// it counts when the body has no muid. Identifiers that are not strings are ignored. The result aliases the fields.
-func (f *fields) identity(cookie string) (store.Identity, *answer) {
+// identity returns whose event it is, or the answer that refuses the event. The muid of the cookie counts when the body
+// has none. Identifiers that are not strings are ignored. The result aliases the fields and the cookie.
+//
+// A sender that may not identify gets the same refusal whether or not the service knows the identifiers.
+func (f *fields) identity(from *sender) (store.Identity, *answer) {
 	var id store.Identity
 	if muid, ok := text(f.MUID); ok && strings.TrimSpace(muid) != "" {
 		id.MUID = store.MUID(muid)
 	} else {
-		id.MUID = store.MUID(cookie)
+		id.MUID = store.MUID(from.cookie)
 	}
 	if len(id.MUID) > store.MaxMUIDLength {
 		return id, muidTooLong
+	}
+	if id.MUID != "" && !from.mayIdentify {
+		return id, nil // nothing is linked
 	}
 	if email, ok := text(f.Email); ok {
 		id.Add(store.Email, email)
@@ -167,6 +172,9 @@ func (f *fields) identity(cookie string) (store.Identity, *answer) {
 	}
 	if id.IsZero() {
 		return id, noIdentifier
+	}
+	if !from.mayIdentify {
+		return id, secretRequired
 	}
 	return id, nil
 }

@@ -58,7 +58,7 @@ func TestDecodeForgetsTheLastEvent(t *testing.T) {
 	if f.decode([]byte(`{"event":"B"}`)) != nil {
 		t.Fatal("refused")
 	}
-	if id, refused := f.identity(""); refused != noIdentifier {
+	if id, refused := f.identity(&sender{mayIdentify: true}); refused != noIdentifier {
 		t.Errorf("identity %+v of an event without one", id)
 	}
 	if len(f.Type) != 0 || len(f.EventTime) != 0 || len(f.EventID) != 0 || string(f.Event) != `"B"` {

@@ -72,10 +72,12 @@ func newLimits(addressEvents int, freeSpace func() uint64, refusals *limit.Refus
 
 // sender is a client that sends events for a merchant, and when its request began.
 type sender struct {
-	address  netip.Addr // as clientaddr.Of returns it
-	merchant store.MerchantID
-	limits   store.MerchantLimits // of the merchant
-	now      time.Time
+	address     netip.Addr // as clientaddr.Of returns it
+	merchant    store.MerchantID
+	limits      store.MerchantLimits // of the merchant
+	cookie      string               // the muid of the request's cookie
+	now         time.Time
+	mayIdentify bool // link identifiers to a muid, and resolve a muid by them
 }
 
 // admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. admitBytes

@@ -32,7 +32,7 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 		return
 	}
 	sc := scratchPool.Get().(*scratch)
-	if refused := sc.fields.readMark(&sc.marks[0], tag, body, cookieMUID(ctx), from.now); refused != nil {
+	if refused := sc.fields.readMark(&sc.marks[0], tag, body, from); refused != nil {
 		s.metrics.events[eventRefused].Inc()
 		sendRefusal(ctx, refused)
 	} else if s.record(ctx, from, sc.marks[:]) {
@@ -83,13 +83,12 @@ func (s *Server) parseBatch(
 	if !s.limits.admitEvents(ctx, from, len(elements)) {
 		return nil, nil, false
 	}
-	cookie := cookieMUID(ctx)
 	decoded := make([]fields, len(elements)) // one for each mark, which aliases it until Record has returned
 	marks = make([]store.Mark, 0, len(elements))
 	results = make([]*answer, len(elements))
 	for i, element := range elements {
 		var m store.Mark
-		if results[i] = decoded[i].readMark(&m, tag, element, cookie, from.now); results[i] == nil {
+		if results[i] = decoded[i].readMark(&m, tag, element, from); results[i] == nil {
 			marks = append(marks, m)
 		} else {
 			s.metrics.events[eventRefused].Inc()

@@ -10,7 +10,7 @@ import (
 )
 
 // resolve is POST /id/:tagId (spec, "Resolve a muid"). It answers with the muid that the identifiers are linked to,
-// null when there is none. A muid in the request is linked to the identifiers beside it, and returned.
+// null when there is none. A muid in the request is linked to the identifiers beside it if the sender may, and returned.
 func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 	if !s.limits.admitBytes(ctx, from) || !s.limits.admitEvents(ctx, from, 1) {
 		return
@@ -20,7 +20,7 @@ func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender)
 		sendRefusal(ctx, refused)
 		return
 	}
-	id, refused := f.identity(cookieMUID(ctx))
+	id, refused := f.identity(from)
 	if refused != nil {
 		refused.send(ctx)
 		return
@@ -30,7 +30,7 @@ func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender)
 		s.engineFailed(ctx, tag.Merchant, "resolve", err)
 		return
 	}
-	if id.MUID != "" {
+	if id.MUID != "" && len(id.Keys()) > 0 {
 		s.limits.spendBytes(from, len(ctx.PostBody())+besidesRaw) // the links
 	}
 	b := []byte(`{"success":true,"muid":`)

@@ -9,6 +9,7 @@
 //	mark.go      POST /mark: records one event or a batch before it answers
 //	turns.go     bounds how many large batches are parsed at once
 //	resolve.go   POST /id: finds the muid of identifiers
+//	secret.go    who may link identifiers and be resolved by them
 //	cookie.go    reads and renews the cookie that holds the muid
 //	engine.go    records events, and answers when the engine cannot
 //	config.go    what a Server is made of
@@ -77,7 +78,10 @@ func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
 // serveTag answers a request to an endpoint of one tag.
 func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Addr, now time.Time) {
 	tag, settings, refused := s.findTag(route)
-	from := sender{client, tag.Merchant, settings.Limits, now}
+	from := sender{address: client, merchant: tag.Merchant, limits: settings.Limits, cookie: cookieMUID(ctx), now: now}
+	if refused == nil {
+		from.mayIdentify, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
+	}
 	switch {
 	case refused != nil:
 		s.countRefusal(refused, &tag)
@@ -90,13 +94,15 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Ad
 	renewCookie(ctx, route.host)
 }
 
-// countRefusal counts a request that findTag has refused.
+// countRefusal counts a request that findTag or mayIdentify has refused.
 func (s *Server) countRefusal(refused *answer, tag *store.Tag) {
 	switch refused {
 	case tagNotFound:
 		s.cfg.Refusals.Count(limit.UnknownTag, limit.Tenant{})
 	case tagSuspended:
 		s.cfg.Refusals.Count(limit.Suspended, limit.Merchant(tag.Merchant))
+	case secretWrong:
+		s.cfg.Refusals.Count(limit.Authentication, limit.Merchant(tag.Merchant))
 	}
 }
 

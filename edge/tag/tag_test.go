@@ -54,9 +54,13 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 // do serves a request. headers are pairs of name and value.
 func (w *world) do(method, host, target, body string, headers ...string) tagtest.Reply {
 	w.Helper()
+	return w.serve(newContext(), method, host, target, body, headers...)
+}
+
+func newContext() *fasthttp.RequestCtx {
 	ctx := new(fasthttp.RequestCtx)
 	ctx.Init(new(fasthttp.Request), nil, nil)
-	return w.serve(ctx, method, host, target, body, headers...)
+	return ctx
 }
 
 // serve is do with a context that has the client's address.

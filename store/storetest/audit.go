@@ -57,6 +57,7 @@ var auditTests = []test{
 		}
 		wrong := store.DNSFinding{Verdict: store.DNSWrong, Code: "no_record", Detail: "There is no record."}
 		correct := store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", Detail: "It is right."}
+		secret, _ := store.NewSecret(start)
 
 		for _, c := range []struct {
 			change string
@@ -109,6 +110,25 @@ var auditTests = []test{
 					{Action: "merchant.limited", Partner: p.ID, Merchant: m.ID, Detail: `{"eventsPerSecond":5}`},
 					{Action: "merchant.suspended", Partner: p.ID, Merchant: m.ID},
 					{Action: "merchant.changed", Partner: p.ID, Merchant: m.ID, Detail: "domain, name"},
+				}
+			}},
+			{"a merchant's identity option and secrets", func() error {
+				return updateMerchant(func(m *store.Merchant) {
+					m.IdentityRequiresSecret = true
+					*m = m.WithSecret(secret)
+				})
+			}, func() []store.AuditEntry {
+				return []store.AuditEntry{
+					{Action: "merchant.identity", Partner: p.ID, Merchant: m.ID, Detail: "requires a secret"},
+					{Action: "merchant.secrets", Partner: p.ID, Merchant: m.ID, Detail: string(secret.ID)},
+				}
+			}},
+			{"without the option and its secrets", func() error {
+				return updateMerchant(func(m *store.Merchant) { m.IdentityRequiresSecret, m.Secrets = false, nil })
+			}, func() []store.AuditEntry {
+				return []store.AuditEntry{
+					{Action: "merchant.identity", Partner: p.ID, Merchant: m.ID, Detail: "requires no secret"},
+					{Action: "merchant.secrets", Partner: p.ID, Merchant: m.ID},
 				}
 			}},
 			{"lifting what was set", func() error {

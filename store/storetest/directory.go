@@ -203,6 +203,38 @@ var directoryTests = []test{
 			b.reopen()
 		}
 	}},
+	{"a merchant's secrets, and whether identifiers require one, are in the directory at once, and after reopening", func(t *testing.T, b *bed) {
+		m := b.merchant(b.partner("Acme"), "Shop")
+		tag := b.tag(m, store.ClientSide, "")
+		secret, text := store.NewSecret(start)
+		expect := func(want bool) {
+			t.Helper()
+			for _, when := range []string{"at once", "after reopening"} {
+				required, has := b.Directory().Settings(&tag).IdentityRequiresSecret, b.Directory().HasSecret(m.ID, text)
+				if required != want || has != want {
+					t.Errorf("%s: required %v, has the secret %v; want %v", when, required, has, want)
+				}
+				got, err := b.Merchant(t.Context(), m.ID)
+				if err != nil || got.IdentityRequiresSecret != want || got.HasSecret(secret.ID) != want {
+					t.Errorf("%s: %+v, %v", when, got, err)
+				}
+				b.reopen()
+			}
+		}
+		expect(false)
+		for _, want := range []bool{true, false} {
+			if _, err := b.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant {
+				m.IdentityRequiresSecret = want
+				if want {
+					return m.WithSecret(secret)
+				}
+				return m.WithoutSecret(secret.ID)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			expect(want)
+		}
+	}},
 	{"an update of a partner or merchant must not change whose it is, or which", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		m := b.merchant(p, "Shop")

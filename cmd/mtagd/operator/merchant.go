@@ -135,10 +135,12 @@ type merchantView struct {
 	Limits    store.MerchantLimits `json:"limits"` // those that are set
 	Partner   partnerRef           `json:"partner"`
 	Tags      []tagView            `json:"tags"`
+
+	IdentityRequiresSecret bool `json:"identityRequiresSecret"`
 }
 
 func viewMerchant(p store.Partner, m store.Merchant) merchantView {
-	view := merchantView{m.ID, m.Name, m.Domain, timestamp(m.CreatedAt), m.Suspended, m.Limits, refPartner(p), []tagView{}}
+	view := merchantView{m.ID, m.Name, m.Domain, timestamp(m.CreatedAt), m.Suspended, m.Limits, refPartner(p), []tagView{}, m.IdentityRequiresSecret}
 	for _, t := range m.Tags {
 		view.Tags = append(view.Tags, viewTag(t))
 	}

@@ -51,7 +51,12 @@ func TestEventIDsOfEarlierVersionsStillCount(t *testing.T) {
 // rememberAsBefore writes event_ids of events received some time ago, in the form of earlier versions.
 func rememberAsBefore(t *testing.T, dir string, m store.MerchantID, ago map[string]time.Duration) {
 	t.Helper()
-	db, err := openBadger(dir, &badgerLog{log: quiet})
+	files, err := newAllocator(dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files.close()
+	db, err := openBadger(dir, &badgerLog{log: quiet}, files)
 	if err != nil {
 		t.Fatal(err)
 	}

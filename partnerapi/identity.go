@@ -1,0 +1,76 @@
+package partnerapi
+
+import (
+	"context"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+)
+
+// secretJSON is the JSON of a merchant's secret. Text is only in the answer that creates it.
+type secretJSON struct {
+	SecretID  store.SecretID   `json:"secretId"`
+	Text      store.SecretText `json:"secret,omitempty"`
+	CreatedAt string           `json:"createdAt"`
+}
+
+// changeMerchant changes the fields of a merchant that the request has, and answers with the merchant. A name that is no
+// such field is refused: a typing error must not look like a change.
+func (a *api) changeMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, err := a.merchantInPath(ctx, r, partner)
+	if err != nil {
+		return err
+	}
+	var in struct {
+		IdentityRequiresSecret *bool `json:"identityRequiresSecret"`
+	}
+	if err := decodeChange(r, &in); err != nil {
+		return err
+	}
+	m, err = a.Engine.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant {
+		if in.IdentityRequiresSecret != nil {
+			m.IdentityRequiresSecret = *in.IdentityRequiresSecret
+		}
+		return m
+	})
+	if err != nil {
+		return err
+	}
+	return reply(r, fasthttp.StatusOK, a.showMerchant(partner, m))
+}
+
+// createSecret creates a secret of a merchant. It never replaces one: when the answer to a first request was lost, a second
+// one must not end the secret that the merchant uses.
+func (a *api) createSecret(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, err := a.merchantInPath(ctx, r, partner)
+	if err != nil {
+		return err
+	}
+	secret, text := store.NewSecret(a.Now().UTC())
+	m, err = a.Engine.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant { return m.WithSecret(secret) })
+	if err != nil {
+		return err
+	}
+	if !m.HasSecret(secret.ID) {
+		return store.Limited("the merchant has %d secrets, which is the limit; delete one first", store.MaxSecrets)
+	}
+	return reply(r, fasthttp.StatusCreated, secretJSON{secret.ID, text, store.FormatTime(secret.CreatedAt)})
+}
+
+// deleteSecret deletes a secret of a merchant, and answers with the merchant.
+func (a *api) deleteSecret(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, err := a.merchantInPath(ctx, r, partner)
+	if err != nil {
+		return err
+	}
+	id := store.SecretID(pathParam(r, "secretId"))
+	if !m.HasSecret(id) {
+		return errNoSecret
+	}
+	m, err = a.Engine.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant { return m.WithoutSecret(id) })
+	if err != nil {
+		return err
+	}
+	return reply(r, fasthttp.StatusOK, a.showMerchant(partner, m))
+}

@@ -1,0 +1,59 @@
+package store
+
+import (
+	"slices"
+	"time"
+)
+
+// Secret is what is stored of a merchant's secret: a hash, never the secret itself. With it a backend shows that it may
+// link identifiers to muids, and resolve them.
+type Secret struct {
+	ID        SecretID  `json:"secretId"`
+	Hash      []byte    `json:"secretSha256"` // SHA-256
+	CreatedAt time.Time `json:"createdAt"`
+}
+
+// SecretText is the text of a secret, which the partner sees once. It begins with SecretPrefix; credential.go has the rest
+// of its form. Never log it.
+type SecretText string
+
+// SecretPrefix is how the text of a secret begins.
+const SecretPrefix = "mts_"
+
+// MaxSecrets is how many secrets a merchant may have. A backend changes its secret without a gap when two are valid.
+const MaxSecrets = 2
+
+// NewSecret makes a secret.
+func NewSecret(now time.Time) (Secret, SecretText) {
+	id, hash, text := newCredential(SecretPrefix)
+	return Secret{ID: SecretID(id), Hash: hash, CreatedAt: now}, SecretText(text)
+}
+
+// matchesOne reports whether the text is that of one of these secrets.
+func (t SecretText) matchesOne(secrets []Secret) bool {
+	id, secret, err := parseCredential(SecretPrefix, string(t), "a merchant's secret")
+	if err != nil {
+		return false
+	}
+	i := slices.IndexFunc(secrets, func(s Secret) bool { return s.ID == SecretID(id) })
+	return i >= 0 && hashes(secret, secrets[i].Hash)
+}
+
+// WithSecret returns the merchant with one more secret, unless it has MaxSecrets already.
+func (m Merchant) WithSecret(s Secret) Merchant {
+	if len(m.Secrets) < MaxSecrets {
+		m.Secrets = append(slices.Clone(m.Secrets), s)
+	}
+	return m
+}
+
+// WithoutSecret returns the merchant without the secret of this id.
+func (m Merchant) WithoutSecret(id SecretID) Merchant {
+	m.Secrets = slices.DeleteFunc(slices.Clone(m.Secrets), func(s Secret) bool { return s.ID == id })
+	return m
+}
+
+// HasSecret reports whether the merchant has a secret of this id.
+func (m Merchant) HasSecret(id SecretID) bool {
+	return slices.ContainsFunc(m.Secrets, func(s Secret) bool { return s.ID == id })
+}

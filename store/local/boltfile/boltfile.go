@@ -56,15 +56,20 @@ func prepare(db *bolt.DB, format string, buckets [][]byte) error {
 			return err
 		}
 		if found := meta.Get(keyFormat); found != nil && string(found) != format {
-			return codec.UnknownFormat(found, format)
+			return codec.UnknownFormat{Found: string(found), Known: format}
 		}
 		for _, name := range buckets {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
 		}
-		return meta.Put(keyFormat, []byte(format))
+		return SetFormat(tx, format)
 	})
+}
+
+// SetFormat changes the format version of a file. The caller changes the layout in the same transaction.
+func SetFormat(tx *bolt.Tx, format string) error {
+	return tx.Bucket(BucketMeta).Put(keyFormat, []byte(format))
 }
 
 // CatchDamage calls do, which reads or writes a bbolt file, and turns its panics into errors that name the file. bbolt

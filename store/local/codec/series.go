@@ -3,7 +3,7 @@ package codec
 import "mtagd/store"
 
 // A series is all events of one tag and one name. Its byte form is the tag and the name, each length-prefixed. The index
-// counts the events of each series, but only of so many series per merchant (rank.MaxSeries). It counts the events of
+// counts the events of each series, but only of so many series per merchant (package rank). It counts the events of
 // all further series of a tag together, in the tag's overflow series. That has an empty name, which no event has.
 
 // AppendSeries appends the series of a tag and a name.

@@ -83,7 +83,7 @@ func Open(dir string, opt Options) (*Journal, error) {
 // Start lets the journal record events. It passes the events of each commit to handOver. While ready returns an error,
 // Record and Resolve refuse what they would have to write, with that error.
 func (j *Journal) Start(ready func() error, handOver HandOver) error {
-	last, err := lastChunk(j.db)
+	last, err := j.LastChunk()
 	if err != nil {
 		return err
 	}
@@ -98,9 +98,10 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	return nil
 }
 
-// lastChunk returns the number of the last chunk; 0 when there is none.
-func lastChunk(db *badger.DB) (seq uint64, err error) {
-	txn := db.NewTransactionAt(math.MaxUint64, false)
+// LastChunk returns the number of the last chunk on disk; 0 when there is none. Unlike Committed, it can be called before
+// Start.
+func (j *Journal) LastChunk() (seq uint64, err error) {
+	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
 	defer it.Close()

@@ -3,7 +3,6 @@ package rank
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -83,20 +82,17 @@ func newMerchant(t *testing.T) codec.MerchantKey {
 // list returns the keys of all events of a merchant.
 func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
 	t.Helper()
-	s := NewSelection(store.Query{SortBy: store.ByTime, Asc: true, Limit: math.MaxInt})
-	total, page, counted, err := x.Page(t.Context(), m, s)
-	if err != nil || !counted || total != uint64(len(page)) {
-		t.Fatalf("%d positions, total %d, counted %v, %v; want all, counted", len(page), total, counted, err)
-	}
-	found, err := x.Candidates(t.Context(), m, s, s.Start(), total)
-	if err != nil || len(found) != len(page) {
-		t.Fatalf("%d candidates, %v; want %d", len(found), err, len(page))
-	}
-	for i, c := range found {
-		if c.Position != page[i] {
-			t.Errorf("candidate %d is at %v, on the page it is at %v", i, c.Position, page[i])
+	if err := x.view(t.Context(), m, func(r *reader) error {
+		total, page, err := r.page(NewSelection(store.Query{SortBy: store.ByTime, Asc: true, Limit: math.MaxInt}))
+		if total != uint64(len(page)) {
+			t.Errorf("%d events, total %d", len(page), total)
 		}
-		keys = append(keys, c.Key)
+		for _, e := range page {
+			keys = append(keys, e.Key)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 	return keys
 }
@@ -151,11 +147,8 @@ func TestAnEndedContextEndsAQuery(t *testing.T) {
 		t.Errorf("Wait gives %v", err)
 	}
 	s := NewSelection(store.Query{Limit: 10})
-	if _, _, _, err := x.Page(ctx, m, s); !errors.Is(err, context.Canceled) {
+	if _, _, err := x.Page(ctx, m, s); !errors.Is(err, context.Canceled) {
 		t.Errorf("Page gives %v", err)
-	}
-	if _, err := x.Candidates(ctx, m, s, s.Start(), 10); !errors.Is(err, context.Canceled) {
-		t.Errorf("Candidates gives %v", err)
 	}
 	closeIndex(t, x) // merges
 
@@ -247,52 +240,4 @@ func TestSelectionBounds(t *testing.T) {
 			t.Errorf("from %v to %v: %d to %d, want %d to %d", c.from, c.to, s.lo.Time, s.hi.Time, c.lo, c.hi)
 		}
 	}
-}
-
-// Whoever can send events can make up names. That must not slow down the usual queries of a merchant: queries for known
-// names and whole tags are counted. Only queries for made-up names or sorted by name are not.
-func TestMadeUpNamesDoNotSlowDownUsualQueries(t *testing.T) {
-	var j journal
-	m := newMerchant(t)
-	x := j.open(t, t.TempDir())
-	n := 0
-	add := func(tag store.TagID, name string) {
-		n++
-		e := codec.Event{
-			Merchant: m, Position: codec.Position{Seq: uint64(n)}, Time: int64(n - 1), Series: codec.AppendSeries(nil, tag, name),
-		}
-		if err := x.Replay([]codec.Event{e}, e.Seq); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 3 {
-		add("cs_a", "Purchase")
-		add("ss_b", "Purchase")
-	}
-	for i := range 2 * MaxSeries {
-		add("cs_a", fmt.Sprintf("MadeUp%d", i))
-	}
-	for _, c := range []struct {
-		asks    string
-		query   store.Query
-		total   uint64 // 0 when not counted
-		counted bool
-	}{
-		{"everything", store.Query{}, 6 + 2*MaxSeries, true},
-		{"a flooded tag", store.Query{Tag: "cs_a"}, 3 + 2*MaxSeries, true},
-		{"a known name", store.Query{Tag: "cs_a", Names: []string{"Purchase"}}, 3, true},
-		{"a tag without made-up names, by name", store.Query{Tag: "ss_b", SortBy: store.ByName}, 3, true},
-		{"a name that has a series and one that has none", store.Query{Names: []string{"Purchase", "MadeUp2000"}}, 0, false},
-		{"everything by name", store.Query{SortBy: store.ByName}, 0, false},
-		{"made-up names in a time range, by name", store.Query{
-			SortBy: store.ByName, From: new(time.UnixMicro(MaxSeries + 100)), To: new(time.UnixMicro(MaxSeries + 119)),
-		}, 0, false},
-	} {
-		c.query.Limit = 10
-		total, _, counted, err := x.Page(t.Context(), m, NewSelection(c.query))
-		if err != nil || total != c.total || counted != c.counted {
-			t.Errorf("%s: %d events, counted %v, %v; want %d, counted %v", c.asks, total, counted, err, c.total, c.counted)
-		}
-	}
-	closeIndex(t, x)
 }

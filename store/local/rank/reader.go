@@ -16,6 +16,8 @@ type reader struct {
 	m      codec.MerchantKey
 	series []string         // by number
 	trees  []*child         // the roots of the stored tree and of those in memory, without empty ones
+	recent []*segment       // in memory
+	tx     *bolt.Tx         // of index.db
 	nodes  *bolt.Bucket     // the stored nodes
 	loaded map[uint64]*node // stored nodes that were read, by id
 	arena  *nodeArena       // their memory

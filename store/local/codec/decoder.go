@@ -39,6 +39,11 @@ func (d *Decoder) Err(what string) error {
 
 // Uvarint reads an unsigned varint.
 func (d *Decoder) Uvarint() uint64 {
+	if len(d.B) > 0 && d.B[0] < 0x80 { // the common case
+		v := d.B[0]
+		d.B = d.B[1:]
+		return uint64(v)
+	}
 	v, n := binary.Uvarint(d.B)
 	d.skip(n)
 	return v

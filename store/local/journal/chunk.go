@@ -95,7 +95,7 @@ func (e Event) Listed() store.Event {
 	return store.Event{
 		ID:   e.EventID(),
 		MUID: store.MUID(e.MUID),
-		Name: name,
+		Name: string(name),
 		Time: time.UnixMicro(e.Time).UTC(),
 		Raw:  bytes.Clone(e.Raw),
 	}

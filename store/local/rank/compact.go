@@ -1,7 +1,6 @@
 package rank
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -207,16 +206,7 @@ func (w *merger) useSegments(m codec.MerchantKey, added []*segment) error {
 
 // sweepSegments deletes the unused segments that a merge, or a compaction, has marked.
 func (w *merger) sweepSegments(by byte) error {
-	var unused [][]byte
-	if err := w.tx.Bucket(bucketUnused).ForEach(func(k, v []byte) error {
-		if bytes.Equal(v, []byte{by}) {
-			unused = append(unused, bytes.Clone(k))
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	for _, segment := range unused {
+	for _, segment := range unusedSegments(w.tx, by) {
 		if err := w.deleteFrom(func() *bolt.Bucket { return w.blocks }, segment, segment, blockEntries); err != nil {
 			return err
 		}
@@ -230,6 +220,7 @@ func (w *merger) sweepSegments(by byte) error {
 // compactor compacts stored segments in the background.
 type compactor struct {
 	x      *Index
+	budget int           // of each transaction, in entries
 	wake   chan struct{} // gets a value after each merge
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine has ended
@@ -238,7 +229,7 @@ type compactor struct {
 
 func newCompactor(x *Index) *compactor {
 	return &compactor{
-		x: x, wake: make(chan struct{}, 1), cancel: func() {}, done: make(chan struct{}), failed: map[codec.MerchantKey]bool{},
+		x: x, budget: compactionBudget, wake: make(chan struct{}, 1), cancel: func() {}, done: make(chan struct{}), failed: map[codec.MerchantKey]bool{},
 	}
 }
 
@@ -276,8 +267,9 @@ func (c *compactor) notify() {
 // compactAll compacts the segments of all merchants until none is due. After an error it leaves the merchant as it is:
 // queries are then slower, but right. It tries again after the next merge, unless the merchant's segments are damaged.
 func (c *compactor) compactAll(ctx context.Context) {
-	merchants, err := c.merchants()
-	if err != nil {
+	err := c.sweep(ctx)
+	merchants, err2 := c.merchants()
+	if err = errors.Join(err, err2); err != nil && ctx.Err() == nil {
 		c.x.log.Error("the segments of the index cannot be compacted", "error", err)
 	}
 	for _, m := range merchants {
@@ -293,6 +285,29 @@ func (c *compactor) compactAll(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// sweep deletes the segments that compactions have replaced, and what is left of compactions that were cut off.
+func (c *compactor) sweep(ctx context.Context) error {
+	return boltfile.CatchDamage("index.db", func() error {
+		var unused [][]byte
+		if err := c.x.db.View(func(tx *bolt.Tx) error {
+			unused = unusedSegments(tx, byCompaction)
+			return nil
+		}); err != nil || unused == nil {
+			return err
+		}
+		w := newMerger(c.x.db, c.x.commit)
+		w.ctx, w.budget = ctx, c.budget
+		if err := w.begin(); err != nil {
+			return err
+		}
+		defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
+		if err := w.sweepSegments(byCompaction); err != nil {
+			return err
+		}
+		return w.commit(w.tx)
+	})
 }
 
 // merchants returns the merchants that have stored segments.
@@ -319,14 +334,11 @@ func (c *compactor) compact(ctx context.Context, m codec.MerchantKey) (more bool
 		return false, err
 	}
 	w := newMerger(c.x.db, c.x.commit)
-	w.ctx, w.budget = ctx, compactionBudget
+	w.ctx, w.budget = ctx, c.budget
 	if err := w.begin(); err != nil {
 		return false, err
 	}
 	defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
-	if err := w.sweepSegments(byCompaction); err != nil {
-		return false, err
-	}
 	merged := mergedSegment(from)
 	if merged.id, err = w.newSegment(m, byCompaction); err != nil {
 		return false, err
@@ -349,13 +361,13 @@ func (c *compactor) compact(ctx context.Context, m codec.MerchantKey) (more bool
 			return false, err
 		}
 	}
-	if err := errors.Join(w.tx.Bucket(bucketUnused).Delete(segmentKey(m, merged.id)), storeSegments(w.tx, m, r), w.next()); err != nil {
+	if err := errors.Join(w.tx.Bucket(bucketUnused).Delete(segmentKey(m, merged.id)), storeSegments(w.tx, m, r)); err != nil {
 		return false, err
 	}
-	if err := w.sweepSegments(byCompaction); err != nil {
+	if err := w.commit(w.tx); err != nil {
 		return false, err
 	}
-	return true, w.commit(w.tx)
+	return true, c.sweep(ctx)
 }
 
 // compactedBlocks are the blocks of a stored segment that is being compacted. A block is valid until the next one is

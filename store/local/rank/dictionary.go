@@ -9,7 +9,7 @@ import (
 // maxSeries is how many series the counted trees count for each merchant. It bounds the size of root records and inner
 // nodes, whatever names visitors make up. Events of further series are counted in their tag's overflow series, and are in
 // segments too (segment.go).
-const maxSeries = 1024
+const maxSeries = 256
 
 // dictionary numbers a merchant's series, from 1. Only one goroutine may call number; any may call names.
 type dictionary struct {
@@ -36,7 +36,8 @@ func (d *dictionary) number(series []byte) (id uint32, overflow bool) {
 	}
 	name := string(series)
 	if len(d.series) > d.limit {
-		name, overflow = codec.OverflowSeries(series), true
+		tag, _ := codec.SplitSeries(series)
+		name, overflow = codec.OverflowSeries(tag), true
 		if id, ok := d.ids[name]; ok {
 			return id, true
 		}

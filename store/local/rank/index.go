@@ -341,7 +341,7 @@ func (x *Index) prepare(events []codec.Event, added map[codec.MerchantKey]*recen
 				overflow = map[*recentEvents][]named{}
 			}
 			_, name := codec.SplitSeries(e.Series)
-			overflow[r] = append(overflow[r], named{name, entry{Key{e.Time, e.Position}, number}})
+			overflow[r] = append(overflow[r], named{string(name), entry{Key{e.Time, e.Position}, number}})
 		}
 	}
 	if overflow == nil {
@@ -460,7 +460,7 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 		}
 		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
-		r := &reader{ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: arena}
+		r := &reader{ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks), loaded: map[uint64]*node{}, arena: arena}
 		roots := []*child{&t.root}
 		if recent := x.recent[m]; recent != nil {
 			r.series = recent.series.names()

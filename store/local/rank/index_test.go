@@ -3,10 +3,12 @@ package rank
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,10 +22,12 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // journal stands in for the engine's journal: it keeps the events of each commit.
 type journal struct {
-	commits [][]codec.Event
+	commits   [][]codec.Event
+	names     int // how many made-up names the events have; 0: all have one name, which is counted
+	maxSeries int // Index.LimitSeries; 0: the default
 }
 
-// commit adds n events of a merchant, all with one name, at the times of timeOf.
+// commit adds n events of a merchant, at the times of timeOf. Made-up names are of two tags.
 func (j *journal) commit(m codec.MerchantKey, n int, timeOf func(i int) int64) []codec.Event {
 	events := make([]codec.Event, n)
 	for i := range events {
@@ -32,6 +36,11 @@ func (j *journal) commit(m codec.MerchantKey, n int, timeOf func(i int) int64) [
 			Position: codec.Position{Seq: uint64(len(j.commits) + 1), Index: uint16(i)},
 			Time:     timeOf(i),
 			Series:   codec.AppendSeries(nil, "cs_a", "Name"),
+			Size:     100,
+		}
+		if j.names > 0 {
+			n := int(uint32(len(j.commits)*n+i)*2654435761) % j.names
+			events[i].Series = codec.AppendSeries(nil, []store.TagID{"cs_a", "ss_b"}[i%2], fmt.Sprintf("MadeUp%d", n))
 		}
 	}
 	j.commits = append(j.commits, events)
@@ -44,6 +53,9 @@ func (j *journal) open(t *testing.T, dir string) *Index {
 	x, err := Open(filepath.Join(dir, "index.db"), quiet)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if j.maxSeries > 0 {
+		x.LimitSeries(j.maxSeries)
 	}
 	for i := x.Covered(); i < uint64(len(j.commits)); i++ {
 		if err := x.Replay(j.commits[i], i+1); err != nil {
@@ -79,7 +91,8 @@ func newMerchant(t *testing.T) codec.MerchantKey {
 	return m
 }
 
-// list returns the keys of all events of a merchant.
+// list returns the keys of all events of a merchant, in the order of time. It checks that a listing by name has the same
+// events.
 func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
 	t.Helper()
 	if err := x.view(t.Context(), m, func(r *reader) error {
@@ -89,6 +102,17 @@ func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
 		}
 		for _, e := range page {
 			keys = append(keys, e.Key)
+		}
+		if err != nil {
+			return err
+		}
+		_, byName, err := r.page(NewSelection(store.Query{SortBy: store.ByName, Limit: math.MaxInt}))
+		if !slices.IsSortedFunc(byName, func(a, b named) int { return b.compare(&a) }) {
+			t.Error("the listing by name is not sorted")
+		}
+		slices.SortFunc(byName, func(a, b named) int { return a.Key.compare(b.Key) })
+		if !slices.EqualFunc(byName, keys, func(e named, k Key) bool { return e.Key == k }) {
+			t.Errorf("%d events by name, %d by time", len(byName), len(keys))
 		}
 		return err
 	}); err != nil {

@@ -72,7 +72,7 @@ func (q *pageQuery) findSections() {
 		if !ok {
 			continue
 		}
-		if _, name := codec.SplitSeries([]byte(series)); name == "" && (q.names != nil || q.SortBy == store.ByName) {
+		if _, name := codec.SplitSeries(series); name == "" && (q.names != nil || q.SortBy == store.ByName) {
 			if q.high[id] > q.low[id] {
 				q.overflow = append(q.overflow, uint32(id))
 			}
@@ -146,8 +146,8 @@ func (q *pageQuery) pageOfNames() (total uint64, page []named, err error) {
 // never are.
 func (q *pageQuery) isCounted(name string) bool {
 	for _, overflow := range q.overflow {
-		tag, _ := codec.SplitSeries([]byte(q.series[overflow]))
-		if !slices.Contains(q.series, string(codec.AppendSeries(nil, tag, name))) {
+		tag, _ := codec.SplitSeries(q.series[overflow])
+		if !slices.Contains(q.series, string(codec.AppendSeries(nil, store.TagID(tag), name))) {
 			return false
 		}
 	}
@@ -169,7 +169,7 @@ func (q *pageQuery) appendNameSources(all []source, segments []*segmentReader, n
 		if err != nil {
 			return nil, err
 		}
-		to, err := segment.rank(&named{name, entry{Key: q.hi}})
+		to, err := segment.rankFrom(from, &named{name, entry{Key: q.hi}})
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +193,8 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 	}
 	slices.SortFunc(q.sections, func(a, b treeSection) int { return strings.Compare(a.name, b.name) })
 	tree := newTreeSource(q.reader, slices.DeleteFunc(q.sections, func(t treeSection) bool { return t.n == 0 })...)
-	s := sources{compare: byName}
+	few := &sliceSource{compare: byName}
+	s := sources{[]source{few}, byName}
 	if tree.size() > 0 {
 		s.all = append(s.all, tree)
 	}
@@ -210,10 +211,16 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 		if err != nil {
 			return 0, nil, err
 		}
-		if from < to {
-			s.all = append(s.all, &windowSource{segment, from, to})
+		window := &windowSource{segment, from, to}
+		if window.size() > smallSource {
+			s.all = append(s.all, window)
+			continue
+		}
+		if few.events, err = window.collect(few.events, 0, window.size()); err != nil {
+			return 0, nil, err
 		}
 	}
+	slices.SortFunc(few.events, func(a, b named) int { return byName(&a, &b) })
 	if s.size() != all {
 		return 0, nil, q.corruptCounts()
 	}
@@ -289,7 +296,7 @@ func (q *pageQuery) segments() (found []*segmentReader, err error) {
 	}
 	for _, s := range stored.segments {
 		if wanted(s) {
-			found = append(found, newSegmentReader(s, &queriedBlocks{q.ctx, q.tx.Bucket(bucketBlocks), q.m, s.id, map[uint32][]byte{}}))
+			found = append(found, newSegmentReader(s, &queriedBlocks{q.reader, s.id, map[uint32][]byte{}}))
 		}
 	}
 	return found, nil

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -107,11 +108,15 @@ func (s *segmentReader) names(at int) ([]named, error) {
 
 // event returns the event with a rank.
 func (s *segmentReader) event(rank int) (named, error) {
-	block, err := s.names(rank / namesPerBlock)
+	at, i := rank/namesPerBlock, rank%namesPerBlock
+	if at == s.decodedAt {
+		return s.decoded[i], nil
+	}
+	b, err := s.blocks.block(kindNames, at)
 	if err != nil {
 		return named{}, err
 	}
-	return block[rank%namesPerBlock], nil
+	return decodeName(b, i)
 }
 
 // rank counts the events that are less than k.
@@ -144,6 +149,21 @@ func (s *segmentReader) rank(k *named) (int, error) {
 		return 0, err
 	}
 	return at*namesPerBlock + sort.Search(len(block), func(i int) bool { return block[i].compare(k) >= 0 }), nil
+}
+
+// rankFrom is rank for a k that at least from events are less than. It is fast when few more are.
+func (s *segmentReader) rankFrom(from int, k *named) (int, error) {
+	if from == s.n {
+		return from, nil
+	}
+	block, err := s.names(from / namesPerBlock)
+	if err != nil {
+		return 0, err
+	}
+	if block[len(block)-1].compare(k) < 0 {
+		return s.rank(k)
+	}
+	return from - from%namesPerBlock + sort.Search(len(block), func(i int) bool { return block[i].compare(k) >= 0 }), nil
 }
 
 // before counts the events before a time.
@@ -206,6 +226,25 @@ func decodeNames(out []named, b []byte, n int) ([]named, error) {
 		out = append(out, named{name, entry{decodeKey(&d, &prev), uint32(d.Uvarint())}})
 	}
 	return out, d.Err("names")
+}
+
+// decodeName decodes the event i of a block of names.
+func decodeName(b []byte, i int) (e named, err error) {
+	d := codec.Decoder{B: b}
+	var buf [store.MaxEventNameLength]byte
+	name := buf[:0]
+	for range i + 1 {
+		shared, rest := d.Uvarint(), d.Prefixed()
+		if shared > uint64(len(name)) {
+			d.Fail()
+			break
+		}
+		name = append(name[:shared], rest...)
+		decodeKey(&d, &e.Key)
+		e.series = uint32(d.Uvarint())
+	}
+	e.name = string(name)
+	return e, d.Err("names")
 }
 
 // firstName is the first event of a block of names.

@@ -1,7 +1,7 @@
 package rank
 
 import (
-	"context"
+	"bytes"
 	"encoding/binary"
 	"fmt"
 
@@ -67,6 +67,17 @@ func markUnused(tx *bolt.Tx, m codec.MerchantKey, id uint64, by byte) error {
 	return tx.Bucket(bucketUnused).Put(segmentKey(m, id), []byte{by})
 }
 
+// unusedSegments returns the keys of the segments that a merge, or a compaction, has marked as unused.
+func unusedSegments(tx *bolt.Tx, by byte) (keys [][]byte) {
+	c := tx.Bucket(bucketUnused).Cursor()
+	for k, v := c.First(); k != nil; k, v = c.Next() {
+		if bytes.Equal(v, []byte{by}) {
+			keys = append(keys, bytes.Clone(k))
+		}
+	}
+	return keys
+}
+
 func segmentKey(m codec.MerchantKey, id uint64) []byte { return nodeKey(m, id) }
 
 func blockKey(m codec.MerchantKey, id uint64, kind uint8, i int) []byte {
@@ -83,9 +94,7 @@ func loadBlock(blocks *bolt.Bucket, m codec.MerchantKey, id uint64, kind uint8, 
 
 // queriedBlocks are the blocks of a stored segment, for one query.
 type queriedBlocks struct {
-	ctx    context.Context
-	bucket *bolt.Bucket
-	m      codec.MerchantKey
+	*reader
 	id     uint64
 	loaded map[uint32][]byte
 }
@@ -99,7 +108,8 @@ func (q *queriedBlocks) block(kind uint8, i int) ([]byte, error) {
 	if err := q.ctx.Err(); err != nil {
 		return nil, err
 	}
-	b, err := loadBlock(q.bucket, q.m, q.id, kind, i)
+	q.loads++
+	b, err := loadBlock(q.blocks, q.m, q.id, kind, i)
 	if err != nil {
 		return nil, err
 	}

@@ -40,8 +40,8 @@ func NewSelection(q store.Query) *Selection {
 // section returns the section of a series; ok is false when none of its events are selected. For an overflow series, ok
 // means that some of its events may be selected.
 func (s *Selection) section(series string) (section string, ok bool) {
-	tag, name := codec.SplitSeries([]byte(series))
-	if s.Tag != "" && s.Tag != tag || s.names != nil && name != "" && !s.names[name] {
+	tag, name := codec.SplitSeries(series)
+	if s.Tag != "" && string(s.Tag) != tag || s.names != nil && name != "" && !s.names[name] {
 		return "", false
 	}
 	if s.SortBy == store.ByName {

@@ -88,12 +88,18 @@ func (s *windowSource) collect(out []named, from, n int) ([]named, error) {
 
 // appendRanks appends the events with from ≤ rank < to.
 func (s *segmentReader) appendRanks(out []named, from, to int) ([]named, error) {
-	for rank := from; rank < to; rank++ {
-		e, err := s.event(rank)
+	for from < to {
+		if to-from == 1 { // no need to decode a whole block
+			e, err := s.event(from)
+			return append(out, e), err
+		}
+		block, err := s.names(from / namesPerBlock)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, e)
+		block = block[from%namesPerBlock : min(len(block), from%namesPerBlock+to-from)]
+		out = append(out, block...)
+		from += len(block)
 	}
 	return out, nil
 }

@@ -71,9 +71,10 @@ type committedBatch struct {
 
 const (
 	// A merge is due after this time, or when this many events are in memory: about 25 MB, which a replay applies in
-	// less than a second.
-	mergeInterval = 5 * time.Second
-	mergeEntries  = 500_000
+	// less than a second. Events of overflow series count as several, as they take more memory.
+	mergeInterval   = 5 * time.Second
+	mergeEntries    = 500_000
+	overflowEntries = 3
 
 	// At maxEntries nothing more is applied until the running merge is done. The queue fills, and then commits wait.
 	maxEntries = 2 * mergeEntries
@@ -341,6 +342,7 @@ func (x *Index) prepare(events []codec.Event, added map[codec.MerchantKey]*recen
 				overflow = map[*recentEvents][]named{}
 			}
 			_, name := codec.SplitSeries(e.Series)
+			x.entries += overflowEntries - 1
 			overflow[r] = append(overflow[r], named{string(name), entry{Key{e.Time, e.Position}, number}})
 		}
 	}

@@ -123,9 +123,13 @@ func (q *pageQuery) pageOfNames() (total uint64, page []named, err error) {
 	if err != nil {
 		return 0, nil, err
 	}
+	counted := make(map[string]bool, len(q.series))
+	for _, series := range q.series {
+		counted[series] = true
+	}
 	further := map[string]sources{}
 	for name := range q.names {
-		if q.isCounted(name) {
+		if q.isCounted(counted, name) {
 			continue
 		}
 		section := ""
@@ -142,12 +146,11 @@ func (q *pageQuery) pageOfNames() (total uint64, page []named, err error) {
 	return q.pageOfSections(further)
 }
 
-// isCounted reports whether the events of a name are not in overflow series: events of a tag and a name that are counted
-// never are.
-func (q *pageQuery) isCounted(name string) bool {
+// isCounted reports whether no events of a name are in overflow series: no events of counted series ever are.
+func (q *pageQuery) isCounted(counted map[string]bool, name string) bool {
 	for _, overflow := range q.overflow {
 		tag, _ := codec.SplitSeries(q.series[overflow])
-		if !slices.Contains(q.series, string(codec.AppendSeries(nil, store.TagID(tag), name))) {
+		if !counted[string(codec.AppendSeries(nil, store.TagID(tag), name))] {
 			return false
 		}
 	}

@@ -46,22 +46,6 @@ type Index struct {
 	compactor *compactor
 }
 
-// recentEvents is a merchant's events in memory.
-type recentEvents struct {
-	covered uint64 // of the stored tree; a merge updates it a moment after its commit
-	usage   usage  // of all events, those in the stored tree included
-	series  *dictionary
-	active  eventsInMemory // takes new events
-	frozen  eventsInMemory // is being merged
-}
-
-// eventsInMemory is a merchant's events that are not stored yet.
-type eventsInMemory struct {
-	root     child      // of their tree
-	segments []*segment // those of overflow series
-	usage    usage
-}
-
 // committedBatch is the events of one commit. They are valid until release is called.
 type committedBatch struct {
 	events  []codec.Event
@@ -103,7 +87,7 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 		queue:     make(chan committedBatch, maxQueue),
 		done:      make(chan struct{}),
 	}
-	x.compactor = newCompactor(x)
+	x.compactor = newCompactor(db, log)
 	if err := x.read(func(tx *bolt.Tx) (err error) {
 		x.covered, err = loadCovered(tx)
 		return err
@@ -306,12 +290,9 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 		if e.Seq <= r.covered {
 			continue // this is a replay, and the stored tree has the event already
 		}
-		if err := r.active.root.insertAtRoot(entry{Key{e.Time, e.Position}, x.numbers[i]}, nil); err != nil {
+		if err := r.add(e, x.numbers[i]); err != nil {
 			return err
 		}
-		one := usage{1, uint64(e.Size)}
-		r.active.usage.add(one)
-		r.usage.add(one)
 		x.entries++
 	}
 	x.covered = last
@@ -341,22 +322,11 @@ func (x *Index) prepare(events []codec.Event, added map[codec.MerchantKey]*recen
 			if overflow == nil {
 				overflow = map[*recentEvents][]named{}
 			}
-			_, name := codec.SplitSeries(e.Series)
+			overflow[r] = append(overflow[r], newNamed(e, number))
 			x.entries += overflowEntries - 1
-			overflow[r] = append(overflow[r], named{string(name), entry{Key{e.Time, e.Position}, number}})
 		}
 	}
-	if overflow == nil {
-		return nil, nil
-	}
-	segments := map[*recentEvents][]*segment{}
-	for r, events := range overflow {
-		var err error
-		if segments[r], err = addToMemory(r.active.segments, events); err != nil {
-			return nil, err
-		}
-	}
-	return segments, nil
+	return segmentsWith(overflow)
 }
 
 // newRecents returns an empty recentEvents for each merchant of the events that has none in memory. It reads the root

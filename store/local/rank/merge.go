@@ -3,6 +3,7 @@ package rank
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
@@ -234,4 +235,72 @@ func (w *merger) storeNodes(t *storedTree, m codec.MerchantKey, c *child) error 
 	n := c.node
 	c.node = nil
 	return storeNode(w.nodes, m, c.id, n)
+}
+
+// addSegments writes new stored segments with the events of those in memory. They are unused until useSegments.
+func (w *merger) addSegments(m codec.MerchantKey, memory []*segment) (added []*segment, err error) {
+	for i, group := range storedGroups(memory) {
+		s := mergedSegment(group)
+		s.all = i == 0
+		if s.id, err = w.newSegment(m, byMerge); err != nil {
+			return nil, err
+		}
+		if err := mergeSegments(memoryReaders(group), w.putBlock(m, s.id)); err != nil {
+			return nil, err
+		}
+		added = append(added, s)
+	}
+	return added, nil
+}
+
+// newSegment returns the id of a new segment, and marks the segment as unused.
+func (w *merger) newSegment(m codec.MerchantKey, by byte) (id uint64, err error) {
+	r, err := loadSegments(w.tx, m)
+	if err != nil {
+		return 0, err
+	}
+	id = r.nextID
+	r.nextID++
+	return id, errors.Join(storeSegments(w.tx, m, r), markUnused(w.tx, m, id, by))
+}
+
+// putBlock returns a function that stores the blocks of a segment.
+func (w *merger) putBlock(m codec.MerchantKey, id uint64) putBlock {
+	return func(kind uint8, i int, b []byte) error {
+		if err := w.blocks.Put(blockKey(m, id, kind, i), codec.Seal(append(make([]byte, 0, len(b)+4), b...))); err != nil {
+			return err
+		}
+		return w.spend(blockEntries)
+	}
+}
+
+// useSegments adds segments that addSegments has written to those that are used.
+func (w *merger) useSegments(m codec.MerchantKey, added []*segment) error {
+	if added == nil {
+		return nil
+	}
+	r, err := loadSegments(w.tx, m)
+	if err != nil {
+		return err
+	}
+	for _, s := range added {
+		r.segments = append(r.segments, s)
+		if err := w.tx.Bucket(bucketUnused).Delete(segmentKey(m, s.id)); err != nil {
+			return err
+		}
+	}
+	return storeSegments(w.tx, m, r)
+}
+
+// sweepSegments deletes the unused segments that a merge, or a compaction, has marked.
+func (w *merger) sweepSegments(by byte) error {
+	for _, segment := range unusedSegments(w.tx, by) {
+		if err := w.deleteFrom(func() *bolt.Bucket { return w.blocks }, segment, segment, blockEntries); err != nil {
+			return err
+		}
+		if err := w.tx.Bucket(bucketUnused).Delete(segment); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -240,7 +240,7 @@ func TestACompactionMayBeCutOffAnywhere(t *testing.T) {
 		x := j.open(t, copied(t, dir))
 		want := list(t, x, m)
 		left := commits
-		x.commit = func(tx *bolt.Tx) error {
+		x.compactor.commit = func(tx *bolt.Tx) error {
 			if left == 0 {
 				return errCutOff
 			}
@@ -255,7 +255,7 @@ func TestACompactionMayBeCutOffAnywhere(t *testing.T) {
 		if got := list(t, x, m); !slices.Equal(got, want) {
 			t.Errorf("cut off after %d commits: %d events, want %d", commits, len(got), len(want))
 		}
-		x.commit = (*bolt.Tx).Commit
+		x.compactor.commit = (*bolt.Tx).Commit
 		x.compactor.compactAll(t.Context())
 		if got := list(t, x, m); !slices.Equal(got, want) {
 			t.Errorf("compacted after it was cut off after %d commits: %d events, want %d", commits, len(got), len(want))

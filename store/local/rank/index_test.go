@@ -54,6 +54,7 @@ func (j *journal) open(t *testing.T, dir string) *Index {
 	if err != nil {
 		t.Fatal(err)
 	}
+	x.db.NoSync = true // faster; the tests of kills copy the file, and see what is written, synced or not
 	if j.maxSeries > 0 {
 		x.LimitSeries(j.maxSeries)
 	}

@@ -165,7 +165,7 @@ func TestReadersSeeEachEventOnceDuringAMerge(t *testing.T) {
 			expectAll("after a commit")
 			return err
 		})
-		w.budget = 1500
+		w.budget = 4000
 		err := w.mergeAll(f)
 		expectAll("after an attempt")
 		if err == nil {

@@ -23,9 +23,8 @@
 // The engine opens, reads and closes. Record and Resolve refuse what they would have to write, and a change of the control
 // data fails with store.KindUnavailable. Once there is space again, everything goes on by itself.
 //
-//	local.go     opens, connects and closes the three parts
-//	listing.go   Events: one page of a merchant's events
-//	overflow.go  finds the page when the index cannot: it scans events whose names the index does not count
+//	local.go    opens, connects and closes the three parts
+//	listing.go  Events: one page of a merchant's events
 package local
 
 import (
@@ -38,6 +37,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
@@ -50,6 +50,8 @@ const MinFree = journal.MinFree
 type Options struct {
 	Log *slog.Logger     // nil: slog.Default
 	Now func() time.Time // nil: time.Now
+
+	maxSeries int // for tests (rank.LimitSeries); 0: the default
 }
 
 func (o Options) withDefaults() Options {
@@ -102,7 +104,10 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if e.index, err = rank.Open(filepath.Join(dir, "index.db"), opt.Log); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
-	err = e.catchUp()
+	if opt.maxSeries > 0 {
+		e.index.LimitSeries(opt.maxSeries)
+	}
+	err = e.catchUp(opt.Log)
 	if err == nil {
 		err = e.journal.Start(e.indexReady, e.index.Push)
 	}
@@ -113,8 +118,9 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	return nil
 }
 
-// catchUp replays the events that the index does not cover.
-func (e *engine) catchUp() error {
+// catchUp replays the events that the index does not cover. When the index is of an older version, these are all events: it
+// is emptied first. A kill loses nothing, as the next start goes on where the index ends.
+func (e *engine) catchUp(log *slog.Logger) error {
 	covered := e.index.Covered()
 	if covered > 0 {
 		// The index only ever got chunks that the journal had on disk. If the journal does not have this one, the two are
@@ -128,7 +134,39 @@ func (e *engine) catchUp() error {
 				"or, if events/ was restored from a backup, delete index.db")
 		}
 	}
-	return e.journal.Since(covered, e.index.Replay)
+	if e.index.Outdated() {
+		log.Info("index.db is of an older version: it is rebuilt from events/")
+		if err := e.index.Reset(); err != nil {
+			return err
+		}
+		covered = 0
+	}
+	last, err := e.journal.LastChunk()
+	if err != nil {
+		return err
+	}
+	p := replayProgress{log: log, first: covered, last: last, next: time.Now().Add(progressInterval)}
+	return e.journal.Since(covered, func(events []codec.Event, seq uint64) error {
+		p.report(seq)
+		return e.index.Replay(events, seq)
+	})
+}
+
+// progressInterval is how often a replay logs its progress. Most replays take less.
+const progressInterval = 5 * time.Second
+
+// replayProgress logs how far a replay is.
+type replayProgress struct {
+	log         *slog.Logger
+	first, last uint64 // the chunks to replay: first < seq ≤ last
+	next        time.Time
+}
+
+func (p *replayProgress) report(seq uint64) {
+	if now := time.Now(); now.After(p.next) {
+		p.next = now.Add(progressInterval)
+		p.log.Info("index.db is catching up with events/", "percent", 100*(seq-p.first)/(p.last-p.first))
+	}
 }
 
 // indexReady returns nil while the index takes events. The journal accepts no marks while it returns an error.

@@ -17,24 +17,29 @@ var (
 	ctx   = context.Background()
 )
 
-func TestConformance(t *testing.T) { storetest.Run(t, newStore) }
+func TestConformance(t *testing.T) { storetest.Run(t, newStore(0)) }
 
-// newStore returns a store in an empty directory. Kill copies the files as they are; the next Open opens the copy.
-func newStore(t *testing.T) storetest.Store {
-	dir := t.TempDir()
-	return storetest.Store{
-		Open: func(t *testing.T, now func() time.Time) store.Engine {
-			t.Helper()
-			e, err := Open(dir, Options{Log: quiet, Now: now})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return e
-		},
-		Kill: func(t *testing.T) {
-			t.Helper()
-			dir = copied(t, dir)
-		},
+// Most names of the suite are then in overflow series, some of them for one tag only.
+func TestConformanceWhereFewSeriesAreCounted(t *testing.T) { storetest.Run(t, newStore(3)) }
+
+// newStore returns stores in empty directories. Kill copies the files as they are; the next Open opens the copy.
+func newStore(maxSeries int) func(t *testing.T) storetest.Store {
+	return func(t *testing.T) storetest.Store {
+		dir := t.TempDir()
+		return storetest.Store{
+			Open: func(t *testing.T, now func() time.Time) store.Engine {
+				t.Helper()
+				e, err := Open(dir, Options{Log: quiet, Now: now, maxSeries: maxSeries})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return e
+			},
+			Kill: func(t *testing.T) {
+				t.Helper()
+				dir = copied(t, dir)
+			},
+		}
 	}
 }
 

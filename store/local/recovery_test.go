@@ -1,13 +1,20 @@
 package local
 
 import (
+	"encoding/binary"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
+	"mtagd/store/local/rank"
 )
 
 // copied returns a copy of a directory.
@@ -77,5 +84,86 @@ func TestTheIndexMustFitTheEvents(t *testing.T) {
 	}
 	if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "index") {
 		t.Errorf("with events older than the index, Open gives %v; want an error that names the index", err)
+	}
+}
+
+// An index of format 1 is rebuilt from the events. A kill in the middle of it, and damage in the old file, lose nothing.
+func TestAnIndexOfTheOlderFormatIsRebuilt(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 3000)
+	want := everything(t, e, m)
+	closeEngine(t, e)
+	covered := func(dir string) (format string, seq uint64) {
+		t.Helper()
+		if err := changeBolt(filepath.Join(dir, "index.db"), func(tx *bolt.Tx) error {
+			meta := tx.Bucket([]byte("meta"))
+			format, seq = string(meta.Get([]byte("format"))), binary.BigEndian.Uint64(meta.Get([]byte("covered")))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return format, seq
+	}
+	_, last := covered(dir)
+	if err := changeBolt(filepath.Join(dir, "index.db"), func(tx *bolt.Tx) error {
+		for _, name := range []string{"segments", "blocks", "unused"} { // which format 1 does not have
+			if err := tx.DeleteBucket([]byte(name)); err != nil {
+				return err
+			}
+		}
+		nodes := tx.Bucket([]byte("nodes"))
+		k, _ := nodes.Cursor().First()
+		return errors.Join(nodes.Put(k, []byte("of the older format")), tx.Bucket([]byte("meta")).Put([]byte("format"), []byte("1")))
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	killed := copied(t, dir) // after the old index was emptied, before the replay
+	if x, err := rank.Open(filepath.Join(killed, "index.db"), quiet); err != nil || !x.Outdated() || x.Covered() != last {
+		t.Fatalf("the older index is not recognised, %v", err)
+	} else if err := errors.Join(x.Reset(), x.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if format, seq := covered(killed); format != "2" || seq != 0 {
+		t.Errorf("an emptied index has format %s and covers %d, want 2 and 0", format, seq)
+	}
+	gone := copied(t, dir)
+	if err := os.RemoveAll(filepath.Join(gone, "events")); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, dir := range []string{dir, killed} {
+		e = open(t, dir)
+		if got := everything(t, e, m); !reflect.DeepEqual(got, want) {
+			t.Errorf("%d events after the index was rebuilt, want %d", got[0].Total, want[0].Total)
+		}
+		closeEngine(t, e)
+		if format, seq := covered(dir); format != "2" || seq != last {
+			t.Errorf("the rebuilt index has format %s and covers %d, want 2 and %d", format, seq, last)
+		}
+	}
+	if _, err := Open(gone, Options{Log: quiet}); err == nil {
+		t.Error("an older index was opened though its events are missing")
+	}
+	if format, seq := covered(gone); format != "1" || seq != last {
+		t.Errorf("when the events are missing, the older index has format %s and covers %d, want it unchanged", format, seq)
+	}
+}
+
+// A long replay logs how far it is.
+func TestAReplayLogsItsProgress(t *testing.T) {
+	var log strings.Builder
+	p := replayProgress{log: slog.New(slog.NewTextHandler(&log, nil)), first: 100, last: 300, next: time.Now().Add(time.Hour)}
+	p.report(150)
+	if log.Len() > 0 {
+		t.Errorf("a short replay logs %s", &log)
+	}
+	p.next = time.Now().Add(-time.Second)
+	p.report(200)
+	p.report(201) // too soon
+	if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "percent=50") {
+		t.Errorf("the replay logs %s, want one line with 50 percent", &log)
 	}
 }

@@ -172,6 +172,54 @@ var listingTests = []test{
 			b.reopen()
 		}
 	}},
+	{"thousands of made-up names, before and after the real ones, change nothing", func(t *testing.T, b *bed) {
+		r := newRandom(t)
+		oracles, tags := newShops(b, 2)
+		n := 0
+		flood := func(o *oracle, tags ...store.TagID) {
+			var marks []store.Mark
+			for range 800 {
+				n++
+				name := fmt.Sprintf("%c%dMadeUp", 'A'+n*7%26, n)
+				for range 1 + r.IntN(3) {
+					marks = append(marks, o.mark(pick(r, tags...), name, randomTime(r)))
+				}
+			}
+			b.record(marks)
+		}
+		shop := func(o *oracle, tags []store.TagID) {
+			var marks []store.Mark
+			for range 700 {
+				marks = append(marks, o.mark(pick(r, tags...), randomName(r), randomTime(r)))
+			}
+			b.record(marks)
+		}
+		for round := range 4 {
+			// One shop is flooded before it has sent anything, the other one later, and at one of its two tags.
+			flood(oracles[0], tags[0]...)
+			shop(oracles[0], tags[0])
+			shop(oracles[1], tags[1])
+			flood(oracles[1], tags[1][0])
+			for i, o := range oracles {
+				expectRandom(t, b, r, o, tags[i], 60)
+				for _, way := range everyOrder {
+					o.expect(t, b, store.Query{SortBy: way.by, Asc: way.asc, Limit: 3000}) // every name's events at once
+				}
+			}
+			if t.Failed() {
+				return
+			}
+			if round%2 == 0 {
+				b.kill()
+			} else {
+				b.reopen()
+			}
+		}
+		for i, o := range oracles {
+			expectRandom(t, b, r, o, tags[i], 200)
+			expectAllPages(t, b, o, store.Query{SortBy: store.ByName, Asc: i == 0}, 1000)
+		}
+	}},
 	{"a name that is twice in the filter counts once, and an unknown name selects nothing", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 1)
 		b.record([]store.Mark{oracles[0].mark(tags[0][0], "A", start), oracles[0].mark(tags[0][0], "B", start)})

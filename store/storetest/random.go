@@ -65,7 +65,11 @@ func randomQuery(r *rand.Rand, o *oracle, tags []store.TagID) store.Query {
 	}
 	if r.IntN(2) == 0 {
 		for range 1 + r.IntN(4) {
-			q.Names = append(q.Names, pick(r, randomName(r), randomName(r), randomName(r), "Unknown"))
+			names := []string{randomName(r), randomName(r), randomName(r), "Unknown"}
+			if len(o.events) > 0 {
+				names = append(names, pick(r, o.events...).name)
+			}
+			q.Names = append(q.Names, pick(r, names...))
 		}
 	}
 	bound := func() time.Time {

@@ -63,7 +63,7 @@ func isPrepared(db *bolt.DB, format string, buckets [][]byte) (ready bool, err e
 		}
 		found := meta.Get(keyFormat)
 		if found != nil && string(found) != format {
-			return codec.UnknownFormat(found, format)
+			return codec.UnknownFormat{Found: string(found), Known: format}
 		}
 		ready = found != nil && !slices.ContainsFunc(buckets, func(name []byte) bool { return tx.Bucket(name) == nil })
 		return nil
@@ -74,8 +74,7 @@ func isPrepared(db *bolt.DB, format string, buckets [][]byte) (ready bool, err e
 // prepare writes the format, and creates missing buckets.
 func prepare(db *bolt.DB, format string, buckets [][]byte) error {
 	return db.Update(func(tx *bolt.Tx) error {
-		meta, err := tx.CreateBucketIfNotExists(BucketMeta)
-		if err != nil {
+		if _, err := tx.CreateBucketIfNotExists(BucketMeta); err != nil {
 			return err
 		}
 		for _, name := range buckets {
@@ -83,8 +82,13 @@ func prepare(db *bolt.DB, format string, buckets [][]byte) error {
 				return err
 			}
 		}
-		return meta.Put(keyFormat, []byte(format))
+		return SetFormat(tx, format)
 	})
+}
+
+// SetFormat changes the format version of a file. The caller changes the layout in the same transaction.
+func SetFormat(tx *bolt.Tx, format string) error {
+	return tx.Bucket(BucketMeta).Put(keyFormat, []byte(format))
 }
 
 // CatchDamage calls do, which reads or writes a bbolt file, and turns its panics into errors that name the file. bbolt

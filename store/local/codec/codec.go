@@ -15,4 +15,5 @@ type Event struct {
 	Position
 	Time   int64  // µs since 1970
 	Series []byte // as AppendSeries appends it
+	Size   uint32 // bytes of the event in its chunk, before compression
 }

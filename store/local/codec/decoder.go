@@ -9,9 +9,14 @@ import (
 // ErrCorrupt is the error for a stored value that cannot be decoded, or that is damaged.
 var ErrCorrupt = errors.New("corrupt value")
 
-// UnknownFormat returns the error for a file whose format version this build does not read.
-func UnknownFormat(found []byte, known string) error {
-	return fmt.Errorf("format %q is not known to this version, which reads %q", found, known)
+// UnknownFormat is the error for a file whose format version this build does not read.
+type UnknownFormat struct {
+	Found string
+	Known string // the one that it reads
+}
+
+func (e UnknownFormat) Error() string {
+	return fmt.Sprintf("format %q is not known to this version, which reads %q", e.Found, e.Known)
 }
 
 // Decoder reads varints and length-prefixed strings from B and removes them from it. After the first failure all methods
@@ -34,6 +39,11 @@ func (d *Decoder) Err(what string) error {
 
 // Uvarint reads an unsigned varint.
 func (d *Decoder) Uvarint() uint64 {
+	if len(d.B) > 0 && d.B[0] < 0x80 { // the common case
+		v := d.B[0]
+		d.B = d.B[1:]
+		return uint64(v)
+	}
 	v, n := binary.Uvarint(d.B)
 	d.skip(n)
 	return v

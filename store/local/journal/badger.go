@@ -96,7 +96,7 @@ func checkFormat(db *badger.DB) error {
 	key := []byte{prefixFormat}
 	found, err := lookup(txn, key, func(b []byte) error {
 		if string(b) != format {
-			return codec.UnknownFormat(b, format)
+			return codec.UnknownFormat{Found: string(b), Known: format}
 		}
 		return nil
 	})

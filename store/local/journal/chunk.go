@@ -76,6 +76,7 @@ func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUI
 // decodeEvent reads the next event of a chunk; at is its position.
 func decodeEvent(d *codec.Decoder, at codec.Position) (e Event) {
 	e.Position = at
+	size := len(d.B)
 	copy(e.Merchant[:], d.Bytes(len(e.Merchant)))
 	start := d.B
 	d.Prefixed()
@@ -84,6 +85,7 @@ func decodeEvent(d *codec.Decoder, at codec.Position) (e Event) {
 	e.MUID = d.Prefixed()
 	e.Raw = d.Prefixed()
 	e.Time = d.Varint()
+	e.Size = uint32(size - len(d.B))
 	return e
 }
 
@@ -93,7 +95,7 @@ func (e Event) Listed() store.Event {
 	return store.Event{
 		ID:   e.EventID(),
 		MUID: store.MUID(e.MUID),
-		Name: name,
+		Name: string(name),
 		Time: time.UnixMicro(e.Time).UTC(),
 		Raw:  bytes.Clone(e.Raw),
 	}

@@ -32,7 +32,7 @@ func FuzzChunk(f *testing.F) {
 				t.Fatal(err)
 			}
 			tag, name := codec.SplitSeries(e.Series)
-			again := store.Mark{Tag: tag, Name: name, Time: time.UnixMicro(e.Time), Raw: e.Raw}
+			again := store.Mark{Tag: store.TagID(tag), Name: string(name), Time: time.UnixMicro(e.Time), Raw: e.Raw}
 			encoded, series := appendEvent(nil, e.Merchant, &again, store.MUID(e.MUID))
 			got := decodeEvent(&codec.Decoder{B: encoded}, at)
 			if !bytes.Equal(got.MUID, e.MUID) || got.Time != e.Time || got.Merchant != e.Merchant || !bytes.Equal(got.Series, series) {

@@ -31,12 +31,8 @@ type committer struct {
 	done      chan struct{} // closed when the goroutine has ended
 }
 
-// startCommitter starts a committer on what is in db.
-func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock, q *queue, handOver HandOver) (*committer, error) {
-	last, err := lastChunk(db)
-	if err != nil {
-		return nil, err
-	}
+// startCommitter starts a committer; last is the number of the last chunk on disk.
+func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock, q *queue, last uint64, handOver HandOver) *committer {
 	c := &committer{
 		db:        db,
 		log:       log,
@@ -50,19 +46,7 @@ func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock
 	}
 	c.committed.Store(last)
 	go c.run()
-	return c, nil
-}
-
-// lastChunk returns the number of the last chunk; 0 when there is none.
-func lastChunk(db *badger.DB) (seq uint64, err error) {
-	txn := db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
-	defer it.Close()
-	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
-		return 0, nil
-	}
-	return parseChunkKey(it.Item().Key())
+	return c
 }
 
 // hasOldDedupe reports whether there are keys of prefixOldDedupe. Expired ones count until Badger drops them: skipping

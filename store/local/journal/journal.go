@@ -112,6 +112,10 @@ func openWith(dir string, opt Options, files *allocator) (*Journal, error) {
 // Start lets the journal record events. It passes the events of each commit to handOver. While ready returns an error,
 // Record and Resolve refuse what they would have to write, with that error.
 func (j *Journal) Start(ready func() error, handOver HandOver) error {
+	last, err := j.LastChunk()
+	if err != nil {
+		return err
+	}
 	j.disk = watchDisk(j.dir, j.files, j.log.log)
 	q := newQueue(func(size int) error {
 		if err := ready(); err != nil {
@@ -119,9 +123,21 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		}
 		return j.disk.admit(size)
 	})
-	var err error
-	j.committer, err = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, handOver)
-	return err
+	j.committer = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
+	return nil
+}
+
+// LastChunk returns the number of the last chunk on disk; 0 when there is none. Unlike Committed, it can be called before
+// Start.
+func (j *Journal) LastChunk() (seq uint64, err error) {
+	txn := j.db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
+	defer it.Close()
+	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
+		return 0, nil
+	}
+	return parseChunkKey(it.Item().Key())
 }
 
 // Record implements store.Events.

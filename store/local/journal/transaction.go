@@ -154,12 +154,14 @@ func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid st
 		t.chunkStart, t.seq = len(t.arena.chunks), t.clock.next()
 	}
 	var series []byte
+	start := len(t.arena.chunks)
 	t.arena.chunks, series = appendEvent(t.arena.chunks, m, mark, muid)
 	t.arena.events = append(t.arena.events, codec.Event{
 		Merchant: m,
 		Position: codec.Position{Seq: t.seq, Index: uint16(t.chunkEvents)},
 		Time:     mark.Time.UnixMicro(),
 		Series:   series,
+		Size:     uint32(len(t.arena.chunks) - start),
 	})
 	t.chunkEvents++
 	if len(t.arena.chunks)-t.chunkStart >= maxChunkBytes || t.chunkEvents == maxChunkEvents {

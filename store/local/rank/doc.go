@@ -1,41 +1,60 @@
 // Package rank is the embedded engine's index of events. It counts the events that a query selects, and finds those of
-// one page by their rank, which is their place among the selected events in the order of time. The cost does not depend
-// on the number of events or the depth of the page. The package does not know the journal, and of an event it knows only
-// position, time and series.
+// one page by their rank, which is their place among the selected events. The cost does not depend on the number of
+// events, the depth of the page, or how many names visitors have made up. The package does not know the journal, and of an
+// event it knows only position, time, series and size.
 //
 // Each merchant has a stored tree, and up to two trees in memory with the events since. All are counted B+ trees
-// (tree.go). One goroutine applies events to the trees in memory, in the order of receipt. Every few seconds a merge
-// writes the events in memory into the stored trees. After a crash, package local replays the events that the stored
-// trees do not cover, so that none is lost and none is counted twice.
+// (tree.go), ordered by time, with counts by series (a tag and a name). They suffice for merchants with up to 256 series.
+// The events of further series are counted only by tag, and are also in segments. A segment never changes. It is ordered
+// by name, and can count its events below a name within any time range (segment.go). Small segments are merged into
+// larger ones, in memory as well as stored.
 //
-//	index.go       Index: open, replay, apply, schedule merges, close
-//	progress.go    lets readers wait until events are applied
-//	merge.go       writes events into the stored trees, in one or more transactions
-//	query.go       pages of a selection, and candidates where the counts do not suffice
-//	selection.go   a query in the terms of the index
-//	runs.go        collects runs of ranks, from one tree or several
-//	reader.go      one merchant's trees as of one moment; counts events before a key
-//	tree.go        the counted tree in memory
-//	dictionary.go  numbers a merchant's series
-//	nodefile.go    reads and writes the values in index.db
-//	nodearena.go   the memory of decoded nodes
+// One goroutine applies events to the trees and segments in memory, in the order of receipt. Every few seconds a merge
+// writes the events in memory into the stored trees and into new stored segments. Another goroutine compacts stored
+// segments. After a crash, package local replays the events that the stored trees do not cover, so that none is lost and
+// none is counted twice.
+//
+//	index.go         Index: open, replay, apply, schedule merges, close
+//	recent.go        a merchant's events in memory
+//	progress.go      lets readers wait until events are applied
+//	compact.go       compacts stored segments in the background
+//	merge.go         writes events into the stored trees and segments, in one or more transactions
+//	query.go         pages of a selection
+//	selection.go     a query in the terms of the index
+//	source.go        finds ranks in several sources: trees and segments
+//	runs.go          collects runs of ranks, from one tree or several
+//	reader.go        one merchant's trees as of one moment; counts events before a key
+//	segments.go      which segments to merge; segments in memory
+//	segmentmerge.go  builds and merges segments
+//	segment.go       a segment: names, times, wavelet matrix
+//	wavelet.go       counts ranks within a range of time
+//	tree.go          the counted tree in memory
+//	dictionary.go    numbers a merchant's series
+//	nodefile.go      reads and writes trees in index.db
+//	segmentfile.go   reads and writes segments in index.db
+//	nodearena.go     the memory of decoded nodes
 //
 // # What is in index.db
 //
-// A bbolt file of format "1". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
-// them away, and requests would wait for that. Buckets:
+// A bbolt file of format "2". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
+// them away, and requests would wait for that. An index of format "1" is emptied, and rebuilt from the journal. Buckets:
 //
 //	meta      "format" → version
 //	          "covered" → seq: the stored trees have the events of chunks up to it (8 bytes, big endian)
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
 //	replaced  merchant → number, ids (uvarints): the nodes that the last merge replaced and has not deleted yet
+//	segments  merchant → segments record; only of merchants that have had events of overflow series
+//	blocks    merchant, segment id (8 bytes, big endian), kind (1 byte), number (4 bytes, big endian) → block
+//	unused    merchant, segment id (8 bytes, big endian) → 'm' or 'c': a merge or a compaction is writing the segment, or
+//	          has not deleted it yet
 //
-// A merchant is the 16 bytes of its UUID. Each node, root record and list of ids is sealed: it ends with its CRC-32C
+// A merchant is the 16 bytes of its UUID. Each node, record, list of ids and block is sealed: it ends with its CRC-32C
 // (4 bytes, big endian), as bbolt has no checksums.
 //
-// A root record: next id, root id, covered (uvarints), first key, counts of the root, number of series (uvarint), series
-// (each length-prefixed).
+// A root record: number of events, sum of their sizes (codec.Event), next id, root id, covered (uvarints), first key,
+// counts of the root, number of series (uvarint), series (each length-prefixed). Series are numbered from 1, in this order;
+// the first in the record is empty. An overflow series has a tag and an empty name.
 //
 // A leaf: 0, number of entries, entries. An inner node: 1, number of children, children. The numbers are uvarints. Keys
 // are differences to the previous key.
@@ -45,4 +64,20 @@
 //	counts:  number of series (uvarint), for each: series as difference to the previous one (uvarint),
 //	         events (uvarint)
 //	key:     time (varint), seq (varint), index (uvarint, not a difference)
+//
+// A segments record: next id, number of segments, and for each its id, number of events, overflow series (0 when its
+// events are of several tags), and 1 if queries without a tag read it, else 0; all uvarints.
+//
+// The blocks of a segment, by kind, each numbered from 0:
+//
+//	0    64 events (the last block may have fewer), sorted by name, time, seq and index. For each: how many bytes of the
+//	     previous name it shares (uvarint), the rest of the name (length-prefixed), key, overflow series (uvarint).
+//	     Names and keys are differences to the previous event of the block.
+//	1    1,024 times, sorted: differences to the previous one of the block (varints)
+//	2+l  32,000 bits of level l of the wavelet matrix (wavelet.go): the number of ones before the block (4 bytes), then
+//	     the bits in words of 8 bytes, the first bit lowest; all little endian. There are as many levels as the number of
+//	     events less one has bits.
+//
+// Events can be removed from both: entries from a tree as they are added, and events from a segment by writing another one
+// without them.
 package rank

@@ -21,16 +21,20 @@ type Index struct {
 	db  *bolt.DB // index.db
 	log *slog.Logger
 
-	// These are loadTree and (*bolt.Tx).Commit, except in tests.
-	load   func(*bolt.Tx, codec.MerchantKey) (*storedTree, error)
-	commit func(*bolt.Tx) error
+	// These are loadTree, (*bolt.Tx).Commit and the constant of this name, except in tests.
+	load      func(*bolt.Tx, codec.MerchantKey) (*storedTree, error)
+	commit    func(*bolt.Tx) error
+	maxSeries int
+
+	outdated bool // the file has the older format
 
 	// Readers hold mu while they walk trees. Whoever changes recent, or a tree in it, holds mu too. Only the applying
 	// goroutine adds and removes merchants, so it may read the map without mu.
 	mu      sync.RWMutex
 	recent  map[codec.MerchantKey]*recentEvents
-	entries int    // in the active trees
-	covered uint64 // the events of chunks up to this seq are in the trees
+	entries int      // in the active trees
+	covered uint64   // the events of chunks up to this seq are in the trees
+	numbers []uint32 // of the series of the events that are being applied
 
 	arenas sync.Pool // *nodeArena, for readers
 
@@ -40,15 +44,8 @@ type Index struct {
 	started bool
 	done    chan struct{} // closed when the applying goroutine has ended
 
-	progress progress
-}
-
-// recentEvents is a merchant's events in memory.
-type recentEvents struct {
-	covered uint64 // of the stored tree; a merge updates it a moment after its commit
-	series  *dictionary
-	active  child // the root of the tree that takes new events
-	frozen  child // the root of the tree that is being merged
+	progress  progress
+	compactor *compactor
 }
 
 // committedBatch is the events of one commit. They are valid until release is called.
@@ -60,9 +57,10 @@ type committedBatch struct {
 
 const (
 	// A merge is due after this time, or when this many events are in memory: about 25 MB, which a replay applies in
-	// less than a second.
-	mergeInterval = 5 * time.Second
-	mergeEntries  = 500_000
+	// less than a second. Events of overflow series count as several, as they take more memory.
+	mergeInterval   = 5 * time.Second
+	mergeEntries    = 500_000
+	overflowEntries = 3
 
 	// At maxEntries nothing more is applied until the running merge is done. The queue fills, and then commits wait.
 	maxEntries = 2 * mergeEntries
@@ -72,22 +70,26 @@ const (
 	maxQueue = 16
 )
 
-// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start.
+// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. When the
+// index is Outdated, it must call Reset before the replay.
 func Open(path string, log *slog.Logger) (*Index, error) {
-	db, err := openFile(path)
+	db, outdated, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
 	x := &Index{
-		db:     db,
-		log:    log,
-		load:   loadTree,
-		commit: (*bolt.Tx).Commit,
-		recent: map[codec.MerchantKey]*recentEvents{},
-		arenas: sync.Pool{New: func() any { return &nodeArena{} }},
-		queue:  make(chan committedBatch, maxQueue),
-		done:   make(chan struct{}),
+		db:        db,
+		log:       log,
+		load:      loadTree,
+		commit:    (*bolt.Tx).Commit,
+		maxSeries: maxSeries,
+		outdated:  outdated,
+		recent:    map[codec.MerchantKey]*recentEvents{},
+		arenas:    sync.Pool{New: func() any { return &nodeArena{} }},
+		queue:     make(chan committedBatch, maxQueue),
+		done:      make(chan struct{}),
 	}
+	x.compactor = newCompactor(db, log)
 	if err := x.read(func(tx *bolt.Tx) (err error) {
 		x.covered, err = loadCovered(tx)
 		return err
@@ -100,6 +102,21 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 
 // Covered returns the number of the last chunk whose events are in the index. Call it before Start.
 func (x *Index) Covered() uint64 { return x.covered }
+
+// Outdated reports whether the file was written by an older version. Then nothing but Covered can be read from it.
+func (x *Index) Outdated() bool { return x.outdated }
+
+// Reset empties an outdated index, in one transaction. All events have to be replayed then: Covered is 0.
+func (x *Index) Reset() error {
+	if err := boltfile.CatchDamage("index.db", func() error { return resetFile(x.db) }); err != nil {
+		return err
+	}
+	x.outdated, x.covered = false, 0
+	return nil
+}
+
+// LimitSeries changes how many series the index counts for each merchant. Only tests call it, before Replay.
+func (x *Index) LimitSeries(n int) { x.maxSeries = n }
 
 // Replay applies events of chunks after Covered; last is the number of their last chunk. Call it before Start, in the
 // order of receipt.
@@ -127,6 +144,7 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 // Start starts the goroutine that applies pushed events and merges.
 func (x *Index) Start() {
 	x.started = true
+	x.compactor.start()
 	go x.run()
 }
 
@@ -141,6 +159,7 @@ func (x *Index) Close() error {
 	if x.started {
 		close(x.queue)
 		<-x.done
+		x.compactor.stop()
 	}
 	return errors.Join(x.Failure(), x.db.Close())
 }
@@ -263,10 +282,17 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 	if err != nil {
 		return err
 	}
+	segments, err := x.prepare(events, added)
+	if err != nil {
+		return err
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for m, r := range added {
 		x.recent[m] = r
+	}
+	for r, segments := range segments {
+		r.active.segments = segments
 	}
 	var r *recentEvents
 	for i := range events {
@@ -277,13 +303,43 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 		if e.Seq <= r.covered {
 			continue // this is a replay, and the stored tree has the event already
 		}
-		if err := r.active.insertAtRoot(entry{Key{e.Time, e.Position}, r.series.number(e.Series)}, nil); err != nil {
+		if err := r.add(e, x.numbers[i]); err != nil {
 			return err
 		}
 		x.entries++
 	}
 	x.covered = last
 	return nil
+}
+
+// prepare notes the series numbers of the events, and returns the new segments of each merchant that has events of overflow
+// series among them. It does not hold mu meanwhile, as building segments takes time.
+func (x *Index) prepare(events []codec.Event, added map[codec.MerchantKey]*recentEvents) (map[*recentEvents][]*segment, error) {
+	x.numbers = x.numbers[:0]
+	var overflow map[*recentEvents][]named
+	var r *recentEvents
+	for i := range events {
+		e := &events[i]
+		if i == 0 || e.Merchant != events[i-1].Merchant {
+			if r = x.recent[e.Merchant]; r == nil {
+				r = added[e.Merchant]
+			}
+		}
+		if e.Seq <= r.covered {
+			x.numbers = append(x.numbers, 0)
+			continue
+		}
+		number, isOverflow := r.series.number(e.Series)
+		x.numbers = append(x.numbers, number)
+		if isOverflow {
+			if overflow == nil {
+				overflow = map[*recentEvents][]named{}
+			}
+			overflow[r] = append(overflow[r], newNamed(e, number))
+			x.entries += overflowEntries - 1
+		}
+	}
+	return segmentsWith(overflow)
 }
 
 // newRecents returns an empty recentEvents for each merchant of the events that has none in memory. It reads the root
@@ -309,7 +365,7 @@ func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentE
 			if err != nil {
 				return err
 			}
-			added[m] = &recentEvents{covered: t.covered, series: newDictionary(t.series)}
+			added[m] = &recentEvents{covered: t.covered, usage: t.usage, series: newDictionary(t.series, x.maxSeries)}
 		}
 		return nil
 	})
@@ -328,11 +384,11 @@ func (x *Index) freeze() frozenEvents {
 	defer x.mu.Unlock()
 	f := frozenEvents{trees: make(map[codec.MerchantKey]frozenTree, len(x.recent)), covered: x.covered}
 	for m, r := range x.recent {
-		if r.active.isEmpty() {
+		if r.active.root.isEmpty() {
 			delete(x.recent, m)
 			continue
 		}
-		r.frozen, r.active = r.active, child{}
+		r.frozen, r.active = r.active, eventsInMemory{}
 		f.trees[m] = frozenTree{r.frozen, r.series}
 	}
 	x.entries = 0
@@ -352,9 +408,25 @@ func (x *Index) merge(f frozenEvents) error {
 	defer x.mu.Unlock()
 	for m := range f.trees {
 		r := x.recent[m]
-		r.covered, r.frozen = f.covered, child{}
+		r.covered, r.frozen = f.covered, eventsInMemory{}
 	}
+	x.compactor.notify()
 	return nil
+}
+
+// Usage returns the number of a merchant's events, and the sum of their sizes (codec.Event).
+func (x *Index) Usage(m codec.MerchantKey) (events, bytes uint64, err error) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if r := x.recent[m]; r != nil {
+		return r.usage.events, r.usage.bytes, nil
+	}
+	var u usage
+	err = x.read(func(tx *bolt.Tx) (err error) {
+		u, err = loadUsage(tx, m)
+		return err
+	})
+	return u.events, u.bytes, err
 }
 
 // view calls read with the merchant's trees, as of one moment. It does not call read when the merchant has no events. The
@@ -373,14 +445,16 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 		}
 		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
-		r := &reader{ctx: ctx, m: m, series: t.series, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: arena}
+		r := &reader{ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks), loaded: map[uint64]*node{}, arena: arena}
 		roots := []*child{&t.root}
 		if recent := x.recent[m]; recent != nil {
 			r.series = recent.series.names()
 			if t.covered == recent.covered { // else a merge was committed just now, and the stored tree has the frozen events
-				roots = append(roots, &recent.frozen)
+				roots = append(roots, &recent.frozen.root)
+				r.recent = append(r.recent, recent.frozen.segments...)
 			}
-			roots = append(roots, &recent.active)
+			roots = append(roots, &recent.active.root)
+			r.recent = append(r.recent, recent.active.segments...)
 		}
 		for _, root := range roots {
 			if !root.isEmpty() {

@@ -2,6 +2,8 @@ package rank
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
@@ -19,8 +21,14 @@ import (
 //     behind.
 
 // txBudget bounds the memory of a merge: it is how many entries one transaction may load, write or delete. Events are
-// merged in the order of time, so a node is seldom needed again once it is written.
-const txBudget = 250_000
+// merged in the order of time, so a node is seldom needed again once it is written. A compaction has a smaller budget, as
+// merges wait for its transactions.
+const (
+	txBudget         = 250_000
+	compactionBudget = 125_000
+
+	blockEntries = 3 * leafEntries // what a block of a segment takes of the budget: it is three times as large as a leaf
+)
 
 // frozenEvents is what one merge writes.
 type frozenEvents struct {
@@ -30,32 +38,38 @@ type frozenEvents struct {
 
 // frozenTree is the frozen events of one merchant.
 type frozenTree struct {
-	root   child
+	eventsInMemory
 	series *dictionary
 }
 
 // merger writes the transactions of a merge, one after the other.
 type merger struct {
+	ctx    context.Context // ends the merge between two transactions
 	db     *bolt.DB
 	budget int // of each transaction, in entries
 	commit func(*bolt.Tx) error
 
-	tx    *bolt.Tx
-	nodes *bolt.Bucket
-	left  int // of the budget of tx
+	tx     *bolt.Tx
+	nodes  *bolt.Bucket
+	blocks *bolt.Bucket // of segments
+	left   int          // of the budget of tx
 }
 
 func newMerger(db *bolt.DB, commit func(*bolt.Tx) error) *merger {
-	return &merger{db: db, budget: txBudget, commit: commit}
+	return &merger{ctx: context.Background(), db: db, budget: txBudget, commit: commit}
 }
 
 func (w *merger) begin() error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
 	tx, err := w.db.Begin(true)
 	if err != nil {
 		return err
 	}
-	w.tx, w.nodes, w.left = tx, tx.Bucket(bucketNodes), w.budget
-	w.nodes.FillPercent = 1 // no need to leave space in pages: stored nodes do not grow, and new ones have higher keys
+	w.tx, w.nodes, w.blocks, w.left = tx, tx.Bucket(bucketNodes), tx.Bucket(bucketBlocks), w.budget
+	// No need to leave space in pages: stored nodes and blocks do not grow, and new ones have higher keys.
+	w.nodes.FillPercent, w.blocks.FillPercent = 1, 1
 	return nil
 }
 
@@ -74,6 +88,9 @@ func (w *merger) mergeAll(f frozenEvents) error {
 	}
 	defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
 	if err := w.sweepAll(); err != nil {
+		return err
+	}
+	if err := w.sweepSegments(byMerge); err != nil {
 		return err
 	}
 	for m, tree := range f.trees {
@@ -97,7 +114,12 @@ func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint6
 	if t.covered >= covered {
 		return nil // an earlier attempt of this merge has written this tree
 	}
-	if err := w.deleteFrom(m, t.nextID); err != nil {
+	// A merge that was cut off has left nodes that are in no tree.
+	if err := w.deleteFrom(func() *bolt.Bucket { return w.nodes }, nodeKey(m, t.nextID), m[:], leafEntries); err != nil {
+		return err
+	}
+	added, err := w.addSegments(m, events.segments)
+	if err != nil {
 		return err
 	}
 	var replaced []uint64
@@ -125,7 +147,11 @@ func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint6
 		return err
 	}
 	t.covered, t.series = covered, events.series.names()
+	t.usage.add(events.usage)
 	if err := storeTree(w.tx, m, t); err != nil {
+		return err
+	}
+	if err := w.useSegments(m, added); err != nil {
 		return err
 	}
 	slices.Sort(replaced) // so that nodes of one page are deleted one after the other
@@ -166,32 +192,32 @@ func (w *merger) sweep(m codec.MerchantKey) error {
 		return err
 	}
 	for _, id := range replaced {
-		if err := w.deleteNode(nodeKey(m, id)); err != nil {
+		if err := w.deleteKey(w.nodes, nodeKey(m, id), leafEntries); err != nil {
 			return err
 		}
 	}
 	return storeReplaced(w.tx, m, nil)
 }
 
-// deleteFrom deletes the nodes with ids from id on. A merge that was cut off wrote them, and no tree has them.
-func (w *merger) deleteFrom(m codec.MerchantKey, id uint64) error {
-	for from := nodeKey(m, id); ; {
-		k, _ := w.nodes.Cursor().Seek(from) // a new cursor each time, as a deletion moves existing ones
-		if !bytes.HasPrefix(k, m[:]) {
+// deleteFrom deletes the keys of a bucket with this prefix, from a key on. Each costs as much as so many entries.
+func (w *merger) deleteFrom(bucket func() *bolt.Bucket, from, prefix []byte, cost int) error {
+	for {
+		k, _ := bucket().Cursor().Seek(from) // a new cursor each time, as a deletion moves existing ones
+		if !bytes.HasPrefix(k, prefix) {
 			return nil
 		}
-		if err := w.deleteNode(k); err != nil {
+		if err := w.deleteKey(bucket(), k, cost); err != nil {
 			return err
 		}
 	}
 }
 
-// deleteNode deletes a node. It spends as much as for writing a leaf, as the deletion may load and write a page.
-func (w *merger) deleteNode(key []byte) error {
-	if err := w.nodes.Delete(key); err != nil {
+// deleteKey deletes a key. It spends as much as for writing the value, as the deletion may load and write a page.
+func (w *merger) deleteKey(bucket *bolt.Bucket, key []byte, cost int) error {
+	if err := bucket.Delete(key); err != nil {
 		return err
 	}
-	return w.spend(leafEntries)
+	return w.spend(cost)
 }
 
 // storeNodes writes the nodes at and below c that are in memory, and releases them.
@@ -209,4 +235,72 @@ func (w *merger) storeNodes(t *storedTree, m codec.MerchantKey, c *child) error 
 	n := c.node
 	c.node = nil
 	return storeNode(w.nodes, m, c.id, n)
+}
+
+// addSegments writes new stored segments with the events of those in memory. They are unused until useSegments.
+func (w *merger) addSegments(m codec.MerchantKey, memory []*segment) (added []*segment, err error) {
+	for i, group := range storedGroups(memory) {
+		s := mergedSegment(group)
+		s.all = i == 0
+		if s.id, err = w.newSegment(m, byMerge); err != nil {
+			return nil, err
+		}
+		if err := mergeSegments(memoryReaders(group), w.putBlock(m, s.id)); err != nil {
+			return nil, err
+		}
+		added = append(added, s)
+	}
+	return added, nil
+}
+
+// newSegment returns the id of a new segment, and marks the segment as unused.
+func (w *merger) newSegment(m codec.MerchantKey, by byte) (id uint64, err error) {
+	r, err := loadSegments(w.tx, m)
+	if err != nil {
+		return 0, err
+	}
+	id = r.nextID
+	r.nextID++
+	return id, errors.Join(storeSegments(w.tx, m, r), markUnused(w.tx, m, id, by))
+}
+
+// putBlock returns a function that stores the blocks of a segment.
+func (w *merger) putBlock(m codec.MerchantKey, id uint64) putBlock {
+	return func(kind uint8, i int, b []byte) error {
+		if err := w.blocks.Put(blockKey(m, id, kind, i), codec.Seal(append(make([]byte, 0, len(b)+4), b...))); err != nil {
+			return err
+		}
+		return w.spend(blockEntries)
+	}
+}
+
+// useSegments adds segments that addSegments has written to those that are used.
+func (w *merger) useSegments(m codec.MerchantKey, added []*segment) error {
+	if added == nil {
+		return nil
+	}
+	r, err := loadSegments(w.tx, m)
+	if err != nil {
+		return err
+	}
+	for _, s := range added {
+		r.segments = append(r.segments, s)
+		if err := w.tx.Bucket(bucketUnused).Delete(segmentKey(m, s.id)); err != nil {
+			return err
+		}
+	}
+	return storeSegments(w.tx, m, r)
+}
+
+// sweepSegments deletes the unused segments that a merge, or a compaction, has marked.
+func (w *merger) sweepSegments(by byte) error {
+	for _, segment := range unusedSegments(w.tx, by) {
+		if err := w.deleteFrom(func() *bolt.Bucket { return w.blocks }, segment, segment, blockEntries); err != nil {
+			return err
+		}
+		if err := w.tx.Bucket(bucketUnused).Delete(segment); err != nil {
+			return err
+		}
+	}
+	return nil
 }

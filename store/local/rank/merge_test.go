@@ -3,7 +3,6 @@ package rank
 import (
 	"errors"
 	"io/fs"
-	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -32,15 +32,17 @@ func copied(t *testing.T, dir string) string {
 func TestAMergeMayBeCutOffAnywhere(t *testing.T) {
 	for name, with := range map[string]struct {
 		budget int // of a transaction
+		names  int // made-up ones
 		timeOf func(rng *rand.Rand, i int) int64
 	}{
-		"in order of time": {400, func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 }},
-		"from all times":   {3000, func(rng *rand.Rand, _ int) int64 { return rng.Int64N(1 << 40) }},
+		"in order of time":   {400, 0, func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 }},
+		"from all times":     {3000, 0, func(rng *rand.Rand, _ int) int64 { return rng.Int64N(1 << 40) }},
+		"with made-up names": {2500, 300, func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(5, 6))
 			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
-			var j journal
+			j := journal{names: with.names, maxSeries: 3}
 			recorded := 0
 			commit := func(n int) {
 				for _, m := range merchants {
@@ -66,7 +68,8 @@ func TestAMergeMayBeCutOffAnywhere(t *testing.T) {
 
 			for commits := 0; ; commits++ {
 				base := copied(t, dir)
-				j := journal{slices.Clone(j.commits)}
+				j := j
+				j.commits = slices.Clone(j.commits)
 				done := cutOffMerge(t, j.open(t, base), with.budget, commits)
 				same := func(x *Index, when string) {
 					t.Helper()
@@ -120,7 +123,7 @@ func cutOffMerge(t *testing.T, x *Index, budget, commits int) (done bool) {
 // A merge commits a moment before the index drops the frozen events from memory, and a merge that fails is retried. At
 // all times readers must see each event once.
 func TestReadersSeeEachEventOnceDuringAMerge(t *testing.T) {
-	var j journal
+	j := journal{names: 50, maxSeries: 3}
 	m := newMerchant(t)
 	dir := t.TempDir()
 	x := j.open(t, dir)
@@ -137,11 +140,13 @@ func TestReadersSeeEachEventOnceDuringAMerge(t *testing.T) {
 	expectAll := func(when string) {
 		t.Helper()
 		if err := x.view(t.Context(), m, func(r *reader) error {
-			all, err := r.before(Key{Time: math.MaxInt64})
-			if n := sum(all, nil); n != 1700 {
-				t.Errorf("%s: %d events, want 1700", when, n)
+			for _, by := range []store.SortKey{store.ByTime, store.ByName} {
+				total, page, err := r.page(NewSelection(store.Query{SortBy: by, Limit: 2000}))
+				if err != nil || total != 1700 || len(page) != 1700 {
+					t.Errorf("%s: %d events by %s, total %d, %v; want 1700", when, len(page), by, total, err)
+				}
 			}
-			return err
+			return nil
 		}); err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
@@ -160,7 +165,7 @@ func TestReadersSeeEachEventOnceDuringAMerge(t *testing.T) {
 			expectAll("after a commit")
 			return err
 		})
-		w.budget = 100
+		w.budget = 4000
 		err := w.mergeAll(f)
 		expectAll("after an attempt")
 		if err == nil {
@@ -264,7 +269,58 @@ func TestAReplayOnAFullDiskIsMergedLater(t *testing.T) {
 	closeIndex(t, x)
 }
 
-// checkNothingLeftBehind checks that every stored node is in a tree, and that no lists of replaced nodes are left.
+// A compaction may be cut off after any of its transactions. The events are then as before, and the next compaction
+// leaves nothing behind.
+func TestACompactionMayBeCutOffAnywhere(t *testing.T) {
+	m := newMerchant(t)
+	j := journal{names: 1000, maxSeries: 3}
+	dir := t.TempDir()
+	for range 3 { // each time, the merge makes new segments
+		j.commit(m, 1200, func(i int) int64 { return int64(i) * 7919 % 1200 })
+		x := j.open(t, dir)
+		if err := x.merge(x.freeze()); err != nil {
+			t.Fatal(err)
+		}
+		closeIndex(t, x)
+	}
+	errCutOff := errors.New("cut off")
+	for commits := 0; ; commits++ {
+		x := j.open(t, copied(t, dir))
+		want := list(t, x, m)
+		left := commits
+		x.compactor.commit = func(tx *bolt.Tx) error {
+			if left == 0 {
+				return errCutOff
+			}
+			left--
+			return tx.Commit()
+		}
+		x.compactor.budget = 3000
+		_, err := x.compactor.compact(t.Context(), m)
+		if err != nil && !errors.Is(err, errCutOff) {
+			t.Fatal(err)
+		}
+		if got := list(t, x, m); !slices.Equal(got, want) {
+			t.Errorf("cut off after %d commits: %d events, want %d", commits, len(got), len(want))
+		}
+		x.compactor.commit = (*bolt.Tx).Commit
+		x.compactor.compactAll(t.Context())
+		if got := list(t, x, m); !slices.Equal(got, want) {
+			t.Errorf("compacted after it was cut off after %d commits: %d events, want %d", commits, len(got), len(want))
+		}
+		checkNothingLeftBehind(t, x)
+		closeIndex(t, x)
+		if err == nil {
+			if commits < 4 {
+				t.Errorf("the compaction took only %d transactions, too few to test", commits)
+			}
+			return
+		}
+	}
+}
+
+// checkNothingLeftBehind checks that every stored node is in a tree, and every block in a segment, and that no lists of
+// replaced nodes and no unused segments are left.
 func checkNothingLeftBehind(t *testing.T, x *Index) {
 	t.Helper()
 	if err := x.db.View(func(tx *bolt.Tx) error {
@@ -295,6 +351,26 @@ func checkNothingLeftBehind(t *testing.T, x *Index) {
 		}
 		if stored := nodes.Stats().KeyN; stored != reachable {
 			t.Errorf("%d nodes are stored, but the trees have %d", stored, reachable)
+		}
+		blocks := 0
+		if err := tx.Bucket(bucketSegments).ForEach(func(k, _ []byte) error {
+			stored, err := loadSegments(tx, codec.MerchantKey(k))
+			if err != nil {
+				return err
+			}
+			for _, s := range stored.segments {
+				blocks += (s.n+namesPerBlock-1)/namesPerBlock + (s.n+timesPerBlock-1)/timesPerBlock +
+					waveletLevels(s.n)*((s.n+waveletBits-1)/waveletBits)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if stored := tx.Bucket(bucketBlocks).Stats().KeyN; stored != blocks {
+			t.Errorf("%d blocks are stored, but the segments have %d", stored, blocks)
+		}
+		if unused := tx.Bucket(bucketUnused).Stats().KeyN; unused != 0 {
+			t.Errorf("%d unused segments are left", unused)
 		}
 		if lists := tx.Bucket(bucketReplaced).Stats().KeyN; lists != 0 {
 			t.Errorf("%d lists of replaced nodes are left", lists)

@@ -2,6 +2,7 @@ package rank
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -16,13 +17,42 @@ var (
 	bucketRoots    = []byte("roots")
 	bucketReplaced = []byte("replaced")
 	keyCovered     = []byte("covered")
+
+	buckets = [][]byte{bucketNodes, bucketRoots, bucketReplaced, bucketSegments, bucketBlocks, bucketUnused}
 )
 
 // format is the version of the file's layout.
-const format = "1"
+const format = "2"
 
-func openFile(path string) (*bolt.DB, error) {
-	return boltfile.Open(path, format, bucketNodes, bucketRoots, bucketReplaced)
+// olderFormat is replaced: its events are replayed.
+const olderFormat = "1"
+
+// openFile opens or creates the file. outdated means that it has the older format: then only loadCovered can read it, and
+// resetFile must be called before anything else.
+func openFile(path string) (db *bolt.DB, outdated bool, err error) {
+	db, err = boltfile.Open(path, format, buckets...)
+	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok && unknown.Found == olderFormat {
+		db, err = boltfile.Open(path, olderFormat)
+		return db, true, err
+	}
+	return db, false, err
+}
+
+// resetFile replaces a file of the older format by an empty one of this format, in one transaction.
+func resetFile(db *bolt.DB) error {
+	return db.Update(func(tx *bolt.Tx) error {
+		for _, name := range buckets {
+			if tx.Bucket(name) != nil {
+				if err := tx.DeleteBucket(name); err != nil {
+					return err
+				}
+			}
+			if _, err := tx.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		return errors.Join(storeCovered(tx, 0), boltfile.SetFormat(tx, format))
+	})
 }
 
 // loadCovered reads the number of the last chunk whose events are in the stored trees.
@@ -103,8 +133,31 @@ func storeReplaced(tx *bolt.Tx, m codec.MerchantKey, ids []uint64) error {
 	return tx.Bucket(bucketReplaced).Put(m[:], codec.Seal(b))
 }
 
+// usage is the number of a merchant's events, and the sum of their sizes (codec.Event).
+type usage struct{ events, bytes uint64 }
+
+func (u *usage) add(more usage) {
+	u.events += more.events
+	u.bytes += more.bytes
+}
+
+// loadUsage reads the usage of a merchant's stored tree.
+func loadUsage(tx *bolt.Tx, m codec.MerchantKey) (u usage, err error) {
+	b := tx.Bucket(bucketRoots).Get(m[:])
+	if b == nil {
+		return usage{}, nil
+	}
+	d := codec.Decoder{B: codec.Unseal(b)}
+	u = usage{d.Uvarint(), d.Uvarint()}
+	if err := d.Err("root record"); err != nil {
+		return usage{}, fmt.Errorf("index.db: merchant %x: %w", m, err)
+	}
+	return u, nil
+}
+
 // storedTree is a merchant's stored tree.
 type storedTree struct {
+	usage   usage
 	root    child    // the zero child when there are no events
 	nextID  uint64   // greater than the ids of all nodes of this tree
 	covered uint64   // the events of chunks up to this seq are in the tree
@@ -112,6 +165,8 @@ type storedTree struct {
 }
 
 func (t *storedTree) encode(b []byte) []byte {
+	b = binary.AppendUvarint(b, t.usage.events)
+	b = binary.AppendUvarint(b, t.usage.bytes)
 	b = binary.AppendUvarint(b, t.nextID)
 	b = binary.AppendUvarint(b, t.root.id)
 	b = binary.AppendUvarint(b, t.covered)
@@ -126,7 +181,9 @@ func (t *storedTree) encode(b []byte) []byte {
 
 func decodeTree(b []byte) (*storedTree, error) {
 	d := codec.Decoder{B: b}
-	t := &storedTree{nextID: d.Uvarint(), root: child{id: d.Uvarint()}, covered: d.Uvarint()}
+	t := &storedTree{
+		usage: usage{d.Uvarint(), d.Uvarint()}, nextID: d.Uvarint(), root: child{id: d.Uvarint()}, covered: d.Uvarint(),
+	}
 	t.root.first = decodeKey(&d, &Key{})
 	t.root.counts = decodeCounts(&d, nil)
 	t.series = make([]string, d.Count())

@@ -2,148 +2,305 @@ package rank
 
 import (
 	"context"
+	"math"
 	"slices"
+	"strings"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
 // Page returns the positions of the selection's page, in the order of the listing, and the number of all selected events.
-// Both are as of one moment. When the time range has events of an uncounted series (reader.sections), it returns only
-// counted false: then the caller has to find the page with Candidates.
+// Both are as of one moment.
 func (x *Index) Page(
 	ctx context.Context, m codec.MerchantKey, s *Selection,
-) (total uint64, page []codec.Position, counted bool, err error) {
-	counted = true // view does not call read for a merchant without events
-	err = x.view(ctx, m, func(r *reader) (err error) {
-		var entries []entry
-		total, entries, counted, err = r.page(s)
-		page = make([]codec.Position, len(entries))
-		for i, e := range entries {
+) (total uint64, page []codec.Position, err error) {
+	err = x.view(ctx, m, func(r *reader) error {
+		var events []named
+		total, events, err = r.page(s)
+		page = make([]codec.Position, len(events))
+		for i, e := range events {
 			page[i] = e.Position
 		}
 		return err
 	})
-	return total, page, counted, err
+	return total, page, err
 }
 
-// Candidate is an event that is selected, or may be.
-type Candidate struct {
-	Key
-	Series   string
-	Overflow bool // Series is an overflow series, so only the event's name decides whether and where it is listed
-}
-
-// Candidates returns up to limit candidates of a selection, in the order of time, beginning with the key from.
-func (x *Index) Candidates(
-	ctx context.Context, m codec.MerchantKey, s *Selection, from Key, limit uint64,
-) (found []Candidate, err error) {
-	err = x.view(ctx, m, func(r *reader) error {
-		entries, uncounted, err := r.candidates(s, from, limit)
-		if err != nil {
-			return err
-		}
-		found = make([]Candidate, len(entries))
-		for i, e := range entries {
-			found[i] = Candidate{e.Key, r.series[e.series], uncounted[e.series]}
-		}
-		return nil
-	})
-	return found, err
-}
-
-func (r *reader) page(s *Selection) (total uint64, page []entry, counted bool, err error) {
+// page finds a page. There are three ways:
+//
+//   - The counted trees suffice, if no events of overflow series are selected by name or sorted by name. So it is for
+//     merchants with few series.
+//   - With a names filter, each segment's events of a name are a source.
+//   - Without, when all names are sorted, each segment is a source.
+func (r *reader) page(s *Selection) (total uint64, page []named, err error) {
 	low, err := r.before(s.lo)
 	if err != nil {
-		return 0, nil, false, err
+		return 0, nil, err
 	}
 	high, err := r.before(s.hi)
 	if err != nil {
-		return 0, nil, false, err
+		return 0, nil, err
 	}
-	sections, uncounted := r.sections(s)
-	for id := range uncounted {
-		if uncounted[id] && high[id] > low[id] {
-			return 0, nil, false, nil
-		}
+	q := pageQuery{reader: r, Selection: s, low: low, high: high}
+	q.findSections()
+	switch {
+	case len(q.overflow) > 0 && s.names != nil:
+		return q.pageOfNames()
+	case len(q.overflow) > 0 && s.SortBy == store.ByName:
+		return q.pageByName()
+	default:
+		return q.pageOfSections(map[string]sources{})
 	}
-	sizes := map[string]uint64{}
-	for section, members := range sections {
-		for id, member := range members {
-			if member {
-				sizes[section] += high[id] - low[id]
-			}
-		}
-	}
-	total, runs := s.Runs(sizes)
-	for _, run := range runs {
-		members := sections[run.Section]
-		var earlier uint64
-		for id, member := range members {
-			if member {
-				earlier += low[id]
-			}
-		}
-		start := len(page)
-		if page, err = r.appendRun(page, members, earlier+run.From, earlier+run.To); err != nil {
-			return 0, nil, false, err
-		}
-		if s.NewestFirst() {
-			slices.Reverse(page[start:])
-		}
-	}
-	return total, page, true, nil
 }
 
-func (r *reader) candidates(s *Selection, from Key, limit uint64) (entries []entry, uncounted []bool, err error) {
-	sections, uncounted := r.sections(s)
-	members := slices.Clone(uncounted)
-	for _, section := range sections {
-		for id, member := range section {
-			members[id] = members[id] || member
-		}
-	}
-	earlier, err := r.before(from)
-	if err != nil {
-		return nil, nil, err
-	}
-	upTo, err := r.before(s.hi)
-	if err != nil {
-		return nil, nil, err
-	}
-	first, end := sum(earlier, members), sum(upTo, members)
-	entries, err = r.appendRun(nil, members, first, min(first+limit, end))
-	return entries, uncounted, err
+// pageQuery is a query for one page.
+type pageQuery struct {
+	*reader
+	*Selection
+	low, high []uint64 // how many events are before the time range, and before its end, by series
+
+	sections []treeSection // of the counted series, in any order
+	overflow []uint32      // overflow series with events in the time range of which the counted trees do not know enough
 }
 
-// sections returns the members of each section of the selection. It also returns the uncounted series: overflow series
-// whose events may be only partly selected, or in different sections, so that their counts do not help.
-func (r *reader) sections(s *Selection) (sections map[string][]bool, uncounted []bool) {
-	sections = map[string][]bool{}
-	uncounted = make([]bool, len(r.series))
-	known := map[store.TagID]int{} // for each tag: how many of the selected names have a series
-	for id, series := range r.series {
-		section, ok := s.Section(series)
+// findSections finds the sections of the selection in the counted trees.
+func (q *pageQuery) findSections() {
+	known := map[string]int{}
+	for id, series := range q.series {
+		section, ok := q.section(series)
 		if !ok {
 			continue
 		}
-		tag, name := codec.SplitSeries([]byte(series))
-		if name == "" && (s.names != nil || s.SortBy == store.ByName) {
-			uncounted[id] = true
+		if _, name := codec.SplitSeries(series); name == "" && (q.names != nil || q.SortBy == store.ByName) {
+			if q.high[id] > q.low[id] {
+				q.overflow = append(q.overflow, uint32(id))
+			}
 			continue
 		}
-		known[tag]++
-		if sections[section] == nil {
-			sections[section] = make([]bool, len(r.series))
+		i, ok := known[section]
+		if !ok {
+			i = len(q.sections)
+			known[section] = i
+			q.sections = append(q.sections, treeSection{name: section, members: make([]bool, len(q.series))})
 		}
-		sections[section][id] = true
+		t := &q.sections[i]
+		t.members[id] = true
+		t.earlier += q.low[id]
+		t.n += int(q.high[id] - q.low[id])
 	}
-	for id, series := range r.series {
-		// The events of a name that has a series are never in the tag's overflow series. So when all selected names have one,
-		// the overflow series has no selected events.
-		if tag, _ := codec.SplitSeries([]byte(series)); s.names != nil && known[tag] == len(s.names) {
-			uncounted[id] = false
+}
+
+// pageOfSections finds a page section by section. further has more sources of sections besides the counted trees.
+func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, page []named, err error) {
+	sections := further
+	for _, t := range q.sections {
+		if t.n > 0 {
+			sections[t.name] = sources{append(sections[t.name].all, newTreeSource(q.reader, t)), byKey}
 		}
 	}
-	return sections, uncounted
+	sizes := make(map[string]uint64, len(sections))
+	for name, s := range sections {
+		sizes[name] = uint64(s.size())
+	}
+	total, runs := q.runs(sizes)
+	for _, run := range runs {
+		found, err := sections[run.section].collect(int(run.from), int(run.to))
+		if err != nil {
+			return 0, nil, err
+		}
+		if q.Selection.newestFirst() {
+			slices.Reverse(found)
+		}
+		page = append(page, found...)
+	}
+	return total, page, nil
+}
+
+// pageOfNames finds a page of a selection with a names filter.
+func (q *pageQuery) pageOfNames() (total uint64, page []named, err error) {
+	segments, err := q.segments()
+	if err != nil {
+		return 0, nil, err
+	}
+	counted := make(map[string]bool, len(q.series))
+	for _, series := range q.series {
+		counted[series] = true
+	}
+	further := map[string]sources{}
+	for name := range q.names {
+		if q.isCounted(counted, name) {
+			continue
+		}
+		section := ""
+		if q.SortBy == store.ByName {
+			section = name
+		}
+		s := further[section]
+		s.compare = byKey
+		if s.all, err = q.appendNameSources(s.all, segments, name); err != nil {
+			return 0, nil, err
+		}
+		further[section] = s
+	}
+	return q.pageOfSections(further)
+}
+
+// isCounted reports whether no events of a name are in overflow series: no events of counted series ever are.
+func (q *pageQuery) isCounted(counted map[string]bool, name string) bool {
+	for _, overflow := range q.overflow {
+		tag, _ := codec.SplitSeries(q.series[overflow])
+		if !counted[string(codec.AppendSeries(nil, store.TagID(tag), name))] {
+			return false
+		}
+	}
+	return true
+}
+
+// smallSource is how many events are rather collected at once than used as a source.
+const smallSource = 64
+
+// appendNameSources appends a source for each segment that has many events of a name in the time range. It collects those
+// of all other segments in the first source.
+func (q *pageQuery) appendNameSources(all []source, segments []*segmentReader, name string) ([]source, error) {
+	if all == nil {
+		all = append(all, &sliceSource{compare: byKey})
+	}
+	few := all[0].(*sliceSource)
+	for _, segment := range segments {
+		from, err := segment.rank(&named{name, entry{Key: q.lo}})
+		if err != nil {
+			return nil, err
+		}
+		to, err := segment.rankFrom(from, &named{name, entry{Key: q.hi}})
+		if err != nil {
+			return nil, err
+		}
+		if to-from > smallSource {
+			all = append(all, &nameSource{segment, name, from, to})
+			continue
+		}
+		if few.events, err = segment.appendRanks(few.events, from, to); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(few.events, func(a, b named) int { return byKey(&a, &b) })
+	return all, nil
+}
+
+// pageByName finds a page of all names, sorted by name.
+func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
+	segments, err := q.segments()
+	if err != nil {
+		return 0, nil, err
+	}
+	slices.SortFunc(q.sections, func(a, b treeSection) int { return strings.Compare(a.name, b.name) })
+	tree := newTreeSource(q.reader, slices.DeleteFunc(q.sections, func(t treeSection) bool { return t.n == 0 })...)
+	few := &sliceSource{compare: byName}
+	s := sources{[]source{few}, byName}
+	if tree.size() > 0 {
+		s.all = append(s.all, tree)
+	}
+	all := tree.size()
+	for _, id := range q.overflow {
+		all += int(q.high[id] - q.low[id])
+	}
+	for _, segment := range segments {
+		from, err := segment.before(q.lo.Time)
+		if err != nil {
+			return 0, nil, err
+		}
+		to, err := segment.before(q.hi.Time)
+		if err != nil {
+			return 0, nil, err
+		}
+		window := &windowSource{segment, from, to}
+		if window.size() > smallSource {
+			s.all = append(s.all, window)
+			continue
+		}
+		if few.events, err = window.collect(few.events, 0, window.size()); err != nil {
+			return 0, nil, err
+		}
+	}
+	slices.SortFunc(few.events, func(a, b named) int { return byName(&a, &b) })
+	if s.size() != all {
+		return 0, nil, q.corruptCounts()
+	}
+	if q.Offset >= all {
+		return uint64(all), nil, nil
+	}
+	from, to := q.Offset, q.Offset+min(q.Limit, all-q.Offset)
+	if q.Asc {
+		page, err = s.newestFirst(from, to)
+		return uint64(all), page, err
+	}
+	page, err = s.collect(all-to, all-from) // the names descend and the events of each are newest first: all the other way round
+	slices.Reverse(page)
+	return uint64(all), page, err
+}
+
+// newestFirst returns the events with from ≤ place < to, where names ascend and the events of each name are newest first.
+// The sources must be in the order byName, and have so many events.
+//
+// Each name has the same places as in the sources' order. Only within the name the order is the other way round. So the
+// events of a name that lies completely between the bounds are the same in both orders, and are reversed. Of the first and
+// the last name, others may have to be collected.
+func (s sources) newestFirst(from, to int) (page []named, err error) {
+	if page, err = s.collect(from, to); err != nil {
+		return nil, err
+	}
+	for i, next := 0, 0; i < len(page); i = next {
+		for next < len(page) && page[next].name == page[i].name {
+			next++
+		}
+		if i == 0 || next == len(page) {
+			start, end, err := s.bounds(page[i].name)
+			if err != nil {
+				return nil, err
+			}
+			if start < from || end > to {
+				found, err := s.collect(start+end-from-next, start+end-from-i)
+				if err != nil {
+					return nil, err
+				}
+				copy(page[i:next], found)
+			}
+		}
+		slices.Reverse(page[i:next])
+	}
+	return page, nil
+}
+
+// bounds returns where the events of a name begin and end.
+func (s sources) bounds(name string) (start, end int, err error) {
+	least := entry{Key: Key{Time: math.MinInt64}}
+	if start, err = s.below(&named{name, least}); err != nil {
+		return 0, 0, err
+	}
+	end, err = s.below(&named{name + "\x00", least}) // the least name that is greater
+	return start, end, err
+}
+
+// segments returns readers of the segments that the selection needs: those of its tag, or those for all tags.
+func (q *pageQuery) segments() (found []*segmentReader, err error) {
+	wanted := func(s *segment) bool { return s.all }
+	if q.Tag != "" {
+		wanted = func(s *segment) bool { return s.tag == q.overflow[0] }
+	}
+	for _, s := range q.recent {
+		if wanted(s) {
+			found = append(found, newSegmentReader(s, s.blocks))
+		}
+	}
+	stored, err := loadSegments(q.tx, q.m)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range stored.segments {
+		if wanted(s) {
+			found = append(found, newSegmentReader(s, &queriedBlocks{q.reader, s.id, map[uint32][]byte{}}))
+		}
+	}
+	return found, nil
 }

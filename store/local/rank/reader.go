@@ -16,9 +16,13 @@ type reader struct {
 	m      codec.MerchantKey
 	series []string         // by number
 	trees  []*child         // the roots of the stored tree and of those in memory, without empty ones
+	recent []*segment       // in memory
+	tx     *bolt.Tx         // of index.db
 	nodes  *bolt.Bucket     // the stored nodes
 	loaded map[uint64]*node // stored nodes that were read, by id
 	arena  *nodeArena       // their memory
+	blocks *bolt.Bucket     // the stored blocks of segments
+	loads  int              // how many nodes and blocks were read
 }
 
 // node returns a child's node. When the query's context has ended, node returns its error instead of loading.
@@ -32,6 +36,7 @@ func (r *reader) node(c *child) (*node, error) {
 	if err := r.ctx.Err(); err != nil {
 		return nil, err
 	}
+	r.loads++
 	n, err := loadNode(r.nodes, r.m, c.id, r.arena)
 	if err != nil {
 		return nil, err

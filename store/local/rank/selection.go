@@ -37,14 +37,11 @@ func NewSelection(q store.Query) *Selection {
 	return s
 }
 
-// Start returns the least key that a selected event may have.
-func (s *Selection) Start() Key { return s.lo }
-
-// Section returns the section of a series; ok is false when none of its events are selected. For an overflow series, ok
+// section returns the section of a series; ok is false when none of its events are selected. For an overflow series, ok
 // means that some of its events may be selected.
-func (s *Selection) Section(series string) (section string, ok bool) {
-	tag, name := codec.SplitSeries([]byte(series))
-	if s.Tag != "" && s.Tag != tag || s.names != nil && name != "" && !s.names[name] {
+func (s *Selection) section(series string) (section string, ok bool) {
+	tag, name := codec.SplitSeries(series)
+	if s.Tag != "" && string(s.Tag) != tag || s.names != nil && name != "" && !s.names[name] {
 		return "", false
 	}
 	if s.SortBy == store.ByName {
@@ -53,18 +50,18 @@ func (s *Selection) Section(series string) (section string, ok bool) {
 	return "", true
 }
 
-// NewestFirst reports whether the events of a section are listed newest first.
-func (s *Selection) NewestFirst() bool { return s.SortBy == store.ByName || !s.Asc }
+// newestFirst reports whether the events of a section are listed newest first.
+func (s *Selection) newestFirst() bool { return s.SortBy == store.ByName || !s.Asc }
 
-// Run is the selected events of a section with From ≤ rank < To. Ranks count from 0, in the order of time.
-type Run struct {
-	Section  string
-	From, To uint64
+// run is the selected events of a section with from ≤ rank < to. Ranks count from 0, in the order of time.
+type run struct {
+	section  string
+	from, to uint64
 }
 
-// Runs returns the runs of the page, in the order of the listing, and the number of all selected events. sizes has the
+// runs returns the runs of the page, in the order of the listing, and the number of all selected events. sizes has the
 // number of selected events of each section.
-func (s *Selection) Runs(sizes map[string]uint64) (total uint64, page []Run) {
+func (s *Selection) runs(sizes map[string]uint64) (total uint64, page []run) {
 	sections := make([]string, 0, len(sizes))
 	for section, n := range sizes {
 		sections = append(sections, section)
@@ -86,10 +83,10 @@ func (s *Selection) Runs(sizes map[string]uint64) (total uint64, page []Run) {
 		}
 		take := min(left, n-skip)
 		from := skip
-		if s.NewestFirst() {
+		if s.newestFirst() {
 			from = n - skip - take
 		}
-		page = append(page, Run{section, from, from + take})
+		page = append(page, run{section, from, from + take})
 		skip, left = 0, left-take
 	}
 	return total, page

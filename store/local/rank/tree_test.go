@@ -16,7 +16,7 @@ import (
 
 // openMerger returns a merger of an empty file.
 func openMerger(t *testing.T) *merger {
-	db, err := openFile(filepath.Join(t.TempDir(), "index.db"))
+	db, _, err := openFile(filepath.Join(t.TempDir(), "index.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 			w := openMerger(t)
 			var m codec.MerchantKey
 			var merges uint64
-			series := newDictionary(make([]string, 8))
+			series := newDictionary(make([]string, 8), maxSeries)
 			var recentRoot child
 			var want []entry
 			for i := range n {
@@ -101,7 +101,7 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 				if rng.IntN(2000) == 0 || i == n-1 {
 					before := entriesOf(&recentRoot)
 					merges++
-					if err := w.mergeTree(m, frozenTree{recentRoot, series}, merges); err != nil {
+					if err := w.mergeTree(m, frozenTree{eventsInMemory{root: recentRoot}, series}, merges); err != nil {
 						t.Fatal(err)
 					}
 					if !slices.Equal(entriesOf(&recentRoot), before) {

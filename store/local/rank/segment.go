@@ -1,0 +1,262 @@
+package rank
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"sort"
+	"strings"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// Events of overflow series are in the counted trees like all others, but there without their names. A segment has some
+// of these events once more, in the order of names. It never changes. It has three parts, each cut into blocks:
+//
+//   - The names: its events, sorted by name, equal names by Key. An event's place in this order is its rank.
+//   - The times of its events, sorted.
+//   - A wavelet matrix, which has the rank of each event in the order of time (wavelet.go).
+//
+// So a segment counts its events below any name within any time range, and finds the k-th of them. The cost grows with
+// the logarithm of the number of its events, whatever their names are.
+//
+// Segments are to queries with a tag what they are to those without: the events of one tag. So where the events of a
+// segment are of several tags, there are also segments with the events of each of these tags.
+type segment struct {
+	id  uint64 // of a stored segment
+	n   int    // number of events
+	tag uint32 // the overflow series of its events; 0 when they are of several tags
+	all bool   // queries without a tag read it; else these events are in another segment with those of other tags
+
+	blocks blocks // of a segment in memory; nil when it is stored
+}
+
+// named is an event with its name.
+type named struct {
+	name string
+	entry
+}
+
+// compare orders by name, equal names by Key.
+func (e *named) compare(o *named) int {
+	return cmp.Or(strings.Compare(e.name, o.name), e.Key.compare(o.Key))
+}
+
+// Kinds of blocks. The levels of the wavelet matrix are kinds of their own, from kindWavelet on.
+const (
+	kindNames uint8 = iota
+	kindTimes
+	kindWavelet
+)
+
+// How many events the blocks of each kind have; the last block of a kind may have fewer.
+const (
+	namesPerBlock = 64
+	timesPerBlock = 1024
+)
+
+// memoryBlocks are the blocks of a segment in memory, by kind and number.
+type memoryBlocks [][][]byte
+
+func (m *memoryBlocks) put(kind uint8, _ int, b []byte) error {
+	for int(kind) >= len(*m) {
+		*m = append(*m, nil)
+	}
+	(*m)[kind] = append((*m)[kind], append([]byte(nil), b...))
+	return nil
+}
+
+func (m memoryBlocks) block(kind uint8, i int) ([]byte, error) {
+	if int(kind) >= len(m) || i >= len(m[kind]) {
+		return nil, fmt.Errorf("%w: no block %d of kind %d", codec.ErrCorrupt, i, kind)
+	}
+	return m[kind][i], nil
+}
+
+// segmentReader reads a segment.
+type segmentReader struct {
+	*segment
+	blocks blocks
+
+	decoded   []named // the names block that was decoded last
+	decodedAt int     // its number
+}
+
+func newSegmentReader(s *segment, b blocks) *segmentReader {
+	return &segmentReader{segment: s, blocks: b, decodedAt: -1}
+}
+
+func (s *segmentReader) wavelet() wavelet { return wavelet{s.n, s.blocks} }
+
+// names returns a block of names. It is valid until the next call.
+func (s *segmentReader) names(at int) ([]named, error) {
+	if at == s.decodedAt {
+		return s.decoded, nil
+	}
+	b, err := s.blocks.block(kindNames, at)
+	if err != nil {
+		return nil, err
+	}
+	s.decodedAt = -1
+	if s.decoded, err = decodeNames(s.decoded[:0], b, min(namesPerBlock, s.n-at*namesPerBlock)); err != nil {
+		return nil, err
+	}
+	s.decodedAt = at
+	return s.decoded, nil
+}
+
+// event returns the event with a rank.
+func (s *segmentReader) event(rank int) (named, error) {
+	at, i := rank/namesPerBlock, rank%namesPerBlock
+	if at == s.decodedAt {
+		return s.decoded[i], nil
+	}
+	b, err := s.blocks.block(kindNames, at)
+	if err != nil {
+		return named{}, err
+	}
+	return decodeName(b, i)
+}
+
+// rank counts the events that are less than k.
+func (s *segmentReader) rank(k *named) (int, error) {
+	if s.n == 0 {
+		return 0, nil
+	}
+	var failed error
+	at := sort.Search((s.n-1)/namesPerBlock, func(i int) bool { // the first block such that the next one begins at or after k
+		b, err := s.blocks.block(kindNames, i+1)
+		if err != nil {
+			failed = err
+			return true
+		}
+		first, err := decodeFirstName(b)
+		if err != nil {
+			failed = err
+			return true
+		}
+		if string(first.name) != k.name {
+			return string(first.name) > k.name
+		}
+		return first.Key.compare(k.Key) >= 0
+	})
+	if failed != nil {
+		return 0, failed
+	}
+	block, err := s.names(at)
+	if err != nil {
+		return 0, err
+	}
+	return at*namesPerBlock + sort.Search(len(block), func(i int) bool { return block[i].compare(k) >= 0 }), nil
+}
+
+// rankFrom is rank for a k that at least from events are less than. It is fast when few more are.
+func (s *segmentReader) rankFrom(from int, k *named) (int, error) {
+	if from == s.n {
+		return from, nil
+	}
+	block, err := s.names(from / namesPerBlock)
+	if err != nil {
+		return 0, err
+	}
+	if block[len(block)-1].compare(k) < 0 {
+		return s.rank(k)
+	}
+	return from - from%namesPerBlock + sort.Search(len(block), func(i int) bool { return block[i].compare(k) >= 0 }), nil
+}
+
+// before counts the events before a time.
+func (s *segmentReader) before(time int64) (int, error) {
+	if time == math.MinInt64 || s.n == 0 {
+		return 0, nil
+	}
+	if time == math.MaxInt64 {
+		return s.n, nil
+	}
+	var failed error
+	at := sort.Search((s.n-1)/timesPerBlock, func(i int) bool {
+		b, err := s.blocks.block(kindTimes, i+1)
+		if err != nil {
+			failed = err
+			return true
+		}
+		d := codec.Decoder{B: b}
+		return d.Varint() >= time
+	})
+	if failed != nil {
+		return 0, failed
+	}
+	times, err := s.times(nil, at)
+	if err != nil {
+		return 0, err
+	}
+	return at*timesPerBlock + sort.Search(len(times), func(i int) bool { return times[i] >= time }), nil
+}
+
+// times appends the times of a block.
+func (s *segmentReader) times(times []int64, at int) ([]int64, error) {
+	b, err := s.blocks.block(kindTimes, at)
+	if err != nil {
+		return nil, err
+	}
+	d := codec.Decoder{B: b}
+	t := int64(0)
+	for range min(timesPerBlock, s.n-at*timesPerBlock) {
+		t += d.Varint()
+		times = append(times, t)
+	}
+	return times, d.Err("times")
+}
+
+// decodeNames decodes a block of n names.
+func decodeNames(out []named, b []byte, n int) ([]named, error) {
+	d := codec.Decoder{B: b}
+	var name string
+	var prev Key
+	for range n {
+		shared, rest := d.Uvarint(), d.Prefixed()
+		if shared > uint64(len(name)) {
+			d.Fail()
+			break
+		}
+		if int(shared) < len(name) || len(rest) > 0 { // else the same name again, which then needs no memory of its own
+			name = name[:shared] + string(rest)
+		}
+		out = append(out, named{name, entry{decodeKey(&d, &prev), uint32(d.Uvarint())}})
+	}
+	return out, d.Err("names")
+}
+
+// decodeName decodes the event i of a block of names.
+func decodeName(b []byte, i int) (e named, err error) {
+	d := codec.Decoder{B: b}
+	var buf [store.MaxEventNameLength]byte
+	name := buf[:0]
+	for range i + 1 {
+		shared, rest := d.Uvarint(), d.Prefixed()
+		if shared > uint64(len(name)) {
+			d.Fail()
+			break
+		}
+		name = append(name[:shared], rest...)
+		decodeKey(&d, &e.Key)
+		e.series = uint32(d.Uvarint())
+	}
+	e.name = string(name)
+	return e, d.Err("names")
+}
+
+// firstName is the first event of a block of names.
+type firstName struct {
+	name []byte // aliases the block
+	Key
+}
+
+func decodeFirstName(b []byte) (firstName, error) {
+	d := codec.Decoder{B: b}
+	d.Uvarint()
+	f := firstName{name: d.Prefixed()}
+	f.Key = decodeKey(&d, &Key{})
+	return f, d.Err("names")
+}

@@ -1,0 +1,131 @@
+package rank
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"mtagd/store/local/codec"
+)
+
+// inMemory returns a reader of a segment with these events.
+func inMemory(t *testing.T, events []named) *segmentReader {
+	t.Helper()
+	var b memoryBlocks
+	if err := buildSegment(slices.Clone(events), b.put); err != nil {
+		t.Fatal(err)
+	}
+	return newSegmentReader(&segment{n: len(events), blocks: b}, b)
+}
+
+// randomNamed returns n events. Many have the same names, and many the same times.
+func randomNamed(rng *rand.Rand, n int) []named {
+	events := make([]named, n)
+	for i := range events {
+		e := named{fmt.Sprintf("Name%d", rng.IntN(n)), entry{Key{rng.Int64N(int64(n)) - int64(n/2), codec.Position{Seq: uint64(i / 7), Index: uint16(i % 7)}}, 3}}
+		switch rng.IntN(4) {
+		case 0:
+			e.name = "Common"
+		case 1:
+			e.Time = 42
+		}
+		events[i] = e
+	}
+	return events
+}
+
+// checkSegment compares random counts and runs of a segment with those of its events.
+func checkSegment(t *testing.T, rng *rand.Rand, s *segmentReader, events []named) {
+	t.Helper()
+	events = slices.Clone(events)
+	slices.SortFunc(events, func(a, b named) int { return a.compare(&b) })
+	for i := range events {
+		e, err := s.event(i)
+		if err != nil || e != events[i] {
+			t.Fatalf("event %d of %d is %v, %v; want %v", i, len(events), e, err, events[i])
+		}
+	}
+	w := s.wavelet()
+	for range 200 {
+		k := events[rng.IntN(len(events))]
+		k.Index += uint16(rng.IntN(2))
+		from, to := events[rng.IntN(len(events))].Time, events[rng.IntN(len(events))].Time+1
+		if rng.IntN(4) == 0 {
+			to = math.MaxInt64
+		}
+		if from > to {
+			from, to = math.MinInt64, from
+		}
+		var inRange []int
+		less, before := 0, 0
+		for rank, e := range events {
+			if e.compare(&k) < 0 {
+				less++
+			}
+			if e.Time < from {
+				before++
+			}
+			if from <= e.Time && e.Time < to {
+				inRange = append(inRange, rank)
+			}
+		}
+		rank, err := s.rank(&k)
+		if err != nil || rank != less {
+			t.Fatalf("%d events before %v, %v; want %d", rank, k, err, less)
+		}
+		start, err := s.before(from)
+		if err != nil || start != before {
+			t.Fatalf("%d events before the time %d, %v; want %d", start, from, err, before)
+		}
+		end, err := s.before(to)
+		if err != nil || end != before+len(inRange) {
+			t.Fatalf("%d events before the time %d, %v; want %d", end, to, err, before+len(inRange))
+		}
+		want, _ := slices.BinarySearch(inRange, less)
+		if n, err := w.below(start, end, less); err != nil || n != want {
+			t.Fatalf("%d events of the time range are before %v, %v; want %d", n, k, err, want)
+		}
+		skip := rng.IntN(len(inRange) + 1)
+		left := rng.IntN(150)
+		var got []int
+		if err := w.walk(start, end, skip, left, func(rank int) error {
+			got = append(got, rank)
+			return nil
+		}); err != nil || !slices.Equal(got, inRange[skip:min(skip+left, len(inRange))]) {
+			t.Fatalf("the run of %d events after %d of %d is wrong, %v", left, skip, len(inRange), err)
+		}
+	}
+}
+
+func TestASegmentCountsAndFindsItsEvents(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{1, 2, 3, 63, 64, 65, 1000, 1024, 5000, 40_000} {
+		events := randomNamed(rng, n)
+		checkSegment(t, rng, inMemory(t, events), events)
+	}
+}
+
+func TestMergedSegmentsHaveTheEventsOfAll(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, sizes := range [][]int{{1, 1}, {64, 1, 1024}, {3000, 5, 700, 1}, {33_000, 8_000}, {500}} {
+		total := 0
+		for _, n := range sizes {
+			total += n
+		}
+		events := randomNamed(rng, total)
+		rng.Shuffle(total, func(i, j int) { events[i], events[j] = events[j], events[i] })
+		var parts []*segmentReader
+		at := 0
+		for _, n := range sizes {
+			parts = append(parts, inMemory(t, events[at:at+n]))
+			at += n
+		}
+		var b memoryBlocks
+		if err := mergeSegments(parts, b.put); err != nil {
+			t.Fatal(err)
+		}
+		checkSegment(t, rng, newSegmentReader(&segment{n: total}, b), events)
+	}
+}

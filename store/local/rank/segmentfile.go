@@ -1,0 +1,118 @@
+package rank
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/codec"
+)
+
+var (
+	bucketSegments = []byte("segments")
+	bucketBlocks   = []byte("blocks")
+	bucketUnused   = []byte("unused")
+)
+
+// storedSegments is the record of a merchant's stored segments.
+type storedSegments struct {
+	nextID   uint64 // greater than the ids of all segments, also of those that are being written
+	segments []*segment
+}
+
+func loadSegments(tx *bolt.Tx, m codec.MerchantKey) (*storedSegments, error) {
+	b := tx.Bucket(bucketSegments).Get(m[:])
+	if b == nil {
+		return &storedSegments{nextID: 1}, nil
+	}
+	d := codec.Decoder{B: codec.Unseal(b)}
+	r := &storedSegments{nextID: d.Uvarint()}
+	for range d.Count() {
+		r.segments = append(r.segments, &segment{
+			id: d.Uvarint(), n: int(d.Uvarint()), tag: uint32(d.Uvarint()), all: d.Uvarint() == 1,
+		})
+	}
+	if err := d.Err("segments"); err != nil {
+		return nil, fmt.Errorf("index.db: merchant %x: %w", m, err)
+	}
+	return r, nil
+}
+
+func storeSegments(tx *bolt.Tx, m codec.MerchantKey, r *storedSegments) error {
+	b := binary.AppendUvarint(nil, r.nextID)
+	b = binary.AppendUvarint(b, uint64(len(r.segments)))
+	for _, s := range r.segments {
+		b = binary.AppendUvarint(b, s.id)
+		b = binary.AppendUvarint(b, uint64(s.n))
+		b = binary.AppendUvarint(b, uint64(s.tag))
+		all := uint64(0)
+		if s.all {
+			all = 1
+		}
+		b = binary.AppendUvarint(b, all)
+	}
+	return tx.Bucket(bucketSegments).Put(m[:], codec.Seal(b))
+}
+
+// A segment that is being written, or is no longer used, is marked as unused. Whoever writes the segment also deletes what
+// a kill has left of it, so the mark says who that is.
+const (
+	byMerge      = 'm'
+	byCompaction = 'c'
+)
+
+func markUnused(tx *bolt.Tx, m codec.MerchantKey, id uint64, by byte) error {
+	return tx.Bucket(bucketUnused).Put(segmentKey(m, id), []byte{by})
+}
+
+// unusedSegments returns the keys of the segments that a merge, or a compaction, has marked as unused.
+func unusedSegments(tx *bolt.Tx, by byte) (keys [][]byte) {
+	c := tx.Bucket(bucketUnused).Cursor()
+	for k, v := c.First(); k != nil; k, v = c.Next() {
+		if bytes.Equal(v, []byte{by}) {
+			keys = append(keys, bytes.Clone(k))
+		}
+	}
+	return keys
+}
+
+func segmentKey(m codec.MerchantKey, id uint64) []byte { return nodeKey(m, id) }
+
+func blockKey(m codec.MerchantKey, id uint64, kind uint8, i int) []byte {
+	return binary.BigEndian.AppendUint32(append(segmentKey(m, id), kind), uint32(i))
+}
+
+func loadBlock(blocks *bolt.Bucket, m codec.MerchantKey, id uint64, kind uint8, i int) ([]byte, error) {
+	b := codec.Unseal(blocks.Get(blockKey(m, id, kind, i)))
+	if b == nil {
+		return nil, fmt.Errorf("index.db: %w: block %d of kind %d of segment %d of merchant %x", codec.ErrCorrupt, i, kind, id, m)
+	}
+	return b, nil
+}
+
+// queriedBlocks are the blocks of a stored segment, for one query.
+type queriedBlocks struct {
+	*reader
+	id     uint64
+	loaded map[uint32][]byte
+}
+
+// block returns a block. When the query's context has ended, block returns its error instead of loading.
+func (q *queriedBlocks) block(kind uint8, i int) ([]byte, error) {
+	key := uint32(kind)<<24 | uint32(i)
+	if b, ok := q.loaded[key]; ok {
+		return b, nil
+	}
+	if err := q.ctx.Err(); err != nil {
+		return nil, err
+	}
+	q.loads++
+	b, err := loadBlock(q.blocks, q.m, q.id, kind, i)
+	if err != nil {
+		return nil, err
+	}
+	q.loaded[key] = b
+	return b, nil
+}

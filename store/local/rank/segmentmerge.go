@@ -1,0 +1,268 @@
+package rank
+
+import (
+	"cmp"
+	"container/heap"
+	"encoding/binary"
+	"slices"
+
+	"mtagd/store/local/codec"
+)
+
+// putBlock stores a block of a segment that is being written. The blocks of a kind come in ascending order. b is valid
+// until putBlock returns.
+type putBlock func(kind uint8, i int, b []byte) error
+
+// buildSegment writes a segment of these events. It sorts them.
+func buildSegment(events []named, put putBlock) error {
+	slices.SortFunc(events, func(a, b named) int { return a.compare(&b) })
+	names := nameWriter{put: put}
+	for i := range events {
+		if err := names.add(&events[i]); err != nil {
+			return err
+		}
+	}
+	if err := names.flush(); err != nil {
+		return err
+	}
+	ranks := make([]uint32, len(events))
+	for i := range ranks {
+		ranks[i] = uint32(i)
+	}
+	slices.SortFunc(ranks, func(a, b uint32) int { return events[a].Key.compare(events[b].Key) })
+	times := timeWriter{put: put}
+	for _, rank := range ranks {
+		if err := times.add(events[rank].Time); err != nil {
+			return err
+		}
+	}
+	if err := times.flush(); err != nil {
+		return err
+	}
+	return buildWavelet(ranks, put)
+}
+
+// mergeSegments writes a segment that has the events of all the given ones, which have no event in common. Besides
+// single blocks it keeps about 12 bytes an event in memory:
+//
+//  1. Merge the names, and note the new rank of each event by its old one.
+//  2. Replace the ranks in the wavelet matrices by the new ones.
+//  3. Merge the times, and put the new ranks in the same order.
+//  4. Write the wavelet matrix of that.
+func mergeSegments(from []*segmentReader, put putBlock) error {
+	n := 0
+	ranks := make([][]uint32, len(from)) // of each segment: the new ranks by the old ones, then the new ranks in the order of time
+	for i, s := range from {
+		n += s.n
+		ranks[i] = make([]uint32, 0, s.n)
+	}
+	if err := mergeNames(from, ranks, put); err != nil {
+		return err
+	}
+	for i, s := range from {
+		old, err := s.wavelet().ranks()
+		if err != nil {
+			return err
+		}
+		for at, rank := range old {
+			old[at] = ranks[i][rank]
+		}
+		ranks[i] = old
+	}
+	merged, err := mergeTimes(from, ranks, n, put)
+	if err != nil {
+		return err
+	}
+	clear(ranks) // frees memory for the wavelet matrix
+	return buildWavelet(merged, put)
+}
+
+// mergeNames writes the names of all segments. It appends the new rank of each event to ranks, in the order of the old.
+func mergeNames(from []*segmentReader, ranks [][]uint32, put putBlock) error {
+	var h mergeHeap[named]
+	for i, s := range from {
+		h.sources = append(h.sources, mergeSource[named]{number: i, n: s.n, read: func(at int) ([]named, int, error) {
+			block, err := s.names(at / namesPerBlock)
+			return block, at % namesPerBlock, err
+		}})
+	}
+	h.compare = func(a, b *named) int { return a.compare(b) }
+	w := nameWriter{put: put}
+	rank := uint32(0)
+	if err := h.merge(func(source int, e *named) error {
+		ranks[source] = append(ranks[source], rank)
+		rank++
+		return w.add(e)
+	}); err != nil {
+		return err
+	}
+	return w.flush()
+}
+
+// mergeTimes writes the times of all segments. It returns the new ranks in the order of time. The order of events with
+// equal times does not matter.
+func mergeTimes(from []*segmentReader, ranks [][]uint32, n int, put putBlock) ([]uint32, error) {
+	merged := make([]uint32, 0, n)
+	var h mergeHeap[int64]
+	for i, s := range from {
+		var block []int64
+		h.sources = append(h.sources, mergeSource[int64]{number: i, n: s.n, read: func(at int) (_ []int64, _ int, err error) {
+			block, err = s.times(block[:0], at/timesPerBlock)
+			return block, at % timesPerBlock, err
+		}})
+	}
+	h.compare = func(a, b *int64) int { return cmp.Compare(*a, *b) }
+	w := timeWriter{put: put}
+	next := make([]int, len(from))
+	if err := h.merge(func(source int, t *int64) error {
+		merged = append(merged, ranks[source][next[source]])
+		next[source]++
+		return w.add(*t)
+	}); err != nil {
+		return nil, err
+	}
+	return merged, w.flush()
+}
+
+// mergeHeap merges sorted sources. The source with the least item comes first.
+type mergeHeap[T any] struct {
+	sources []mergeSource[T]
+	compare func(a, b *T) int
+}
+
+// mergeSource is n sorted items, which are read block by block.
+type mergeSource[T any] struct {
+	number int // for merge's use
+	n      int
+	read   func(at int) (block []T, first int, err error) // the block with the item at, and the place of that item in it
+
+	at    int // place of the next item
+	block []T // items from the next one on
+}
+
+// fill reads the next block when the previous one is used up. It reports whether there is an item.
+func (s *mergeSource[T]) fill() (ok bool, err error) {
+	if len(s.block) > 0 || s.at == s.n {
+		return s.at < s.n, nil
+	}
+	block, first, err := s.read(s.at)
+	if err != nil {
+		return false, err
+	}
+	s.block = block[first:]
+	return true, nil
+}
+
+// merge calls use with all items in their order.
+func (h *mergeHeap[T]) merge(use func(source int, item *T) error) error {
+	filled := h.sources[:0]
+	for _, s := range h.sources {
+		ok, err := s.fill()
+		if err != nil {
+			return err
+		}
+		if ok {
+			filled = append(filled, s)
+		}
+	}
+	h.sources = filled
+	heap.Init(h)
+	for len(h.sources) > 0 {
+		s := &h.sources[0]
+		if err := use(s.number, &s.block[0]); err != nil {
+			return err
+		}
+		s.at, s.block = s.at+1, s.block[1:]
+		switch ok, err := s.fill(); {
+		case err != nil:
+			return err
+		case ok:
+			heap.Fix(h, 0)
+		default:
+			heap.Pop(h)
+		}
+	}
+	return nil
+}
+
+func (h *mergeHeap[T]) Len() int { return len(h.sources) }
+func (h *mergeHeap[T]) Less(i, j int) bool {
+	return h.compare(&h.sources[i].block[0], &h.sources[j].block[0]) < 0
+}
+func (h *mergeHeap[T]) Swap(i, j int) { h.sources[i], h.sources[j] = h.sources[j], h.sources[i] }
+func (h *mergeHeap[T]) Push(any)      {}
+func (h *mergeHeap[T]) Pop() any {
+	h.sources = h.sources[:len(h.sources)-1]
+	return nil
+}
+
+// nameWriter writes the names of a segment.
+type nameWriter struct {
+	put     putBlock
+	written int
+	b       []byte
+	n       int   // of the open block
+	last    named // of the open block
+}
+
+func (w *nameWriter) add(e *named) error {
+	if w.n == namesPerBlock {
+		if err := w.flush(); err != nil {
+			return err
+		}
+	}
+	shared := 0
+	for shared < min(len(e.name), len(w.last.name)) && e.name[shared] == w.last.name[shared] {
+		shared++
+	}
+	w.b = binary.AppendUvarint(w.b, uint64(shared))
+	w.b = codec.AppendPrefixed(w.b, e.name[shared:])
+	w.b = appendKey(w.b, &w.last.Key, e.Key)
+	w.b = binary.AppendUvarint(w.b, uint64(e.series))
+	w.last.name = e.name
+	w.n++
+	return nil
+}
+
+// flush writes the open block.
+func (w *nameWriter) flush() error {
+	if w.n == 0 {
+		return nil
+	}
+	err := w.put(kindNames, w.written, w.b)
+	w.b, w.n, w.last = w.b[:0], 0, named{}
+	w.written++
+	return err
+}
+
+// timeWriter writes the times of a segment.
+type timeWriter struct {
+	put     putBlock
+	written int
+	b       []byte
+	n       int   // of the open block
+	last    int64 // of the open block
+}
+
+func (w *timeWriter) add(t int64) error {
+	if w.n == timesPerBlock {
+		if err := w.flush(); err != nil {
+			return err
+		}
+	}
+	w.b = binary.AppendVarint(w.b, t-w.last)
+	w.last = t
+	w.n++
+	return nil
+}
+
+// flush writes the open block.
+func (w *timeWriter) flush() error {
+	if w.n == 0 {
+		return nil
+	}
+	err := w.put(kindTimes, w.written, w.b)
+	w.b, w.n, w.last = w.b[:0], 0, 0
+	w.written++
+	return err
+}

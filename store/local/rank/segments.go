@@ -1,0 +1,143 @@
+package rank
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Every commit with events of overflow series makes new segments in memory, and every merge makes new stored ones. They
+// are compacted: small segments are merged into larger ones, so that a query reads few. In memory, the applying goroutine
+// does this. Stored segments are compacted by a goroutine of its own, in many small transactions, so that a merge does not
+// wait for it.
+
+// How many events a segment may have. Compacting takes 12 bytes of memory for each of them.
+const (
+	maxMemorySegment = 1 << 15
+	maxStoredSegment = 1 << 22
+)
+
+// compactionDue returns the segments that should be merged next; none when there are few enough. Queries without a tag
+// read one group of segments, and queries with a tag another. In each group, a segment is to be larger than all smaller
+// ones together. So the number of segments grows with the logarithm of the number of events, and each event is written
+// again about as often.
+func compactionDue(segments []*segment, limit int) []*segment {
+	groups := map[uint32][]*segment{}
+	for _, s := range segments {
+		group := uint32(0)
+		if !s.all {
+			group = s.tag
+		}
+		groups[group] = append(groups[group], s)
+	}
+	for _, group := range groups {
+		slices.SortFunc(group, func(a, b *segment) int { return cmp.Compare(a.n, b.n) })
+		n, sum := 1, group[0].n
+		for n < len(group) && group[n].n <= sum && sum+group[n].n <= limit {
+			sum += group[n].n
+			n++
+		}
+		if n > 1 {
+			return group[:n]
+		}
+	}
+	return nil
+}
+
+// mergedSegment returns the segment that is the result of merging these.
+func mergedSegment(from []*segment) *segment {
+	merged := &segment{tag: from[0].tag, all: from[0].all}
+	for _, s := range from {
+		merged.n += s.n
+		if s.tag != merged.tag {
+			merged.tag = 0
+		}
+	}
+	return merged
+}
+
+// replaceSegments returns the segments after some have been merged, and those of them that are not used any more.
+func replaceSegments(segments, from []*segment, merged *segment) (kept, unused []*segment) {
+	for _, s := range segments {
+		replaced := slices.ContainsFunc(from, func(f *segment) bool { return f == s || s.id != 0 && f.id == s.id })
+		switch {
+		case !replaced:
+			kept = append(kept, s)
+		case s.tag != merged.tag: // queries with its tag still need it
+			only := *s
+			only.all = false
+			kept = append(kept, &only)
+		default:
+			unused = append(unused, s)
+		}
+	}
+	return append(kept, merged), unused
+}
+
+// addToMemory adds events of overflow series to a merchant's segments in memory. It returns the new segments, and does not
+// change the old ones, as they may be read meanwhile.
+func addToMemory(segments []*segment, events []named) ([]*segment, error) {
+	segments = slices.Clone(segments)
+	add := func(tag uint32, all bool, events []named) error {
+		var b memoryBlocks
+		err := buildSegment(events, b.put)
+		segments = append(segments, &segment{n: len(events), tag: tag, all: all, blocks: b})
+		return err
+	}
+	byTag := map[uint32][]named{}
+	for _, e := range events {
+		byTag[e.series] = append(byTag[e.series], e)
+	}
+	for tag, events := range byTag {
+		if err := add(tag, len(byTag) == 1, events); err != nil {
+			return nil, err
+		}
+	}
+	if len(byTag) > 1 {
+		if err := add(0, true, events); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		from := compactionDue(segments, maxMemorySegment)
+		if from == nil {
+			return segments, nil
+		}
+		var b memoryBlocks
+		if err := mergeSegments(memoryReaders(from), b.put); err != nil {
+			return nil, err
+		}
+		merged := mergedSegment(from)
+		merged.blocks = b
+		segments, _ = replaceSegments(segments, from, merged)
+	}
+}
+
+func memoryReaders(segments []*segment) (readers []*segmentReader) {
+	for _, s := range segments {
+		readers = append(readers, newSegmentReader(s, s.blocks))
+	}
+	return readers
+}
+
+// storedGroups splits segments in memory into groups. Each is to become one stored segment.
+func storedGroups(segments []*segment) (groups [][]*segment) {
+	var all []*segment
+	byTag := map[uint32][]*segment{}
+	for _, s := range segments {
+		if s.all {
+			all = append(all, s)
+		}
+		if s.tag != 0 {
+			byTag[s.tag] = append(byTag[s.tag], s)
+		}
+	}
+	if all != nil {
+		groups = append(groups, all)
+	}
+	if len(byTag) > 1 {
+		for _, group := range byTag {
+			groups = append(groups, group)
+		}
+	}
+	return groups
+}

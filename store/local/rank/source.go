@@ -1,0 +1,292 @@
+package rank
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+
+	"mtagd/store/local/codec"
+)
+
+// The events of a page may be spread over several sources: the counted trees, and segments. Each source has some of the
+// events that a query selects, in the order that all sources have in common.
+type source interface {
+	// size returns the number of events.
+	size() int
+	// below counts the events that are less than e.
+	below(e *named) (int, error)
+	// collect appends up to n events, from the place from on.
+	collect(out []named, from, n int) ([]named, error)
+}
+
+// byKey and byName are the orders of sources. The events of a name are also ordered byKey.
+func byKey(a, b *named) int  { return a.Key.compare(b.Key) }
+func byName(a, b *named) int { return a.compare(b) }
+
+// sliceSource is a few sorted events.
+type sliceSource struct {
+	events  []named
+	compare func(a, b *named) int
+}
+
+func (s *sliceSource) size() int { return len(s.events) }
+
+func (s *sliceSource) below(e *named) (int, error) {
+	return sort.Search(len(s.events), func(i int) bool { return s.compare(&s.events[i], e) >= 0 }), nil
+}
+
+func (s *sliceSource) collect(out []named, from, n int) ([]named, error) {
+	return append(out, s.events[from:min(from+n, len(s.events))]...), nil
+}
+
+// nameSource is the events of one name in a segment, within a time range: those with from ≤ rank < to.
+type nameSource struct {
+	*segmentReader
+	name     string
+	from, to int
+}
+
+func (s *nameSource) size() int { return s.to - s.from }
+
+func (s *nameSource) below(e *named) (int, error) {
+	rank, err := s.rank(&named{s.name, e.entry})
+	return min(max(rank, s.from), s.to) - s.from, err
+}
+
+func (s *nameSource) collect(out []named, from, n int) ([]named, error) {
+	return s.appendRanks(out, s.from+from, min(s.from+from+n, s.to))
+}
+
+// windowSource is the events of a segment within a time range, by name: those with from ≤ place in time < to.
+type windowSource struct {
+	*segmentReader
+	from, to int
+}
+
+func (s *windowSource) size() int { return s.to - s.from }
+
+func (s *windowSource) below(e *named) (int, error) {
+	rank, err := s.rank(e)
+	if err != nil || s.size() == s.n {
+		return rank, err
+	}
+	return s.wavelet().below(s.from, s.to, rank)
+}
+
+func (s *windowSource) collect(out []named, from, n int) ([]named, error) {
+	if s.size() == s.n {
+		return s.appendRanks(out, from, min(from+n, s.n))
+	}
+	err := s.wavelet().walk(s.from, s.to, from, n, func(rank int) error {
+		e, err := s.event(rank)
+		out = append(out, e)
+		return err
+	})
+	return out, err
+}
+
+// appendRanks appends the events with from ≤ rank < to.
+func (s *segmentReader) appendRanks(out []named, from, to int) ([]named, error) {
+	for from < to {
+		if to-from == 1 { // no need to decode a whole block
+			e, err := s.event(from)
+			return append(out, e), err
+		}
+		block, err := s.names(from / namesPerBlock)
+		if err != nil {
+			return nil, err
+		}
+		block = block[from%namesPerBlock : min(len(block), from%namesPerBlock+to-from)]
+		out = append(out, block...)
+		from += len(block)
+	}
+	return out, nil
+}
+
+// treeSource is the events of counted series within a time range, section by section.
+type treeSource struct {
+	r        *reader
+	sections []treeSection // sorted by name
+	ends     []int         // of each section: how many events it has together with all sections before it
+}
+
+// treeSection is the selected events of some series. They all have the same name, or the sources are in the order of keys.
+type treeSection struct {
+	name    string
+	members []bool // see reader
+	earlier uint64 // how many events of members are before the time range
+	n       int    // how many are in it
+}
+
+func newTreeSource(r *reader, sections ...treeSection) *treeSource {
+	s := &treeSource{r: r, sections: sections}
+	end := 0
+	for _, section := range sections {
+		end += section.n
+		s.ends = append(s.ends, end)
+	}
+	return s
+}
+
+func (s *treeSource) size() int {
+	if len(s.ends) == 0 {
+		return 0
+	}
+	return s.ends[len(s.ends)-1]
+}
+
+func (s *treeSource) below(e *named) (int, error) {
+	i := 0
+	if s.sections[0].name != "" {
+		i = sort.Search(len(s.sections), func(i int) bool { return s.sections[i].name >= e.name })
+		if i == len(s.sections) {
+			return s.size(), nil
+		}
+	}
+	section := &s.sections[i]
+	start := s.ends[i] - section.n
+	if section.name != "" && section.name != e.name || e.Time == math.MinInt64 {
+		return start, nil
+	}
+	before, err := s.r.before(e.Key)
+	if err != nil {
+		return 0, err
+	}
+	n := sum(before, section.members)
+	return start + min(int(max(n, section.earlier)-section.earlier), section.n), nil
+}
+
+func (s *treeSource) collect(out []named, from, n int) ([]named, error) {
+	for i := range s.sections {
+		section := &s.sections[i]
+		start := s.ends[i] - section.n
+		if s.ends[i] <= from || n == 0 {
+			continue
+		}
+		first := uint64(from-start) + section.earlier
+		take := min(n, s.ends[i]-from)
+		found, err := s.r.appendRun(nil, section.members, first, first+uint64(take))
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range found {
+			out = append(out, named{section.name, e})
+		}
+		from, n = from+take, n-take
+	}
+	return out, nil
+}
+
+// sources are several sources in one order. They have no event in common.
+type sources struct {
+	all     []source
+	compare func(a, b *named) int
+}
+
+func (s sources) size() (n int) {
+	for _, one := range s.all {
+		n += one.size()
+	}
+	return n
+}
+
+// below counts the events of all sources that are less than e.
+func (s sources) below(e *named) (n int, err error) {
+	for _, one := range s.all {
+		below, err := one.below(e)
+		if err != nil {
+			return 0, err
+		}
+		n += below
+	}
+	return n, nil
+}
+
+// fewEvents is how many candidates for the first event of a run collect leaves, before it collects all of them.
+const fewEvents = 32
+
+// collect returns the events with from ≤ rank < to, where ranks are among the events of all sources:
+//
+//  1. Narrow down where the run begins in each source, until there are only few candidates.
+//  2. From there on, take as many events from each source as may be needed.
+//  3. Sort them, and cut off those before and after the run.
+func (s sources) collect(from, to int) ([]named, error) {
+	if from >= to {
+		return nil, nil
+	}
+	if len(s.all) == 1 {
+		return s.all[0].collect(nil, from, to-from)
+	}
+	starts, err := s.narrow(from)
+	if err != nil {
+		return nil, err
+	}
+	skip := from
+	for _, start := range starts {
+		skip -= start
+	}
+	var found []named
+	for i, one := range s.all {
+		if found, err = one.collect(found, starts[i], min(skip+to-from, one.size()-starts[i])); err != nil {
+			return nil, err
+		}
+	}
+	if len(found) < skip+to-from {
+		return nil, fmt.Errorf("%w: counts of segments", codec.ErrCorrupt)
+	}
+	slices.SortFunc(found, func(a, b named) int { return s.compare(&a, &b) })
+	return found[skip : skip+to-from], nil
+}
+
+// narrow returns a place in each source such that all events before these places are among the first rank of all, and
+// that few of the first rank are not before them. It halves the candidates with an event of the source that has most of
+// them. Where events are spread evenly, it needs fewer steps: it guesses the place in that source, every other time.
+func (s sources) narrow(rank int) (low []int, err error) {
+	low, high := make([]int, len(s.all)), make([]int, len(s.all))
+	for i, one := range s.all {
+		high[i] = one.size()
+	}
+	counts := make([]int, len(s.all))
+	for step := 0; ; step++ {
+		widest, known, candidates := 0, 0, 0
+		for i := range s.all {
+			known += low[i]
+			candidates += high[i] - low[i]
+			if high[i]-low[i] > high[widest]-low[widest] {
+				widest = i
+			}
+		}
+		if candidates <= fewEvents || known == rank {
+			return low, nil
+		}
+		width := high[widest] - low[widest]
+		at := low[widest] + width/2
+		if step%2 == 0 {
+			at = low[widest] + min(width-1, int(float64(width)*float64(rank-known)/float64(candidates)))
+		}
+		pivot, err := s.all[widest].collect(nil, at, 1)
+		if err != nil {
+			return nil, err
+		}
+		total := 0
+		for i, one := range s.all {
+			if counts[i] = at; i != widest {
+				if counts[i], err = one.below(&pivot[0]); err != nil {
+					return nil, err
+				}
+				counts[i] = min(max(counts[i], low[i]), high[i])
+			}
+			total += counts[i]
+		}
+		if total >= rank {
+			copy(high, counts)
+		}
+		if total <= rank {
+			copy(low, counts)
+		}
+		if total < rank {
+			low[widest]++ // the pivot is before the run too
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package rank
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"mtagd/store/local/codec"
+)
+
+// A wavelet matrix holds a segment's events in the order of time, each as its rank in the order of names. It answers, for
+// the events of any time range: how many of them have a rank below s, and which of them has the k-th lowest rank. Either
+// takes two counts of bits in each of its levels, of which it has as many as a rank has bits.
+//
+// Level 0 has the highest bit of each rank, in the order of time. Each further level has the next bit, in the order of the
+// level before, but with all ranks whose bit there was 0 before those whose bit was 1. (Claude, Navarro, Ordóñez: The
+// wavelet matrix, 2015.)
+type wavelet struct {
+	n      int // number of events; their ranks are 0 to n-1, each once
+	blocks blocks
+}
+
+// blocks are the parts of a segment, by kind and number. A block is valid as long as the reader of the segment is.
+type blocks interface {
+	block(kind uint8, i int) ([]byte, error)
+}
+
+// waveletBits is how many bits of a level are in one block. A block and its key are then a little smaller than a page of
+// bbolt.
+const waveletBits = 32_000
+
+// waveletLevels returns the number of levels for n events.
+func waveletLevels(n int) int { return bits.Len(uint(max(0, n-1))) }
+
+// buildWavelet passes the blocks of a wavelet matrix to put. It overwrites ranks.
+func buildWavelet(ranks []uint32, put func(kind uint8, i int, b []byte) error) error {
+	levels := waveletLevels(len(ranks))
+	ones := make([]uint32, 0, len(ranks))
+	block := make([]byte, 0, 4+waveletBits/8)
+	for level := range levels {
+		shift := levels - 1 - level
+		zeros := 0
+		ones = ones[:0]
+		for from := 0; from < len(ranks); from += waveletBits {
+			to := min(from+waveletBits, len(ranks))
+			block = binary.LittleEndian.AppendUint32(block[:0], uint32(len(ones)))
+			for at := from; at < to; at += 64 {
+				var word uint64
+				for i, rank := range ranks[at:min(at+64, to)] {
+					bit := rank >> shift & 1
+					word |= uint64(bit) << i
+					if bit == 0 {
+						ranks[zeros] = rank // zeros never overtakes the loop
+						zeros++
+					} else {
+						ones = append(ones, rank)
+					}
+				}
+				block = binary.LittleEndian.AppendUint64(block, word)
+			}
+			if err := put(kindWavelet+uint8(level), from/waveletBits, block); err != nil {
+				return err
+			}
+		}
+		copy(ranks[zeros:], ones)
+	}
+	return nil
+}
+
+// below counts the events with from ≤ place in time < to that have a rank below limit.
+func (w wavelet) below(from, to, limit int) (n int, err error) {
+	if limit >= w.n {
+		return to - from, nil
+	}
+	levels := waveletLevels(w.n)
+	for level := range levels {
+		shift := levels - 1 - level
+		onesFrom, onesTo, err := w.onesOf(level, from, to)
+		if err != nil {
+			return 0, err
+		}
+		if limit>>shift&1 == 0 {
+			from, to = from-onesFrom, to-onesTo
+			continue
+		}
+		n += to - onesTo - (from - onesFrom)
+		zeros := zerosOf(w.n, shift)
+		from, to = zeros+onesFrom, zeros+onesTo
+	}
+	return n, nil
+}
+
+// walk calls yield with the ranks of the events with from ≤ place in time < to, in ascending order. It skips the first
+// skip of them, and ends after left.
+func (w wavelet) walk(from, to, skip, left int, yield func(rank int) error) error {
+	return w.walkLevel(0, from, to, 0, &skip, &left, yield)
+}
+
+func (w wavelet) walkLevel(level, from, to, rank int, skip, left *int, yield func(rank int) error) error {
+	switch {
+	case *left == 0 || from == to:
+		return nil
+	case *skip >= to-from:
+		*skip -= to - from
+		return nil
+	case level == waveletLevels(w.n):
+		*left--
+		return yield(rank)
+	}
+	onesFrom, onesTo, err := w.onesOf(level, from, to)
+	if err != nil {
+		return err
+	}
+	if err := w.walkLevel(level+1, from-onesFrom, to-onesTo, rank<<1, skip, left, yield); err != nil {
+		return err
+	}
+	zeros := zerosOf(w.n, waveletLevels(w.n)-1-level)
+	return w.walkLevel(level+1, zeros+onesFrom, zeros+onesTo, rank<<1|1, skip, left, yield)
+}
+
+// ranks returns the rank of each event, in the order of time: what buildWavelet was given. It goes through the levels
+// from the last to the first, and undoes the order of each.
+func (w wavelet) ranks() ([]uint32, error) {
+	levels := waveletLevels(w.n)
+	before, after := make([]uint32, w.n), make([]uint32, 0, w.n)
+	for i := range uint32(1) << levels { // behind the last level, the ranks are in the order of their reversed bits
+		if rank := bits.Reverse32(i) >> (32 - levels); int(rank) < w.n {
+			after = append(after, rank)
+		}
+	}
+	for level := levels - 1; level >= 0; level-- {
+		zero, one := 0, zerosOf(w.n, levels-1-level)
+		for from := 0; from < w.n; from += waveletBits {
+			block, err := w.bits(level, from/waveletBits, min(waveletBits, w.n-from))
+			if err != nil {
+				return nil, err
+			}
+			for i := range min(waveletBits, w.n-from) {
+				next := &zero
+				if block[4+i/8]>>(i%8)&1 == 1 {
+					next = &one
+				}
+				if *next >= w.n {
+					return nil, errWavelet
+				}
+				before[from+i] = after[*next]
+				*next++
+			}
+		}
+		before, after = after, before
+	}
+	return slices.Clip(after), nil
+}
+
+// zerosOf returns how many of the numbers 0 to n-1 have a 0 as their bit number shift.
+func zerosOf(n, shift int) int {
+	return n>>(shift+1)<<shift + min(n&(1<<(shift+1)-1), 1<<shift)
+}
+
+// onesOf counts the ones of a level before from, and before to.
+func (w wavelet) onesOf(level, from, to int) (onesFrom, onesTo int, err error) {
+	if onesFrom, err = w.ones(level, from); err != nil {
+		return 0, 0, err
+	}
+	if onesTo, err = w.ones(level, to); err != nil {
+		return 0, 0, err
+	}
+	zeros := zerosOf(w.n, waveletLevels(w.n)-1-level)
+	if onesFrom > onesTo || onesFrom > from || onesTo > to || zeros+onesTo > w.n || to-onesTo < from-onesFrom {
+		return 0, 0, errWavelet
+	}
+	return onesFrom, onesTo, nil
+}
+
+// ones counts the ones of a level before the bit i.
+func (w wavelet) ones(level, i int) (int, error) {
+	at, bit := i/waveletBits, i%waveletBits
+	if bit == 0 && at > 0 { // the end of the block before: the level may have no further block
+		at, bit = at-1, waveletBits
+	}
+	b, err := w.bits(level, at, bit)
+	if err != nil {
+		return 0, err
+	}
+	n := int(binary.LittleEndian.Uint32(b))
+	words := b[4:]
+	for ; bit >= 64; bit -= 64 {
+		n += bits.OnesCount64(binary.LittleEndian.Uint64(words))
+		words = words[8:]
+	}
+	if bit > 0 {
+		n += bits.OnesCount64(binary.LittleEndian.Uint64(words) << (64 - bit))
+	}
+	return n, nil
+}
+
+// bits returns a block of a level that has at least n bits.
+func (w wavelet) bits(level, at, n int) ([]byte, error) {
+	b, err := w.blocks.block(kindWavelet+uint8(level), at)
+	if err == nil && len(b) < 4+(n+63)/64*8 {
+		err = errWavelet
+	}
+	return b, err
+}
+
+var errWavelet = fmt.Errorf("%w: wavelet matrix", codec.ErrCorrupt)

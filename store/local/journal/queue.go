@@ -26,24 +26,6 @@ type queue struct {
 	failed        error // a commit failed: nothing more is accepted, as nobody knows what is on disk
 }
 
-// request is what one call of Record or Resolve wants to write: marks, or a link.
-type request struct {
-	merchant codec.MerchantKey
-	marks    []store.Mark
-	link     *store.Identity // its identifiers are linked to its muid
-	size     int             // bytes
-
-	tenant  *tenant   // of merchant
-	group   uint64    // the current group when the request arrived
-	arrived time.Time // at the earliest: when the first request arrived in that group
-	taken   int       // how many of the marks groups have taken
-	err     error     // of a group that had some of the marks
-	done    chan error
-}
-
-// length is the number of marks. A link counts as one.
-func (r *request) length() int { return max(len(r.marks), 1) }
-
 // isSmall reports whether a sync costs much compared with writing the request. Nobody waits for one that is not small:
 // another merchant's batches may take long to come.
 func (r *request) isSmall() bool { return r.length() < takeMarks }
@@ -54,17 +36,6 @@ var requests = sync.Pool{New: func() any { return &request{done: make(chan error
 var errCommit = errors.New("commit failed")
 
 const (
-	// Requests are refused immediately while the queue would exceed maxQueueBytes. That is enough for dozens of the
-	// largest requests, whose bodies are in memory anyway. One merchant may hold three times as many bytes as are free:
-	// three quarters of the queue when it is alone, three sevenths when there are two. So some bytes are always free for
-	// the others, and only those who fill the queue are refused.
-	maxQueueBytes = 32 << 20
-	shareOfFree   = 3
-
-	// A merchant's requests are also refused while more than one group of its marks waits, and the first of them has
-	// waited for maxQueueTime.
-	maxQueueTime = time.Second
-
 	markOverhead = 200 // bytes of keys and lengths for each mark
 
 	// maxGatherTime bounds how long a group waits for expected requests. A sync costs the same for one event as for a

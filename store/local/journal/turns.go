@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -45,6 +46,24 @@ type tenant struct {
 	group    uint64 // in which it had its last turn
 }
 
+// request is what one call of Record or Resolve wants to write: marks, or a link.
+type request struct {
+	merchant codec.MerchantKey
+	marks    []store.Mark
+	link     *store.Identity // its identifiers are linked to its muid
+	size     int             // bytes
+
+	tenant  *tenant   // of merchant
+	group   uint64    // the current group when the request arrived
+	arrived time.Time // at the earliest: when the first request arrived in that group
+	taken   int       // how many of the marks groups have taken
+	err     error     // of a group that had some of the marks
+	done    chan error
+}
+
+// length is the number of marks. A link counts as one.
+func (r *request) length() int { return max(len(r.marks), 1) }
+
 // part is some marks of a request, marks[from:to], or its link.
 type part struct {
 	*request
@@ -58,6 +77,17 @@ const (
 	groupBytes  = 1 << 20
 	sharedMarks = 512 // while several merchants wait; from here on a larger group is hardly cheaper for each mark
 	sharedBytes = 256 << 10
+
+	// Requests are refused immediately while the queue would exceed maxQueueBytes. That is enough for dozens of the
+	// largest requests, whose bodies are in memory anyway. One merchant may hold three times as many bytes as are free:
+	// three quarters of the queue when it is alone, three sevenths when there are two. So some bytes are always free for
+	// the others, and only those who fill the queue are refused.
+	maxQueueBytes = 32 << 20
+	shareOfFree   = 3
+
+	// A merchant's requests are also refused while more than one group of its marks waits, and the first of them has
+	// waited for maxQueueTime.
+	maxQueueTime = time.Second
 
 	// After these marks, the committer checks for merchants whose requests arrived since.
 	takeMarks = sharedMarks / 2

@@ -5,19 +5,39 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+// lockedText is written by timers and read by the test.
+type lockedText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedText) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// take returns what was written since its last call.
+func (b *lockedText) take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.text.Reset()
+	return b.text.String()
+}
+
 func TestALogDropsRepeatedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var text strings.Builder
+		var text lockedText
 		log := slog.New(throttle(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		lines := func() int {
 			synctest.Wait()
-			defer text.Reset()
-			return strings.Count(text.String(), "\n")
+			return strings.Count(text.take(), "\n")
 		}
 		for i := range 100 {
 			log.With("request", i).Error("engine failed")
@@ -29,12 +49,12 @@ func TestALogDropsRepeatedMessages(t *testing.T) {
 		}
 		time.Sleep(throttleInterval)
 		synctest.Wait()
+		dropped := text.take()
 		for _, message := range []string{"engine failed", "listening"} {
-			if want := fmt.Sprintf("message=%q dropped=90", message); strings.Count(text.String(), strings.ReplaceAll(want, `"listening"`, "listening")) != 1 {
-				t.Errorf("no line with %s: %s", want, text.String())
+			if want := fmt.Sprintf("message=%q dropped=90", message); strings.Count(dropped, strings.ReplaceAll(want, `"listening"`, "listening")) != 1 {
+				t.Errorf("no line with %s: %s", want, dropped)
 			}
 		}
-		lines()
 		time.Sleep(2 * throttleInterval)
 		if got := lines(); got != 0 {
 			t.Errorf("%d lines without a message, want none", got)
@@ -50,15 +70,20 @@ func TestTheMemoryOfALogIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := throttle(slog.DiscardHandler).(throttled)
 		log := slog.New(enabled{h})
+		counted := func() int {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return len(h.lines)
+		}
 		for i := range 10 * maxMessages {
 			log.Warn(fmt.Sprint("badger: ", i))
 		}
-		if got := len(h.lines); got != maxMessages+1 {
+		if got := counted(); got != maxMessages+1 {
 			t.Errorf("%d messages are counted, want %d", got, maxMessages+1)
 		}
 		time.Sleep(throttleInterval)
 		synctest.Wait()
-		if got := len(h.lines); got != 0 {
+		if got := counted(); got != 0 {
 			t.Errorf("after a minute %d messages are counted", got)
 		}
 	})

@@ -13,10 +13,30 @@ import (
 	"mtagd/store"
 )
 
+// buffer is written by timers and read by the test.
+type buffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// take returns what was written since its last call.
+func (b *buffer) take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.text.Reset()
+	return b.text.String()
+}
+
 // logOf returns Refusals and a function that returns the lines logged since its last call, without time and level.
 func logOf(t *testing.T, reg prometheus.Registerer) (*Refusals, func() string) {
 	t.Helper()
-	var log strings.Builder
+	var log buffer
 	r, err := NewRefusals(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
@@ -30,8 +50,7 @@ func logOf(t *testing.T, reg prometheus.Registerer) (*Refusals, func() string) {
 	}
 	return r, func() string {
 		synctest.Wait()
-		defer log.Reset()
-		return log.String()
+		return log.take()
 	}
 }
 

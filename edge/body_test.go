@@ -109,6 +109,9 @@ func TestSlowBodiesGiveWayToOthers(t *testing.T) {
 		slow[i] = w.announce(fmt.Sprintf("127.0.1.%d", i+1), path, largest)
 		w.waitForBodies(int64(i+1) * store.MaxBatchBytes)
 	}
+	for i := range uploads { // these wait in line, and may not be first in it
+		w.announce(fmt.Sprintf("127.0.1.%d", i+1), path, largest)
+	}
 	for range 3 {
 		if got := w.sendFrom("127.0.0.2", clientHost, path, batch).StatusCode; got != 200 {
 			t.Errorf("the batch of another client got %d, want 200", got)

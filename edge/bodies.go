@@ -13,13 +13,13 @@ import (
 
 // fasthttp allocates a body, or a chunk of a body, as soon as the client announces its length. With a few bytes, a
 // client could make it allocate a MiB until the body times out. So all large bodies share a budget: a body reserves its
-// bytes when it is announced, and releases them when its answer is written. Small bodies do not count; the number of
+// bytes when it is announced, and releases them when it was handled. Small bodies do not count; the number of
 // connections limits them.
 //
-// One client may reserve an eighth of the budget. A body that does not fit waits. If the whole budget is reserved, it
-// also makes room: bodies that are still arriving give way, the oldest first, but only those of clients that have at
-// least as much reserved as its own client then has. So clients that announce bodies and do not send them cannot keep
-// out the bodies of others.
+// One client may reserve an eighth of the budget. If the whole budget is reserved, bodies that are still arriving give
+// way to a new one, the oldest first, but only those of clients that have at least as much reserved as its own client
+// then has. So clients that announce bodies and do not send them cannot keep out the bodies of others. If there is no
+// such body, the new one waits.
 const (
 	smallBody   = maxHeaderBytes
 	bodyBudget  = 64 << 20 // bytes, of all clients together
@@ -61,8 +61,9 @@ var (
 // goroutine: it must end the arrival. The error is errManyOfClient or errManyOfAll.
 func (b *bodies) reserve(client netip.Addr, bytes int64, giveWay func()) (*reservation, error) {
 	err := b.budget.TryReserve(client, bytes)
-	if err == budget.ErrTotal {
-		b.makeRoom(client, bytes)
+	if err == budget.ErrTotal && b.makeRoom(client, bytes) {
+		b.budget.Overdraw(client, bytes) // until those that gave way have released theirs
+		err = nil
 	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), bodyWait)
@@ -83,21 +84,28 @@ func (b *bodies) reserve(client netip.Addr, bytes int64, giveWay func()) (*reser
 	return r, nil
 }
 
-// makeRoom ends the arrival of other bodies, until a body of the client fits when they have released their bytes.
-func (b *bodies) makeRoom(client netip.Addr, bytes int64) {
+// makeRoom ends the arrival of other bodies, which together have reserved enough for a body of the client. It returns
+// false, and ends none, when there are not enough.
+func (b *bodies) makeRoom(client netip.Addr, bytes int64) bool {
 	then := b.budget.Held(client) + bytes
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var next *list.Element
-	for e := b.arriving.Front(); e != nil && bytes > 0; e = next {
-		next = e.Next()
+	var leaving []*reservation
+	for e := b.arriving.Front(); e != nil && bytes > 0; e = e.Next() {
 		if r := e.Value.(*reservation); b.budget.Held(r.client) >= then {
-			b.arriving.Remove(e)
-			r.waiting, r.gaveWay = nil, true
-			r.giveWay()
+			leaving = append(leaving, r)
 			bytes -= r.bytes
 		}
 	}
+	if bytes > 0 {
+		return false
+	}
+	for _, r := range leaving {
+		b.arriving.Remove(r.waiting)
+		r.waiting, r.gaveWay = nil, true
+		r.giveWay()
+	}
+	return true
 }
 
 // arrived notes that the body has arrived: it no longer gives way to others.

@@ -19,17 +19,26 @@ type front struct {
 	readsBody func(*fasthttp.RequestCtx) bool
 }
 
-// serve answers a request that was read to the end.
+// serve answers a request that was read to the end. The answer must not alias the body.
 func (f *front) serve(ctx *fasthttp.RequestCtx) {
-	if c := connOf(ctx.Conn()); c != nil {
-		if c.body != nil {
-			c.body.arrived()
-		}
-		if c.head != nil {
-			f.checkChunks(ctx, c)
-		}
+	c := connOf(ctx.Conn())
+	if c == nil {
+		f.answer(ctx, ctx.Time())
+		return
+	}
+	if c.body != nil {
+		c.body.arrived()
+	}
+	if c.head != nil {
+		f.checkChunks(ctx, c)
 	}
 	f.answer(ctx, ctx.Time())
+	if c.body != nil {
+		// The client's next body needs this one's memory, perhaps as soon as the client has the answer.
+		ctx.Request.ResetBody()
+		c.body.release()
+		c.body = nil
+	}
 }
 
 // checkChunks is for a request with a chunked body.

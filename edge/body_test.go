@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +29,9 @@ func (w *world) announce(client, path, length string) *net.TCPConn {
 	return c
 }
 
+// patient makes a server wait a minute for each request, because the test may be slow.
+func patient(s *Server) { s.http.ReadTimeout = time.Minute }
+
 // largest is the announcement of the largest body, and batch is that body.
 var (
 	largest = fmt.Sprintf("Content-Length: %d\r\n\r\n", store.MaxBatchBytes)
@@ -45,7 +49,7 @@ func (w *world) sendFrom(client, host, path, body string) *http.Response {
 // A client that announces large bodies and does not send them uses up its own share of the memory, and not that of
 // others.
 func TestAClientHasAShareOfTheMemoryForBodies(t *testing.T) {
-	w := newWorld(t)
+	w := newTunedWorld(t, patient)
 	path := "/mark/" + string(w.Client.ID)
 	const uploads = clientShare / store.MaxBatchBytes
 	var slow [uploads]net.Conn
@@ -101,13 +105,17 @@ func TestAClientHasAShareOfTheMemoryForBodies(t *testing.T) {
 // When many clients together have reserved everything, the bodies that have been arriving for the longest time give way
 // to others.
 func TestSlowBodiesGiveWayToOthers(t *testing.T) {
-	w := newWorld(t)
+	w := newTunedWorld(t, patient)
 	path := "/mark/" + string(w.Client.ID)
 	const uploads = bodyBudget / store.MaxBatchBytes
 	var slow [uploads]net.Conn
 	for i := range slow {
 		slow[i] = w.announce(fmt.Sprintf("127.0.1.%d", i+1), path, largest)
 		w.waitForBodies(int64(i+1) * store.MaxBatchBytes)
+	}
+	var waiting [uploads]net.Conn // these wait in line, and may not be first in it
+	for i := range waiting {
+		waiting[i] = w.announce(fmt.Sprintf("127.0.1.%d", i+1), path, largest)
 	}
 	for range 3 {
 		if got := w.sendFrom("127.0.0.2", clientHost, path, batch).StatusCode; got != 200 {
@@ -124,7 +132,7 @@ func TestSlowBodiesGiveWayToOthers(t *testing.T) {
 	if got := readReply(t, bufio.NewReader(slow[uploads-1])).StatusCode; got != 200 {
 		t.Errorf("the newest upload got %d, want 200", got)
 	}
-	for _, c := range slow {
+	for _, c := range slices.Concat(slow[:], waiting[:]) {
 		c.Close()
 	}
 	w.waitForBodies(0)
@@ -132,7 +140,7 @@ func TestSlowBodiesGiveWayToOthers(t *testing.T) {
 
 // A body does not give way to one of a client that then has more reserved than its own client.
 func TestASmallerBodyDoesNotGiveWay(t *testing.T) {
-	w := newWorld(t)
+	w := newTunedWorld(t, patient)
 	path := "/mark/" + string(w.Client.ID)
 	phone := w.announce("127.0.0.3", path, "Content-Length: 20000\r\n\r\n")
 	w.waitForBodies(20000)
@@ -192,8 +200,7 @@ func TestTheHeadIsCheckedBeforeTheBody(t *testing.T) {
 
 // A request arrives within the read timeout, and each 16 KiB of it after that within another interval.
 func TestABodyMustArriveFastEnough(t *testing.T) {
-	w := newWorld(t)
-	w.server.http.ReadTimeout, w.server.open.interval = 100*time.Millisecond, 100*time.Millisecond
+	w := newTunedWorld(t, func(s *Server) { s.http.ReadTimeout, s.open.interval = 100*time.Millisecond, 100*time.Millisecond })
 	path := "/mark/" + string(w.Client.ID)
 	stalled := w.announce("127.0.0.1", path, largest)
 	if _, err := io.WriteString(stalled, strings.Repeat(" ", 64<<10)); err != nil {

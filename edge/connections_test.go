@@ -88,8 +88,7 @@ func TestClientsBehindAProxyHaveALimitOfConnectionsEach(t *testing.T) {
 // When all connections are in use, a new one gets in: a client with many loses those that have been silent for the
 // longest time. A client with few keeps its own.
 func TestANewConnectionTakesThePlaceOfASilentOne(t *testing.T) {
-	w := newWorld(t)
-	w.server.open.limit = 8
+	w := newTunedWorld(t, func(s *Server) { s.open.limit = 8 })
 	few := w.dialFrom("127.0.0.3")
 	defer few.Close()
 	if !health(few) {
@@ -126,11 +125,12 @@ func TestAnAnswerMustLeaveFastEnough(t *testing.T) {
 	answer := make([]byte, 32<<20) // more than the kernels on both sides buffer
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
-			w := newWorld(t, withTLS(t), func(cfg *Config) {
+			const interval = 500 * time.Millisecond
+			w := newTunedWorld(t, func(s *Server) {
+				s.http.WriteTimeout, s.https.WriteTimeout, s.open.interval = interval, interval, interval
+			}, withTLS(t), func(cfg *Config) {
 				cfg.PartnerAPI = func(ctx *fasthttp.RequestCtx) { ctx.Response.SetBodyRaw(answer) }
 			})
-			const interval = 500 * time.Millisecond
-			w.server.http.WriteTimeout, w.server.https.WriteTimeout, w.server.open.interval = interval, interval, interval
 			if secure {
 				w.addr = w.listen(w.server.ServeTLS)
 			}

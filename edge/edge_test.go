@@ -40,6 +40,12 @@ type world struct {
 // newWorld starts a server. configure changes its Config.
 func newWorld(t *testing.T, configure ...func(*Config)) *world {
 	t.Helper()
+	return newTunedWorld(t, func(*Server) {}, configure...)
+}
+
+// newTunedWorld is newWorld with a server that tune has changed before it serves.
+func newTunedWorld(t *testing.T, tune func(*Server), configure ...func(*Config)) *world {
+	t.Helper()
 	w := &world{T: t, Shop: tagtest.Open(t), log: new(strings.Builder), registry: prometheus.NewRegistry()}
 	cfg := Config{
 		Engine:        w.Engine,
@@ -81,6 +87,7 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 	if w.server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
+	tune(w.server)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +181,7 @@ func (w *world) dialFrom(client string) *net.TCPConn {
 	if err != nil {
 		w.Fatal(err)
 	}
-	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		w.Fatal(err)
 	}
 	return c.(*net.TCPConn)

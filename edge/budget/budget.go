@@ -1,6 +1,7 @@
 // Package budget shares memory among those who need it at the same time: request bodies of clients, answers to
 // partners. Each holder may have a share of the total at most. A reservation that does not fit waits for its turn:
-// freed memory goes to the waiting holders in turn, so a holder that asks often does not delay the others.
+// freed memory goes to the waiting holders in turn, those with nothing reserved first. So a holder that asks often does
+// not delay the others.
 package budget
 
 import (
@@ -53,6 +54,15 @@ func (b *Budget[K]) TryReserve(key K, bytes int64) error {
 	h := b.holder(key)
 	defer b.forgetIdle(key, h)
 	return b.take(h, bytes)
+}
+
+// Overdraw reserves bytes for a holder even if the total has no room for them. The caller has made sure that others
+// release as many in a moment.
+func (b *Budget[K]) Overdraw(key K, bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holder(key).reserved += bytes
+	b.reserved += bytes
 }
 
 // Reserve reserves bytes for a holder. It waits for its turn until they fit. When ctx ends first, it returns ErrShare
@@ -153,7 +163,7 @@ func (b *Budget[K]) take(h *holder, bytes int64) error {
 	return nil
 }
 
-// grant reserves the bytes of waiters that fit now, one of each holder in turn. changed is the holder whose
+// grant reserves the bytes of waiters that fit now, one of each holder in turn, those with nothing reserved first. changed is the holder whose
 // reservation or waiters have changed: it may have a turn from now on.
 func (b *Budget[K]) grant(changed *holder) {
 	if len(changed.waiting) > 0 && !changed.inTurn {
@@ -161,10 +171,11 @@ func (b *Budget[K]) grant(changed *holder) {
 		b.turns = append(b.turns, changed)
 	}
 	for len(b.turns) > 0 {
-		h := b.turns[0]
+		next := max(0, slices.IndexFunc(b.turns, func(h *holder) bool { return h.reserved == 0 }))
+		h := b.turns[next]
 		if len(h.waiting) == 0 || !h.fits(h.waiting[0].bytes) {
 			h.inTurn = false // until its next change
-			b.turns = b.turns[1:]
+			b.turns = slices.Delete(b.turns, next, next+1)
 			continue
 		}
 		w := h.waiting[0]
@@ -175,7 +186,7 @@ func (b *Budget[K]) grant(changed *holder) {
 		h.reserved += w.bytes
 		b.reserved += w.bytes
 		close(w.granted)
-		b.turns = append(b.turns[1:], h)
+		b.turns = append(slices.Delete(b.turns, next, next+1), h)
 	}
 }
 

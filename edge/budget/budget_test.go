@@ -31,6 +31,9 @@ func TestAHolderGetsItsShareAndAllTogetherTheTotal(t *testing.T) {
 	b.Release("a", 10)
 	wants(t, b, "a", 11, ErrShare)
 	wants(t, b, "a", 10, nil)
+	b.Overdraw("c", 5)
+	wants(t, b, "d", 1, ErrTotal)
+	b.Release("c", 5)
 	if b.Reserved() != 100 || b.Held("a") != 40 || b.Held("nobody") != 0 {
 		t.Errorf("reserved %d, of a %d", b.Reserved(), b.Held("a"))
 	}
@@ -73,6 +76,33 @@ func TestFreedMemoryGoesToTheHoldersInTurn(t *testing.T) {
 			synctest.Wait()
 		}
 		if want := []string{"many", "few", "many", "many"}; !slices.Equal(order, want) {
+			t.Errorf("granted to %v, want %v", order, want)
+		}
+	})
+}
+
+// A holder that has nothing goes before those that wait for more.
+func TestAHolderWithNothingGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(4, 4)
+		var order []string
+		for _, key := range []string{"a", "b", "c", "d"} {
+			wants(t, b, key, 1, nil)
+		}
+		for _, key := range []string{"a", "b", "new"} {
+			go func() {
+				if err := b.Reserve(t.Context(), key, 1); err != nil {
+					t.Error(err)
+				}
+				order = append(order, key)
+			}()
+			synctest.Wait()
+		}
+		for _, key := range []string{"d", "c", "new"} {
+			b.Release(key, 1)
+			synctest.Wait()
+		}
+		if want := []string{"new", "a", "b"}; !slices.Equal(order, want) {
 			t.Errorf("granted to %v, want %v", order, want)
 		}
 	})

@@ -51,7 +51,7 @@ func markRequest(t testing.TB, limits bool) (*Server, *fasthttp.RequestCtx) {
 	ctx.Request.Header.SetHost(tag.Host)
 	ctx.Request.SetRequestURI("/mark/" + string(tag.ID))
 	ctx.Request.SetBody(purchase)
-	s.dispatcher.handle(ctx)
+	s.http.Handler(ctx)
 	if got := ctx.Response.StatusCode(); got != 201 {
 		t.Fatalf("got %d %s", got, ctx.Response.Body())
 	}
@@ -64,7 +64,7 @@ func TestMarkAllocates(t *testing.T) {
 		t.Skip("the race detector empties pools at random")
 	}
 	s, ctx := markRequest(t, true)
-	if n := testing.AllocsPerRun(1000, func() { s.dispatcher.handle(ctx) }); n > 0 {
+	if n := testing.AllocsPerRun(1000, func() { s.http.Handler(ctx) }); n > 0 {
 		t.Errorf("%v allocations per event, want none", n)
 	}
 }
@@ -75,7 +75,7 @@ func BenchmarkMark(b *testing.B) {
 			s, ctx := markRequest(b, limits)
 			b.ReportAllocs()
 			for b.Loop() {
-				s.dispatcher.handle(ctx)
+				s.http.Handler(ctx)
 			}
 		})
 	}
@@ -91,7 +91,7 @@ func TestMarkOfAPageAllocates(t *testing.T) {
 	ctx.Request.Header.Set(fasthttp.HeaderCookie, "_muid=6f1f8a4e-8c4b-4f4e-9a1d-2b7f0c5e9d11")
 	run := func() {
 		ctx.Response.Reset()
-		s.dispatcher.handle(ctx)
+		s.http.Handler(ctx)
 	}
 	run()
 	if got := string(ctx.Response.Header.PeekCookie("_muid")); !strings.Contains(got, "domain=shop.com") {

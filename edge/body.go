@@ -1,7 +1,7 @@
 package edge
 
 import (
-	"net"
+	"time"
 	"unsafe"
 
 	"github.com/valyala/fasthttp"
@@ -9,18 +9,50 @@ import (
 	"mtagd/store"
 )
 
-// fasthttp allocates a body, or a chunk of a body, as soon as the client announces its length. With a few bytes, a
-// client could make it allocate a MiB until the read timeout. So all large bodies share a budget: a body reserves its
-// bytes when it is announced, and releases them when its answer is written. When the budget is spent, large bodies get
-// 503. Small bodies do not count.
-const (
-	smallBody  = 16 << 10 // bytes: as large as the buffer for a request's head
-	bodyBudget = 64 << 20 // bytes, of all connections together
-)
+// front is the way of a request from one of the fasthttp servers to its handler.
+type front struct {
+	*dispatcher
+	bodies *bodies
+	// answer answers a request. began is when the request had been read.
+	answer func(ctx *fasthttp.RequestCtx, began time.Time)
+	// readsBody reports whether the answer may depend on the body, of which nothing has arrived yet.
+	readsBody func(*fasthttp.RequestCtx) bool
+}
 
-// limitBody returns how long the body of a request may be, and reserves the bytes of a large one. fasthttp calls it
-// when it has read the head, before it allocates the body.
-func limitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+// serve answers a request that was read to the end.
+func (f *front) serve(ctx *fasthttp.RequestCtx) {
+	if c := connOf(ctx.Conn()); c != nil {
+		if c.body != nil {
+			c.body.arrived()
+		}
+		if c.head != nil {
+			f.checkChunks(ctx, c)
+		}
+	}
+	f.answer(ctx, ctx.Time())
+}
+
+// checkChunks is for a request with a chunked body.
+func (f *front) checkChunks(ctx *fasthttp.RequestCtx, c *conn) {
+	if len(ctx.Request.Body()) <= smallBody && c.body != nil {
+		c.body.release() // it has reserved a MiB, because its length was not known
+		c.body = nil
+	}
+	if !c.buffer.endsWithLastChunk() {
+		ctx.SetConnectionClose() // a proxy in front may read the end of this request in another way
+	}
+}
+
+// headReceived says how long the body of a request may be, and reserves the bytes of a large one. When the answer does
+// not depend on the body, a large body is not read. fasthttp calls it when it has read the head, before it allocates the
+// body.
+func (f *front) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	ctx := contextOf(h)
+	c := connOf(ctx.Conn())
+	if c == nil {
+		return fasthttp.RequestConfig{}
+	}
+	c.bareLine = c.buffer.hasBareRequestLine(h)
 	n := h.ContentLength()
 	if n == chunked {
 		n = store.MaxBatchBytes // its length is not known yet, and one chunk can be that long
@@ -28,69 +60,27 @@ func limitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if n <= smallBody || n > store.MaxBatchBytes { // fasthttp refuses a body over MaxBatchBytes without allocating it
 		return fasthttp.RequestConfig{}
 	}
-	c := connOf(contextOf(h).Conn())
-	if c == nil {
-		return fasthttp.RequestConfig{}
-	}
 	if h.ContentLength() == chunked {
 		c.keepHead(h)
 	}
-	if c.reserveBody(int64(n)) {
-		return fasthttp.RequestConfig{}
+	if !f.readsBody(ctx) {
+		c.headDecides = true
+		return unreadBody
 	}
-	return fasthttp.RequestConfig{MaxRequestBodySize: smallBody}
+	if c.body, c.bodyRefused = f.bodies.reserve(c.client, int64(n), c.stopReading); c.bodyRefused != nil {
+		return unreadBody
+	}
+	return fasthttp.RequestConfig{}
 }
 
-// contextOf returns the RequestCtx that a request's header is a part of. limitBody needs the connection, which is in
+// unreadBody makes fasthttp call its ErrorHandler instead of reading a large or chunked body.
+var unreadBody = fasthttp.RequestConfig{MaxRequestBodySize: 1, ReadTimeout: 1}
+
+// contextOf returns the RequestCtx that a request's header is a part of. headReceived needs the connection, which is in
 // the RequestCtx, but fasthttp passes only the header.
 func contextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
 	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
-}
-
-// releaseSmallBody releases what a chunked body has reserved when the body turned out to be small.
-func releaseSmallBody(ctx *fasthttp.RequestCtx) {
-	if ctx.Request.Header.ContentLength() != chunked || len(ctx.Request.Body()) > smallBody {
-		return
-	}
-	if c := connOf(ctx.Conn()); c != nil {
-		c.releaseBody()
-	}
-}
-
-// connStateChanged releases the reservation of a body when the answer is written or the connection closed. fasthttp
-// calls it.
-func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
-	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
-		return
-	}
-	if c := connOf(nc); c != nil {
-		c.releaseBody()
-	}
-}
-
-// bodyRefused reports whether the body of a request was refused because the budget was spent.
-func bodyRefused(ctx *fasthttp.RequestCtx) bool {
-	c := connOf(ctx.Conn())
-	return c != nil && c.overBudget
-}
-
-// reserveBody reserves the bytes of a body. It returns false when the budget does not have that many left.
-func (c *conn) reserveBody(bytes int64) bool {
-	if c.open.reserved.Add(bytes) > bodyBudget {
-		c.open.reserved.Add(-bytes)
-		c.overBudget = true
-		return false
-	}
-	c.bodyReserved = bytes
-	return true
-}
-
-func (c *conn) releaseBody() {
-	if c.bodyReserved > 0 { // rare: most requests do not touch the counter that all connections share
-		c.open.reserved.Add(-c.bodyReserved)
-	}
-	c.bodyReserved, c.overBudget, c.head = 0, false, nil
 }
 
 // keepHead keeps a copy of the head of a request with a chunked body.

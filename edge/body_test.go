@@ -5,66 +5,203 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/tag/tagtest"
 	"mtagd/store"
 )
 
-// Clients that announce large bodies and do not send them can neither exhaust the memory nor block small events.
-func TestSlowUploadsShareABudget(t *testing.T) {
+// announce begins a request with a large body, of which it sends only the first byte.
+func (w *world) announce(client, path, length string) *net.TCPConn {
+	w.Helper()
+	c := w.dialFrom(client)
+	w.Cleanup(func() { c.Close() })
+	if _, err := io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: "+clientHost+"\r\n"+length+"["); err != nil {
+		w.Fatal(err)
+	}
+	return c
+}
+
+// largest is the announcement of the largest body, and batch is that body.
+var (
+	largest = fmt.Sprintf("Content-Length: %d\r\n\r\n", store.MaxBatchBytes)
+	batch   = "[" + event + strings.Repeat(" ", store.MaxBatchBytes-len(event)-2) + "]"
+)
+
+// send sends a request with a batch and returns the answer.
+func (w *world) sendFrom(client, host, path, body string) *http.Response {
+	w.Helper()
+	c := w.dialFrom(client)
+	defer c.Close()
+	return ask(w.T, c, "POST", host, path, body)
+}
+
+// A client that announces large bodies and does not send them uses up its own share of the memory, and not that of
+// others.
+func TestAClientHasAShareOfTheMemoryForBodies(t *testing.T) {
 	w := newWorld(t)
-	const uploads = bodyBudget / store.MaxBatchBytes
-	batch := "[" + event + strings.Repeat(" ", store.MaxBatchBytes-len(event)-2) + "]"
 	path := "/mark/" + string(w.Client.ID)
+	const uploads = clientShare / store.MaxBatchBytes
 	var slow [uploads]net.Conn
 	for i := range slow {
-		slow[i] = w.dial()
-		defer slow[i].Close()
-		length := fmt.Sprintf("Content-Length: %d\r\n\r\n[", len(batch))
+		length := largest
 		if i%2 > 0 {
-			length = fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n[", len(batch))
+			length = fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", len(batch))
 		}
-		if _, err := io.WriteString(slow[i], "POST "+path+" HTTP/1.1\r\nHost: "+clientHost+"\r\n"+length); err != nil {
-			t.Fatal(err)
-		}
+		slow[i] = w.announce("127.0.0.1", path, length)
 	}
-	w.waitForBodies(bodyBudget)
+	w.waitForBodies(clientShare)
 
-	refused := w.do("POST", clientHost, path, batch, "Origin", "https://shop.com")
-	refused.Want(t, 503, `{"success":false,"message":"Too many large requests`)
-	if refused.Header.Get("Retry-After") == "" || refused.Header.Get("Access-Control-Allow-Origin") == "" {
-		t.Errorf("no Retry-After that a page can read: %v", refused.Header)
+	if got := w.sendFrom("127.0.0.2", clientHost, path, batch).StatusCode; got != 200 {
+		t.Errorf("the batch of another client got %d, want 200", got)
 	}
-	w.do("POST", baseHost, "/v1/partners/merchant", batch).Want(t, 503, `"statusCode":503`)
+	w.mark(event).Want(t, 201, "accepted")
 	head := "POST " + path + " HTTP/1.1\r\nHost: " + clientHost + "\r\n"
+	refused := w.do("POST", clientHost, path, batch, "Origin", "https://shop.com")
+	refused.Want(t, 429, `{"success":false,"message":"Too many large requests`)
+	if refused.Header.Get("Access-Control-Allow-Origin") == "" {
+		t.Errorf("a page cannot read %v", refused.Header)
+	}
+	var waiting sync.WaitGroup // each of these waits for room first
+	waiting.Go(func() {
+		w.do("POST", baseHost, "/v1/partners/merchant", batch[:60<<10]).Want(t, 429, `"statusCode":429`)
+	})
 	for _, large := range []string{
 		head + "Expect: 100-continue\r\nContent-Length: 500000\r\n\r\n",
 		head + "Transfer-Encoding: chunked\r\n\r\n8000\r\n[",
 	} {
-		if got := w.raw(large, false); !strings.HasPrefix(got, "HTTP/1.1 503 ") {
-			t.Errorf("got %q, want 503", got)
-		}
+		waiting.Go(func() {
+			if got := w.raw(large, false); !strings.HasPrefix(got, "HTTP/1.1 429 ") {
+				t.Errorf("got %q, want 429", got)
+			}
+		})
 	}
-	w.mark(event).Want(t, 201, "accepted")
-	if got := w.raw(head+"Connection: close\r\n"+chunks(event), false); !strings.HasPrefix(got, "HTTP/1.1 201 ") {
-		t.Errorf("a small chunked event got %q, want 201", got)
-	}
+	waiting.Wait()
 
 	if _, err := io.WriteString(slow[0], batch[1:]); err != nil {
 		t.Fatal(err)
 	}
 	if got := readReply(t, bufio.NewReader(slow[0])).StatusCode; got != 200 {
-		t.Errorf("an upload within the budget got %d, want 200", got)
+		t.Errorf("an upload within the share got %d, want 200", got)
 	}
-	w.waitForBodies(bodyBudget - store.MaxBatchBytes)
+	w.waitForBodies(clientShare - store.MaxBatchBytes)
 	w.mark(batch).Want(t, 200, `"accepted":1`)
 	for _, c := range slow {
 		c.Close()
 	}
 	w.waitForBodies(0)
+}
+
+// When many clients together have reserved everything, the bodies that have been arriving for the longest time give way
+// to others.
+func TestSlowBodiesGiveWayToOthers(t *testing.T) {
+	w := newWorld(t)
+	path := "/mark/" + string(w.Client.ID)
+	const uploads = bodyBudget / store.MaxBatchBytes
+	var slow [uploads]net.Conn
+	for i := range slow {
+		slow[i] = w.announce(fmt.Sprintf("127.0.1.%d", i+1), path, largest)
+		w.waitForBodies(int64(i+1) * store.MaxBatchBytes)
+	}
+	for range 3 {
+		if got := w.sendFrom("127.0.0.2", clientHost, path, batch).StatusCode; got != 200 {
+			t.Errorf("the batch of another client got %d, want 200", got)
+		}
+	}
+	oldest := readReply(t, bufio.NewReader(slow[0]))
+	if oldest.StatusCode != 503 || oldest.Header.Get("Retry-After") == "" || !oldest.Close {
+		t.Errorf("the oldest upload got %s %v, want 503", oldest.Status, oldest.Header)
+	}
+	if _, err := io.WriteString(slow[uploads-1], batch[1:]); err != nil {
+		t.Fatal(err)
+	}
+	if got := readReply(t, bufio.NewReader(slow[uploads-1])).StatusCode; got != 200 {
+		t.Errorf("the newest upload got %d, want 200", got)
+	}
+	for _, c := range slow {
+		c.Close()
+	}
+	w.waitForBodies(0)
+}
+
+// A body does not give way to one of a client that then has more reserved than its own client.
+func TestASmallerBodyDoesNotGiveWay(t *testing.T) {
+	w := newWorld(t)
+	path := "/mark/" + string(w.Client.ID)
+	phone := w.announce("127.0.0.3", path, "Content-Length: 20000\r\n\r\n")
+	w.waitForBodies(20000)
+	const uploads = bodyBudget/store.MaxBatchBytes - 1
+	for i := range uploads {
+		w.announce(fmt.Sprintf("127.0.1.%d", i+1), path, largest)
+	}
+	w.waitForBodies(20000 + uploads*store.MaxBatchBytes)
+	for i := range 8 {
+		if got := w.sendFrom(fmt.Sprintf("127.0.2.%d", i+1), clientHost, path, batch).StatusCode; got != 200 {
+			t.Errorf("a batch got %d, want 200", got)
+		}
+	}
+	if _, err := io.WriteString(phone, event+"]"+strings.Repeat(" ", 20000-len(event)-2)); err != nil {
+		t.Fatal(err)
+	}
+	if got := readReply(t, bufio.NewReader(phone)).StatusCode; got != 200 {
+		t.Errorf("the body of the phone got %d, want 200", got)
+	}
+}
+
+// When the head decides the answer, a large body is not waited for and reserves nothing.
+func TestTheHeadIsCheckedBeforeTheBody(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) {
+		cfg.PartnerNeedsBody = func(ctx *fasthttp.RequestCtx) bool { return len(ctx.Request.Header.Peek("Authorization")) > 0 }
+	})
+	mark := "/mark/" + string(w.Client.ID)
+	for _, tt := range []struct{ name, method, host, path, status string }{
+		{"an unknown host", "POST", "nobody.test", mark, "421"},
+		{"a partner's path on an unknown host", "POST", "nobody.test", "/v1/x", "421"},
+		{"an ambiguous head", "POST", clientHost + "\r\nX Y: z", mark, "400"},
+		{"an unknown tag", "POST", clientHost, "/mark/x", "404"},
+		{"a tag of another host", "POST", w.ServerSide.Host, mark, "404"},
+		{"an unknown path", "POST", clientHost, "/x", "404"},
+		{"a method that takes no body", "PUT", clientHost, mark, "405"},
+		{"a script", "GET", clientHost, "/script", "200"},
+		{"the partner API without a key", "POST", baseHost, "/v1/x", "200"},
+	} {
+		for _, length := range []string{
+			"Content-Length: 500000\r\n\r\n[",
+			"Transfer-Encoding: chunked\r\n\r\n",
+			"Transfer-Encoding: chunked\r\n\r\n8000\r\n[",
+			"Expect: 100-continue\r\nContent-Length: 500000\r\n\r\n",
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				got := w.raw(tt.method+" "+tt.path+" HTTP/1.1\r\nHost: "+tt.host+"\r\n"+length, false)
+				if !strings.HasPrefix(got, "HTTP/1.1 "+tt.status+" ") || !strings.Contains(got, "\r\nConnection: close\r\n") {
+					t.Errorf("%q got %q, want %s", length, got, tt.status)
+				}
+				if n := w.server.bodies.budget.Reserved(); n > 0 {
+					t.Errorf("%d bytes are reserved", n)
+				}
+			})
+		}
+	}
+}
+
+// A request arrives within the read timeout, and each 16 KiB of it after that within another interval.
+func TestABodyMustArriveFastEnough(t *testing.T) {
+	w := newWorld(t)
+	w.server.http.ReadTimeout, w.server.open.interval = 100*time.Millisecond, 100*time.Millisecond
+	path := "/mark/" + string(w.Client.ID)
+	stalled := w.announce("127.0.0.1", path, largest)
+	if _, err := io.WriteString(stalled, strings.Repeat(" ", 64<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if got := readReply(t, bufio.NewReader(stalled)).StatusCode; got != 408 {
+		t.Errorf("a body that stalls got %d, want 408", got)
+	}
 }
 
 // However a request ends, the reservation of its body is released.
@@ -103,7 +240,7 @@ func TestSmallChunkedBodiesReserveNothing(t *testing.T) {
 	var w *world
 	reserved := int64(-1)
 	w = newWorld(t, replaceEngine(&tagtest.Faulty{OnRecord: func(marks []store.Mark) error {
-		reserved = w.server.open.reserved.Load()
+		reserved = w.server.bodies.budget.Reserved()
 		marks[0].Outcome = store.Recorded
 		return nil
 	}}))
@@ -143,7 +280,7 @@ func chunks(body string) string {
 func (w *world) waitForBodies(bytes int64) {
 	w.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		reserved := w.server.open.reserved.Load()
+		reserved := w.server.bodies.budget.Reserved()
 		if reserved == bytes {
 			return
 		}

@@ -13,6 +13,10 @@ import (
 	"mtagd/store"
 )
 
+// DefaultConnectionsPerAddress is for Config.ConnectionsPerAddress. An office of 1,000 people behind one address, each
+// with one page open, fits; so does a backend that sends events on a few hundred connections.
+const DefaultConnectionsPerAddress = 1024
+
 // Config is what a Server is made of. Hosts are written as store.HostName returns them.
 type Config struct {
 	Engine        store.Engine
@@ -35,6 +39,9 @@ type Config struct {
 	PartnerAPI fasthttp.RequestHandler
 	// PartnerError answers with the partner API's standard error body.
 	PartnerError func(ctx *fasthttp.RequestCtx, status int, message string)
+	// PartnerNeedsBody reports whether the answer of PartnerAPI may depend on the body of a request, of which only the
+	// head has arrived. When it does not, the request is answered without its body. nil: every answer may.
+	PartnerNeedsBody func(ctx *fasthttp.RequestCtx) bool
 	// PartnerTooLarge is the partner API's message of a 413.
 	PartnerTooLarge string
 	// PartnerOf returns the id of the partner whose key authenticated a request, "" before the API has checked the key.
@@ -49,6 +56,10 @@ type Config struct {
 	HSTS bool
 	// HandshakesPerIP limits the concurrent TLS handshakes of one client address. 0: no limit.
 	HandshakesPerIP int
+
+	// ConnectionsPerAddress limits the open connections of one client address: an IPv4 address or an IPv6 /64 network.
+	// The limit is never more than an eighth of all connections that the process may have. 0: no limit.
+	ConnectionsPerAddress int
 
 	// TrustedProxies are the addresses whose connections begin with a PROXY protocol header. Empty: trust no proxy.
 	TrustedProxies []netip.Prefix

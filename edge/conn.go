@@ -1,62 +1,26 @@
 package edge
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
-	"os"
-	"sync"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"github.com/pires/go-proxyproto"
 	"github.com/valyala/fasthttp"
+	"golang.org/x/sys/unix"
 )
 
-// connections is the set of open connections. The zero value is empty.
-type connections struct {
-	mu  sync.Mutex
-	all map[*conn]struct{}
-
-	reserved atomic.Int64 // bytes of bodyBudget that request bodies have reserved
-}
-
-func (o *connections) add(tcp *net.TCPConn) *conn {
-	c := &conn{TCPConn: tcp, open: o}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.all == nil {
-		o.all = map[*conn]struct{}{}
-	}
-	o.all[c] = struct{}{}
-	return c
-}
-
-func (o *connections) remove(c *conn) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.all, c)
-}
-
-func (o *connections) count() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.all)
-}
-
-// stopReading makes reads on every connection fail. Requests that have arrived are still answered.
-func (o *connections) stopReading() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for c := range o.all {
-		c.stopReading()
-	}
-}
-
-// conn is a TCP connection that sets its deadlines lazily, and that closes without losing an answer.
+// conn is a TCP connection that sets its deadlines lazily, closes when the client is too slow, and closes without losing
+// an answer.
 type conn struct {
 	*net.TCPConn
-	open           *connections // contains the connection until it is closed
+	closed         func()        // called when the connection is closed, at least once
+	interval       time.Duration // by which deadlines move, see rateInterval
+	client         netip.Addr    // as clientaddr.Of returns it; the zero Addr until a proxy in front has named it
 	readingStopped atomic.Bool
 	read, write    deadline
 
@@ -65,11 +29,29 @@ type conn struct {
 	// the answer: the client of an oversized body would see a broken connection instead of its 413.
 	drain atomic.Bool
 
-	// The current request's part of bodyBudget. Only the goroutine that serves the connection uses these.
-	bodyReserved int64 // bytes that the body has reserved
-	overBudget   bool  // the body was refused because the budget was spent
+	// Only the goroutine that serves the connection uses the fields below.
 
-	head *fasthttp.RequestHeader // of the current request when its body is chunked; see keepHead
+	received int64 // bytes read since the read deadline was set or moved
+	sent     int64 // bytes written so far
+
+	// The last check of how fast the client reads the answer.
+	checked  bool  // there was one since the write deadline was set
+	departed int64 // bytes that the client's kernel had received by then
+
+	outer  net.Conn     // the connection around this one that fasthttp reads from; nil when it reads from this one
+	buffer readerBuffer // what fasthttp has read; see requestline.go
+
+	requestState
+}
+
+// requestState is what the server keeps with a connection about its current request.
+type requestState struct {
+	bareLine    bool                    // the request line ends without a carriage return
+	headDecides bool                    // the answer does not depend on the body, which is not read
+	bodyRefused error                   // why the budget has no room for the body, which is not read
+	head        *fasthttp.RequestHeader // of a request whose body is chunked; see keepHead
+	body        *reservation            // of a large body; nil when nothing is reserved
+	answered    func()                  // see WhenAnswered
 }
 
 // Limits of Close for reading the rest of a request that was answered early.
@@ -81,7 +63,7 @@ const (
 // Close closes the connection. When drain is set, it first closes only the sending side, and reads until the client
 // closes too.
 func (c *conn) Close() error {
-	c.open.remove(c)
+	defer c.closed()
 	if c.drain.Swap(false) && c.CloseWrite() == nil && c.TCPConn.SetReadDeadline(time.Now().Add(drainTime)) == nil {
 		// Whatever ends the reading, the connection is closed: the client, a limit or an error.
 		_, _ = io.CopyN(io.Discard, c.TCPConn, drainBytes)
@@ -93,7 +75,11 @@ func (c *conn) Close() error {
 func (c *conn) Read(b []byte) (int, error) {
 	for {
 		n, err := c.TCPConn.Read(b)
-		if err == nil || n > 0 || c.readingStopped.Load() || c.read.passed(err, c.armRead) {
+		c.received += int64(n)
+		if err == nil || n > 0 || c.readingStopped.Load() || c.read.passed(err, c.armRead, c.clientSends, c.interval) {
+			if c.outer == nil {
+				c.buffer.note(b, n)
+			}
 			return n, err
 		}
 	}
@@ -104,17 +90,49 @@ func (c *conn) Write(b []byte) (written int, err error) {
 	for {
 		n, err := c.TCPConn.Write(b[written:])
 		written += n
-		if err == nil || c.write.passed(err, c.TCPConn.SetWriteDeadline) {
+		c.sent += int64(n)
+		if err == nil || c.write.passed(err, c.TCPConn.SetWriteDeadline, c.clientReads, c.interval) {
 			return written, err
 		}
 	}
 }
 
-// SetReadDeadline implements net.Conn.
-func (c *conn) SetReadDeadline(t time.Time) error { return c.read.set(t, c.armRead) }
+// clientSends reports whether the client has sent enough since the read deadline was set or moved.
+func (c *conn) clientSends() bool {
+	enough := c.received >= rateBytes
+	c.received = 0
+	return enough
+}
 
-// SetWriteDeadline implements net.Conn.
-func (c *conn) SetWriteDeadline(t time.Time) error { return c.write.set(t, c.TCPConn.SetWriteDeadline) }
+// clientReads reports whether the client's kernel has received enough of the answer since the last check. The first
+// check of an answer only begins to count: what the server's kernel has buffered says nothing about the client.
+func (c *conn) clientReads() bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	queued := 0
+	controlErr := raw.Control(func(fd uintptr) { queued, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	if controlErr != nil || err != nil {
+		return false
+	}
+	departed := c.sent - int64(queued)
+	enough := !c.checked || departed-c.departed >= rateBytes
+	c.checked, c.departed = true, departed
+	return enough
+}
+
+// SetReadDeadline implements net.Conn. A deadline that has passed moves while the client sends fast enough.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.received = 0
+	return c.read.set(t, c.armRead)
+}
+
+// SetWriteDeadline implements net.Conn. A deadline that has passed moves while the client reads fast enough.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.checked = false
+	return c.write.set(t, c.TCPConn.SetWriteDeadline)
+}
 
 // SetDeadline implements net.Conn.
 func (c *conn) SetDeadline(t time.Time) error {
@@ -139,29 +157,33 @@ func (c *conn) armRead(t time.Time) error {
 	return err
 }
 
-// deadline is a deadline that is armed lazily. fasthttp sets three deadlines for each request, and arming one costs as
-// much as parsing a small event. Nearly every deadline is later than the one before, so that one stays armed. When it
-// passes, the wanted deadline is armed. Only an earlier deadline is armed immediately. A deadline is not safe for
-// concurrent use: it belongs to the goroutine that reads, or to the one that writes.
-type deadline struct{ wanted, armed time.Time }
-
-func (d *deadline) set(t time.Time, arm func(time.Time) error) error {
-	d.wanted = t
-	if !t.IsZero() && !d.armed.IsZero() && !t.Before(d.armed) {
-		return nil
-	}
-	d.armed = t
-	return arm(t)
+// proxiedConn is a connection behind a proxy. Its first read reads the proxy's header.
+type proxiedConn struct {
+	*proxyproto.Conn
+	raw *conn
 }
 
-// passed reports whether an error of a read or write is final. When only the armed deadline has passed and the wanted
-// one has not, passed arms the wanted one and returns false: the caller tries again.
-func (d *deadline) passed(err error, arm func(time.Time) error) bool {
-	if !errors.Is(err, os.ErrDeadlineExceeded) || d.wanted.Equal(d.armed) || !time.Now().Before(d.wanted) {
-		return true
+// Read implements net.Conn.
+func (c *proxiedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.raw.outer == c {
+		c.raw.buffer.note(b, n)
 	}
-	d.armed = d.wanted
-	return arm(d.wanted) != nil
+	return n, err
+}
+
+// tlsConn is a connection with TLS, perhaps behind a proxy.
+type tlsConn struct {
+	*tls.Conn
+	raw        *conn
+	serverName string // the SNI, in lower case; set when the handshake is done
+}
+
+// Read implements net.Conn.
+func (c *tlsConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.raw.buffer.note(b, n)
+	return n, err
 }
 
 // drainOnClose makes the connection of a request read the rest of the request before it closes.
@@ -174,16 +196,43 @@ func drainOnClose(ctx *fasthttp.RequestCtx) {
 // connOf returns the conn beneath TLS and the PROXY protocol. It is nil when no retryingListener accepted the
 // connection.
 func connOf(c net.Conn) *conn {
-	for {
-		switch outer := c.(type) {
-		case *conn:
-			return outer
-		case interface{ NetConn() net.Conn }: // TLS
-			c = outer.NetConn()
-		case *proxyproto.Conn:
-			c = outer.Raw()
-		default:
-			return nil
-		}
+	switch outer := c.(type) {
+	case *conn:
+		return outer
+	case *tlsConn:
+		return outer.raw
+	case *proxiedConn:
+		return outer.raw
 	}
+	return nil
+}
+
+// connStateChanged ends the state of a request, when its answer is written or the connection is closed. fasthttp calls
+// it.
+func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
+	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
+		return
+	}
+	c := connOf(nc)
+	if c == nil {
+		return
+	}
+	if c.body != nil { // rare: most requests do not touch the budget, which all connections share
+		c.body.release()
+	}
+	if c.answered != nil {
+		c.answered()
+	}
+	c.buffer.fresh = false
+	c.requestState = requestState{}
+}
+
+// WhenAnswered calls a function when the answer to a request is written or its connection is closed. On a connection
+// that this package did not accept, it calls the function now.
+func WhenAnswered(r *fasthttp.RequestCtx, call func()) {
+	if c := connOf(r.Conn()); c != nil {
+		c.answered = call
+		return
+	}
+	call()
 }

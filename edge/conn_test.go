@@ -42,7 +42,7 @@ func accept(t *testing.T) (c *conn, client net.Conn) {
 func TestCloseWaitsForTheClient(t *testing.T) {
 	for name, end := range map[string]func(c *conn) error{
 		"after the deadline": func(c *conn) error { return c.SetReadDeadline(time.Now()) },
-		"in a stop":          func(c *conn) error { c.open.stopReading(); return nil },
+		"in a stop":          func(c *conn) error { c.stopReading(); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, client := accept(t)
@@ -89,7 +89,7 @@ func TestStopReadingEndsAReadWhateverIsArmedMeanwhile(t *testing.T) {
 			if c.read.passed(os.ErrDeadlineExceeded, func(t time.Time) error {
 				c.stopReading()
 				return c.armRead(t)
-			}) {
+			}, c.clientSends, rateInterval) {
 				return errors.New("the wanted deadline was not armed")
 			}
 			return nil

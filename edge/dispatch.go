@@ -54,24 +54,16 @@ type requestInfo struct {
 	began     time.Time // when the request had been read to the end
 }
 
-// handle passes a request to the protocol of its host.
-func (d *dispatcher) handle(ctx *fasthttp.RequestCtx) {
-	v := requestInfo{began: ctx.Time()}
+// handle passes a request to the protocol of its host. began is when the request had been read.
+func (d *dispatcher) handle(ctx *fasthttp.RequestCtx, began time.Time) {
+	v := requestInfo{began: began}
 	defer d.finish(ctx, &v)
-	releaseSmallBody(ctx)
 	t, ok := d.admit(ctx, &v)
 	if !ok {
 		return
 	}
-	if secure, isTLS := ctx.Conn().(*tlsConn); isTLS {
-		if t.host != secure.serverName {
-			// The client checked the certificate of another host.
-			d.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served on this connection")
-			return
-		}
-		if d.HSTS && t.host == d.BaseHost {
-			ctx.Response.Header.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
-		}
+	if d.HSTS && t.host == d.BaseHost && isSecure(ctx) {
+		ctx.Response.Header.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
 	}
 	if v.surface == partnerSurface {
 		v.endpoint = endpointPartner
@@ -83,20 +75,28 @@ func (d *dispatcher) handle(ctx *fasthttp.RequestCtx) {
 	d.tags.Serve(ctx, route)
 }
 
+// needsBody reports whether the answer of handle may depend on the body. It does not when the host is not served, for
+// example, or when the tag is unknown.
+func (d *dispatcher) needsBody(ctx *fasthttp.RequestCtx) bool {
+	var v requestInfo
+	t, fault := d.readTarget(ctx)
+	switch {
+	case fault != "" || !d.findSurface(&v, t) || !isOwnHost(ctx, t.host):
+		return false
+	case v.surface == tagSurface:
+		return d.tags.NeedsBody(ctx, tag.NewRoute(t.host, t.path, t.query))
+	}
+	return d.PartnerNeedsBody == nil || d.PartnerNeedsBody(ctx)
+}
+
 // admit reads the target of a request and finds its surface. It returns false when it has refused the request: the
 // request is ambiguous, or this server does not serve the host.
 func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bool) {
 	requestid.Set(ctx)
-	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
-	if slices.Contains(d.Aliases, t.host) {
-		t.host = d.BaseHost
-	}
+	t, fault := d.readTarget(ctx)
 	known := d.findSurface(v, t)
 	if v.onTagHost {
 		tag.AllowOrigin(ctx)
-	}
-	if fault == "" {
-		fault = framingFault(&ctx.Request.Header)
 	}
 	switch {
 	case fault != "":
@@ -107,10 +107,37 @@ func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bo
 	case !known:
 		d.Refusals.Count(limit.UnknownHost, limit.Tenant{})
 		d.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served here")
+	case !isOwnHost(ctx, t.host):
+		d.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served on this connection")
 	default:
 		return t, true
 	}
 	return t, false
+}
+
+// readTarget reads the target of a request. The second result says what is wrong with the head of the request, "" when
+// nothing is.
+func (d *dispatcher) readTarget(ctx *fasthttp.RequestCtx) (target, string) {
+	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
+	if slices.Contains(d.Aliases, t.host) {
+		t.host = d.BaseHost
+	}
+	if fault == "" {
+		fault = framingFault(ctx)
+	}
+	return t, fault
+}
+
+// isOwnHost reports whether a host may be asked for on the connection of a request. With TLS that is the host whose
+// certificate the client has checked.
+func isOwnHost(ctx *fasthttp.RequestCtx, host string) bool {
+	secure, isTLS := ctx.Conn().(*tlsConn)
+	return !isTLS || host == secure.serverName
+}
+
+func isSecure(ctx *fasthttp.RequestCtx) bool {
+	_, isTLS := ctx.Conn().(*tlsConn)
+	return isTLS
 }
 
 // findSurface sets the surface of a target. It returns false when this server does not serve the host. Then it guesses
@@ -175,8 +202,9 @@ const refusalDelay = 200 * time.Millisecond
 // slowDown waits before a refused request is answered. The body needs no memory meanwhile.
 func slowDown(ctx *fasthttp.RequestCtx) {
 	ctx.Request.ResetBody()
-	if c := connOf(ctx.Conn()); c != nil {
-		c.releaseBody()
+	if c := connOf(ctx.Conn()); c != nil && c.body != nil {
+		c.body.release()
+		c.body = nil
 	}
 	time.Sleep(refusalDelay)
 }

@@ -159,7 +159,14 @@ func (w *world) raw(request string, closeWrite bool) string {
 
 func (w *world) dial() *net.TCPConn {
 	w.Helper()
-	c, err := net.Dial("tcp", w.addr)
+	return w.dialFrom("127.0.0.1")
+}
+
+// dialFrom connects from an address of 127.0.0.0/8.
+func (w *world) dialFrom(client string) *net.TCPConn {
+	w.Helper()
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}
+	c, err := from.Dial("tcp", w.addr)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// framingFault says what in a request's head is ambiguous, "" when nothing is. A proxy in front of this server might
+// framingFault says what in the head of a request is ambiguous, "" when nothing is. A proxy in front of this server might
 // read the head in another way than the server does: then one client's body becomes another client's request (request
 // smuggling).
 //
@@ -14,15 +14,20 @@ import (
 // Transfer-Encoding, a space before the colon, and control characters. framingFault refuses what fasthttp accepts:
 // Content-Length beside Transfer-Encoding, the identity coding, folded lines, lines without a carriage return, names
 // with a space, and unknown HTTP versions.
-func framingFault(h *fasthttp.RequestHeader) string {
+func framingFault(ctx *fasthttp.RequestCtx) string {
+	const bareLine = "header lines must end with CRLF"
+	h := &ctx.Request.Header
+	if c := connOf(ctx.Conn()); c != nil && c.bareLine {
+		return bareLine
+	}
 	if p := h.Protocol(); string(p) != "HTTP/1.1" && string(p) != "HTTP/1.0" {
 		return "HTTP version is not supported"
 	}
-	hasLength, hasEncoding := false, false
+	hasLength, hasEncoding, isChunked := false, false, false
 	for raw := h.RawHeaders(); len(raw) > 0; {
 		end := bytes.IndexByte(raw, '\n')
 		if end < 1 || raw[end-1] != '\r' {
-			return "header lines must end with CRLF"
+			return bareLine
 		}
 		line := raw[:end-1]
 		raw = raw[end+1:]
@@ -37,10 +42,13 @@ func framingFault(h *fasthttp.RequestHeader) string {
 		case len("Content-Length"):
 			hasLength = hasLength || bytes.EqualFold(name, []byte("Content-Length"))
 		case len("Transfer-Encoding"):
-			hasEncoding = hasEncoding || bytes.EqualFold(name, []byte("Transfer-Encoding"))
+			if bytes.EqualFold(name, []byte("Transfer-Encoding")) {
+				hasEncoding = true
+				isChunked = bytes.EqualFold(bytes.TrimSpace(line[len(name)+1:]), []byte("chunked"))
+			}
 		}
 	}
-	if hasEncoding && (hasLength || h.ContentLength() != chunked) {
+	if hasEncoding && (hasLength || !isChunked) {
 		return "body length is ambiguous"
 	}
 	return ""

@@ -1,7 +1,12 @@
 package edge
 
 import (
+	"bufio"
 	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -32,6 +37,10 @@ func TestAnAmbiguousRequestIsRefusedAndClosesTheConnection(t *testing.T) {
 		{"a folded line", post + "X: a\r\n Content-Length: 0\r\n\r\n"},
 		{"a folded transfer coding", post + "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n"},
 		{"a line without carriage return", post + "X: a\nContent-Length: 0\r\n\r\n"},
+		{"a request line without carriage return", "POST /mark/" + string(w.Client.ID) + " HTTP/1.1\nHost: " + clientHost + "\r\n\r\n"},
+		{"no carriage return at all", "GET /health HTTP/1.1\nHost: " + clientHost + "\n\n"},
+		{"empty lines before a request line without carriage return", strings.Repeat("\r\n", 9) + "GET / HTTP/1.1\nHost: " + clientHost + "\r\n\r\n"},
+		{"a head that ends without carriage return", "GET /health HTTP/1.1\r\nHost: " + clientHost + "\r\n\n"},
 		{"a space before the colon", post + "Content-Length : 0\r\n\r\n"},
 		{"a space in a name", post + "Content Length: 0\r\n\r\n"},
 		{"a line without colon", post + "Content-Length\r\n\r\n"},
@@ -41,6 +50,13 @@ func TestAnAmbiguousRequestIsRefusedAndClosesTheConnection(t *testing.T) {
 		{"no host", "GET /health HTTP/1.1\r\nX: a\r\n\r\n"},
 		{"an empty host", "GET /health HTTP/1.1\r\nHost:\r\n\r\n"},
 		{"no host in HTTP/1.0", "GET /health HTTP/1.0\r\n\r\n"},
+		{"a host with a user", "GET /health HTTP/1.1\r\nHost: x@" + clientHost + "\r\n\r\n"},
+		{"a host with a port that is none", "GET /health HTTP/1.1\r\nHost: " + clientHost + ":80@evil.test\r\n\r\n"},
+		{"a host with two ports", "GET /health HTTP/1.1\r\nHost: " + clientHost + ":80:80\r\n\r\n"},
+		{"a host in brackets", "GET /health HTTP/1.1\r\nHost: [" + clientHost + "]:80\r\n\r\n"},
+		{"a target with a user", "GET http://x@" + clientHost + "/health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"},
+		{"a target with a user and a password", "GET http://x:y@" + clientHost + ":80/health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"},
+		{"a target whose port is none", "GET http://" + clientHost + ":80@evil.test/health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"},
 		{"a target of another host", "GET http://evil.test/health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"},
 		{"an unknown version", "GET /health HTTP/3.7\r\nHost: " + clientHost + "\r\n\r\n"},
 		{"a request of HTTP/0.9", "GET /health\r\n\r\n"},
@@ -60,6 +76,113 @@ func TestAnAmbiguousRequestIsRefusedAndClosesTheConnection(t *testing.T) {
 				t.Errorf("got %q, want one 400 that closes the connection", got)
 			}
 		})
+	}
+}
+
+// The line of a request that waits in the buffer behind another one is checked too, and so is one that arrives in pieces.
+func TestARequestLineWithoutCarriageReturnIsFoundAnywhere(t *testing.T) {
+	const good = "GET /health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"
+	bare := strings.Replace(good, "\r", "", 1)
+	post := func(path string) string {
+		return "POST " + path + " HTTP/1.1\r\nHost: " + clientHost + fmt.Sprintf("\r\nContent-Length: %d\r\n\r\n", len(batch)) + batch
+	}
+	for _, secure := range []bool{false, true} {
+		w := newWorld(t, withTLS(t))
+		if secure {
+			w.addr = w.listen(w.server.ServeTLS)
+		}
+		for _, tt := range []struct {
+			name   string
+			pieces []string // each is sent when the answers to those before have arrived
+			want   string   // the statuses
+		}{
+			{"behind another request", []string{good + bare + good}, "200 400"},
+			{"behind the same request twice", []string{good + good + bare}, "200 400"}, // the second is taken for the third
+			{"behind a large body", []string{post("/mark/"+string(w.Client.ID)) + bare}, "200 400"},
+			{"on a connection that was used before", []string{good, good, bare}, "200 200 400"},
+			{"good requests", []string{good, good + good, "\r\n" + good, post("/mark/"+string(w.Client.ID)) + good}, "200 200 200 200 200 200"},
+		} {
+			t.Run(fmt.Sprintf("%s, TLS %v", tt.name, secure), func(t *testing.T) {
+				var c net.Conn = w.dial()
+				defer c.Close()
+				if secure {
+					c = w.secure(c, clientHost)
+				}
+				replies := bufio.NewReader(c)
+				var got []string
+				want := strings.Fields(tt.want)
+				for _, piece := range tt.pieces {
+					go func() { _, _ = io.WriteString(c, piece) }() // the reader below sees when it fails
+					for range strings.Count(piece, " HTTP/1.1") {
+						if len(got) < len(want) {
+							got = append(got, strconv.Itoa(readReply(t, replies).StatusCode))
+						}
+					}
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("got %v, want %v", got, want)
+				}
+			})
+		}
+		t.Run(fmt.Sprintf("in pieces, TLS %v", secure), func(t *testing.T) {
+			for i := 1; i < len(bare); i++ {
+				var c net.Conn = w.dial()
+				if secure {
+					c = w.secure(c, clientHost)
+				}
+				if _, err := io.WriteString(c, bare[:i]); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.WriteString(c, bare[i:]); err != nil {
+					t.Fatal(err)
+				}
+				if got := readReply(t, bufio.NewReader(c)).StatusCode; got != 400 {
+					t.Errorf("split at %d: got %d, want 400", i, got)
+				}
+				c.Close()
+			}
+		})
+	}
+}
+
+// fasthttp does not show how the lines after the last chunk end. A proxy may see the end of such a request elsewhere, so
+// the connection closes after it, and what follows is not read.
+func TestNothingIsReadAfterTrailers(t *testing.T) {
+	w := newWorld(t)
+	const smuggled = "GET /health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"
+	head := "POST /mark/" + string(w.Client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\nTransfer-Encoding: chunked\r\n\r\n"
+	head += fmt.Sprintf("%x\r\n%s\r\n", len(event), event)
+	for _, end := range []string{"0\r\nX: y\n\r\n", "0\r\nX: y\r\n\n", "0\r\n\n", "0\r\nX: y\r\n\r\n", "0\r\n\r\n"} {
+		if got := w.raw(head+end+smuggled, true); strings.Count(got, "HTTP/1.1 ") != 1 || !strings.Contains(got, "\r\nConnection: close\r\n") {
+			t.Errorf("%q: got %q, want one answer that closes the connection", end, got)
+		}
+	}
+	c := w.dial()
+	defer c.Close()
+	replies := bufio.NewReader(c)
+	for i, pieces := range [][]string{{head + "0\r\n\r\n"}, {head, "0\r\n\r\n"}, {head + "0\r\n\r\n"}} {
+		for _, piece := range pieces {
+			if _, err := io.WriteString(c, piece); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if resp := readReply(t, replies); resp.StatusCode != 201 || resp.Close {
+			t.Errorf("chunked request %d: got %s, closes %v; want 201 on a connection that stays open", i, resp.Status, resp.Close)
+		}
+	}
+}
+
+// An empty chunked body is a body: it is refused for what it lacks, as any other.
+func TestAnEmptyChunkedBodyIsABody(t *testing.T) {
+	w := newWorld(t)
+	post := "POST /mark/" + string(w.Client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\n"
+	chunked := w.raw(post+"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", true)
+	plain := w.mark("")
+	if !strings.HasPrefix(chunked, "HTTP/1.1 400 ") || !strings.HasSuffix(chunked, "\r\n\r\n"+plain.Body) || plain.Status != 400 {
+		t.Errorf("got %q, and %d %q without chunks", chunked, plain.Status, plain.Body)
+	}
+	if n := w.server.bodies.budget.Reserved(); n != 0 {
+		t.Errorf("%d bytes are reserved", n)
 	}
 }
 

@@ -17,12 +17,6 @@ import (
 // handshakeTimeout is how long a handshake may take, from the moment when its connection was accepted.
 const handshakeTimeout = 10 * time.Second
 
-// tlsConn is a connection whose handshake is done.
-type tlsConn struct {
-	*tls.Conn
-	serverName string // the SNI, in lower case
-}
-
 // tlsListener accepts connections and does their handshakes concurrently. A slow or idle client costs one goroutine
 // until handshakeTimeout. Accept returns only connections whose handshake has succeeded.
 type tlsListener struct {
@@ -122,7 +116,12 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	}
 	defer l.leave(client)
 
-	secure := tls.Server(c, l.config)
+	raw := connOf(c)
+	if raw == nil {
+		return nil
+	}
+	secure := &tlsConn{Conn: tls.Server(c, l.config), raw: raw}
+	raw.outer = secure
 	if err := secure.HandshakeContext(ctx); err != nil {
 		l.metrics.handshakes[handshakeFailed].Inc()
 		return nil
@@ -136,7 +135,8 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	if c.SetDeadline(time.Time{}) != nil {
 		return nil
 	}
-	return &tlsConn{secure, strings.ToLower(state.ServerName)}
+	secure.serverName = strings.ToLower(state.ServerName)
+	return secure
 }
 
 // enter counts a handshake that begins. When the client has too many under way, it returns false and counts nothing.

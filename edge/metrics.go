@@ -38,11 +38,23 @@ func endpointName(e endpoint) string {
 
 // metrics has every counter, looked up once by its labels: a look-up costs more than the increment.
 type metrics struct {
-	requests   [surfaces][600]prometheus.Counter // by status code; nil for codes that are never sent
-	duration   [endpoints]prometheus.Observer
-	panics     prometheus.Counter
-	handshakes [handshakeOutcomes]prometheus.Counter
+	requests    [surfaces][600]prometheus.Counter // by status code; nil for codes that are never sent
+	duration    [endpoints]prometheus.Observer
+	panics      prometheus.Counter
+	handshakes  [handshakeOutcomes]prometheus.Counter
+	connections [connectionEnds]prometheus.Counter
 }
+
+// connectionEnd is why the server closed a connection to keep room for others, a label of the counter of these.
+type connectionEnd uint8
+
+const (
+	connectionRefused connectionEnd = iota // when it was accepted: its client had too many
+	connectionClosed                       // later, for a new one: all connections were in use
+	connectionEnds
+)
+
+var connectionNames = [connectionEnds]string{"refused", "closed"}
 
 // handshakeOutcome is how a TLS handshake ended, a label of the handshake counter.
 type handshakeOutcome uint8
@@ -78,12 +90,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		Name: "mtagd_tls_handshakes_total",
 		Help: "TLS handshakes, by outcome.",
 	}, []string{"outcome"})
+	connections := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "mtagd_connections_limited_total",
+		Help: "Connections refused because their client had too many, or closed because all connections were in use.",
+	}, []string{"outcome"})
 	m := &metrics{panics: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "mtagd_panics_total",
 		Help: "Requests that ended in a panic.",
 	})}
 	if reg != nil {
-		for _, c := range []prometheus.Collector{requests, duration, handshakes, m.panics} {
+		for _, c := range []prometheus.Collector{requests, duration, handshakes, connections, m.panics} {
 			if err := reg.Register(c); err != nil {
 				return nil, err
 			}
@@ -99,6 +115,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	for o, name := range handshakeNames {
 		m.handshakes[o] = handshakes.WithLabelValues(name)
+	}
+	for e, name := range connectionNames {
+		m.connections[e] = connections.WithLabelValues(name)
 	}
 	return m, nil
 }

@@ -4,20 +4,26 @@
 //
 // Read in this order:
 //
-//	server.go      starts and stops serving
-//	config.go      what a Server is made of
-//	dispatch.go    passes each request to its protocol; counts and logs it
-//	plain.go       redirects plain HTTP to HTTPS, and answers the CA's challenges
-//	unreadable.go  answers requests that fasthttp could not read
-//	target.go      reads the host, path and query of a request
-//	framing.go     refuses requests that a proxy in front might read differently
-//	body.go        limits the memory for bodies that have not arrived yet
-//	client.go      a context that ends when the client has gone
-//	accept.go      accepts connections, also when descriptors run out
-//	proxy.go       the PROXY protocol of a load balancer in front
-//	handshake.go   TLS: concurrent handshakes, limited per client
-//	conn.go        the open connections: deadlines, and how they close
-//	metrics.go     counts requests and handshakes
+//	server.go       starts and stops serving
+//	config.go       what a Server is made of
+//	unreadable.go   answers requests that fasthttp could not read, or should not read
+//	body.go         what is checked before a body is read, and before its handler is called
+//	plain.go        redirects plain HTTP to HTTPS, and answers the CA's challenges
+//	dispatch.go     passes each request to its protocol; counts and logs it
+//	framing.go      refuses requests that a proxy in front might read differently
+//	target.go       reads the host, path and query of a request
+//	client.go       a context that ends when the client has gone
+//	handshake.go    TLS: concurrent handshakes, limited per client
+//	proxy.go        the client of each connection, also behind a load balancer
+//	accept.go       accepts connections, also when descriptors run out
+//	connections.go  the open connections: how many, and which one ends for a new one
+//	conn.go         one connection: deadlines, the current request, and how it closes
+//	bodies.go       limits the memory for large bodies
+//	requestline.go  shows how a request line ends
+//	deadline.go     deadlines that cost little and move while data flows
+//	metrics.go      counts requests, handshakes and connections
+//
+// Package clientaddr says what one client is, and package budget shares memory among clients.
 //
 // Every answer has an X-Request-Id: the client's when it sent a valid one, otherwise a random one (package requestid).
 // Handlers write it into the errors that they log. The front door logs one line for each request, always at debug
@@ -39,12 +45,11 @@ import (
 	"mtagd/store"
 )
 
-// Limits of a request and a connection.
+// Timeouts of a request and a connection.
 const (
-	maxHeaderBytes = 16 << 10
-	readTimeout    = 15 * time.Second // from the first byte of a request to the last
-	writeTimeout   = 15 * time.Second
-	idleTimeout    = 60 * time.Second // between two requests of a connection
+	readTimeout  = 10 * time.Second // for a request of up to 16 KiB; see rateBytes for larger ones
+	writeTimeout = rateInterval     // for an answer, until the client's speed counts
+	idleTimeout  = 60 * time.Second // between two requests of a connection
 )
 
 // Server answers for the base host, the client tag host and every host of a tag.
@@ -54,6 +59,7 @@ type Server struct {
 	https      *fasthttp.Server // of ServeTLS: answers everything over TLS
 	plain      *fasthttp.Server // of ServePlain: answers challenges and redirects to HTTPS
 	open       connections
+	bodies     *bodies
 }
 
 // New makes a server. Nothing runs before Serve. New fails when cfg.Metrics already has the server's metrics.
@@ -62,27 +68,32 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	concurrency, err := maxConnections()
+	limit, err := maxConnections()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{dispatcher: d}
-	s.http = newHTTP(d, d.handle, concurrency)
-	s.https = newHTTP(d, d.handle, concurrency)
+	s := &Server{dispatcher: d, bodies: newBodies()}
+	s.open.limit = limit
+	s.open.interval = rateInterval
+	s.open.perClient = min(cfg.ConnectionsPerAddress, limit/clientsAtLeast)
+	s.open.closedForOthers = d.metrics.connections[connectionClosed]
+	s.http = s.newHTTP(d.handle, d.needsBody)
+	s.https = s.newHTTP(d.handle, d.needsBody)
 	s.https.ReduceMemoryUsage = true // browsers keep connections open: idle ones then hold no buffers
-	s.plain = newHTTP(d, d.handlePlain, concurrency)
+	s.plain = s.newHTTP(d.handlePlain, func(*fasthttp.RequestCtx) bool { return false })
 	return s, nil
 }
 
-func newHTTP(d *dispatcher, handler fasthttp.RequestHandler, concurrency int) *fasthttp.Server {
+func (s *Server) newHTTP(answer func(*fasthttp.RequestCtx, time.Time), needsBody func(*fasthttp.RequestCtx) bool) *fasthttp.Server {
+	f := &front{s.dispatcher, s.bodies, answer, needsBody}
 	return &fasthttp.Server{
-		Handler:                      handler,
-		ErrorHandler:                 d.handleUnreadable,
-		ExpectHandler:                d.handleExpect,
-		HeaderReceived:               limitBody,
+		Handler:                      f.serve,
+		ErrorHandler:                 f.handleUnreadable,
+		ExpectHandler:                f.handleExpect,
+		HeaderReceived:               f.headReceived,
 		ConnState:                    connStateChanged,
-		Logger:                       formatLogger{d.Log},
-		Concurrency:                  concurrency,
+		Logger:                       formatLogger{s.dispatcher.Log},
+		Concurrency:                  2 * s.open.limit, // open has the limit; this one must not be reached
 		ReadBufferSize:               maxHeaderBytes,
 		WriteBufferSize:              1 << 10, // a usual answer fits; longer ones are written without the buffer
 		MaxRequestBodySize:           store.MaxBatchBytes,
@@ -102,7 +113,7 @@ func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepti
 // ServeTLS does what Serve does, over HTTPS.
 func (s *Server) ServeTLS(ln net.Listener) error {
 	d := s.dispatcher
-	ln = newTLSListener(s.accepting(ln), d.TLS, d.HandshakesPerIP, s.https.Concurrency, d.Log, d.metrics)
+	ln = newTLSListener(s.accepting(ln), d.TLS, d.HandshakesPerIP, s.open.limit, d.Log, d.metrics)
 	return s.serve(s.https, ln)
 }
 
@@ -110,7 +121,9 @@ func (s *Server) ServeTLS(ln net.Listener) error {
 func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln)) }
 
 func (s *Server) accepting(ln net.Listener) net.Listener {
-	return behindProxies(retryingListener{ln, s.dispatcher.Log, &s.open}, s.dispatcher.TrustedProxies)
+	d := s.dispatcher
+	accepted := retryingListener{ln, d.Log, &s.open}
+	return &clientListener{accepted, &s.open, d.TrustedProxies, d.metrics.connections[connectionRefused]}
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
@@ -155,8 +168,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.open.count() }
 
-// maxConnections returns how many connections each server may have open. It leaves an eighth of the process's
-// descriptors, and 64 more, to the engine's files.
+// clientsAtLeast is how many clients it takes to use all connections, when ConnectionsPerAddress limits them.
+const clientsAtLeast = 8
+
+// maxConnections returns how many connections may be open. It leaves an eighth of the process's descriptors, and 64
+// more, to the engine's files.
 func maxConnections() (int, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"net/netip"
 	"unsafe"
 
 	"mtagd/store"
@@ -18,15 +19,22 @@ type target struct {
 func newTarget(host, uri []byte) (target, string) {
 	t := target{host: store.HostName(view(host))}
 	fault := ""
-	if t.host == "" {
+	switch {
+	case t.host == "":
 		fault = "Host header is required"
+	case !isAuthority(host):
+		fault = "Host header must be a host and an optional port"
 	}
 	if _, rest, absolute := bytes.Cut(uri, []byte("://")); absolute && !bytes.HasPrefix(uri, []byte("/")) {
 		end := bytes.IndexAny(rest, "/?")
 		if end < 0 {
 			end = len(rest)
 		}
-		if fault == "" && store.HostName(view(rest[:end])) != t.host {
+		switch {
+		case fault != "":
+		case !isAuthority(rest[:end]):
+			fault = "request target must name a host and an optional port, and no user"
+		case store.HostName(view(rest[:end])) != t.host:
 			fault = "request target and Host header name different hosts"
 		}
 		if uri = rest[end:]; len(uri) == 0 || uri[0] == '?' {
@@ -35,6 +43,29 @@ func newTarget(host, uri []byte) (target, string) {
 	}
 	t.path, t.query, _ = bytes.Cut(uri, []byte("?"))
 	return t, fault
+}
+
+// isAuthority reports whether b is a host with an optional port, and nothing else. It refuses what store.HostName reads
+// as another host than a proxy in front may read, such as a:80@b.
+func isAuthority(b []byte) bool {
+	name, port, _ := bytes.Cut(b, []byte(":"))
+	if len(b) > 0 && b[0] == '[' {
+		end := max(0, bytes.IndexByte(b, ']'))
+		if ip, err := netip.ParseAddr(string(b[1:max(1, end)])); err != nil || !ip.Is6() {
+			return false
+		}
+		rest, hasPort := bytes.CutPrefix(b[end+1:], []byte(":"))
+		if len(rest) > 0 && !hasPort {
+			return false
+		}
+		name, port = nil, rest
+	}
+	for _, digit := range port {
+		if digit < '0' || digit > '9' {
+			return false
+		}
+	}
+	return bytes.IndexByte(name, '@') < 0 && bytes.IndexByte(name, ']') < 0
 }
 
 // view returns a string that shares its bytes with b. It is valid until b changes.

@@ -85,6 +85,11 @@ func (w *world) dialTLS(address, serverName string, protocols ...string) (*tls.C
 	return secure, secure.Handshake()
 }
 
+// secure begins TLS on a connection.
+func (w *world) secure(c net.Conn, serverName string) *tls.Conn {
+	return tls.Client(c, &tls.Config{ServerName: serverName, InsecureSkipVerify: true})
+}
+
 // ask sends one request on a connection and reads the answer.
 func ask(t *testing.T, c net.Conn, method, host, path, body string) *http.Response {
 	t.Helper()
@@ -282,6 +287,28 @@ func TestPlainHTTP(t *testing.T) {
 	}
 	if n := len(w.Events(t)); n != 0 {
 		t.Errorf("%d events were recorded, want none", n)
+	}
+}
+
+// A key that was sent in clear may have been read by others. A redirect would make the mistake work.
+func TestAKeyOverPlainHTTPIsRefused(t *testing.T) {
+	w := newWorld(t, withTLS(t))
+	w.addr = w.listen(w.server.ServePlain)
+	r := w.do("GET", baseHost, "/v1/partners/merchant", "", "Authorization", "Bearer SECRET")
+	r.Want(t, 403, "sent unencrypted")
+	r.Want(t, 403, `"statusCode":403`)
+	if r.Header.Get("Location") != "" {
+		t.Errorf("redirected to %s", r.Header.Get("Location"))
+	}
+	w.do("POST", baseHost, "/v1/partners/merchant", batch, "Authorization", "Bearer SECRET").Want(t, 403, "revoke")
+	w.do("GET", baseHost, "/v1/partners/merchant", "").Want(t, 308, "")
+	w.do("GET", clientHost, "/script", "", "Authorization", "Basic x").Want(t, 308, "")
+
+	// The same goes for a merchant's secret.
+	w.do("POST", clientHost, "/mark/x", batch, "Authorization", "Bearer mts_SECRET").Want(t, 403, "sent unencrypted")
+	w.shutdown()
+	if strings.Contains(w.log.String(), "SECRET") {
+		t.Errorf("the key is in the log: %s", w.log)
 	}
 }
 

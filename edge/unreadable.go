@@ -17,19 +17,36 @@ import (
 
 // handleExpect answers a client that asks before it sends its body (Expect: 100-continue). A body that would be refused
 // is refused now.
-func (d *dispatcher) handleExpect(ctx *fasthttp.RequestCtx) int {
-	if ctx.Request.Header.ContentLength() <= store.MaxBatchBytes && !bodyRefused(ctx) {
+func (f *front) handleExpect(ctx *fasthttp.RequestCtx) int {
+	c := connOf(ctx.Conn())
+	isRefused := c != nil && (c.headDecides || c.bodyRefused != nil)
+	if ctx.Request.Header.ContentLength() <= store.MaxBatchBytes && !isRefused {
 		return fasthttp.StatusContinue
 	}
-	d.handleUnreadable(ctx, fasthttp.ErrBodyTooLarge)
+	f.handleUnreadable(ctx, fasthttp.ErrBodyTooLarge)
 	return ctx.Response.StatusCode()
 }
 
-// handleUnreadable answers a request that fasthttp could not read. fasthttp closes the connection after the answer.
-func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
+// handleUnreadable answers a request that fasthttp could not read, or should not read. fasthttp closes the connection
+// after the answer.
+func (f *front) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
+	restoreHead(ctx)
+	c := connOf(ctx.Conn())
+	if c != nil && c.headDecides {
+		f.answer(ctx, time.Now())
+		drainOnClose(ctx)
+		return
+	}
+	f.refuseUnreadable(ctx, c, err)
+	if c != nil && c.body != nil {
+		c.body.release() // now, because Close may take a second
+	}
+}
+
+// refuseUnreadable answers a request that fasthttp could not read because of err. c is its connection, or nil.
+func (d *dispatcher) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err error) {
 	v := requestInfo{began: time.Now()}
 	defer d.finish(ctx, &v)
-	restoreHead(ctx)
 	requestid.Set(ctx)
 	d.findSurface(&v, unreadableTarget(ctx, err))
 	if v.onTagHost {
@@ -38,6 +55,10 @@ func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
 	switch {
+	case c != nil && c.bodyRefused == errManyOfClient:
+		d.writeError(ctx, v.surface, fasthttp.StatusTooManyRequests, "Too many large requests of this client are under way, please retry")
+	case c != nil && (c.bodyRefused != nil || c.body != nil && c.body.hasGivenWay()):
+		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
 	case errors.As(err, &timeout) && timeout.Timeout() && d.stopping.Load():
 		// Not 408: the client has done nothing wrong.
 		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "The service is stopping, please retry")
@@ -47,8 +68,6 @@ func (d *dispatcher) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 		// answer. The browser tag treats that as a network error, and sends again.
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
 		return // without drainOnClose: the client of a slow request would only be waited for again
-	case errors.Is(err, fasthttp.ErrBodyTooLarge) && bodyRefused(ctx):
-		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && v.surface == partnerSurface:
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, d.PartnerTooLarge)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):

@@ -22,11 +22,12 @@
 //	features.go   read what is enabled for the partner
 //	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
 //	limits.go     the rates of requests that a partner and an address may send
-//	auth.go       find the partner of an API key
+//	auth.go       find the partner of an API key; what is known before the body
 //	errors.go     turn errors into answers
 //	config.go     what the API is made of
 //	query.go      parameters of path and query; pages of a list
 //	json.go       request and answer bodies
+//	memory.go     limit the memory of the listings that a partner has under way
 //	slots.go      limit the verifications that a partner has under way
 //	snippet.go    the HTML that installs a tag
 package partnerapi
@@ -67,8 +68,9 @@ type operation struct {
 type handler func(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error
 
 // New returns the handler of the whole API. It does not recover from panics; the server around it does.
-func New(cfg Config) fasthttp.RequestHandler {
-	a := newAPI(cfg)
+func New(cfg Config) fasthttp.RequestHandler { return newAPI(cfg).routes() }
+
+func (a *api) routes() fasthttp.RequestHandler {
 	page := []string{"page", "limit"}
 	generate := resource{"POST": {handle: a.generateTag}}
 	resources := map[string]resource{
@@ -111,7 +113,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			WriteError(r, fasthttp.StatusMethodNotAllowed, "Method not allowed")
 			return
 		}
-		partner, key, ok := a.authenticate(r)
+		partner, key, ok := authenticate(r, a.Engine.Directory(), a.Now())
 		if !ok {
 			a.refuseStranger(r)
 			return
@@ -121,7 +123,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		if !a.withinLimits(r, partner, changes) {
 			return
 		}
-		if len(r.PostBody()) > maxBody {
+		if isTooLarge(r) {
 			WriteError(r, fasthttp.StatusRequestEntityTooLarge, TooLarge)
 			return
 		}

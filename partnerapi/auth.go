@@ -2,6 +2,7 @@ package partnerapi
 
 import (
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -27,8 +28,23 @@ func tenantOf(r *fasthttp.RequestCtx) limit.Tenant {
 	return limit.Tenant{}
 }
 
+// NeedsBody reports whether the answer to a request may depend on its body, when only the head has arrived. It does not
+// without a valid key, or when the head announces a body that is too large. The front door asks before it reserves
+// memory for a body.
+func NeedsBody(directory *store.Directory, now func() time.Time) func(*fasthttp.RequestCtx) bool {
+	return func(r *fasthttp.RequestCtx) bool {
+		_, _, ok := authenticate(r, directory, now())
+		return ok && !isTooLarge(r)
+	}
+}
+
+// isTooLarge reports whether a request's body is too large, or will be.
+func isTooLarge(r *fasthttp.RequestCtx) bool {
+	return max(r.Request.Header.ContentLength(), len(r.PostBody())) > maxBody
+}
+
 // authenticate returns the partner whose API key the request carries, and the key's id; false without a valid key.
-func (a *api) authenticate(r *fasthttp.RequestCtx) (store.Partner, store.KeyID, bool) {
+func authenticate(r *fasthttp.RequestCtx, directory *store.Directory, now time.Time) (store.Partner, store.KeyID, bool) {
 	headers := r.Request.Header.PeekAll(fasthttp.HeaderAuthorization)
 	if len(headers) != 1 {
 		return store.Partner{}, "", false
@@ -38,5 +54,5 @@ func (a *api) authenticate(r *fasthttp.RequestCtx) (store.Partner, store.KeyID, 
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return store.Partner{}, "", false
 	}
-	return a.Engine.Directory().Authenticate(store.APIKey(credentials), a.Now())
+	return directory.Authenticate(store.APIKey(credentials), now)
 }

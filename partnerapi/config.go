@@ -29,6 +29,13 @@ type Config struct {
 	// Context returns the context of a GET or HEAD request, which ends when the client has gone, and the function that
 	// releases it. All other requests run until they are done. nil: GET and HEAD do too.
 	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
+
+	// WhenAnswered calls a function when the answer to a request is written or its connection is closed. nil: large
+	// answers count as memory only until their handler returns.
+	WhenAnswered func(r *fasthttp.RequestCtx, call func())
+	// AnswerBytes returns how many bytes of memory the answers to a partner may use at the same time, 0 for the default.
+	// It is called often. nil: every partner has the default.
+	AnswerBytes func(store.PartnerID) int64
 }
 
 // Verifier checks the DNS of a tag host. A partner waits for the answer, so Verify takes seconds at most.
@@ -50,6 +57,7 @@ type api struct {
 	verifications *slots
 	labelsWarned  sync.Once
 	limits        *limits // nil: no limits
+	listings      *listings
 }
 
 func newAPI(cfg Config) *api {
@@ -60,7 +68,11 @@ func newAPI(cfg Config) *api {
 			return context.Background(), func() {}
 		}
 	}
-	a := &api{Config: cfg, verifications: newSlots(verificationsPerPartner, slotTimeout)}
+	a := &api{
+		Config:        cfg,
+		verifications: newSlots(verificationsPerPartner, slotTimeout),
+		listings:      newListings(listingMemory, cfg.AnswerBytes, memoryTimeout),
+	}
 	if cfg.Limits {
 		a.limits = newLimits()
 	}

@@ -44,6 +44,11 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 	q.Merchant = m.ID
 	var page store.Page
 	if q.Tag == "" || slices.ContainsFunc(m.Tags, func(t store.Tag) bool { return t.ID == q.Tag }) {
+		memory, err := a.listings.reserve(ctx, partner.ID, w.limit)
+		if err != nil {
+			return err
+		}
+		defer a.releaseWhenAnswered(r, memory)()
 		if page, err = a.Engine.Events(ctx, q); err != nil {
 			return err
 		}

@@ -7,6 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
+	"os"
+	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -76,9 +79,25 @@ func adminHandler(metrics *prometheus.Registry, ready func() error) http.Handler
 		io.WriteString(w, "ready\n")
 	})
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, strings.Join(withoutSecrets(os.Args), "\x00"))
+	})
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return mux
+	return onlyLoopbackHosts(mux)
+}
+
+// onlyLoopbackHosts refuses requests whose Host is not a loopback address or localhost. A page in a browser on this
+// machine can reach the admin pages, but it cannot read them: they are of another origin. If its own name leads to a
+// loopback address (DNS rebinding), they have the same origin, but the Host is that name.
+func onlyLoopbackHosts(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := store.HostName(r.Host)
+		if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.Unmap().IsLoopback()) {
+			http.Error(w, "the admin pages are served at localhost and loopback addresses only", http.StatusMisdirectedRequest)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }

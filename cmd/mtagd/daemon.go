@@ -195,6 +195,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		Refusals:      d.refusals,
 		Limits:        d.Limits,
 		Context:       edge.ClientContext,
+		WhenAnswered:  edge.WhenAnswered,
 	}
 	if d.TLS != nil {
 		c.Certificates = d.tlsmgr.Certificates()
@@ -243,6 +244,11 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		Limits:          d.Limits,
 		AddressEvents:   d.AddressEvents,
 		TrustedProxies:  d.Proxies,
+
+		ConnectionsPerAddress: edge.DefaultConnectionsPerAddress,
+	}
+	if d.Dev == nil { // the demo shop has bodies without a key
+		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), time.Now)
 	}
 	if d.TLS != nil {
 		c.TLS = d.tlsmgr.Certificates().TLSConfig()

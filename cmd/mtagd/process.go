@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"mtagd/store"
@@ -57,4 +58,23 @@ func report(stderr io.Writer, err error) int {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// secretFlags are the flags whose values are secrets.
+var secretFlags = []string{"--acme-eab-hmac-key"}
+
+// withoutSecrets returns the words of a command line, with (secret) for each value of a secret flag.
+func withoutSecrets(args []string) []string {
+	shown := slices.Clone(args)
+	for i, arg := range args {
+		name, _, hasValue := strings.Cut(arg, "=")
+		switch {
+		case !slices.Contains(secretFlags, name):
+		case hasValue:
+			shown[i] = name + "=(secret)"
+		case i+1 < len(args):
+			shown[i+1] = "(secret)"
+		}
+	}
+	return shown
 }

@@ -114,3 +114,15 @@ func (s *Server) health(ctx *fasthttp.RequestCtx) {
 	}
 	healthy.send(ctx)
 }
+
+// NeedsBody reports whether the answer to a request may depend on its body, of which nothing has arrived yet.
+func (s *Server) NeedsBody(ctx *fasthttp.RequestCtx, route Route) bool {
+	if !ctx.IsPost() || route.Endpoint != endpointMark && route.Endpoint != endpointID {
+		return false
+	}
+	tag, settings, refused := s.findTag(route)
+	if refused == nil {
+		_, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
+	}
+	return refused == nil
+}

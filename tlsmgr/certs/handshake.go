@@ -1,24 +1,62 @@
 package certs
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"slices"
 	"strings"
 
 	"github.com/mholt/acmez/v3"
 )
 
-// TLSConfig is for the HTTPS listener. It offers HTTP/1.1 over TLS 1.2 and 1.3. The standard library chooses the
-// cipher suites, and rotates the session ticket keys daily.
+// TLSConfig is for the HTTPS listener. It offers HTTP/1.1 over TLS 1.2 and 1.3, and only cipher suites that authenticate
+// the ciphertext (AEAD). The standard library rotates the session ticket keys daily.
 //
 // It refuses a handshake for an unknown name before any cryptography, and without I/O: a flood of made-up names must
 // cost next to nothing.
 func (c *Certificates) TLSConfig() *tls.Config {
-	return &tls.Config{
+	config := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
+		CipherSuites:       cipherSuites,
 		NextProtos:         []string{"http/1.1", acmez.ACMETLS1Protocol},
 		GetConfigForClient: c.admit,
 		GetCertificate:     c.getCertificate,
+	}
+	resumeOnlyAtOwnHost(config)
+	return config
+}
+
+// cipherSuites are those of TLS 1.2. In TLS 1.3 all suites are AEAD. The standard library decides the order.
+var cipherSuites = []uint16{
+	tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+	tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+	tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+	tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+	tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+	tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+}
+
+// resumeOnlyAtOwnHost makes a session ticket good only for the host at which it was issued. A resumed session is as
+// trusted as the certificate of its first handshake, which was the certificate of that host. Without this, a ticket
+// would be good at every host, because all share the ticket keys. With a ticket of another host there is a full
+// handshake.
+func resumeOnlyAtOwnHost(config *tls.Config) {
+	const prefix = "mtagd host "
+	config.WrapSession = func(state tls.ConnectionState, session *tls.SessionState) ([]byte, error) {
+		session.Extra = append(session.Extra, []byte(prefix+strings.ToLower(state.ServerName)))
+		return config.EncryptTicket(state, session)
+	}
+	config.UnwrapSession = func(ticket []byte, state tls.ConnectionState) (*tls.SessionState, error) {
+		session, err := config.DecryptTicket(ticket, state)
+		if err != nil || session == nil {
+			return nil, err
+		}
+		host := []byte(prefix + strings.ToLower(state.ServerName))
+		if !slices.ContainsFunc(session.Extra, func(extra []byte) bool { return bytes.Equal(extra, host) }) {
+			return nil, nil
+		}
+		return session, nil
 	}
 }
 
@@ -32,9 +70,23 @@ func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	}
 	if !known {
 		c.orders.metrics.unknown.Inc()
+		// The client goes by the first alert. That of the standard library, which follows, is internal_error. Whether
+		// the client still reads does not matter.
+		_, _ = hello.Conn.Write(unrecognizedName)
 		return nil, errUnknownHost
 	}
 	return nil, nil
+}
+
+// unrecognizedName is a record with the fatal alert for an unknown server name (RFC 6066, section 3; RFC 8446, section
+// 6.2). The standard library sends this alert too when it finds no certificate, but in TLS 1.3 only after the key
+// exchange.
+var unrecognizedName = []byte{
+	21,   // alert
+	3, 3, // the version that all records have
+	0, 2, // length
+	2,   // fatal
+	112, // unrecognized_name
 }
 
 // isChallenge reports whether the client is a CA that validates a TLS-ALPN-01 challenge (RFC 8737).

@@ -25,6 +25,7 @@ type chain struct {
 	ask func(ctx context.Context, name string) []view
 	// targetAddresses returns the addresses of the target.
 	targetAddresses func() (map[netip.Addr]bool, error)
+	discreet        bool // see discreet.go
 
 	chained map[string]string // CNAME records of later names, from a resolver's earlier answers
 	asked   int               // number of names asked about
@@ -102,6 +103,14 @@ func (c *chain) combine(ctx context.Context, path []string, views []view) sighti
 
 // judge returns the verdict on a host whose path ends at a name of which all servers asked have the same view.
 func (c *chain) judge(ctx context.Context, path []string, views []view) sighting {
+	s := c.judgeOpenly(ctx, path, views)
+	if c.discreet {
+		return c.hide(path, views[0], s)
+	}
+	return s
+}
+
+func (c *chain) judgeOpenly(ctx context.Context, path []string, views []view) sighting {
 	seen := views[0]
 	switch {
 	case len(path) > 1 && (seen.noAlias && seen.err != nil || errors.Is(seen.err, errRefused)):

@@ -16,6 +16,7 @@
 //	verify.go     Verifier: one verification, which asks all sides
 //	weigh.go      one finding from what all sides see
 //	chain.go      what one side sees: a chain of CNAME records, or a flattened record
+//	discreet.go   what findings must not say of the operator's network
 //	caa.go        CAA records
 //	ca.go         the names that CAA records use for the CA
 //	zone.go       a zone's own name servers: which they are, and which may be asked
@@ -34,7 +35,7 @@
 // Codes of a pending host, when the sides differ: partly_propagated (some see the right record); record_changed (its
 // zone's name servers no longer have the right record); servers_disagree (these servers differ).
 // When a side gives no usable answer: timeout, silent_name_server, servfail, refused, lame_delegation,
-// no_server_address, private_name_server, dnssec_bogus (there is an answer only when signatures are not checked),
+// no_server_address (none of the zone's name servers has a public address), dnssec_bogus (there is an answer only when signatures are not checked),
 // no_tcp, bad_answer, target_unknown (the host has addresses, but the target's are unknown).
 //
 // Codes of a wrong host: no_record, no_domain, appended_name and appended_value (the DNS provider appended the domain
@@ -49,5 +50,6 @@
 //
 // A stranger controls the zone, and could make its name servers point into the operator's network. So servers at
 // addresses that are not public are asked only if Config.AllowPrivate is set. When none of a zone's name servers can be
-// found or asked, the resolvers decide alone.
+// found or asked, the resolvers decide alone. Then findings say little about the names that a host's record leads to:
+// see discreet.go.
 package dns

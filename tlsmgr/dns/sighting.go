@@ -20,6 +20,7 @@ type sighting struct {
 	fix       string // what the merchant should do
 	namesWho  bool   // the fact itself says which servers see it
 	exception string // if correct: something else that is wrong, but does not prevent verification
+	hidden    string // for the log only: what the fact leaves out
 }
 
 // saidBy is the fact, with the side that sees it before it.

@@ -25,7 +25,7 @@ type Config struct {
 	CNAMETarget  string           // the name that merchants point their records at
 	Resolvers    []string         // host:port each; empty: those of /etc/resolv.conf
 	Port         int              // where zones' own name servers are asked; 0: 53
-	AllowPrivate bool             // ask zones' own name servers at private addresses too
+	AllowPrivate bool             // ask zones' own name servers at private addresses too, and describe what is private
 	CA           string           // URL of the ACME directory of the CA that CAA records must allow; empty: CAA records are not checked
 	Roots        *x509.CertPool   // verify the server at CA; nil: the system's
 	Log          *slog.Logger     // nil: no log
@@ -66,6 +66,7 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		lookupConfig: lookupConfig{
 			port:         cmp.Or(cfg.Port, 53),
 			allowPrivate: cfg.AllowPrivate,
+			discreet:     !cfg.AllowPrivate,
 			graceTimeout: graceTimeout,
 			log:          cfg.Log,
 		},
@@ -155,7 +156,7 @@ func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
 	l.each(len(parts), func(i int) { parts[i]() })
 
 	for _, s := range append([]side{own}, resolvers...) {
-		v.log.Debug("dns seen", "host", bare(host), "by", s.who, "verdict", s.verdict, "code", s.code, "fact", s.fact)
+		v.log.Debug("dns seen", "host", bare(host), "by", s.who, "verdict", s.verdict, "code", s.code, "fact", s.fact, "hidden", s.hidden)
 	}
 	f := weigh(own, resolvers, caa)
 	f.CheckedAt = v.now().UTC()
@@ -204,6 +205,6 @@ func (v verification) askOwn(ctx context.Context) side {
 }
 
 func (v verification) follow(ctx context.Context, ask func(context.Context, string) []view) sighting {
-	c := chain{host: v.host, target: v.target, ask: ask, targetAddresses: v.targetAddresses, chained: map[string]string{}}
+	c := chain{host: v.host, target: v.target, ask: ask, targetAddresses: v.targetAddresses, chained: map[string]string{}, discreet: v.discreet}
 	return c.sight(ctx)
 }

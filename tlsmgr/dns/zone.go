@@ -157,19 +157,16 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 }
 
 // obstacle says why none of the zone's name servers could be asked, in a sighting without a verdict. Its code is empty
-// if the merchant can do nothing about it.
+// if the merchant can do nothing about it. The two reasons have one sentence: whether a name has a private address or
+// none must not be told of names in the operator's network.
 func (z zoneServers) obstacle() sighting {
 	s := sighting{namesWho: true}
-	switch {
-	case len(z.servers) > 0:
-	case z.private != nil:
-		s.code = "private_name_server"
-		s.fact = "the name servers of " + zoneName(z.name) + " (" + list(z.private) + ") have private addresses, so they were not asked"
-		s.fix = "give them public addresses"
-	case z.addressless != nil:
+	if len(z.servers) == 0 && (z.private != nil || z.addressless != nil) {
 		s.code = "no_server_address"
-		s.fact = zoneName(z.name) + " is delegated to " + list(z.addressless) + ", which cannot be found in DNS"
-		s.fix = "correct the name servers at the registrar"
+		s.fact = "the name servers of " + zoneName(z.name) + " (" + list(slices.Sorted(slices.Values(slices.Concat(z.private, z.addressless)))) +
+			") have no public addresses, so they were not asked"
+		s.fix = "give them public addresses, or correct the name servers at the registrar"
+		s.hidden = "with private addresses: " + list(z.private) + "; without addresses: " + list(z.addressless)
 	}
 	return s
 }

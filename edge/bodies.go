@@ -1,0 +1,125 @@
+package edge
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"mtagd/edge/budget"
+)
+
+// fasthttp allocates a body, or a chunk of a body, as soon as the client announces its length. With a few bytes, a
+// client could make it allocate a MiB until the body times out. So all large bodies share a budget: a body reserves its
+// bytes when it is announced, and releases them when its answer is written. Small bodies do not count; the number of
+// connections limits them.
+//
+// One client may reserve an eighth of the budget. A body that does not fit waits. If the whole budget is reserved, it
+// also makes room: bodies that are still arriving give way, the oldest first, but only those of clients that have at
+// least as much reserved as its own client then has. So clients that announce bodies and do not send them cannot keep
+// out the bodies of others.
+const (
+	smallBody   = maxHeaderBytes
+	bodyBudget  = 64 << 20 // bytes, of all clients together
+	clientShare = bodyBudget / 8
+	bodyWait    = 2 * time.Second // for room in the budget
+)
+
+// bodies is the budget of large bodies.
+type bodies struct {
+	budget *budget.Budget[netip.Addr]
+
+	mu       sync.Mutex
+	arriving list.List // the *reservation of each body that has not arrived, the oldest first
+}
+
+// reservation is what a body has reserved.
+type reservation struct {
+	owner   *bodies
+	client  netip.Addr
+	bytes   int64
+	giveWay func() // ends the arrival of the body
+
+	// owner.mu guards these.
+	waiting *list.Element // in owner.arriving; nil when the body has arrived or has given way
+	gaveWay bool
+}
+
+func newBodies() *bodies {
+	return &bodies{budget: budget.New(bodyBudget, func(netip.Addr) int64 { return clientShare })}
+}
+
+// Why a body is not read.
+var (
+	errManyOfClient = errors.New("the client has too many large requests under way")
+	errManyOfAll    = errors.New("too many large requests are under way")
+)
+
+// reserve reserves the bytes of a client's body. Until the body has arrived, giveWay may be called, once, from another
+// goroutine: it must end the arrival. The error is errManyOfClient or errManyOfAll.
+func (b *bodies) reserve(client netip.Addr, bytes int64, giveWay func()) (*reservation, error) {
+	err := b.budget.TryReserve(client, bytes)
+	if err == budget.ErrTotal {
+		b.makeRoom(client, bytes)
+	}
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), bodyWait)
+		defer cancel()
+		err = b.budget.Reserve(ctx, client, bytes)
+	}
+	switch err {
+	case nil:
+	case budget.ErrShare:
+		return nil, errManyOfClient
+	default:
+		return nil, errManyOfAll
+	}
+	r := &reservation{owner: b, client: client, bytes: bytes, giveWay: giveWay}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r.waiting = b.arriving.PushBack(r)
+	return r, nil
+}
+
+// makeRoom ends the arrival of other bodies, until a body of the client fits when they have released their bytes.
+func (b *bodies) makeRoom(client netip.Addr, bytes int64) {
+	then := b.budget.Held(client) + bytes
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var next *list.Element
+	for e := b.arriving.Front(); e != nil && bytes > 0; e = next {
+		next = e.Next()
+		if r := e.Value.(*reservation); b.budget.Held(r.client) >= then {
+			b.arriving.Remove(e)
+			r.waiting, r.gaveWay = nil, true
+			r.giveWay()
+			bytes -= r.bytes
+		}
+	}
+}
+
+// arrived notes that the body has arrived: it no longer gives way to others.
+func (r *reservation) arrived() {
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
+	if r.waiting != nil {
+		r.owner.arriving.Remove(r.waiting)
+		r.waiting = nil
+	}
+}
+
+// hasGivenWay reports whether the arrival of the body was ended for another one.
+func (r *reservation) hasGivenWay() bool {
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
+	return r.gaveWay
+}
+
+// release releases the bytes. It may be called several times.
+func (r *reservation) release() {
+	r.arrived()
+	r.owner.budget.Release(r.client, r.bytes)
+	r.bytes = 0
+}

@@ -1,0 +1,147 @@
+package edge
+
+import (
+	"cmp"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// connections is the set of open connections of all listeners together. The zero value is empty and has no limits.
+type connections struct {
+	limit     int           // how many may be open; 0: no limit
+	perClient int           // how many of them one client may have; 0: no limit
+	interval  time.Duration // by which a deadline moves, see rateInterval
+
+	closedForOthers prometheus.Counter // connections that makeRoom has ended; nil: not counted
+
+	mu       sync.Mutex
+	all      map[*conn]struct{}
+	ofClient map[netip.Addr]int // by conn.client
+	left     *sync.Cond         // a connection was removed
+}
+
+// add adds a connection. When the limit is reached, it first ends others, and waits until one is closed.
+func (o *connections) add(tcp *net.TCPConn) *conn {
+	c := &conn{TCPConn: tcp, interval: o.interval}
+	c.closed = func() { o.remove(c) }
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all, o.ofClient, o.left = map[*conn]struct{}{}, map[netip.Addr]int{}, sync.NewCond(&o.mu)
+	}
+	for o.limit > 0 && len(o.all) >= o.limit {
+		o.makeRoom()
+		o.left.Wait()
+	}
+	o.all[c] = struct{}{}
+	return c
+}
+
+// setClient sets the client of a connection, and counts the connection as one of that client. It returns false when
+// the client has as many as it may: then the connection must be closed.
+func (o *connections) setClient(c *conn, client netip.Addr) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, isOpen := o.all[c]; !isOpen || o.perClient > 0 && o.ofClient[client] >= o.perClient {
+		return false
+	}
+	c.client = client
+	o.ofClient[client]++
+	return true
+}
+
+// remove removes a connection that is closed. It does nothing when the connection is removed already.
+func (o *connections) remove(c *conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, isOpen := o.all[c]; !isOpen {
+		return
+	}
+	delete(o.all, c)
+	o.left.Signal()
+	if !c.client.IsValid() {
+		return
+	}
+	if o.ofClient[c.client]--; o.ofClient[c.client] == 0 {
+		delete(o.ofClient, c.client)
+	}
+}
+
+func (o *connections) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.all)
+}
+
+// stopReading makes reads on every connection fail. Requests that have arrived are still answered.
+func (o *connections) stopReading() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for c := range o.all {
+		c.stopReading()
+	}
+}
+
+// roomShare is the share of all connections that makeRoom ends at once. It looks at every connection to find them, so
+// ending several keeps the cost of a new connection low.
+const roomShare = 64
+
+// makeRoom ends a few connections: of the clients with the most, those that have sent nothing for the longest time. A
+// request that has arrived is still answered. The caller holds mu.
+func (o *connections) makeRoom() {
+	number := max(1, o.limit/roomShare)
+	type candidate struct {
+		*conn
+		silent time.Duration
+	}
+	var candidates []candidate
+	least := o.leastOfTheLargest(number)
+	for c := range o.all {
+		if o.ofClient[c.client] >= least && !c.readingStopped.Load() {
+			candidates = append(candidates, candidate{c, c.silence()})
+		}
+	}
+	slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(b.silent, a.silent) })
+	for _, c := range candidates[:min(number, len(candidates))] {
+		c.stopReading()
+		if o.closedForOthers != nil {
+			o.closedForOthers.Inc()
+		}
+	}
+}
+
+// leastOfTheLargest returns the number of connections of the smallest client among the largest ones, which together
+// have as many as asked for.
+func (o *connections) leastOfTheLargest(number int) int {
+	counts := make([]int, 0, len(o.ofClient))
+	for _, n := range o.ofClient {
+		counts = append(counts, n)
+	}
+	slices.SortFunc(counts, func(a, b int) int { return b - a })
+	for _, n := range counts {
+		if number -= n; number <= 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// silence asks the kernel how long ago the client has sent something, or has connected.
+func (c *conn) silence() (silent time.Duration) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { // fails only when the connection is closed already
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			silent = time.Duration(info.Last_data_recv) * time.Millisecond
+		}
+	})
+	return silent
+}

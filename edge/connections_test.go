@@ -1,0 +1,201 @@
+package edge
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// health asks for /health on a connection, and returns whether there is an answer.
+func health(c net.Conn) bool {
+	if _, err := io.WriteString(c, "GET /health HTTP/1.1\r\nHost: "+clientHost+"\r\n\r\n"); err != nil {
+		return false
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	return err == nil && line == "HTTP/1.1 200 OK\r\n"
+}
+
+func TestAClientHasALimitOfConnections(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) { cfg.ConnectionsPerAddress = 3 })
+	var open [3]net.Conn
+	for i := range open {
+		open[i] = w.dial()
+		defer open[i].Close()
+		if !health(open[i]) {
+			t.Fatalf("connection %d is not served", i)
+		}
+	}
+	if health(w.dial()) {
+		t.Error("a connection over the limit is served")
+	}
+	if got := w.counted()["mtagd_connections_limited_total refused"]; got != 1 {
+		t.Errorf("%v connections were counted as refused, want 1", got)
+	}
+	if !health(w.dialFrom("127.0.0.2")) {
+		t.Error("another client is not served")
+	}
+	open[0].Close()
+	for deadline := time.Now().Add(10 * time.Second); !health(w.dial()); {
+		if time.Now().After(deadline) {
+			t.Fatal("a client that has closed a connection gets no other")
+		}
+	}
+}
+
+// Behind a proxy the limit counts the clients that the proxy names, not the proxy.
+func TestClientsBehindAProxyHaveALimitOfConnectionsEach(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
+			w := newWorld(t, withTLS(t), func(cfg *Config) {
+				cfg.ConnectionsPerAddress = 2
+				cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+			})
+			if secure {
+				w.addr = w.listen(w.server.ServeTLS)
+			}
+			dial := func(client string) net.Conn {
+				c := w.dial()
+				t.Cleanup(func() { c.Close() })
+				fmt.Fprintf(c, "PROXY TCP6 %s 2001:db8::1 4000 443\r\n", client)
+				if secure {
+					return w.secure(c, clientHost)
+				}
+				return c
+			}
+			for i, tt := range []struct {
+				client string
+				served bool
+			}{
+				{"2001:db8:7::1", true}, {"2001:db8:7::2", true}, {"2001:db8:7::3", false},
+				{"2001:db8:8::1", true}, {"2001:db8:8::1", true}, {"2001:db8:8::1", false},
+			} {
+				if got := health(dial(tt.client)); got != tt.served {
+					t.Errorf("connection %d of %s is served: %v, want %v", i, tt.client, got, tt.served)
+				}
+			}
+		})
+	}
+}
+
+// When all connections are in use, a new one gets in: a client with many loses those that have been silent for the
+// longest time. A client with few keeps its own.
+func TestANewConnectionTakesThePlaceOfASilentOne(t *testing.T) {
+	w := newWorld(t)
+	w.server.open.limit = 8
+	few := w.dialFrom("127.0.0.3")
+	defer few.Close()
+	if !health(few) {
+		t.Fatal("the first client is not served")
+	}
+	var many [7]net.Conn
+	for i := range many {
+		many[i] = w.dialFrom("127.0.0.2")
+		defer many[i].Close()
+		if !health(many[i]) {
+			t.Fatalf("connection %d is not served", i)
+		}
+		time.Sleep(2 * time.Millisecond) // the kernel measures silence in milliseconds
+	}
+	if !health(many[0]) { // now the second one has been silent for the longest time
+		t.Fatal("the connection is not kept")
+	}
+	if !health(w.dialFrom("127.0.0.4")) {
+		t.Error("a new client is not served")
+	}
+	if _, err := many[1].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the silent connection is still open: %v", err)
+	}
+	if !health(many[0]) || !health(few) {
+		t.Error("another connection was closed")
+	}
+	if got := w.counted()["mtagd_connections_limited_total closed"]; got != 1 {
+		t.Errorf("%v connections were counted as closed, want 1", got)
+	}
+}
+
+// A client that does not read its answer loses the connection. One that reads slowly gets all of it.
+func TestAnAnswerMustLeaveFastEnough(t *testing.T) {
+	answer := make([]byte, 32<<20) // more than the kernels on both sides buffer
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
+			w := newWorld(t, withTLS(t), func(cfg *Config) {
+				cfg.PartnerAPI = func(ctx *fasthttp.RequestCtx) { ctx.Response.SetBodyRaw(answer) }
+			})
+			const interval = 500 * time.Millisecond
+			w.server.http.WriteTimeout, w.server.https.WriteTimeout, w.server.open.interval = interval, interval, interval
+			if secure {
+				w.addr = w.listen(w.server.ServeTLS)
+			}
+			var c [2]net.Conn
+			for i := range c {
+				c[i] = w.dial()
+				defer c[i].Close()
+				if secure {
+					c[i] = w.secure(c[i], baseHost)
+				}
+				if _, err := fmt.Fprintf(c[i], "GET /v1/x HTTP/1.1\r\nHost: %s\r\n\r\n", baseHost); err != nil {
+					t.Fatal(err)
+				}
+			}
+			begun, read := time.Now(), 0
+			for block := make([]byte, 256<<10); read < len(answer); {
+				n, err := io.ReadFull(c[0], block[:min(len(block), len(answer)-read)])
+				if read += n; err != nil {
+					t.Fatalf("%v after %d bytes", err, read)
+				}
+				if time.Since(begun) < 4*interval { // longer than a client that does not read is waited for
+					time.Sleep(interval / 10)
+				}
+			}
+			for deadline := time.Now().Add(10 * time.Second); w.server.Connections() > 1; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the connection of a client that does not read stays open")
+				}
+			}
+			if n, err := io.Copy(io.Discard, c[1]); err == nil && n >= int64(len(answer)) || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the client that did not read still gets %d bytes, %v", n, err)
+			}
+		})
+	}
+}
+
+// What an answer has reserved is released when it is written, or when its connection closes.
+func TestWhenAnswered(t *testing.T) {
+	began, answered := make(chan struct{}, 1), make(chan struct{}, 1)
+	w := newWorld(t, func(cfg *Config) {
+		cfg.PartnerAPI = func(ctx *fasthttp.RequestCtx) {
+			WhenAnswered(ctx, func() { answered <- struct{}{} })
+			began <- struct{}{}
+			if string(ctx.Path()) == "/v1/large" {
+				ctx.Response.SetBodyRaw(make([]byte, 32<<20))
+			}
+		}
+	})
+	w.do("GET", baseHost, "/v1/small", "").Want(t, 200, "")
+	<-began
+	<-answered
+	c := w.dial()
+	fmt.Fprintf(c, "GET /v1/large HTTP/1.1\r\nHost: %s\r\n\r\n", baseHost)
+	<-began
+	select {
+	case <-answered:
+		t.Error("called before the answer was written")
+	case <-time.After(20 * time.Millisecond):
+	}
+	c.Close()
+	<-answered
+
+	called := false
+	WhenAnswered(new(fasthttp.RequestCtx), func() { called = true })
+	if !called {
+		t.Error("not called without a connection of this package")
+	}
+}

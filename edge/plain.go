@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/tag"
 )
 
 // challengePath is the prefix of the paths at which a CA fetches the answers to its challenges (RFC 8555, HTTP-01).
@@ -13,11 +15,14 @@ const challengePath = "/.well-known/acme-challenge/"
 // keySentInClear is the message for a client that has sent its API key over plain HTTP.
 const keySentInClear = "The API key was sent unencrypted: have it revoked, and use https:// with a new one"
 
+// secretSentInClear is the same for a merchant's secret.
+const secretSentInClear = "The secret was sent unencrypted: have it deleted, and use https:// with a new one"
+
 // handlePlain answers plain HTTP when there is HTTPS: the CA's challenges, and a redirect to HTTPS for all other
 // requests. Status 308 makes clients repeat the method and the body. began is when the request had been read.
 //
-// A request to the partner API is refused when it has a key. If it were redirected, the client would work, and would
-// send its key unencrypted with each request.
+// A request to the partner API is refused when it has a key, and one to a tag host when it has a merchant's secret. If it
+// were redirected, the client would work, and would send the key or secret unencrypted with each request.
 func (d *dispatcher) handlePlain(ctx *fasthttp.RequestCtx, began time.Time) {
 	v := requestInfo{began: began}
 	defer d.finish(ctx, &v)
@@ -30,6 +35,8 @@ func (d *dispatcher) handlePlain(ctx *fasthttp.RequestCtx, began time.Time) {
 		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, "request target must be a path")
 	case v.surface == partnerSurface && len(ctx.Request.Header.Peek(fasthttp.HeaderAuthorization)) > 0:
 		d.writeError(ctx, v.surface, fasthttp.StatusForbidden, keySentInClear)
+	case v.surface == tagSurface && tag.CarriesSecret(ctx):
+		d.writeError(ctx, v.surface, fasthttp.StatusForbidden, secretSentInClear)
 	case bytes.HasPrefix(t.path, []byte(challengePath)):
 		answer, ok := d.Challenge(t.host, string(t.path))
 		if !ok {

@@ -303,6 +303,9 @@ func TestAKeyOverPlainHTTPIsRefused(t *testing.T) {
 	w.do("POST", baseHost, "/v1/partners/merchant", batch, "Authorization", "Bearer SECRET").Want(t, 403, "revoke")
 	w.do("GET", baseHost, "/v1/partners/merchant", "").Want(t, 308, "")
 	w.do("GET", clientHost, "/script", "", "Authorization", "Basic x").Want(t, 308, "")
+
+	// The same goes for a merchant's secret.
+	w.do("POST", clientHost, "/mark/x", batch, "Authorization", "Bearer mts_SECRET").Want(t, 403, "sent unencrypted")
 	w.shutdown()
 	if strings.Contains(w.log.String(), "SECRET") {
 		t.Errorf("the key is in the log: %s", w.log)

@@ -2,6 +2,7 @@ package tag
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/valyala/fasthttp"
 
@@ -27,8 +28,15 @@ func (s *Server) mayIdentify(ctx *fasthttp.RequestCtx, tag *store.Tag, required 
 		s.directory.HasSecret(tag.Merchant, store.SecretText(text)) {
 		return true, nil
 	}
-	if required || bytes.Contains(bytes.Join(headers, []byte(" ")), []byte(store.SecretPrefix)) {
+	if required || CarriesSecret(ctx) {
 		return false, secretWrong
 	}
 	return true, nil
+}
+
+// CarriesSecret reports whether an Authorization header of a request has what looks like a merchant's secret in it.
+func CarriesSecret(ctx *fasthttp.RequestCtx) bool {
+	return slices.ContainsFunc(ctx.Request.Header.PeekAll(fasthttp.HeaderAuthorization), func(header []byte) bool {
+		return bytes.Contains(header, []byte(store.SecretPrefix))
+	})
 }

@@ -121,6 +121,9 @@ func (s *Server) NeedsBody(ctx *fasthttp.RequestCtx, route Route) bool {
 	if !ctx.IsPost() || route.Endpoint != endpointMark && route.Endpoint != endpointID {
 		return false
 	}
-	_, _, refused := s.findTag(route)
+	tag, settings, refused := s.findTag(route)
+	if refused == nil {
+		_, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
+	}
 	return refused == nil
 }

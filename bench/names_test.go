@@ -59,15 +59,15 @@ func fromEnvironment(b *testing.B, name string, fallback int) int {
 // shop is a merchant in an engine of its own.
 type shop struct {
 	store.Engine
-	kind    string
-	dir     string
-	tags    []*store.Tag
-	size    int // events with common names
-	madeUp  int // names
-	start   time.Time
-	step    time.Duration
-	events  int
-	written uint64
+	kind   string
+	dir    string
+	tags   []*store.Tag
+	size   int // events with common names
+	madeUp int // names
+	start  time.Time
+	step   time.Duration
+	events int
+	memory uint64 // the most that this process has used, in MiB, without files
 }
 
 func openShop(b *testing.B, kind string, size int) *shop {
@@ -136,10 +136,11 @@ func (s *shop) record(b *testing.B, n int, mark func(n int) store.Mark) {
 		if err := s.Record(b.Context(), marks); err != nil {
 			b.Fatal(err)
 		}
+		s.memory = max(s.memory, procValue("/proc/self/status", "RssAnon:")>>10)
 	}
 	s.events += n
-	b.Logf("%s: %d events recorded in %v, %.0f bytes written an event, memory at most %s",
-		s.kind, n, time.Since(began).Round(time.Millisecond), float64(writtenBytes()-written)/float64(n), peakMemory())
+	fmt.Printf("%s: %d events recorded in %v, %.0f bytes written an event, at most %d MiB of memory\n",
+		s.kind, n, time.Since(began).Round(time.Millisecond), float64(writtenBytes()-written)/float64(n), s.memory)
 }
 
 // settle reopens the engine, so that the index is merged, and waits until it is compacted.
@@ -164,15 +165,12 @@ func (s *shop) settle(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Logf("%s: opened in %v, compacted after %v with %d MiB; index.db has %.1f bytes an event; memory at most %s", s.kind, opened.Round(time.Millisecond),
-		(time.Since(began) - quiet).Round(time.Second), (writtenBytes()-written)>>20, float64(info.Size())/float64(s.events), peakMemory())
+	fmt.Printf("%s: opened in %v, compacted after %v with %d MiB; index.db has %.1f bytes an event\n", s.kind, opened.Round(time.Millisecond),
+		(time.Since(began) - quiet).Round(time.Second), (writtenBytes()-written)>>20, float64(info.Size())/float64(s.events))
 }
 
 // writtenBytes returns how many bytes this process has written to disk.
 func writtenBytes() uint64 { return procValue("/proc/self/io", "write_bytes:") }
-
-// peakMemory returns the most memory that this process has used.
-func peakMemory() string { return fmt.Sprintf("%d MiB", procValue("/proc/self/status", "VmHWM:")>>10) }
 
 func procValue(path, name string) (v uint64) {
 	text, _ := os.ReadFile(path) // only in Linux

@@ -17,8 +17,8 @@ const (
 )
 
 // compactionDue returns the segments that should be merged next; none when there are few enough. Queries without a tag
-// read one group of segments, and queries with a tag another. In each group, a segment is to be larger than all smaller
-// ones together. So the number of segments grows with the logarithm of the number of events, and each event is written
+// read one group of segments, and queries with a tag another. In each group, a segment is to be more than twice as large as
+// all smaller ones together. So the number of segments grows with the logarithm of the number of events, and each event is written
 // again about as often.
 func compactionDue(segments []*segment, limit int) []*segment {
 	groups := map[uint32][]*segment{}
@@ -32,7 +32,7 @@ func compactionDue(segments []*segment, limit int) []*segment {
 	for _, group := range groups {
 		slices.SortFunc(group, func(a, b *segment) int { return cmp.Compare(a.n, b.n) })
 		n, sum := 1, group[0].n
-		for n < len(group) && group[n].n <= sum && sum+group[n].n <= limit {
+		for n < len(group) && group[n].n <= 2*sum && sum+group[n].n <= limit {
 			sum += group[n].n
 			n++
 		}

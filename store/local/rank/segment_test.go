@@ -149,7 +149,7 @@ func TestCompactionKeepsSegmentsFew(t *testing.T) {
 				written += merged.n
 				segments, _ = replaceSegments(segments, from, merged)
 			}
-			if len(segments) > 12 {
+			if len(segments) > 15 {
 				t.Fatalf("%s portions: %d segments have %d events", name, len(segments), events)
 			}
 		}

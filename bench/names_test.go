@@ -191,7 +191,7 @@ type pageKind struct {
 
 // comparePages times each kind of page in turns, and returns a table: medians, and their ratios to the plain ones.
 func comparePages(b *testing.B, shops []*shop) string {
-	const rounds, limit = 31, 100
+	const rounds, limit = 15, 100
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-60s", "p50 of a page")
 	for i, s := range shops {

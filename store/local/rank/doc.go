@@ -74,9 +74,11 @@
 //	     previous name it shares (uvarint), the rest of the name (length-prefixed), key, overflow series (uvarint).
 //	     Names and keys are differences to the previous event of the block.
 //	1    1,024 times, sorted: differences to the previous one of the block (varints)
-//	2+l  32,000 bits of level l of the wavelet matrix (wavelet.go): the number of ones before the block (4 bytes), then
-//	     the bits in words of 8 bytes, the first bit lowest; all little endian. There are as many levels as the number of
-//	     events less one has bits.
+//	2    2,000 low bits of the wavelet matrix (wavelet.go): the lowest 11 bits of a rank (2 bytes, little endian each), in
+//	     the order behind the last level
+//	3+l  32,000 bits of level l of the wavelet matrix: the number of ones before the block (4 bytes), then the bits in words
+//	     of 8 bytes, the first bit lowest; all little endian. There are 11 levels fewer than the number of events less one
+//	     has bits.
 //
 // Events can be removed from both: entries from a tree as they are added, and events from a segment by writing another one
 // without them.

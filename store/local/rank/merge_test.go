@@ -359,7 +359,7 @@ func checkNothingLeftBehind(t *testing.T, x *Index) {
 				return err
 			}
 			for _, s := range stored.segments {
-				blocks += (s.n+namesPerBlock-1)/namesPerBlock + (s.n+timesPerBlock-1)/timesPerBlock +
+				blocks += (s.n+namesPerBlock-1)/namesPerBlock + (s.n+timesPerBlock-1)/timesPerBlock + (s.n+lowPerBlock-1)/lowPerBlock +
 					waveletLevels(s.n)*((s.n+waveletBits-1)/waveletBits)
 			}
 			return nil

@@ -43,10 +43,12 @@ func (e *named) compare(o *named) int {
 	return cmp.Or(strings.Compare(e.name, o.name), e.Key.compare(o.Key))
 }
 
-// Kinds of blocks. The levels of the wavelet matrix are kinds of their own, from kindWavelet on.
+// Kinds of blocks. The wavelet matrix has the low bits of its ranks in kindLow, and each of its levels is a kind of its
+// own, from kindWavelet on.
 const (
 	kindNames uint8 = iota
 	kindTimes
+	kindLow
 	kindWavelet
 )
 

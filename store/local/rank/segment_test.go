@@ -129,3 +129,32 @@ func TestMergedSegmentsHaveTheEventsOfAll(t *testing.T) {
 		checkSegment(t, rng, newSegmentReader(&segment{n: total}, b), events)
 	}
 }
+
+// However many events are added, and in whatever portions, there are few segments, and no event is written again often.
+func TestCompactionKeepsSegmentsFew(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for name, portion := range map[string]func() int{
+		"equal":        func() int { return 1000 },
+		"nearly equal": func() int { return 990 + rng.IntN(20) },
+		"any":          func() int { return 1 + rng.IntN(2000) },
+	} {
+		var segments []*segment
+		events, written := 0, 0
+		for range 2000 {
+			n := portion()
+			events, written = events+n, written+n
+			segments = append(segments, &segment{n: n, tag: 1, all: true})
+			for from := compactionDue(segments, maxStoredSegment); from != nil; from = compactionDue(segments, maxStoredSegment) {
+				merged := mergedSegment(from)
+				written += merged.n
+				segments, _ = replaceSegments(segments, from, merged)
+			}
+			if len(segments) > 15 {
+				t.Fatalf("%s portions: %d segments have %d events", name, len(segments), events)
+			}
+		}
+		if written > 12*events {
+			t.Errorf("%s portions: each event is written %d times", name, written/events)
+		}
+	}
+}

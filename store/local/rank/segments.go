@@ -17,9 +17,9 @@ const (
 )
 
 // compactionDue returns the segments that should be merged next; none when there are few enough. Queries without a tag
-// read one group of segments, and queries with a tag another. In each group, a segment is to be larger than all smaller
-// ones together. So the number of segments grows with the logarithm of the number of events, and each event is written
-// again about as often.
+// read one group of segments, and queries with a tag another. In each group, a segment is to be more than twice as large as
+// all smaller ones together. So the number of segments grows with the logarithm of the number of events, and each event is
+// written again about as often.
 func compactionDue(segments []*segment, limit int) []*segment {
 	groups := map[uint32][]*segment{}
 	for _, s := range segments {
@@ -31,10 +31,15 @@ func compactionDue(segments []*segment, limit int) []*segment {
 	}
 	for _, group := range groups {
 		slices.SortFunc(group, func(a, b *segment) int { return cmp.Compare(a.n, b.n) })
-		n, sum := 1, group[0].n
-		for n < len(group) && group[n].n <= sum && sum+group[n].n <= limit {
-			sum += group[n].n
-			n++
+		n, smaller := 0, 0 // n: how many to merge
+		for i, s := range group {
+			if smaller+s.n > limit {
+				break
+			}
+			if s.n <= 2*smaller {
+				n = i + 1
+			}
+			smaller += s.n
 		}
 		if n > 1 {
 			return group[:n]

@@ -209,7 +209,8 @@ const fewEvents = 32
 // collect returns the events with from ≤ rank < to, where ranks are among the events of all sources:
 //
 //  1. Narrow down where the run begins in each source, until there are only few candidates.
-//  2. From there on, take as many events from each source as may be needed.
+//  2. From there on, take events from each source, in proportion to its size, until none that was not taken can be in the
+//     run.
 //  3. Sort them, and cut off those before and after the run.
 func (s sources) collect(from, to int) ([]named, error) {
 	if from >= to {
@@ -226,17 +227,61 @@ func (s sources) collect(from, to int) ([]named, error) {
 	for _, start := range starts {
 		skip -= start
 	}
-	var found []named
+	found, err := s.take(starts, skip+to-from)
+	if err != nil {
+		return nil, err
+	}
+	return found[skip:], nil
+}
+
+// take returns the first n events, in their order, of those that follow these places in the sources. It changes the places.
+func (s sources) take(places []int, n int) ([]named, error) {
+	left := 0
 	for i, one := range s.all {
-		if found, err = one.collect(found, starts[i], min(skip+to-from, one.size()-starts[i])); err != nil {
+		left += one.size() - places[i]
+	}
+	if left < n {
+		return nil, fmt.Errorf("%w: counts of segments", codec.ErrCorrupt)
+	}
+	var found []named
+	last := make([]*named, len(s.all)) // of each source: the last event that was taken from it, if there are more
+	for i, one := range s.all {
+		share := n*(one.size()-places[i])/left + 4
+		var err error
+		if found, last[i], err = s.takeFrom(found, i, places, share); err != nil {
 			return nil, err
 		}
 	}
-	if len(found) < skip+to-from {
-		return nil, fmt.Errorf("%w: counts of segments", codec.ErrCorrupt)
+	for {
+		slices.SortFunc(found, func(a, b named) int { return s.compare(&a, &b) })
+		// What is not taken from a source follows the last event that was. If that is in the run, take more.
+		more := false
+		for i := range s.all {
+			if last[i] != nil && (len(found) < n || s.compare(last[i], &found[n-1]) < 0) {
+				more = true
+				var err error
+				if found, last[i], err = s.takeFrom(found, i, places, max(16, n/8)); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if !more {
+			return found[:n], nil
+		}
 	}
-	slices.SortFunc(found, func(a, b named) int { return s.compare(&a, &b) })
-	return found[skip : skip+to-from], nil
+}
+
+// takeFrom appends the next n events of a source, and moves its place. last is the last of them; nil when there are no more.
+func (s sources) takeFrom(found []named, i int, places []int, n int) (_ []named, last *named, err error) {
+	n = min(n, s.all[i].size()-places[i])
+	if found, err = s.all[i].collect(found, places[i], n); err != nil {
+		return nil, nil, err
+	}
+	places[i] += n
+	if places[i] < s.all[i].size() {
+		last = new(found[len(found)-1])
+	}
+	return found, last, nil
 }
 
 // narrow returns a place in each source such that all events before these places are among the first rank of all, and

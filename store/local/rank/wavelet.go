@@ -10,12 +10,13 @@ import (
 )
 
 // A wavelet matrix holds a segment's events in the order of time, each as its rank in the order of names. It answers, for
-// the events of any time range: how many of them have a rank below s, and which of them has the k-th lowest rank. Either
-// takes two counts of bits in each of its levels, of which it has as many as a rank has bits.
+// the events of any time range: how many of them have a rank below a limit, and which of them has the k-th lowest rank.
+// Either takes two counts of bits in each of its levels.
 //
 // Level 0 has the highest bit of each rank, in the order of time. Each further level has the next bit, in the order of the
 // level before, but with all ranks whose bit there was 0 before those whose bit was 1. (Claude, Navarro, Ordóñez: The
-// wavelet matrix, 2015.)
+// wavelet matrix, 2015.) The last lowBits bits have no levels: behind the last level, the ranks that have all higher bits
+// in common are neighbours, so few that their low bits are simply listed.
 type wavelet struct {
 	n      int // number of events; their ranks are 0 to n-1, each once
 	blocks blocks
@@ -30,8 +31,13 @@ type blocks interface {
 // bbolt.
 const waveletBits = 32_000
 
+const (
+	lowBits     = 11
+	lowPerBlock = 2000 // low bits in one block, 2 bytes each
+)
+
 // waveletLevels returns the number of levels for n events.
-func waveletLevels(n int) int { return bits.Len(uint(max(0, n-1))) }
+func waveletLevels(n int) int { return max(0, bits.Len(uint(max(0, n-1)))-lowBits) }
 
 // buildWavelet passes the blocks of a wavelet matrix to put. It overwrites ranks.
 func buildWavelet(ranks []uint32, put func(kind uint8, i int, b []byte) error) error {
@@ -39,7 +45,7 @@ func buildWavelet(ranks []uint32, put func(kind uint8, i int, b []byte) error) e
 	ones := make([]uint32, 0, len(ranks))
 	block := make([]byte, 0, 4+waveletBits/8)
 	for level := range levels {
-		shift := levels - 1 - level
+		shift := levels - 1 - level + lowBits
 		zeros := 0
 		ones = ones[:0]
 		for from := 0; from < len(ranks); from += waveletBits {
@@ -65,6 +71,15 @@ func buildWavelet(ranks []uint32, put func(kind uint8, i int, b []byte) error) e
 		}
 		copy(ranks[zeros:], ones)
 	}
+	for from := 0; from < len(ranks); from += lowPerBlock {
+		block = block[:0]
+		for _, rank := range ranks[from:min(from+lowPerBlock, len(ranks))] {
+			block = binary.LittleEndian.AppendUint16(block, uint16(rank&(1<<lowBits-1)))
+		}
+		if err := put(kindLow, from/lowPerBlock, block); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -75,7 +90,7 @@ func (w wavelet) below(from, to, limit int) (n int, err error) {
 	}
 	levels := waveletLevels(w.n)
 	for level := range levels {
-		shift := levels - 1 - level
+		shift := levels - 1 - level + lowBits
 		onesFrom, onesTo, err := w.onesOf(level, from, to)
 		if err != nil {
 			return 0, err
@@ -85,10 +100,15 @@ func (w wavelet) below(from, to, limit int) (n int, err error) {
 			continue
 		}
 		n += to - onesTo - (from - onesFrom)
-		zeros := zerosOf(w.n, shift)
+		zeros := w.zeros(level)
 		from, to = zeros+onesFrom, zeros+onesTo
 	}
-	return n, nil
+	err = w.eachLow(from, to, func(low int) {
+		if low < limit&(1<<lowBits-1) {
+			n++
+		}
+	})
+	return n, err
 }
 
 // walk calls yield with the ranks of the events with from ≤ place in time < to, in ascending order. It skips the first
@@ -105,8 +125,19 @@ func (w wavelet) walkLevel(level, from, to, rank int, skip, left *int, yield fun
 		*skip -= to - from
 		return nil
 	case level == waveletLevels(w.n):
-		*left--
-		return yield(rank)
+		var low []int
+		if err := w.eachLow(from, to, func(l int) { low = append(low, l) }); err != nil {
+			return err
+		}
+		slices.Sort(low)
+		for _, l := range low[*skip:min(*skip+*left, len(low))] {
+			if err := yield(rank<<lowBits | l); err != nil {
+				return err
+			}
+		}
+		*left -= min(*left, len(low)-*skip)
+		*skip = 0
+		return nil
 	}
 	onesFrom, onesTo, err := w.onesOf(level, from, to)
 	if err != nil {
@@ -115,7 +146,7 @@ func (w wavelet) walkLevel(level, from, to, rank int, skip, left *int, yield fun
 	if err := w.walkLevel(level+1, from-onesFrom, to-onesTo, rank<<1, skip, left, yield); err != nil {
 		return err
 	}
-	zeros := zerosOf(w.n, waveletLevels(w.n)-1-level)
+	zeros := w.zeros(level)
 	return w.walkLevel(level+1, zeros+onesFrom, zeros+onesTo, rank<<1|1, skip, left, yield)
 }
 
@@ -124,13 +155,19 @@ func (w wavelet) walkLevel(level, from, to, rank int, skip, left *int, yield fun
 func (w wavelet) ranks() ([]uint32, error) {
 	levels := waveletLevels(w.n)
 	before, after := make([]uint32, w.n), make([]uint32, 0, w.n)
-	for i := range uint32(1) << levels { // behind the last level, the ranks are in the order of their reversed bits
-		if rank := bits.Reverse32(i) >> (32 - levels); int(rank) < w.n {
-			after = append(after, rank)
+	for i := range uint32(1) << levels { // behind the last level, the ranks are in the order of their reversed high bits
+		high := int(bits.Reverse32(i)>>(32-levels)) << lowBits
+		if high >= w.n {
+			continue
+		}
+		if err := w.eachLow(len(after), len(after)+min(1<<lowBits, w.n-high), func(low int) {
+			after = append(after, uint32(min(high|low, w.n-1)))
+		}); err != nil {
+			return nil, err
 		}
 	}
 	for level := levels - 1; level >= 0; level-- {
-		zero, one := 0, zerosOf(w.n, levels-1-level)
+		zero, one := 0, w.zeros(level)
 		for from := 0; from < w.n; from += waveletBits {
 			block, err := w.bits(level, from/waveletBits, min(waveletBits, w.n-from))
 			if err != nil {
@@ -153,9 +190,30 @@ func (w wavelet) ranks() ([]uint32, error) {
 	return slices.Clip(after), nil
 }
 
-// zerosOf returns how many of the numbers 0 to n-1 have a 0 as their bit number shift.
-func zerosOf(n, shift int) int {
-	return n>>(shift+1)<<shift + min(n&(1<<(shift+1)-1), 1<<shift)
+// zeros returns how many zeros a level has: as many as of the numbers 0 to n-1 have a 0 as this bit.
+func (w wavelet) zeros(level int) int {
+	shift := waveletLevels(w.n) - 1 - level + lowBits
+	return w.n>>(shift+1)<<shift + min(w.n&(1<<(shift+1)-1), 1<<shift)
+}
+
+// eachLow calls use with the low bits of the ranks at these places behind the last level.
+func (w wavelet) eachLow(from, to int, use func(low int)) error {
+	for from < to {
+		at, i := from/lowPerBlock, from%lowPerBlock
+		b, err := w.blocks.block(kindLow, at)
+		if err != nil {
+			return err
+		}
+		end := min(lowPerBlock, i+to-from)
+		if len(b) < 2*end {
+			return errWavelet
+		}
+		for b = b[2*i : 2*end]; len(b) > 0; b = b[2:] {
+			use(int(binary.LittleEndian.Uint16(b)))
+		}
+		from += end - i
+	}
+	return nil
 }
 
 // onesOf counts the ones of a level before from, and before to.
@@ -166,7 +224,7 @@ func (w wavelet) onesOf(level, from, to int) (onesFrom, onesTo int, err error) {
 	if onesTo, err = w.ones(level, to); err != nil {
 		return 0, 0, err
 	}
-	zeros := zerosOf(w.n, waveletLevels(w.n)-1-level)
+	zeros := w.zeros(level)
 	if onesFrom > onesTo || onesFrom > from || onesTo > to || zeros+onesTo > w.n || to-onesTo < from-onesFrom {
 		return 0, 0, errWavelet
 	}

@@ -51,6 +51,7 @@ func TestListingsWaitForMemory(t *testing.T) {
 		if waited := time.Since(begun); waited != time.Second {
 			t.Errorf("waited %v, want the second until another answer was built", waited)
 		}
+		synctest.Wait() // until keep has returned
 		for _, m := range []*listing{first, second, other, third} {
 			m.release()
 		}

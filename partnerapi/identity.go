@@ -8,13 +8,6 @@ import (
 	"mtagd/store"
 )
 
-// secretJSON is the JSON of a merchant's secret. Text is only in the answer that creates it.
-type secretJSON struct {
-	SecretID  store.SecretID   `json:"secretId"`
-	Text      store.SecretText `json:"secret,omitempty"`
-	CreatedAt string           `json:"createdAt"`
-}
-
 // changeMerchant changes the fields of a merchant that the request has, and answers with the merchant. A name that is no
 // such field is refused: a typing error must not look like a change.
 func (a *api) changeMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {

@@ -29,6 +29,13 @@ type tracktagJSON struct {
 	CreatedAt string          `json:"createdAt"`
 }
 
+// secretJSON is the JSON of a merchant's secret. Text is only in the answer that creates it.
+type secretJSON struct {
+	SecretID  store.SecretID   `json:"secretId"`
+	Text      store.SecretText `json:"secret,omitempty"`
+	CreatedAt string           `json:"createdAt"`
+}
+
 func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON {
 	shown := merchantJSON{
 		MerchantID: m.ID,

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -35,6 +36,25 @@ func (m Merchant) Tag(t TagType) (Tag, bool) {
 		}
 	}
 	return Tag{}, false
+}
+
+// WithSecret returns the merchant with one more secret, unless it has MaxSecrets already.
+func (m Merchant) WithSecret(s Secret) Merchant {
+	if len(m.Secrets) < MaxSecrets {
+		m.Secrets = append(slices.Clone(m.Secrets), s)
+	}
+	return m
+}
+
+// WithoutSecret returns the merchant without the secret of this id.
+func (m Merchant) WithoutSecret(id SecretID) Merchant {
+	m.Secrets = slices.DeleteFunc(slices.Clone(m.Secrets), func(s Secret) bool { return s.ID == id })
+	return m
+}
+
+// HasSecret reports whether the merchant has a secret of this id.
+func (m Merchant) HasSecret(id SecretID) bool {
+	return slices.ContainsFunc(m.Secrets, func(s Secret) bool { return s.ID == id })
 }
 
 // CheckOwner returns an error of KindForbidden unless the merchant is the partner's. No other partner may read or change

@@ -38,22 +38,3 @@ func (t SecretText) matchesOne(secrets []Secret) bool {
 	i := slices.IndexFunc(secrets, func(s Secret) bool { return s.ID == SecretID(id) })
 	return i >= 0 && hashes(secret, secrets[i].Hash)
 }
-
-// WithSecret returns the merchant with one more secret, unless it has MaxSecrets already.
-func (m Merchant) WithSecret(s Secret) Merchant {
-	if len(m.Secrets) < MaxSecrets {
-		m.Secrets = append(slices.Clone(m.Secrets), s)
-	}
-	return m
-}
-
-// WithoutSecret returns the merchant without the secret of this id.
-func (m Merchant) WithoutSecret(id SecretID) Merchant {
-	m.Secrets = slices.DeleteFunc(slices.Clone(m.Secrets), func(s Secret) bool { return s.ID == id })
-	return m
-}
-
-// HasSecret reports whether the merchant has a secret of this id.
-func (m Merchant) HasSecret(id SecretID) bool {
-	return slices.ContainsFunc(m.Secrets, func(s Secret) bool { return s.ID == id })
-}

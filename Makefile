@@ -56,8 +56,8 @@ bench-quick: build mtagbench
 bench-full: build mtagbench
 	bin/mtagbench run --events 10000000 --queries 1000 --rounds 5 --round 5s --steady 10m $(BENCHFLAGS)
 
-# Measures single steps, each in one process. benchstat compares the output of two runs. ManyHosts and Compress are left
-# out: they take minutes, and only help to choose between designs.
+# Measures single steps, each in one process. benchstat compares the output of two runs. ManyHosts, Compress and
+# MadeUpNames are left out: they take minutes, and only help to choose between designs.
 bench-steps:
 	$(GO) test -run '^$$' -bench 'Mark|Directory|Record|Resolve|List' -count $(or $(COUNT),6) ./bench
 

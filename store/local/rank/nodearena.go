@@ -9,9 +9,8 @@ type nodeArena struct {
 	counts   counts
 }
 
-// maxKeptItems bounds the size of an arena that is reused, in items of each kind. Only merchants with nearly maxSeries
-// series need more.
-const maxKeptItems = innerChildren * maxSeries
+// maxKeptItems bounds the size of an arena that is reused, in items of each kind.
+const maxKeptItems = 64 << 10
 
 // release puts the arena into the pool, unless it is too large. Its nodes must not be used any more.
 func (a *nodeArena) release(pool *sync.Pool) {

@@ -16,6 +16,9 @@ var (
 	bucketNodes    = []byte("nodes")
 	bucketRoots    = []byte("roots")
 	bucketReplaced = []byte("replaced")
+	bucketSegments = []byte("segments")
+	bucketBlocks   = []byte("blocks")
+	bucketUnused   = []byte("unused")
 	keyCovered     = []byte("covered")
 
 	buckets = [][]byte{bucketNodes, bucketRoots, bucketReplaced, bucketSegments, bucketBlocks, bucketUnused}

@@ -10,12 +10,6 @@ import (
 	"mtagd/store/local/codec"
 )
 
-var (
-	bucketSegments = []byte("segments")
-	bucketBlocks   = []byte("blocks")
-	bucketUnused   = []byte("unused")
-)
-
 // storedSegments is the record of a merchant's stored segments.
 type storedSegments struct {
 	nextID   uint64 // greater than the ids of all segments, also of those that are being written

@@ -17,8 +17,9 @@ type turns struct {
 	next    []store.MerchantID // those in waiting, in the order of their turns
 }
 
-// largeBatch is from how many bytes on a batch needs a turn. Smaller ones are parsed in a tenth of a millisecond.
-const largeBatch = 16 << 10
+// largeBatch is from how many bytes on a batch needs a turn. Smaller ones are parsed in less than half a millisecond, and
+// turns would cost a tenth of their rate.
+const largeBatch = 64 << 10
 
 // parsers is how many large batches may be parsed at the same time. Two of Go's threads are left for everything else.
 // mtagd has one more thread than processors, so one processor is left.

@@ -8,7 +8,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// turns has the requests of each merchant that wait, in the order of arrival, and composes groups of them.
+// turns holds each merchant's waiting requests, in the order of arrival, and composes groups of them.
 //
 // The merchants that wait when a group begins take turns, until nothing is left of what waited then or the group is full.
 // A turn takes a bounded number of marks, so a large request may be spread over several groups. A merchant whose first
@@ -33,7 +33,7 @@ type turns struct {
 	merchants int    // in the group
 	taken     int    // marks in the group
 	size      int    // bytes of the group, about
-	leftOver  bool   // the group was full when some of what waited before it was not in it
+	leftOver  bool   // the group became full before it had all that was waiting when it began
 	arrivals  bool   // requests have arrived since the group began
 }
 
@@ -55,7 +55,7 @@ type request struct {
 
 	tenant  *tenant   // of merchant
 	group   uint64    // the current group when the request arrived
-	arrived time.Time // at the earliest: when the first request arrived in that group
+	arrived time.Time // a lower bound: when the first request arrived during that group
 	taken   int       // how many of the marks groups have taken
 	err     error     // of a group that had some of the marks
 	done    chan error

@@ -3,7 +3,9 @@ package local
 import (
 	"encoding/binary"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -17,14 +19,48 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// copied returns a copy of a directory.
+// copied returns a copy of a directory, as a kill would leave it. While an engine has the directory open, Badger may
+// create and remove files. A copy with some files from before such a change and others from after it would be a state that
+// no kill leaves. So when the files or their sizes have changed meanwhile, the copy begins again.
 func copied(t *testing.T, dir string) string {
 	t.Helper()
-	to := t.TempDir()
-	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+	for range 100 {
+		before := sizes(t, dir)
+		to := t.TempDir()
+		err := os.CopyFS(to, os.DirFS(dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if err == nil && maps.Equal(before, sizes(t, dir)) {
+			return to
+		}
+		if err := os.RemoveAll(to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatalf("the files in %s change all the time", dir)
+	return ""
+}
+
+// sizes returns the size of each file in a directory and those below it. A file that is removed meanwhile may be missing.
+func sizes(t *testing.T, dir string) map[string]int64 {
+	t.Helper()
+	sizes := map[string]int64{}
+	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			var info fs.FileInfo
+			if info, err = d.Info(); err == nil {
+				sizes[path] = info.Size()
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
-	return to
+	return sizes
 }
 
 // crash copies an open engine's files as a kill would leave them, and opens the copy.

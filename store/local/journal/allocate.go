@@ -50,6 +50,9 @@ const (
 	manifestTailMin = manifestTail / 4
 )
 
+// allocators has the *allocator of each open journal. Its key is the journal's directory, without symbolic links.
+var allocators sync.Map
+
 // newAllocator returns the allocator for a directory that exists, and makes Badger use it until close.
 func newAllocator(dir string, log *slog.Logger) (*allocator, error) {
 	dir, err := filepath.Abs(dir)

@@ -143,7 +143,7 @@ func TestAStartOnAFullDiskReadsAndAcceptsOnceThereIsSpace(t *testing.T) {
 		t.Errorf("%d events on the full disk, want 3", got)
 	}
 	disk.left.Store(plenty)
-	j.disk.look()
+	j.disk.measure()
 	if err := j.Record(ctx, marks); err != nil {
 		t.Errorf("once there is space again, Record gives %v", err)
 	}

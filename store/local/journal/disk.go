@@ -33,10 +33,10 @@ const (
 const spaceForCommit = newLog + newMemLog
 
 // diskWatch counts what accepted events may take of the free space, so that a flood cannot fill the disk between two
-// looks at it. It looks every second, and whenever the count says that nothing is left. A look sets the count to the
-// real figure.
+// measurements. It measures the free space every second, and whenever the count says that nothing is left. That sets the
+// count to the real figure.
 //
-// Every second it also cares for Badger's files: it disables readahead in logs that are new, keeps space behind the end of
+// Every second it also maintains Badger's files: it disables readahead in logs that are new, keeps space behind the end of
 // the manifest, and fills the spare file again.
 type diskWatch struct {
 	log       *slog.Logger
@@ -46,12 +46,12 @@ type diskWatch struct {
 	// In bytes on the disk, since the start. Accepted events are counted in accepted until that reaches limit.
 	accepted, finished, limit atomic.Int64
 
-	free atomic.Int64 // bytes, at the last look
+	free atomic.Int64 // bytes, when last measured
 	full atomic.Bool  // events are refused
 
-	looking      sync.Mutex
-	lookFailed   bool // logged once
-	adviceFailed bool // disableReadahead has failed, which is logged once
+	measuring     sync.Mutex
+	measureFailed bool // logged once
+	adviceFailed  bool // disableReadahead has failed, which is logged once
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -86,7 +86,7 @@ func (w *diskWatch) check() {
 		w.log.Warn("readahead in Badger's logs cannot be disabled; more may be written to the disk than needed", "error", err)
 	}
 	w.files.extendManifest()
-	free := w.look()
+	free := w.measure()
 	w.files.spare.fill(free, spareSize)
 }
 
@@ -96,7 +96,7 @@ func (w *diskWatch) admit(size int) error {
 	cost := int64(size) * costFactor
 	fits := func() bool { return !w.full.Load() && (size == 0 || cost <= w.left()) }
 	if !fits() && !w.full.Load() {
-		w.look() // the count assumes the worst
+		w.measure() // the count assumes the worst
 	}
 	if !fits() {
 		return store.Unavailable(messageFull)
@@ -108,13 +108,13 @@ func (w *diskWatch) admit(size int) error {
 // left is how many bytes accepted events may still take.
 func (w *diskWatch) left() int64 { return w.limit.Load() - w.accepted.Load() }
 
-// finish ends the count of admitted events as being in flight: the next look sees what they take.
+// finish ends the count of admitted events as being in flight: the next measurement sees what they take.
 func (w *diskWatch) finish(size int) { w.finished.Add(int64(size) * costFactor) }
 
 // roomForCommit returns nil when there is space for one more commit, else why not. Without space the commit would wait for
 // it, and the callers with it.
 func (w *diskWatch) roomForCommit() error {
-	if w.look() < spaceForCommit {
+	if w.measure() < spaceForCommit {
 		return store.Unavailable(messageFull)
 	}
 	return nil
@@ -132,17 +132,17 @@ func (w *diskWatch) ready() error {
 // needed is how many bytes must be free before events are accepted again.
 func (w *diskWatch) needed() int64 { return minFreeAgain + w.files.missing() }
 
-// look reads the free space, decides whether events are accepted, and logs when that changes. It returns the free bytes.
-func (w *diskWatch) look() int64 {
-	w.looking.Lock()
-	defer w.looking.Unlock()
+// measure reads the free space, decides whether events are accepted, and logs when that changes. It returns the free bytes.
+func (w *diskWatch) measure() int64 {
+	w.measuring.Lock()
+	defer w.measuring.Unlock()
 	finished := w.finished.Load() // before the free space: what is finished in between is counted twice, not left out
 	free, err := w.freeSpace()
 	if err != nil {
-		if !w.lookFailed {
+		if !w.measureFailed {
 			w.log.Warn("the free disk space cannot be read, so events are accepted until the disk is full", "error", err)
 		}
-		w.lookFailed = true
+		w.measureFailed = true
 		w.limit.Store(math.MaxInt64)
 		return math.MaxInt64
 	}

@@ -12,10 +12,10 @@ import (
 func withFreeSpace(j *testJournal, bytes int64) (free *atomic.Int64) {
 	free = new(atomic.Int64)
 	free.Store(bytes)
-	j.disk.looking.Lock()
+	j.disk.measuring.Lock()
 	j.disk.freeSpace = func() (int64, error) { return free.Load(), nil }
-	j.disk.looking.Unlock()
-	j.disk.look()
+	j.disk.measuring.Unlock()
+	j.disk.measure()
 	return free
 }
 
@@ -36,7 +36,7 @@ func TestNothingIsAcceptedWhileTheDiskIsNearlyFull(t *testing.T) {
 		t.Errorf("%d bytes are free for events, want 0", n)
 	}
 	free.Store(minFreeAgain)
-	j.disk.look()
+	j.disk.measure()
 	if err := j.Record(ctx, marks); err != nil {
 		t.Errorf("once there is space again, Record gives %v", err)
 	}
@@ -45,7 +45,7 @@ func TestNothingIsAcceptedWhileTheDiskIsNearlyFull(t *testing.T) {
 	}
 }
 
-// However fast events come, they take no more than what was free at the last look.
+// However fast events come, they take no more than what was free when it was last measured.
 func TestAFloodIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 	const size, fits = 1 << 20, 10
 	w := &diskWatch{
@@ -53,7 +53,7 @@ func TestAFloodIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 		files:     &allocator{},
 		freeSpace: func() (int64, error) { return MinFree + fits*size*costFactor, nil },
 	}
-	w.look()
+	w.measure()
 	for i := range fits {
 		if err := w.admit(size); err != nil {
 			t.Fatalf("request %d: %v", i, err)
@@ -62,16 +62,16 @@ func TestAFloodIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 	if err := w.admit(size); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("with what was admitted, the disk is nearly full, but the next request gives %v", err)
 	}
-	// What is written has taken its space: it is in the figure of the next look, and no longer counted.
+	// What is written has taken its space: it is in the next figure, and no longer counted.
 	w.finish(3 * size)
-	w.look()
+	w.measure()
 	for i := range 3 {
 		if err := w.admit(size); err != nil {
 			t.Errorf("after three requests are written, request %d gives %v", i, err)
 		}
 	}
 	if err := w.admit(size); err == nil {
-		t.Error("requests in flight are not counted after a look")
+		t.Error("requests in flight are not counted after a measurement")
 	}
 }
 
@@ -92,7 +92,7 @@ func TestACommitNeedsRoomForNewLogs(t *testing.T) {
 
 func TestWithoutAFigureEventsAreAccepted(t *testing.T) {
 	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) { return 0, errors.New("no figure") }}
-	w.look()
+	w.measure()
 	if err := errors.Join(w.admit(1<<20), w.roomForCommit()); err != nil {
 		t.Error(err)
 	}
@@ -106,7 +106,7 @@ func TestTheDiskWatchFollowsTheFreeSpace(t *testing.T) {
 		full bool
 	}{{MinFree, false}, {MinFree - 1, true}, {minFreeAgain - 1, true}, {minFreeAgain, false}, {MinFree, false}} {
 		free = step.free
-		w.look()
+		w.measure()
 		if full := w.admit(0) != nil; full != step.full {
 			t.Errorf("with %d bytes free, events are refused: %v, want %v", step.free, full, step.full)
 		}

@@ -3,6 +3,7 @@ package journal
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -46,8 +47,9 @@ func disableReadahead() error {
 // repairLogs prepares the logs in Badger's directory for opening, and returns how many are of memtables. There are three
 // repairs:
 //
-//   - It removes logs that are empty or have no blocks. A kill at the wrong moment leaves one. Badger refuses to open an empty
-//     one, and the other has nothing either.
+//   - It removes logs that are empty or have no data. A kill at the wrong moment leaves one. Badger refuses to open an empty
+//     one, and the other has nothing either. Some file systems report no blocks before they have written the data, so the
+//     file must also be one hole.
 //   - It adds a value log without entries, which is then the newest. Badger truncates the newest value log at the first
 //     entry that it cannot read. That is meant for an entry whose write was cut short. But if the disk has damaged an
 //     entry, all acknowledged entries after it would be lost too. In a value log that is not the newest, an entry that
@@ -69,7 +71,13 @@ func repairLogs(dir string) (memtables int, err error) {
 			return 0, err
 		}
 		path := filepath.Join(dir, f.Name())
-		if info.Size() == 0 || info.Size() >= 2*memTableSize && allocatedBytes(info) == 0 {
+		unused := info.Size() == 0
+		if info.Size() >= 2*memTableSize && allocatedBytes(info) == 0 {
+			if unused, err = isHole(path); err != nil {
+				return 0, err
+			}
+		}
+		if unused {
 			if err := os.Remove(path); err != nil {
 				return 0, err
 			}
@@ -100,6 +108,17 @@ func repairLogs(dir string) (memtables int, err error) {
 
 // allocatedBytes returns how many bytes a file takes on the disk.
 func allocatedBytes(info fs.FileInfo) int64 { return info.Sys().(*syscall.Stat_t).Blocks * 512 }
+
+// isHole reports whether a file has no data: all of it is one hole. It returns false where the file system cannot tell.
+func isHole(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	_, err = unix.Seek(int(f.Fd()), 0, unix.SEEK_DATA)
+	return errors.Is(err, unix.ENXIO), nil
+}
 
 // freeTail frees the blocks behind the last byte of a value log that is not zero. The file's contents stay the same, as a
 // hole reads as zeros.

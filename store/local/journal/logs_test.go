@@ -2,6 +2,7 @@ package journal
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -58,4 +59,27 @@ func mappedLogs(t *testing.T) (logs, withoutReadahead []string) {
 		t.Errorf("%d logs are mapped, want at least a value log and the log of a memtable", len(logs))
 	}
 	return logs, withoutReadahead
+}
+
+// The newest value log of a file system that allocates late may have data, but no blocks yet.
+func TestALogWithDataIsNoHole(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "000001.vlog")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(2 * valueLogSize); err != nil {
+		t.Fatal(err)
+	}
+	if hole, err := isHole(path); err != nil || !hole {
+		t.Errorf("a file of which nothing was written is a hole: %v, %v", hole, err)
+	}
+	if _, err := f.WriteAt([]byte{1}, valueLogSize); err != nil {
+		t.Fatal(err)
+	}
+	if hole, err := isHole(path); err != nil || hole {
+		t.Errorf("a file with data is a hole: %v, %v", hole, err)
+	}
 }

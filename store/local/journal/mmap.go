@@ -36,9 +36,6 @@ var mapper *struct {
 	munmap func(addr uintptr, length uintptr) error
 }
 
-// allocators has the *allocator of each open journal. Its key is the journal's directory, without symbolic links.
-var allocators sync.Map
-
 // allocateMapped allocates the blocks of a file that is about to be mapped, if it is in the directory of a journal.
 func allocateMapped(fd int, length int64) error {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))

@@ -26,11 +26,11 @@ type queue struct {
 	failed        error // a commit failed: nothing more is accepted, as nobody knows what is on disk
 }
 
-// isSmall reports whether a sync costs much compared with writing the request. Nobody waits for one that is not small:
-// another merchant's batches may take long to come.
+// isSmall reports whether a request is so small that sharing a sync pays. A group does not wait for larger ones: they may
+// be long in coming.
 func (r *request) isSmall() bool { return r.length() < takeMarks }
 
-var requests = sync.Pool{New: func() any { return &request{done: make(chan error, 1)} }}
+var spareRequests = sync.Pool{New: func() any { return &request{done: make(chan error, 1)} }}
 
 // errCommit is the error of a failed commit, which may or may not be on disk.
 var errCommit = errors.New("commit failed")
@@ -74,7 +74,7 @@ func (q *queue) submit(ctx context.Context, wanted request) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r := requests.Get().(*request)
+	r := spareRequests.Get().(*request)
 	done := r.done
 	*r = wanted
 	r.done = done
@@ -83,7 +83,7 @@ func (q *queue) submit(ctx context.Context, wanted request) error {
 		err = <-done
 	}
 	*r = request{done: done} // without the caller's memory
-	requests.Put(r)
+	spareRequests.Put(r)
 	return err
 }
 
@@ -91,7 +91,13 @@ func (q *queue) submit(ctx context.Context, wanted request) error {
 func (q *queue) join(r *request) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if err := q.refusal(r); err != nil {
+	if err := q.state(); err != nil {
+		return err
+	}
+	if !q.turns.hasRoom(r) {
+		return store.Unavailable("too many events are waiting")
+	}
+	if err := q.admit(r.size); err != nil {
 		return err
 	}
 	if q.turns.add(r) {
@@ -108,17 +114,15 @@ func (q *queue) join(r *request) error {
 	return nil
 }
 
-// refusal returns why a request cannot be accepted now, or nil.
-func (q *queue) refusal(r *request) error {
+// state returns nil while requests are accepted, else the reason why not. The queue's lock is held.
+func (q *queue) state() error {
 	switch {
 	case q.closed:
 		return store.Unavailable("shutting down")
 	case q.failed != nil:
-		return store.Unavailable("a write failed")
-	case !q.turns.hasRoom(r):
-		return store.Unavailable("too many events are waiting")
+		return fmt.Errorf("%w: %w", store.Unavailable("a write failed"), q.failed)
 	}
-	return q.admit(r.size)
+	return nil
 }
 
 // expected is how many requests a group gathers: three quarters of the recent callers of small requests. Waiting for the
@@ -214,13 +218,10 @@ func (q *queue) failure() error {
 // accepting returns nil while requests are accepted, else the reason why not.
 func (q *queue) accepting() error {
 	q.mu.Lock()
-	closed, failed := q.closed, q.failed
+	err := q.state()
 	q.mu.Unlock()
-	switch {
-	case closed:
-		return store.Unavailable("shutting down")
-	case failed != nil:
-		return fmt.Errorf("a write failed: %w", failed)
+	if err != nil {
+		return err
 	}
 	return q.admit(0)
 }

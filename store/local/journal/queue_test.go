@@ -76,6 +76,38 @@ func TestAFullQueueRefusesThoseWhoFillIt(t *testing.T) {
 	join(t, q, newRequest(merchant(0), 1, size))
 }
 
+// However many merchants fill their shares, another one's event is accepted, also the largest.
+func TestMerchantsThatFillTheQueueLeaveRoomForAnEvent(t *testing.T) {
+	for _, size := range []int{1000, store.MaxEventBytes + markOverhead + store.MaxMUIDLength} {
+		q := newIdleQueue()
+		for heavy := range 16 {
+			for q.join(newRequest(merchant(heavy), 1, size)) == nil {
+			}
+		}
+		expectRefused(t, q, newRequest(merchant(0), 1, size), "while its merchant fills its share")
+		join(t, q, newRequest(merchant(1000), 1, size))
+		commitAll(q)
+		if q.turns.bytes != 0 || q.turns.reserved != 0 {
+			t.Errorf("in an empty queue are %d bytes, and %d reserved ones", q.turns.bytes, q.turns.reserved)
+		}
+	}
+}
+
+// The reserved bytes are bounded: merchants without number cannot fill the memory.
+func TestManyMerchantsCannotExceedTheQueue(t *testing.T) {
+	q := newIdleQueue()
+	const size = 16 << 10
+	for heavy := range 2000 {
+		for q.join(newRequest(merchant(heavy), 1, size)) == nil {
+		}
+	}
+	if q.turns.bytes > maxQueueBytes || q.turns.reserved > maxReservedBytes {
+		t.Errorf("%d bytes are in the queue, and %d reserved ones, want at most %d and %d",
+			q.turns.bytes, q.turns.reserved, maxQueueBytes, maxReservedBytes)
+	}
+	expectRefused(t, q, newRequest(merchant(3000), 1, size), "when 2000 merchants have filled the queue")
+}
+
 func TestAStuckQueueRefuses(t *testing.T) {
 	q := newIdleQueue()
 	heavy, other := merchant(0), merchant(1)

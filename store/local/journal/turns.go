@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -8,7 +9,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// turns has the requests of each merchant that wait, in the order of arrival, and composes groups of them.
+// turns holds each merchant's waiting requests, in the order of arrival, and composes groups of them.
 //
 // The merchants that wait when a group begins take turns, until nothing is left of what waited then or the group is full.
 // A turn takes a bounded number of marks, so a large request may be spread over several groups. A merchant whose first
@@ -26,14 +27,15 @@ type turns struct {
 
 	requests int // that wait; of the one at the head of a tenant, a part may have been taken
 	marks    int // that wait
-	bytes    int // of all requests in flight
+	bytes    int // of the requests in flight, without reserved ones
+	reserved int // reserved bytes of the requests in flight
 
 	group     []part // the current group, or the last one
 	number    uint64 // of the group
 	merchants int    // in the group
 	taken     int    // marks in the group
 	size      int    // bytes of the group, about
-	leftOver  bool   // the group was full when some of what waited before it was not in it
+	leftOver  bool   // the group became full before it had all that was waiting when it began
 	arrivals  bool   // requests have arrived since the group began
 }
 
@@ -42,7 +44,8 @@ type tenant struct {
 	waiting  fifo[*request]
 	marks    int // of waiting, not taken yet
 	inFlight int
-	bytes    int    // of the requests in flight
+	bytes    int    // of the requests in flight, without reserved ones
+	reserved int    // reserved bytes of the requests in flight
 	group    uint64 // in which it had its last turn
 }
 
@@ -53,12 +56,13 @@ type request struct {
 	link     *store.Identity // its identifiers are linked to its muid
 	size     int             // bytes
 
-	tenant  *tenant   // of merchant
-	group   uint64    // the current group when the request arrived
-	arrived time.Time // at the earliest: when the first request arrived in that group
-	taken   int       // how many of the marks groups have taken
-	err     error     // of a group that had some of the marks
-	done    chan error
+	tenant   *tenant   // of merchant
+	reserved bool      // it takes reserved bytes
+	group    uint64    // the current group when the request arrived
+	arrived  time.Time // a lower bound: when the first request arrived during that group
+	taken    int       // how many of the marks groups have taken
+	err      error     // of the first group that failed; groups take no more of the marks then
+	done     chan error
 }
 
 // length is the number of marks. A link counts as one.
@@ -80,10 +84,16 @@ const (
 
 	// Requests are refused immediately while the queue would exceed maxQueueBytes. That is enough for dozens of the
 	// largest requests, whose bodies are in memory anyway. One merchant may hold three times as many bytes as are free:
-	// three quarters of the queue when it is alone, three sevenths when there are two. So some bytes are always free for
-	// the others, and only those who fill the queue are refused.
+	// three quarters of the queue when it is alone, three sevenths when there are two. Each merchant that fills its share
+	// leaves a quarter of what was free, so after eight of them hardly anything is.
 	maxQueueBytes = 32 << 20
 	shareOfFree   = 3
+
+	// A request that does not fit into its merchant's share may take reserved bytes, which no share includes. Those of
+	// one merchant are enough for an event of the largest size. Those of all merchants together are enough for more than
+	// two hundred merchants that fill their shares: only then are others refused.
+	reservedBytes    = store.MaxEventBytes + 4<<10
+	maxReservedBytes = 16 << 20
 
 	// A merchant's requests are also refused while more than one group of its marks waits, and the first of them has
 	// waited for maxQueueTime.
@@ -103,7 +113,7 @@ func (q *turns) hasRoom(r *request) bool {
 	if known := q.tenants[r.merchant]; known != nil {
 		t = *known
 	}
-	if t.bytes+r.size > shareOfFree*(maxQueueBytes-q.bytes-r.size) {
+	if !q.fitsShare(&t, r) && (t.reserved+r.size > reservedBytes || q.reserved+r.size > maxReservedBytes) {
 		return false
 	}
 	if t.waiting.len() == 0 || t.marks+r.length() <= groupMarks {
@@ -112,7 +122,12 @@ func (q *turns) hasRoom(r *request) bool {
 	return time.Since(t.waiting.first().arrived) <= maxQueueTime
 }
 
-// add adds a request. It reports whether no other one waits that arrived since the current group began.
+// fitsShare reports whether a request fits into its merchant's share of the queue.
+func (q *turns) fitsShare(t *tenant, r *request) bool {
+	return t.bytes+r.size <= shareOfFree*(maxQueueBytes-q.bytes-r.size)
+}
+
+// add adds a request for which there is room. It reports whether no other one waits that arrived since the current group began.
 func (q *turns) add(r *request) (first bool) {
 	t := q.tenants[r.merchant]
 	if t == nil {
@@ -126,13 +141,24 @@ func (q *turns) add(r *request) (first bool) {
 	t.waiting.push(r)
 	t.inFlight++
 	t.marks += r.length()
-	t.bytes += r.size
 	q.requests++
 	q.marks += r.length()
-	q.bytes += r.size
+	r.reserved = !q.fitsShare(t, r)
+	q.charge(t, r, r.size)
 	r.tenant, r.group = t, q.number
 	q.arrivals = true
 	return first
+}
+
+// charge adds bytes of a request to what its merchant and all together have in flight.
+func (q *turns) charge(t *tenant, r *request, bytes int) {
+	if r.reserved {
+		t.reserved += bytes
+		q.reserved += bytes
+		return
+	}
+	t.bytes += bytes
+	q.bytes += bytes
 }
 
 // begin begins a group.
@@ -181,6 +207,15 @@ func (q *turns) turn(t *tenant) bool {
 		if again && r.group == q.number {
 			break
 		}
+		if r.err != nil { // a part has failed: the rest is not written
+			rest := r.length() - r.taken
+			q.group = append(q.group, part{request: r, from: r.length(), to: r.length(), last: true})
+			t.waiting.pop()
+			q.requests--
+			t.marks -= rest
+			q.marks -= rest
+			continue
+		}
 		markBytes := 1 + r.size/r.length()
 		n := min(marks, r.length()-r.taken, 1+bytes/markBytes)
 		p := part{request: r, from: r.taken, to: r.taken + n, last: r.taken+n == r.length()}
@@ -207,10 +242,16 @@ func (q *turns) turn(t *tenant) bool {
 	return true
 }
 
-// finish ends the group, and returns it. err, unless it is nil, is the error of the requests that have a part in it.
+// finish ends the group, and returns it. err, unless it is nil, is the error of the requests that have a part in it. A
+// request of which an earlier group has recorded a part gets an error without a kind: KindUnavailable would promise that
+// nothing was recorded.
 func (q *turns) finish(err error) []part {
 	for _, p := range q.group {
-		if p.err == nil {
+		switch {
+		case p.err != nil || err == nil:
+		case p.from > 0: // from an earlier group: another part in this one would have set p.err
+			p.err = fmt.Errorf("a part was recorded: %v", err)
+		default:
 			p.err = err
 		}
 		if !p.last {
@@ -218,8 +259,7 @@ func (q *turns) finish(err error) []part {
 		}
 		t := p.tenant
 		t.inFlight--
-		t.bytes -= p.request.size
-		q.bytes -= p.request.size
+		q.charge(t, p.request, -p.request.size)
 		if t.inFlight == 0 {
 			delete(q.tenants, p.merchant)
 			*t = tenant{waiting: t.waiting}

@@ -259,3 +259,71 @@ func TestBatchesDoNotDelayAnotherMerchantsEvent(t *testing.T) {
 		t.Errorf("%s events are on disk, want 8002", got)
 	}
 }
+
+// A part of a request is refused. A refusal means that nothing was recorded. So the rest is not recorded, and a request
+// of which a part is on disk fails instead.
+func TestARefusedRequestHasNothingOnDisk(t *testing.T) {
+	for refused, c := range []struct {
+		kind   store.Kind
+		events int
+	}{
+		{store.KindUnavailable, 0},
+		{store.KindInternal, groupMarks},
+		{store.KindInternal, 2 * groupMarks},
+	} {
+		j := open(t, t.TempDir())
+		q := j.committer.queue
+		first := q.turns.number + 1
+		j.disk.measuring.Lock()
+		j.disk.freeSpace = func() (int64, error) {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			if q.turns.number == first+uint64(refused) {
+				return spaceForCommit - 1, nil
+			}
+			return plenty, nil
+		}
+		j.disk.measuring.Unlock()
+		j.disk.measure()
+		marks := make([]store.Mark, 3*groupMarks)
+		m := store.NewMerchantID()
+		for i := range marks {
+			marks[i] = newMark(m, "Purchase", i, []byte("{}"))
+		}
+		if err := j.Record(ctx, marks); err == nil || store.KindOf(err) != c.kind {
+			t.Errorf("when group %d is refused, Record gives %v, want kind %d", refused, err, c.kind)
+		}
+		if got := len(since(t, j, 0)); got != c.events {
+			t.Errorf("when group %d is refused, %d events are on disk, want %d", refused, got, c.events)
+		}
+		if q.turns.requests != 0 || q.turns.marks != 0 || q.turns.bytes != 0 || len(q.turns.tenants) != 0 {
+			t.Errorf("when group %d is refused, %d requests and %d marks still wait", refused, q.turns.requests, q.turns.marks)
+		}
+		closeJournal(t, j)
+	}
+}
+
+// Two parts of a request in one group fail together, before anything of it is on disk.
+func TestARequestWithTwoPartsInAGroupIsRefused(t *testing.T) {
+	q := newIdleQueue()
+	join(t, q, newRequest(merchant(1), 1, 1))
+	r := join(t, q, newRequest(merchant(0), sharedMarks, 1))
+	join(t, q, newRequest(merchant(0), 1, 1))
+	q.turns.begin()
+	for len(q.take()) > 0 {
+	}
+	parts := 0
+	for _, p := range q.turns.group {
+		if p.request == r {
+			parts++
+		}
+	}
+	if parts < 2 {
+		t.Fatalf("%d parts of the request are in the group, want several", parts)
+	}
+	q.finish(store.Unavailable("the disk is full"))
+	commitAll(q)
+	if err := <-r.done; store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("the request gets %v, want KindUnavailable", err)
+	}
+}

@@ -65,6 +65,11 @@ const (
 	// At maxEntries nothing more is applied until the running merge is done. The queue fills, and then commits wait.
 	maxEntries = 2 * mergeEntries
 
+	// While the disk is full, merges are retried until maxUnmerged entries wait for one. The journal then accepts nothing,
+	// so all that still comes is what was accepted before: its queue of 32 MiB and this package's, which together have less
+	// than maxEntries.
+	maxUnmerged = 4 * maxEntries
+
 	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue
 	// is nearly always empty. The journal's keptArenas follows from it.
 	maxQueue = 16
@@ -121,12 +126,13 @@ func (x *Index) LimitSeries(n int) { x.maxSeries = n }
 // Replay applies events of chunks after Covered; last is the number of their last chunk. Call it before Start, in the
 // order of receipt.
 func (x *Index) Replay(events []codec.Event, last uint64) error {
+	before := x.entries
 	if err := x.apply(events, last); err != nil {
 		return err
 	}
 	x.progress.advance(last)
-	if x.entries < mergeEntries || len(x.unmerged.trees) > 0 && x.entries < maxEntries {
-		return nil
+	if x.entries/mergeEntries == before/mergeEntries {
+		return nil // also on a full disk, a merge is tried only after so many more entries
 	}
 	if len(x.unmerged.trees) == 0 {
 		x.unmerged = x.freeze()
@@ -135,7 +141,7 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 	if err == nil {
 		x.unmerged = frozenEvents{}
 	}
-	if space.IsFull(err) && x.entries < maxEntries {
+	if space.IsFull(err) && x.entries < maxUnmerged {
 		return nil // the first merge after Start is of the same events again
 	}
 	return err
@@ -234,7 +240,7 @@ func (m *mergeState) startIfDue() {
 func (m *mergeState) end(err error) {
 	x := m.x
 	full := space.IsFull(err)
-	m.running, m.retry = false, full && x.entries < maxEntries
+	m.running, m.retry = false, full && x.entries < maxUnmerged
 	if m.retry {
 		x.log.Error("the index waits for disk space", "error", err)
 		return

@@ -101,7 +101,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if e.journal, err = journal.Open(filepath.Join(dir, "events"), journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
 		return err
 	}
-	if e.index, err = rank.Open(filepath.Join(dir, "index.db"), opt.Log); err != nil {
+	if e.index, err = rank.Open(filepath.Join(dir, "index.db"), MinFree, opt.Log); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
 	if opt.maxSeries > 0 {

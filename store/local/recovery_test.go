@@ -121,7 +121,7 @@ func TestAnIndexOfTheOlderFormatIsRebuilt(t *testing.T) {
 	}
 
 	killed := copied(t, dir) // after the old index was emptied, before the replay
-	if x, err := rank.Open(filepath.Join(killed, "index.db"), quiet); err != nil || !x.Outdated() || x.Covered() != last {
+	if x, err := rank.Open(filepath.Join(killed, "index.db"), 0, quiet); err != nil || !x.Outdated() || x.Covered() != last {
 		t.Fatalf("the older index is not recognised, %v", err)
 	} else if err := errors.Join(x.Reset(), x.Close()); err != nil {
 		t.Fatal(err)

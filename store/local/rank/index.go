@@ -76,8 +76,8 @@ const (
 )
 
 // Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. When the
-// index is Outdated, it must call Reset before the replay.
-func Open(path string, log *slog.Logger) (*Index, error) {
+// index is Outdated, it must call Reset before the replay. Compactions leave reserve bytes of the disk free.
+func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 	db, outdated, err := openFile(path)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 		queue:     make(chan committedBatch, maxQueue),
 		done:      make(chan struct{}),
 	}
-	x.compactor = newCompactor(db, log)
+	x.compactor = newCompactor(db, reserve, log)
 	if err := x.read(func(tx *bolt.Tx) (err error) {
 		x.covered, err = loadCovered(tx)
 		return err

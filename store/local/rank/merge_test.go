@@ -361,6 +361,41 @@ func TestACompactionMayBeCutOffAnywhere(t *testing.T) {
 	}
 }
 
+// A compaction leaves the disk's reserve alone: what there is no space for is not begun.
+func TestACompactionNeedsSpace(t *testing.T) {
+	m := newMerchant(t)
+	j := journal{names: 1000, maxSeries: 3}
+	x := j.open(t, t.TempDir())
+	for i := range uint64(3) {
+		if err := x.Replay(j.commit(m, 1200, func(i int) int64 { return int64(i) }), i+1); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.merge(x.freeze()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commits := 0
+	x.compactor.commit = func(tx *bolt.Tx) error {
+		commits++
+		return tx.Commit()
+	}
+	want := list(t, x, m)
+	for _, c := range []struct {
+		space int64
+		more  bool
+	}{{-1, false}, {1000 * maxEventSize, false}, {4000 * maxEventSize, true}} {
+		x.compactor.space = func() (int64, error) { return c.space, nil }
+		more, err := x.compactor.compact(t.Context(), m)
+		if err != nil || more != c.more || commits > 0 != c.more {
+			t.Errorf("with %d bytes: %d commits, a compaction was done: %v, %v; want %v", c.space, commits, more, err, c.more)
+		}
+		if got := list(t, x, m); !slices.Equal(got, want) {
+			t.Errorf("with %d bytes: %d events, want %d", c.space, len(got), len(want))
+		}
+	}
+	closeIndex(t, x)
+}
+
 // checkNothingLeftBehind checks that every stored node is in a tree, and every block in a segment, and that no lists of
 // replaced nodes and no unused segments are left.
 func checkNothingLeftBehind(t *testing.T, x *Index) {

@@ -101,7 +101,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if e.journal, err = journal.Open(filepath.Join(dir, "events"), journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
 		return err
 	}
-	if e.index, err = rank.Open(filepath.Join(dir, "index.db"), opt.Log); err != nil {
+	if e.index, err = rank.Open(filepath.Join(dir, "index.db"), MinFree, opt.Log); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
 	if opt.maxSeries > 0 {
@@ -145,7 +145,7 @@ func (e *engine) catchUp(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	p := replayProgress{log: log, first: covered, last: last, next: time.Now().Add(progressInterval)}
+	p := replayProgress{log: log, last: last, next: time.Now().Add(progressInterval)}
 	return e.journal.Since(covered, func(events []codec.Event, seq uint64) error {
 		p.report(seq)
 		return e.index.Replay(events, seq)
@@ -158,14 +158,19 @@ const progressInterval = 5 * time.Second
 // replayProgress logs how far a replay is.
 type replayProgress struct {
 	log         *slog.Logger
-	first, last uint64 // the chunks to replay: first < seq ≤ last
+	first, last uint64 // the chunks to replay; first is 0 until its report
 	next        time.Time
 }
 
+// report is called with each chunk. Chunk numbers are times (µs since 1970), so the share is that of the time from the first
+// chunk on: the chunk that the index covers may be much older, and an emptied index covers none.
 func (p *replayProgress) report(seq uint64) {
+	if p.first == 0 {
+		p.first = seq
+	}
 	if now := time.Now(); now.After(p.next) {
 		p.next = now.Add(progressInterval)
-		p.log.Info("index.db is catching up with events/", "percent", 100*(seq-p.first)/(p.last-p.first))
+		p.log.Info("index.db is catching up with events/", "percent", 100*(seq-p.first)/max(1, p.last-p.first))
 	}
 }
 

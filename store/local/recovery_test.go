@@ -157,7 +157,7 @@ func TestAnIndexOfTheOlderFormatIsRebuilt(t *testing.T) {
 	}
 
 	killed := copied(t, dir) // after the old index was emptied, before the replay
-	if x, err := rank.Open(filepath.Join(killed, "index.db"), quiet); err != nil || !x.Outdated() || x.Covered() != last {
+	if x, err := rank.Open(filepath.Join(killed, "index.db"), 0, quiet); err != nil || !x.Outdated() || x.Covered() != last {
 		t.Fatalf("the older index is not recognised, %v", err)
 	} else if err := errors.Join(x.Reset(), x.Close()); err != nil {
 		t.Fatal(err)
@@ -188,18 +188,27 @@ func TestAnIndexOfTheOlderFormatIsRebuilt(t *testing.T) {
 	}
 }
 
-// A long replay logs how far it is.
+// A long replay logs how far it is, from its first chunk to the last. The numbers of chunks are µs since 1970.
 func TestAReplayLogsItsProgress(t *testing.T) {
+	const start = 1_800_000_000_000_000
 	var log strings.Builder
-	p := replayProgress{log: slog.New(slog.NewTextHandler(&log, nil)), first: 100, last: 300, next: time.Now().Add(time.Hour)}
-	p.report(150)
+	p := replayProgress{log: slog.New(slog.NewTextHandler(&log, nil)), last: start + 200, next: time.Now().Add(time.Hour)}
+	p.report(start)
+	p.report(start + 50)
 	if log.Len() > 0 {
 		t.Errorf("a short replay logs %s", &log)
 	}
 	p.next = time.Now().Add(-time.Second)
-	p.report(200)
-	p.report(201) // too soon
+	p.report(start + 100)
+	p.report(start + 101) // too soon
 	if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "percent=50") {
 		t.Errorf("the replay logs %s, want one line with 50 percent", &log)
+	}
+
+	log.Reset()
+	p = replayProgress{log: p.log, last: start} // one chunk, which takes long to read
+	p.report(start)
+	if !strings.Contains(log.String(), "percent=0") {
+		t.Errorf("the replay of one chunk logs %s, want 0 percent", &log)
 	}
 }

@@ -1,31 +1,46 @@
 package rank
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/space"
 )
 
 // compactor compacts stored segments in the background.
 type compactor struct {
 	db     *bolt.DB // index.db
 	log    *slog.Logger
-	commit func(*bolt.Tx) error // (*bolt.Tx).Commit, except in tests
-	budget int                  // of each transaction, in entries
-	wake   chan struct{}        // gets a value after each merge
+	space  func() (int64, error) // how many bytes compactions may take of the disk
+	commit func(*bolt.Tx) error  // (*bolt.Tx).Commit, except in tests
+	budget int                   // of each transaction, in entries
+	wake   chan struct{}         // gets a value after each merge
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine has ended
 	failed map[codec.MerchantKey]bool
 }
 
-func newCompactor(db *bolt.DB, log *slog.Logger) *compactor {
+// maxEventSize is how many bytes of the disk a segment may take for each event: about 30 with short names, and up to 110
+// with names of the greatest length that have nothing in common.
+const maxEventSize = 2 * store.MaxEventNameLength
+
+// newCompactor returns a compactor that leaves reserve bytes of the disk free.
+func newCompactor(db *bolt.DB, reserve int64, log *slog.Logger) *compactor {
 	return &compactor{
-		db: db, log: log, commit: (*bolt.Tx).Commit, budget: compactionBudget,
+		db: db, log: log,
+		space: func() (int64, error) {
+			free, err := space.Free(filepath.Dir(db.Path()))
+			return free - reserve, err
+		},
+		commit: (*bolt.Tx).Commit, budget: compactionBudget,
 		wake: make(chan struct{}, 1), cancel: func() {}, done: make(chan struct{}), failed: map[codec.MerchantKey]bool{},
 	}
 }
@@ -94,17 +109,22 @@ func (c *compactor) sweep(ctx context.Context) error {
 		}); err != nil || unused == nil {
 			return err
 		}
-		w := newMerger(c.db, c.commit)
-		w.ctx, w.budget = ctx, c.budget
-		if err := w.begin(); err != nil {
-			return err
-		}
-		defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
-		if err := w.sweepSegments(byCompaction); err != nil {
-			return err
-		}
-		return w.commit(w.tx)
+		return c.update(ctx, func(w *merger) error { return w.sweepSegments(byCompaction) })
 	})
+}
+
+// update begins a transaction, calls do, and commits.
+func (c *compactor) update(ctx context.Context, do func(w *merger) error) error {
+	w := newMerger(c.db, c.commit)
+	w.ctx, w.budget = ctx, c.budget
+	if err := w.begin(); err != nil {
+		return err
+	}
+	defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
+	if err := do(w); err != nil {
+		return err
+	}
+	return w.commit(w.tx)
 }
 
 // merchants returns the merchants that have stored segments.
@@ -121,62 +141,126 @@ func (c *compactor) merchants() (all []codec.MerchantKey, err error) {
 }
 
 // compact merges segments of a merchant once. It returns false when no compaction is due.
+//
+// Segments never change, so it reads them and builds the new one outside of write transactions: merges wait only while
+// blocks are written.
 func (c *compactor) compact(ctx context.Context, m codec.MerchantKey) (more bool, err error) {
-	var from []*segment
-	if err := c.db.View(func(tx *bolt.Tx) error {
-		r, err := loadSegments(tx, m)
-		if err == nil {
-			from = compactionDue(r.segments, maxStoredSegment)
-		}
-		return err
-	}); err != nil || from == nil {
+	from, err := c.due(m)
+	if err != nil || from == nil {
 		return false, err
 	}
-	w := newMerger(c.db, c.commit)
-	w.ctx, w.budget = ctx, c.budget
-	if err := w.begin(); err != nil {
-		return false, err
-	}
-	defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
 	merged := mergedSegment(from)
-	if merged.id, err = w.newSegment(m, byCompaction); err != nil {
+	if err := c.update(ctx, func(w *merger) (err error) {
+		merged.id, err = w.newSegment(m, byCompaction)
+		return err
+	}); err != nil {
 		return false, err
 	}
 	var readers []*segmentReader
 	for _, s := range from {
-		readers = append(readers, newSegmentReader(s, &compactedBlocks{w, m, s.id}))
+		readers = append(readers, newSegmentReader(s, &compactedBlocks{ctx, c.db, m, s.id}))
 	}
-	if err := mergeSegments(readers, w.putBlock(m, merged.id)); err != nil {
+	out := blockBuffer{compactor: c, ctx: ctx, m: m, id: merged.id}
+	if err := mergeSegments(readers, out.put); err != nil {
 		return false, err
 	}
-	r, err := loadSegments(w.tx, m) // again, as a merge may have added some
-	if err != nil {
+	if err := out.flush(); err != nil {
 		return false, err
 	}
-	var unused []*segment
-	r.segments, unused = replaceSegments(r.segments, from, merged)
-	for _, s := range unused {
-		if err := markUnused(w.tx, m, s.id, byCompaction); err != nil {
-			return false, err
-		}
-	}
-	if err := errors.Join(w.tx.Bucket(bucketUnused).Delete(segmentKey(m, merged.id)), storeSegments(w.tx, m, r)); err != nil {
-		return false, err
-	}
-	if err := w.commit(w.tx); err != nil {
+	if err := c.update(ctx, func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
 		return false, err
 	}
 	return true, c.sweep(ctx)
 }
 
-// compactedBlocks are the blocks of a stored segment that is being compacted. A block is valid until the next one is
-// written.
-type compactedBlocks struct {
-	w  *merger
-	m  codec.MerchantKey
-	id uint64
+// due returns the segments of a merchant to merge next; none when no compaction is due. When there is little space on the
+// disk, only small segments are merged, or none: queries then read more of them.
+func (c *compactor) due(m codec.MerchantKey) (from []*segment, err error) {
+	available, err := c.space()
+	if err != nil {
+		return nil, err
+	}
+	limit := int(min(maxStoredSegment, available/maxEventSize))
+	err = c.db.View(func(tx *bolt.Tx) error {
+		r, err := loadSegments(tx, m)
+		if err == nil {
+			from = compactionDue(r.segments, limit)
+		}
+		return err
+	})
+	return from, err
 }
 
-func (c *compactedBlocks) block(kind uint8, i int) ([]byte, error) {
-	return loadBlock(c.w.blocks, c.m, c.id, kind, i)
+// useCompacted puts a new segment in the place of those it was merged from, and marks these as unused.
+func (w *merger) useCompacted(m codec.MerchantKey, from []*segment, merged *segment) error {
+	r, err := loadSegments(w.tx, m) // again, as a merge may have added some
+	if err != nil {
+		return err
+	}
+	var unused []*segment
+	r.segments, unused = replaceSegments(r.segments, from, merged)
+	for _, s := range unused {
+		if err := markUnused(w.tx, m, s.id, byCompaction); err != nil {
+			return err
+		}
+	}
+	return errors.Join(w.tx.Bucket(bucketUnused).Delete(segmentKey(m, merged.id)), storeSegments(w.tx, m, r))
+}
+
+// compactedBlocks are the blocks of a stored segment that is being compacted. Each is a copy, from a short transaction of
+// its own: a long one would keep bbolt from reusing pages, and make a merge wait whose file has to grow.
+type compactedBlocks struct {
+	ctx context.Context
+	db  *bolt.DB
+	m   codec.MerchantKey
+	id  uint64
+}
+
+func (c *compactedBlocks) block(kind uint8, i int) (b []byte, err error) {
+	if err := c.ctx.Err(); err != nil {
+		return nil, err
+	}
+	err = c.db.View(func(tx *bolt.Tx) error {
+		stored, err := loadBlock(tx.Bucket(bucketBlocks), c.m, c.id, kind, i)
+		b = bytes.Clone(stored)
+		return err
+	})
+	return b, err
+}
+
+// blockBuffer keeps blocks of a segment that is being written, and writes them in transactions of the compactor's budget.
+type blockBuffer struct {
+	*compactor
+	ctx    context.Context
+	m      codec.MerchantKey
+	id     uint64
+	blocks []builtBlock
+}
+
+type builtBlock struct {
+	kind uint8
+	i    int
+	b    []byte
+}
+
+func (f *blockBuffer) put(kind uint8, i int, b []byte) error {
+	f.blocks = append(f.blocks, builtBlock{kind, i, bytes.Clone(b)})
+	if len(f.blocks)*blockEntries < f.budget {
+		return nil
+	}
+	return f.flush()
+}
+
+// flush writes the blocks in the buffer.
+func (f *blockBuffer) flush() error {
+	err := f.update(f.ctx, func(w *merger) error {
+		for _, b := range f.blocks {
+			if err := storeBlock(w.blocks, f.m, f.id, b.kind, b.i, b.b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	f.blocks = f.blocks[:0]
+	return err
 }

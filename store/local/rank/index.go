@@ -65,14 +65,19 @@ const (
 	// At maxEntries nothing more is applied until the running merge is done. The queue fills, and then commits wait.
 	maxEntries = 2 * mergeEntries
 
+	// While the disk is full, merges are retried until maxUnmerged entries wait for one. The journal then accepts nothing,
+	// so all that still comes is what was accepted before: its queue of 32 MiB and this package's, which together have less
+	// than maxEntries.
+	maxUnmerged = 4 * maxEntries
+
 	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue
 	// is nearly always empty. The journal's keptArenas follows from it.
 	maxQueue = 16
 )
 
 // Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. When the
-// index is Outdated, it must call Reset before the replay.
-func Open(path string, log *slog.Logger) (*Index, error) {
+// index is Outdated, it must call Reset before the replay. Compactions leave reserve bytes of the disk free.
+func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 	db, outdated, err := openFile(path)
 	if err != nil {
 		return nil, err
@@ -89,7 +94,7 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 		queue:     make(chan committedBatch, maxQueue),
 		done:      make(chan struct{}),
 	}
-	x.compactor = newCompactor(db, log)
+	x.compactor = newCompactor(db, reserve, log)
 	if err := x.read(func(tx *bolt.Tx) (err error) {
 		x.covered, err = loadCovered(tx)
 		return err
@@ -121,12 +126,13 @@ func (x *Index) LimitSeries(n int) { x.maxSeries = n }
 // Replay applies events of chunks after Covered; last is the number of their last chunk. Call it before Start, in the
 // order of receipt.
 func (x *Index) Replay(events []codec.Event, last uint64) error {
+	before := x.entries
 	if err := x.apply(events, last); err != nil {
 		return err
 	}
 	x.progress.advance(last)
-	if x.entries < mergeEntries || len(x.unmerged.trees) > 0 && x.entries < maxEntries {
-		return nil
+	if x.entries/mergeEntries == before/mergeEntries {
+		return nil // also on a full disk, a merge is tried only after so many more entries
 	}
 	if len(x.unmerged.trees) == 0 {
 		x.unmerged = x.freeze()
@@ -135,7 +141,7 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 	if err == nil {
 		x.unmerged = frozenEvents{}
 	}
-	if space.IsFull(err) && x.entries < maxEntries {
+	if space.IsFull(err) && x.entries < maxUnmerged {
 		return nil // the first merge after Start is of the same events again
 	}
 	return err
@@ -234,7 +240,7 @@ func (m *mergeState) startIfDue() {
 func (m *mergeState) end(err error) {
 	x := m.x
 	full := space.IsFull(err)
-	m.running, m.retry = false, full && x.entries < maxEntries
+	m.running, m.retry = false, full && x.entries < maxUnmerged
 	if m.retry {
 		x.log.Error("the index waits for disk space", "error", err)
 		return

@@ -50,7 +50,7 @@ func (j *journal) commit(m codec.MerchantKey, n int, timeOf func(i int) int64) [
 // open opens the index in dir and replays what it does not cover. The tests have too few events for a merge before Start.
 func (j *journal) open(t *testing.T, dir string) *Index {
 	t.Helper()
-	x, err := Open(filepath.Join(dir, "index.db"), quiet)
+	x, err := Open(filepath.Join(dir, "index.db"), 0, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -267,7 +267,7 @@ func (w *merger) newSegment(m codec.MerchantKey, by byte) (id uint64, err error)
 // putBlock returns a function that stores the blocks of a segment.
 func (w *merger) putBlock(m codec.MerchantKey, id uint64) putBlock {
 	return func(kind uint8, i int, b []byte) error {
-		if err := w.blocks.Put(blockKey(m, id, kind, i), codec.Seal(append(make([]byte, 0, len(b)+4), b...))); err != nil {
+		if err := storeBlock(w.blocks, m, id, kind, i, b); err != nil {
 			return err
 		}
 		return w.spend(blockEntries)

@@ -212,6 +212,43 @@ func TestAMergeIsRetriedUntilThereIsDiskSpace(t *testing.T) {
 	closeIndex(t, x)
 }
 
+// When the disk is full at the end of a merge during which as much was applied as may be, the index goes on all the same:
+// events that were accepted before are applied, all are listed, and the merge is retried.
+func TestAFullDiskIsNoFailureWhileMuchIsInMemory(t *testing.T) {
+	var j journal
+	m := newMerchant(t)
+	x := j.open(t, t.TempDir())
+	var full atomic.Bool
+	full.Store(true)
+	began, goOn := make(chan struct{}, 100), make(chan struct{})
+	x.commit = func(tx *bolt.Tx) error {
+		began <- struct{}{}
+		<-goOn
+		if full.Load() {
+			return &fs.PathError{Op: "write", Path: "index.db", Err: unix.ENOSPC}
+		}
+		return tx.Commit()
+	}
+	x.Start()
+	const n = 50_000
+	for range mergeEntries / n {
+		j.push(t, x, m, n)
+	}
+	<-began // the first merge is writing
+	for range maxEntries / n {
+		j.push(t, x, m, n)
+	}
+	close(goOn) // the disk is full
+	j.push(t, x, m, n)
+	<-began // the first merge is retried
+	full.Store(false)
+	waitMerged(t, x, m)
+	if total, _, err := x.Page(t.Context(), m, NewSelection(store.Query{Limit: 1})); err != nil || total != mergeEntries+maxEntries+n {
+		t.Errorf("%d events, %v; want %d", total, err, mergeEntries+maxEntries+n)
+	}
+	closeIndex(t, x)
+}
+
 // waitMerged waits until a merge has stored the merchant's events.
 func waitMerged(t *testing.T, x *Index, m codec.MerchantKey) {
 	t.Helper()
@@ -235,8 +272,10 @@ func TestAReplayOnAFullDiskIsMergedLater(t *testing.T) {
 	x := j.open(t, t.TempDir())
 	var full atomic.Bool
 	full.Store(true)
+	attempts := 0
 	x.commit = func(tx *bolt.Tx) error {
 		if full.Load() {
+			attempts++
 			return &fs.PathError{Op: "write", Path: "index.db", Err: unix.ENOSPC}
 		}
 		return tx.Commit()
@@ -245,26 +284,29 @@ func TestAReplayOnAFullDiskIsMergedLater(t *testing.T) {
 		events := j.commit(m, 100, func(i int) int64 { return int64(i) * 1000 })
 		return x.Replay(events, events[0].Seq)
 	}
-	x.entries = mergeEntries // as if there were so many
-	for range 2 {
+	// Each attempt to merge begins when there are another mergeEntries, as if there were so many.
+	for _, entries := range []int{mergeEntries - 100, 100, mergeEntries - 100, maxEntries - 100, maxUnmerged - mergeEntries - 100} {
+		x.entries = entries
 		if err := replay(); err != nil {
-			t.Fatalf("on the full disk, Replay gives %v", err)
+			t.Fatalf("on the full disk, Replay with %d entries in memory gives %v", entries, err)
 		}
 	}
-	if n := len(list(t, x, m)); n != 200 {
-		t.Errorf("%d events on the full disk, want 200", n)
+	if attempts != 4 {
+		t.Errorf("%d attempts to merge, want 4", attempts)
 	}
-	entries := x.entries
-	x.entries = maxEntries
+	if n := len(list(t, x, m)); n != 500 {
+		t.Errorf("%d events on the full disk, want 500", n)
+	}
+	x.entries = maxUnmerged - 100
 	if err := replay(); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("when as much is in memory as may be, Replay gives %v, want ENOSPC", err)
 	}
-	x.entries = entries + 100
+	x.entries = 500
 	full.Store(false)
 	x.Start()
 	waitMerged(t, x, m)
-	if n := len(list(t, x, m)); n != 300 {
-		t.Errorf("%d events once there is space, want 300", n)
+	if n := len(list(t, x, m)); n != 600 {
+		t.Errorf("%d events once there is space, want 600", n)
 	}
 	closeIndex(t, x)
 }
@@ -317,6 +359,41 @@ func TestACompactionMayBeCutOffAnywhere(t *testing.T) {
 			return
 		}
 	}
+}
+
+// A compaction leaves the disk's reserve alone: what there is no space for is not begun.
+func TestACompactionNeedsSpace(t *testing.T) {
+	m := newMerchant(t)
+	j := journal{names: 1000, maxSeries: 3}
+	x := j.open(t, t.TempDir())
+	for i := range uint64(3) {
+		if err := x.Replay(j.commit(m, 1200, func(i int) int64 { return int64(i) }), i+1); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.merge(x.freeze()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commits := 0
+	x.compactor.commit = func(tx *bolt.Tx) error {
+		commits++
+		return tx.Commit()
+	}
+	want := list(t, x, m)
+	for _, c := range []struct {
+		space int64
+		more  bool
+	}{{-1, false}, {1000 * maxEventSize, false}, {4000 * maxEventSize, true}} {
+		x.compactor.space = func() (int64, error) { return c.space, nil }
+		more, err := x.compactor.compact(t.Context(), m)
+		if err != nil || more != c.more || commits > 0 != c.more {
+			t.Errorf("with %d bytes: %d commits, a compaction was done: %v, %v; want %v", c.space, commits, more, err, c.more)
+		}
+		if got := list(t, x, m); !slices.Equal(got, want) {
+			t.Errorf("with %d bytes: %d events, want %d", c.space, len(got), len(want))
+		}
+	}
+	closeIndex(t, x)
 }
 
 // checkNothingLeftBehind checks that every stored node is in a tree, and every block in a segment, and that no lists of

@@ -43,15 +43,6 @@ func (e *named) compare(o *named) int {
 	return cmp.Or(strings.Compare(e.name, o.name), e.Key.compare(o.Key))
 }
 
-// Kinds of blocks. The wavelet matrix has the low bits of its ranks in kindLow, and each of its levels is a kind of its
-// own, from kindWavelet on.
-const (
-	kindNames uint8 = iota
-	kindTimes
-	kindLow
-	kindWavelet
-)
-
 // How many events the blocks of each kind have; the last block of a kind may have fewer.
 const (
 	namesPerBlock = 64

@@ -86,6 +86,11 @@ func loadBlock(blocks *bolt.Bucket, m codec.MerchantKey, id uint64, kind uint8, 
 	return b, nil
 }
 
+// storeBlock stores a copy of b.
+func storeBlock(blocks *bolt.Bucket, m codec.MerchantKey, id uint64, kind uint8, i int, b []byte) error {
+	return blocks.Put(blockKey(m, id, kind, i), codec.Seal(append(make([]byte, 0, len(b)+4), b...)))
+}
+
 // queriedBlocks are the blocks of a stored segment, for one query.
 type queriedBlocks struct {
 	*reader

@@ -27,6 +27,15 @@ type blocks interface {
 	block(kind uint8, i int) ([]byte, error)
 }
 
+// Kinds of blocks. The wavelet matrix has the low bits of its ranks in kindLow, and each of its levels is a kind of its
+// own, from kindWavelet on.
+const (
+	kindNames uint8 = iota
+	kindTimes
+	kindLow
+	kindWavelet
+)
+
 // waveletBits is how many bits of a level are in one block. A block and its key are then a little smaller than a page of
 // bbolt.
 const waveletBits = 32_000

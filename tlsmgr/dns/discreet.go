@@ -36,7 +36,7 @@ func (c *chain) hide(path []string, seen view, s sighting) sighting {
 			fact: c.points(path, path[1]) + ", but where that leads is not known at the moment", fix: "try again in a few minutes"}.instead(s)
 	case seen.by.recursive() && len(path) > 1:
 		return c.elsewhere(path, "").instead(s)
-	case len(seen.aliases) == 0 && !allPublic(seen.addresses):
+	case s.verdict == store.DNSWrong && len(seen.aliases) == 0 && !allPublic(seen.addresses):
 		return c.wrong("wrong_address", bare(c.host)+" has addresses that are not those of "+bare(c.target),
 			"replace its A and AAAA records by a CNAME record that points to "+bare(c.target)).instead(s)
 	}

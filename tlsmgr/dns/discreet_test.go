@@ -103,3 +103,16 @@ func TestAFindingDoesNotShowPrivateAddressesOrInternalNames(t *testing.T) {
 		})
 	}
 }
+
+// While the target's addresses are not known, the host's own may be right: private or not, the finding is the same.
+func TestHidingKeepsPending(t *testing.T) {
+	for _, address := range []string{"10.0.0.5", "8.8.8.8"} {
+		found, _ := whatPartnersSee(t, testHost+". A "+address, func(question, answer *miekg.Msg, _ bool) *miekg.Msg {
+			if question.Question[0].Name == testTarget+"." {
+				return new(miekg.Msg).SetRcode(question, miekg.RcodeServerFailure)
+			}
+			return answer
+		})
+		expect(t, found, store.DNSPending, "target_unknown", "has addresses, but those of "+testTarget+" are not known")
+	}
+}

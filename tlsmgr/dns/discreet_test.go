@@ -116,3 +116,23 @@ func TestHidingKeepsPending(t *testing.T) {
 		expect(t, found, store.DNSPending, "target_unknown", "has addresses, but those of "+testTarget+" are not known")
 	}
 }
+
+// Only public name servers say that a name does not exist. If findings told it, they would tell that the resolvers have no
+// internal zone for the name.
+func TestAFindingDoesNotTellWhetherANameBehindTheHostExists(t *testing.T) {
+	w := readWorld(t, "target_misspelt.txtar")
+	w.start(t)
+	v := w.verifier(t)
+	v.discreet = true
+	var log bytes.Buffer
+	v.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	found := v.Verify(t.Context(), testHost)
+	expect(t, found, store.DNSWrong, "wrong_target")
+	const want = "according to shop.com's name servers, mtag-ab12.shop.com points to egde.example.com; point it to edge.example.com"
+	if found.Detail != want {
+		t.Errorf("got  %q\nwant %q", found.Detail, want)
+	}
+	if !strings.Contains(log.String(), "egde.example.com, which does not exist") {
+		t.Errorf("the log does not have the detail: %s", log.String())
+	}
+}

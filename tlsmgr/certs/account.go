@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// account is the service's ACME account at the CA. Its key is on disk. The CA knows the rest: registering a key that has
-// an account returns that account (RFC 8555, 7.3). So there is one registration in the life of a process.
+// account is the service's ACME account at the CA. Only its key is on disk. The CA knows which account a key has, and is
+// asked once in the life of a process.
 type account struct {
 	client  *acme.Client
 	storage certmagic.Storage
@@ -28,7 +28,7 @@ type account struct {
 	eab     *acme.EAB // nil: none
 
 	one        *semaphore.Weighted // held while the account is read or registered
-	registered *acme.Account       // nil before the registration
+	registered *acme.Account       // nil until the CA has been asked
 }
 
 func newAccount(cfg Config, client *acme.Client, storage certmagic.Storage, issuerKey string) *account {
@@ -59,7 +59,7 @@ func (a *account) open(ctx context.Context) (acme.Account, error) {
 	return *a.registered, nil
 }
 
-// forget makes the next open register the account. Call it when the CA does not know the account any more.
+// forget makes the next open ask the CA again, and register if needed. Call it when the CA does not know the account any more.
 func (a *account) forget(ctx context.Context) error {
 	if err := a.one.Acquire(ctx, 1); err != nil {
 		return err
@@ -69,10 +69,18 @@ func (a *account) forget(ctx context.Context) error {
 	return nil
 }
 
+// register returns the account of the key on disk. If the key has none, register makes one.
+//
+// It first asks whether there is one (RFC 8555, 7.3.1). A plain registration would return it too. But some CAs accept an
+// external account binding only once, and would refuse the registration after every restart.
 func (a *account) register(ctx context.Context) (acme.Account, error) {
 	key, err := a.key(ctx)
 	if err != nil {
 		return acme.Account{}, err
+	}
+	existing, err := a.client.GetAccount(ctx, acme.Account{PrivateKey: key})
+	if problem, ok := errors.AsType[acme.Problem](err); !ok || problem.Type != acme.ProblemTypeAccountDoesNotExist {
+		return existing, err
 	}
 	wanted := acme.Account{PrivateKey: key, TermsOfServiceAgreed: true}
 	if a.email != "" {

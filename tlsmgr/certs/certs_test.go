@@ -743,10 +743,25 @@ func TestStorageLocks(t *testing.T) {
 	}
 }
 
-func TestExternalAccountBinding(t *testing.T) {
+// Some CAs accept a binding in one request only.
+func TestExternalAccountBindingIsUsedOnce(t *testing.T) {
 	t.Parallel()
 	eab := [2]string{"kid-1", "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"}
 	w := newCertWorld(t, acmetest.Options{EAB: eab})
-	w.start(func(cfg *Config, _ *pace) { cfg.EABKeyID, cfg.EABHMACKey = eab[0], eab[1] })
+	bind := func(cfg *Config, _ *pace) { cfg.EABKeyID, cfg.EABHMACKey = eab[0], eab[1] }
+	stop := w.start(bind)
 	w.untilStatus(w.ownHost, store.CertificateValid)
+	stop()
+
+	w.start(bind)
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	var got store.Certificate
+	w.until("the first order after the restart has ended", func() bool {
+		got = w.certs.Certificate(tag.Host)
+		return got.Status == store.CertificateValid || got.Status == store.CertificateFailed
+	})
+	if got.Status != store.CertificateValid {
+		t.Errorf("after the restart: %+v", got)
+	}
 }

@@ -15,7 +15,8 @@ import (
 // the operator's network, not even whether it exists. Unless Config.AllowPrivate is set:
 //
 //   - What only resolvers say about the names after the host's own is not described. Then the finding is the same
-//     whether such a name exists or not. What the public name servers of its zone say is described.
+//     whether such a name exists or not. What the public name servers of its zone say is described, except that a name
+//     does not exist: they are asked only if the resolvers have no internal zone for the name.
 //   - Addresses that are not public are not described, nor are names below a top-level domain that is not public.
 //
 // The log has what is left out, at debug level.
@@ -36,7 +37,9 @@ func (c *chain) hide(path []string, seen view, s sighting) sighting {
 			fact: c.points(path, path[1]) + ", but where that leads is not known at the moment", fix: "try again in a few minutes"}.instead(s)
 	case seen.by.recursive() && len(path) > 1:
 		return c.elsewhere(path, "").instead(s)
-	case len(seen.aliases) == 0 && !allPublic(seen.addresses):
+	case seen.absent && len(seen.aliases) == 0 && len(path) > 1:
+		return c.elsewhere(path, "").instead(s)
+	case s.verdict == store.DNSWrong && len(seen.aliases) == 0 && !allPublic(seen.addresses):
 		return c.wrong("wrong_address", bare(c.host)+" has addresses that are not those of "+bare(c.target),
 			"replace its A and AAAA records by a CNAME record that points to "+bare(c.target)).instead(s)
 	}

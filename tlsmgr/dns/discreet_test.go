@@ -103,3 +103,36 @@ func TestAFindingDoesNotShowPrivateAddressesOrInternalNames(t *testing.T) {
 		})
 	}
 }
+
+// While the target's addresses are not known, the host's own may be right: private or not, the finding is the same.
+func TestHidingKeepsPending(t *testing.T) {
+	for _, address := range []string{"10.0.0.5", "8.8.8.8"} {
+		found, _ := whatPartnersSee(t, testHost+". A "+address, func(question, answer *miekg.Msg, _ bool) *miekg.Msg {
+			if question.Question[0].Name == testTarget+"." {
+				return new(miekg.Msg).SetRcode(question, miekg.RcodeServerFailure)
+			}
+			return answer
+		})
+		expect(t, found, store.DNSPending, "target_unknown", "has addresses, but those of "+testTarget+" are not known")
+	}
+}
+
+// Only public name servers say that a name does not exist. If findings told it, they would tell that the resolvers have no
+// internal zone for the name.
+func TestAFindingDoesNotTellWhetherANameBehindTheHostExists(t *testing.T) {
+	w := readWorld(t, "target_misspelt.txtar")
+	w.start(t)
+	v := w.verifier(t)
+	v.discreet = true
+	var log bytes.Buffer
+	v.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	found := v.Verify(t.Context(), testHost)
+	expect(t, found, store.DNSWrong, "wrong_target")
+	const want = "according to shop.com's name servers, mtag-ab12.shop.com points to egde.example.com; point it to edge.example.com"
+	if found.Detail != want {
+		t.Errorf("got  %q\nwant %q", found.Detail, want)
+	}
+	if !strings.Contains(log.String(), "egde.example.com, which does not exist") {
+		t.Errorf("the log does not have the detail: %s", log.String())
+	}
+}

@@ -94,7 +94,7 @@ func setMerchantSuspended(
 type merchantLimit struct {
 	Merchant        store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
 	EventsPerSecond count            `placeholder:"N" help:"Events that are accepted. N is a number, \"off\" or \"default\"."`
-	BytesPerDay     size             `placeholder:"SIZE" help:"Raw bytes of events that are accepted in a day, such as 10GiB."`
+	BytesPerDay     size             `placeholder:"SIZE" help:"Bytes stored in a day, such as 10GiB: those of the events, and 128 for each."`
 }
 
 func (merchantLimit) path() string { return "/merchant/limit" }

@@ -34,7 +34,6 @@ package partnerapi
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -48,12 +47,6 @@ import (
 	"mtagd/edge/requestid"
 	"mtagd/store"
 )
-
-// maxBody is the largest request body, in bytes.
-const maxBody = 64 << 10
-
-// TooLarge is the message of a 413. The front door uses it too, for bodies that it does not read.
-var TooLarge = fmt.Sprintf("Request body is larger than %d KiB", maxBody>>10)
 
 // resource is the operations of one path, by method.
 type resource map[string]operation

@@ -36,6 +36,7 @@ const (
 type service struct {
 	t      testing.TB
 	engine store.Engine
+	api    *api
 	handle fasthttp.RequestHandler
 	now    time.Time
 	dns    fakeDNS
@@ -72,7 +73,7 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.handle = New(Config{
+	s.api = newAPI(Config{
 		Engine:        engine,
 		DNS:           dns,
 		Certificates:  s.certificates,
@@ -86,6 +87,7 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		Limits:        s.limits,
 		Context:       s.context,
 	})
+	s.handle = s.api.routes()
 }
 
 // listen serves the API on a listener until the test ends.
@@ -483,8 +485,8 @@ func TestEngineErrors(t *testing.T) {
 		{"the partner does not see an internal error", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
 		{"an engine that cannot write says when to retry", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
 		{"a partner with too many requests is told when to retry", store.Busy("too many"), 429, "SERVICE_ERROR", "Too many requests at once. Please try again", "1", false},
-		{"a partner that has reached a limit is told who can raise it", store.Limited("the partner has 7 merchants, which is its limit; ask the operator"), 403, "FORBIDDEN",
-			denied + ": the partner has 7 merchants, which is its limit; ask the operator", "", false},
+		{"a partner that has reached a limit is told who can raise it", store.Limited("merchant", "cannot be created: ask the operator"), 403, "FORBIDDEN",
+			denied + ": merchant cannot be created: ask the operator", "", false},
 		{"an invalid field is named", store.Invalid("page", "is odd"), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"a wrapped error keeps its kind", fmt.Errorf("wrapped: %w", store.Invalid("page", "is odd")), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},
 		{"what does not exist is not found", store.NotFound("partner"), 404, "NOT_FOUND", missing, "", false},

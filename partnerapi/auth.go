@@ -1,6 +1,7 @@
 package partnerapi
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -37,6 +38,12 @@ func NeedsBody(directory *store.Directory, now func() time.Time) func(*fasthttp.
 		return ok && !isTooLarge(r)
 	}
 }
+
+// maxBody is the largest request body, in bytes.
+const maxBody = 64 << 10
+
+// TooLarge is the message of a 413. The front door uses it too, for bodies that it does not read.
+var TooLarge = fmt.Sprintf("Request body is larger than %d KiB", maxBody>>10)
 
 // isTooLarge reports whether a request's body is too large, or will be.
 func isTooLarge(r *fasthttp.RequestCtx) bool {

@@ -199,8 +199,9 @@ func TestLimitsOfAPartner(t *testing.T) {
 	limit(store.PartnerLimits{UnverifiedClaims: 2})
 	first := p.shop("first.com")
 	p.shop("second.com")
-	p.ask("third.com").invalid("domain", "cannot be registered now: the partner has 2 domains that are not verified yet, which is its limit. "+
-		"Verify one of them, or wait until one lapses: 7 days after it was registered")
+	p.ask("third.com").fails(403, "FORBIDDEN", denied+": domain cannot be registered now: "+
+		"the partner has 2 domains that are not verified yet, which is its limit. Verify one of them, "+
+		"wait until one lapses (7 days after it was registered), or ask the operator of the service for more")
 	p.ask("first.com").fails(409, "VALIDATION_ERROR", taken)
 	first.generate(first.merchant, "server-side", "first.com") // an existing tag
 	s.finds(store.DNSCorrect)
@@ -208,7 +209,7 @@ func TestLimitsOfAPartner(t *testing.T) {
 	p.shop("third.com")
 
 	limit(store.PartnerLimits{Labels: 3})
-	p.ask("fourth.com").invalid("type", "needs a label, and the partner has 3 labels, which is its limit. Ask the operator of the service for more")
+	p.ask("fourth.com").fails(403, "FORBIDDEN", denied+": type needs a label, and the partner has 3 labels, which is its limit. Ask the operator of the service for more")
 	p.generate(first.merchant, "client-side", "")
 }
 

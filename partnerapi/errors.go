@@ -51,8 +51,8 @@ func code(status int) string {
 	}
 }
 
-// fail answers with an error. The answer says what is wrong with the request; faults of the service are only logged. ctx is
-// the request's context.
+// fail answers with an error, and counts it if it is a refusal. The answer says what is wrong with the request; faults of
+// the service are only logged. ctx is the request's context.
 func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
 		a.logFailure(r, slog.LevelDebug, statusClientGone, err)
@@ -65,16 +65,31 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	if e != nil && mayTell(e) {
 		message += ": " + e.Error()
 	}
+	if ctx.Err() == nil { // a client that has gone was not refused
+		a.countRefusal(r, err)
+	}
 	switch {
-	case isSuspension(e):
-		a.Refusals.Count(limit.Suspended, tenantOf(r))
 	case answer.status == fasthttp.StatusServiceUnavailable:
-		a.Refusals.CountReason(limit.Unavailable, tenantOf(r), err.Error())
 		a.logFailure(r, slog.LevelDebug, answer.status, err)
 	case answer.status >= fasthttp.StatusInternalServerError:
 		a.logFailure(r, slog.LevelError, answer.status, err)
 	}
 	WriteError(r, answer.status, message)
+}
+
+// countRefusal counts an error that is a refusal, once.
+func (a *api) countRefusal(r *fasthttp.RequestCtx, err error) {
+	e, _ := errors.AsType[*store.Error](err)
+	switch {
+	case isSuspension(e):
+		a.Refusals.Count(limit.Suspended, tenantOf(r))
+	case errors.Is(err, errVerifications):
+		a.Refusals.Count(limit.Verifications, tenantOf(r))
+	case errors.Is(err, errAnswersOfPartner), errors.Is(err, errAnswers):
+		a.Refusals.Count(limit.AnswerMemory, tenantOf(r))
+	case store.KindOf(err) == store.KindUnavailable:
+		a.Refusals.CountReason(limit.Unavailable, tenantOf(r), err.Error())
+	}
 }
 
 // mayTell reports whether the answer has the error's own message besides that of its kind. A 403 or 404 about a resource

@@ -7,7 +7,6 @@ import (
 	"github.com/goccy/go-json/v2"
 	"github.com/valyala/fasthttp"
 
-	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
@@ -47,7 +46,6 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 	if q.Tag == "" || slices.ContainsFunc(m.Tags, func(t store.Tag) bool { return t.ID == q.Tag }) {
 		memory, err := a.listings.reserve(ctx, partner.ID, w.limit)
 		if err != nil {
-			a.Refusals.Count(limit.AnswerMemory, limit.Partner(partner.ID))
 			return err
 		}
 		defer a.releaseWhenAnswered(r, memory)()
@@ -56,6 +54,16 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 		}
 	}
 	return replyEvents(r, page, w)
+}
+
+// releaseWhenAnswered releases a listing's memory when its answer is written. It returns a function for the end of the
+// handler.
+func (a *api) releaseWhenAnswered(r *fasthttp.RequestCtx, m *listing) (handlerDone func()) {
+	if a.WhenAnswered == nil {
+		return m.release
+	}
+	a.WhenAnswered(r, m.release)
+	return func() { m.keep(len(r.Response.Body())) }
 }
 
 // replyEvents answers with a page of events. It writes the JSON itself, to copy raw_data as it is stored. A page can

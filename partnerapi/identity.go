@@ -46,7 +46,7 @@ func (a *api) createSecret(ctx context.Context, r *fasthttp.RequestCtx, partner 
 		return err
 	}
 	if !m.HasSecret(secret.ID) {
-		return store.Limited("the merchant has %d secrets, which is the limit; delete one first", store.MaxSecrets)
+		return store.Limited("secret", "cannot be created: the merchant has %d secrets, which is the limit. Delete one first", store.MaxSecrets)
 	}
 	return reply(r, fasthttp.StatusCreated, secretJSON{secret.ID, text, store.FormatTime(secret.CreatedAt)})
 }

@@ -77,7 +77,7 @@ func TestASecretIsShownOnceAndReplacedWithoutAGap(t *testing.T) {
 	if !works(first.str("secret")) || !works(second.str("secret")) {
 		t.Error("a new secret does not work, or it ends the one before")
 	}
-	p.post(uri+"/secret", "").fails(403, "FORBIDDEN", denied+": the merchant has 2 secrets, which is the limit; delete one first")
+	p.post(uri+"/secret", "").fails(403, "FORBIDDEN", denied+": secret cannot be created: the merchant has 2 secrets, which is the limit. Delete one first")
 	shown := p.get(uri).is(200).keys("secrets.0", "secretId", "createdAt").has("secrets.0.secretId", first.str("secretId")).
 		has("secrets.1.secretId", second.str("secretId")).has("secrets.1.createdAt", "2026-11-20T09:30:00Z")
 	if strings.Contains(shown.body, first.str("secret")[16:48]) || strings.Contains(shown.body, "mts_") {

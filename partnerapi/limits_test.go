@@ -131,7 +131,7 @@ func TestAPartnerWithAsManyMerchantsAsItMayHave(t *testing.T) {
 	p.merchant("One")
 	p.merchant("Two")
 	p.post(merchants, `{"name":"Three"}`).fails(403, "FORBIDDEN",
-		denied+": the partner has 2 merchants, which is its limit; ask the operator of the service")
+		denied+": merchant cannot be created: the partner has 2 merchants, which is its limit. Ask the operator of the service for more")
 	p.limit(store.PartnerLimits{Merchants: 3})
 	p.merchant("Three")
 }

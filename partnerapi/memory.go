@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/valyala/fasthttp"
-
 	"mtagd/edge/budget"
 	"mtagd/store"
 )
@@ -18,6 +16,12 @@ import (
 const (
 	listingMemory = 256 << 20 // bytes, of all partners together
 	memoryTimeout = 5 * time.Second
+)
+
+// The errors for a listing that finds no room.
+var (
+	errAnswersOfPartner = store.Busy("the partner's answers under way use all of its memory")
+	errAnswers          = store.Unavailable("the answers under way use all of their memory")
 )
 
 // listings is the memory of all listings.
@@ -46,8 +50,8 @@ type listing struct {
 }
 
 // reserve waits until there is memory for a page with a limit of events: for the events, and for the answer that is
-// built from them. KindBusy: the partner's share had no room before the timeout. KindUnavailable: neither had the
-// memory of all. When ctx ends first, reserve returns its error.
+// built from them. errAnswersOfPartner: the partner's share had no room before the timeout. errAnswers: the memory of
+// all had none. When ctx ends first, reserve returns its error.
 func (l *listings) reserve(ctx context.Context, partner store.PartnerID, limit int) (*listing, error) {
 	m := &listing{l, partner, int64(limit) * 2 * store.MaxEventBytes}
 	waiting, cancel := context.WithTimeout(ctx, l.timeout)
@@ -58,9 +62,9 @@ func (l *listings) reserve(ctx context.Context, partner store.PartnerID, limit i
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.Is(err, budget.ErrShare):
-		return nil, store.Busy("the partner's answers under way use all of its memory")
+		return nil, errAnswersOfPartner
 	default:
-		return nil, store.Unavailable("the answers under way use all of their memory")
+		return nil, errAnswers
 	}
 }
 
@@ -75,14 +79,4 @@ func (m *listing) keep(bytes int) {
 func (m *listing) release() {
 	m.budget.Release(m.partner, m.bytes)
 	m.bytes = 0
-}
-
-// releaseWhenAnswered releases a listing's memory when its answer is written. It returns a function for the end of the
-// handler.
-func (a *api) releaseWhenAnswered(r *fasthttp.RequestCtx, m *listing) (handlerDone func()) {
-	if a.WhenAnswered == nil {
-		return m.release
-	}
-	a.WhenAnswered(r, m.release)
-	return func() { m.keep(len(r.Response.Body())) }
 }

@@ -16,6 +16,9 @@ const (
 	slotTimeout             = 15 * time.Second
 )
 
+// errVerifications is the error for a verification that got no slot.
+var errVerifications = store.Busy("too many verifications are under way")
+
 // slots has a semaphore for each partner. A semaphore is never removed: operators create partners, so they are few.
 type slots struct {
 	perPartner int
@@ -29,7 +32,7 @@ func newSlots(perPartner int, timeout time.Duration) *slots {
 	return &slots{perPartner: perPartner, timeout: timeout, taken: map[store.PartnerID]chan struct{}{}}
 }
 
-// acquire waits for a slot of the partner. The caller must call release. KindBusy: none was free before the timeout.
+// acquire waits for a slot of the partner. The caller must call release. errVerifications: none was free before the timeout.
 // When ctx ends first, acquire returns its error.
 func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release func(), err error) {
 	s.mu.Lock()
@@ -48,6 +51,6 @@ func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release f
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-timeout.C:
-		return nil, store.Busy("too many verifications are under way")
+		return nil, errVerifications
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
@@ -49,7 +48,6 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 
 	release, err := a.verifications.acquire(ctx, partner.ID)
 	if err != nil {
-		a.Refusals.Count(limit.Verifications, limit.Partner(partner.ID))
 		return err
 	}
 	defer release()

@@ -64,13 +64,13 @@ func (t Tag) Claim(now time.Time) Claim {
 func (c Claim) Free(now time.Time) bool { return !c.FreeFrom.IsZero() && !now.Before(c.FreeFrom) }
 
 // CheckUnverifiedClaims returns an error when the partner may not make another claim, as it has this many unverified
-// ones. Lapsed claims do not count.
-func (p Partner) CheckUnverifiedClaims(unverified int) error {
-	if p.Limits.UnverifiedClaims.Or(DefaultUnverifiedClaims).Allows(int64(unverified) + 1) {
+// ones. Lapsed claims do not count. KindLimited: that is its limit.
+func (l PartnerLimits) CheckUnverifiedClaims(unverified int) error {
+	if l.UnverifiedClaims.Or(DefaultUnverifiedClaims).allows(unverified + 1) {
 		return nil
 	}
-	return Invalid("domain", "cannot be registered now: the partner has %d domains that are not verified yet, which is its limit. "+
-		"Verify one of them, or wait until one lapses: %d days after it was registered",
+	return Limited("domain", "cannot be registered now: the partner has %d domains that are not verified yet, which is its limit. "+
+		"Verify one of them, wait until one lapses (%d days after it was registered), or ask the operator of the service for more",
 		unverified, UnverifiedClaimAge/(24*time.Hour))
 }
 
@@ -89,15 +89,16 @@ func (c Claimable) Check(field, name string) error {
 			return Invalid(field, "must not be on %s: the service's own hosts are there", root)
 		}
 	}
-	if !c.AllowPrivate && !isPublic(name[strings.LastIndexByte(name, '.')+1:]) {
+	if !c.AllowPrivate && !IsPublicName(name) {
 		return Invalid(field, "must have a public top-level domain, such as com or de")
 	}
 	return nil
 }
 
-// isPublic reports whether a top-level domain is in the ICANN section of the public suffix list. The domains of RFC 6761
-// (test, example, invalid, localhost) are not.
-func isPublic(topLevel string) bool {
+// IsPublicName reports whether a name's top-level domain is in the ICANN section of the public suffix list. The domains
+// of RFC 6761 (test, example, invalid, localhost) are not. The name is in lower case, without a final dot.
+func IsPublicName(name string) bool {
+	topLevel := name[strings.LastIndexByte(name, '.')+1:]
 	// Some top-level domains are in the list only with a wildcard, such as *.ck. So the question needs a name below it.
 	_, icann := publicsuffix.PublicSuffix("name." + topLevel)
 	return icann

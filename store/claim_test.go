@@ -148,14 +148,14 @@ func TestLimitsOfAPartnersClaimsAndLabels(t *testing.T) {
 		if c.nothingLeft {
 			used = UsableLabels
 		}
-		if err := c.p.CheckUnverifiedClaims(c.n); (err == nil) != c.claim || (err != nil && KindOf(err) != KindInvalid) {
+		if err := c.p.Limits.CheckUnverifiedClaims(c.n); (err == nil) != c.claim || (err != nil && KindOf(err) != KindLimited) {
 			t.Errorf("limits %+v, %d unverified claims: %v", c.p.Limits, c.n, err)
 		}
-		want := KindInvalid
+		want := KindLimited
 		if c.nothingLeft {
 			want = KindUnavailable
 		}
-		if err := c.p.CheckLabels(c.labels, used); (err == nil) != c.label || (err != nil && KindOf(err) != want) {
+		if err := c.p.Limits.CheckLabels(c.labels, used); (err == nil) != c.label || (err != nil && KindOf(err) != want) {
 			t.Errorf("limits %+v, %d labels of %d: %v", c.p.Limits, c.labels, used, err)
 		}
 	}

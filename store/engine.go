@@ -76,9 +76,9 @@ type Control interface {
 	// GenerateTag returns the merchant's tag of a type. When there is none, it creates one and returns created true.
 	// domain is the root domain for a new server-side tag; the caller has checked that it can be claimed. In all other
 	// cases domain is ignored. When another tag's claim to the domain is free, that tag loses it. KindNotFound: merchant.
-	// KindConflict: another tag has claimed the domain. KindInvalid: domain (a partner's tracking domain is on it, or the
-	// partner has too many unverified claims), type (no preverified access, or the partner has too many labels).
-	// KindUnavailable: the labels are nearly used up.
+	// KindConflict: another tag has claimed the domain. KindInvalid: domain (a partner's tracking domain is on it), type
+	// (no preverified access). KindLimited: domain (the partner has as many unverified claims as it may have), type (it has
+	// as many labels as it may have). KindUnavailable: the labels are nearly used up.
 	GenerateTag(ctx context.Context, id MerchantID, t TagType, domain string) (tag Tag, created bool, err error)
 	// Tag returns a tag of any partner. KindNotFound: tag.
 	Tag(ctx context.Context, id TagID) (Tag, error)

@@ -23,7 +23,7 @@ const (
 // Error is an error with a kind. Customers may see its message, so it must not mention internals.
 type Error struct {
 	Kind    Kind
-	Field   string // the field of the request that is wrong; may be empty
+	Field   string // the field of the request that is wrong, or what is limited; may be empty
 	Message string
 }
 
@@ -59,10 +59,11 @@ func Busy(why string) error {
 	return &Error{Kind: KindBusy, Message: why}
 }
 
-// Limited returns the error for a limit that a partner or merchant has reached. The message names the limit, and what
-// helps.
-func Limited(format string, args ...any) error {
-	return &Error{Kind: KindLimited, Message: fmt.Sprintf(format, args...)}
+// Limited returns the error for a limit that a partner or merchant has reached. field is the field of the request that
+// needs one more, or what cannot be created, such as "merchant". The message continues the sentence as for Invalid. It
+// says how many there are, and what to do.
+func Limited(field, format string, args ...any) error {
+	return &Error{Kind: KindLimited, Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
 // ErrInUse is returned when an engine is opened that another process has open, and only one process can.

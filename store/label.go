@@ -12,19 +12,19 @@ const (
 	labelAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
 	labelCodeLen  = 4
 
-	// AllLabels is how many labels there are. The spec's form does not allow more.
-	AllLabels = 36 * 36 * 36 * 36
+	// allLabels is how many labels there are. The spec's form does not allow more.
+	allLabels = 36 * 36 * 36 * 36
 	// UsableLabels is how many labels tags can have. The rest keeps the drawing quick.
-	UsableLabels = AllLabels / 10 * 9
+	UsableLabels = allLabels / 10 * 9
 	// ManyLabels is the number of labels in use from which the operator is warned.
-	ManyLabels = AllLabels / 10
+	ManyLabels = allLabels / 10
 )
 
 // CheckLabels returns an error when the partner may not have another label: it has own labels, and all partners together
-// have used. KindInvalid: the partner is at its limit. KindUnavailable: hardly any label is left.
-func (p Partner) CheckLabels(own, used int) error {
-	if !p.Limits.Labels.Or(DefaultLabels).Allows(int64(own) + 1) {
-		return Invalid("type", "needs a label, and the partner has %d labels, which is its limit. "+
+// have used. KindLimited: the partner is at its limit. KindUnavailable: hardly any label is left.
+func (l PartnerLimits) CheckLabels(own, used int) error {
+	if !l.Labels.Or(DefaultLabels).allows(own + 1) {
+		return Limited("type", "needs a label, and the partner has %d labels, which is its limit. "+
 			"Ask the operator of the service for more", own)
 	}
 	if used >= UsableLabels {
@@ -39,9 +39,9 @@ func DrawLabel(taken func(label string) bool) (string, error) {
 	// The stride is a prime that does not divide the number of codes, so the steps visit every code once. It is large, so
 	// that labels that follow a collision are not neighbours.
 	const stride = 1_000_003
-	start := rand.IntN(AllLabels)
-	for i := range AllLabels {
-		label := labelPrefix + labelCode((start+i*stride)%AllLabels)
+	start := rand.IntN(allLabels)
+	for i := range allLabels {
+		label := labelPrefix + labelCode((start+i*stride)%allLabels)
 		if !taken(label) {
 			return label, nil
 		}

@@ -22,8 +22,8 @@ func (l Limit) Or(def Limit) Limit {
 	return l
 }
 
-// Allows reports whether n is within the limit. The limit is not 0: Or has replaced it.
-func (l Limit) Allows(n int64) bool { return l == NoLimit || n <= int64(l) }
+// allows reports whether n is within the limit. The limit is not 0: Or has replaced it.
+func (l Limit) allows(n int) bool { return l == NoLimit || int64(n) <= int64(l) }
 
 // MarshalJSON returns the number, or "off" for NoLimit.
 func (l Limit) MarshalJSON() ([]byte, error) {
@@ -68,12 +68,14 @@ type PartnerLimits struct {
 	UnverifiedClaims Limit `json:"unverifiedClaims,omitempty"`
 }
 
-// CheckMerchants refuses one more merchant for a partner that has n. KindLimited: it has as many as it may have.
-func (l PartnerLimits) CheckMerchants(n uint64) error {
-	if l.Merchants.Or(DefaultMerchants).Allows(int64(n) + 1) {
+// CheckMerchants returns an error when the partner may not have another merchant, as it has n. KindLimited: that is its
+// limit.
+func (l PartnerLimits) CheckMerchants(n int) error {
+	if l.Merchants.Or(DefaultMerchants).allows(n + 1) {
 		return nil
 	}
-	return Limited("the partner has %d merchants, which is its limit; ask the operator of the service", n)
+	return Limited("merchant", "cannot be created: the partner has %d merchants, which is its limit. "+
+		"Ask the operator of the service for more", n)
 }
 
 // The defaults, for partners and merchants whose operator has set nothing. They leave a large shop's traffic alone.

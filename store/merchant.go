@@ -38,6 +38,9 @@ func (m Merchant) Tag(t TagType) (Tag, bool) {
 	return Tag{}, false
 }
 
+// MaxSecrets is how many secrets a merchant may have. A backend changes its secret without a gap when two are valid.
+const MaxSecrets = 2
+
 // WithSecret returns the merchant with one more secret, unless it has MaxSecrets already.
 func (m Merchant) WithSecret(s Secret) Merchant {
 	if len(m.Secrets) < MaxSecrets {

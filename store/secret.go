@@ -20,9 +20,6 @@ type SecretText string
 // SecretPrefix is how the text of a secret begins.
 const SecretPrefix = "mts_"
 
-// MaxSecrets is how many secrets a merchant may have. A backend changes its secret without a gap when two are valid.
-const MaxSecrets = 2
-
 // NewSecret makes a secret.
 func NewSecret(now time.Time) (Secret, SecretText) {
 	id, hash, text := newCredential(SecretPrefix)

@@ -7,9 +7,6 @@ import (
 	"mtagd/store"
 )
 
-// maxDomainWarnings bounds the warnings of one check.
-const maxDomainWarnings = 20
-
 // checkDomains warns of domains that could not be claimed today, because they were claimed in an earlier version or under
 // other flags. They go on as before: only an operator can decide to end them.
 func checkDomains(ctx context.Context, control store.Control, claimable store.Claimable, log *slog.Logger) error {
@@ -21,12 +18,9 @@ func checkDomains(ctx context.Context, control store.Control, claimable store.Cl
 	if err != nil {
 		return err
 	}
-	wrong := 0
 	check := func(domain, message string, args ...any) {
 		if err := claimable.Check("domain", domain); err != nil {
-			if wrong++; wrong <= maxDomainWarnings {
-				log.Warn(message, append(args, "domain", domain, "error", err)...)
-			}
+			log.Warn(message, append(args, "domain", domain, "error", err)...)
 		}
 	}
 	for _, p := range partners {
@@ -36,9 +30,6 @@ func checkDomains(ctx context.Context, control store.Control, claimable store.Cl
 	}
 	for _, c := range claims {
 		check(c.Domain, `a domain could not be registered today; release it with "mtagd domain release"`, "partner", c.Partner, "tag", c.Tag)
-	}
-	if wrong > maxDomainWarnings {
-		log.Warn("more domains could not be claimed today", "count", wrong-maxDomainWarnings)
 	}
 	return nil
 }

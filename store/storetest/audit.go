@@ -195,6 +195,75 @@ var auditTests = []test{
 			}
 		}
 	}},
+	{"when a domain is released or changes hands, the audit log says which tag has lost it and which has it again", func(t *testing.T, b *bed) {
+		actor := store.Actor{Kind: store.ByOperator, Name: "ann"}
+		ctx := store.WithActor(t.Context(), actor)
+		p, other := b.partner("Acme"), b.partner("Other")
+		m, rivals := b.merchant(p, "Shop"), b.merchant(other, "Shop")
+		tag := b.tag(m, store.ServerSide, "shop.com")
+		hats, hatRivals := b.tag(b.merchant(p, "Hats"), store.ServerSide, "hats.com"), b.merchant(other, "Hats")
+		shoes := b.tag(b.merchant(p, "Shoes"), store.ServerSide, "shoes.com")
+		var rival store.Tag
+		entry := func(action store.AuditAction, tag store.Tag, detail string) store.AuditEntry {
+			return store.AuditEntry{Action: action, Partner: tag.Partner, Merchant: tag.Merchant, Tag: tag.ID, Detail: detail}
+		}
+		verify := func() error {
+			found := store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", CheckedAt: b.clock.Now()}
+			_, err := b.UpdateTag(ctx, tag.ID, func(t store.Tag) store.Tag { return t.AfterVerify(found) })
+			return err
+		}
+		for _, c := range []struct {
+			change string
+			do     func() error
+			want   func() []store.AuditEntry // without the actor
+		}{
+			{"ReleaseDomain", func() error { _, err := b.ReleaseDomain(ctx, "shop.com"); return err },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{entry("tag.claim_lost", tag, "shop.com")}
+				}},
+			{"a verify that claims the free domain", verify, func() []store.AuditEntry {
+				return []store.AuditEntry{entry("tag.claimed", tag, "shop.com"), entry("tag.verified", tag, tag.Host)}
+			}},
+			{"ReleaseDomain of a verified tag", func() error { _, err := b.ReleaseDomain(ctx, "shop.com"); return err },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{entry("tag.claim_lost", tag, "shop.com")}
+				}},
+			{"GenerateTag for the released domain", func() (err error) {
+				rival, _, err = b.GenerateTag(ctx, rivals.ID, store.ServerSide, "shop.com")
+				return err
+			}, func() []store.AuditEntry {
+				return []store.AuditEntry{entry("tag.generated", rival, rival.Host)}
+			}},
+			{"a verify that takes a lapsed claim over", func() error { b.clock.move(7 * day); return verify() },
+				func() []store.AuditEntry {
+					return []store.AuditEntry{entry("tag.claim_lost", rival, "shop.com"),
+						entry("tag.claimed", tag, "shop.com"), entry("tag.verified", tag, tag.Host)}
+				}},
+			{"GenerateTag that takes a lapsed claim over", func() (err error) {
+				rival, _, err = b.GenerateTag(ctx, hatRivals.ID, store.ServerSide, "hats.com")
+				return err
+			}, func() []store.AuditEntry {
+				return []store.AuditEntry{entry("tag.claim_lost", hats, "hats.com"), entry("tag.generated", rival, rival.Host)}
+			}},
+			{"a tracking domain that takes a lapsed claim away", func() error {
+				_, err := b.EnablePreverified(ctx, p.ID, "track.shoes.com")
+				return err
+			}, func() []store.AuditEntry {
+				return []store.AuditEntry{entry("tag.claim_lost", shoes, "shoes.com"),
+					{Action: "partner.preverified", Partner: p.ID, Detail: "track.shoes.com"}}
+			}},
+		} {
+			before := len(b.auditLog())
+			if err := c.do(); err != nil {
+				t.Fatalf("%s: %v", c.change, err)
+			}
+			want := c.want()
+			for i := range want {
+				want[i].Actor = actor
+			}
+			b.expectAudit(before, want...)
+		}
+	}},
 	{"a change without an actor is the service's; the context may give a reason", func(t *testing.T, b *bed) {
 		p, err := b.AddPartner(store.WithReason(t.Context(), "contract 7"), "Acme")
 		if err != nil {

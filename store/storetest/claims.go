@@ -231,10 +231,10 @@ var claimTests = []test{
 		full := func(when string) {
 			t.Helper()
 			err := b.ask(m, "more.com")
-			if store.KindOf(err) != store.KindInvalid {
+			if store.KindOf(err) != store.KindLimited {
 				t.Errorf("%s: %v", when, err)
 			}
-			expectInvalid(t, err, "domain")
+			expectLimited(t, err, "domain")
 			b.expectClaim("more.com", "", "")
 		}
 		full("at once")
@@ -256,19 +256,19 @@ var claimTests = []test{
 
 		m = b.merchant(p, "After a verify")
 		b.verified(tags[0]) // 100 are left
-		expectInvalid(t, b.ask(m, "verified.com"), "domain")
+		expectLimited(t, b.ask(m, "verified.com"), "domain")
 		b.verified(tags[1])
 		b.tag(m, store.ServerSide, "verified.com")
 
 		m = b.merchant(p, "After a release")
-		expectInvalid(t, b.ask(m, "released.com"), "domain")
+		expectLimited(t, b.ask(m, "released.com"), "domain")
 		if _, err := b.ReleaseDomain(t.Context(), "shop2.com"); err != nil {
 			t.Fatal(err)
 		}
 		b.tag(m, store.ServerSide, "released.com")
 
 		m = b.merchant(p, "After a week")
-		expectInvalid(t, b.ask(m, "lapsed.com"), "domain")
+		expectLimited(t, b.ask(m, "lapsed.com"), "domain")
 		b.clock.move(7 * day)
 		b.tag(m, store.ServerSide, "lapsed.com")
 		if n := len(b.claims(p.ID)); n != 103 {
@@ -289,7 +289,7 @@ var claimTests = []test{
 			if err == nil {
 				got++
 			} else {
-				expectInvalid(t, err, "domain")
+				expectLimited(t, err, "domain")
 			}
 		}
 		if got != 5 {
@@ -310,8 +310,8 @@ var claimTests = []test{
 		m := b.merchant(p, "D")
 		for _, when := range []string{"at once", "after a kill"} {
 			_, _, err := b.GenerateTag(t.Context(), m.ID, store.Preverified, "")
-			expectInvalid(t, err, "type")
-			expectInvalid(t, b.ask(m, "d.com"), "type")
+			expectLimited(t, err, "type")
+			expectLimited(t, b.ask(m, "d.com"), "type")
 			if n := b.Directory().Labels(); n != 3 {
 				t.Errorf("%s: the directory counts %d labels, want 3", when, n)
 			}

@@ -21,6 +21,18 @@ func expectKind(t *testing.T, err error, want store.Kind) {
 func expectInvalid(t *testing.T, err error, field string) {
 	t.Helper()
 	expectKind(t, err, store.KindInvalid)
+	expectField(t, err, field)
+}
+
+// expectLimited expects an error of KindLimited that names the field.
+func expectLimited(t *testing.T, err error, field string) {
+	t.Helper()
+	expectKind(t, err, store.KindLimited)
+	expectField(t, err, field)
+}
+
+func expectField(t *testing.T, err error, field string) {
+	t.Helper()
 	if e, ok := errors.AsType[*store.Error](err); ok && e.Field != field {
 		t.Errorf("the error %q names the field %q, want %q", err, e.Field, field)
 	}

@@ -49,7 +49,7 @@ var merchantTests = []test{
 		refused := 0
 		for _, err := range errs {
 			if err != nil {
-				expectKind(t, err, store.KindLimited)
+				expectLimited(t, err, "merchant")
 				refused++
 			}
 		}
@@ -60,7 +60,7 @@ var merchantTests = []test{
 		b.merchant(other, "Shop")
 		b.reopen()
 		_, err = b.AddMerchant(t.Context(), p.ID, "Shop", "")
-		expectKind(t, err, store.KindLimited)
+		expectLimited(t, err, "merchant")
 		limit(store.NoLimit)
 		b.merchant(p, "Shop")
 	}},

@@ -177,8 +177,8 @@ func (i issuer) noteFailure(host, challenge string, err error, presented bool, r
 }
 
 // concernsAllHosts reports whether the CA refuses the orders of all hosts: because it is overloaded, or because of a
-// limit on the account. Only Let's Encrypt's own words are taken for such a limit. In case of doubt the refusal concerns
-// one host, because a partner can bring about limits of its hosts, such as the one on orders for the same name.
+// limit on the account. Only Let's Encrypt's messages about the account count. In doubt, one host is delayed: a partner
+// can cause limits of its own hosts, such as the one on orders for the same name, and must not delay others.
 func concernsAllHosts(problem acme.Problem, refused refusal) bool {
 	return refused.status == http.StatusServiceUnavailable ||
 		strings.HasPrefix(problem.Detail, "too many new orders") ||

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// maxRetryAfter limits what is believed of a Retry-After. The longest of Let's Encrypt's limits is for a week.
+// maxRetryAfter is the longest Retry-After that is obeyed. The longest of Let's Encrypt's limits is for a week.
 const maxRetryAfter = 7 * 24 * time.Hour
 
 // refusal is what the CA's last refusal in an attempt says about when to come back. acmez does not show the header to

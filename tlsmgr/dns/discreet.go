@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/net/publicsuffix"
-
 	"mtagd/store"
 )
 
@@ -56,9 +54,7 @@ func (s sighting) instead(of sighting) sighting {
 
 // isInternal reports whether a name is below a top-level domain that is not in the public DNS.
 func isInternal(name string) bool {
-	suffix, icann := publicsuffix.PublicSuffix(strings.ToLower(bare(name)))
-	// A suffix with a dot is in the list even if it is not of ICANN's part. A suffix without one may be made up.
-	return !icann && !strings.Contains(suffix, ".")
+	return !store.IsPublicName(strings.ToLower(bare(name)))
 }
 
 func allPublic(addresses map[netip.Addr]bool) bool {

@@ -23,7 +23,7 @@ func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, name, d
 		if err != nil {
 			return err
 		}
-		if err := p.Limits.CheckMerchants(list.Sequence()); err != nil {
+		if err := p.Limits.CheckMerchants(int(list.Sequence())); err != nil {
 			return err
 		}
 		if err := put(tx, bucketMerchants, string(m.ID), m); err != nil {

@@ -71,7 +71,7 @@ func (d *Data) newTag(ctx context.Context, tx *bolt.Tx, m store.Merchant, t stor
 		if former, err = d.claimDomain(ctx, tx, domain, tag.ID); err != nil {
 			return tag, nil, err
 		}
-		if err := p.CheckUnverifiedClaims(d.countsOf(p.ID).unverifiedClaims(tag.ClaimedAt)); err != nil {
+		if err := p.Limits.CheckUnverifiedClaims(d.countsOf(p.ID).unverifiedClaims(tag.ClaimedAt)); err != nil {
 			return tag, nil, err
 		}
 	}
@@ -88,7 +88,7 @@ func (d *Data) newTag(ctx context.Context, tx *bolt.Tx, m store.Merchant, t stor
 
 // drawLabel returns a label that no tag has or had. It does not reserve it.
 func (d *Data) drawLabel(tx *bolt.Tx, p store.Partner) (string, error) {
-	if err := p.CheckLabels(d.countsOf(p.ID).labels, d.dir.Labels()); err != nil {
+	if err := p.Limits.CheckLabels(d.countsOf(p.ID).labels, d.dir.Labels()); err != nil {
 		return "", err
 	}
 	return store.DrawLabel(func(l string) bool { return tx.Bucket(bucketLabels).Get([]byte(l)) != nil })

@@ -111,3 +111,15 @@ func (d *Data) holder(tx *bolt.Tx, domain string) (store.Tag, error) {
 	}
 	return d.tag(tx, store.TagID(id))
 }
+
+// putTag replaces a tag, and notes what has changed.
+func (d *Data) putTag(ctx context.Context, tx *bolt.Tx, old, tag store.Tag) error {
+	if err := put(tx, bucketTags, string(tag.ID), tag); err != nil {
+		return err
+	}
+	changes, err := store.TagChanges(old, tag)
+	if err != nil {
+		return err
+	}
+	return d.audit(ctx, tx, changes...)
+}

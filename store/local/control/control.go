@@ -6,8 +6,8 @@
 //	tags.go       generate, read and update tags
 //	merchants.go  merchants with their tags
 //	partners.go   partners, tracking domains and API keys
-//	audit.go      who changed what
 //	claims.go     who has which root domain
+//	audit.go      who changed what
 //	control.go    Data: open, load the directory, transactions
 //	counts.go     what the limits of a partner need to know of its tags
 //

@@ -134,18 +134,6 @@ func (d *Data) UpdateTag(ctx context.Context, id store.TagID, change func(store.
 	return tag, nil
 }
 
-// putTag replaces a tag, and notes what has changed.
-func (d *Data) putTag(ctx context.Context, tx *bolt.Tx, old, tag store.Tag) error {
-	if err := put(tx, bucketTags, string(tag.ID), tag); err != nil {
-		return err
-	}
-	changes, err := store.TagChanges(old, tag)
-	if err != nil {
-		return err
-	}
-	return d.audit(ctx, tx, changes...)
-}
-
 // sameFixedFields compares the fields that UpdateTag must not change.
 func sameFixedFields(a, b store.Tag) bool {
 	return a.ID == b.ID && a.Merchant == b.Merchant && a.Partner == b.Partner && a.Type == b.Type &&

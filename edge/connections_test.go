@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pires/go-proxyproto"
 	"github.com/valyala/fasthttp"
 )
 
@@ -82,6 +83,27 @@ func TestClientsBehindAProxyHaveALimitOfConnectionsEach(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A proxy may name a client that has no IP, such as one on a Unix socket. Its connections are not counted.
+func TestClientsWithoutAnIPHaveNoLimitOfConnections(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) {
+		cfg.ConnectionsPerAddress = 2
+		cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
+	header := proxyproto.Header{Version: 2, Command: proxyproto.PROXY, TransportProtocol: proxyproto.UnixStream,
+		SourceAddr:      &net.UnixAddr{Name: "/client", Net: "unix"},
+		DestinationAddr: &net.UnixAddr{Name: "/server", Net: "unix"}}
+	for i := range 4 {
+		c := w.dial()
+		defer c.Close()
+		if _, err := header.WriteTo(c); err != nil {
+			t.Fatal(err)
+		}
+		if !health(c) {
+			t.Errorf("connection %d is not served", i)
+		}
 	}
 }
 

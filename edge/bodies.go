@@ -43,8 +43,8 @@ type reservation struct {
 	giveWay func() // ends the arrival of the body
 
 	// owner.mu guards these.
-	waiting *list.Element // in owner.arriving; nil when the body has arrived or has given way
-	gaveWay bool
+	inArriving *list.Element // in owner.arriving; nil when the body has arrived or has given way
+	gaveWay    bool
 }
 
 func newBodies() *bodies {
@@ -80,7 +80,7 @@ func (b *bodies) reserve(client netip.Addr, bytes int64, giveWay func()) (*reser
 	r := &reservation{owner: b, client: client, bytes: bytes, giveWay: giveWay}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r.waiting = b.arriving.PushBack(r)
+	r.inArriving = b.arriving.PushBack(r)
 	return r, nil
 }
 
@@ -101,8 +101,8 @@ func (b *bodies) makeRoom(client netip.Addr, bytes int64) bool {
 		return false
 	}
 	for _, r := range leaving {
-		b.arriving.Remove(r.waiting)
-		r.waiting, r.gaveWay = nil, true
+		b.arriving.Remove(r.inArriving)
+		r.inArriving, r.gaveWay = nil, true
 		r.giveWay()
 	}
 	return true
@@ -112,9 +112,9 @@ func (b *bodies) makeRoom(client netip.Addr, bytes int64) bool {
 func (r *reservation) arrived() {
 	r.owner.mu.Lock()
 	defer r.owner.mu.Unlock()
-	if r.waiting != nil {
-		r.owner.arriving.Remove(r.waiting)
-		r.waiting = nil
+	if r.inArriving != nil {
+		r.owner.arriving.Remove(r.inArriving)
+		r.inArriving = nil
 	}
 }
 

@@ -15,8 +15,8 @@ type front struct {
 	bodies *bodies
 	// answer answers a request. began is when the request had been read.
 	answer func(ctx *fasthttp.RequestCtx, began time.Time)
-	// readsBody reports whether the answer may depend on the body, of which nothing has arrived yet.
-	readsBody func(*fasthttp.RequestCtx) bool
+	// needsBody reports whether the answer may depend on the body, of which nothing has arrived yet.
+	needsBody func(*fasthttp.RequestCtx) bool
 }
 
 // serve answers a request that was read to the end. The answer must not alias the body.
@@ -72,7 +72,7 @@ func (f *front) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if h.ContentLength() == chunked {
 		c.keepHead(h)
 	}
-	if !f.readsBody(ctx) {
+	if !f.needsBody(ctx) {
 		c.headDecides = true
 		return unreadBody
 	}

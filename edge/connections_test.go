@@ -189,6 +189,30 @@ func TestAnAnswerMustLeaveFastEnough(t *testing.T) {
 	}
 }
 
+// That is so for an answer of 2 MiB too: the kernel does not take all of it.
+func TestAnAnswerDoesNotWaitInTheKernel(t *testing.T) {
+	const interval = 200 * time.Millisecond
+	w := newTunedWorld(t, func(s *Server) { s.http.WriteTimeout, s.open.interval = interval, interval }, func(cfg *Config) {
+		cfg.PartnerAPI = func(ctx *fasthttp.RequestCtx) { ctx.Response.SetBodyRaw(make([]byte, 2<<20)) }
+	})
+	c := w.dial()
+	defer c.Close()
+	if err := c.SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(c, "GET /v1/x HTTP/1.1\r\nHost: %s\r\n\r\n", baseHost); err != nil {
+		t.Fatal(err)
+	}
+	for w.server.Connections() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	for deadline := time.Now().Add(10 * time.Second); w.server.Connections() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the connection of a client that does not read stays open")
+		}
+	}
+}
+
 // What an answer has reserved is released when it is written, or when its connection closes.
 func TestWhenAnswered(t *testing.T) {
 	began, answered := make(chan struct{}, 1), make(chan struct{}, 1)

@@ -29,6 +29,9 @@ func (f *front) serve(ctx *fasthttp.RequestCtx) {
 	if c.body != nil {
 		c.body.arrived()
 	}
+	if c.readingStopped.Load() {
+		ctx.SetConnectionClose() // the client's next request would not be read
+	}
 	if c.head != nil {
 		f.checkChunks(ctx, c)
 	}
@@ -61,6 +64,7 @@ func (f *front) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if c == nil {
 		return fasthttp.RequestConfig{}
 	}
+	c.headRead = true
 	c.bareLine = c.buffer.hasBareRequestLine(h)
 	n := h.ContentLength()
 	if n == chunked {

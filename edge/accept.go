@@ -9,6 +9,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// sendBuffer is how many bytes of answers the kernel takes from each connection before the client's kernel has them. The
+// kernel adds as much again for its own bookkeeping. By default it takes up to 4 MiB: answers that nobody reads would
+// count as sent, so no deadline would end their connections, and the kernel's memory would hold them.
+const sendBuffer = 128 << 10
+
+// limitSendBuffer sets the send buffer of the connections that a TCP listener accepts.
+func limitSendBuffer(ln net.Listener, log *slog.Logger) {
+	tcp, ok := ln.(*net.TCPListener)
+	if !ok {
+		return
+	}
+	raw, err := tcp.SyscallConn()
+	if err == nil {
+		controlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer) })
+		err = errors.Join(err, controlErr)
+	}
+	if err != nil {
+		log.Warn("send buffers are not limited", "error", err)
+	}
+}
+
 // retryingListener retries when the process or the system has run out of descriptors or memory: fasthttp would stop
 // serving. Meanwhile connections wait in the kernel's queue.
 type retryingListener struct {

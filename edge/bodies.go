@@ -16,14 +16,18 @@ import (
 // bytes when it is announced, and releases them when it was handled. Small bodies do not count; the number of
 // connections limits them.
 //
-// One client may reserve an eighth of the budget. If the whole budget is reserved, bodies that are still arriving give
-// way to a new one, the oldest first, but only those of clients that have at least as much reserved as its own client
-// then has. So clients that announce bodies and do not send them cannot keep out the bodies of others. If there is no
-// such body, the new one waits.
+// One client may reserve an eighth of the budget; the addresses of an IPv6 /48 count as one client, because a stranger
+// easily gets that many. If the whole budget is reserved, bodies that are still arriving give way to a new one, the
+// oldest first: those of clients that have at least as much reserved as its own client then has. If they are not enough
+// and its own client has little, all bodies that have been arriving for a while give way too. So clients that announce
+// bodies and do not send them cannot keep out the bodies of others, however many clients they are. If there is still not
+// enough, the new body waits.
 const (
 	smallBody   = maxHeaderBytes
 	bodyBudget  = 64 << 20 // bytes, of all clients together
 	clientShare = bodyBudget / 8
+	littleShare = clientShare / 4
+	slowBody    = time.Second     // from then on a body gives way to any client that has little
 	bodyWait    = 2 * time.Second // for room in the budget
 )
 
@@ -40,11 +44,12 @@ type reservation struct {
 	owner   *bodies
 	client  netip.Addr
 	bytes   int64
+	since   time.Time
 	giveWay func() // ends the arrival of the body
 
 	// owner.mu guards these.
-	waiting *list.Element // in owner.arriving; nil when the body has arrived or has given way
-	gaveWay bool
+	inArriving *list.Element // in owner.arriving; nil when the body has arrived or has given way
+	gaveWay    bool
 }
 
 func newBodies() *bodies {
@@ -60,6 +65,7 @@ var (
 // reserve reserves the bytes of a client's body. Until the body has arrived, giveWay may be called, once, from another
 // goroutine: it must end the arrival. The error is errManyOfClient or errManyOfAll.
 func (b *bodies) reserve(client netip.Addr, bytes int64, giveWay func()) (*reservation, error) {
+	client = siteOf(client)
 	err := b.budget.TryReserve(client, bytes)
 	if err == budget.ErrTotal && b.makeRoom(client, bytes) {
 		b.budget.Overdraw(client, bytes) // until those that gave way have released theirs
@@ -77,11 +83,21 @@ func (b *bodies) reserve(client netip.Addr, bytes int64, giveWay func()) (*reser
 	default:
 		return nil, errManyOfAll
 	}
-	r := &reservation{owner: b, client: client, bytes: bytes, giveWay: giveWay}
+	r := &reservation{owner: b, client: client, bytes: bytes, since: time.Now(), giveWay: giveWay}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r.waiting = b.arriving.PushBack(r)
+	r.inArriving = b.arriving.PushBack(r)
 	return r, nil
+}
+
+// siteOf returns the address under which the bodies of a client are counted.
+func siteOf(client netip.Addr) netip.Addr {
+	if client.Is6() {
+		if network, err := client.Prefix(48); err == nil {
+			return network.Addr()
+		}
+	}
+	return client
 }
 
 // makeRoom ends the arrival of other bodies, which together have reserved enough for a body of the client. It returns
@@ -90,19 +106,27 @@ func (b *bodies) makeRoom(client netip.Addr, bytes int64) bool {
 	then := b.budget.Held(client) + bytes
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var leaving []*reservation
+	now := time.Now()
+	var leaving, slow []*reservation
 	for e := b.arriving.Front(); e != nil && bytes > 0; e = e.Next() {
-		if r := e.Value.(*reservation); b.budget.Held(r.client) >= then {
+		switch r := e.Value.(*reservation); {
+		case b.budget.Held(r.client) >= then:
 			leaving = append(leaving, r)
 			bytes -= r.bytes
+		case then <= littleShare && now.Sub(r.since) > slowBody:
+			slow = append(slow, r)
 		}
+	}
+	for ; bytes > 0 && len(slow) > 0; slow = slow[1:] {
+		leaving = append(leaving, slow[0])
+		bytes -= slow[0].bytes
 	}
 	if bytes > 0 {
 		return false
 	}
 	for _, r := range leaving {
-		b.arriving.Remove(r.waiting)
-		r.waiting, r.gaveWay = nil, true
+		b.arriving.Remove(r.inArriving)
+		r.inArriving, r.gaveWay = nil, true
 		r.giveWay()
 	}
 	return true
@@ -112,9 +136,9 @@ func (b *bodies) makeRoom(client netip.Addr, bytes int64) bool {
 func (r *reservation) arrived() {
 	r.owner.mu.Lock()
 	defer r.owner.mu.Unlock()
-	if r.waiting != nil {
-		r.owner.arriving.Remove(r.waiting)
-		r.waiting = nil
+	if r.inArriving != nil {
+		r.owner.arriving.Remove(r.inArriving)
+		r.inArriving = nil
 	}
 }
 

@@ -15,8 +15,8 @@ type front struct {
 	bodies *bodies
 	// answer answers a request. began is when the request had been read.
 	answer func(ctx *fasthttp.RequestCtx, began time.Time)
-	// readsBody reports whether the answer may depend on the body, of which nothing has arrived yet.
-	readsBody func(*fasthttp.RequestCtx) bool
+	// needsBody reports whether the answer may depend on the body, of which nothing has arrived yet.
+	needsBody func(*fasthttp.RequestCtx) bool
 }
 
 // serve answers a request that was read to the end. The answer must not alias the body.
@@ -28,6 +28,9 @@ func (f *front) serve(ctx *fasthttp.RequestCtx) {
 	}
 	if c.body != nil {
 		c.body.arrived()
+	}
+	if c.readingStopped.Load() {
+		ctx.SetConnectionClose() // the client's next request would not be read
 	}
 	if c.head != nil {
 		f.checkChunks(ctx, c)
@@ -61,6 +64,7 @@ func (f *front) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if c == nil {
 		return fasthttp.RequestConfig{}
 	}
+	c.headRead = true
 	c.bareLine = c.buffer.hasBareRequestLine(h)
 	n := h.ContentLength()
 	if n == chunked {
@@ -72,7 +76,7 @@ func (f *front) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if h.ContentLength() == chunked {
 		c.keepHead(h)
 	}
-	if !f.readsBody(ctx) {
+	if !f.needsBody(ctx) {
 		c.headDecides = true
 		return unreadBody
 	}

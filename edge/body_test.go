@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -159,6 +160,68 @@ func TestASmallerBodyDoesNotGiveWay(t *testing.T) {
 	}
 	if got := readReply(t, bufio.NewReader(phone)).StatusCode; got != 200 {
 		t.Errorf("the body of the phone got %d, want 200", got)
+	}
+}
+
+// Clients that have little each may have reserved everything together. Their bodies give way when they have been
+// arriving for a while, but only to a client that has little too.
+func TestManySmallBodiesGiveWayWhenTheyAreSlow(t *testing.T) {
+	b := newBodies()
+	const bytes = 512 << 10
+	var slow []*reservation
+	for i := range bodyBudget / bytes {
+		r, err := b.reserve(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), bytes, func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow = append(slow, r)
+	}
+	other := netip.MustParseAddr("198.51.100.1")
+	if b.makeRoom(other, 1<<20) {
+		t.Error("bodies that have just begun give way")
+	}
+	for _, r := range slow {
+		r.since = r.since.Add(-2 * slowBody)
+	}
+	if b.makeRoom(other, littleShare+1) {
+		t.Error("bodies give way to a client with much")
+	}
+	if !b.makeRoom(other, 1<<20) {
+		t.Error("slow bodies do not give way")
+	}
+	for i, r := range slow {
+		if r.hasGivenWay() != (i < 2) {
+			t.Errorf("body %d has given way: %v", i, r.hasGivenWay())
+		}
+	}
+}
+
+// A stranger easily gets an IPv6 /48 with its 65,536 networks of /64.
+func TestTheBodiesOfASiteShareTheMemoryOfAClient(t *testing.T) {
+	b := newBodies()
+	const bytes = clientShare / 2
+	for i, want := range []error{nil, nil, errManyOfClient} {
+		if _, err := b.reserve(netip.MustParseAddr(fmt.Sprintf("2001:db8:1:%x::", i)), bytes, func() {}); err != want {
+			t.Errorf("body %d of the /48 got %v, want %v", i, err, want)
+		}
+	}
+	if _, err := b.reserve(netip.MustParseAddr("2001:db8:2::"), bytes, func() {}); err != nil {
+		t.Errorf("a body of another /48 got %v", err)
+	}
+}
+
+// A body may give way when all of it has just arrived. Then it is answered, and nothing more is read.
+func TestAnAnswerSaysThatNothingMoreIsRead(t *testing.T) {
+	var w *world
+	w = newWorld(t, func(cfg *Config) {
+		cfg.PartnerNeedsBody = func(*fasthttp.RequestCtx) bool {
+			w.server.open.stopReading()
+			return true
+		}
+	})
+	got := w.raw("POST /v1/x HTTP/1.1\r\nHost: "+baseHost+"\r\n"+chunks(event), false)
+	if !strings.HasPrefix(got, "HTTP/1.1 200 ") || !strings.Contains(got, "\r\nConnection: close\r\n") {
+		t.Errorf("got %q, want 200 that closes the connection", got)
 	}
 }
 

@@ -46,6 +46,7 @@ type conn struct {
 
 // requestState is what the server keeps with a connection about its current request.
 type requestState struct {
+	headRead    bool                    // fasthttp has read the head
 	bareLine    bool                    // the request line ends without a carriage return
 	headDecides bool                    // the answer does not depend on the body, which is not read
 	bodyRefused error                   // why the budget has no room for the body, which is not read
@@ -73,6 +74,11 @@ func (c *conn) Close() error {
 
 // Read implements net.Conn.
 func (c *conn) Read(b []byte) (int, error) {
+	if c.outer == nil {
+		if err := c.checkHead(b); err != nil {
+			return 0, err
+		}
+	}
 	for {
 		n, err := c.TCPConn.Read(b)
 		c.received += int64(n)
@@ -165,6 +171,11 @@ type proxiedConn struct {
 
 // Read implements net.Conn.
 func (c *proxiedConn) Read(b []byte) (int, error) {
+	if c.raw.outer == c {
+		if err := c.raw.checkHead(b); err != nil {
+			return 0, err
+		}
+	}
 	n, err := c.Conn.Read(b)
 	if c.raw.outer == c {
 		c.raw.buffer.note(b, n)
@@ -181,9 +192,20 @@ type tlsConn struct {
 
 // Read implements net.Conn.
 func (c *tlsConn) Read(b []byte) (int, error) {
+	if err := c.raw.checkHead(b); err != nil {
+		return 0, err
+	}
 	n, err := c.Conn.Read(b)
 	c.raw.buffer.note(b, n)
 	return n, err
+}
+
+// checkHead is readerBuffer.checkHead before each read that fasthttp makes.
+func (c *conn) checkHead(b []byte) error {
+	if c.headRead {
+		return nil
+	}
+	return c.buffer.checkHead(b)
 }
 
 // drainOnClose makes the connection of a request read the rest of the request before it closes.

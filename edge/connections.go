@@ -45,11 +45,18 @@ func (o *connections) add(tcp *net.TCPConn) *conn {
 }
 
 // setClient sets the client of a connection, and counts the connection as one of that client. It returns false when
-// the client has as many as it may: then the connection must be closed.
+// the client has as many as it may: then the connection must be closed. A client without an IP has no limit: a proxy
+// may name one that connected over a Unix socket.
 func (o *connections) setClient(c *conn, client netip.Addr) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, isOpen := o.all[c]; !isOpen || o.perClient > 0 && o.ofClient[client] >= o.perClient {
+	if _, isOpen := o.all[c]; !isOpen {
+		return false
+	}
+	if !client.IsValid() {
+		return true
+	}
+	if o.perClient > 0 && o.ofClient[client] >= o.perClient {
 		return false
 	}
 	c.client = client
@@ -102,9 +109,9 @@ func (o *connections) makeRoom() {
 		silent time.Duration
 	}
 	var candidates []candidate
-	least := o.leastOfTheLargest(number)
+	crowded := o.crowdedFrom(number)
 	for c := range o.all {
-		if o.ofClient[c.client] >= least && !c.readingStopped.Load() {
+		if o.ofClient[c.client] >= crowded && !c.readingStopped.Load() {
 			candidates = append(candidates, candidate{c, c.silence()})
 		}
 	}
@@ -115,9 +122,9 @@ func (o *connections) makeRoom() {
 	}
 }
 
-// leastOfTheLargest returns the number of connections of the smallest client among the largest ones, which together
-// have as many as asked for.
-func (o *connections) leastOfTheLargest(number int) int {
+// crowdedFrom returns the number of connections from which on a client is crowded: all crowded clients together have at
+// least number connections. It returns 0 when there are too few.
+func (o *connections) crowdedFrom(number int) int {
 	counts := make([]int, 0, len(o.ofClient))
 	for _, n := range o.ofClient {
 		counts = append(counts, n)

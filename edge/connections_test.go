@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pires/go-proxyproto"
 	"github.com/valyala/fasthttp"
 )
 
@@ -82,6 +83,27 @@ func TestClientsBehindAProxyHaveALimitOfConnectionsEach(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A proxy may name a client that has no IP, such as one on a Unix socket. Its connections are not counted.
+func TestClientsWithoutAnIPHaveNoLimitOfConnections(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) {
+		cfg.ConnectionsPerAddress = 2
+		cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
+	header := proxyproto.Header{Version: 2, Command: proxyproto.PROXY, TransportProtocol: proxyproto.UnixStream,
+		SourceAddr:      &net.UnixAddr{Name: "/client", Net: "unix"},
+		DestinationAddr: &net.UnixAddr{Name: "/server", Net: "unix"}}
+	for i := range 4 {
+		c := w.dial()
+		defer c.Close()
+		if _, err := header.WriteTo(c); err != nil {
+			t.Fatal(err)
+		}
+		if !health(c) {
+			t.Errorf("connection %d is not served", i)
+		}
 	}
 }
 
@@ -164,6 +186,30 @@ func TestAnAnswerMustLeaveFastEnough(t *testing.T) {
 				t.Errorf("the client that did not read still gets %d bytes, %v", n, err)
 			}
 		})
+	}
+}
+
+// That is so for an answer of 2 MiB too: the kernel does not take all of it.
+func TestAnAnswerDoesNotWaitInTheKernel(t *testing.T) {
+	const interval = 200 * time.Millisecond
+	w := newTunedWorld(t, func(s *Server) { s.http.WriteTimeout, s.open.interval = interval, interval }, func(cfg *Config) {
+		cfg.PartnerAPI = func(ctx *fasthttp.RequestCtx) { ctx.Response.SetBodyRaw(make([]byte, 2<<20)) }
+	})
+	c := w.dial()
+	defer c.Close()
+	if err := c.SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(c, "GET /v1/x HTTP/1.1\r\nHost: %s\r\n\r\n", baseHost); err != nil {
+		t.Fatal(err)
+	}
+	for w.server.Connections() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	for deadline := time.Now().Add(10 * time.Second); w.server.Connections() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the connection of a client that does not read stays open")
+		}
 	}
 }
 

@@ -322,8 +322,11 @@ func TestUnservableRequestsAreCounted(t *testing.T) {
 	w.do("GET", "elsewhere.example.com", "/", "").Want(t, 421, "")
 	w.raw("GET / HTTP/1.1\r\nHost: "+clientHost+"\r\nTransfer-Encoding: identity\r\nContent-Length: 0\r\n\r\n", true)
 	w.raw("GET / HTTP/1.1\r\nHost: "+clientHost+"\r\nX: a\r\n folded\r\n\r\n", true)
+	w.raw("NOISE\r\n\r\n", true)
+	w.raw("GET / HTTP/1.1\r\nHost: "+clientHost+"\n\n", true)
+	w.raw("GET / HTTP/1.1\r\nX: "+strings.Repeat("a", maxHeaderBytes)+"\r\n\r\n", true)
 	got := w.counted()
-	if got["mtagd_refused_total unknown_host none"] != 1 || got["mtagd_refused_total malformed none"] != 2 {
+	if got["mtagd_refused_total unknown_host none"] != 1 || got["mtagd_refused_total malformed none"] != 5 {
 		t.Errorf("counted %v", got)
 	}
 }

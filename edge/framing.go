@@ -15,10 +15,9 @@ import (
 // Content-Length beside Transfer-Encoding, the identity coding, folded lines, lines without a carriage return, names
 // with a space, and unknown HTTP versions.
 func framingFault(ctx *fasthttp.RequestCtx) string {
-	const bareLine = "header lines must end with CRLF"
 	h := &ctx.Request.Header
 	if c := connOf(ctx.Conn()); c != nil && c.bareLine {
-		return bareLine
+		return bareLineFault
 	}
 	if p := h.Protocol(); string(p) != "HTTP/1.1" && string(p) != "HTTP/1.0" {
 		return "HTTP version is not supported"
@@ -27,7 +26,7 @@ func framingFault(ctx *fasthttp.RequestCtx) string {
 	for raw := h.RawHeaders(); len(raw) > 0; {
 		end := bytes.IndexByte(raw, '\n')
 		if end < 1 || raw[end-1] != '\r' {
-			return bareLine
+			return bareLineFault
 		}
 		line := raw[:end-1]
 		raw = raw[end+1:]
@@ -53,6 +52,9 @@ func framingFault(ctx *fasthttp.RequestCtx) string {
 	}
 	return ""
 }
+
+// bareLineFault is what framingFault says about lines that end with a line feed alone.
+const bareLineFault = "header lines must end with CRLF"
 
 // chunked is the ContentLength that fasthttp returns for a chunked body.
 const chunked = -1

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Each ambiguous request is followed by a smuggled one. The server must refuse the first and never answer the second.
@@ -76,6 +78,64 @@ func TestAnAmbiguousRequestIsRefusedAndClosesTheConnection(t *testing.T) {
 				t.Errorf("got %q, want one 400 that closes the connection", got)
 			}
 		})
+	}
+}
+
+// A head that ends without a carriage return is refused when it has arrived: the client sends nothing more.
+func TestAHeadThatEndsWithoutCarriageReturnIsRefusedAtOnce(t *testing.T) {
+	w := newWorld(t, withTLS(t), func(cfg *Config) {
+		cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}
+	})
+	plain, secure := w.addr, w.listen(w.server.ServeTLS)
+	const good = "GET /health HTTP/1.1\r\nHost: " + clientHost + "\r\n\r\n"
+	post := "POST /mark/" + string(w.Client.ID) + " HTTP/1.1\r\nHost: " + clientHost + "\r\n"
+	spaced := strings.Replace(event, "{", "{ \n\n \n\r\n", 1)
+	for _, door := range []struct {
+		name string
+		dial func() net.Conn
+	}{
+		{"plain", func() net.Conn { w.addr = plain; return w.dial() }},
+		{"TLS", func() net.Conn { w.addr = secure; return w.secure(w.dial(), clientHost) }},
+		{"behind a proxy", func() net.Conn {
+			w.addr = plain
+			c := w.dialFrom("127.0.0.2")
+			fmt.Fprint(c, "PROXY TCP4 192.0.2.1 192.0.2.2 4000 80\r\n")
+			return c
+		}},
+	} {
+		for _, tt := range []struct{ name, request, want string }{
+			{"no carriage return at all", "GET /health HTTP/1.1\nHost: " + clientHost + "\n\n", "400"},
+			{"only the last one is missing", strings.TrimSuffix(good, "\r\n") + "\n", "400"},
+			{"only the empty line has one", "GET /health HTTP/1.1\nHost: " + clientHost + "\n\r\n", "400"},
+			{"with a body", post + "Content-Length: 2\r\n\n{}", "400"},
+			{"behind another request", good + good + strings.TrimSuffix(good, "\r\n") + "\n", "200 200 400"},
+			{"empty lines before a good request", "\n\n\r\n" + good, "200"},
+			{"empty lines in a body", post + fmt.Sprintf("Content-Length: %d\r\n\r\n", len(spaced)) + spaced + good, "201 200"},
+		} {
+			t.Run(door.name+", "+tt.name, func(t *testing.T) {
+				for _, pieces := range []int{1, len(tt.request)} { // all at once, or each byte alone
+					c := door.dial()
+					defer c.Close()
+					for i := range pieces {
+						size := len(tt.request) / pieces
+						if _, err := io.WriteString(c, tt.request[i*size:(i+1)*size]); err != nil {
+							t.Fatal(err)
+						}
+						if pieces > 1 {
+							time.Sleep(20 * time.Microsecond) // so that few pieces arrive together
+						}
+					}
+					replies := bufio.NewReader(c)
+					var got []string
+					for range strings.Fields(tt.want) {
+						got = append(got, strconv.Itoa(readReply(t, replies).StatusCode))
+					}
+					if s := strings.Join(got, " "); s != tt.want {
+						t.Errorf("in %d pieces got %s, want %s", pieces, s, tt.want)
+					}
+				}
+			})
+		}
 	}
 }
 

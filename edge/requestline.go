@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"errors"
 	"unsafe"
 
 	"github.com/valyala/fasthttp"
@@ -47,6 +48,27 @@ func (r *readerBuffer) hasBareRequestLine(h *fasthttp.RequestHeader) bool {
 	line = append(append(append(line, ' '), protocol...), '\n')
 	return bytes.Contains(r.data, line)
 }
+
+// checkHead returns errBareHead when fasthttp is about to read more of a head, into b, although the buffer has all of it:
+// fasthttp accepts an empty line that ends with a line feed alone, but then waits for one that ends with CRLF. Call it
+// only until fasthttp has read the head. Then an empty line cannot be one of the body.
+func (r *readerBuffer) checkHead(b []byte) error {
+	n := maxHeaderBytes - len(b) // bytes of the head so far: the reader has moved them to the start of its buffer
+	if n <= 0 || n > len(r.data) {
+		return nil
+	}
+	start := unsafe.SliceData(r.data)
+	if unsafe.Add(unsafe.Pointer(start), n) != unsafe.Pointer(unsafe.SliceData(b)) {
+		return nil // b is not a part of the buffer
+	}
+	head := bytes.TrimLeft(r.data[:n], "\r\n") // empty lines may be before the request line
+	if bytes.Contains(head, []byte("\n\n")) || bytes.Contains(head, []byte("\n\r\n")) {
+		return errBareHead
+	}
+	return nil
+}
+
+var errBareHead = errors.New("the head of a request ends with a line feed alone")
 
 // endsWithLastChunk reports whether a request with a chunked body, which fasthttp has just read, ends with the last chunk
 // and the data too: there are no trailers, and no other request follows yet. fasthttp accepts line feeds alone there.

@@ -76,8 +76,13 @@ func (d *dispatcher) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err err
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, tag.BodyTooLargeMessage)
 	case errors.As(err, &small):
+		d.Refusals.Count(limit.Malformed, limit.Tenant{})
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestHeaderFieldsTooLarge, "Request header is too large")
+	case errors.Is(err, errBareHead):
+		d.Refusals.Count(limit.Malformed, limit.Tenant{})
+		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, bareLineFault)
 	default:
+		d.Refusals.Count(limit.Malformed, limit.Tenant{})
 		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, "Request is malformed")
 	}
 	drainOnClose(ctx)

@@ -229,6 +229,7 @@ func (d *daemon) tagURL(host string) string {
 
 // openEdge makes the public server, which decides by host what answers a request: the partner API or the tag protocol.
 func (d *daemon) openEdge(context.Context) (err error) {
+	addThreads() // before edge.New, which counts the threads: it decides how many large batches are parsed at once
 	c := edge.Config{
 		Engine:          d.engine,
 		BaseHost:        d.BaseHost,
@@ -295,7 +296,6 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 
 // acceptRequests starts the public server. It also answers ACME challenges, so certificates can be ordered from then on.
 func (d *daemon) acceptRequests(ctx context.Context) error {
-	addThreads()
 	limitMemory(ctx, d.server.Connections)
 	d.onStop(d.finishRequests)
 	addresses := []any{"http", d.http.Addr().String()}

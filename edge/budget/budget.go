@@ -163,8 +163,8 @@ func (b *Budget[K]) take(h *holder, bytes int64) error {
 	return nil
 }
 
-// grant reserves the bytes of waiters that fit now, one of each holder in turn, those with nothing reserved first. changed is the holder whose
-// reservation or waiters have changed: it may have a turn from now on.
+// grant reserves bytes for waiters that fit now: holders take turns, those with nothing reserved first. Pass the holder
+// whose reservation or waiters have changed; it joins the turns.
 func (b *Budget[K]) grant(changed *holder) {
 	if len(changed.waiting) > 0 && !changed.inTurn {
 		changed.inTurn = true

@@ -29,9 +29,9 @@ type Config struct {
 
 	// Refusals counts what is refused; nil: nothing is counted.
 	Refusals *limit.Refusals
-	// Limits are on: the rates of events are limited, and the bytes that a merchant stores.
+	// Limits are on: the rates of requests and events are limited, and the bytes that are stored.
 	Limits bool
-	// AddressEvents is, with Limits, how many events one client address may send in a second. 0: no limit.
+	// AddressEvents is, with Limits, how many requests and events one client address may send in a second. 0: no limit.
 	AddressEvents int
 
 	// PartnerAPI answers on the base host. When ClientTagHost is the same host, the paths of the tag protocol are not

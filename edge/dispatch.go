@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/clientaddr"
 	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
 	"mtagd/edge/tag"
@@ -21,6 +22,7 @@ type dispatcher struct {
 	Config
 	directory *store.Directory
 	tags      *tag.Server
+	clients   *limit.Clients // nil: addresses have no limit
 	metrics   *metrics
 	stopping  atomic.Bool // set by Shutdown: each answer closes its connection
 }
@@ -30,6 +32,10 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 	if err != nil {
 		return nil, err
 	}
+	var clients *limit.Clients
+	if cfg.Limits {
+		clients = limit.NewClients(cfg.AddressEvents, cfg.Refusals, cfg.Log)
+	}
 	tags, err := tag.New(tag.Config{
 		Engine:        cfg.Engine,
 		ClientTagHost: cfg.ClientTagHost,
@@ -38,12 +44,12 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 		Now:           cfg.Now,
 		Refusals:      cfg.Refusals,
 		Limits:        cfg.Limits,
-		AddressEvents: cfg.AddressEvents,
+		Clients:       clients,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tags, metrics: m}, nil
+	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tags, clients: clients, metrics: m}, nil
 }
 
 // requestInfo is what is known of a request so far.
@@ -68,6 +74,9 @@ func (d *dispatcher) handle(ctx *fasthttp.RequestCtx, began time.Time) {
 	if v.surface == partnerSurface {
 		v.endpoint = endpointPartner
 		d.PartnerAPI(ctx)
+		if d.PartnerOf(ctx) == "" {
+			d.admitClient(ctx, &v)
+		}
 		return
 	}
 	route := tag.NewRoute(t.host, t.path, t.query)
@@ -112,7 +121,29 @@ func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bo
 	default:
 		return t, true
 	}
+	d.admitClient(ctx, v)
 	return t, false
+}
+
+// admitClient takes a token of the client's address. When there is none, it replaces the answer by a 429 and returns
+// false. Every request takes one, except those of an authenticated partner, who has a limit of its own, and GET /health.
+// The tag protocol takes it itself: it also counts the events. A request to the partner API is answered first, because
+// only then it is known whether its key is valid: without one, its answer costs no more than a refusal.
+func (d *dispatcher) admitClient(ctx *fasthttp.RequestCtx, v *requestInfo) bool {
+	if d.clients == nil {
+		return true
+	}
+	wait := d.clients.Take(ctx, clientaddr.Of(ctx.RemoteAddr()), 1, d.Now())
+	if wait == 0 {
+		return true
+	}
+	for _, header := range []string{fasthttp.HeaderAllow, fasthttp.HeaderWWWAuthenticate, fasthttp.HeaderLocation} {
+		ctx.Response.Header.Del(header)
+	}
+	ctx.Response.ResetBody()
+	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, limit.RetryAfter(wait))
+	d.writeError(ctx, v.surface, fasthttp.StatusTooManyRequests, limit.TooManyFromAddress)
+	return false
 }
 
 // readTarget reads the target of a request. The second result says what is wrong with the head of the request, "" when

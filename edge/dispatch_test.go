@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/edge/tag/tagtest"
 	"mtagd/store"
 )
@@ -314,6 +316,77 @@ func TestARefusedClientWaitsForItsAnswer(t *testing.T) {
 	}
 	if r.Closes {
 		t.Error("the connection is closed: a new one costs more than a refusal")
+	}
+}
+
+// Wrong requests cost as much as events: none may be free, wherever it is refused.
+func TestARequestThatIsRefusedTakesATokenOfItsAddress(t *testing.T) {
+	for _, c := range []struct {
+		is, host, path string
+		status         int
+		surface        string
+	}{
+		{"an unknown host", "unknown.test", "/", 421, `{"success":false,`},
+		{"an unknown host of the partner API", "unknown.test", "/v1/x", 421, `{"message":`},
+		{"the partner API without a key", baseHost, "/v1/x", 200, `{"message":`},
+		{"a path that a tag host does not have", clientHost, "/x", 404, `{"success":false,`},
+	} {
+		t.Run(c.is, func(t *testing.T) {
+			now := time.Now()
+			w := newWorld(t, func(cfg *Config) {
+				cfg.Limits, cfg.AddressEvents, cfg.Now = true, 1, func() time.Time { return now }
+			})
+			for range 30 { // thirty seconds' worth
+				w.do("GET", c.host, c.path, "").Want(t, c.status, "")
+			}
+			r := w.do("GET", c.host, c.path, "")
+			r.Want(t, 429, "")
+			if r.Header.Get("Retry-After") != "1" || !strings.HasPrefix(string(r.Body), c.surface) ||
+				!strings.Contains(string(r.Body), limit.TooManyFromAddress) {
+				t.Errorf("answered %s with Retry-After %q", r.Body, r.Header.Get("Retry-After"))
+			}
+			w.do("GET", clientHost, "/health", "").Want(t, 200, "")
+			w.mark(event).Want(t, 429, "") // all surfaces share the tokens
+		})
+	}
+}
+
+// A partner has its own limit, and other clients may have its address.
+func TestAPartnerTakesNoTokenOfItsAddress(t *testing.T) {
+	now := time.Now()
+	w := newWorld(t, func(cfg *Config) {
+		cfg.Limits, cfg.AddressEvents, cfg.Now = true, 1, func() time.Time { return now }
+		cfg.PartnerOf = func(*fasthttp.RequestCtx) string { return "p" }
+	})
+	for range 100 {
+		w.do("GET", baseHost, "/v1/x", "").Want(t, 200, "")
+	}
+	w.mark(event).Want(t, 201, "")
+}
+
+func TestPlainHTTPTakesTokensToo(t *testing.T) {
+	for _, path := range []string{"/", "/health", challengePath + "x"} {
+		w := newWorld(t, func(cfg *Config) {
+			now := time.Now()
+			cfg.Limits, cfg.AddressEvents, cfg.Now = true, 1, func() time.Time { return now }
+			cfg.Challenge = func(string, string) (string, bool) { return "", false }
+		})
+		status := func() int {
+			ctx := new(fasthttp.RequestCtx)
+			ctx.Init(new(fasthttp.Request), &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, nil)
+			ctx.Request.SetRequestURI(path)
+			ctx.Request.Header.SetHost(clientHost)
+			w.server.dispatcher.handlePlain(ctx, time.Now())
+			return ctx.Response.StatusCode()
+		}
+		for range 30 {
+			if got := status(); got == 429 {
+				t.Fatalf("%s is refused too early", path)
+			}
+		}
+		if got := status(); got != 429 {
+			t.Errorf("%s: status %d, want 429", path, got)
+		}
 	}
 }
 

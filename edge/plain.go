@@ -27,7 +27,7 @@ func (d *dispatcher) handlePlain(ctx *fasthttp.RequestCtx, began time.Time) {
 	v := requestInfo{began: began}
 	defer d.finish(ctx, &v)
 	t, ok := d.admit(ctx, &v)
-	if !ok {
+	if !ok || !d.admitClient(ctx, &v) {
 		return
 	}
 	switch {

@@ -22,8 +22,8 @@ type Directory struct {
 	labels   int // tags that have a label
 
 	// These two have few entries, most often none: then looking up a tag's settings hashes no id.
-	suspended map[PartnerID]bool              // the suspended partners
-	merchants map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
+	partnerSettings map[PartnerID]partnerSettings   // of the partners whose settings are not the zero value
+	merchants       map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
 
 	secrets map[MerchantID][]Secret // of the merchants that have any
 }
@@ -33,7 +33,15 @@ type MerchantSettings struct {
 	Suspended bool
 	Limits    MerchantLimits
 
+	PartnerBytesPerDay Limit // PartnerLimits.BytesPerDay of the partner
+
 	IdentityRequiresSecret bool
+}
+
+// partnerSettings is what the hot path needs to know of a partner.
+type partnerSettings struct {
+	suspended   bool
+	bytesPerDay Limit
 }
 
 // hostTags are the tags on one host.
@@ -50,8 +58,8 @@ func NewDirectory() *Directory {
 		tags:     map[TagID]Tag{},
 		hosts:    map[string]hostTags{},
 
-		suspended: map[PartnerID]bool{},
-		merchants: map[MerchantID]MerchantSettings{},
+		partnerSettings: map[PartnerID]partnerSettings{},
+		merchants:       map[MerchantID]MerchantSettings{},
 
 		secrets: map[MerchantID][]Secret{},
 	}
@@ -117,13 +125,15 @@ func (d *Directory) Tag(id TagID) (Tag, bool) {
 	return t, ok
 }
 
-// Settings returns the settings of a tag's merchant. Suspended is set when the tag, its merchant or its partner is
+// Settings returns the settings of a tag's merchant, with those of its partner. Suspended is set when the tag, its merchant or its partner is
 // suspended.
 func (d *Directory) Settings(t *Tag) MerchantSettings {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	s := d.merchants[t.Merchant]
-	s.Suspended = s.Suspended || t.Suspended || d.suspended[t.Partner]
+	p := d.partnerSettings[t.Partner]
+	s.Suspended = s.Suspended || t.Suspended || p.suspended
+	s.PartnerBytesPerDay = p.bytesPerDay
 	return s
 }
 
@@ -173,10 +183,10 @@ func (d *Directory) SetPartner(p Partner) {
 	defer d.mu.Unlock()
 	old := d.partners[p.ID]
 	d.partners[p.ID] = p
-	if p.Suspended {
-		d.suspended[p.ID] = true
+	if s := (partnerSettings{p.Suspended, p.Limits.BytesPerDay}); s != (partnerSettings{}) {
+		d.partnerSettings[p.ID] = s
 	} else {
-		delete(d.suspended, p.ID)
+		delete(d.partnerSettings, p.ID)
 	}
 	if old.TrackingDomain == p.TrackingDomain {
 		return
@@ -196,7 +206,7 @@ func (d *Directory) SetPartner(p Partner) {
 func (d *Directory) SetMerchant(m Merchant) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s := (MerchantSettings{m.Suspended, m.Limits, m.IdentityRequiresSecret}); s != (MerchantSettings{}) {
+	if s := (MerchantSettings{Suspended: m.Suspended, Limits: m.Limits, IdentityRequiresSecret: m.IdentityRequiresSecret}); s != (MerchantSettings{}) {
 		d.merchants[m.ID] = s
 	} else {
 		delete(d.merchants, m.ID)

@@ -58,6 +58,9 @@ type PartnerLimits struct {
 	// WritesPerMinute is the rate of requests that change control data. Each costs two synced writes. A burst of three
 	// minutes' worth may come at once.
 	WritesPerMinute Limit `json:"writesPerMinute,omitempty"`
+	// BytesPerDay bounds the bytes that all merchants of the partner store in a day. Its default is a quarter of the free
+	// disk space, but at least 1 GiB.
+	BytesPerDay Limit `json:"bytesPerDay,omitempty"`
 	// AnswerBytes bounds the memory of answers that are being sent at the same time.
 	AnswerBytes Limit `json:"answerBytes,omitempty"`
 	// Merchants bounds how many merchants the partner has.

@@ -11,20 +11,21 @@ import (
 
 // config is what the service runs with. All values were checked.
 type config struct {
-	Data          string
-	HTTP          string     // listening address
-	TLS           *tlsConfig // nil: everything is served on HTTP
-	BaseHost      string
-	ClientTagHost string
-	CNAMETarget   string
-	Resolvers     []string       // empty: the system's
-	DNSPort       int            // of the zones' own name servers
-	DNSPrivate    bool           // ask name servers at private addresses too
-	Limits        bool           // on rates
-	AddressEvents int            // a second from one address; 0: no limit
-	Proxies       []netip.Prefix // their connections begin with a PROXY protocol header
-	Admin         adminAddress
-	Log           *slog.Logger
+	Data               string
+	HTTP               string     // listening address
+	TLS                *tlsConfig // nil: everything is served on HTTP
+	BaseHost           string
+	ClientTagHost      string
+	CNAMETarget        string
+	Resolvers          []string       // empty: the system's
+	DNSPort            int            // of the zones' own name servers
+	DNSPrivate         bool           // ask name servers at private addresses too
+	Limits             bool           // on rates
+	AddressEvents      int            // a second from one address; 0: no limit
+	AddressConnections int            // open ones of one address; 0: no limit
+	Proxies            []netip.Prefix // their connections begin with a PROXY protocol header
+	Admin              adminAddress
+	Log                *slog.Logger
 
 	// Aliases are other names of the base host. Only development mode has any.
 	Aliases []string

@@ -248,7 +248,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		TrustedProxies:  d.Proxies,
 	}
 	if d.Limits {
-		c.ConnectionsPerAddress = edge.DefaultConnectionsPerAddress
+		c.ConnectionsPerAddress = d.AddressConnections
 	}
 	if d.Dev == nil { // the demo shop has bodies without a key
 		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), time.Now)

@@ -4,7 +4,8 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"mtagd/edge/tag"
+	"mtagd/edge"
+	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
@@ -23,17 +24,18 @@ func (c *devCommand) Run(p *process) error {
 	}
 	host := devHost(c.HTTP)
 	return serve(p.ctx, config{
-		Data:          p.data,
-		HTTP:          c.HTTP,
-		BaseHost:      host,
-		ClientTagHost: host,
-		CNAMETarget:   devCNAMETarget,
-		Aliases:       []string{"localhost", "127.0.0.1", "::1"}, // names that a developer may type into a browser
-		Limits:        true,
-		AddressEvents: tag.DefaultAddressEvents,
-		Admin:         adminAddress{Address: adminOff},
-		Log:           slog.New(throttle(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
-		Dev:           p.stdout,
+		Data:               p.data,
+		HTTP:               c.HTTP,
+		BaseHost:           host,
+		ClientTagHost:      host,
+		CNAMETarget:        devCNAMETarget,
+		Aliases:            []string{"localhost", "127.0.0.1", "::1"}, // names that a developer may type into a browser
+		Limits:             true,
+		AddressEvents:      limit.DefaultAddressEvents,
+		AddressConnections: edge.DefaultConnectionsPerAddress,
+		Admin:              adminAddress{Address: adminOff},
+		Log:                slog.New(throttle(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
+		Dev:                p.stdout,
 	})
 }
 

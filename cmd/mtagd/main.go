@@ -38,7 +38,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"mtagd/cmd/mtagd/operator"
-	"mtagd/edge/tag"
+	"mtagd/edge"
+	"mtagd/edge/limit"
 )
 
 func main() {
@@ -77,7 +78,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Description("A self-hosted tracking-tag service."),
 		kong.Writers(stdout, stderr),
 		kong.DefaultEnvars("MTAGD"),
-		kong.Vars{"admin": defaultAdmin, "address_events": strconv.Itoa(tag.DefaultAddressEvents)},
+		kong.Vars{"admin": defaultAdmin, "address_events": strconv.Itoa(limit.DefaultAddressEvents),
+			"address_connections": strconv.Itoa(edge.DefaultConnectionsPerAddress)},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ValueFormatter(helpWithVariable),
 	)

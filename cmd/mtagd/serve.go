@@ -26,8 +26,9 @@ type serveCommand struct {
 	ACMEEABKeyID   string `name:"acme-eab-key-id" placeholder:"ID" help:"Key id for external account binding, if the ACME CA requires it."`
 	ACMEEABHMACKey string `name:"acme-eab-hmac-key" placeholder:"KEY" help:"HMAC key for external account binding, in base64url. It is a secret: set it in the environment or in the config file."`
 
-	Limits        string `default:"on" placeholder:"on|off" help:"Limit the rates of client addresses, merchants and partners (on), or not (off), as for benchmarks and closed networks. The bounds on memory and disk stay. Default ${default}."`
-	AddressEvents int    `name:"address-events-per-second" default:"${address_events}" placeholder:"N" help:"Limit of events per second from one client address; 0 for no limit, as behind an HTTP proxy (default ${default})."`
+	Limits             string `default:"on" placeholder:"on|off" help:"Limit the rates of client addresses, merchants and partners (on), or not (off), as for benchmarks and closed networks. The bounds on memory and disk stay. Default ${default}."`
+	AddressEvents      int    `name:"address-events-per-second" default:"${address_events}" placeholder:"N" help:"Limit of requests and events per second from one client address; 0 for no limit, as behind an HTTP proxy (default ${default})."`
+	AddressConnections int    `name:"connections-per-address" default:"${address_connections}" placeholder:"N" help:"Limit of open connections of one client address, at most an eighth of all; 0 for no limit, as behind an HTTP proxy (default ${default})."`
 
 	HandshakesPerIP int      `name:"handshakes-per-ip" default:"1024" placeholder:"N" help:"Limit of concurrent TLS handshakes per client address; 0 for no limit (default ${default})."`
 	HSTS            bool     `name:"hsts" help:"Tell browsers to use only HTTPS for the base host, for one year."`
@@ -73,6 +74,7 @@ func (c *serveCommand) check(from origin) error {
 		{"acme-eab-key-id", checkEAB(c.ACMEEABKeyID, c.ACMEEABHMACKey)},
 		{"limits", oneOf(c.Limits, "on", "off")},
 		{"address-events-per-second", checkLeast(c.AddressEvents, 0)},
+		{"connections-per-address", checkLeast(c.AddressConnections, 0)},
 		{"handshakes-per-ip", checkLeast(c.HandshakesPerIP, 0)},
 		{"proxy-protocol", checkProxyProtocol(c.ProxyProtocol, c.TrustedProxy)},
 		{"trusted-proxy", readNetworks(c.TrustedProxy, &c.proxies)},
@@ -108,20 +110,21 @@ func (c *serveCommand) Run(p *process) error {
 		}
 	}
 	return serve(p.ctx, config{
-		Data:          p.data,
-		HTTP:          c.HTTP,
-		TLS:           secure,
-		Limits:        c.Limits == "on",
-		AddressEvents: c.AddressEvents,
-		Proxies:       c.proxies,
-		BaseHost:      c.BaseHost,
-		ClientTagHost: c.ClientTagHost,
-		CNAMETarget:   c.CNAMETarget,
-		Resolvers:     c.DNSResolver,
-		DNSPort:       c.DNSPort,
-		DNSPrivate:    c.DNSAllowPrivate,
-		Admin:         adminAddress{Address: c.Admin, Optional: !p.origin.given("admin")},
-		Log:           c.logger(p.stderr),
+		Data:               p.data,
+		HTTP:               c.HTTP,
+		TLS:                secure,
+		Limits:             c.Limits == "on",
+		AddressEvents:      c.AddressEvents,
+		AddressConnections: c.AddressConnections,
+		Proxies:            c.proxies,
+		BaseHost:           c.BaseHost,
+		ClientTagHost:      c.ClientTagHost,
+		CNAMETarget:        c.CNAMETarget,
+		Resolvers:          c.DNSResolver,
+		DNSPort:            c.DNSPort,
+		DNSPrivate:         c.DNSAllowPrivate,
+		Admin:              adminAddress{Address: c.Admin, Optional: !p.origin.given("admin")},
+		Log:                c.logger(p.stderr),
 	})
 }
 

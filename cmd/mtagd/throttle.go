@@ -9,8 +9,11 @@ import (
 
 // A client that makes every request fail must not fill the disk with log lines. So the log has at most this many lines
 // of one message in a minute, and then one line with how many there were more.
+//
+// Refusals of all causes have one message, and each cause logs up to two lines in a minute. None of them may be dropped:
+// there must be more lines than that.
 const (
-	linesPerMessage  = 10
+	linesPerMessage  = 50
 	throttleInterval = time.Minute
 )
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"mtagd/edge/limit"
 )
 
 // lockedText is written by timers and read by the test.
@@ -42,16 +44,16 @@ func TestALogDropsRepeatedMessages(t *testing.T) {
 		for i := range 100 {
 			log.With("request", i).Error("engine failed")
 			log.Debug("request")
-			log.Info("listening", "on", i)
+			log.Info("client failed", "on", i)
 		}
-		if got := lines(); got != 10+100+10 {
-			t.Errorf("%d lines, want 10 errors, 100 for debugging and 10 others", got)
+		if got := lines(); got != 50+100+50 {
+			t.Errorf("%d lines, want 50 errors, 100 for debugging and 50 others", got)
 		}
 		time.Sleep(throttleInterval)
 		synctest.Wait()
 		dropped := text.take()
-		for _, message := range []string{"engine failed", "listening"} {
-			if want := fmt.Sprintf("message=%q dropped=90", message); strings.Count(dropped, strings.ReplaceAll(want, `"listening"`, "listening")) != 1 {
+		for _, message := range []string{"engine failed", "client failed"} {
+			if want := fmt.Sprintf("message=%q dropped=50", message); strings.Count(dropped, want) != 1 {
 				t.Errorf("no line with %s: %s", want, dropped)
 			}
 		}
@@ -63,6 +65,34 @@ func TestALogDropsRepeatedMessages(t *testing.T) {
 		if got := lines(); got != 1 {
 			t.Errorf("%d lines in a later minute, want 1", got)
 		}
+	})
+}
+
+// A flood of one cause must not hide the first refusal of another.
+func TestALogHasTheRefusalsOfEveryCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text lockedText
+		refusals, err := limit.NewRefusals(slog.New(throttle(slog.NewTextHandler(&text, nil))), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count := func(when string) {
+			t.Helper()
+			synctest.Wait()
+			log := text.take()
+			for c := range limit.Malformed + 1 {
+				if !strings.Contains(log, "cause="+c.String()+" ") {
+					t.Errorf("%s: no line with the cause %s", when, c)
+				}
+			}
+		}
+		for c := range limit.Malformed + 1 {
+			refusals.Count(c, limit.Tenant{})
+			refusals.Count(c, limit.Tenant{})
+		}
+		count("at once")
+		time.Sleep(throttleInterval)
+		count("after a minute")
 	})
 }
 

@@ -2,11 +2,12 @@
 //
 // Read in this order:
 //
-//	buckets.go    a token bucket for each key, in bounded memory
+//	clients.go    the limit of a client address that all ports and hosts share
 //	addresses.go  the buckets of client addresses
+//	buckets.go    a token bucket for each key, in bounded memory
 //	refusals.go   counts and logs what is refused, by cause
 //
-// The rules are with the protocols: package tag limits events, package partnerapi limits requests.
+// The other rules are with the protocols: package tag limits events of merchants, package partnerapi limits requests.
 //
 // golang.org/x/time/rate has a bucket for one key: 80 bytes and a lock each, in a map that somebody must sweep. Here the
 // keys are clients, and a stranger chooses how many there are. So the buckets are in a table of a fixed size. It needs no

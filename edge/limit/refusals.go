@@ -17,9 +17,11 @@ type Cause uint8
 // The causes of refusals.
 const (
 	// Rates that this package limits.
-	AddressEvents   Cause = iota // events of one client address
+	AddressEvents   Cause = iota // requests and events of one client address
+	AddressBytes                 // stored bytes of one client address
 	MerchantEvents               // events of one merchant
 	MerchantBytes                // stored bytes of one merchant
+	PartnerBytes                 // stored bytes of one partner's merchants
 	PartnerRequests              // requests of one partner
 	PartnerWrites                // a partner's requests that change control data
 	Verifications                // of one partner, under way at the same time
@@ -43,7 +45,8 @@ const (
 )
 
 var causeNames = [causes]string{
-	"address_events", "merchant_events", "merchant_bytes", "partner_requests", "partner_writes", "verifications", "authentication",
+	"address_events", "address_bytes", "merchant_events", "merchant_bytes", "partner_bytes",
+	"partner_requests", "partner_writes", "verifications", "authentication",
 	"body_memory", "answer_memory", "connections",
 	"unavailable",
 	"suspended", "unknown_host", "unknown_tag", "malformed",

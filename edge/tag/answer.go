@@ -88,9 +88,12 @@ var (
 	eventIDTooLong  = invalid("event_id must have at most %d bytes", store.MaxDedupeIDLength)
 	noMUIDFound     = refusal(fasthttp.StatusNotFound, "No muid found for the supplied identifiers")
 
-	tooManyFromAddress = refusal(fasthttp.StatusTooManyRequests, "Too many requests from this address, please retry")
+	tooManyFromAddress = refusal(fasthttp.StatusTooManyRequests, limit.TooManyFromAddress)
 	tooManyForMerchant = refusal(fasthttp.StatusTooManyRequests, "Too many events for this merchant, please retry")
-	tooManyBytes       = refusal(fasthttp.StatusTooManyRequests, "This merchant has stored as much as it may in a day, please retry later")
+
+	tooManyBytes            = refusal(fasthttp.StatusTooManyRequests, "This merchant has stored as much as it may in a day, please retry later")
+	tooManyBytesFromAddress = refusal(fasthttp.StatusTooManyRequests, "This address has stored as much as it may in a day, please retry later")
+	tooManyBytesOfPartner   = refusal(fasthttp.StatusTooManyRequests, "The partner of this merchant has stored as much as it may in a day, please retry later")
 
 	unavailable = refusal(fasthttp.StatusServiceUnavailable, "Events cannot be accepted at the moment, please retry")
 	failed      = refusal(fasthttp.StatusInternalServerError, "Unable to process request")

@@ -19,9 +19,9 @@ type Config struct {
 	Metrics       prometheus.Registerer // nil: metrics are not exported
 	Now           func() time.Time
 
-	Refusals      *limit.Refusals // nil: refusals are not counted
-	Limits        bool            // limit the rates of events and the bytes stored
-	AddressEvents int             // with Limits: events a second from one address; 0 for no limit
+	Refusals *limit.Refusals // nil: refusals are not counted
+	Limits   bool            // limit the rates of events and the bytes stored
+	Clients  *limit.Clients  // with Limits: limits each client address; nil for no limit
 }
 
 // Server answers the requests of all tag hosts.
@@ -48,7 +48,7 @@ func New(cfg Config) (*Server, error) {
 		parsing:   newTurns(parsers()),
 	}
 	if cfg.Limits {
-		s.limits = newLimits(cfg.AddressEvents, cfg.Engine.FreeSpace, cfg.Refusals, cfg.Log)
+		s.limits = newLimits(cfg.Clients, cfg.Engine.FreeSpace, cfg.Refusals)
 	}
 	return s, nil
 }

@@ -1,9 +1,7 @@
 package tag
 
 import (
-	"log/slog"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -17,67 +15,67 @@ import (
 // much as the rest of a request. In a batch each further event takes one too. Only GET /health is free: its answer costs
 // no more than a refusal, and the health checks of a load balancer must not fail because of somebody else at its address.
 //
-// Events and look-ups of muids also take a token each of their merchant, over all its tags.
+// Events and look-ups of muids also take a token each of their merchant, over all its tags. A merchant may take half of
+// the server with single events, and one address cannot use up a merchant's rate.
 //
-// A merchant may store only so many bytes a day. So somebody who has nothing but a tag id, which is in every page, cannot
-// fill the disk. One address may store half of that, which leaves the other half for the merchant's visitors.
-//
-// The figures: one server takes 15,000 to 20,000 single events a second on two processors. One address may take a tenth
-// of that, and thirty seconds' worth at once. An office or a mobile network with thousands of visitors sends less than a
-// hundred a second. A backend that sends 60 batches of 1,000 events after an outage gets them in at once. A merchant may
-// take half of the server with single events. One address cannot use up a merchant's rate.
+// The bytes stored in a day are limited too, because whoever has nothing but a tag id, which is in every page, must not
+// fill the disk. A merchant has a tenth of the free space. One address may store half of that for the merchant, which
+// leaves the other half for the merchant's visitors. Tag ids are easy to collect, and a partner can make many merchants.
+// So one address has a tenth over all merchants too, and a partner a quarter over all its merchants.
 const (
-	// DefaultAddressEvents is how many events one address may send in a second.
-	DefaultAddressEvents = 2000
-
-	addressBurst  = 30 * time.Second // at the address's rate
 	merchantBurst = 10 * time.Second
 	bodyToken     = 16 << 10 // bytes of a body that take a token
 
-	diskShare    = 10      // a merchant may store a tenth of the free disk space in a day,
-	leastDay     = 1 << 30 // but always this many bytes
-	addressShare = 2       // one address may store half of what its merchant may
-	besidesRaw   = 128     // bytes that an event takes on the disk besides its raw bytes: its ids, its place in the index, links
+	diskShare        = 10      // a merchant, or an address, may store a tenth of the free disk space in a day,
+	partnerDiskShare = 4       // and a partner a quarter,
+	leastDay         = 1 << 30 // but always this many bytes
+	addressShare     = 2       // one address may store half of what its merchant may
+	besidesRaw       = 128     // bytes that an event takes on the disk besides its raw bytes: its ids, its place in the index, links
 )
 
 const secondsPerDay = 24 * 60 * 60
 
-// The kinds of buckets in limits.merchants.
+// The kinds of buckets in limits.buckets.
 const (
-	kindEvents      byte = iota // of a merchant
-	kindBytes                   // of a merchant
-	kindSenderBytes             // of a merchant, from one address
+	kindEvents       byte = iota // of a merchant
+	kindBytes                    // of a merchant
+	kindSenderBytes              // of a merchant, from one address
+	kindAddressBytes             // from one address
+	kindPartnerBytes             // of a partner
 )
 
 // limits are the token buckets of the tag protocol. A nil limits admits everything.
 type limits struct {
-	addresses *limit.Addresses // nil: no limit
-	merchants *limit.Buckets
+	clients   *limit.Clients // nil: addresses have no limit
+	buckets   *limit.Buckets
 	freeSpace func() uint64 // bytes that events may still take
-
-	refusals *limit.Refusals
-	log      *slog.Logger
-
-	nextHint atomic.Int64 // when a proxy may be suspected again; nanoseconds since 1970
+	refusals  *limit.Refusals
 }
 
-// newLimits makes limits. addressEvents is how many events one address may send in a second; 0 for no limit.
-func newLimits(addressEvents int, freeSpace func() uint64, refusals *limit.Refusals, log *slog.Logger) *limits {
-	l := &limits{merchants: limit.NewBuckets(), freeSpace: freeSpace, refusals: refusals, log: log}
-	if perSecond := float64(addressEvents); perSecond > 0 {
-		l.addresses = limit.NewAddresses(limit.Rate{PerSecond: perSecond, Burst: perSecond * addressBurst.Seconds()})
-	}
-	return l
+func newLimits(clients *limit.Clients, freeSpace func() uint64, refusals *limit.Refusals) *limits {
+	return &limits{clients: clients, buckets: limit.NewBuckets(), freeSpace: freeSpace, refusals: refusals}
 }
 
 // sender is a client that sends events for a merchant, and when its request began.
 type sender struct {
-	address     netip.Addr // as clientaddr.Of returns it
-	merchant    store.MerchantID
-	limits      store.MerchantLimits // of the merchant
-	cookie      string               // the muid of the request's cookie
-	now         time.Time
-	mayIdentify bool // link identifiers to a muid, and resolve a muid by them
+	address      netip.Addr // as clientaddr.Of returns it
+	merchant     store.MerchantID
+	limits       store.MerchantLimits // of the merchant
+	partner      store.PartnerID
+	partnerBytes store.Limit // of the partner, in a day
+	cookie       string      // the muid of the request's cookie
+	now          time.Time
+	mayIdentify  bool // link identifiers to a muid, and resolve a muid by them
+
+	days    [4]dayBucket // the first numDays are the buckets for the bytes that the request stores
+	numDays int
+}
+
+// dayBucket is a bucket for the bytes of a day, and what to answer when it is empty.
+type dayBucket struct {
+	key     limit.Key
+	rate    limit.Rate
+	refused *answer
 }
 
 // admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. admitBytes
@@ -86,20 +84,17 @@ func (l *limits) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr, now t
 	return l == nil || l.takeAddress(ctx, client, 1+len(ctx.Request.Body())/bodyToken, now)
 }
 
-// admitBytes checks that the merchant may store more bytes today. It takes none: how many are stored is known only
+// admitBytes checks that the sender may store more bytes today. It takes none: how many are stored is known only
 // afterwards, and spendBytes takes them then.
 func (l *limits) admitBytes(ctx *fasthttp.RequestCtx, from *sender) bool {
 	if l == nil {
 		return true
 	}
-	buckets, limited := l.dayBuckets(from)
-	if !limited {
-		return true
-	}
-	for _, b := range buckets {
-		if wait := l.merchants.Take(b.key, 0, b.rate, from.now); wait > 0 {
-			l.refusals.Count(limit.MerchantBytes, limit.Merchant(from.merchant))
-			tooManyBytes.sendAfter(ctx, wait)
+	l.findDays(from)
+	for _, d := range from.days[:from.numDays] {
+		if wait := l.buckets.Take(d.key, 0, d.rate, from.now); wait > 0 {
+			l.countBytes(d.refused, from)
+			d.refused.sendAfter(ctx, wait)
 			return false
 		}
 	}
@@ -120,7 +115,7 @@ func (l *limits) admitEvents(ctx *fasthttp.RequestCtx, from *sender, n int) bool
 		return true
 	}
 	rate := limit.Rate{PerSecond: perSecond, Burst: perSecond * merchantBurst.Seconds()}
-	wait := l.merchants.Take(l.merchants.Key(kindEvents, string(from.merchant)), int64(n), rate, from.now)
+	wait := l.buckets.Take(l.buckets.Key(kindEvents, string(from.merchant)), int64(n), rate, from.now)
 	if wait == 0 {
 		return true
 	}
@@ -140,65 +135,57 @@ func (l *limits) spendMarks(from *sender, marks []store.Mark) {
 	l.spendBytes(from, stored)
 }
 
-// spendBytes takes bytes that were stored.
+// spendBytes takes bytes that were stored. The request has passed admitBytes.
 func (l *limits) spendBytes(from *sender, n int) {
 	if l == nil || n == 0 {
 		return
 	}
-	buckets, limited := l.dayBuckets(from)
-	if !limited {
-		return
-	}
-	for _, b := range buckets {
-		l.merchants.Spend(b.key, int64(n), b.rate, from.now)
+	for _, d := range from.days[:from.numDays] {
+		l.buckets.Spend(d.key, int64(n), d.rate, from.now)
 	}
 }
 
 func (l *limits) takeAddress(ctx *fasthttp.RequestCtx, client netip.Addr, n int, now time.Time) bool {
-	wait := l.addresses.Take(client, int64(n), now)
-	if wait == 0 {
-		return true
+	wait := l.clients.Take(ctx, client, n, now)
+	if wait > 0 {
+		tooManyFromAddress.sendAfter(ctx, wait)
 	}
-	l.refusals.Count(limit.AddressEvents, limit.Tenant{})
-	l.hintAtProxy(ctx, now)
-	tooManyFromAddress.sendAfter(ctx, wait)
-	return false
+	return wait == 0
 }
 
-// dayBucket is a bucket for the bytes of a day.
-type dayBucket struct {
-	key  limit.Key
-	rate limit.Rate
+// countBytes counts a request that admitBytes has refused.
+func (l *limits) countBytes(refused *answer, from *sender) {
+	switch refused {
+	case tooManyBytesFromAddress:
+		l.refusals.Count(limit.AddressBytes, limit.Tenant{})
+	case tooManyBytesOfPartner:
+		l.refusals.Count(limit.PartnerBytes, limit.Partner(from.partner))
+	default:
+		l.refusals.Count(limit.MerchantBytes, limit.Merchant(from.merchant))
+	}
 }
 
-// dayBuckets returns the buckets of a sender: its merchant's, and its own part of that. Without a limit it returns none.
-func (l *limits) dayBuckets(from *sender) (buckets [2]dayBucket, limited bool) {
-	bytes := float64(from.limits.BytesPerDay)
-	switch {
-	case bytes < 0: // store.NoLimit
-		return buckets, false
-	case bytes == 0:
-		bytes = max(float64(l.freeSpace())/diskShare, leastDay)
+// findDays sets the buckets of a sender's bytes. A limit that the operator has lifted has none. What the operator has set
+// for a merchant holds for those who send to it: an address may store as much, even if its own share is less. It does not
+// change the limit of the partner.
+func (l *limits) findDays(from *sender) {
+	from.numDays = 0
+	free := float64(l.freeSpace())
+	add := func(key limit.Key, bytes float64, refused *answer) {
+		from.days[from.numDays] = dayBucket{key, limit.Rate{PerSecond: bytes / secondsPerDay, Burst: bytes}, refused}
+		from.numDays++
 	}
-	rate := func(bytes float64) limit.Rate { return limit.Rate{PerSecond: bytes / secondsPerDay, Burst: bytes} }
-	merchant := string(from.merchant)
-	return [2]dayBucket{
-		{l.merchants.Key(kindBytes, merchant), rate(bytes)},
-		{l.merchants.PairKey(kindSenderBytes, merchant, from.address), rate(bytes / addressShare)},
-	}, true
-}
-
-const hintInterval = time.Hour
-
-// hintAtProxy tells the operator, once an hour, when the refused address may be a proxy with all visitors behind it.
-func (l *limits) hintAtProxy(ctx *fasthttp.RequestCtx, now time.Time) {
-	if len(ctx.Request.Header.Peek(fasthttp.HeaderXForwardedFor)) == 0 {
-		return
+	share := max(free/diskShare, leastDay)
+	if set := from.limits.BytesPerDay; set != store.NoLimit {
+		bytes := float64(set.Or(store.Limit(share)))
+		add(l.buckets.Key(kindBytes, string(from.merchant)), bytes, tooManyBytes)
+		if l.clients != nil {
+			add(l.buckets.PairKey(kindSenderBytes, string(from.merchant), from.address), bytes/addressShare, tooManyBytes)
+			add(l.buckets.AddressKey(kindAddressBytes, from.address), max(share, bytes), tooManyBytesFromAddress)
+		}
 	}
-	next := l.nextHint.Load()
-	if now.UnixNano() < next || !l.nextHint.CompareAndSwap(next, now.Add(hintInterval).UnixNano()) {
-		return
+	if set := from.partnerBytes; set != store.NoLimit {
+		bytes := float64(set.Or(store.Limit(max(free/partnerDiskShare, leastDay))))
+		add(l.buckets.Key(kindPartnerBytes, string(from.partner)), bytes, tooManyBytesOfPartner)
 	}
-	l.log.Warn("requests with X-Forwarded-For are refused because their address sends too many: if it is a proxy, "+
-		"see --proxy-protocol and --address-events-per-second", "cause", limit.AddressEvents.String())
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -39,14 +40,20 @@ func newLimited(t *testing.T, configure ...func(*Config)) *limited {
 		cfg.Engine = roomy{cfg.Engine, &l.free}
 		cfg.Now = func() time.Time { return l.now }
 		cfg.Log = slog.New(slog.NewTextHandler(&l.log, nil))
-		cfg.Limits, cfg.AddressEvents = true, DefaultAddressEvents
+		cfg.Limits = true
 		refusals, err := limit.NewRefusals(cfg.Log, cfg.Metrics)
 		if err != nil {
 			t.Fatal(err)
 		}
 		cfg.Refusals = refusals
+		limitAddress(limit.DefaultAddressEvents)(cfg)
 	}}, configure...)...)
 	return l
+}
+
+// limitAddress limits the events that one address may send in a second.
+func limitAddress(perSecond int) func(*Config) {
+	return func(cfg *Config) { cfg.Clients = limit.NewClients(perSecond, cfg.Refusals, cfg.Log) }
 }
 
 // from sends a request from an address.
@@ -135,9 +142,10 @@ func TestEveryRequestCountsWhateverItsAnswer(t *testing.T) {
 		{"the script", "GET", "/script", "", 200, 1},
 		{"a preflight", "OPTIONS", "/mark/$TAG", "", 204, 1},
 		{"a wrong method", "DELETE", "/mark/$TAG", "", 405, 1},
+		{"a wrong method for /health", "POST", "/health", "", 405, 1},
 	} {
 		t.Run(c.is, func(t *testing.T) {
-			l := newLimited(t, func(cfg *Config) { cfg.AddressEvents = 1 })
+			l := newLimited(t, limitAddress(1))
 			target := strings.ReplaceAll(c.target, "$TAG", string(l.Client.ID))
 			for sent := 0; sent < 30; sent += c.tokens { // thirty seconds' worth
 				l.from("192.0.2.1", c.method, target, c.body).Want(t, c.status, "")
@@ -228,9 +236,12 @@ func TestTheDefaultForBytesIsATenthOfTheFreeSpace(t *testing.T) {
 		{1 << 30, 1 << 30},
 		{0, 1 << 30},
 	} {
-		l := newLimits(0, func() uint64 { return c.free }, nil, nil)
+		l := newLimits(limit.NewClients(1, nil, nil), func() uint64 { return c.free }, nil)
 		from := &sender{merchant: "m", now: time.Now()}
 		may := func() bool { return l.admitBytes(new(fasthttp.RequestCtx), from) }
+		if !may() {
+			t.Errorf("%d bytes are free: a sender may store nothing", c.free)
+		}
 		l.spendBytes(from, int(c.day/addressShare)-1)
 		if !may() {
 			t.Errorf("%d bytes are free: a sender may not store half of %d", c.free, c.day)
@@ -242,8 +253,65 @@ func TestTheDefaultForBytesIsATenthOfTheFreeSpace(t *testing.T) {
 	}
 }
 
+// A stranger may know the tag ids of many merchants, and a partner may make many.
+func TestTheBytesOfManyMerchantsAreLimited(t *testing.T) {
+	const gib = 1 << 30
+	for _, c := range []struct {
+		is               string
+		clients          bool
+		partnerBytes     store.Limit
+		merchantBytes    store.Limit
+		address, partner func(i int) string
+		free             uint64
+		want             int // GiB from 1,000 merchants
+		refused          *answer
+	}{
+		{"one address stores a tenth of the disk", true, 0, 0, same, number, 100 * gib, 10, tooManyBytesFromAddress},
+		{"one address stores at least 1 GiB", true, 0, 0, same, number, 0, 1, tooManyBytesFromAddress},
+		{"an address that is a proxy has no limit", false, 0, 0, same, number, 100 * gib, 1000, nil},
+		{"one partner stores a quarter of the disk", true, 0, 0, number, same, 100 * gib, 25, tooManyBytesOfPartner},
+		{"one partner stores at least 1 GiB", true, 0, 0, number, same, 0, 1, tooManyBytesOfPartner},
+		{"the operator limits a partner", true, 7 * gib, 0, number, same, 100 * gib, 7, tooManyBytesOfPartner},
+		{"the operator lifts a partner's limit", true, store.NoLimit, 0, number, same, 100 * gib, 1000, nil},
+		{"a merchant without limit has its partner's", true, 0, store.NoLimit, number, same, 100 * gib, 25, tooManyBytesOfPartner},
+		{"a merchant with a high limit raises that of an address", true, 0, 40 * gib, same, number, 100 * gib, 40, tooManyBytesFromAddress},
+	} {
+		t.Run(c.is, func(t *testing.T) {
+			var clients *limit.Clients
+			if c.clients {
+				clients = limit.NewClients(1, nil, nil)
+			}
+			l := newLimits(clients, func() uint64 { return c.free }, nil)
+			now, stored := time.Now(), 0
+			ctx := new(fasthttp.RequestCtx)
+			for i := range 1000 {
+				from := &sender{
+					address: netip.MustParseAddr(c.address(i)), merchant: store.MerchantID(fmt.Sprint(i)),
+					limits:  store.MerchantLimits{BytesPerDay: c.merchantBytes},
+					partner: store.PartnerID(c.partner(i)), partnerBytes: c.partnerBytes, now: now,
+				}
+				if !l.admitBytes(ctx, from) {
+					break
+				}
+				l.spendBytes(from, gib)
+				stored++
+			}
+			if stored != c.want {
+				t.Errorf("%d GiB were stored, want %d", stored, c.want)
+			}
+			if c.refused != nil && string(ctx.Response.Body()) != string(c.refused.body) {
+				t.Errorf("answered %s, want %s", ctx.Response.Body(), c.refused.body)
+			}
+		})
+	}
+}
+
+func same(int) string { return "192.0.2.1" }
+
+func number(i int) string { return fmt.Sprintf("198.51.%d.%d", i/256, i%256) }
+
 func TestAProxyIsSuspectedOnceAnHour(t *testing.T) {
-	l := newLimited(t, func(cfg *Config) { cfg.AddressEvents = 1 })
+	l := newLimited(t, limitAddress(1))
 	flood := func(headers ...string) int {
 		for range 100 {
 			l.from("192.0.2.1", "GET", "/script", "", headers...)
@@ -258,7 +326,7 @@ func TestAProxyIsSuspectedOnceAnHour(t *testing.T) {
 			t.Errorf("%d hints, want 1", n)
 		}
 	}
-	l.now = l.now.Add(hintInterval)
+	l.now = l.now.Add(time.Hour)
 	if n := flood("X-Forwarded-For", "198.51.100.1"); n != 2 {
 		t.Errorf("%d hints after an hour, want 2", n)
 	}

@@ -13,7 +13,7 @@
 //	cookie.go    reads and renews the cookie that holds the muid
 //	engine.go    records events, and answers when the engine cannot
 //	config.go    what a Server is made of
-//	limits.go    limits the events of an address and of a merchant, and the bytes it stores
+//	limits.go    limits the events of a merchant, and the bytes that are stored
 //	script.go    GET /script: the loader, compressed once
 //	cors.go      lets pages read the answers
 //	decode.go    reads an event's JSON: who, what, when
@@ -38,7 +38,8 @@ import (
 // Serve answers a request on a tag host. CORS headers and the request id are set already.
 func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
 	client, now := clientaddr.Of(ctx.RemoteAddr()), s.cfg.Now()
-	if route.Endpoint != endpointHealth && !s.limits.admitRequest(ctx, client, now) {
+	free := route.Endpoint == endpointHealth && (ctx.IsGet() || ctx.IsHead())
+	if !free && !s.limits.admitRequest(ctx, client, now) {
 		return
 	}
 	switch route.Endpoint {
@@ -78,7 +79,11 @@ func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
 // serveTag answers a request to an endpoint of one tag.
 func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Addr, now time.Time) {
 	tag, settings, refused := s.findTag(route)
-	from := sender{address: client, merchant: tag.Merchant, limits: settings.Limits, cookie: cookieMUID(ctx), now: now}
+	from := sender{
+		address: client, merchant: tag.Merchant, limits: settings.Limits,
+		partner: tag.Partner, partnerBytes: settings.PartnerBytesPerDay,
+		cookie: cookieMUID(ctx), now: now,
+	}
 	if refused == nil {
 		from.mayIdentify, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
 	}

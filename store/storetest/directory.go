@@ -203,6 +203,21 @@ var directoryTests = []test{
 			b.reopen()
 		}
 	}},
+	{"a partner's bytes of a day are in the settings of its tags at once, and after reopening", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		tag := b.tag(b.merchant(p, "Shop"), store.ClientSide, "")
+		for _, want := range []store.Limit{7, store.NoLimit, 0} {
+			if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.BytesPerDay = want; return p }); err != nil {
+				t.Fatal(err)
+			}
+			for _, when := range []string{"at once", "after reopening"} {
+				if got := b.Directory().Settings(&tag).PartnerBytesPerDay; got != want {
+					t.Errorf("%s: %d, want %d", when, got, want)
+				}
+				b.reopen()
+			}
+		}
+	}},
 	{"a merchant's secrets, and whether identifiers require one, are in the directory at once, and after reopening", func(t *testing.T, b *bed) {
 		m := b.merchant(b.partner("Acme"), "Shop")
 		tag := b.tag(m, store.ClientSide, "")

@@ -111,6 +111,7 @@ type partnerLimit struct {
 	Partner           store.PartnerID `arg:"" name:"partner-id" help:"Id of the partner."`
 	RequestsPerSecond count           `placeholder:"N" help:"Requests to the partner API. N is a number, \"off\" or \"default\"."`
 	WritesPerMinute   count           `placeholder:"N" help:"Requests that change something."`
+	BytesPerDay       size            `placeholder:"SIZE" help:"Raw bytes of events that are accepted in a day, for all merchants of the partner, such as 100GiB."`
 	AnswerBytes       size            `placeholder:"SIZE" help:"Memory of answers that are being sent, such as 64MiB."`
 	Merchants         count           `placeholder:"N" help:"Merchants of the partner."`
 	Labels            count           `placeholder:"N" help:"Labels (mtag-xxxx) of the partner's tags."`
@@ -125,6 +126,7 @@ func (c partnerLimit) apply(ctx context.Context, control store.Control, log *slo
 		p, err = control.UpdatePartner(ctx, c.Partner, func(p store.Partner) store.Partner {
 			c.RequestsPerSecond.set(&p.Limits.RequestsPerSecond)
 			c.WritesPerMinute.set(&p.Limits.WritesPerMinute)
+			c.BytesPerDay.set(&p.Limits.BytesPerDay)
 			c.AnswerBytes.set(&p.Limits.AnswerBytes)
 			c.Merchants.set(&p.Limits.Merchants)
 			c.Labels.set(&p.Limits.Labels)
@@ -141,6 +143,7 @@ func (c partnerLimit) apply(ctx context.Context, control store.Control, log *slo
 	}{p.ID, map[string]limitView{
 		"requestsPerSecond": viewLimit(p.Limits.RequestsPerSecond, store.DefaultRequestsPerSecond),
 		"writesPerMinute":   viewLimit(p.Limits.WritesPerMinute, store.DefaultWritesPerMinute),
+		"bytesPerDay":       viewLimit(p.Limits.BytesPerDay, "a share of the free disk space"),
 		"answerBytes":       viewLimit(p.Limits.AnswerBytes, store.DefaultAnswerBytes),
 		"merchants":         viewLimit(p.Limits.Merchants, store.DefaultMerchants),
 		"labels":            viewLimit(p.Limits.Labels, store.DefaultLabels),

@@ -45,6 +45,8 @@ type Recheck struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
+	updating sync.Mutex // held while tags are read and updated, so that two checks of a host do not both write a change
+
 	mu        sync.Mutex
 	elsewhere map[string]bool // hosts whose last certain finding was wrong
 }
@@ -155,6 +157,8 @@ func (r *Recheck) forgetAllBut(hosts []string) {
 }
 
 func (r *Recheck) updateTags(ctx context.Context, host string, f store.DNSFinding) {
+	r.updating.Lock()
+	defer r.updating.Unlock()
 	transition := func(t store.Tag) store.Tag { return t.AfterRecheck(f) }
 	for _, tag := range r.Engine.Directory().TagsOn(host) {
 		if transition(tag) == tag {

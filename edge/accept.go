@@ -14,22 +14,6 @@ import (
 // count as sent, so no deadline would end their connections, and the kernel's memory would hold them.
 const sendBuffer = 128 << 10
 
-// limitSendBuffer sets the send buffer of the connections that a TCP listener accepts.
-func limitSendBuffer(ln net.Listener, log *slog.Logger) {
-	tcp, ok := ln.(*net.TCPListener)
-	if !ok {
-		return
-	}
-	raw, err := tcp.SyscallConn()
-	if err == nil {
-		controlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer) })
-		err = errors.Join(err, controlErr)
-	}
-	if err != nil {
-		log.Warn("send buffers are not limited", "error", err)
-	}
-}
-
 // retryingListener retries when the process or the system has run out of descriptors or memory: fasthttp would stop
 // serving. Meanwhile connections wait in the kernel's queue.
 type retryingListener struct {
@@ -44,6 +28,9 @@ func (l retryingListener) Accept() (net.Conn, error) {
 		switch {
 		case err == nil:
 			if tcp, ok := c.(*net.TCPConn); ok {
+				// The option is not set on the listener: that would miss the connections that are in its queue already.
+				// It fails only when the connection is broken; then reading fails too.
+				_ = tcp.SetWriteBuffer(sendBuffer)
 				return l.open.add(tcp), nil
 			}
 			return c, nil

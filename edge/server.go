@@ -122,7 +122,6 @@ func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.a
 
 func (s *Server) accepting(ln net.Listener) net.Listener {
 	d := s.dispatcher
-	limitSendBuffer(ln, d.Log)
 	accepted := retryingListener{ln, d.Log, &s.open}
 	return &clientListener{accepted, &s.open, d.TrustedProxies, d.Refusals}
 }

@@ -193,9 +193,6 @@ func TestAnAnswerMustLeaveFastEnough(t *testing.T) {
 // Small answers must not wait in the kernel instead, where no deadline would end their connections.
 func TestTheKernelTakesLittleOfAnAnswerInAdvance(t *testing.T) {
 	w := newWorld(t)
-	if !health(w.dial()) { // a connection that opens before the server serves has the buffer of the system
-		t.Fatal("not served")
-	}
 	c := w.dial()
 	defer c.Close()
 	if !health(c) {

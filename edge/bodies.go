@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mtagd/edge/budget"
+	"mtagd/edge/clientaddr"
 )
 
 // fasthttp allocates a body, or a chunk of a body, as soon as the client announces its length. With a few bytes, a
@@ -65,7 +66,7 @@ var (
 // reserve reserves the bytes of a client's body. Until the body has arrived, giveWay may be called, once, from another
 // goroutine: it must end the arrival. The error is errManyOfClient or errManyOfAll.
 func (b *bodies) reserve(client netip.Addr, bytes int64, giveWay func()) (*reservation, error) {
-	client = siteOf(client)
+	client = clientaddr.Site(client)
 	err := b.budget.TryReserve(client, bytes)
 	if err == budget.ErrTotal && b.makeRoom(client, bytes) {
 		b.budget.Overdraw(client, bytes) // until those that gave way have released theirs
@@ -88,16 +89,6 @@ func (b *bodies) reserve(client netip.Addr, bytes int64, giveWay func()) (*reser
 	defer b.mu.Unlock()
 	r.inArriving = b.arriving.PushBack(r)
 	return r, nil
-}
-
-// siteOf returns the address under which the bodies of a client are counted.
-func siteOf(client netip.Addr) netip.Addr {
-	if client.Is6() {
-		if network, err := client.Prefix(48); err == nil {
-			return network.Addr()
-		}
-	}
-	return client
 }
 
 // makeRoom ends the arrival of other bodies, which together have reserved enough for a body of the client. It returns

@@ -18,6 +18,17 @@ func Of(address net.Addr) netip.Addr {
 	return ip
 }
 
+// Site returns the network of a client's whole site: the IPv6 /48 network of an address that Of has returned, which one
+// customer of a provider usually has. An IPv4 address is its own site.
+func Site(client netip.Addr) netip.Addr {
+	if client.Is6() {
+		if network, err := client.Prefix(48); err == nil {
+			return network.Addr()
+		}
+	}
+	return client
+}
+
 func ipOf(address net.Addr) netip.Addr {
 	if tcp, ok := address.(*net.TCPAddr); ok { // without an allocation
 		ip, _ := netip.AddrFromSlice(tcp.IP)

@@ -3,6 +3,8 @@ package limit
 import (
 	"net/netip"
 	"time"
+
+	"mtagd/edge/clientaddr"
 )
 
 // Addresses limits each client address.
@@ -42,9 +44,5 @@ func (a *Addresses) Take(client netip.Addr, n int64, now time.Time) (wait time.D
 	if wait := a.buckets.Take(a.buckets.AddressKey(kindAddress, client), n, a.rate, now); wait > 0 || !client.Is6() {
 		return wait
 	}
-	network, err := client.Prefix(48)
-	if err != nil { // only an invalid address has none
-		return 0
-	}
-	return a.buckets.Take(a.buckets.AddressKey(kindNetwork, network.Addr()), n, a.network, now)
+	return a.buckets.Take(a.buckets.AddressKey(kindNetwork, clientaddr.Site(client)), n, a.network, now)
 }

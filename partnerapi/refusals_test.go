@@ -72,10 +72,21 @@ func TestAClientThatLeavesWhileItsListingWaitsIsNotRefused(t *testing.T) {
 	s.refused()
 }
 
+// noneFree returns slots of which a partner has taken all.
+func noneFree(t *testing.T, partner store.PartnerID) *slots {
+	t.Helper()
+	taken := newSlots(1, time.Millisecond)
+	if _, err := taken.acquire(t.Context(), partner); err != nil {
+		t.Fatal(err)
+	}
+	return taken
+}
+
 func TestAVerificationWithoutASlotIsCounted(t *testing.T) {
 	s := newService(t)
-	shop := s.partner("Agency").shop("example.com")
-	s.api.verifications = newSlots(0, time.Millisecond)
+	p := s.partner("Agency")
+	shop := p.shop("example.com")
+	s.api.verifications = noneFree(t, p.ID)
 	shop.verify().is(429).retries("1")
 	s.refused("verifications")
 }
@@ -89,7 +100,7 @@ func TestACheckOfAClaimWithoutASlotIsCounted(t *testing.T) {
 	s.finds(store.DNSWrong)
 	former.verify().is(400)
 	s.now = s.now.Add(30 * day)
-	s.api.verifications = newSlots(0, time.Millisecond)
+	s.api.verifications = noneFree(t, other.ID)
 	other.ask("example.com").is(429)
 	s.refused("verifications")
 }

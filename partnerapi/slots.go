@@ -2,9 +2,10 @@ package partnerapi
 
 import (
 	"context"
-	"sync"
+	"math"
 	"time"
 
+	"mtagd/edge/budget"
 	"mtagd/store"
 )
 
@@ -19,38 +20,27 @@ const (
 // errVerifications is the error for a verification that got no slot.
 var errVerifications = store.Busy("too many verifications are under way")
 
-// slots has a semaphore for each partner. A semaphore is never removed: operators create partners, so they are few.
+// slots shares the slots: each partner has its own, and they have no total.
 type slots struct {
-	perPartner int
-	timeout    time.Duration
-
-	mu    sync.Mutex
-	taken map[store.PartnerID]chan struct{} // each channel has one element for each slot that is taken
+	budget  *budget.Budget[store.PartnerID]
+	timeout time.Duration
 }
 
-func newSlots(perPartner int, timeout time.Duration) *slots {
-	return &slots{perPartner: perPartner, timeout: timeout, taken: map[store.PartnerID]chan struct{}{}}
+func newSlots(perPartner int64, timeout time.Duration) *slots {
+	return &slots{budget.New(math.MaxInt64, func(store.PartnerID) int64 { return perPartner }), timeout}
 }
 
-// acquire waits for a slot of the partner. The caller must call release. errVerifications: none was free before the timeout.
-// When ctx ends first, acquire returns its error.
+// acquire waits for a slot of the partner. The caller must call release. errVerifications: none was free before the
+// timeout. When ctx ends first, acquire returns its error.
 func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release func(), err error) {
-	s.mu.Lock()
-	taken := s.taken[partner]
-	if taken == nil {
-		taken = make(chan struct{}, s.perPartner)
-		s.taken[partner] = taken
-	}
-	s.mu.Unlock()
-
-	timeout := time.NewTimer(s.timeout)
-	defer timeout.Stop()
-	select {
-	case taken <- struct{}{}:
-		return func() { <-taken }, nil
-	case <-ctx.Done():
+	waiting, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	switch err := s.budget.Reserve(waiting, partner, 1); {
+	case err == nil:
+		return func() { s.budget.Release(partner, 1) }, nil
+	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case <-timeout.C:
+	default:
 		return nil, errVerifications
 	}
 }

@@ -1,6 +1,6 @@
-// Package budget shares memory among those who need it at the same time: request bodies of clients, answers to
-// partners. Each holder may have a share of the total at most. A reservation that does not fit waits for its turn:
-// freed memory goes to the waiting holders in turn, those with nothing reserved first. So a holder that asks often does
+// Package budget shares what is scarce among those who need it at the same time: memory for the request bodies of clients
+// and the answers to partners, slots for verifications. It counts in bytes, or in slots. Each holder may have a share of the total at most. A reservation that does not fit waits for its turn:
+// what is freed goes to the waiting holders in turn, those with nothing reserved first. So a holder that asks often does
 // not delay the others.
 package budget
 

@@ -319,8 +319,15 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 }
 
 // prepare notes the series numbers of the events, and returns the new segments of each merchant that has events of overflow
-// series among them. It does not hold mu meanwhile, as building segments takes time.
+// series among them. It does not hold mu while it builds segments, as that takes time.
 func (x *Index) prepare(events []codec.Event, added map[codec.MerchantKey]*recentEvents) (map[*recentEvents][]*segment, error) {
+	return segmentsWith(x.number(events, added))
+}
+
+// number notes the series numbers of the events in x.numbers, and returns those of overflow series.
+func (x *Index) number(events []codec.Event, added map[codec.MerchantKey]*recentEvents) map[*recentEvents][]named {
+	x.mu.RLock() // a merge that ends meanwhile changes covered
+	defer x.mu.RUnlock()
 	x.numbers = x.numbers[:0]
 	var overflow map[*recentEvents][]named
 	var r *recentEvents
@@ -345,7 +352,7 @@ func (x *Index) prepare(events []codec.Event, added map[codec.MerchantKey]*recen
 			x.entries += overflowEntries - 1
 		}
 	}
-	return segmentsWith(overflow)
+	return overflow
 }
 
 // newRecents returns an empty recentEvents for each merchant of the events that has none in memory. It reads the root

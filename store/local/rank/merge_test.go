@@ -178,6 +178,34 @@ func TestReadersSeeEachEventOnceDuringAMerge(t *testing.T) {
 	t.Error("the merge is not done after 100 attempts")
 }
 
+// Events are applied while a merge runs in another goroutine; the race detector sees what the two share without a lock.
+func TestEventsAreAppliedWhileAMergeEnds(t *testing.T) {
+	j := journal{names: 50, maxSeries: 3}
+	m := newMerchant(t)
+	x := j.open(t, t.TempDir())
+	defer closeIndex(t, x)
+	if err := x.Replay(j.commit(m, 100, func(i int) int64 { return int64(i) }), 1); err != nil {
+		t.Fatal(err)
+	}
+	f := x.freeze()
+	merged := make(chan error, 1)
+	go func() { merged <- x.merge(f) }()
+	for {
+		events := j.commit(m, 10, func(i int) int64 { return int64(i) })
+		if _, err := x.prepare(events, nil); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-merged:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
+		}
+	}
+}
+
 // While the disk is full, merges are retried. Meanwhile events are accepted and listed.
 func TestAMergeIsRetriedUntilThereIsDiskSpace(t *testing.T) {
 	var j journal

@@ -19,8 +19,8 @@ var (
 
 func TestConformance(t *testing.T) { storetest.Run(t, newStore(0)) }
 
-// Most names of the suite are then in overflow series, some of them for one tag only.
-func TestConformanceWhereFewSeriesAreCounted(t *testing.T) { storetest.Run(t, newStore(3)) }
+// Most names of the suite are then in overflow series, some of them for one tag only. That concerns only the listing.
+func TestListingWhereFewSeriesAreCounted(t *testing.T) { storetest.Run(t, newStore(3), "Listing") }
 
 // newStore returns stores in empty directories. Kill copies the files as they are; the next Open opens the copy.
 func newStore(maxSeries int) func(t *testing.T) storetest.Store {

@@ -26,10 +26,13 @@
 // Random tests print their seed; STORETEST_SEED=n repeats one.
 package storetest
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
-// Run runs the suite. newStore returns a new empty store for each test.
-func Run(t *testing.T, newStore func(t *testing.T) Store) {
+// Run runs the suite, or only the named parts of it. newStore returns a new empty store for each test.
+func Run(t *testing.T, newStore func(t *testing.T) Store, parts ...string) {
 	for _, part := range []struct {
 		name  string
 		tests []test
@@ -46,6 +49,9 @@ func Run(t *testing.T, newStore func(t *testing.T) Store) {
 		{"Contexts", contextTests},
 		{"Durability", durabilityTests},
 	} {
+		if len(parts) > 0 && !slices.Contains(parts, part.name) {
+			continue
+		}
 		t.Run(part.name, func(t *testing.T) {
 			for _, test := range part.tests {
 				t.Run(test.sentence, func(t *testing.T) {

@@ -18,16 +18,16 @@ start('forms', () => {
 });
 
 function submitted(event: Event) {
-  const button: Element = (event as any).submitter;
+  const button: Element | null = (event as any).submitter;
   send('FormSubmit', Object.assign(
-    formFields(event.target as Element, button && attribute(button, 'formaction')),
+    formFields(event.target as Element, button),
     // The value of an <input type="submit"> is its label.
     button && { form_submit_text: button.localName == 'input' ? attribute(button, 'value') : text(button) },
   ));
 }
 
-// formFields are GA4's fields of a form. action is the one of the button, if it has one.
-function formFields(form: Element, action = attribute(form, 'action') || location.href) {
-  const to = absolute(action);
+// formFields are GA4's fields of a form. The button may have another address than the form.
+function formFields(form: Element, button?: Element | null) {
+  const to = absolute(button && attribute(button, 'formaction') || attribute(form, 'action') || location.href);
   return { form_id: attribute(form, 'id'), form_name: attribute(form, 'name'), form_destination: to && to.href };
 }

@@ -31,9 +31,11 @@ staticcheck:
 tidy:
 	$(GO) mod tidy -diff
 
+SCRIPTS = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js))
+
 generated:
-	@before=$$(cksum edge/sdk/loader.js); $(GO) generate ./...; \
-	test "$$before" = "$$(cksum edge/sdk/loader.js)" || { echo "edge/sdk/loader.js was out of date. It has been rebuilt."; exit 1; }
+	@before=$$(cksum $(SCRIPTS)); $(GO) generate ./...; \
+	test "$$before" = "$$(cksum $(SCRIPTS))" || { echo "$(SCRIPTS): one was out of date. They have been rebuilt."; exit 1; }
 
 # Runs each fuzz target in turn, for FUZZTIME.
 fuzz:

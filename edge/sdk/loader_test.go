@@ -11,25 +11,31 @@ import (
 )
 
 func TestTheLoaderIsSmall(t *testing.T) {
+	if size := compressedSize(t, sdk.Loader()); size > 3481 {
+		t.Errorf("%d bytes compressed, more than 3.4 KiB", size)
+	}
+}
+
+// compressedSize returns the size of a script as gzip -9 compresses it, in bytes.
+func compressedSize(t *testing.T, script []byte) int {
+	t.Helper()
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := z.Write(sdk.Loader()); err != nil {
+	if _, err := z.Write(script); err != nil {
 		t.Fatal(err)
 	}
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d bytes, %d compressed", len(sdk.Loader()), b.Len())
-	if limit := 3481; b.Len() > limit { // 3.4 KiB
-		t.Errorf("%d bytes compressed, more than %d", b.Len(), limit)
-	}
+	t.Logf("%d bytes, %d compressed", len(script), b.Len())
+	return b.Len()
 }
 
-// For ES2017, esbuild rewrites all newer syntax: a loader that it leaves unchanged has none.
-func TestTheLoaderIsES2017(t *testing.T) {
+// For ES2017, esbuild rewrites all newer syntax: a script that it leaves unchanged has none.
+func TestTheScriptsAreES2017(t *testing.T) {
 	print := func(script string, target api.Target) string {
 		r := api.Transform(script, api.TransformOptions{Target: target})
 		if len(r.Errors) > 0 {
@@ -37,9 +43,11 @@ func TestTheLoaderIsES2017(t *testing.T) {
 		}
 		return string(r.Code)
 	}
-	loader := string(sdk.Loader())
-	if print(loader, api.ES2017) != print(loader, api.ESNext) {
-		t.Error("the loader has syntax that is newer than ES2017")
+	scripts := []sdk.Extra{{Name: "the loader", Script: sdk.Loader()}}
+	for _, s := range append(scripts, sdk.Extras()...) {
+		if source := string(s.Script); print(source, api.ES2017) != print(source, api.ESNext) {
+			t.Errorf("%s has syntax that is newer than ES2017", s.Name)
+		}
 	}
 	const newer = "a?.b"
 	if print(newer, api.ES2017) == print(newer, api.ESNext) {

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/edge/limit"
-	"mtagd/edge/sdk"
 	"mtagd/store"
 )
 
@@ -28,7 +27,7 @@ type Config struct {
 type Server struct {
 	cfg       Config
 	directory *store.Directory
-	script    script
+	scripts   *scripts
 	metrics   *metrics
 	limits    *limits // nil: no limits
 	parsing   *turns
@@ -43,7 +42,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:       cfg,
 		directory: cfg.Engine.Directory(),
-		script:    newScript(sdk.Loader()),
+		scripts:   newScripts(),
 		metrics:   m,
 		parsing:   newTurns(parsers()),
 	}

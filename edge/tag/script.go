@@ -3,12 +3,98 @@ package tag
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"net/url"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/sdk"
 )
 
-// script is the loader in every encoding that is served, from the preferred one to the plain one.
+// maxWith is the longest list of extras that is read, in bytes, as it was sent.
+const maxWith = 256
+
+// scripts has the loader with each combination of extras. Each is made when it is first asked for, and then kept.
+type scripts struct {
+	extras []sdk.Extra
+	made   []func() *script // by combination
+}
+
+// combination has a bit for each extra, and one more for names that are no extra. So however clients write a list,
+// there are few combinations.
+type combination uint
+
+func newScripts() *scripts {
+	s := &scripts{extras: sdk.Extras()}
+	s.made = make([]func() *script, s.bit(len(s.extras))<<1)
+	for i := range s.made {
+		s.made[i] = sync.OnceValue(func() *script { return newScript(s.source(combination(i))) })
+	}
+	return s
+}
+
+// bit returns the bit of the extra at an index; len(extras) stands for names that are no extra.
+func (s *scripts) bit(index int) combination { return 1 << index }
+
+// find returns the script for a query, as it was sent: ?with= lists extras with commas between them.
+func (s *scripts) find(query []byte) *script {
+	var wanted combination
+	for pair := range strings.SplitSeq(view(query), "&") {
+		if list, ok := strings.CutPrefix(pair, "with="); ok {
+			wanted |= s.parse(list)
+		}
+	}
+	return s.made[wanted]()
+}
+
+// parse reads a percent-encoded list. The order of names, repeated names and spaces make no difference.
+func (s *scripts) parse(list string) combination {
+	unknown := s.bit(len(s.extras))
+	if len(list) > maxWith {
+		return unknown
+	}
+	list, err := url.QueryUnescape(list)
+	if err != nil {
+		return unknown
+	}
+	var wanted combination
+	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
+		if name == "" {
+			continue
+		}
+		if i := slices.IndexFunc(s.extras, func(e sdk.Extra) bool { return e.Name == name }); i >= 0 {
+			wanted |= s.bit(i)
+		} else {
+			wanted |= unknown
+		}
+	}
+	return wanted
+}
+
+// source returns a combination's source text: the loader and then the extras. With a wrong name the rest still works:
+// the script reports the mistake in the console. It finds the name in its own URL, so the answer has no text of the
+// request.
+func (s *scripts) source(wanted combination) []byte {
+	source := slices.Clone(sdk.Loader())
+	var names []string
+	for i, extra := range s.extras {
+		names = append(names, extra.Name)
+		if wanted&s.bit(i) != 0 {
+			source = append(source, extra.Script...)
+		}
+	}
+	if wanted&s.bit(len(s.extras)) != 0 {
+		source = fmt.Appendf(source, "console.warn(\"mtag: with= names something unknown; it takes %s\",(document.currentScript||{}).src);\n",
+			strings.Join(names, ", "))
+	}
+	return source
+}
+
+// script is one script in every encoding that is served, from the preferred one to the plain one.
 type script [3]encodedScript
 
 type encodedScript struct {
@@ -17,14 +103,14 @@ type encodedScript struct {
 	body     []byte
 }
 
-// newScript compresses the loader, at the highest level because it runs once.
-func newScript(loader []byte) script {
-	sum := sha256.Sum256(loader)
+// newScript compresses a script, at the highest level because it runs once.
+func newScript(source []byte) *script {
+	sum := sha256.Sum256(source)
 	version := hex.EncodeToString(sum[:8])
-	return script{
-		{"br", `"` + version + `-br"`, fasthttp.AppendBrotliBytesLevel(nil, loader, fasthttp.CompressBrotliBestCompression)},
-		{"gzip", `"` + version + `-gzip"`, fasthttp.AppendGzipBytesLevel(nil, loader, fasthttp.CompressBestCompression)},
-		{"", `"` + version + `"`, loader},
+	return &script{
+		{"br", `"` + version + `-br"`, fasthttp.AppendBrotliBytesLevel(nil, source, fasthttp.CompressBrotliBestCompression)},
+		{"gzip", `"` + version + `-gzip"`, fasthttp.AppendGzipBytesLevel(nil, source, fasthttp.CompressBestCompression)},
+		{"", `"` + version + `"`, source},
 	}
 }
 

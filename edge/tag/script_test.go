@@ -70,3 +70,76 @@ func TestScriptHeaders(t *testing.T) {
 	}
 	w.do("GET", clientHost, "/script", "", "If-None-Match", h.Get("ETag"), "Accept-Encoding", "br").Want(t, 200, "")
 }
+
+func TestScriptHasTheExtrasThatTheQueryNames(t *testing.T) {
+	w := newWorld(t)
+	all := sdk.Extras()
+	names := map[string]string{}
+	for _, extra := range all {
+		names[extra.Name] = string(extra.Script)
+	}
+	const warning = "console.warn(\"mtag: with= names something unknown"
+	for _, tt := range []struct {
+		query string
+		want  string // names, with ? for the warning
+	}{
+		{"", ""},
+		{"?with=", ""},
+		{"?other=outbound", ""},
+		{"?with=outbound", "outbound"},
+		{"?with=scroll,outbound", "outbound scroll"},
+		{"?with=outbound,scroll,outbound,", "outbound scroll"},
+		{"?tagId=x&with=outbound&with=scroll", "outbound scroll"},
+		{"?with=%6Futbound%2C%20scroll", "outbound scroll"},
+		{"?with=outbound,+scroll", "outbound scroll"},
+		{"?with=Outbound", "?"},
+		{"?with=outbond,scroll", "scroll ?"},
+		{"?with=scroll%", "?"},
+		{"?with=</script>", "?"},
+		{"?with=" + strings.Repeat("outbound,", 1000), "?"},
+	} {
+		r := w.do("GET", clientHost, "/script"+tt.query, "")
+		rest, ok := strings.CutPrefix(r.Body, string(sdk.Loader()))
+		for name := range strings.FieldsSeq(tt.want) {
+			want := names[name]
+			if name == "?" {
+				line, _, _ := strings.Cut(rest, "\n")
+				want = warning + strings.TrimPrefix(line, warning) + "\n"
+			}
+			var found bool
+			rest, found = strings.CutPrefix(rest, want)
+			ok = ok && found
+		}
+		if r.Status != 200 || !ok || rest != "" {
+			t.Errorf("%s: %d, or not the loader and %q", tt.query, r.Status, tt.want)
+		}
+	}
+}
+
+// However a list is written, caches see the same script.
+func TestTheSameExtrasHaveTheSameEntityTag(t *testing.T) {
+	w := newWorld(t)
+	etag := func(query string) string { return w.do("GET", clientHost, "/script"+query, "").Header.Get("ETag") }
+	if a, b := etag("?with=outbound,scroll"), etag("?with=scroll&with=outbound,outbound"); a == "" || a != b {
+		t.Errorf("entity tags %s and %s", a, b)
+	}
+	if etag("") == etag("?with=outbound") {
+		t.Error("the loader and the loader with an extra have the same entity tag")
+	}
+	w.do("GET", clientHost, "/script?with=scroll", "", "If-None-Match", etag("?with=scroll")).Want(t, 304, "")
+	w.do("GET", clientHost, "/script?with=scroll", "", "If-None-Match", etag("")).Want(t, 200, "")
+}
+
+// The text of a request never comes back in the script.
+func TestAMadeUpExtraCostsNothing(t *testing.T) {
+	w := newWorld(t)
+	first := w.do("GET", clientHost, "/script?with=made-up-0", "")
+	query := []byte("tagId=x&with=made-up-1,alert(1)")
+	allocs := testing.AllocsPerRun(100, func() { w.server.scripts.find(query) })
+	if allocs > 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+	if r := w.do("GET", clientHost, "/script?with=alert(1)", ""); r.Body != first.Body || strings.Contains(r.Body, "alert") {
+		t.Error("two made-up names have different scripts")
+	}
+}

@@ -14,7 +14,7 @@
 //	engine.go    records events, and answers when the engine cannot
 //	config.go    what a Server is made of
 //	limits.go    limits the events of a merchant, and the bytes that are stored
-//	script.go    GET /script: the loader, compressed once
+//	script.go    GET /script: the loader and the extras that are asked for, compressed once
 //	cors.go      lets pages read the answers
 //	decode.go    reads an event's JSON: who, what, when
 //	readable.go  refuses or repairs events that some JSON parsers cannot read
@@ -49,7 +49,7 @@ func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
 		}
 	case endpointScript:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {
-			s.script.send(ctx)
+			s.scripts.find(route.query).send(ctx)
 		}
 	case endpointHealth:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {

@@ -1,0 +1,212 @@
+package sdk_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ga4Fields are the fields of events that come from GA4's.
+const ga4Fields = "value currency products transaction_id coupon shipping_cost tax shipping_tier payment_event item_id " +
+	"search_term method share_method items ecommerce email user_data"
+
+// Each line is a GA4 event, its parameters, and the pre-defined event with its fields.
+const conversions = `
+view_item {value: 5, items: [{item_id: 'p1'}]} ViewItem {"products":[{"id":"p1"}],"value":5}
+view_cart {} ViewCart {}
+add_to_cart {value: '12.50', currency: 'EUR', items: [{item_name: 'Shoe'}]} AddToCart {"currency":"EUR","products":[{"id":"Shoe","name":"Shoe"}],"value":12.5}
+remove_from_cart {items: [{item_id: 7, quantity: '2', currency: 'USD'}, null]} RemoveFromCart {"currency":"USD","products":[{"id":"7","quantity":2}]}
+add_to_wishlist {items: []} AddToWishlist {"products":[]}
+begin_checkout {value: 'unknown', coupon: 'TEN'} BeginCheckout {"coupon":"TEN"}
+add_payment_info {payment_type: 'card'} AddPaymentInfo {"payment_event":"card"}
+add_shipping_info {shipping_tier: 'Ground'} AddShippingInfo {"shipping_tier":"Ground"}
+purchase {transaction_id: 1001, value: 0, tax: 1, shipping: '2'} Purchase {"shipping_cost":2,"tax":1,"transaction_id":"1001","value":0}
+refund {transaction_id: '1001', value: ''} Refund {"transaction_id":"1001"}
+search {search_term: 'shoes', email: 'ann@example.com'} Search {"search_term":"shoes"}
+share {method: 'mail', item_id: 'p1'} Share {"item_id":"p1","share_method":"mail"}
+login {method: 'Google'} Login {"method":"Google"}
+sign_up {method: 'Google', user_data: {email: 'ann@example.com'}} Signup {"method":"Google"}
+generate_lead {value: 3, currency: 'EUR'} Lead {"currency":"EUR","value":3}
+`
+
+// gtagFunction is what pages define for gtag.js.
+const gtagFunction = `window.dataLayer = window.dataLayer || []; function gtag() { dataLayer.push(arguments) }`
+
+// visitGA4 opens a page that has the ga4 extra and runs a script before it.
+func (w *world) visitGA4(script string) *tab {
+	w.Helper()
+	w.page("/", "<script>"+script+"</script>"+w.snippetWith("ga4"))
+	return w.visit("/")
+}
+
+func TestGA4EventsBecomeThePredefinedOnes(t *testing.T) {
+	for _, tt := range []struct{ name, push string }{
+		{"calls of gtag", "gtag('event', NAME, PARAMS)"},
+		{"pushes of ecommerce", "dataLayer.push({ ecommerce: null }); dataLayer.push(Object.assign({ event: NAME }, PARAMS, { ecommerce: PARAMS }))"},
+		{"pushes without ecommerce", "dataLayer.push(Object.assign({ event: NAME }, PARAMS))"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			tab := w.visitGA4(gtagFunction)
+			wanted := []string{"PageView"}
+			fields := map[string]string{"PageView": "{}"}
+			for line := range strings.Lines(strings.TrimSpace(conversions)) {
+				from, to := line[:strings.Index(line, "} ")+1], line[strings.Index(line, "} ")+2:]
+				name, params, _ := strings.Cut(from, " ")
+				event, want, _ := strings.Cut(strings.TrimSpace(to), " ")
+				wanted, fields[event] = append(wanted, event), want
+				tab.do("%s", strings.NewReplacer("NAME", "'"+name+"'", "PARAMS", params).Replace(tt.push))
+			}
+			for _, e := range w.want(wanted...) {
+				if got := e.fields(ga4Fields); got != fields[e.EventName] {
+					t.Errorf("%s has %s\nwant %s", e.EventName, got, fields[e.EventName])
+				}
+			}
+		})
+	}
+}
+
+func TestAGA4ItemIsAProduct(t *testing.T) {
+	for _, tt := range []struct{ name, item, want string }{
+		{"all fields", `{item_id: 'p1', item_name: 'Shoe', item_category: 'Sport', item_category2: 'Shoes', item_category5: 'Red', item_brand: 'Acme',
+			item_variant: 'red 42', price: '89.90', quantity: 2, coupon: 'TEN', discount: 10, index: 3, item_list_name: 'Home'}`,
+			`{"brand":"Acme","category":"Sport,Shoes,Red","coupon":"TEN","discount":10,"id":"p1","name":"Shoe","price":89.9,"quantity":2,"variant":"red 42"}`},
+		{"the names of older pages", `{id: 'p1', name: 'Shoe', category: 'Sport/Shoes', brand: 'Acme', variant: 'red'}`,
+			`{"brand":"Acme","category":"Sport/Shoes","id":"p1","name":"Shoe","variant":"red"}`},
+		{"a price that is no number", `{item_id: 'p1', price: '89,90', quantity: null, discount: ''}`, `{"id":"p1"}`},
+		{"no id", `{price: 1}`, `{"price":1}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.visitGA4(gtagFunction).do(`gtag('event', 'view_item', { items: [%s] })`, tt.item)
+			for _, e := range w.want("PageView", "ViewItem") {
+				if got, want := e.fields("products"), `{"products":[`+tt.want+`]}`; e.EventName == "ViewItem" && got != want {
+					t.Errorf("got  %s\nwant %s", got, want)
+				}
+			}
+		})
+	}
+}
+
+// Each case is a script that runs before the tag, one that runs after it, and the events besides the page view, each with
+// its value.
+func TestWhichEntriesOfDataLayerAreEvents(t *testing.T) {
+	// gtm replaces push as GTM does: it keeps the entry, handles it, and returns a boolean.
+	const gtm = `
+		window.handled = [];
+		const before = dataLayer.push;
+		dataLayer.push = function (...entries) {
+			before.apply(dataLayer, entries);
+			handled.push(...entries);
+			return true;
+		};`
+	const push = `dataLayer.push({ event: 'view_cart', ecommerce: { value: 1 } });`
+	for _, tt := range []struct {
+		name, before, after string
+		want                string
+	}{
+		{"pushed before the tag", `window.dataLayer = [{ event: 'login' }];` + push, ``, `Login{} ViewCart{"value":1}`},
+		{"pushed after the tag", ``, push, `ViewCart{"value":1}`},
+		{"GTM is there first", `window.dataLayer = [];` + gtm + push, push + `if (dataLayer.push({}) !== true) throw 1`,
+			`ViewCart{"value":1} ViewCart{"value":1}`},
+		{"GTM comes later", `window.dataLayer = [];` + push, gtm + push + `if (handled.length != 1) throw 1`,
+			`ViewCart{"value":1} ViewCart{"value":1}`},
+		{"push returns the length", `window.dataLayer = [1];`, `if (dataLayer.push(2, 3) != 3 || dataLayer.join() != '1,2,3') throw 1`, ``},
+		{"the same object pushed twice", ``, `const entry = { event: 'login' }; dataLayer.push(entry); dataLayer.push(entry)`, `Login{} Login{}`},
+		{"ecommerce pushed alone, and cleared", ``, `
+			dataLayer.push({ ecommerce: { value: 2 } });
+			dataLayer.push({ event: 'view_cart' }, { event: 'login' });
+			dataLayer.push({ ecommerce: null });
+			dataLayer.push({ event: 'view_cart' });`, `Login{} ViewCart{"value":2} ViewCart{}`},
+		{"one ecommerce replaces the other", ``, push + `dataLayer.push({ event: 'view_item', ecommerce: { tax: 2 } })`,
+			`ViewCart{"value":1} ViewItem{"tax":2}`},
+		{"a call for Google Ads", gtagFunction, `
+			gtag('event', 'view_cart', { value: 1, send_to: 'AW-123/abc' });
+			gtag('event', 'view_cart', { value: 2, send_to: ['AW-123', 'DC-4'] });
+			gtag('event', 'view_cart', { value: 3, send_to: ['AW-123', 'G-ABC'] });
+			gtag('event', 'view_cart', { value: 4, send_to: 'default' });
+			gtag('event', 'conversion', { value: 5, send_to: 'AW-123/abc' });
+			gtag('config', 'G-ABC'); gtag('js', new Date()); gtag('event');`, `ViewCart{"value":3} ViewCart{"value":4}`},
+		{"events that are not pre-defined", ``, `
+			for (const event of ['gtm.js', 'page_view', 'view_item_list', 'Purchase', 'constructor', 1, null, {}, ['login']]) dataLayer.push({ event })`, ``},
+		{"entries of all kinds", `window.dataLayer = [null, undefined, 'login', 7, () => {}, [], Object.create(null)];`, `
+			dataLayer.push(null, undefined, 'login', 7, () => {}, [], Object.freeze({ event: 'login' }));
+			dataLayer.push({ event: 'purchase', items: [{ price: Symbol() }] });
+			dataLayer.push({ get event() { throw new Error('on purpose'); } });
+			if (dataLayer.length != 16) throw 1`, `Login{}`},
+		{"dataLayer is no array", `window.dataLayer = { event: 'login' };`, `mtag('event', 'Lead')`, `Lead{}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			tab := w.visitGA4(tt.before)
+			tab.do("%s", tt.after)
+			tab.do(`mtag('event', 'End')`)
+			wanted := []string{"PageView", "End"}
+			for event := range strings.FieldsSeq(tt.want) {
+				name, _, _ := strings.Cut(event, "{")
+				wanted = append(wanted, name)
+			}
+			var got []string
+			for _, e := range w.want(wanted...) {
+				if e.EventName != "PageView" && e.EventName != "End" {
+					got = append(got, e.EventName+e.fields(ga4Fields))
+				}
+			}
+			slices.Sort(got)
+			if got := strings.Join(got, " "); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// Older templates assign dataLayer. With a tag from the cache, that may come after the tag.
+func TestAPageThatReplacesDataLayerWhileItLoads(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>window.dataLayer = [{ event: 'login' }]</script>`+
+		strings.Replace(w.snippetWith("ga4"), " async", "", 1)+
+		`<script>dataLayer = dataLayer.concat([{ event: 'search' }])</script>`)
+	w.visit("/").do(`dataLayer.push({ event: 'share' })`)
+	w.want("PageView", "Login", "Search", "Share")
+}
+
+// GA4 counts a transaction once.
+func TestAPurchaseWhosePageIsLoadedAgainIsRecordedOnce(t *testing.T) {
+	w := newWorld(t)
+	const script = `window.dataLayer = [{ event: 'purchase', ecommerce: { transaction_id: 'order-1001' } },
+		{ event: 'refund', ecommerce: { transaction_id: 'order-1001' } }];`
+	w.visitGA4(script)
+	w.want("PageView", "Purchase", "Refund")
+	tab := w.visitGA4(script + `mtrem = [['event', 'End']];`)
+	w.want("PageView", "PageView", "Purchase", "Refund", "Refund", "End")
+	tab.wantNothingStored()
+}
+
+func TestTheEventIDThatAPageGivesGA4(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visitGA4(gtagFunction)
+	tab.do(`
+		gtag('event', 'login', { event_id: 'login-7' });
+		gtag('event', 'search', { event_id: 'x'.repeat(200) });
+		gtag('event', 'purchase', { event_id: 'p7', transaction_id: 'order-1001' });
+	`)
+	wanted := map[string]string{"Login": "login-7", "Purchase": "p7"}
+	for _, e := range w.want("PageView", "Login", "Search", "Purchase") {
+		if want := wanted[e.EventName]; want != "" && e.RawData["event_id"] != want {
+			t.Errorf("%s has event_id %v, want %s", e.EventName, e.RawData["event_id"], want)
+		}
+	}
+}
+
+func TestGA4EventsAreNotSentWithoutConsent(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", strings.Replace(w.snippetWith("ga4"), "consent: true", "consent: false", 1))
+	tab := w.visit("/")
+	tab.do(`dataLayer.push({ event: 'login' })`)
+	tab.wantNothingStored()
+	if seen := w.gate.seen(); len(seen) > 0 {
+		t.Errorf("sent without consent: %v", seen)
+	}
+	tab.do(`mtag('consent', true)`)
+	w.want("PageView", "Login")
+}

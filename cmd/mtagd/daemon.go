@@ -247,6 +247,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		PartnerAPI:      d.api,
 		PartnerError:    partnerapi.WriteError,
 		PartnerOf:       partnerapi.PartnerOf,
+		PartnerEndpoint: partnerapi.EndpointOf,
 		PartnerTooLarge: partnerapi.TooLarge,
 		Log:             d.Log,
 		Metrics:         d.metrics,

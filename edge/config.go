@@ -47,6 +47,9 @@ type Config struct {
 	// PartnerOf returns the id of the partner whose key authenticated a request, "" before the API has checked the key.
 	// It is for the log.
 	PartnerOf func(ctx *fasthttp.RequestCtx) string
+	// PartnerEndpoint returns the name of the endpoint that a request was for, one of a few; "" when it was for none. It is
+	// for metrics and the log.
+	PartnerEndpoint func(ctx *fasthttp.RequestCtx) string
 
 	// With TLS, ServeTLS answers for all hosts, and ServePlain redirects to it.
 	TLS *tls.Config

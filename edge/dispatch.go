@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"cmp"
 	"log/slog"
 	"runtime/debug"
 	"slices"
@@ -55,9 +56,9 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 // requestInfo is what is known of a request so far.
 type requestInfo struct {
 	surface   surface
-	onTagHost bool // the answer has the headers of tag.SetHeaders
-	endpoint  endpoint
-	began     time.Time // when the request had been read to the end
+	onTagHost bool         // the answer has the headers of tag.SetHeaders
+	endpoint  tag.Endpoint // of a tag host
+	began     time.Time    // when the request had been read to the end
 }
 
 // handle passes a request to the protocol of its host. began is when the request had been read.
@@ -72,7 +73,6 @@ func (d *dispatcher) handle(ctx *fasthttp.RequestCtx, began time.Time) {
 		ctx.Response.Header.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
 	}
 	if v.surface == partnerSurface {
-		v.endpoint = endpointPartner
 		d.PartnerAPI(ctx)
 		if d.PartnerOf(ctx) == "" {
 			d.admitClient(ctx, &v)
@@ -217,7 +217,11 @@ func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *requestInfo) {
 		ctx.SetConnectionClose()
 	}
 	status, took := ctx.Response.StatusCode(), time.Since(v.began)
-	d.metrics.countRequest(v.surface, v.endpoint, status, took)
+	if v.surface == partnerSurface {
+		d.metrics.countPartnerRequest(d.partnerEndpoint(ctx), status, took)
+	} else {
+		d.metrics.countTagRequest(v.endpoint, status, took)
+	}
 	if d.Log.Enabled(ctx, slog.LevelDebug) {
 		d.logRequest(ctx, v, status, took)
 	}
@@ -239,10 +243,19 @@ func slowDown(ctx *fasthttp.RequestCtx) {
 	time.Sleep(refusalDelay)
 }
 
+// partnerEndpoint returns the name of the partner API's endpoint that a request was for.
+func (d *dispatcher) partnerEndpoint(ctx *fasthttp.RequestCtx) string {
+	return cmp.Or(d.PartnerEndpoint(ctx), "other")
+}
+
 func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *requestInfo, status int, took time.Duration) {
+	endpoint := v.endpoint.String()
+	if v.surface == partnerSurface {
+		endpoint = d.partnerEndpoint(ctx)
+	}
 	attrs := []slog.Attr{
 		slog.String("surface", surfaceNames[v.surface]),
-		slog.String("endpoint", endpointName(v.endpoint)),
+		slog.String("endpoint", endpoint),
 		slog.String("method", string(ctx.Method())),
 		slog.Int("status", status),
 		slog.Float64("took_ms", float64(took.Microseconds())/1000),

@@ -220,8 +220,8 @@ func TestARequestIsLoggedInOneLineAtDebug(t *testing.T) {
 			t.Errorf("took_ms or request_id of line %+v", l)
 		}
 		want := []line{
-			{Level: "DEBUG", Msg: "request", Surface: "partner", Endpoint: "partner", Method: "GET", Status: 500, Partner: "the-partner"},
-			{Level: "DEBUG", Msg: "request", Surface: "partner", Endpoint: "partner", Method: "PUT", Status: 500},
+			{Level: "DEBUG", Msg: "request", Surface: "partner", Endpoint: "other", Method: "GET", Status: 500, Partner: "the-partner"},
+			{Level: "DEBUG", Msg: "request", Surface: "partner", Endpoint: "other", Method: "PUT", Status: 500},
 		}[i]
 		want.Took, want.ID = l.Took, l.ID
 		if l != want {

@@ -73,6 +73,12 @@ func newTunedWorld(t *testing.T, tune func(*Server), configure ...func(*Config))
 			partner, _ := ctx.UserValue("partner").(string)
 			return partner
 		},
+		PartnerEndpoint: func(ctx *fasthttp.RequestCtx) string {
+			if string(ctx.Path()) == "/v1/busy" {
+				return "busy"
+			}
+			return ""
+		},
 		Log:     slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Metrics: w.registry,
 		Now:     time.Now,

@@ -21,27 +21,20 @@ const (
 
 var surfaceNames = [surfaces]string{"tag", "partner"}
 
-// endpoint is a label of the duration histogram: an endpoint of a tag host, or the partner API.
-type endpoint = tag.Endpoint
-
-const (
-	endpointPartner = tag.Endpoints
-	endpoints       = tag.Endpoints + 1
-)
-
-func endpointName(e endpoint) string {
-	if e == endpointPartner {
-		return "partner"
-	}
-	return e.String()
-}
-
-// metrics has every counter, looked up once by its labels: a look-up costs more than the increment.
+// metrics has the counters of the tag hosts, looked up once by their labels: a look-up costs more than the increment.
+// The partner API has fewer requests, and more endpoints: its counters are looked up each time.
 type metrics struct {
-	requests   [surfaces][600]prometheus.Counter // by status code; nil for codes that are never sent
-	duration   [endpoints]prometheus.Observer
+	requests   *prometheus.CounterVec
+	duration   *prometheus.HistogramVec
+	tags       [tag.Endpoints]tagMetrics
 	panics     prometheus.Counter
 	handshakes [handshakeOutcomes]prometheus.Counter
+}
+
+// tagMetrics are the metrics of one endpoint of the tag hosts.
+type tagMetrics struct {
+	requests [600]prometheus.Counter // by status code; nil for codes that are never sent
+	duration prometheus.Observer
 }
 
 // handshakeOutcome is how a TLS handshake ended, a label of the handshake counter.
@@ -56,46 +49,46 @@ const (
 
 var handshakeNames = [handshakeOutcomes]string{"done", "failed", "limited"}
 
-// statusCodes are the codes that the tag protocol and the partner API answer with. 499 is the partner API's: the client
-// has gone. 302 is the demo shop's.
+// statusCodes are the codes that tag hosts answer with.
 var statusCodes = []int{
-	200, 201, 204, 302, 304, 308,
-	400, 401, 403, 404, 405, 408, 409, 413, 421, 422, 429, 431, 499,
+	200, 201, 204, 304, 308,
+	400, 401, 403, 404, 405, 408, 413, 421, 429, 431,
 	500, 503,
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "mtagd_http_requests_total",
-		Help: "Requests answered, by surface and status code.",
-	}, []string{"surface", "code"})
-	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "mtagd_http_request_duration_seconds",
-		Help:    "Time from the end of a request to its answer.",
-		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5},
-	}, []string{"endpoint"})
 	handshakes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_tls_handshakes_total",
 		Help: "TLS handshakes, by outcome.",
 	}, []string{"outcome"})
-	m := &metrics{panics: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "mtagd_panics_total",
-		Help: "Requests that ended in a panic.",
-	})}
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mtagd_http_requests_total",
+			Help: "Requests answered, by surface, endpoint and status code.",
+		}, []string{"surface", "endpoint", "code"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "mtagd_http_request_duration_seconds",
+			Help:    "Time from the end of a request to its answer.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5},
+		}, []string{"surface", "endpoint"}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "mtagd_panics_total",
+			Help: "Requests that ended in a panic.",
+		}),
+	}
 	if reg != nil {
-		for _, c := range []prometheus.Collector{requests, duration, handshakes, m.panics} {
+		for _, c := range []prometheus.Collector{m.requests, m.duration, handshakes, m.panics} {
 			if err := reg.Register(c); err != nil {
 				return nil, err
 			}
 		}
 	}
-	for sf, name := range surfaceNames {
+	surface := surfaceNames[tagSurface]
+	for e := range tag.Endpoints {
+		m.tags[e].duration = m.duration.WithLabelValues(surface, e.String())
 		for _, code := range statusCodes {
-			m.requests[sf][code] = requests.WithLabelValues(name, strconv.Itoa(code))
+			m.tags[e].requests[code] = m.requests.WithLabelValues(surface, e.String(), strconv.Itoa(code))
 		}
-	}
-	for e := range endpoints {
-		m.duration[e] = duration.WithLabelValues(endpointName(e))
 	}
 	for o, name := range handshakeNames {
 		m.handshakes[o] = handshakes.WithLabelValues(name)
@@ -103,11 +96,18 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// countRequest counts an answered request.
-func (m *metrics) countRequest(sf surface, e endpoint, code int, took time.Duration) {
-	if code >= len(m.requests[sf]) || m.requests[sf][code] == nil {
+// countTagRequest counts an answered request to a tag host.
+func (m *metrics) countTagRequest(e tag.Endpoint, code int, took time.Duration) {
+	t := &m.tags[e]
+	if code >= len(t.requests) || t.requests[code] == nil {
 		code = 500 // a code that is not in the table is an error in this program
 	}
-	m.requests[sf][code].Inc()
-	m.duration[e].Observe(took.Seconds())
+	t.requests[code].Inc()
+	t.duration.Observe(took.Seconds())
+}
+
+// countPartnerRequest counts an answered request to the partner API.
+func (m *metrics) countPartnerRequest(endpoint string, code int, took time.Duration) {
+	m.requests.WithLabelValues(surfaceNames[partnerSurface], endpoint, strconv.Itoa(code)).Inc()
+	m.duration.WithLabelValues(surfaceNames[partnerSurface], endpoint).Observe(took.Seconds())
 }

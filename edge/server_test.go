@@ -210,20 +210,22 @@ func TestRequestsAndEventsAreCounted(t *testing.T) {
 	w.do("GET", baseHost, "/v1/busy", "")
 	w.do("GET", baseHost, "/v1/gone", "")
 	w.do("GET", baseHost, "/demo", "")
+	w.do("GET", clientHost, "/health", "")
 	w.shutdown()
 	got := w.counted()
 	for name, want := range map[string]float64{
-		"mtagd_http_requests_total tag 201":     3,
-		"mtagd_http_requests_total tag 200":     1,
-		"mtagd_http_requests_total tag 400":     1,
-		"mtagd_http_requests_total partner 200": 1,
-		"mtagd_http_requests_total partner 302": 1,
-		"mtagd_http_requests_total partner 429": 1,
-		"mtagd_http_requests_total partner 499": 1,
-		"mtagd_events_total recorded":           3,
-		"mtagd_events_total duplicate":          1,
-		"mtagd_events_total unresolved":         1,
-		"mtagd_events_total refused":            2,
+		"mtagd_http_requests_total tag mark 201":      3,
+		"mtagd_http_requests_total tag mark 200":      1,
+		"mtagd_http_requests_total tag mark 400":      1,
+		"mtagd_http_requests_total tag health 200":    1,
+		"mtagd_http_requests_total partner other 200": 1,
+		"mtagd_http_requests_total partner other 302": 1,
+		"mtagd_http_requests_total partner busy 429":  1,
+		"mtagd_http_requests_total partner other 499": 1,
+		"mtagd_events_total recorded":                 3,
+		"mtagd_events_total duplicate":                1,
+		"mtagd_events_total unresolved":               1,
+		"mtagd_events_total refused":                  2,
 	} {
 		if got[name] != want {
 			t.Errorf("%s: %v, want %v", name, got[name], want)
@@ -246,7 +248,7 @@ func (w *world) counted() map[string]float64 {
 				labels[l.GetName()] = l.GetValue()
 			}
 			name := family.GetName()
-			for _, l := range []string{"surface", "code", "outcome", "cause", "tenant"} {
+			for _, l := range []string{"surface", "endpoint", "code", "outcome", "cause", "tenant"} {
 				if labels[l] != "" {
 					name += " " + labels[l]
 				}

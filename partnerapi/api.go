@@ -53,6 +53,7 @@ type resource map[string]operation
 
 // operation is what one method does at one path.
 type operation struct {
+	name   string // in metrics
 	handle handler
 	query  []string // the names of its query parameters
 }
@@ -65,18 +66,18 @@ func New(cfg Config) fasthttp.RequestHandler { return newAPI(cfg).routes() }
 
 func (a *api) routes() fasthttp.RequestHandler {
 	page := []string{"page", "limit"}
-	generate := resource{"POST": {handle: a.generateTag}}
+	generate := resource{"POST": {"generate_tag", a.generateTag, nil}}
 	resources := map[string]resource{
-		"/v1/partners/merchant":                                {"GET": {a.listMerchants, page}, "POST": {handle: a.createMerchant}},
-		"/v1/partners/merchant/{merchantId}":                   {"GET": {handle: a.getMerchant}, "PATCH": {handle: a.changeMerchant}},
-		"/v1/partners/merchant/{merchantId}/secret":            {"POST": {handle: a.createSecret}},
-		"/v1/partners/merchant/{merchantId}/secret/{secretId}": {"DELETE": {handle: a.deleteSecret}},
+		"/v1/partners/merchant":                                {"GET": {"list_merchants", a.listMerchants, page}, "POST": {"create_merchant", a.createMerchant, nil}},
+		"/v1/partners/merchant/{merchantId}":                   {"GET": {"read_merchant", a.getMerchant, nil}, "PATCH": {"change_merchant", a.changeMerchant, nil}},
+		"/v1/partners/merchant/{merchantId}/secret":            {"POST": {"create_secret", a.createSecret, nil}},
+		"/v1/partners/merchant/{merchantId}/secret/{secretId}": {"DELETE": {"delete_secret", a.deleteSecret, nil}},
 		"/v1/partners/tracktag":                                generate,
 		"/v1/partners/tracktag/generate":                       generate,
-		"/v1/partners/tracktag/verify":                         {"POST": {handle: a.verifyTag}},
-		"/v1/partners/tracktag/{tagId}":                        {"GET": {handle: a.readTag}},
-		"/v1/partners/events":                                  {"GET": {a.listEvents, append(page, eventFilters...)}},
-		"/v1/partners/config":                                  {"GET": {handle: a.readConfig}},
+		"/v1/partners/tracktag/verify":                         {"POST": {"verify_tag", a.verifyTag, nil}},
+		"/v1/partners/tracktag/{tagId}":                        {"GET": {"read_tag", a.readTag, nil}},
+		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(page, eventFilters...)}},
+		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil}},
 	}
 
 	routes := router.New()
@@ -106,6 +107,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			WriteError(r, fasthttp.StatusMethodNotAllowed, "Method not allowed")
 			return
 		}
+		r.SetUserValue(endpointValue, op.name)
 		partner, key, ok := authenticate(r, a.Engine.Directory(), a.Now())
 		if !ok {
 			a.refuseStranger(r)
@@ -138,6 +140,16 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			a.fail(ctx, r, err)
 		}
 	}
+}
+
+// endpointValue is the name of the user value that holds the name of the operation that a request was for, a string.
+const endpointValue = "endpoint"
+
+// EndpointOf returns the name of the operation that a request was for, such as list_events; "" when there is none at its
+// path and method. It is for metrics.
+func EndpointOf(r *fasthttp.RequestCtx) string {
+	name, _ := r.UserValue(endpointValue).(string)
+	return name
 }
 
 // refuseStranger answers a request that has no valid API key.

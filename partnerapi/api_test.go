@@ -442,6 +442,9 @@ func TestAFailureIsLoggedOnceWithItsRequest(t *testing.T) {
 	if got := PartnerOf(&r); got != string(p.ID) {
 		t.Errorf("the request's partner is %v, want %s", got, p.ID)
 	}
+	if got := EndpointOf(&r); got != "list_merchants" {
+		t.Errorf("the request's endpoint is %s", got)
+	}
 	if got := string(r.Response.Header.Peek("X-Request-Id")); got != "request-7" {
 		t.Errorf("X-Request-Id %q, want the server's", got)
 	}

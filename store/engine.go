@@ -22,7 +22,7 @@ type Engine interface {
 	Directory() *Directory
 
 	// Ready returns nil while the engine accepts writes and its directory is no older than MaxDirectoryAge. Otherwise
-	// it returns the reason. It does no I/O.
+	// it returns the reason, for operators. The reason is ErrNeedsRestart when a restart would help. Ready does no I/O.
 	Ready() error
 
 	// FreeSpace returns how many bytes events may still take before the engine refuses them for lack of space. An engine

@@ -38,6 +38,8 @@ type daemon struct {
 	metrics  *prometheus.Registry
 	refusals *limit.Refusals // counts what is refused
 
+	inherited map[string]net.Listener // the sockets that systemd has opened, by name
+
 	engine store.Engine            // events and control data
 	http   net.Listener            // for plain HTTP
 	https  net.Listener            // nil without TLS
@@ -59,6 +61,7 @@ func newDaemon(cfg config) *daemon {
 func (d *daemon) serveUntil(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.stop()) }()
 	for _, start := range []func(context.Context) error{
+		d.inheritSockets,  // from systemd
 		d.countRefusals,   // in metrics and in the log
 		d.openData,        // the storage engine
 		d.watchDomains,    // warnings of domains that could not be claimed today
@@ -70,6 +73,7 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 		d.acceptAdmins,    // metrics and health
 		d.acceptRequests,  // from here on, the service answers
 		d.announce,        // in development mode
+		d.tellSystemd,     // that the service answers
 	} {
 		if err := start(ctx); err != nil {
 			return err
@@ -128,17 +132,22 @@ func (d *daemon) watchDomains(ctx context.Context) error {
 // takePorts opens the listeners long before the server uses them: the system may choose the port of --http, and the tag
 // URLs of development mode contain it. Connections that arrive in the meantime wait.
 func (d *daemon) takePorts(context.Context) (err error) {
-	if d.http, err = d.listen("--http", d.HTTP); err != nil || d.TLS == nil {
+	if d.http, err = d.listen(socketHTTP, d.HTTP); err != nil || d.TLS == nil {
 		return err
 	}
-	d.https, err = d.listen("--https", d.TLS.HTTPS)
+	d.https, err = d.listen(socketHTTPS, d.TLS.HTTPS)
 	return err
 }
 
-func (d *daemon) listen(flag, address string) (net.Listener, error) {
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
+// listen returns the socket of this name that systemd has opened. Otherwise it opens one at the address of the flag with
+// this name.
+func (d *daemon) listen(name, address string) (net.Listener, error) {
+	listener := d.inherited[name]
+	if listener == nil {
+		var err error
+		if listener, err = net.Listen("tcp", address); err != nil {
+			return nil, fmt.Errorf("--%s: %w", name, err)
+		}
 	}
 	d.onStop(func() error {
 		listener.Close() // usually the server has closed it already
@@ -238,6 +247,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		PartnerAPI:      d.api,
 		PartnerError:    partnerapi.WriteError,
 		PartnerOf:       partnerapi.PartnerOf,
+		PartnerEndpoint: partnerapi.EndpointOf,
 		PartnerTooLarge: partnerapi.TooLarge,
 		Log:             d.Log,
 		Metrics:         d.metrics,
@@ -276,9 +286,12 @@ func (d *daemon) acceptOperators(context.Context) error {
 // acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
 // is stopping.
 func (d *daemon) acceptAdmins(ctx context.Context) error {
-	listener, err := d.Admin.listen(d.Log)
-	if err != nil {
-		return fmt.Errorf("--admin: %w", err)
+	listener := d.inherited[socketAdmin]
+	if listener == nil {
+		var err error
+		if listener, err = d.Admin.listen(d.Log); err != nil {
+			return fmt.Errorf("--admin: %w", err)
+		}
 	}
 	if listener == nil {
 		return nil

@@ -41,13 +41,20 @@ func newTaggedServiceIn(t *testing.T, data string) *taggedService {
 	}
 	t.Cleanup(b.client.CloseIdleConnections)
 	b.start()
+	b.addTag()
+	return b
+}
+
+// addTag adds the partner, the merchant and the tag to a running service.
+func (b *taggedService) addTag() {
+	b.t.Helper()
+	var err error
 	if _, b.key, err = newPartner(b.data, "Load"); err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
 	b.merchant = b.api("POST", "/v1/partners/merchant", `{"name":"Load"}`)["merchantId"].(string)
 	b.tag = b.api("POST", "/v1/partners/tracktag/generate",
 		fmt.Sprintf(`{"merchantId":%q,"type":"client-side"}`, b.merchant))["tagId"].(string)
-	return b
 }
 
 // start starts the service and waits until it is ready.

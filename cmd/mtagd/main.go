@@ -7,6 +7,8 @@
 //	serve.go        mtagd serve: its flags
 //	dev.go          mtagd dev: the whole service on one loopback address, with the demo shop
 //	daemon.go       how the service starts, runs and stops
+//	sockets.go      the listening sockets that systemd has opened
+//	systemd.go      tells systemd how the service is; the watchdog
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
 //	throttle.go     a log that does not repeat the same message for ever

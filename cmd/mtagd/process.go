@@ -47,17 +47,22 @@ func report(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitDone
 	}
-	var parts []string // of joined errors
+	fmt.Fprintf(stderr, "mtagd: %s\n", oneLine(err))
+	if _, usage := errors.AsType[*usageError](err); usage || store.KindOf(err) == store.KindInvalid {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// oneLine is the text of an error in one line, with the joined errors separated by semicolons.
+func oneLine(err error) string {
+	var parts []string
 	for line := range strings.Lines(err.Error()) {
 		if words := strings.Fields(line); len(words) > 0 {
 			parts = append(parts, strings.Join(words, " "))
 		}
 	}
-	fmt.Fprintf(stderr, "mtagd: %s\n", strings.Join(parts, "; "))
-	if _, usage := errors.AsType[*usageError](err); usage || store.KindOf(err) == store.KindInvalid {
-		return exitUsage
-	}
-	return exitFailed
+	return strings.Join(parts, "; ")
 }
 
 // secretFlags are the flags whose values are secrets.

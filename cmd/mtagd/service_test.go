@@ -65,13 +65,21 @@ func startService(data, resolver string, flags ...string) (*service, error) {
 
 // launchService runs "mtagd serve" on free ports and waits until it listens.
 func launchService(data, resolver string, flags ...string) (*service, error) {
-	args := []string{
+	return launch(exec.Command("mtagd", serveArgs(data, resolver, flags)...))
+}
+
+func serveArgs(data, resolver string, flags []string) []string {
+	return append([]string{
 		"serve", "--tls", "off", "--data", data,
 		"--http", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		"--base-host", baseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget,
 		"--dns-resolver", resolver, "--log-format", "json",
-	}
-	s := &service{cmd: exec.Command("mtagd", append(args, flags...)...), done: make(chan struct{})}
+	}, flags...)
+}
+
+// launch runs a command that is, or becomes, "mtagd serve", and waits until it listens.
+func launch(cmd *exec.Cmd) (*service, error) {
+	s := &service{cmd: cmd, done: make(chan struct{})}
 	stderr, err := s.cmd.StderrPipe()
 	if err != nil {
 		return nil, err

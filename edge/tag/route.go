@@ -23,9 +23,9 @@ const (
 	Endpoints // the number of endpoints
 )
 
-// String returns the endpoint's label in metrics and logs. Health checks share theirs with unknown paths.
+// String returns the endpoint's label in metrics and logs.
 func (e Endpoint) String() string {
-	return [Endpoints]string{"other", "mark", "id", "script", "other"}[e]
+	return [Endpoints]string{"other", "mark", "id", "script", "health"}[e]
 }
 
 // Route is the endpoint, the host and the tag that a request names. It aliases the request.

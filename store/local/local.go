@@ -192,8 +192,26 @@ func (e *engine) Resolve(ctx context.Context, merchant store.MerchantID, id stor
 	return e.journal.Resolve(ctx, merchant, id)
 }
 
-// Ready implements store.Engine.
-func (e *engine) Ready() error { return e.journal.Ready() }
+// Ready implements store.Engine. A failed write to the journal comes before a failed index: a restart would repair the
+// index, but it must not build on events that may not be on disk.
+func (e *engine) Ready() error {
+	if err := e.journal.Failure(); err != nil {
+		return err
+	}
+	if err := e.index.Failure(); err != nil {
+		return indexFault(err)
+	}
+	return e.journal.Ready()
+}
+
+// indexFault says whether a restart helps against the failure of the index: it replays the events that are missing. When
+// the file is damaged, the restart would find the same damage.
+func indexFault(failure error) error {
+	if errors.Is(failure, codec.ErrCorrupt) {
+		return failure
+	}
+	return fmt.Errorf("%w: %w", store.ErrNeedsRestart, failure)
+}
 
 // FreeSpace implements store.Engine.
 func (e *engine) FreeSpace() uint64 { return e.journal.FreeSpace() }

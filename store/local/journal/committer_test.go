@@ -103,4 +103,7 @@ func TestAValueLogThatCannotBeSyncedStopsTheJournal(t *testing.T) {
 	if err := j.Ready(); err == nil {
 		t.Error("Ready gives no error after a failed sync")
 	}
+	if err := j.Failure(); err == nil || errors.Is(err, store.ErrNeedsRestart) || !strings.Contains(err.Error(), "the value log cannot be synced") {
+		t.Errorf("after a failed sync, Failure gives %v", err)
+	}
 }

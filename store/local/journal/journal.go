@@ -53,6 +53,7 @@ package journal
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"os"
@@ -194,12 +195,25 @@ func checkMUID(id store.MUID) error {
 // Committed returns the number of the last chunk on disk; 0 when there is none.
 func (j *Journal) Committed() uint64 { return j.committer.committed.Load() }
 
-// Ready returns nil while events are accepted, else the reason why not.
+// Ready returns nil while events are accepted, else the reason why not, for operators. The reason is
+// store.ErrNeedsRestart when the committer has stalled.
 func (j *Journal) Ready() error {
 	if err := j.disk.ready(); err != nil {
 		return err
 	}
+	if err := j.committer.queue.stalled(); err != nil {
+		return err
+	}
 	return j.committer.queue.accepting()
+}
+
+// Failure returns the error of a commit that has failed, or nil. After one nothing more is accepted: nobody knows what of
+// the commit is on disk.
+func (j *Journal) Failure() error {
+	if err := j.committer.queue.failure(); err != nil {
+		return fmt.Errorf("a write to %s failed, and nothing is accepted any more. Check the disk before you restart: %w", j.dir, err)
+	}
+	return nil
 }
 
 // FreeSpace implements store.Engine.

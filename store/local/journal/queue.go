@@ -22,6 +22,8 @@ type queue struct {
 	inFlight      int       // small requests that were accepted and are not finished
 	recentCallers int       // the highest recent inFlight; it decays with each group
 	firstArrival  time.Time // of the waiting requests that arrived since the current group began, or a little earlier
+	writing       bool      // a group has begun, and is not finished
+	idleSince     time.Time // when the last group was finished
 	closed        bool
 	failed        error // a commit failed: nothing more is accepted, as nobody knows what is on disk
 }
@@ -41,6 +43,10 @@ const (
 	// maxGatherTime bounds how long a group waits for expected requests. A sync costs the same for one event as for a
 	// hundred. Without this wait, smaller groups at half of the highest load would need as many syncs as the highest load.
 	maxGatherTime = 2 * time.Millisecond
+
+	// stallTime is how long requests wait for a group to begin only if the committer does not run any more. A group that is
+	// being written may take longer: it waits for the disk.
+	stallTime = 30 * time.Second
 )
 
 func newQueue(admit func(size int) error) *queue {
@@ -147,6 +153,7 @@ func (q *queue) next(timer *time.Timer) bool {
 			left := q.gatherTime()
 			if left <= 0 {
 				q.turns.begin()
+				q.writing = true
 				q.recentCallers -= (q.recentCallers + 15) / 16 // rounded up, so that it reaches zero
 				return true
 			}
@@ -178,6 +185,7 @@ func (q *queue) take() []part {
 // requests.
 func (q *queue) finish(err error) (size int) {
 	q.mu.Lock()
+	q.writing, q.idleSince = false, time.Now()
 	if errors.Is(err, errCommit) {
 		q.failed = err
 	}
@@ -213,6 +221,16 @@ func (q *queue) failure() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.failed
+}
+
+// stalled returns an error when requests wait, but the committer does not take them. That is an error in this program.
+func (q *queue) stalled() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.turns.requests == 0 || q.writing || time.Since(q.firstArrival) < stallTime || time.Since(q.idleSince) < stallTime {
+		return nil
+	}
+	return fmt.Errorf("%w: requests wait, but none is written", store.ErrNeedsRestart)
 }
 
 // accepting returns nil while requests are accepted, else the reason why not.

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/coreos/go-systemd/v22/activation"
+)
+
+// The names of the listening sockets (FileDescriptorName= of a systemd socket unit).
+const (
+	socketHTTP  = "http"
+	socketHTTPS = "https"
+	socketAdmin = "admin"
+)
+
+// inheritSockets takes the listening sockets that systemd has opened for the service (sd_listen_fds(3)). systemd keeps
+// them open while the service restarts, so no connection is refused: it waits in its socket. The addresses of the flags
+// are not used for these sockets.
+func (d *daemon) inheritSockets(context.Context) error {
+	d.inherited = map[string]net.Listener{}
+	for _, file := range activation.Files(true) {
+		name := file.Name()
+		listener, err := d.inherit(name, file)
+		if err != nil {
+			return &usageError{where: fmt.Sprintf("socket %q of systemd", name), err: err}
+		}
+		d.inherited[name] = listener
+	}
+	return nil
+}
+
+// inherit checks a socket and takes it. It refuses what the service would not use: connections would wait in such a
+// socket for ever.
+func (d *daemon) inherit(name string, file *os.File) (net.Listener, error) {
+	switch {
+	case name != socketHTTP && name != socketHTTPS && name != socketAdmin:
+		return nil, errors.New("the name is unknown: set FileDescriptorName= to http, https or admin")
+	case d.inherited[name] != nil:
+		return nil, errors.New("the name is given twice: a socket unit must have one ListenStream=")
+	case name == socketHTTPS && d.TLS == nil:
+		return nil, errors.New("HTTPS is off (--tls off): disable the socket unit")
+	case name == socketAdmin && d.Admin.Address == adminOff:
+		return nil, errors.New("the admin pages are off (--admin off): disable the socket unit")
+	}
+	listener, err := net.FileListener(file)
+	if err != nil {
+		return nil, err
+	}
+	file.Close() // the listener has a copy
+	tcp, ok := listener.(*net.TCPListener)
+	if !ok {
+		return nil, errors.New("not a TCP socket")
+	}
+	if at, err := netip.ParseAddrPort(tcp.Addr().String()); name == socketAdmin && (err != nil || !at.Addr().Unmap().IsLoopback()) {
+		return nil, fmt.Errorf("the admin pages are served at loopback addresses only, not at %s", tcp.Addr())
+	}
+	return listener, nil
+}

@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium bind nginx bench bench-quick bench-full bench-steps mtagbench screenshot profile
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx bench bench-quick bench-full bench-steps mtagbench screenshot profile
 
 run: build
 	bin/mtagd dev
@@ -11,10 +11,10 @@ run: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
-# The race detector needs a C compiler, the tests of the browser tag need a browser and a web server, and the tests of DNS
-# verification need a real name server. -p 1 tests one package at a time, because browsers and crash tests need the whole machine.
-# -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice.
-test: cc chromium bind nginx
+# The race detector needs a C compiler, the tests of the browser tag need two browsers and a web server, and the tests of DNS
+# verification need a real name server. -p 1 tests one package at a time, because browsers and crash tests need the whole
+# machine. -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice.
+test: cc chromium firefox bind nginx
 	CGO_ENABLED=1 $(GO) test -race -pgo=off -p 1 ./...
 
 check: format vet staticcheck tidy generated test
@@ -85,6 +85,9 @@ cc:
 
 chromium:
 	@command -v chromium >/dev/null || $(call install,chromium,Chromium to test the browser tag)
+
+firefox:
+	@command -v firefox-esr >/dev/null || $(call install,firefox-esr,Firefox to test the browser tag)
 
 bind:
 	@PATH="$$PATH:/usr/sbin" command -v named >/dev/null || $(call install,bind9,the name server BIND to test DNS verification)

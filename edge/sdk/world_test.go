@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
-
 	"mtagd/partnerapi"
 	"mtagd/store"
 )
@@ -25,8 +23,8 @@ type world struct {
 	gate     *gate
 	merchant string
 	tag      string
-	profile  context.Context // of the browser; it has a first tab
-	inUse    bool            // the first tab is in use
+	visitor  profile         // the browser profile
+	profile  context.Context // the same for chromedp, which only drives Chromium; nil in Firefox
 
 	mu    sync.Mutex
 	pages map[string]page // by path
@@ -51,11 +49,13 @@ func newWorld(t *testing.T, on ...*service) *world {
 	w.merchant, w.tag = s.newTag(t)
 	w.gate = newGate(w)
 
-	profile, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
-	t.Cleanup(cancel)
-	w.profile = profile
-	if err := chromedp.Do(profile); err != nil {
+	var err error
+	if w.visitor, err = browserOf(t).newProfile(); err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(w.visitor.close)
+	if c, ok := w.visitor.(*chromiumProfile); ok {
+		w.profile = c.ctx
 	}
 	w.page("/", w.snippet(true))
 	return w

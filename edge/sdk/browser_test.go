@@ -1,0 +1,34 @@
+package sdk_test
+
+import "github.com/chromedp/cdproto/network"
+
+// browser is a browser that runs the pages of worlds. Each world has a profile of its own.
+type browser interface {
+	newProfile() (profile, error)
+	stop()
+}
+
+// profile is a browser profile. Its tabs share cookies and storage.
+type profile interface {
+	// newTab opens an empty tab. It passes each line of the tab's console to console: its kind, ": " and its text. The
+	// kinds are those of Chromium.
+	newTab(console func(line string)) (driver, error)
+	cookies() ([]*network.Cookie, error)
+	close()
+}
+
+// driver controls a tab. A call fails after waitLimit, for example when a script of the page never ends.
+type driver interface {
+	// navigate loads a page, and returns when the page is complete.
+	navigate(url string) error
+	// run runs a script. It does not wait for a promise.
+	run(script string) error
+	// text returns the value of an expression as text. It waits for a promise.
+	text(expression string) (string, error)
+	// offline disconnects the tab from the network, or connects it again.
+	offline(is bool) error
+	// minimize minimizes the window of the tab.
+	minimize() error
+	// close closes the tab as a user would.
+	close() error
+}

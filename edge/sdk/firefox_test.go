@@ -1,0 +1,235 @@
+package sdk_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+)
+
+// TestInFirefox runs in Firefox the tests of what browsers do differently: storage, cookies, the network, and the end of
+// a page.
+func TestInFirefox(t *testing.T) {
+	t.Parallel()
+	var err error
+	if inFirefox, err = startFirefox(filepath.Join(t.TempDir(), "profile")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(inFirefox.stop)
+	for _, test := range []func(*testing.T){
+		TestAChangeOfTheAddressIsAPageView,
+		TestAHiddenPage,
+		TestAPageThatIsHiddenSendsWhatWaits,
+		TestAPageThatIsLeftRightAfterAnEvent,
+		TestAPageThatLeavesManyEvents,
+		TestAReturnFromTheBackForwardCacheIsAPageView,
+		TestAStrictContentSecurityPolicy,
+		TestAnAnswerThatIsLost,
+		TestAnEventHasItsFieldsAndThoseOfThePage,
+		TestConsentThatIsWithdrawn,
+		TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay,
+		TestLocalStorageThatIsDenied,
+		TestLocalStorageThatIsFull,
+		TestOfflineAndBack,
+		TestOneTabSendsAtATime,
+		TestRequestsNeedNoPreflight,
+		TestTabsThatAreClosedWhileRequestsAreUnderWay,
+		TestTheMUIDIsACookieOfTheRootDomain,
+		TestTheTagHostRenewsTheCookie,
+		TestWithoutConsentThereIsNoTrace,
+	} {
+		name := runtime.FuncForPC(reflect.ValueOf(test).Pointer()).Name()
+		t.Run(name[strings.LastIndex(name, ".")+1:], test)
+	}
+}
+
+// browserOf returns the browser that a test runs in.
+func browserOf(t *testing.T) browser {
+	if strings.HasPrefix(t.Name(), "TestInFirefox/") {
+		return inFirefox
+	}
+	return inChromium
+}
+
+// firefox is headless Firefox. It is driven by WebDriver BiDi, which it speaks without a driver program.
+type firefox struct {
+	cmd *exec.Cmd
+	*bidi
+}
+
+// firefoxPrefs resolve every host name to this machine, and spare work and requests of the browser itself.
+const firefoxPrefs = `
+user_pref("network.dns.forceResolve", "127.0.0.1");
+user_pref("browser.chrome.site_icons", false);
+user_pref("browser.newtab.preload", false);
+user_pref("browser.newtabpage.enabled", false);
+`
+
+// startFirefox starts Firefox with a new data directory.
+func startFirefox(dir string) (browser, error) {
+	path, err := exec.LookPath("firefox-esr")
+	if err != nil {
+		return nil, fmt.Errorf("the tests of the browser tag need Firefox; make test installs it: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "user.js"), []byte(firefoxPrefs), 0o600); err != nil {
+		return nil, err
+	}
+	f := &firefox{cmd: exec.Command(path, "--headless", "--no-remote", "--remote-debugging-port", "0", "--profile", dir)}
+	f.cmd.Env = append(os.Environ(), "HOME="+dir)
+	stderr, err := f.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := f.cmd.Start(); err != nil {
+		return nil, err
+	}
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		if _, url, ok := strings.Cut(lines.Text(), "WebDriver BiDi listening on "); ok {
+			go io.Copy(io.Discard, stderr)
+			if f.bidi, err = dialBiDi(url); err != nil {
+				f.stop()
+				return nil, err
+			}
+			return f, nil
+		}
+	}
+	return nil, errors.Join(errors.New("Firefox ended before it listened"), f.cmd.Wait())
+}
+
+func (f *firefox) stop() {
+	f.cmd.Process.Kill() // fails only when Firefox has already ended
+	f.cmd.Wait()
+}
+
+func (f *firefox) newProfile() (profile, error) {
+	p := &firefoxProfile{firefox: f}
+	return p, f.call("browser.createUserContext", params{}, p)
+}
+
+// firefoxProfile is a user context.
+type firefoxProfile struct {
+	*firefox
+	UserContext string
+}
+
+// close closes the tabs too.
+func (p *firefoxProfile) close() {
+	p.call("browser.removeUserContext", params{"userContext": p.UserContext}, nil) // fails only after another failure
+}
+
+// newTab opens a window, because of the tabs in a window all but one are hidden.
+func (p *firefoxProfile) newTab(console func(line string)) (driver, error) {
+	t := &firefoxTab{firefox: p.firefox}
+	if err := p.call("browsingContext.create", params{"type": "window", "userContext": p.UserContext}, t); err != nil {
+		return nil, err
+	}
+	p.listen(t.Context, func(entry logEntry) { console(consoleKind(entry) + ": " + entry.Text) })
+	return t, nil
+}
+
+// exception matches the text of an exception that nothing caught.
+var exception = regexp.MustCompile(`^(\w*Error|uncaught exception): `)
+
+// consoleKind returns Chromium's name for the kind of a line.
+func consoleKind(entry logEntry) string {
+	switch {
+	case entry.Type == "javascript" && exception.MatchString(entry.Text):
+		return string(chromedp.ConsoleException)
+	case entry.Level == "warn":
+		return string(chromedp.ConsoleWarning)
+	}
+	return entry.Level
+}
+
+func (p *firefoxProfile) cookies() ([]*network.Cookie, error) {
+	var jar struct {
+		Cookies []struct {
+			Name, Domain, Path string
+			Value              struct{ Value string }
+			SameSite           string
+			Secure, HTTPOnly   bool
+			Expiry             float64
+		}
+	}
+	err := p.call("storage.getCookies", params{"partition": params{"type": "storageKey", "userContext": p.UserContext}}, &jar)
+	var all []*network.Cookie
+	for _, c := range jar.Cookies {
+		cookie := &network.Cookie{Name: c.Name, Value: c.Value.Value, Domain: c.Domain, Path: c.Path,
+			Secure: c.Secure, HTTPOnly: c.HTTPOnly, Expires: c.Expiry}
+		switch c.SameSite {
+		case "strict":
+			cookie.SameSite = network.CookieSameSiteStrict
+		case "lax":
+			cookie.SameSite = network.CookieSameSiteLax
+		case "none":
+			cookie.SameSite = network.CookieSameSiteNone
+		}
+		all = append(all, cookie)
+	}
+	return all, err
+}
+
+// firefoxTab is a tab. It is closed with its profile.
+type firefoxTab struct {
+	*firefox
+	Context string // the id of its browsing context
+}
+
+func (t *firefoxTab) navigate(url string) error {
+	return t.call("browsingContext.navigate", params{"context": t.Context, "url": url, "wait": "complete"}, nil)
+}
+
+func (t *firefoxTab) run(script string) error {
+	_, err := t.evaluate(t.Context, script, false)
+	return err
+}
+
+func (t *firefoxTab) text(expression string) (string, error) {
+	value, err := t.evaluate(t.Context, "Promise.resolve("+expression+").then(String)", true)
+	if err != nil {
+		return "", err
+	}
+	var text string
+	return text, json.Unmarshal(value, &text)
+}
+
+func (t *firefoxTab) offline(is bool) error {
+	conditions := any(nil)
+	if is {
+		conditions = params{"type": "offline"}
+	}
+	return t.call("emulation.setNetworkConditions", params{"networkConditions": conditions, "contexts": []string{t.Context}}, nil)
+}
+
+func (t *firefoxTab) minimize() error {
+	var tree struct {
+		Contexts []struct{ ClientWindow string }
+	}
+	if err := t.call("browsingContext.getTree", params{"root": t.Context, "maxDepth": 0}, &tree); err != nil {
+		return err
+	}
+	if len(tree.Contexts) != 1 {
+		return fmt.Errorf("the tab %s is gone", t.Context)
+	}
+	return t.call("browser.setClientWindowState", params{"clientWindow": tree.Contexts[0].ClientWindow, "state": "minimized"}, nil)
+}
+
+func (t *firefoxTab) close() error {
+	return t.call("browsingContext.close", params{"context": t.Context}, nil)
+}

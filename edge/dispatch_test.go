@@ -313,6 +313,9 @@ func TestARefusedClientWaitsForItsAnswer(t *testing.T) {
 	if took := time.Since(began); took < refusalDelay || r.Header.Get("Retry-After") != "1" {
 		t.Errorf("refused after %v with Retry-After %q, want at least %v and 1", took, r.Header.Get("Retry-After"), refusalDelay)
 	}
+	if r.Header.Get("Mtag") != "1" {
+		t.Error("the browser tag cannot know that the service has refused the event")
+	}
 	if r.Closes {
 		t.Error("the connection is closed: a new one costs more than a refusal")
 	}

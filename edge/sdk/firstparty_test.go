@@ -156,6 +156,29 @@ func TestTheServiceSetsTheCookieThroughAProxyOfTheSite(t *testing.T) {
 	}
 }
 
+// The tag is installed at a path of the shop, and all that it sends and loads goes through the proxy.
+func TestTheTagAtAPathOfTheSite(t *testing.T) {
+	w := newWorld(t)
+	site := w.startNginx(otherHost)
+	w.page("/without-tag", "")
+	w.page("/", strings.ReplaceAll(w.snippet(true), w.gate.url(tagHost), site+"/t"))
+	tab := w.tab()
+	tab.goTo(site + "/without-tag")
+	tab.do(`document.cookie = '_muid=from-before;path=/;domain=other.test;max-age=600'`)
+	tab.goTo(site + "/")
+	tab.do(`mtag('identify', { email: 'ann@example.com' })`)
+	if muid := w.want("PageView")[0].MUID; muid != "from-before" {
+		t.Errorf("recorded for %q", muid)
+	}
+	tab.wantNothingStored()
+	w.wait("the cookie to be renewed", func() bool { return w.daysLeft() >= 399 })
+	for _, r := range w.gate.seen() {
+		if r.header.Get("Cookie") != "_muid=from-before" || r.path != "/mark/"+w.tag && r.path != "/id/"+w.tag {
+			t.Errorf("%v with the cookies %q", r, r.header.Get("Cookie"))
+		}
+	}
+}
+
 // A visitor without the cookie gets none from the service, and nginx sends no empty header.
 func TestThroughAProxyAnEventWithoutACookie(t *testing.T) {
 	w := newWorld(t)

@@ -15,7 +15,7 @@
 //	config.go    what a Server is made of
 //	limits.go    limits the events of a merchant, and the bytes that are stored
 //	script.go    GET /script: the loader and the extras that are asked for, compressed once
-//	cors.go      lets pages read the answers
+//	cors.go      the headers of every answer: for pages of any origin, and to know the service by
 //	decode.go    reads an event's JSON: who, what, when
 //	readable.go  refuses or repairs events that some JSON parsers cannot read
 //	answer.go    the answers that never change, rendered once
@@ -35,7 +35,7 @@ import (
 	"mtagd/store"
 )
 
-// Serve answers a request on a tag host. CORS headers and the request id are set already.
+// Serve answers a request on a tag host. The request id and the headers of SetHeaders are set already.
 func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
 	client, now := clientaddr.Of(ctx.RemoteAddr()), s.cfg.Now()
 	free := route.Endpoint == endpointHealth && (ctx.IsGet() || ctx.IsHead())

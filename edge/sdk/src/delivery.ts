@@ -12,6 +12,7 @@ const MAX_BATCH = 1000; // events; the limit of the tag host
 const MAX_AGE = 6 * 864e5; // ms, 6 days; the tag host remembers an event_id for 7 days
 const TIMEOUT = 3e4; // ms for one request
 const PATIENCE = 5e3; // ms after which a request without an answer no longer holds up the others
+const POLL = 99; // ms between looks for new events while such a request has no answer
 const FIRST_DELAY = 500; // ms before the first retry; each failure doubles it
 const MAX_DELAY = 3e4; // ms
 const MAX_RETRY_AFTER = 3e5; // ms, 5 minutes
@@ -34,6 +35,8 @@ let muid = ''; // of the last request
 
 // The requests that are under way. Those that last outlive the page.
 const open = new Set<{ keys: string[]; lasts: boolean; stop: AbortController }>();
+
+const pause = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
 
 // idle returns the keys of the events that may be sent now: those that are in no request.
 function idle() {
@@ -82,15 +85,7 @@ async function drain() {
   if (draining || !pending()) return;
   draining = true;
   const locked = await exclusively(async () => {
-    const requests = new Set<Promise<void>>();
-    while (pending() || requests.size) {
-      if (pending()) {
-        const request = send();
-        requests.add(request);
-        request.then(() => requests.delete(request));
-      }
-      await Promise.race([...requests, new Promise<void>((resolve) => setTimeout(resolve, PATIENCE))]);
-    }
+    while (pending() || open.size) await Promise.race([pending() ? send() : pause(POLL), pause(PATIENCE)]);
   });
   draining = false;
   if (!locked) later(FIRST_DELAY);
@@ -116,7 +111,7 @@ async function send(leaving?: boolean) {
   const stop = new AbortController();
   const alarm = setTimeout(() => stop.abort(), TIMEOUT);
   // A request that outlives the page must not renew the cookie: its answer could come after consent was withdrawn.
-  const renew = !leaving && renewable(base) && Math.abs(Date.now() - renewed) > RENEW_AFTER;
+  const renew = !leaving && renewable(base) && Date.now() - renewed > RENEW_AFTER;
   if (renew) stored((s) => s.setItem(RENEWED, (renewed = Date.now()) + ''));
   // A retry must not outlive the page: browsers limit the size of all such requests together, and that limit may be why
   // the last try failed.
@@ -169,7 +164,7 @@ function bundle(): [path: Path, texts: string[], keys: string[]] {
   const taken: string[] = [];
   let size = 0;
   for (const key of idle()) {
-    let fields: object | undefined;
+    let fields: { muid?: unknown } | undefined;
     try {
       if (parseInt(key) > Date.now() - MAX_AGE) fields = JSON.parse(waiting.get(key)!);
     } catch {}
@@ -177,6 +172,8 @@ function bundle(): [path: Path, texts: string[], keys: string[]] {
       drop(key);
       continue;
     }
+    // A muid that the tag host would not accept gives way to the visitor's.
+    if (typeof fields.muid != 'string' || !/\S/.test(fields.muid)) delete fields.muid;
     const text = json(Object.assign({}, common, fields));
     size += bytes(text) + 1; // a comma
     if (texts[0] && (isID(key) || size > MAX_BODY || texts.length >= batchLimit)) break;

@@ -24,10 +24,7 @@ export const bytes = (text: string) => new TextEncoder().encode(text).length;
 
 // put adds an event, and returns false when it is too large or the queue is full. It copies the fields, so later changes
 // of them do not matter. It throws when JSON.stringify throws or returns undefined.
-export function put(path: Path, fields: object & { event?: unknown; muid?: unknown }) {
-  const { muid } = fields;
-  // A muid that the tag host would not accept gives way to the visitor's.
-  if (!(typeof muid == 'string' && /\S/.test(muid))) fields = Object.assign({}, fields, { muid: undefined });
+export function put(path: Path, fields: object & { event?: unknown }) {
   const text = json(fields);
   if (text.length * 3 > MAX_EVENT && bytes(text) > MAX_EVENT) return warn('too large, not sent:', fields.event);
   if (chars + text.length > MAX_CHARS) {

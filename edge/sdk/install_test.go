@@ -240,7 +240,9 @@ func TestAnInitThatIsMissingIsReported(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", "<script>mtrem = [['event', 'Early']]</script><script async src="+w.loader()+"></script>")
 	tab := w.visit("/")
-	w.wait("a warning", func() bool { return tab.warned("write mtag('init', 'https://HOST?tagId=ID', { consent: true or false })") })
+	w.wait("a warning", func() bool {
+		return tab.warned("write mtag('init', 'https://HOST?tagId=ID', { consent: true or false })")
+	})
 }
 
 func TestConsentThatIsNoBooleanIsReported(t *testing.T) {

@@ -3,6 +3,7 @@ package sdk_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 )
 
@@ -123,4 +124,46 @@ func TestAPageThatIsHiddenSendsWhatWaits(t *testing.T) {
 	tab.minimize()
 	w.want("PageView", "Waiting")
 	tab.wantNothingStored()
+}
+
+// The visitor leaves the page before the script has loaded. The next page sends the events.
+func TestAPageThatIsLeftBeforeTheScriptHasLoaded(t *testing.T) {
+	for _, tt := range []struct {
+		name, options, calls string
+		want                 []string
+	}{
+		{"with consent", "{ consent: true }", "", []string{"PageView", "Click", "Lead", "PageView"}},
+		{"without consent", "{ consent: false }", "", []string{"PageView"}},
+		{"without options", "undefined", "", []string{"PageView"}},
+		{"consent is withdrawn", "{ consent: true }", "mtag('consent', false)", []string{"PageView"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			first := strings.Replace(w.initCall(true), "{ consent: true }", tt.options, 1)
+			w.page("/first", "<script>"+first+"</script>")
+			w.page("/next", "")
+			tab := w.visit("/first")
+			tab.do(`
+				mtag('event', 'Click', { n: 1 });
+				mtag('event', { type: 'Lead' });
+				mtag('event', 'Login', { email: 'ann@example.com' });
+				mtag('identify', { email: 'ann@example.com' });
+				%s;
+				location.href = '/next';
+			`, tt.calls)
+			tab.waitFor("/next")
+			if kept := tab.get(`JSON.stringify(localStorage)`); strings.Contains(kept, "ann@") || len(tt.want) == 1 && kept != "{}" {
+				t.Errorf("stored: %s", kept)
+			}
+			tab.goTo(w.gate.url(shopHost) + "/")
+			at := map[any]int{}
+			for _, e := range w.want(tt.want...) {
+				at[e.RawData["pageUrl"]]++
+			}
+			if n := at[w.gate.url(shopHost)+"/first"]; n != len(tt.want)-1 {
+				t.Errorf("%d events are of the first page, want %d", n, len(tt.want)-1)
+			}
+			tab.wantNothingStored()
+		})
+	}
 }

@@ -144,8 +144,9 @@ func TestAMUIDThatThePageSets(t *testing.T) {
 		mtag('event', 'Own', { muid: 'ann-smith' });
 		for (const muid of ['', ' ', 7, null, undefined, {}]) mtag('event', 'Wrong', { muid });
 	`)
+	events := w.want(append(repeat(6, "Wrong"), "PageView", "Own")...)
 	own := w.muidCookie().Value
-	for _, e := range w.want(append(repeat(6, "Wrong"), "PageView", "Own")...) {
+	for _, e := range events {
 		if want := map[bool]string{true: "ann-smith", false: own}[e.EventName == "Own"]; e.MUID != want {
 			t.Errorf("%s is of %s, want %s", e.EventName, e.MUID, want)
 		}

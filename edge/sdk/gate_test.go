@@ -30,6 +30,7 @@ type gate struct {
 // request is a request of the tag.
 type request struct {
 	method, path string
+	query        string
 	header       http.Header
 	body         string
 	time         time.Time
@@ -59,11 +60,6 @@ func newGate(w *world) *gate {
 	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", *w.service.addr.Load(), r.In.Host
-		},
-		ModifyResponse: func(r *http.Response) error { // TEMP until the service sends it
-			r.Header.Set("Mtag", "1")
-			r.Header.Set("Access-Control-Expose-Headers", "Retry-After, Mtag")
-			return nil
 		},
 		ErrorHandler: func(out http.ResponseWriter, r *http.Request, err error) {
 			panic(http.ErrAbortHandler) // the service is not running: close the browser's connection too
@@ -106,7 +102,7 @@ func (g *gate) serve(out http.ResponseWriter, r *http.Request, forward http.Hand
 	forEvents := r.URL.Path != "/script"
 	g.mu.Lock()
 	n := len(g.requests)
-	g.requests = append(g.requests, request{method: r.Method, path: r.URL.Path, header: r.Header.Clone(), body: string(body), time: time.Now()})
+	g.requests = append(g.requests, request{method: r.Method, path: r.URL.Path, query: r.URL.RawQuery, header: r.Header.Clone(), body: string(body), time: time.Now()})
 	fault := g.fault
 	if forEvents {
 		g.open++

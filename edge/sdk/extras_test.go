@@ -383,15 +383,29 @@ func TestANavigationAtTheEndOfAPageIsNoScroll(t *testing.T) {
 		requestAnimationFrame(() => {
 			history.pushState({}, '', '/next');
 			document.body.style.height = '150vh';
-			requestAnimationFrame(() => {
+			setTimeout(() => {
 				document.body.style.height = '';
 				scrollTo(0, 0);
 				setTimeout(done, 500);
-			});
+			}, 50);
 		});
 	})`)
 	tab.do(`mtag('event', 'End')`)
 	w.want("PageView", "PageView", "Scroll", "End")
+}
+
+func TestANavigationJustAfterScrollingIsNoScrollOfTheNextPage(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visitWith("scroll", highPage)
+	tab.get(`new Promise((done) => {
+		addEventListener('scroll', () => {
+			history.pushState({}, '', '/next');
+			setTimeout(done, 500);
+		}, { once: true });
+		scrollTo(0, innerHeight * 9);
+	})`)
+	tab.do(`mtag('event', 'End')`)
+	w.want("PageView", "PageView", "End")
 }
 
 func TestScrollAfterAReturnFromTheBackForwardCache(t *testing.T) {

@@ -90,8 +90,17 @@ func TestAClickOnALinkToAnotherSite(t *testing.T) {
 	}
 }
 
-// Each case is a page and what happens in it. The page leaves no page by itself.
+// Each case is the body of the page and what happens in it.
 func TestWhichClicksAreOutbound(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visitWith("outbound", "")
+	tab.do(`
+		for (const type of ['click', 'auxclick']) addEventListener(type, (event) => event.preventDefault(), true);
+		window.link = () => document.querySelector('a');
+		window.click = (node, type = 'click', button = 0) =>
+			node.dispatchEvent(new MouseEvent(type, { bubbles: true, composed: true, cancelable: true, button }));
+	`)
+	wanted, domains := []string{"PageView", "End"}, map[string]string{}
 	for _, tt := range []struct {
 		name, body, script string
 		want               string // the link's domain; empty: no event
@@ -119,28 +128,17 @@ func TestWhichClicksAreOutbound(t *testing.T) {
 		{"no address", `<a>x</a>`, `link().click()`, ""},
 		{"no link", `<p>x</p>`, `click(document.querySelector('p'))`, ""},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
-			tab := w.visitWith("outbound", tt.body)
-			w.want("PageView")
-			tab.do(`
-				for (const type of ['click', 'auxclick']) addEventListener(type, (event) => event.preventDefault(), true);
-				const link = () => document.querySelector('a');
-				const click = (node, type = 'click', button = 0) =>
-					node.dispatchEvent(new MouseEvent(type, { bubbles: true, composed: true, cancelable: true, button }));
-				%s
-				mtag('event', 'End');
-			`, tt.script)
-			if tt.want == "" {
-				w.want("PageView", "End")
-				return
-			}
-			for _, e := range w.want("PageView", "Click", "End") {
-				if e.EventName == "Click" && e.RawData["link_domain"] != tt.want {
-					t.Errorf("link_domain is %v, want %s", e.RawData["link_domain"], tt.want)
-				}
-			}
-		})
+		tab.do("document.body.innerHTML = %q; mtag('set', { test: %q }); %s", tt.body, tt.name, tt.script)
+		if tt.want != "" {
+			wanted, domains[tt.name] = append(wanted, "Click"), tt.want
+		}
+	}
+	tab.do(`mtag('event', 'End')`)
+	for _, e := range w.want(wanted...) {
+		name, _ := e.RawData["test"].(string)
+		if e.EventName == "Click" && (domains[name] == "" || e.RawData["link_domain"] != domains[name]) {
+			t.Errorf("%s: link_domain is %v, want %q", name, e.RawData["link_domain"], domains[name])
+		}
 	}
 }
 
@@ -383,15 +381,29 @@ func TestANavigationAtTheEndOfAPageIsNoScroll(t *testing.T) {
 		requestAnimationFrame(() => {
 			history.pushState({}, '', '/next');
 			document.body.style.height = '150vh';
-			requestAnimationFrame(() => {
+			setTimeout(() => {
 				document.body.style.height = '';
 				scrollTo(0, 0);
 				setTimeout(done, 500);
-			});
+			}, 50);
 		});
 	})`)
 	tab.do(`mtag('event', 'End')`)
 	w.want("PageView", "PageView", "Scroll", "End")
+}
+
+func TestANavigationJustAfterScrollingIsNoScrollOfTheNextPage(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visitWith("scroll", highPage)
+	tab.get(`new Promise((done) => {
+		addEventListener('scroll', () => {
+			history.pushState({}, '', '/next');
+			setTimeout(done, 500);
+		}, { once: true });
+		scrollTo(0, innerHeight * 9);
+	})`)
+	tab.do(`mtag('event', 'End')`)
+	w.want("PageView", "PageView", "End")
 }
 
 func TestScrollAfterAReturnFromTheBackForwardCache(t *testing.T) {

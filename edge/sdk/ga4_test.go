@@ -67,6 +67,9 @@ func TestGA4EventsBecomeThePredefinedOnes(t *testing.T) {
 }
 
 func TestAGA4ItemIsAProduct(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visitGA4(gtagFunction)
+	wanted, products := []string{"PageView"}, map[string]string{}
 	for _, tt := range []struct{ name, item, want string }{
 		{"all fields", `{item_id: 'p1', item_name: 'Shoe', item_category: 'Sport', item_category2: 'Shoes', item_category5: 'Red', item_brand: 'Acme',
 			item_variant: 'red 42', price: '89.90', quantity: 2, coupon: 'TEN', discount: 10, index: 3, item_list_name: 'Home'}`,
@@ -76,15 +79,14 @@ func TestAGA4ItemIsAProduct(t *testing.T) {
 		{"a price that is no number", `{item_id: 'p1', price: '89,90', quantity: null, discount: ''}`, `{"id":"p1"}`},
 		{"no id", `{price: 1}`, `{"price":1}`},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.visitGA4(gtagFunction).do(`gtag('event', 'view_item', { items: [%s] })`, tt.item)
-			for _, e := range w.want("PageView", "ViewItem") {
-				if got, want := e.fields("products"), `{"products":[`+tt.want+`]}`; e.EventName == "ViewItem" && got != want {
-					t.Errorf("got  %s\nwant %s", got, want)
-				}
-			}
-		})
+		tab.do("mtag('set', { test: %q }); gtag('event', 'view_item', { items: [%s] })", tt.name, tt.item)
+		wanted, products[tt.name] = append(wanted, "ViewItem"), `{"products":[`+tt.want+`]}`
+	}
+	for _, e := range w.want(wanted...) {
+		name, _ := e.RawData["test"].(string)
+		if got := e.fields("products"); e.EventName == "ViewItem" && got != products[name] {
+			t.Errorf("%s: got  %s\nwant %s", name, got, products[name])
+		}
 	}
 }
 

@@ -32,6 +32,7 @@
 //	mmap.go         finds the files that Badger maps
 //	allocate.go     allocates them before Badger writes to them
 //	spare.go        a file whose space is given back on a full disk
+//	metrics.go      counts and measures commits
 //
 // # What is in Badger
 //

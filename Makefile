@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx bench bench-quick bench-full bench-steps mtagbench screenshot profile
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx promtool bench bench-quick bench-full bench-steps mtagbench screenshot profile
 
 run: build
 	bin/mtagd dev
@@ -11,10 +11,10 @@ run: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
-# The race detector needs a C compiler, the tests of the browser tag need two browsers and a web server, and the tests of DNS
-# verification need a real name server. -p 1 tests one package at a time, because browsers and crash tests need the whole
-# machine. -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice.
-test: cc chromium firefox bind nginx
+# The race detector needs a C compiler. The tests of the browser tag need two browsers and nginx, those of DNS verification a
+# real name server, and those of the alert rules promtool. -p 1 tests one package at a time, because browsers and crash tests
+# need the whole machine. -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice.
+test: cc chromium firefox bind nginx promtool
 	CGO_ENABLED=1 $(GO) test -race -pgo=off -p 1 ./...
 
 check: format vet staticcheck tidy generated test
@@ -94,6 +94,14 @@ bind:
 
 nginx:
 	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || $(call install,nginx-light,nginx to test the guide for sites)
+
+# Takes only the tool out of Debian's package: installed, the package would run a server at the port of mtagd's admin pages.
+promtool:
+	@command -v promtool >/dev/null || test -x bin/promtool || { \
+		mkdir -p bin/prometheus && cd bin/prometheus && \
+		{ test "$$(id -u)" != 0 || apt-get update -qq; } && apt-get download -qq prometheus && \
+		dpkg-deb -x prometheus_*.deb . && mv usr/bin/promtool .. && cd .. && rm -r prometheus; \
+	} || { echo "make test needs promtool to test the alert rules: put it into PATH, from prometheus.io, and run make again." >&2; exit 1; }
 
 # $(call install,PACKAGES,PURPOSE) installs Debian packages as root. Otherwise it says what is missing.
 install = { \

@@ -9,6 +9,7 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -19,14 +20,32 @@ import (
 	"mtagd/store"
 )
 
-// newMetrics returns a registry with the metrics of the Go runtime and of the process.
+// newMetrics returns a registry with the metrics of the Go runtime, of the process and of the build.
 func newMetrics() *prometheus.Registry {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "mtagd_build_info",
+			Help:        "1; the labels say which version of mtagd this is.",
+			ConstLabels: prometheus.Labels{"version": version(), "goversion": runtime.Version()},
+		}, func() float64 { return 1 }),
 	)
 	return metrics
+}
+
+// exportReady adds whether /readyz answers 200.
+func exportReady(metrics *prometheus.Registry, ready func() error) {
+	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mtagd_ready",
+		Help: "1 while events are accepted, else 0; /readyz says why.",
+	}, func() float64 {
+		if ready() != nil {
+			return 0
+		}
+		return 1
+	}))
 }
 
 // exportLabels adds the number of labels in use, which is bounded for the whole service.

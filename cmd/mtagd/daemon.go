@@ -102,10 +102,10 @@ func (d *daemon) countRefusals(context.Context) (err error) {
 
 // openData opens the storage engine. From then on no other process can open the data directory.
 func (d *daemon) openData(context.Context) (err error) {
-	if d.engine, err = openEngine(d.Data, d.Log); err != nil {
+	if d.engine, err = openEngine(d.Data, d.Log, d.metrics); err != nil {
 		return err
 	}
-	d.metrics.MustRegister(diskMetrics(d.Data)...)
+	d.metrics.MustRegister(newDiskMetrics(d.parts()))
 	d.onStop(d.engine.Close)
 	exportLabels(d.metrics, d.engine.Directory())
 	return nil
@@ -172,7 +172,7 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 	}
 	if d.TLS != nil {
 		c.Certificates = &certs.Config{
-			Dir:        filepath.Join(d.Data, "certificates"),
+			Dir:        d.certificatesDir(),
 			CA:         d.TLS.CA,
 			Roots:      d.TLS.Roots,
 			Email:      d.TLS.Email,
@@ -190,6 +190,8 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 	})
 	return nil
 }
+
+func (d *daemon) certificatesDir() string { return filepath.Join(d.Data, "certificates") }
 
 // openAPI makes the partner API. In development mode the demo shop is in front of it.
 func (d *daemon) openAPI(ctx context.Context) (err error) {
@@ -302,6 +304,7 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 		}
 		return d.engine.Ready()
 	}
+	exportReady(d.metrics, ready)
 	d.startSideDoor(newSideDoor(listener, adminHandler(d.metrics, ready), d.Log))
 	d.Log.Info("admin listening", "address", listener.Addr().String())
 	return nil

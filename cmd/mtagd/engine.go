@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,38 +13,27 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/local/control"
-	"mtagd/store/local/space"
 )
 
 // openEngine opens the storage engine for the service, and creates it if the data directory is new. This file is the
 // only one that names an engine.
-func openEngine(data string, log *slog.Logger) (store.Engine, error) {
-	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now})
+func openEngine(data string, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
+	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now, Metrics: metrics})
 	if err != nil {
 		return nil, openError(data, err)
 	}
 	return engine, nil
 }
 
-// diskMetrics are the metrics of the data directory's disk.
-func diskMetrics(data string) []prometheus.Collector {
-	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "mtagd_disk_free_bytes",
-			Help: "Free space on the disk of the data directory.",
-		}, func() float64 {
-			free, err := space.Free(data)
-			if err != nil {
-				return math.NaN()
-			}
-			return float64(free)
-		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "mtagd_disk_reserve_bytes",
-			Help: "Free space below which events are refused.",
-		}, func() float64 { return local.MinFree }),
-	}
+// parts returns what the data directory holds, for metrics. Without HTTPS there are no certificates.
+func (d *daemon) parts() map[string]string {
+	parts := local.Parts(d.Data)
+	parts["certificates"] = d.certificatesDir()
+	return parts
 }
+
+// reserve is how much disk space the engine leaves free, in bytes.
+const reserve = local.MinFree
 
 // openControl opens the control data for an operator command, when no server has it open. Without control data in the
 // directory it fails, so that a mistyped directory is noticed. Only when create is set and the directory is empty, it

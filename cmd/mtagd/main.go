@@ -11,6 +11,7 @@
 //	systemd.go      tells systemd how the service is; the watchdog
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
+//	disk.go         metrics: the space of the data directory
 //	throttle.go     a log that does not repeat the same message for ever
 //	runtime.go      timers, threads and the limit of the heap
 //	domains.go      which domains can be claimed; warnings of those that cannot
@@ -174,10 +175,13 @@ type versionCommand struct{}
 
 // Run prints the version. The go command derives it from the tag or commit that it builds.
 func (versionCommand) Run(p *process) error {
-	version := "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		version = info.Main.Version
-	}
-	_, err := fmt.Fprintln(p.stdout, "mtagd", version)
+	_, err := fmt.Fprintln(p.stdout, "mtagd", version())
 	return err
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
 }

@@ -15,11 +15,7 @@ import (
 // settings returns the values of a setting in a file of deploy/.
 func settings(t *testing.T, file, name string) (values []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../deploy", file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, match := range regexp.MustCompile(`(?m)^`+name+`=(.*)$`).FindAllStringSubmatch(string(text), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^`+name+`=(.*)$`).FindAllStringSubmatch(readDeploy(t, file), -1) {
 		values = append(values, strings.Fields(match[1])...)
 	}
 	if len(values) == 0 {
@@ -77,11 +73,7 @@ func TestUnitsAreValid(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"verify"}
 	for _, unit := range append([]string{"mtagd.service"}, settings(t, "mtagd.service", "Sockets")...) {
-		text, err := os.ReadFile(filepath.Join("../../deploy", unit))
-		if err != nil {
-			t.Fatal(err)
-		}
-		installed := strings.ReplaceAll(string(text), "/usr/local/bin/mtagd", "/bin/true")
+		installed := strings.ReplaceAll(readDeploy(t, unit), "/usr/local/bin/mtagd", "/bin/true")
 		if err := os.WriteFile(filepath.Join(dir, unit), []byte(installed), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -36,6 +36,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
@@ -51,6 +53,8 @@ type Options struct {
 	Log *slog.Logger     // nil: slog.Default
 	Now func() time.Time // nil: time.Now
 
+	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
+
 	maxSeries int // for tests (rank.LimitSeries); 0: the default
 }
 
@@ -62,6 +66,15 @@ func (o Options) withDefaults() Options {
 		o.Now = time.Now
 	}
 	return o
+}
+
+// Parts returns the paths of the engine's files in dir, by what they hold.
+func Parts(dir string) map[string]string {
+	return map[string]string{
+		"control": filepath.Join(dir, "control.db"),
+		"journal": filepath.Join(dir, "events"),
+		"index":   filepath.Join(dir, "index.db"),
+	}
 }
 
 // engine implements store.Engine.
@@ -98,10 +111,11 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 
 // openEvents opens the journal and the index, and starts them.
 func (e *engine) openEvents(dir string, opt Options) (err error) {
-	if e.journal, err = journal.Open(filepath.Join(dir, "events"), journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
+	parts := Parts(dir)
+	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
 		return err
 	}
-	if e.index, err = rank.Open(filepath.Join(dir, "index.db"), MinFree, opt.Log); err != nil {
+	if e.index, err = rank.Open(parts["index"], MinFree, opt.Log); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
 	if opt.maxSeries > 0 {
@@ -115,6 +129,9 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.index.Close(), e.journal.Close())
 	}
 	e.index.Start()
+	if opt.Metrics != nil {
+		opt.Metrics.MustRegister(append(e.journal.Metrics(), e.index.Metrics()...)...)
+	}
 	return nil
 }
 

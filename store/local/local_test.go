@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/storetest"
@@ -104,5 +106,65 @@ func TestReadyTellsWhenARestartHelps(t *testing.T) {
 	}
 	if err := indexFault(fmt.Errorf("index.db: %w", codec.ErrCorrupt)); errors.Is(err, store.ErrNeedsRestart) {
 		t.Errorf("a damaged index: %v", err)
+	}
+}
+
+// The metrics have the number of events, also after a kill and a replay, and each commit.
+func TestMetrics(t *testing.T) {
+	shops := []store.MerchantID{store.NewMerchantID(), store.NewMerchantID()}
+	dir := t.TempDir()
+	e, values := openMeasured(t, dir)
+	for i, m := range shops {
+		record(t, e, m, 100*(i+1))
+	}
+	unresolved := []store.Mark{newMark(shops[0], "Name", 0, []byte("{}"))}
+	unresolved[0].Identity = store.Identity{}
+	if err := e.Record(ctx, unresolved); err != nil {
+		t.Fatal(err)
+	}
+	everything(t, e, shops[1]) // waits for the index
+	got := values()
+	if got["mtagd_index_events"] != 300 || got["mtagd_journal_group_events"] != 4 || got["mtagd_journal_commit_duration_seconds"] != 3 {
+		t.Errorf("after three commits of 100 events, and one that keeps nothing: %v", got)
+	}
+	if got["mtagd_journal_queue_bytes"] != 0 || got["mtagd_journal_queue_requests"] != 0 {
+		t.Errorf("nothing waits: %v", got)
+	}
+	if age := float64(time.Now().Unix()) - got["mtagd_journal_last_commit_timestamp_seconds"]; age < -1 || age > 600 {
+		t.Errorf("the last commit was %v s ago", age)
+	}
+	killed, values := openMeasured(t, copied(t, dir))
+	if got := values()["mtagd_index_events"]; got != 300 {
+		t.Errorf("after a kill there are %v events, want 300", got)
+	}
+	closeEngine(t, killed)
+	closeEngine(t, e)
+	e, values = openMeasured(t, dir)
+	if got := values()["mtagd_index_events"]; got != 300 {
+		t.Errorf("after a restart there are %v events, want 300", got)
+	}
+	closeEngine(t, e)
+}
+
+// openMeasured opens an engine with metrics. The function that it returns has the values of the gauges, and the number of
+// observations of the histograms.
+func openMeasured(t *testing.T, dir string) (*engine, func() map[string]float64) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	e, err := Open(dir, Options{Log: quiet, Metrics: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.(*engine), func() map[string]float64 {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		values := map[string]float64{}
+		for _, family := range families {
+			m := family.GetMetric()[0]
+			values[family.GetName()] = m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+		return values
 	}
 }

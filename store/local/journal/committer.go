@@ -27,6 +27,7 @@ type committer struct {
 	committed atomic.Uint64 // number of the last chunk on disk
 	handOver  HandOver
 	arenas    arenas
+	metrics   *metrics
 	oldDedupe bool          // see transaction
 	done      chan struct{} // closed when the goroutine has ended
 }
@@ -41,6 +42,7 @@ func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock
 		queue:     q,
 		handOver:  handOver,
 		arenas:    make(arenas, keptArenas),
+		metrics:   newMetrics(),
 		oldDedupe: hasOldDedupe(db),
 		done:      make(chan struct{}),
 	}
@@ -92,8 +94,10 @@ func (c *committer) write() error {
 		t = c.begin()
 		return nil
 	}
+	marks := 0
 	for parts := c.queue.take(); len(parts) > 0; parts = c.queue.take() {
 		for _, p := range parts {
+			marks += p.to - p.from
 			if p.link != nil {
 				if err := makeRoom(); err != nil {
 					return err
@@ -103,17 +107,17 @@ func (c *committer) write() error {
 				}
 				continue
 			}
-			marks := p.marks[p.from:p.to]
-			for i := range marks {
+			for i := p.from; i < p.to; i++ {
 				if err := makeRoom(); err != nil {
 					return err
 				}
-				if err := t.record(&marks[i]); err != nil {
+				if err := t.record(&p.marks[i]); err != nil {
 					return err
 				}
 			}
 		}
 	}
+	c.metrics.groups.Observe(float64(marks))
 	return c.commit(t)
 }
 
@@ -134,6 +138,7 @@ func (c *committer) commit(t *transaction) error {
 	if err := t.closeChunk(); err != nil {
 		return err
 	}
+	began := time.Now()
 	err := t.txn.CommitAt(c.clock.next(), nil)
 	if err == nil {
 		err = c.log.failure() // Badger returns no error when it cannot sync a value log
@@ -141,6 +146,7 @@ func (c *committer) commit(t *transaction) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errCommit, err)
 	}
+	c.metrics.committed(began, t.count > 0)
 	release := func() { c.arenas.put(t.arena) }
 	if len(t.arena.events) == 0 {
 		release()

@@ -32,6 +32,7 @@
 //	mmap.go         finds the files that Badger maps
 //	allocate.go     allocates them before Badger writes to them
 //	spare.go        a file whose space is given back on a full disk
+//	metrics.go      counts and measures commits
 //
 // # What is in Badger
 //
@@ -211,7 +212,7 @@ func (j *Journal) Ready() error {
 // the commit is on disk.
 func (j *Journal) Failure() error {
 	if err := j.committer.queue.failure(); err != nil {
-		return fmt.Errorf("a write to %s failed, and nothing is accepted any more. Check the disk before you restart: %w", j.dir, err)
+		return fmt.Errorf("a write to %s failed, and no more are accepted. Check the disk before you restart: %w", j.dir, err)
 	}
 	return nil
 }

@@ -233,6 +233,13 @@ func (q *queue) stalled() error {
 	return fmt.Errorf("%w: requests wait, but none is written", store.ErrNeedsRestart)
 }
 
+// length returns how many requests wait, and the size of those that wait or are being written.
+func (q *queue) length() (requests, bytes int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.turns.requests, q.turns.bytes + q.turns.reserved
+}
+
 // accepting returns nil while requests are accepted, else the reason why not.
 func (q *queue) accepting() error {
 	q.mu.Lock()

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
@@ -26,6 +28,8 @@ type compactor struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine has ended
 	failed map[codec.MerchantKey]bool
+
+	compactions prometheus.Histogram // seconds
 }
 
 // maxEventSize is how many bytes of the disk a segment may take for each event: about 30 with short names, and up to 110
@@ -42,6 +46,7 @@ func newCompactor(db *bolt.DB, reserve int64, log *slog.Logger) *compactor {
 		},
 		commit: (*bolt.Tx).Commit, budget: compactionBudget,
 		wake: make(chan struct{}, 1), cancel: func() {}, done: make(chan struct{}), failed: map[codec.MerchantKey]bool{},
+		compactions: newCompactionDuration(),
 	}
 }
 
@@ -149,6 +154,7 @@ func (c *compactor) compact(ctx context.Context, m codec.MerchantKey) (more bool
 	if err != nil || from == nil {
 		return false, err
 	}
+	began := time.Now()
 	merged := mergedSegment(from)
 	if err := c.update(ctx, func(w *merger) (err error) {
 		merged.id, err = w.newSegment(m, byCompaction)
@@ -170,6 +176,7 @@ func (c *compactor) compact(ctx context.Context, m codec.MerchantKey) (more bool
 	if err := c.update(ctx, func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
 		return false, err
 	}
+	observeSince(c.compactions, began)
 	return true, c.sweep(ctx)
 }
 

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/boltfile"
@@ -46,6 +48,9 @@ type Index struct {
 
 	progress  progress
 	compactor *compactor
+
+	merges prometheus.Histogram // seconds
+	events atomic.Uint64        // of all merchants
 }
 
 // committedBatch is the events of one commit. They are valid until release is called.
@@ -93,6 +98,7 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		arenas:    sync.Pool{New: func() any { return &nodeArena{} }},
 		queue:     make(chan committedBatch, maxQueue),
 		done:      make(chan struct{}),
+		merges:    newMergeDuration(),
 	}
 	x.compactor = newCompactor(db, reserve, log)
 	if err := x.read(func(tx *bolt.Tx) (err error) {
@@ -102,7 +108,27 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	x.progress.advance(x.covered)
+	if !outdated {
+		x.countEvents()
+	}
 	return x, nil
+}
+
+// countEvents counts the stored events for the metrics. Damage does not keep the index from opening: it is logged, and the
+// merchant's requests fail.
+func (x *Index) countEvents() {
+	if err := x.read(func(tx *bolt.Tx) error {
+		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
+			u, err := loadUsage(tx, codec.MerchantKey(k))
+			if err != nil {
+				x.log.Error("the events of a merchant are not counted", "error", err)
+			}
+			x.events.Add(u.events)
+			return nil
+		})
+	}); err != nil {
+		x.log.Error("the events were not counted", "error", err)
+	}
 }
 
 // Covered returns the number of the last chunk whose events are in the index. Call it before Start.
@@ -313,6 +339,7 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 			return err
 		}
 		x.entries++
+		x.events.Add(1)
 	}
 	x.covered = last
 	return nil
@@ -413,10 +440,12 @@ func (x *Index) merge(f frozenEvents) error {
 	if len(f.trees) == 0 {
 		return nil
 	}
+	began := time.Now()
 	w := newMerger(x.db, x.commit)
 	if err := boltfile.CatchDamage("index.db", func() error { return w.mergeAll(f) }); err != nil {
 		return err
 	}
+	observeSince(x.merges, began)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for m := range f.trees {

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/store/local/space"
+)
+
+// diskMetrics are the metrics of the space that the parts of the data directory take, and have. Each part may be on a disk
+// of its own.
+type diskMetrics struct {
+	parts map[string]string // files and directories, by what they hold
+
+	mu       sync.Mutex
+	used     map[string]float64 // bytes on the disk
+	measured time.Time
+}
+
+// usedInterval is how old the used bytes may be. To measure them, each file is looked at, and a certificate is several.
+const usedInterval = time.Minute
+
+func newDiskMetrics(parts map[string]string) *diskMetrics { return &diskMetrics{parts: parts} }
+
+var (
+	freeDesc = prometheus.NewDesc("mtagd_disk_free_bytes",
+		"Free space on the disk of a part of the data directory.", []string{"part"}, nil)
+	usedDesc = prometheus.NewDesc("mtagd_disk_used_bytes",
+		"Space that a part of the data directory takes on its disk.", []string{"part"}, nil)
+	reserveDesc = prometheus.NewDesc("mtagd_disk_reserve_bytes",
+		"Free space below which events are refused.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (d *diskMetrics) Describe(to chan<- *prometheus.Desc) {
+	to <- freeDesc
+	to <- usedDesc
+	to <- reserveDesc
+}
+
+// Collect implements prometheus.Collector. It leaves out parts that do not exist, and what cannot be measured.
+func (d *diskMetrics) Collect(to chan<- prometheus.Metric) {
+	for part, path := range d.parts {
+		if free, err := space.Free(path); err == nil {
+			to <- prometheus.MustNewConstMetric(freeDesc, prometheus.GaugeValue, float64(free), part)
+		}
+	}
+	for part, used := range d.usedBytes() {
+		to <- prometheus.MustNewConstMetric(usedDesc, prometheus.GaugeValue, used, part)
+	}
+	to <- prometheus.MustNewConstMetric(reserveDesc, prometheus.GaugeValue, reserve)
+}
+
+func (d *diskMetrics) usedBytes() map[string]float64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now := time.Now(); now.Sub(d.measured) >= usedInterval {
+		d.used, d.measured = map[string]float64{}, now
+		for part, path := range d.parts {
+			if used, err := usedBytes(path); err == nil {
+				d.used[part] = used
+			}
+		}
+	}
+	return maps.Clone(d.used)
+}
+
+// usedBytes returns the space that a file, or all files in a directory, take on the disk. Files that have just been
+// deleted are left out.
+func usedBytes(path string) (bytes float64, err error) {
+	err = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil {
+			info, err = entry.Info()
+		}
+		switch {
+		case err == nil:
+			bytes += float64(info.Sys().(*syscall.Stat_t).Blocks * 512) // not the size: the logs have holes
+		case name == path || !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+		return nil
+	})
+	return bytes, err
+}

@@ -1,0 +1,66 @@
+package journal
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are what the committer measures.
+type metrics struct {
+	commits    prometheus.Histogram // seconds
+	groups     prometheus.Histogram // marks and links
+	lastCommit prometheus.Gauge     // seconds since 1970
+}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "mtagd_journal_commit_duration_seconds",
+			Help:    "Time that a commit takes to be written and synced.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5, 30},
+		}),
+		groups: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "mtagd_journal_group_events",
+			Help:    "Events and look-ups that are written as one group.",
+			Buckets: []float64{1, 4, 16, 64, 256, 512, 1024, groupMarks},
+		}),
+		lastCommit: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "mtagd_journal_last_commit_timestamp_seconds",
+			Help: "When the last commit was on disk; before the first one, when the journal was opened.",
+		}),
+	}
+	m.lastCommit.SetToCurrentTime()
+	return m
+}
+
+// committed notes that a commit which began at this time is on disk. A commit of events that are not kept writes nothing.
+func (m *metrics) committed(began time.Time, wrote bool) {
+	now := time.Now()
+	m.lastCommit.Set(float64(now.UnixMilli()) / 1000)
+	if wrote {
+		m.commits.Observe(now.Sub(began).Seconds())
+	}
+}
+
+// Metrics returns the journal's metrics. Call it after Start.
+func (j *Journal) Metrics() []prometheus.Collector {
+	c := j.committer
+	return []prometheus.Collector{
+		c.metrics.commits, c.metrics.groups, c.metrics.lastCommit,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "mtagd_journal_queue_requests",
+			Help: "Requests that wait for a group to begin.",
+		}, func() float64 {
+			requests, _ := c.queue.length()
+			return float64(requests)
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "mtagd_journal_queue_bytes",
+			Help: "Size of the requests that wait or are being written.",
+		}, func() float64 {
+			_, bytes := c.queue.length()
+			return float64(bytes)
+		}),
+	}
+}

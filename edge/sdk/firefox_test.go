@@ -36,6 +36,7 @@ func TestInFirefox(t *testing.T) {
 		TestAPageThatLeavesManyEvents,
 		TestAReturnFromTheBackForwardCacheIsAPageView,
 		TestAStrictContentSecurityPolicy,
+		TestARandomVisitLosesNothing,
 		TestAnAnswerThatIsLost,
 		TestAnEventHasItsFieldsAndThoseOfThePage,
 		TestConsentThatIsWithdrawn,

@@ -60,6 +60,11 @@ func newGate(w *world) *gate {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", *w.service.addr.Load(), r.In.Host
 		},
+		ModifyResponse: func(r *http.Response) error { // TEMP until the service sends it
+			r.Header.Set("Mtag", "1")
+			r.Header.Set("Access-Control-Expose-Headers", "Retry-After, Mtag")
+			return nil
+		},
 		ErrorHandler: func(out http.ResponseWriter, r *http.Request, err error) {
 			panic(http.ErrAbortHandler) // the service is not running: close the browser's connection too
 		},
@@ -154,7 +159,8 @@ func refuse(status int, header ...string) fault {
 	return func(out http.ResponseWriter, r *http.Request, _ http.Handler) {
 		out.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
 		out.Header().Set("Access-Control-Allow-Credentials", "true")
-		out.Header().Set("Access-Control-Expose-Headers", "Retry-After")
+		out.Header().Set("Access-Control-Expose-Headers", "Mtag, Retry-After")
+		out.Header().Set("Mtag", "1")
 		for i := 0; i < len(header); i += 2 {
 			out.Header().Set(header[i], header[i+1])
 		}

@@ -217,9 +217,9 @@ func TestAnInitURLThatIsWrongIsReported(t *testing.T) {
 	w.page("/", "<script async src="+w.loader()+"></script>")
 	tab := w.visit("/")
 	tab.do(`window.mtrem.push(['init', 'tags.shop.localhost?tagId=x', { consent: true }])`)
-	w.wait("a warning", func() bool { return tab.warned("init") })
+	w.wait("a warning", func() bool { return tab.warned("not tags.shop.localhost?tagId=x") })
 	tab.do(`window.mtrem.push(['init', '%s', { consent: true }])`, w.gate.url(tagHost))
-	w.wait("a warning", func() bool { return tab.warned("no tagId") })
+	w.wait("a warning", func() bool { return tab.warned("not " + w.gate.url(tagHost)) })
 	tab.do("%s", w.initCall(true))
 	w.want("PageView")
 }

@@ -18,22 +18,25 @@ export async function exclusively(work: () => Promise<void>) {
     await navigator.locks.request(PREFIX, { ifAvailable: true }, (lock) => lock && turn());
   } catch {
     // Pages without TLS and pages in a sandbox have no Web Locks. They use a lease in localStorage: the time until
-    // which one tab holds the lock.
+    // which one tab holds the lock. The tab renews its lease while it works.
     const lease = () => stored((s) => s.getItem(LEASE));
     const end = () => stored((s) => s.removeItem(LEASE));
-    const now = Date.now();
-    const left = +lease()! - now;
+    const left = +lease()! - Date.now();
     // A lease that is longer than its term is from before the clock was set back: ignore it.
     if (left > 0 && left < TERM + 1) return false;
-    const mine = now + TERM + Math.random() + '';
-    stored((s) => s.setItem(LEASE, mine));
+    let mine: string;
+    const take = () => stored((s) => s.setItem(LEASE, (mine = Date.now() + TERM + Math.random() + '')));
+    take();
+    let renewal: number;
     // When localStorage is denied or full, the lease is not stored, and the tab sends without it.
-    if (lease() == mine) {
+    if (lease() == mine!) {
       release = end;
       await new Promise((resolve) => setTimeout(resolve, DOUBT));
-      if (lease() != mine) return false;
+      if (lease() != mine!) return false;
+      renewal = setInterval(() => lease() == mine && take(), TERM / 2);
     }
     await turn();
+    clearInterval(renewal!);
     end();
   }
   await done;

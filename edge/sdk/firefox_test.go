@@ -37,6 +37,7 @@ func TestInFirefox(t *testing.T) {
 		TestAReturnFromTheBackForwardCacheIsAPageView,
 		TestAStrictContentSecurityPolicy,
 		TestARandomVisitLosesNothing,
+		TestARandomVisitWithdrawsConsent,
 		TestAnAnswerThatIsLost,
 		TestAnEventHasItsFieldsAndThoseOfThePage,
 		TestConsentThatIsWithdrawn,

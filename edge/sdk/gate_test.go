@@ -60,11 +60,6 @@ func newGate(w *world) *gate {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", *w.service.addr.Load(), r.In.Host
 		},
-		ModifyResponse: func(r *http.Response) error { // TEMP until the service sends it
-			r.Header.Set("Mtag", "1")
-			r.Header.Set("Access-Control-Expose-Headers", "Retry-After, Mtag")
-			return nil
-		},
 		ErrorHandler: func(out http.ResponseWriter, r *http.Request, err error) {
 			panic(http.ErrAbortHandler) // the service is not running: close the browser's connection too
 		},

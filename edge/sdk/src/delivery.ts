@@ -12,10 +12,10 @@ const MAX_BATCH = 1000; // events; the limit of the tag host
 const MAX_AGE = 6 * 864e5; // ms, 6 days; the tag host remembers an event_id for 7 days
 const TIMEOUT = 3e4; // ms for one request
 const PATIENCE = 5e3; // ms after which a request without an answer no longer holds up the others
-const MAX_OPEN = 4; // requests under way
 const FIRST_DELAY = 500; // ms before the first retry; each failure doubles it
 const MAX_DELAY = 3e4; // ms
 const MAX_RETRY_AFTER = 3e5; // ms, 5 minutes
+const MAX_LAST = 4; // requests that a closing page makes; the browser refuses more than 64 KiB in all
 
 const RENEWED = PREFIX + 'renewed'; // when a request last asked the tag host to renew the cookie, in ms
 const RENEW_AFTER = 864e5; // ms, a day
@@ -30,20 +30,17 @@ let retryAfter = false; // the timer follows a Retry-After header
 let failures = 0; // consecutive
 let batchLimit = MAX_BATCH; // events in the next request; halved by a failure, doubled by a success
 let renewed = 0; // as in RENEWED
-let muid = ''; // in the last request
+let muid = ''; // of the last request
 
-// The keys of events in requests that are under way.
-const sending = new Set<string>();
+// The requests that are under way. Those that last outlive the page.
+const open = new Set<{ keys: string[]; lasts: boolean; stop: AbortController }>();
 
-// The keys of events that are in a request that outlives the page, or in a beacon: flush does not send them.
-const leaving = new Set<string>();
-
-// What ends each request that is under way, and whether it outlives the page.
-const open = new Map<AbortController, boolean>();
-
-const ready = () => tag && allowed;
-
-const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+// idle returns the keys of the events that may be sent now: those that are in no request.
+function idle() {
+  const sending = new Set<string>();
+  open.forEach(({ keys }) => keys.forEach((key) => sending.add(key)));
+  return tag && allowed ? [...waiting.keys()].filter((key) => !sending.has(key)) : [];
+}
 
 // install sets the address of the tag host, the tag and whether the visitor consents.
 export function install(address: string, id: string, given: boolean) {
@@ -66,10 +63,10 @@ export function consented() {
 
 // withdraw aborts all requests, and removes what the tag has stored. The events wait in memory. When consent was withdrawn
 // elsewhere, in another tab, the cookie may already be a new visitor's: then it stays.
-export function withdraw(elsewhere?: unknown) {
+export function withdraw(elsewhere?: boolean) {
   allowed = false;
-  open.forEach((_, stop) => stop.abort());
-  forget(!!elsewhere);
+  open.forEach(({ stop }) => stop.abort());
+  forget(elsewhere);
   erase(elsewhere ? muid : undefined);
 }
 
@@ -78,55 +75,21 @@ export function add(path: Path, fields: object) {
   if (put(path, fields)) drain();
 }
 
-// bundle makes one request of the first keys, and returns which keys it contains. A request to /id has one event. It drops
-// events that are broken, and those older than MAX_AGE, because the tag host might record them a second time. It returns
-// undefined when nothing is left, or when consent was withdrawn on another host of the site.
-function bundle(keys: string[], limit: number): [url: string, body: string, taken: string[]] | undefined {
-  muid = visitor(base);
-  if (!muid) return withdraw() as undefined;
-  const common = Object.assign({ muid }, device());
-  const texts: string[] = [];
-  const taken: string[] = [];
-  let size = 0;
-  for (const key of keys) {
-    let fields: object | undefined;
-    try {
-      if (parseInt(key) > Date.now() - MAX_AGE) fields = JSON.parse(waiting.get(key)!);
-    } catch {}
-    if (!fields) {
-      drop(key);
-      continue;
-    }
-    const text = json(Object.assign({}, common, fields));
-    size += bytes(text) + 1; // a comma
-    if (texts[0] && (isID(key) || size > MAX_BODY || texts.length >= limit)) break;
-    texts.push(text);
-    taken.push(key);
-    if (isID(key)) break;
-  }
-  if (!texts[0]) return;
-  // The tag host corrects a wrong clock by t.
-  const url = `${base}/${isID(taken[0]) ? 'id' : 'mark'}/${tag}?t=${Date.now()}`;
-  return [url, texts[1] ? `[${texts}]` : texts[0], taken];
-}
-
-// idle returns the keys of the events that are in no request.
-const idle = () => [...waiting.keys()].filter((key) => !sending.has(key));
-
 // drain takes the lock, and sends events until the queue is empty or a request fails. Without the lock it tries later. It
 // makes one request at a time, but a request that has no answer after PATIENCE no longer holds up the other events.
 async function drain() {
-  if (draining || timer || !ready() || !idle()[0]) return;
+  const pending = () => !timer && idle()[0];
+  if (draining || !pending()) return;
   draining = true;
   const locked = await exclusively(async () => {
     const requests = new Set<Promise<void>>();
-    for (;;) {
-      const request = ready() && !timer && requests.size < MAX_OPEN && send();
-      if (request) {
+    while (pending() || requests.size) {
+      if (pending()) {
+        const request = send();
         requests.add(request);
         request.then(() => requests.delete(request));
-      } else if (!requests.size) return;
-      await Promise.race([...requests, pause(PATIENCE)]);
+      }
+      await Promise.race([...requests, new Promise<void>((resolve) => setTimeout(resolve, PATIENCE))]);
     }
   });
   draining = false;
@@ -144,98 +107,94 @@ function later(ms: number) {
   }, ms) || -1;
 }
 
-// send begins a request, and returns a promise of its end; undefined when there is nothing to send. After a failure the
-// timer is set.
-function send() {
-  const made = bundle(idle(), batchLimit);
-  if (!made) return;
-  const [url, body, keys] = made;
-  // A request that may outlive the page must not renew the cookie: its answer could come after consent was withdrawn.
-  const renew = !failures && renewable(base) && Math.abs(Date.now() - renewed) > RENEW_AFTER;
+// send makes one request of the first events. When it fails, it sets the timer.
+async function send(leaving?: boolean) {
+  const sender = (muid = visitor(base));
+  if (!muid) return withdraw(); // consent was withdrawn on another host of the site
+  const [path, texts, keys] = bundle();
+  if (!keys[0]) return;
+  const stop = new AbortController();
+  const alarm = setTimeout(() => stop.abort(), TIMEOUT);
+  // A request that outlives the page must not renew the cookie: its answer could come after consent was withdrawn.
+  const renew = !leaving && renewable(base) && Math.abs(Date.now() - renewed) > RENEW_AFTER;
+  if (renew) stored((s) => s.setItem(RENEWED, (renewed = Date.now()) + ''));
   // A retry must not outlive the page: browsers limit the size of all such requests together, and that limit may be why
   // the last try failed.
-  const keepalive = !failures && !renew && bytes(body) <= MAX_BODY + 2;
-  if (renew) {
-    renewed = Date.now();
-    stored((s) => s.setItem(RENEWED, renewed + ''));
-  }
-  return request(url + (renew ? '&renew=1' : ''), body, keys, keepalive);
-}
-
-async function request(url: string, body: string, keys: string[], keepalive: boolean) {
-  const stop = new AbortController();
-  open.set(stop, keepalive);
-  keys.forEach((key) => sending.add(key) && keepalive && leaving.add(key));
-  const alarm = setTimeout(() => stop.abort(), TIMEOUT);
-  const as = muid;
-  let failed = true;
+  const lasts = leaving || (!failures && !renew);
+  const request = { keys, lasts, stop };
+  open.add(request);
+  let failed: unknown = true;
   let delay = 0;
   try {
-    // A string is sent as text/plain, which needs no preflight.
-    const response = await fetch(url, { method: 'POST', body, keepalive, credentials: 'include', signal: stop.signal });
-    const after = response.headers.get('retry-after')!;
-    delay = +after * 1e3 || Date.parse(after) - Date.now() || 0;
+    // The tag host corrects a wrong clock by t. A string is sent as text/plain, which needs no preflight.
+    const response = await fetch(`${base}/${path}/${tag}?t=${Date.now()}` + (renew ? '&renew=1' : ''), {
+      method: 'POST', body: texts[1] ? `[${texts}]` : texts[0], keepalive: lasts, credentials: 'include', signal: stop.signal,
+    });
+    delay = +response.headers.get('retry-after')! * 1e3 || 0;
     // Without this header the answer is not from the tag host but from a captive portal, such as a hotel's, or a proxy.
     if (response.headers.get('mtag')) {
       const answer = await response.json();
       failed = keys.filter((key, i) => {
-        const { status, message } = answer.results ? answer.results[i] : { status: response.status, message: answer.message };
-        if (status >= 500 || [408, 421, 425, 429].includes(status)) return true;
+        const { status = response.status, message } = answer.results ? answer.results[i] : answer;
+        if (/^5|408|4[23]1|42[59]/.test(status)) return true;
         if (status >= 400) warn(message, waiting.get(key));
         drop(key);
-      }).length > 0;
+      })[0];
     }
   } catch {}
   clearTimeout(alarm);
-  open.delete(stop);
-  keys.forEach((key) => sending.delete(key) && leaving.delete(key));
-  if (!allowed) {
-    // The answer may have renewed the cookie at the last moment.
-    erase(as);
-    setTimeout(() => allowed || erase(as), 1e3);
-  } else if (failed) {
+  open.delete(request);
+  if (!allowed) setTimeout(erase, 99, sender); // the answer may have renewed the cookie at the last moment
+  else if (failed) {
     // Halve the batch and move its events to the end: an event that always fails must not block the others.
-    batchLimit = Math.ceil(keys.length / 2);
+    batchLimit = keys.length / 2;
     keys.forEach((key) => {
       const text = waiting.get(key);
       if (text && waiting.delete(key)) waiting.set(key, text);
     });
     const backOff = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** failures++);
     retryAfter = delay > 0;
-    later(Math.min(Math.max(delay, 0), MAX_RETRY_AFTER) + backOff * (0.5 + Math.random() / 2));
+    later(Math.min(delay, MAX_RETRY_AFTER) + backOff * (0.5 + Math.random() / 2));
   } else {
     batchLimit = Math.min(batchLimit * 2, MAX_BATCH);
     failures = 0;
   }
 }
 
-// flush sends the events with sendBeacon before the page closes, as many as the browser accepts. They stay in the
-// queue, because a beacon has no answer: the next page may send them once more.
-function flush() {
-  if (!ready()) return;
-  let keys = [...waiting.keys()].filter((key) => !leaving.has(key));
-  let limit = MAX_BATCH;
-  while (keys[0] && limit) {
-    const made = bundle(keys, limit);
-    if (!made) return;
-    const [url, body, taken] = made;
-    if (beacon(url, body)) {
-      taken.forEach((key) => leaving.add(key));
-      keys = keys.filter((key) => !leaving.has(key));
-    } else limit = taken.length >> 1; // the browser's limit is reached: try half as many
+// bundle returns the endpoint, the texts and the keys of the events for one request. A request to /id has one event. It
+// drops events that are broken, and those older than MAX_AGE, because the tag host might record them a second time.
+function bundle(): [path: Path, texts: string[], keys: string[]] {
+  const common = Object.assign({ muid }, device());
+  const texts: string[] = [];
+  const taken: string[] = [];
+  let size = 0;
+  for (const key of idle()) {
+    let fields: object | undefined;
+    try {
+      if (parseInt(key) > Date.now() - MAX_AGE) fields = JSON.parse(waiting.get(key)!);
+    } catch {}
+    if (!fields) {
+      drop(key);
+      continue;
+    }
+    const text = json(Object.assign({}, common, fields));
+    size += bytes(text) + 1; // a comma
+    if (texts[0] && (isID(key) || size > MAX_BODY || texts.length >= batchLimit)) break;
+    texts.push(text);
+    taken.push(key);
+    if (isID(key)) return ['id', texts, taken];
   }
+  return ['mark', texts, taken];
 }
 
-function beacon(url: string, body: string) {
-  if (navigator.sendBeacon) return navigator.sendBeacon(url, body);
-  fetch(url, { method: 'POST', body, keepalive: true, credentials: 'include' }).catch(() => {});
-  return true;
+// flush sends events in requests that outlive the page, before it closes. Without an answer in time, the next page may
+// send them once more.
+function flush() {
+  for (let n = MAX_LAST; n-- && idle()[0]; ) send(true);
 }
 
-// retryNow retries before the timer fires, unless the tag host has set the time with Retry-After. The page is in use
-// again, so the next flush sends events again that were in a beacon.
+// retryNow retries before the timer fires, unless the tag host has set the time with Retry-After.
 function retryNow() {
-  leaving.clear();
   if (retryAfter && timer) return;
   clearTimeout(timer);
   timer = 0;
@@ -246,7 +205,11 @@ function retryNow() {
 export function deliver() {
   follow(() => withdraw(true));
   addEventListener('pagehide', () => {
-    open.forEach((keepalive, stop) => keepalive || stop.abort());
+    open.forEach((request) => {
+      if (request.lasts) return;
+      request.stop.abort();
+      open.delete(request);
+    });
     flush();
     release();
   });

@@ -29,7 +29,7 @@ export function device() {
 
 // withoutCampaign removes what a campaign has added to a URL. The result is only for comparisons.
 const withoutCampaign = (url: string) =>
-  url.replace(/[?&](utm_\w+|gclid|gbraid|wbraid|fbclid|ttclid|msclkid)=[^&#]*/g, '').replace('?', '&');
+  url.replace(/[?&](utm_\w+|\w+clk?id|\w+braid)=[^&#]*/g, '').replace('?', '&');
 
 // watchViews calls viewed now, after each change of the URL, and when the page returns from the back/forward cache. After
 // a change it waits for the new title, and passes the fields of the view.
@@ -60,7 +60,7 @@ export function watchViews(viewed: (fields: object) => void) {
   addEventListener('popstate', check); // a change of the hash sends popstate too
   const { navigation } = window as any;
   if (navigation) navigation.addEventListener('currententrychange', check);
-  addEventListener('pagehide', finish);
+  addEventListener('pagehide', finish, true); // before delivery sends what waits
   addEventListener('pageshow', (event) => event.persisted && viewed(page()));
   check();
 }

@@ -7,7 +7,6 @@ import { warn } from './warn';
 
 const MAX_CHARS = 2e6; // of all events in the queue; localStorage holds 5 million for each origin
 const MAX_EVENT = 65200; // bytes without what bundle adds; the tag host accepts 64 KiB with it
-const WITHDRAWN = PREFIX + 'withdrawn'; // tells other tabs that consent was withdrawn; it is removed at once
 
 export type Path = 'mark' | 'id';
 
@@ -21,8 +20,7 @@ let keeping = false; // the events are in localStorage too
 
 export const isID = (key: string) => key.includes('id');
 
-const encoder = new TextEncoder();
-export const bytes = (text: string) => encoder.encode(text).length;
+export const bytes = (text: string) => new TextEncoder().encode(text).length;
 
 // put adds an event, and returns false when it is too large or the queue is full. It copies the fields, so later changes
 // of them do not matter. It throws when JSON.stringify throws or returns undefined.
@@ -33,9 +31,7 @@ export function put(path: Path, fields: object & { event?: unknown; muid?: unkno
   const text = json(fields);
   if (text.length * 3 > MAX_EVENT && bytes(text) > MAX_EVENT) return warn('too large, not sent:', fields.event);
   if (chars + text.length > MAX_CHARS) {
-    if (!full) warn('the queue is full, new events are dropped');
-    full = true;
-    return;
+    return full || warn('the queue is full, new events are dropped', (full = true));
   }
   const key = Date.now() + path + Math.random();
   hold(key, text);
@@ -85,11 +81,11 @@ export function keep(tag: string) {
 
 // forget removes everything of the tag from localStorage, and tells the other tabs that consent was withdrawn, unless one
 // of them has told this one. The events of this page stay in memory.
-export function forget(told: boolean) {
+export function forget(told?: boolean) {
   keeping = false;
   if (told) return;
   stored((s) => {
-    s.setItem(WITHDRAWN, Math.random() + '');
+    s.setItem(PREFIX, 'withdrawn');
     Object.keys(s).forEach((name) => name.startsWith(PREFIX) && s.removeItem(name));
   });
 }
@@ -97,7 +93,7 @@ export function forget(told: boolean) {
 // follow keeps the queue as other tabs change it. It calls withdrawn when one of them has withdrawn consent.
 export function follow(withdrawn: () => void) {
   addEventListener('storage', ({ key, newValue }) => {
-    if (key == WITHDRAWN && newValue) withdrawn();
+    if (key == PREFIX && newValue) withdrawn();
     else if (key && key.startsWith(prefix)) {
       key = key.slice(prefix.length);
       if (!newValue) unhold(key);

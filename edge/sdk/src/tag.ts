@@ -14,6 +14,8 @@ interface Calls extends Array<ArrayLike<unknown>> {
 
 const calls: Calls = (window.mtrem = window.mtrem || []);
 
+const INIT = "write mtag('init', 'https://HOST?tagId=ID', { consent: true or false })";
+
 let initialised = false;
 const common = {}; // fields of every event, from mtag('set')
 
@@ -23,8 +25,8 @@ const commands: Record<string, (first: any, second?: any) => void> = {
   init(url: string, options?: { consent?: boolean }) {
     if (initialised) return warn('only one tag may be installed per page');
     // A relative URL, or one without https://, would lead to the page's own host.
-    const [, address, tagId] = /^(https?:\/\/[^/?#]+[^?#]*?)\/*\?(?:[^#]*&)?tagId=([^&#]+)/.exec(url) || [];
-    if (!tagId) return warn("the init URL must be like 'https://tags.example.com?tagId=…', not", url);
+    const [, address, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
+    if (!tagId) return warn(INIT + ', not', url);
     initialised = true;
     install(address, tagId, given(options && options.consent));
     watchViews((view) => commands.event('PageView', view));
@@ -66,7 +68,7 @@ function given(consent: unknown) {
 function run(call: ArrayLike<unknown>) {
   try {
     const command = commands[call[0] as string];
-    if (!command) return warn('unknown command', call[0], '; write', Object.keys(commands).join(', '));
+    if (!command) return warn('no command', call[0] + ', write ' + Object.keys(commands));
     command(call[1], call[2]);
   } catch (error) {
     warn(call, error);
@@ -81,7 +83,7 @@ function start() {
   };
   calls.splice(0).forEach(run);
   setTimeout(() => {
-    if (!initialised && waiting.size) warn("events wait for mtag('init', 'https://…?tagId=…', { consent: true or false })");
+    if (!initialised && waiting.size) warn(INIT);
   }, 5e3);
 }
 

@@ -16,18 +16,17 @@ let domain: string | undefined; // the root domain; undefined before the first l
 export function visitor(base: string) {
   if (!muid) {
     const found = read();
-    if (root()) write(COOKIE, '', 0, ''); // a cookie of this host alone would hide the visitor's own on other hosts
+    write(COOKIE, '', 0, ''); // a cookie of this host alone would hide the visitor's own on other hosts
     muid = read();
     if (!muid || !renewable(base)) write(COOKIE, (muid = muid || found || uuid()), SECONDS);
     kept = !!values(COOKIE)[0];
   }
-  if (kept) muid = values(COOKIE)[0] ? read() || muid : ''; // another tab may have written its own
+  if (kept) muid = values(COOKIE)[0] && (read() || muid); // another tab may have written its own
   return muid;
 }
 
 // renewable reports whether the tag host at this address can set the cookie: both are of the same site.
-export const renewable = (base: string) =>
-  ('.' + base.split('/')[2].split(':')[0]).endsWith('.' + (root() || location.hostname));
+export const renewable = (base: string) => ('.' + new URL(base).hostname).endsWith('.' + root());
 
 // erase deletes the cookie, and makes the next visitor a new one. With only, it deletes only a cookie of that muid.
 export function erase(only?: string) {
@@ -45,7 +44,7 @@ const read = () => values(COOKIE).filter((value) => MUID.test(value)).pop() || '
 // values returns the values of all cookies with that name.
 function values(name: string) {
   try {
-    return document.cookie.split('; ').filter((pair) => pair.startsWith(name + '=')).map((pair) => pair.slice(name.length + 1));
+    return ('; ' + document.cookie).split(`; ${name}=`).slice(1).map((rest) => rest.split(';')[0]);
   } catch {
     return []; // the page is in a sandbox without cookies
   }
@@ -59,20 +58,17 @@ function write(name: string, value: string, seconds: number, on = root()) {
 }
 
 // root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
-// shortest one on which a probe cookie is kept. It is '' for a host without one, such as localhost.
+// shortest one on which a probe cookie is kept. It is the host itself when that has no domain above it, such as localhost,
+// and '' where cookies are denied.
 function root() {
-  if (domain != undefined) return domain;
   const labels = location.hostname.split('.');
   const value = Math.random() + ''; // another tab's probe has another value
-  for (let n = labels.length - 2; n >= 0; n--) {
+  for (let n = labels.length; domain == undefined && n--; ) {
     const candidate = labels.slice(n).join('.');
     write(PROBE, value, 9, candidate);
-    if (values(PROBE).includes(value)) {
-      write(PROBE, '', 0, candidate);
-      return (domain = candidate);
-    }
+    if (values(PROBE).includes(value)) write(PROBE, '', 0, (domain = candidate));
   }
-  return (domain = '');
+  return domain || '';
 }
 
 // uuid avoids Array.from, which old versions of Prototype.js and MooTools replace.

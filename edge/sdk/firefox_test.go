@@ -36,6 +36,8 @@ func TestInFirefox(t *testing.T) {
 		TestAPageThatLeavesManyEvents,
 		TestAReturnFromTheBackForwardCacheIsAPageView,
 		TestAStrictContentSecurityPolicy,
+		TestARandomVisitLosesNothing,
+		TestARandomVisitWithdrawsConsent,
 		TestAnAnswerThatIsLost,
 		TestAnEventHasItsFieldsAndThoseOfThePage,
 		TestConsentThatIsWithdrawn,

@@ -195,6 +195,13 @@ func (g *gate) seen() []request {
 	return all
 }
 
+// nowOpen returns the number of requests for /mark and /id that are open.
+func (g *gate) nowOpen() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.open
+}
+
 // mostOpen returns the largest number of requests for /mark and /id that were open at the same time.
 func (g *gate) mostOpen() int {
 	g.mu.Lock()

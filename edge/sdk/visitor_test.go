@@ -211,6 +211,9 @@ func (t *tab) wantNoTrace() {
 	if got := t.get(`indexedDB.databases().then((list) => list.length)`); got != "0" {
 		t.Errorf("%s databases, want none", got)
 	}
+	if got := t.get(`window.caches ? caches.keys().then((list) => list.length) : 0`); got != "0" {
+		t.Errorf("%s caches, want none", got)
+	}
 }
 
 func TestWithoutConsentThereIsNoTrace(t *testing.T) {

@@ -69,14 +69,14 @@ func TestAPageThatIsLeftBeforeItsTitleIsKnown(t *testing.T) {
 func TestAChangeThatOnlyStripsTheCampaignIsNoPageView(t *testing.T) {
 	w := newWorld(t)
 	tab := w.tab()
-	tab.goTo(w.gate.url(shopHost) + "/?utm_source=mail&size=42&gclid=x#top")
+	tab.goTo(w.gate.url(shopHost) + "/?utm_source=mail&size=42&utm_id=x#top")
 	tab.do(`
 		history.replaceState({}, '', '/?size=42#top');
 		history.replaceState({}, '', '/?size=43#top');
 	`)
 	w.want("PageView", "PageView")
 	at := w.gate.url(shopHost)
-	want := fmt.Sprintf("%[1]s/?utm_source=mail&size=42&gclid=x#top from \n%[1]s/?size=43#top from %[1]s/?size=42#top\n", at)
+	want := fmt.Sprintf("%[1]s/?utm_source=mail&size=42&utm_id=x#top from \n%[1]s/?size=43#top from %[1]s/?size=42#top\n", at)
 	if got := w.views(); got != want {
 		t.Errorf("got:\n%swant:\n%s", got, want)
 	}

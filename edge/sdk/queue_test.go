@@ -144,7 +144,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	tab := w.visit("/")
 	tab.do(`for (let i = 0; i < 100; i++) mtag('event', 'Big' + i, { text: 'x'.repeat(30000) })`)
 	bounded := `Object.entries(localStorage).join('').length < 2.1e6`
-	if tab.get(bounded) != "true" || !tab.warned("the queue is full") {
+	if tab.get(bounded) != "true" || !tab.warned("queue is full") {
 		t.Errorf("bounded: %s; console: %v", tab.get(bounded), tab.lines())
 	}
 	w.gate.setFault(nil)
@@ -153,7 +153,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	if last := fmt.Sprint("Big", len(events)-2); events[len(events)-1].EventName != last || len(events) < 50 {
 		t.Errorf("%d events, the last is %s; want at least 50, and the last to be %s", len(events), events[len(events)-1].EventName, last)
 	}
-	if lines := strings.Count(strings.Join(tab.lines(), ""), "the queue is full"); lines != 1 {
+	if lines := strings.Count(strings.Join(tab.lines(), ""), "queue is full"); lines != 1 {
 		t.Errorf("%d lines about the full queue, want 1", lines)
 	}
 }

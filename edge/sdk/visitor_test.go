@@ -232,7 +232,7 @@ func TestWithoutConsentThereIsNoTrace(t *testing.T) {
 			if kept := tab.get(`kept`); kept != "" {
 				t.Errorf("the page has tried to store %s", kept)
 			}
-			w.wait("a warning about the full queue", func() bool { return tab.warned("the queue is full") })
+			w.wait("a warning about the full queue", func() bool { return tab.warned("queue is full") })
 			tab.goTo("about:blank")
 			tab.goTo(w.gate.url(shopHost) + "/")
 			tab.wantNoTrace()

@@ -8,7 +8,6 @@ import { erase, renewable, visitor } from './visitor';
 import { warn } from './warn';
 
 const MAX_BODY = 6e4; // bytes; browsers allow 64 KiB for requests that outlive the page
-const MAX_BATCH = 1000; // events; the limit of the tag host
 const MAX_AGE = 6 * 864e5; // ms, 6 days; the tag host remembers an event_id for 7 days
 const TIMEOUT = 3e4; // ms for one request
 const PATIENCE = 5e3; // ms after which a request without an answer no longer holds up the others
@@ -29,7 +28,7 @@ let draining = false;
 let timer = 0; // of the next retry; 0 when none is set
 let retryAfter = false; // the timer follows a Retry-After header
 let failures = 0; // consecutive
-let batchLimit = MAX_BATCH; // events in the next request; halved by a failure, doubled by a success
+let batchLimit = 1000; // events in the next request; halved by a failure, doubled by a success. MAX_BODY bounds it too
 let renewed = 0; // as in RENEWED
 let muid = ''; // of the last request
 
@@ -151,7 +150,7 @@ async function send(leaving?: boolean) {
     retryAfter = delay > 0;
     later(Math.min(delay, MAX_RETRY_AFTER) + backOff * (0.5 + Math.random() / 2));
   } else {
-    batchLimit = Math.min(batchLimit * 2, MAX_BATCH);
+    batchLimit *= 2;
     failures = 0;
   }
 }
@@ -202,11 +201,7 @@ function retryNow() {
 export function deliver() {
   follow(() => withdraw(true));
   addEventListener('pagehide', () => {
-    open.forEach((request) => {
-      if (request.lasts) return;
-      request.stop.abort();
-      open.delete(request);
-    });
+    open.forEach((request) => request.lasts || (request.stop.abort(), open.delete(request)));
     flush();
     release();
   });

@@ -20,23 +20,20 @@ export function device() {
   // events before that have no timezone.
   const { Temporal } = window as any;
   if (Temporal) timezone = Temporal.Now.timeZoneId();
-  else if (timezone == undefined) {
-    timezone = '';
-    setTimeout(() => (timezone = Intl.DateTimeFormat().resolvedOptions().timeZone), 5e3);
-  }
-  return { language: navigator.language, screen: screen.width + 'x' + screen.height, timezone: timezone || undefined };
+  else if (!timezone) setTimeout(() => (timezone = timezone || Intl.DateTimeFormat().resolvedOptions().timeZone), 5e3);
+  return { language: navigator.language, screen: screen.width + 'x' + screen.height, timezone };
 }
 
 // withoutCampaign removes what a campaign has added to a URL. The result is only for comparisons.
 const withoutCampaign = (url: string) =>
-  url.replace(/[?&](utm_\w+|\w+clk?id|\w+braid)=[^&#]*/g, '').replace('?', '&');
+  url.replace(/[?&]utm_\w+=[^&#]*/g, '').replace('?', '&');
 
 // watchViews calls viewed now, after each change of the URL, and when the page returns from the back/forward cache. After
 // a change it waits for the new title, and passes the fields of the view.
 export function watchViews(viewed: (fields: object) => void) {
-  let pending: (() => void) | undefined;
+  let pending: object | undefined;
   const finish = () => {
-    if (pending) pending();
+    if (pending) viewed(Object.assign(pending, { pageTitle: document.title }));
     pending = undefined;
   };
   const check = () => {
@@ -45,8 +42,7 @@ export function watchViews(viewed: (fields: object) => void) {
     if (withoutCampaign(from) == withoutCampaign(viewedURL)) return;
     finish();
     if (from) referrer = from; // document.referrer changes only with a page load
-    const fields = page();
-    pending = () => viewed(Object.assign(fields, { pageTitle: document.title }));
+    pending = page();
     if (from) setTimeout(finish, TITLE_DELAY);
     else finish();
   };

@@ -28,7 +28,7 @@ export function put(path: Path, fields: object & { event?: unknown }) {
   const text = json(fields);
   if (text.length * 3 > MAX_EVENT && bytes(text) > MAX_EVENT) return warn('too large, not sent:', fields.event);
   if (chars + text.length > MAX_CHARS) {
-    return full || warn('the queue is full, new events are dropped', (full = true));
+    return full || warn('queue is full, new events are dropped', (full = true));
   }
   const key = Date.now() + path + Math.random();
   hold(key, text);

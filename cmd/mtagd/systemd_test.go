@@ -273,7 +273,7 @@ func TestWatchdog(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			go w.run(ctx)
+			go w.watch(ctx)
 			if pingsIn(minUptime-time.Second) < int(minUptime/timeout) {
 				t.Errorf("%s: no pings in the first minutes: %v", c.name, sent)
 			}
@@ -289,7 +289,7 @@ func TestWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		hangs := func() error { <-ctx.Done(); return nil }
-		go (&watchdog{timeout: timeout, ready: hangs, send: func(state string) { t.Errorf("sent %s while Ready hangs", state) }}).run(ctx)
+		go (&watchdog{timeout: timeout, ready: hangs, send: func(state string) { t.Errorf("sent %s while Ready hangs", state) }}).watch(ctx)
 		time.Sleep(time.Hour)
 		cancel()
 		synctest.Wait()

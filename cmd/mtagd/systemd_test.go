@@ -181,9 +181,10 @@ func TestRestartRefusesNoConnection(t *testing.T) {
 
 	const senders, restarts = 8, 4
 	var accepted atomic.Int64
+	address := b.service // of all services to come
 	send := func() error { // on a new connection
 		body := fmt.Sprintf(`{"event":"PageView","muid":"u-%d"}`, accepted.Load())
-		a, err := b.do(b.client, request{host: tagHost, method: "POST", path: "/mark/" + b.tag, body: body})
+		a, err := address.do(b.client, request{host: tagHost, method: "POST", path: "/mark/" + b.tag, body: body})
 		if err == nil && a.status != http.StatusCreated {
 			err = fmt.Errorf("%d %s", a.status, a.body)
 		}

@@ -88,6 +88,12 @@ const maxParts = 4
 // stopTimeout is how long requests in progress may take to finish when the service stops.
 const stopTimeout = 15 * time.Second
 
+// inheritSockets takes the listening sockets that systemd has opened.
+func (d *daemon) inheritSockets(context.Context) (err error) {
+	d.inherited, err = inheritSockets(d.config)
+	return err
+}
+
 // countRefusals begins to count what is refused.
 func (d *daemon) countRefusals(context.Context) (err error) {
 	if d.refusals, err = limit.NewRefusals(d.Log, d.metrics); err != nil {
@@ -105,7 +111,9 @@ func (d *daemon) openData(context.Context) (err error) {
 	if d.engine, err = openEngine(d.Data, d.Log, d.metrics); err != nil {
 		return err
 	}
-	d.metrics.MustRegister(newDiskMetrics(d.parts()))
+	parts := engineParts(d.Data)
+	parts["certificates"] = d.certificatesDir()
+	d.metrics.MustRegister(newDiskMetrics(parts))
 	d.onStop(d.engine.Close)
 	exportLabels(d.metrics, d.engine.Directory())
 	return nil
@@ -344,6 +352,17 @@ func (d *daemon) announce(context.Context) error {
 		return nil
 	}
 	return d.shop.Announce(d.Dev, d.Data)
+}
+
+// tellSystemd tells systemd that the service answers, and from then on whether it accepts events. Before anything is
+// stopped, it tells that the service is stopping.
+func (d *daemon) tellSystemd(context.Context) error {
+	stop, err := startWatchdog(d.engine.Ready, d.Log)
+	d.onStop(func() error {
+		stop()
+		return nil
+	})
+	return err
 }
 
 // wait waits until ctx ends. If a part ends by itself before that, it returns an error.

@@ -25,12 +25,8 @@ func openEngine(data string, log *slog.Logger, metrics prometheus.Registerer) (s
 	return engine, nil
 }
 
-// parts returns what the data directory holds, for metrics. Without HTTPS there are no certificates.
-func (d *daemon) parts() map[string]string {
-	parts := local.Parts(d.Data)
-	parts["certificates"] = d.certificatesDir()
-	return parts
-}
+// engineParts returns the paths of the engine's files, by what they hold.
+func engineParts(data string) map[string]string { return local.Parts(data) }
 
 // reserve is how much disk space the engine leaves free, in bytes.
 const reserve = local.MinFree

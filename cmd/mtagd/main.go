@@ -22,7 +22,7 @@
 //	checks.go       which values the flags accept
 //	configfile.go   values from --config, and where each value came from
 //	environment.go  MTAGD_ variables: empty, misspelt, and those of linked containers
-//	process.go      what a command may use; errors and exit codes
+//	process.go      what a command may use; the version; errors and exit codes
 //	demo/           the demo shop
 //	operator/       the operator commands, and the socket that carries them
 package main
@@ -34,7 +34,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strconv"
 	"syscall"
 
@@ -173,15 +172,8 @@ func (c *helpCommand) Run(parsed *kong.Context) error {
 
 type versionCommand struct{}
 
-// Run prints the version. The go command derives it from the tag or commit that it builds.
+// Run prints the version.
 func (versionCommand) Run(p *process) error {
 	_, err := fmt.Fprintln(p.stdout, "mtagd", version())
 	return err
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "unknown"
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -26,6 +27,14 @@ const (
 	exitFailed = 1
 	exitUsage  = 2
 )
+
+// version returns the version of the program. The go command derives it from the tag or commit that it builds.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}
 
 // usageError is an error in the command line or in the configuration.
 type usageError struct {

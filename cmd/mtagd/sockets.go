@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -21,30 +20,31 @@ const (
 // inheritSockets takes the listening sockets that systemd has opened for the service (sd_listen_fds(3)). systemd keeps
 // them open while the service restarts, so no connection is refused: it waits in its socket. The addresses of the flags
 // are not used for these sockets.
-func (d *daemon) inheritSockets(context.Context) error {
-	d.inherited = map[string]net.Listener{}
+func inheritSockets(cfg config) (map[string]net.Listener, error) {
+	inherited := map[string]net.Listener{}
 	for _, file := range activation.Files(true) {
 		name := file.Name()
-		listener, err := d.inherit(name, file)
-		if err != nil {
-			return &usageError{where: fmt.Sprintf("socket %q of systemd", name), err: err}
+		listener, err := inherit(cfg, name, file)
+		if err == nil && inherited[name] != nil {
+			err = errors.New("the name is given twice: a socket unit must have one ListenStream=")
 		}
-		d.inherited[name] = listener
+		if err != nil {
+			return nil, &usageError{where: fmt.Sprintf("socket %q of systemd", name), err: err}
+		}
+		inherited[name] = listener
 	}
-	return nil
+	return inherited, nil
 }
 
 // inherit checks a socket and takes it. It refuses what the service would not use: connections would wait in such a
 // socket for ever.
-func (d *daemon) inherit(name string, file *os.File) (net.Listener, error) {
+func inherit(cfg config, name string, file *os.File) (net.Listener, error) {
 	switch {
 	case name != socketHTTP && name != socketHTTPS && name != socketAdmin:
 		return nil, errors.New("the name is unknown: set FileDescriptorName= to http, https or admin")
-	case d.inherited[name] != nil:
-		return nil, errors.New("the name is given twice: a socket unit must have one ListenStream=")
-	case name == socketHTTPS && d.TLS == nil:
+	case name == socketHTTPS && cfg.TLS == nil:
 		return nil, errors.New("HTTPS is off (--tls off): disable the socket unit")
-	case name == socketAdmin && d.Admin.Address == adminOff:
+	case name == socketAdmin && cfg.Admin.Address == adminOff:
 		return nil, errors.New("the admin pages are off (--admin off): disable the socket unit")
 	}
 	listener, err := net.FileListener(file)

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
@@ -13,35 +13,30 @@ import (
 	"mtagd/store"
 )
 
-// tellSystemd tells systemd that the service answers, and from then on whether it accepts events. It does nothing when
-// systemd does not want to know (Type=notify). The last message, STOPPING=1, is sent before the service stops anything.
-func (d *daemon) tellSystemd(context.Context) error {
+// startWatchdog tells systemd that the service is ready, and runs a watchdog until stop is called, which tells that the
+// service is stopping. Nothing is sent unless systemd wants to know (Type=notify).
+func startWatchdog(ready func() error, log *slog.Logger) (stop func(), err error) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
-		return nil
+		return func() {}, nil
+	}
+	send := func(state string) {
+		if _, err := systemd.SdNotify(false, state); err != nil {
+			log.Warn("systemd cannot be told how the service is", "error", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	stop = func() {
+		cancel()
+		send(systemd.SdNotifyStopping + "\nSTATUS=stopping: requests in progress are finished")
 	}
 	timeout, err := systemd.SdWatchdogEnabled(false)
 	if err != nil {
-		return fmt.Errorf("systemd's watchdog: %w", err)
+		return stop, fmt.Errorf("systemd's watchdog: %w", err)
 	}
-	w := &watchdog{
-		timeout: timeout,
-		ready:   d.engine.Ready,
-		send: func(state string) {
-			if _, err := systemd.SdNotify(false, state); err != nil {
-				d.Log.Warn("systemd cannot be told how the service is", "error", err)
-			}
-		},
-	}
-	w.send(systemd.SdNotifyReady)
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { w.run(ctx) })
-	d.onStop(func() error {
-		cancel()
-		w.send(systemd.SdNotifyStopping + "\nSTATUS=stopping: requests in progress are finished")
-		return nil // without waiting: Ready may hang
-	})
-	return nil
+	send(systemd.SdNotifyReady)
+	w := &watchdog{timeout: timeout, ready: ready, send: send}
+	go w.watch(ctx) // stop does not wait for it, as ready may hang
+	return stop, nil
 }
 
 // watchdog sends systemd a status and, as long as a restart would not help, keep-alive pings.
@@ -70,7 +65,7 @@ const (
 	minUptime = 10 * time.Minute
 )
 
-func (w *watchdog) run(ctx context.Context) {
+func (w *watchdog) watch(ctx context.Context) {
 	interval := statusInterval
 	if w.timeout > 0 {
 		interval = min(interval, w.timeout/3)

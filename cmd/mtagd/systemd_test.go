@@ -181,9 +181,10 @@ func TestRestartRefusesNoConnection(t *testing.T) {
 
 	const senders, restarts = 8, 4
 	var accepted atomic.Int64
+	address := b.service // of all services to come
 	send := func() error { // on a new connection
 		body := fmt.Sprintf(`{"event":"PageView","muid":"u-%d"}`, accepted.Load())
-		a, err := b.do(b.client, request{host: tagHost, method: "POST", path: "/mark/" + b.tag, body: body})
+		a, err := address.do(b.client, request{host: tagHost, method: "POST", path: "/mark/" + b.tag, body: body})
 		if err == nil && a.status != http.StatusCreated {
 			err = fmt.Errorf("%d %s", a.status, a.body)
 		}
@@ -273,7 +274,7 @@ func TestWatchdog(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			go w.run(ctx)
+			go w.watch(ctx)
 			if pingsIn(minUptime-time.Second) < int(minUptime/timeout) {
 				t.Errorf("%s: no pings in the first minutes: %v", c.name, sent)
 			}
@@ -289,7 +290,7 @@ func TestWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		hangs := func() error { <-ctx.Done(); return nil }
-		go (&watchdog{timeout: timeout, ready: hangs, send: func(state string) { t.Errorf("sent %s while Ready hangs", state) }}).run(ctx)
+		go (&watchdog{timeout: timeout, ready: hangs, send: func(state string) { t.Errorf("sent %s while Ready hangs", state) }}).watch(ctx)
 		time.Sleep(time.Hour)
 		cancel()
 		synctest.Wait()

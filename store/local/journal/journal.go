@@ -61,6 +61,7 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -219,6 +220,11 @@ func (j *Journal) Failure() error {
 
 // FreeSpace implements store.Engine.
 func (j *Journal) FreeSpace() uint64 { return j.disk.freeForEvents() }
+
+// Metrics returns the journal's metrics. Call it after Start.
+func (j *Journal) Metrics() []prometheus.Collector {
+	return j.committer.metrics.collectors(j.committer.queue.length)
+}
 
 // Drain refuses new requests, and returns when all accepted ones are finished. Events can still be read. It fails when the
 // disk is so full that a commit cannot end; then nothing may be closed.

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what the committer measures.
+// metrics are what the committer measures, and the length of the queue.
 type metrics struct {
 	commits    prometheus.Histogram // seconds
 	groups     prometheus.Histogram // marks and links
@@ -43,23 +43,23 @@ func (m *metrics) committed(began time.Time, wrote bool) {
 	}
 }
 
-// Metrics returns the journal's metrics. Call it after Start.
-func (j *Journal) Metrics() []prometheus.Collector {
-	c := j.committer
+// collectors returns all metrics. queued returns how many requests wait, and the size of those that wait or are being
+// written.
+func (m *metrics) collectors(queued func() (requests, bytes int)) []prometheus.Collector {
 	return []prometheus.Collector{
-		c.metrics.commits, c.metrics.groups, c.metrics.lastCommit,
+		m.commits, m.groups, m.lastCommit,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mtagd_journal_queue_requests",
 			Help: "Requests that wait for a group to begin.",
 		}, func() float64 {
-			requests, _ := c.queue.length()
+			requests, _ := queued()
 			return float64(requests)
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mtagd_journal_queue_bytes",
 			Help: "Size of the requests that wait or are being written.",
 		}, func() float64 {
-			_, bytes := c.queue.length()
+			_, bytes := queued()
 			return float64(bytes)
 		}),
 	}

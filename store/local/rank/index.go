@@ -456,6 +456,11 @@ func (x *Index) merge(f frozenEvents) error {
 	return nil
 }
 
+// Metrics returns the index's metrics.
+func (x *Index) Metrics() []prometheus.Collector {
+	return []prometheus.Collector{x.merges, x.compactor.compactions, newEventCount(x.events.Load)}
+}
+
 // Usage returns the number of a merchant's events, and the sum of their sizes (codec.Event).
 func (x *Index) Usage(m codec.MerchantKey) (events, bytes uint64, err error) {
 	x.mu.RLock()

@@ -26,13 +26,9 @@ func newCompactionDuration() prometheus.Histogram {
 // observeSince adds the time since then to a histogram.
 func observeSince(h prometheus.Histogram, then time.Time) { h.Observe(time.Since(then).Seconds()) }
 
-// Metrics returns the index's metrics.
-func (x *Index) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{
-		x.merges, x.compactor.compactions,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "mtagd_index_events",
-			Help: "Events of all merchants in the index.",
-		}, func() float64 { return float64(x.events.Load()) }),
-	}
+func newEventCount(events func() uint64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mtagd_index_events",
+		Help: "Events of all merchants in the index.",
+	}, func() float64 { return float64(events()) })
 }

@@ -55,7 +55,7 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 // requestInfo is what is known of a request so far.
 type requestInfo struct {
 	surface   surface
-	onTagHost bool // the answer has CORS headers
+	onTagHost bool // the answer has the headers of tag.SetHeaders
 	endpoint  endpoint
 	began     time.Time // when the request had been read to the end
 }
@@ -105,7 +105,7 @@ func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bo
 	t, fault := d.readTarget(ctx)
 	known := d.findSurface(v, t)
 	if v.onTagHost {
-		tag.AllowOrigin(ctx)
+		tag.SetHeaders(ctx)
 	}
 	switch {
 	case fault != "":
@@ -209,7 +209,7 @@ func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *requestInfo) {
 		ctx.Response.Reset()
 		ctx.Response.Header.Set(requestid.Header, id)
 		if v.onTagHost {
-			tag.AllowOrigin(ctx)
+			tag.SetHeaders(ctx)
 		}
 		d.writeError(ctx, v.surface, fasthttp.StatusInternalServerError, "Unable to process request")
 	}

@@ -51,7 +51,7 @@ func (d *dispatcher) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err err
 	requestid.Set(ctx)
 	d.findSurface(&v, unreadableTarget(ctx, err))
 	if v.onTagHost {
-		tag.AllowOrigin(ctx)
+		tag.SetHeaders(ctx)
 	}
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error

@@ -10,15 +10,29 @@ import (
 )
 
 // Snippet returns the two script elements that install a tag in the head of a page (spec, Browser installation
-// contract). tagURL is the address of the tag's host.
+// contract). tagURL is the address of the tag's host. The first element leaves events in the queue of the browser tag, in
+// the form that package sdk describes. It leaves out events with an email or a phone number, which must not lie on the
+// device.
 func Snippet(tagURL string, id store.TagID) string {
+	query := url.QueryEscape(string(id))
 	return fmt.Sprintf(`<script>
   window.mtrem = window.mtrem || [];
   window.mtag = window.mtag || function () { mtrem.push(arguments); };
   mtag('init', '%s', { consent: true });
+  // When the page is left before the script below has loaded, the next page sends the events.
+  addEventListener('pagehide', function () {
+    var init = mtrem[0], withdrawn = mtrem.some(function (call) { return call[0] == 'consent'; });
+    if (!init || !init[2] || init[2].consent !== true || withdrawn || document.prerendering) return;
+    [['event', 'PageView']].concat(mtrem.splice(1)).forEach(function (call) {
+      var event = JSON.stringify(Object.assign({ event_id: Math.random() + '', event_time: new Date(),
+        pageUrl: location.href, pageTitle: document.title }, call[1].type ? call[1] : { event: call[1] }, call[2]));
+      if (call[0] == 'event' && !/"(email|phone)":/.test(event))
+        localStorage['_mtag.%s.' + Date.now() + 'mark' + Math.random()] = event;
+    });
+  });
 </script>
 <script async src="%s"></script>
-`, inScript.Replace(tagURL+"?tagId="+url.QueryEscape(string(id))), html.EscapeString(tagURL+"/script"))
+`, inScript.Replace(tagURL+"?tagId="+query), inScript.Replace(query), html.EscapeString(tagURL+"/script"))
 }
 
 // inScript escapes what would end a JavaScript string in single quotes, or the script element around it.

@@ -62,9 +62,11 @@ func IsEventName(name string) bool {
 }
 
 // EventTime returns when an event occurred. That is the sent time, if it is an RFC 3339 time and at most MaxClockLead
-// after receipt; else it is the time of receipt.
-func EventTime(sent string, received time.Time) time.Time {
+// after receipt; else it is the time of receipt. behind is how far the sender's clock is known to be behind this server's,
+// negative when it is ahead: the sent time is corrected by it first.
+func EventTime(sent string, behind time.Duration, received time.Time) time.Time {
 	t, ok := ParseTime(sent)
+	t = t.Add(behind)
 	// An offset can move the first hours of year 0 before year 0, which RFC 3339 cannot write.
 	if !ok || t.Year() < 0 || t.After(received.Add(MaxClockLead)) {
 		return received

@@ -36,7 +36,25 @@ func TestAnEventTimeIsNotFarInTheFuture(t *testing.T) {
 		{"text that is not a time is ignored", "yesterday", received},
 		{"a date without a time is ignored", "2026-11-20", received},
 	} {
-		if got := EventTime(tt.sent, received); !got.Equal(tt.want) || got.Location() != time.UTC {
+		if got := EventTime(tt.sent, 0, received); !got.Equal(tt.want) || got.Location() != time.UTC {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestAnEventTimeIsCorrectedByTheSendersClock(t *testing.T) {
+	received := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		name, sent string
+		behind     time.Duration
+		want       time.Time
+	}{
+		{"a slow clock", "2026-11-20T11:00:00Z", 50 * time.Minute, received.Add(-10 * time.Minute)},
+		{"a fast clock", "2026-11-20T13:00:00Z", -70 * time.Minute, received.Add(-10 * time.Minute)},
+		{"the corrected time is not far in the future", "2026-11-20T11:00:00Z", 2 * time.Hour, received},
+		{"nor before year 0", "0001-11-20T11:00:00Z", -24 * 365 * 100 * time.Hour, received},
+	} {
+		if got := EventTime(tt.sent, tt.behind, received); !got.Equal(tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

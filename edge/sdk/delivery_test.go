@@ -68,15 +68,22 @@ func TestAnAnswerThatIsLost(t *testing.T) {
 	w.want("PageView", "Purchase")
 }
 
-// A captive portal answers every request itself. The tag keeps the event, and does not retry at once.
+// A captive portal or a proxy answers the request itself. The tag keeps the event, and does not retry at once.
 func TestAnAnswerThatIsNotFromTheTagHost(t *testing.T) {
-	for _, words := range []string{"<html>Welcome to our hotel!</html>", "null", `{"results":[]}`} {
-		t.Run(words, func(t *testing.T) {
+	for _, tt := range []struct {
+		status int
+		words  string
+	}{
+		{200, "<html>Welcome to our hotel!</html>"}, {200, "null"}, {200, "{}"}, {200, `{"results":[]}`}, {403, "<html>Log in</html>"},
+		{404, `{"message":"no such route"}`}, {204, ""},
+	} {
+		t.Run(fmt.Sprint(tt.status, " ", tt.words), func(t *testing.T) {
 			w := newWorld(t)
 			w.gate.setFault(func(out http.ResponseWriter, r *http.Request, _ http.Handler) {
 				out.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
 				out.Header().Set("Access-Control-Allow-Credentials", "true")
-				fmt.Fprint(out, words)
+				out.WriteHeader(tt.status)
+				fmt.Fprint(out, tt.words)
 			})
 			tab := w.visit("/")
 			w.wait("a second try", func() bool { return len(w.gate.seen()) > 1 })
@@ -88,6 +95,64 @@ func TestAnAnswerThatIsNotFromTheTagHost(t *testing.T) {
 				t.Errorf("tried again after %v, want a delay", waited)
 			}
 		})
+	}
+}
+
+// These say nothing about the event.
+func TestAnswersAfterWhichTheTagTriesAgain(t *testing.T) {
+	for _, status := range []int{408, 421, 425, 429, 431, 500, 502, 503} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			w := newWorld(t)
+			w.gate.setFault(refuse(status))
+			tab := w.visit("/")
+			w.wait("a second try", func() bool { return len(w.gate.seen()) > 1 })
+			w.gate.setFault(nil)
+			w.want("PageView")
+			tab.wantNothingStored()
+		})
+	}
+}
+
+// A request that gets no answer holds up neither the events of its own tab nor those of another one, and is not repeated.
+func TestARequestThatIsStuck(t *testing.T) {
+	w := newWorld(t)
+	stuck := make(chan struct{})
+	w.gate.setFault(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+		if strings.Contains(w.gate.seen()[0].body, "PageView") && len(w.gate.seen()) == 1 {
+			<-stuck
+		}
+		service.ServeHTTP(out, r)
+	})
+	tab := w.visit("/")
+	w.wait("the request", func() bool { return len(w.gate.seen()) == 1 })
+	tab.do(`mtag('event', 'Behind')`)
+	other := w.visit("/")
+	other.do(`mtag('event', 'InAnotherTab')`)
+	w.want("PageView", "Behind", "InAnotherTab")
+	close(stuck)
+	w.want("PageView", "PageView", "Behind", "InAnotherTab")
+	tab.wantNothingStored()
+	sent := 0
+	for _, r := range w.gate.seen() {
+		sent += len(r.events())
+	}
+	if sent != 4 {
+		t.Errorf("%d events were sent, want 4: %v", sent, w.gate.seen())
+	}
+}
+
+func TestALongRetryAfterIsCappedOnAnOpenPage(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>
+		const set = setTimeout;
+		window.longest = 0;
+		window.setTimeout = (f, ms, ...more) => (longest = Math.max(longest, ms), set(f, ms, ...more));
+	</script>`+w.snippet(true))
+	w.gate.setFault(refuse(429, "Retry-After", "86400"))
+	tab := w.visit("/")
+	w.wait("the timer", func() bool { return tab.get(`longest > 60000`) == "true" })
+	if tab.get(`longest <= 5.5 * 60000`) != "true" {
+		t.Errorf("the tag waits %s ms, want about 5 minutes", tab.get(`longest`))
 	}
 }
 

@@ -30,6 +30,7 @@ type gate struct {
 // request is a request of the tag.
 type request struct {
 	method, path string
+	query        string
 	header       http.Header
 	body         string
 	time         time.Time
@@ -101,7 +102,7 @@ func (g *gate) serve(out http.ResponseWriter, r *http.Request, forward http.Hand
 	forEvents := r.URL.Path != "/script"
 	g.mu.Lock()
 	n := len(g.requests)
-	g.requests = append(g.requests, request{method: r.Method, path: r.URL.Path, header: r.Header.Clone(), body: string(body), time: time.Now()})
+	g.requests = append(g.requests, request{method: r.Method, path: r.URL.Path, query: r.URL.RawQuery, header: r.Header.Clone(), body: string(body), time: time.Now()})
 	fault := g.fault
 	if forEvents {
 		g.open++
@@ -154,7 +155,8 @@ func refuse(status int, header ...string) fault {
 	return func(out http.ResponseWriter, r *http.Request, _ http.Handler) {
 		out.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
 		out.Header().Set("Access-Control-Allow-Credentials", "true")
-		out.Header().Set("Access-Control-Expose-Headers", "Retry-After")
+		out.Header().Set("Access-Control-Expose-Headers", "Mtag, Retry-After")
+		out.Header().Set("Mtag", "1")
 		for i := 0; i < len(header); i += 2 {
 			out.Header().Set(header[i], header[i+1])
 		}

@@ -198,7 +198,10 @@ func TestMistakesAreReported(t *testing.T) {
 	w := newWorld(t)
 	tab := w.visit("/")
 	for _, tt := range []struct{ call, warning string }{
-		{`mtag('evnet', 'X')`, "evnet"},
+		{`mtag('evnet', 'X')`, "no command evnet, write init,event,identify,consent,set"},
+		{`mtag('toString')`, "no command toString"},
+		{`mtag('consent', 'true')`, "consent must be true or false, not true"},
+		{`mtag('consent', true)`, ""},
 		{`mtag('event', 'Big', { n: 1n })`, "BigInt"},
 		{`mtag('event', 'NoJSON', { toJSON() {} })`, "undefined"},
 		{`mtag('event', 'not pascal case')`, "event must be a PascalCase name"},
@@ -212,14 +215,44 @@ func TestMistakesAreReported(t *testing.T) {
 	w.want("PageView", "Good")
 }
 
+// Nothing is sent to the page's own host by mistake.
 func TestAnInitURLThatIsWrongIsReported(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", "<script async src="+w.loader()+"></script>")
 	tab := w.visit("/")
-	tab.do(`window.mtrem.push(['init', 'tags.shop.localhost?tagId=x', { consent: true }])`)
-	w.wait("a warning", func() bool { return tab.warned("init") })
-	tab.do(`window.mtrem.push(['init', '%s', { consent: true }])`, w.gate.url(tagHost))
-	w.wait("a warning", func() bool { return tab.warned("no tagId") })
+	for _, url := range []string{
+		"tags.shop.localhost?tagId=x", "localhost:8080?tagId=x", "/t?tagId=x", "//tags.shop.localhost?tagId=x", "?tagId=x",
+		"https://?tagId=x", w.gate.url(tagHost), w.gate.url(tagHost) + "?tagId=", "undefined",
+	} {
+		tab.do(`mtrem.push(['init', %q, { consent: true }], ['event', 'Early'])`, url)
+		w.wait("a warning", func() bool { return tab.warned("{ consent: true or false }), not " + url) })
+	}
+	tab.do(`mtrem.push(['event', 'Last'])`)
+	tab.wantNoTrace()
+	if w.wasAsked("/mark/x") || w.wasAsked("/t/mark/x") {
+		t.Error("the tag has sent events to the page's host")
+	}
 	tab.do("%s", w.initCall(true))
-	w.want("PageView")
+	w.want(append(repeat(9, "Early"), "Last", "PageView")...)
+}
+
+func TestAnInitThatIsMissingIsReported(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", "<script>mtrem = [['event', 'Early']]</script><script async src="+w.loader()+"></script>")
+	tab := w.visit("/")
+	w.wait("a warning", func() bool {
+		return tab.warned("write mtag('init', 'https://HOST?tagId=ID', { consent: true or false })")
+	})
+}
+
+func TestConsentThatIsNoBooleanIsReported(t *testing.T) {
+	for _, options := range []string{"{ consent: 'true' }", "{ consent: 1 }", "{}", "undefined"} {
+		t.Run(options, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/", strings.Replace(w.snippet(true), "{ consent: true }", options, 1))
+			tab := w.visit("/")
+			w.wait("a warning", func() bool { return tab.warned("consent must be true or false, not") })
+			tab.wantNoTrace()
+		})
+	}
 }

@@ -3,6 +3,7 @@ package sdk_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 )
 
@@ -114,7 +115,7 @@ func TestAPageThatIsHiddenSendsWhatWaits(t *testing.T) {
 	w := newWorld(t)
 	w.gate.setFault(refuse(503, "Retry-After", "600"))
 	tab := w.visit("/")
-	// The first event has no answer yet. Its request outlives the page, so no beacon is sent for it.
+	// The first event has no answer yet. An event in a request that outlives the page is not sent again.
 	w.wait("the first answer to be read", func() bool {
 		return tab.get(`performance.getEntriesByType('resource').some(r => r.responseStatus === 503)`) == "true"
 	})
@@ -122,7 +123,47 @@ func TestAPageThatIsHiddenSendsWhatWaits(t *testing.T) {
 	w.gate.setFault(nil)
 	tab.minimize()
 	w.want("PageView", "Waiting")
-	if got := tab.get(stored); got != "2" {
-		t.Errorf("%s events are stored after a beacon, want 2: it has no answer", got)
+	tab.wantNothingStored()
+}
+
+// The visitor leaves the page before the script has loaded. The next page sends the events.
+func TestAPageThatIsLeftBeforeTheScriptHasLoaded(t *testing.T) {
+	for _, tt := range []struct {
+		name, options, calls string
+		want                 []string
+	}{
+		{"with consent", "{ consent: true }", "", []string{"PageView", "Click", "Lead", "PageView"}},
+		{"without consent", "{ consent: false }", "", []string{"PageView"}},
+		{"without options", "undefined", "", []string{"PageView"}},
+		{"consent is withdrawn", "{ consent: true }", "mtag('consent', false)", []string{"PageView"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			first := strings.Replace(w.initCall(true), "{ consent: true }", tt.options, 1)
+			w.page("/first", "<script>"+first+"</script>")
+			w.page("/next", "")
+			tab := w.visit("/first")
+			tab.do(`
+				mtag('event', 'Click', { n: 1 });
+				mtag('event', { type: 'Lead' });
+				mtag('event', 'Login', { email: 'ann@example.com' });
+				mtag('identify', { email: 'ann@example.com' });
+				%s;
+				location.href = '/next';
+			`, tt.calls)
+			tab.waitFor("/next")
+			if kept := tab.get(`JSON.stringify(localStorage)`); strings.Contains(kept, "ann@") || len(tt.want) == 1 && kept != "{}" {
+				t.Errorf("stored: %s", kept)
+			}
+			tab.goTo(w.gate.url(shopHost) + "/")
+			at := map[any]int{}
+			for _, e := range w.want(tt.want...) {
+				at[e.RawData["pageUrl"]]++
+			}
+			if n := at[w.gate.url(shopHost)+"/first"]; n != len(tt.want)-1 {
+				t.Errorf("%d events are of the first page, want %d", n, len(tt.want)-1)
+			}
+			tab.wantNothingStored()
+		})
 	}
 }

@@ -42,6 +42,56 @@ func TestAChangeOfTheAddressIsAPageView(t *testing.T) {
 	}
 }
 
+// Single-page applications set the title after the address.
+func TestTheTitleOfAPageViewIsThatOfTheNewPage(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	tab.do(`history.pushState({}, '', '/shoes'); setTimeout(() => (document.title = 'Shoes'), 50)`)
+	title := map[string]any{}
+	for _, e := range w.want("PageView", "PageView") {
+		title[e.RawData["pageUrl"].(string)] = e.RawData["pageTitle"]
+	}
+	if at := w.gate.url(shopHost); title[at+"/"] != "Shop /" || title[at+"/shoes"] != "Shoes" {
+		t.Errorf("titles: %v", title)
+	}
+}
+
+func TestAPageThatIsLeftBeforeItsTitleIsKnown(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", w.snippet(true))
+	tab := w.visit("/")
+	w.want("PageView")
+	tab.do(`history.pushState({}, '', '/shoes'); location.href = '/next'`)
+	tab.waitFor("/next")
+	w.want("PageView", "PageView", "PageView")
+}
+
+func TestAChangeThatOnlyStripsTheCampaignIsNoPageView(t *testing.T) {
+	w := newWorld(t)
+	tab := w.tab()
+	tab.goTo(w.gate.url(shopHost) + "/?utm_source=mail&size=42&utm_id=x#top")
+	tab.do(`
+		history.replaceState({}, '', '/?size=42#top');
+		history.replaceState({}, '', '/?size=43#top');
+	`)
+	w.want("PageView", "PageView")
+	at := w.gate.url(shopHost)
+	want := fmt.Sprintf("%[1]s/?utm_source=mail&size=42&utm_id=x#top from \n%[1]s/?size=43#top from %[1]s/?size=42#top\n", at)
+	if got := w.views(); got != want {
+		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+}
+
+func TestTheNavigationAPI(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	tab.do(`
+		navigation.addEventListener('navigate', (event) => event.intercept({ handler: async () => {} }));
+		navigation.navigate('/shoes');
+	`)
+	w.want("PageView", "PageView")
+}
+
 func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -3,7 +3,7 @@ package sdk_test
 import (
 	"fmt"
 	"net/http"
-	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,65 +53,55 @@ func TestLocalStorageThatIsDenied(t *testing.T) {
 	}
 }
 
-// Secure pages use Web Locks, the others use a lease.
 func TestOneTabSendsAtATime(t *testing.T) {
-	for _, host := range []string{shopHost, otherHost} {
-		t.Run(host, func(t *testing.T) {
-			w := newWorld(t)
-			var tries atomic.Int32
-			w.gate.setFault(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
-				if tries.Add(1) < 4 {
-					refuse(503)(out, r, service)
-					return
-				}
-				time.Sleep(100 * time.Millisecond) // long enough for another tab to begin, if it does
-				service.ServeHTTP(out, r)
-			})
-			wanted := []string{}
-			var tabs []*tab
-			for range 3 {
-				tab := w.tab()
-				tab.goTo(w.gate.url(host) + "/")
-				tabs = append(tabs, tab)
-				wanted = append(wanted, "PageView")
-			}
-			if locks := tabs[0].get(`!!navigator.locks`); locks != fmt.Sprint(host == shopHost) {
-				t.Fatalf("the page has Web Locks: %s", locks)
-			}
-			for i, tab := range tabs {
-				tab.do(`for (let i = 0; i < 5; i++) mtag('event', 'InTab%d')`, i)
-				wanted = append(wanted, repeat(5, fmt.Sprint("InTab", i))...)
-			}
-			w.want(wanted...)
-			for _, tab := range tabs {
-				tab.wantNothingStored()
-			}
-			if w.gate.mostOpen() > 1 {
-				t.Errorf("%d requests at once, want 1", w.gate.mostOpen())
-			}
-		})
+	w := newWorld(t)
+	var tries atomic.Int32
+	w.gate.setFault(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+		if tries.Add(1) < 4 {
+			refuse(503)(out, r, service)
+			return
+		}
+		time.Sleep(100 * time.Millisecond) // long enough for another tab to begin, if it does
+		service.ServeHTTP(out, r)
+	})
+	wanted, tabs := w.threeTabs(shopHost)
+	w.want(wanted...)
+	for _, tab := range tabs {
+		tab.wantNothingStored()
+	}
+	if w.gate.mostOpen() > 1 {
+		t.Errorf("%d requests at once, want 1", w.gate.mostOpen())
 	}
 }
 
-// When two tabs take the lease at the same time, the later one gets it.
-func TestALeaseThatAnotherTabTakes(t *testing.T) {
+// Pages without TLS have no Web Locks, so each of their tabs sends by itself.
+func TestTabsWithoutLocks(t *testing.T) {
 	w := newWorld(t)
-	w.page("/", `<script>
-		const set = localStorage.setItem;
-		Storage.prototype.setItem = function (key, value) {
-			set.call(this, key, value);
-			if (key != '_mtag.lease' || window.taken) return;
-			window.taken = Date.now();
-			setTimeout(() => set.call(this, key, taken + 1500 + ''));
-		};
-	</script>`+w.snippet(true))
-	tab := w.tab()
-	tab.goTo(w.gate.url(otherHost) + "/")
-	w.want("PageView")
-	taken, err := strconv.ParseInt(tab.get(`taken`), 10, 64)
-	if waited := w.gate.seen()[0].time.Sub(time.UnixMilli(taken)); err != nil || waited < 1500*time.Millisecond {
-		t.Errorf("sent %v after another tab took the lease for 1.5s, want no earlier than its end (%v)", waited, err)
+	w.gate.setFault(refuse(503))
+	wanted, tabs := w.threeTabs(otherHost)
+	if locks := tabs[0].get(`!!navigator.locks`); locks != "false" {
+		t.Fatalf("the page has Web Locks: %s", locks)
 	}
+	w.gate.setFault(nil)
+	w.want(wanted...)
+	for _, tab := range tabs {
+		tab.wantNothingStored()
+	}
+}
+
+// threeTabs makes 6 events in each of three tabs, and returns their names.
+func (w *world) threeTabs(host string) (names []string, tabs []*tab) {
+	w.Helper()
+	for range 3 {
+		tab := w.tab()
+		tab.goTo(w.gate.url(host) + "/")
+		tabs, names = append(tabs, tab), append(names, "PageView")
+	}
+	for i, tab := range tabs {
+		tab.do(`for (let i = 0; i < 5; i++) mtag('event', 'InTab%d')`, i)
+		names = append(names, repeat(5, fmt.Sprint("InTab", i))...)
+	}
+	return names, tabs
 }
 
 func TestAnEventThatIsTooLarge(t *testing.T) {
@@ -154,13 +144,16 @@ func TestTheQueueIsBounded(t *testing.T) {
 	tab := w.visit("/")
 	tab.do(`for (let i = 0; i < 100; i++) mtag('event', 'Big' + i, { text: 'x'.repeat(30000) })`)
 	bounded := `Object.entries(localStorage).join('').length < 2.1e6`
-	if tab.get(bounded) != "true" || !tab.warned("the oldest event was dropped") {
+	if tab.get(bounded) != "true" || !tab.warned("queue is full") {
 		t.Errorf("bounded: %s; console: %v", tab.get(bounded), tab.lines())
 	}
 	w.gate.setFault(nil)
 	tab.wantNothingStored()
 	events := w.events()
-	if last := events[len(events)-1].EventName; last != "Big99" || len(events) < 50 {
-		t.Errorf("%d events, the last is %s; want at least 50, the last Big99", len(events), last)
+	if last := fmt.Sprint("Big", len(events)-2); events[len(events)-1].EventName != last || len(events) < 50 {
+		t.Errorf("%d events, the last is %s; want at least 50, and the last to be %s", len(events), events[len(events)-1].EventName, last)
+	}
+	if lines := strings.Count(strings.Join(tab.lines(), ""), "queue is full"); lines != 1 {
+		t.Errorf("%d lines about the full queue, want 1", lines)
 	}
 }

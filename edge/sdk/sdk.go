@@ -2,16 +2,40 @@
 // contract). Its source is in src, in TypeScript without dependencies; go generate builds loader.js from it. mtag.d.ts
 // has the types for sites.
 //
-// The script runs the calls of mtag(), detects page views, and keeps each event until the tag host has answered it. It
-// sends events to POST /mark/:tagId, one as a JSON object or several as an array, and identifiers to POST /id/:tagId.
-// Bodies are sent as text/plain, so that the browser needs no preflight. In the browser the script keeps:
+// The script runs the calls of mtag(), detects page views, and keeps each event until the tag host has answered it. Read
+// its source in this order:
+//
+//	tag.ts       the calls of mtag()
+//	delivery.ts  sends the events of the queue, retries, stops when consent is withdrawn
+//	queue.ts     the events without an answer, in memory and in localStorage
+//	lock.ts      one tab sends at a time
+//	page.ts      the fields of events, and page views
+//	visitor.ts   the muid and its cookie
+//	storage.ts   localStorage and JSON
+//	warn.ts      lines in the console
+//
+// # Requests
+//
+// The script sends events to POST /mark/:tagId, one as a JSON object or several as an array, and identifiers to
+// POST /id/:tagId. Bodies are sent as text/plain, so that the browser needs no preflight. The query has
+//
+//	t=MS       the browser's clock in ms since 1970, by which the tag host corrects event_time
+//	renew=1    the tag host may set the cookie _muid again. The script asks for it once a day, and only in a request that
+//	           ends with its page: an answer must not bring back a cookie that the visitor has had deleted
+//
+// An event leaves the queue on an answer with the header Mtag and a JSON body. Without the header the answer is from
+// something in between, such as a captive portal, and the script tries again, as after 408, 421, 425, 429, 431 and 5xx.
+//
+// # What the script keeps in the browser
 //
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
-//	localStorage _mtag.<tagId>.…   an event that has no answer yet: its JSON text without the muid. The key ends with
-//	                               the time in ms, the endpoint (mark or id) and a random number
-//	localStorage _mtag.lease       until when one tab may send, in ms, on pages without Web Locks
+//	localStorage _mtag.<tagId>.…   an event that has no answer yet: its JSON text without the muid, emails and phone
+//	                               numbers. The key ends with the time in ms, "mark" and a random number. The
+//	                               installation snippet writes such keys too
+//	localStorage _mtag.renewed     when the script last sent renew=1, in ms
+//	localStorage _mtag.            tells other tabs that consent was withdrawn; it is removed at once
 //
-// Without consent it stores and sends nothing.
+// Without consent it stores and sends nothing. The calls of identify wait in memory only.
 package sdk
 
 import _ "embed"

@@ -1,6 +1,8 @@
 package sdk_test
 
 import (
+	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -88,12 +90,103 @@ func TestTheTagHostRenewsTheCookie(t *testing.T) {
 		tab.do(`document.cookie = '_muid=%s;path=/;domain=shop.localhost;max-age=600'`, before.Value)
 		return time.Until(time.Unix(int64(w.muidCookie().Expires), 0)) < time.Hour
 	})
-	tab.do(`mtag('event', 'Search')`)
-	w.want("PageView", "Search")
+	tab.do(`mtag('event', 'SameDay')`)
+	w.want("PageView", "SameDay")
+	tab.wantNothingStored()
+	if left := time.Until(time.Unix(int64(w.muidCookie().Expires), 0)); left > time.Hour {
+		t.Errorf("the cookie expires in %v: it was renewed twice in a day", left)
+	}
+	tab.do(`localStorage.setItem('_mtag.renewed', Date.now() - 25 * 60 * 60 * 1000)`)
+	tab.goTo(w.gate.url(shopHost) + "/")
+	w.want("PageView", "SameDay", "PageView")
 	tab.wantNothingStored()
 	after := w.muidCookie()
 	if left := time.Until(time.Unix(int64(after.Expires), 0)); after.Value != before.Value || left < 399*24*time.Hour {
 		t.Errorf("the cookie expires in %v, want 400 days: %+v", left, after)
+	}
+}
+
+// Cookies that no visitor can have are replaced. A cookie of the host alone moves to the root domain.
+func TestCookiesThatThePageHasAlready(t *testing.T) {
+	const domain = ";domain=shop.localhost"
+	for _, tt := range []struct{ name, script, want string }{
+		{"undefined", `set('undefined', '` + domain + `')`, ""},
+		{"too long", `set('x'.repeat(257), '` + domain + `')`, ""},
+		{"of the root domain", `set('ann-smith', '` + domain + `')`, "ann-smith"},
+		{"of the host alone", `set('ann-smith', '')`, "ann-smith"},
+		{"both", `set('of-the-host', ''); set('of-the-site', '` + domain + `')`, "of-the-site"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/", `<script>const set = (value, more) => (document.cookie = '_muid=' + value + ';path=/' + more); `+
+				tt.script+`</script>`+w.snippet(true))
+			tab := w.visit("/")
+			muid := w.want("PageView")[0].MUID
+			tab.wantNothingStored()
+			c := w.muidCookie()
+			if c.Domain != ".shop.localhost" || c.Value != muid || muid != tt.want && !(tt.want == "" && uuidV4.MatchString(muid)) {
+				t.Errorf("the visitor is %q, cookie %+v; want %q, or a UUID when that is empty", muid, c, tt.want)
+			}
+			tab.do(`mtag('consent', false)`)
+			tab.wantNoTrace()
+		})
+	}
+}
+
+// The visitor's own muid takes the place of one that the tag host would refuse.
+func TestAMUIDThatThePageSets(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visit("/")
+	tab.do(`
+		mtag('event', 'Own', { muid: 'ann-smith' });
+		for (const muid of ['', ' ', 7, null, undefined, {}]) mtag('event', 'Wrong', { muid });
+	`)
+	events := w.want(append(repeat(6, "Wrong"), "PageView", "Own")...)
+	own := w.muidCookie().Value
+	for _, e := range events {
+		if want := map[bool]string{true: "ann-smith", false: own}[e.EventName == "Own"]; e.MUID != want {
+			t.Errorf("%s is of %s, want %s", e.EventName, e.MUID, want)
+		}
+	}
+}
+
+// Old versions of Prototype.js change how arrays are rendered and made.
+func TestAPageWithPrototypeJS(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>
+		Array.prototype.toJSON = function () { return '[' + this.join(', ') + ']' };
+		Array.from = (iterable) => iterable ? [].slice.call(iterable) : [];
+	</script>`+w.snippet(true))
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'Purchase', { products: [{ id: 'a' }, { id: 'b' }] }); mtag('event', 'Search')`)
+	for _, e := range w.want("PageView", "Purchase", "Search") {
+		if id := e.RawData["event_id"].(string); !uuidV4.MatchString(e.MUID) || !uuidV4.MatchString(id) {
+			t.Errorf("%s has muid %q and event_id %q, want UUIDs", e.EventName, e.MUID, id)
+		}
+		if e.EventName == "Purchase" && fmt.Sprint(e.RawData["products"]) != "[map[id:a] map[id:b]]" {
+			t.Errorf("products: %v", e.RawData["products"])
+		}
+	}
+	if got := tab.get(`typeof [].toJSON`); got != "function" {
+		t.Errorf("the page's own toJSON is now %s", got)
+	}
+}
+
+func TestAClockThatIsWrong(t *testing.T) {
+	for _, offset := range []string{"-3 * 864e5", "3600e3"} {
+		t.Run(offset, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/", `<script>
+				const Right = Date, now = () => Right.now() + `+offset+`;
+				window.Date = class extends Right { constructor(...when) { super(...(when.length ? when : [now()])) } static now() { return now() } };
+			</script>`+w.snippet(true))
+			begun := time.Now()
+			w.visit("/")
+			at, err := time.Parse(time.RFC3339, w.want("PageView")[0].EventTime)
+			if err != nil || at.Before(begun.Add(-time.Minute)) || at.After(time.Now().Add(time.Minute)) {
+				t.Errorf("the event is listed at %v, want about %v (%v)", at, begun, err)
+			}
+		})
 	}
 }
 
@@ -136,7 +229,7 @@ func TestWithoutConsentThereIsNoTrace(t *testing.T) {
 			if kept := tab.get(`kept`); kept != "" {
 				t.Errorf("the page has tried to store %s", kept)
 			}
-			w.wait("a warning about the full queue", func() bool { return tab.warned("the oldest event was dropped") })
+			w.wait("a warning about the full queue", func() bool { return tab.warned("queue is full") })
 			tab.goTo("about:blank")
 			tab.goTo(w.gate.url(shopHost) + "/")
 			tab.wantNoTrace()
@@ -197,21 +290,19 @@ func TestConsentThatIsWithdrawn(t *testing.T) {
 	}
 }
 
-// A request that is under way when consent is withdrawn is recorded once, and its answer sets no cookie. Events that
-// wait for a retry wait for consent.
+// Withdrawal aborts the requests that are under way. Their events wait for consent, with those that were never sent.
 func TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay(t *testing.T) {
 	w := newWorld(t)
-	answer := make(chan struct{})
-	w.gate.setFault(hold(answer))
+	gone := make(chan struct{})
+	w.gate.setFault(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+		<-r.Context().Done()
+		close(gone)
+	})
 	tab := w.visit("/")
 	w.wait("the request", func() bool { return len(w.gate.seen()) == 1 })
 	tab.do(`mtag('event', 'Waiting'); mtag('consent', false)`)
-	close(answer)
-	w.want("PageView")
-	w.wait("the answer", func() bool {
-		return tab.get(`performance.getEntriesByName('`+w.gate.url(tagHost)+`/mark/`+w.tag+`').length`) == "1"
-	})
-	w.wait("its cookie to be gone", func() bool { return len(w.cookies()) == 0 })
+	<-gone
+	w.gate.setFault(nil)
 	tab.wantNoTrace()
 	if got := len(w.gate.seen()); got != 1 {
 		t.Errorf("%d requests, want 1", got)

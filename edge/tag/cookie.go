@@ -15,27 +15,29 @@ const muidCookie = "_muid"
 // maxCookieAge is in seconds: 400 days, the longest that browsers keep a cookie.
 const maxCookieAge = 400 * 24 * 60 * 60
 
-// maxCookieMUID is in bytes. The browser tag makes UUIDs, which have 36.
-const maxCookieMUID = 128
-
-// cookieMUID returns the value of the request's _muid cookie, "" when there is none or it cannot be a muid. The result
-// aliases the request.
-func cookieMUID(ctx *fasthttp.RequestCtx) string {
-	muid := view(ctx.Request.Header.Cookie(muidCookie))
-	if !fitsCookie(muid) {
-		return ""
+// cookieMUID returns the muid of the request's _muid cookie, "" when there is none. A request may have several cookies of
+// that name, for paths, a host and its domain. Browsers send those of longer paths first, so the last one that can be a muid
+// counts. only is false when another one has another muid. The result aliases the request.
+func cookieMUID(ctx *fasthttp.RequestCtx) (muid string, only bool) {
+	only = true
+	for name, value := range ctx.Request.Header.Cookies() {
+		if string(name) == muidCookie && canBeMUID(view(value)) {
+			only = only && (muid == "" || muid == view(value))
+			muid = view(value)
+		}
 	}
-	return muid
+	return muid, only
 }
 
-// fitsCookie reports whether a muid can be a cookie's value: it is not empty or too long, and has only the characters
-// that RFC 6265 allows (cookie-octet).
-func fitsCookie(muid string) bool {
-	if len(muid) == 0 || len(muid) > maxCookieMUID {
+// canBeMUID reports whether a cookie's value can be a muid: it is not empty or too long, and has only the characters that
+// RFC 6265 allows (cookie-octet). Scripts that store an absent value write undefined or null. If these counted, all their
+// visitors would be one.
+func canBeMUID(value string) bool {
+	if len(value) == 0 || len(value) > store.MaxMUIDLength || value == "undefined" || value == "null" {
 		return false
 	}
-	for i := range len(muid) {
-		c := muid[i]
+	for i := range len(value) {
+		c := value[i]
 		if c <= ' ' || c > '~' || c == '"' || c == ',' || c == ';' || c == '\\' {
 			return false
 		}
@@ -43,24 +45,19 @@ func fitsCookie(muid string) bool {
 	return true
 }
 
-// renewCookie sets the muid's cookie again when the page and the tag host are of the same site. Some browsers keep a
-// cookie for only a few days when a script has set it, but as long as the server says when a server has. The muid is
-// the one in the cookie, or else the one in the body.
-func renewCookie(ctx *fasthttp.RequestCtx, host string) {
-	origin := ctx.Request.Header.PeekCanonical(originKey)
-	if len(origin) == 0 || ctx.Response.StatusCode() >= 300 {
+// renewCookie sets the cookie of a request again, when the request asks for it (?renew=1). Some browsers keep a cookie for
+// only a few days when a script has set it, but as long as the server says when a server has.
+//
+// The answer never brings a new cookie, only the one that the request had. The browser tag asks only in requests that it
+// can abort: when a visitor withdraws consent, no late answer brings the cookie back.
+func renewCookie(ctx *fasthttp.RequestCtx, route *Route, muid string) {
+	if muid == "" || !route.asksForCookie() || ctx.Response.StatusCode() >= 300 {
 		return
 	}
-	scheme, page, _ := bytes.Cut(origin, []byte("://"))
-	domain, ok := cookieDomain(host, store.HostName(view(page)))
+	scheme, page, _ := bytes.Cut(ctx.Request.Header.PeekCanonical(originKey), []byte("://"))
+	domain, ok := cookieDomain(route.host, store.HostName(view(page)))
 	if !ok {
 		return
-	}
-	muid := cookieMUID(ctx)
-	if muid == "" {
-		if muid = bodyMUID(trim(ctx.PostBody())); muid == "" {
-			return
-		}
 	}
 	c := fasthttp.AcquireCookie()
 	c.SetKey(muidCookie)
@@ -74,29 +71,25 @@ func renewCookie(ctx *fasthttp.RequestCtx, host string) {
 	fasthttp.ReleaseCookie(c)
 }
 
-// cookieDomain returns the root domain that a tag host shares with a page, and false when they share none. The domain
-// is empty for an IP address or a single label: such a host shares its cookies with no other host.
+// cookieDomain returns the domain of a cookie for a page: the page's root domain. It does not have to be that of the tag
+// host, because the page's own host may be a proxy for the tag host. Nobody can set a foreign cookie that way: the browser
+// writes the Origin, and refuses the cookie unless the host that it has asked is in the cookie's domain.
+//
+// The domain is empty for an IP address or a single label: such a host shares its cookies with no other host. A cookie
+// without a domain is for the host that the browser has asked, so that must be the page's.
 func cookieDomain(host, page string) (string, bool) {
-	common := commonDomain(host, page)
-	switch {
-	case standsAlone(host):
+	if standsAlone(page) {
 		return "", page == host
-	case !strings.Contains(common, "."):
-		return "", false // the common case, the tag host is of another site: decided without the public suffix list
 	}
-	root := store.RootDomain(host)
-	return root, len(root) <= len(common)
+	root := store.RootDomain(page)
+	return root, isHostName(root)
 }
 
-// commonDomain returns the longest domain, in whole labels, that two hosts have in common. It may be empty.
-func commonDomain(a, b string) string {
-	start := len(a) // where the common labels begin
-	for i := 1; i <= len(a) && i <= len(b) && a[len(a)-i] == b[len(b)-i]; i++ {
-		if (i == len(a) || a[len(a)-i-1] == '.') && (i == len(b) || b[len(b)-i-1] == '.') {
-			start = len(a) - i
-		}
-	}
-	return a[start:]
+// isHostName reports whether a name has only characters of host names. Others in a cookie's domain could end it.
+func isHostName(name string) bool {
+	return !strings.ContainsFunc(name, func(c rune) bool {
+		return c != '-' && c != '.' && c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z')
+	})
 }
 
 // standsAlone reports whether a host has no domain above it. A single label and an IPv6 address have no dot. An IPv4
@@ -107,25 +100,4 @@ func standsAlone(host string) bool {
 	}
 	last := host[len(host)-1]
 	return '0' <= last && last <= '9'
-}
-
-// bodyMUID returns the muid of an event, or of the first event of a batch. It is "" when there is none or it cannot be
-// a cookie's value.
-func bodyMUID(body []byte) string {
-	if len(body) > 0 && body[0] == '[' {
-		elements, refused := splitBatch(body)
-		if refused != nil {
-			return ""
-		}
-		body = elements[0]
-	}
-	var f fields
-	if f.decode(body) != nil {
-		return ""
-	}
-	muid, ok := text(f.MUID)
-	if !ok || !fitsCookie(muid) {
-		return ""
-	}
-	return muid
 }

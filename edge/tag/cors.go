@@ -8,22 +8,42 @@ import (
 	"mtagd/edge/requestid"
 )
 
-// originKey is in canonical case, so fasthttp need not convert the name for each request.
-var originKey = []byte(fasthttp.HeaderOrigin)
+// Names in canonical case, which fasthttp need not convert for each request.
+var (
+	originKey      = []byte(fasthttp.HeaderOrigin)
+	allowOriginKey = []byte(fasthttp.HeaderAccessControlAllowOrigin)
+	markKey        = []byte("Mtag")
+	markValue      = []byte("1")
+)
 
-// AllowOrigin lets the page that sent a request read the answer, and lets the browser send cookies. Every origin is
-// allowed: pages of any site install tags. A page must be able to read errors too, so the front door calls AllowOrigin
-// before anything can fail.
-func AllowOrigin(ctx *fasthttp.RequestCtx) {
+// pageHeaders are on every answer to a page, beside its origin. Their names are in canonical case too.
+var pageHeaders = [][2][]byte{
+	{[]byte(fasthttp.HeaderAccessControlAllowCredentials), []byte("true")}, // the browser sends the cookie
+	{[]byte(fasthttp.HeaderAccessControlExposeHeaders), []byte("Date, Mtag, " + fasthttp.HeaderRetryAfter + ", " + requestid.Header)},
+	{[]byte(fasthttp.HeaderVary), originKey},
+	{[]byte(resourcePolicyKey), []byte(resourcePolicy)},
+}
+
+// The header that lets pages with a Cross-Origin-Embedder-Policy use an answer.
+const (
+	resourcePolicyKey = "Cross-Origin-Resource-Policy"
+	resourcePolicy    = "cross-origin"
+)
+
+// SetHeaders sets the headers that all answers of a tag host have. Mtag tells the browser tag that the service has answered,
+// and not a proxy or a captive portal on the way. The others let a page of any origin read the answer, because pages of any
+// site install tags. They must be there for errors too, so the front door calls SetHeaders before anything can fail.
+func SetHeaders(ctx *fasthttp.RequestCtx) {
+	h := &ctx.Response.Header
+	h.SetCanonical(markKey, markValue)
 	origin := ctx.Request.Header.PeekCanonical(originKey)
 	if len(origin) == 0 {
 		return
 	}
-	h := &ctx.Response.Header
-	h.SetBytesV(fasthttp.HeaderAccessControlAllowOrigin, origin)
-	h.Set(fasthttp.HeaderAccessControlAllowCredentials, "true")
-	h.Set(fasthttp.HeaderAccessControlExposeHeaders, fasthttp.HeaderRetryAfter+", "+requestid.Header)
-	h.Add(fasthttp.HeaderVary, fasthttp.HeaderOrigin)
+	h.SetCanonical(allowOriginKey, origin)
+	for _, header := range pageHeaders {
+		h.SetCanonical(header[0], header[1])
+	}
 }
 
 // preflight answers a browser that asks whether a page may send a request. The browser keeps the answer for a day. A page

@@ -55,7 +55,7 @@ func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, from *se
 		Tag:      tag.ID,
 		Identity: id,
 		Name:     name,
-		Time:     f.time(from.now),
+		Time:     f.time(from),
 		DedupeID: dedupeID,
 		Raw:      object,
 	}
@@ -211,12 +211,12 @@ func (f *fields) dedupeID() (string, *answer) {
 }
 
 // time returns when the event occurred: its event_time, or the time of receipt (see store.EventTime).
-func (f *fields) time(received time.Time) time.Time {
+func (f *fields) time(from *sender) time.Time {
 	sent, ok := text(f.EventTime)
 	if !ok {
-		return received
+		return from.now
 	}
-	return store.EventTime(sent, received)
+	return store.EventTime(sent, from.behind, from.now)
 }
 
 // isAbsent reports whether a field is absent or null, the only JSON value that begins with an n.

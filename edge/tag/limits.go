@@ -65,7 +65,8 @@ type sender struct {
 	partnerBytes store.Limit // of the partner, in a day
 	cookie       string      // the muid of the request's cookie
 	now          time.Time
-	mayIdentify  bool // link identifiers to a muid, and resolve a muid by them
+	behind       time.Duration // of the sender's clock, as Route.clockBehind returns it
+	mayIdentify  bool          // link identifiers to a muid, and resolve a muid by them
 
 	days    [4]dayBucket // the first numDays are the buckets for the bytes that the request stores
 	numDays int

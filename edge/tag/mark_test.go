@@ -3,6 +3,7 @@ package tag
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -153,7 +154,7 @@ func TestMarkTakesTheMUIDOfTheCookie(t *testing.T) {
 	w.do("POST", clientHost, path, `{"event":"A","email":"c@example.com"}`, "Cookie", "x=1; _muid=cookie-muid; y=2").Want(t, 201, "")
 	w.do("POST", clientHost, path, `{"event":"A","muid":"body-muid"}`, "Cookie", "_muid=cookie-muid").Want(t, 201, "")
 	w.do("POST", clientHost, path, `{"event":"A"}`, "Cookie", "not_muid=z; a=_muid=z").Want(t, 400, "is required.")
-	w.do("POST", clientHost, path, `{"event":"A"}`, "Cookie", "_muid="+strings.Repeat("z", 200)).Want(t, 400, "is required.")
+	w.do("POST", clientHost, path, `{"event":"A"}`, "Cookie", "_muid="+strings.Repeat("z", 257)).Want(t, 400, "is required.")
 	w.do("POST", clientHost, "/id/"+string(w.Client.ID), `{"email":"c@example.com"}`).Want(t, 200, `"muid":"cookie-muid"`)
 	var muids []string
 	for _, e := range w.Events(t) {
@@ -161,6 +162,42 @@ func TestMarkTakesTheMUIDOfTheCookie(t *testing.T) {
 	}
 	if got := strings.Join(muids, " "); got != "cookie-muid body-muid" {
 		t.Errorf("recorded for %q, want the cookie's muid and then the body's", got)
+	}
+}
+
+func TestMarkCorrectsTheClockOfTheSender(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	w := newWorld(t, func(cfg *Config) { cfg.Now = func() time.Time { return now } })
+	const sent = "2026-11-20T11:00:00Z"
+	for i, tt := range []struct {
+		name, query string
+		want        time.Duration // how long ago
+	}{
+		{"the sender does not say", "", time.Hour},
+		{"the same time", fmt.Sprint("?t=", now.UnixMilli()), time.Hour},
+		{"a difference that a slow request explains", fmt.Sprint("?t=", now.Add(-5*time.Minute).UnixMilli()), time.Hour},
+		{"a slow clock", fmt.Sprint("?t=", now.Add(-50*time.Minute).UnixMilli()), 10 * time.Minute},
+		{"a fast clock", fmt.Sprint("?t=", now.Add(time.Hour).UnixMilli()), 2 * time.Hour},
+		{"a clock that has lost its date", "?t=0", 0},
+		{"no number", "?t=now", time.Hour},
+		{"a number that is too large", "?t=99999999999999999999", time.Hour},
+		{"a time in the far past", "?t=-9223372036854775808", 0},
+		{"a time in the far future", "?t=9223372036854775807", math.MaxInt64},
+		{"another parameter", "?renew=1&t=0", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			name := fmt.Sprint("E", i)
+			event := `{"muid":"m","event":"` + name + `","event_time":"` + sent + `"}`
+			w.do("POST", clientHost, "/mark/"+string(w.Client.ID)+tt.query, "["+event+"]").Want(t, 200, `"accepted":1`)
+			for _, e := range w.Events(t) {
+				if e.Name == name && now.Sub(e.Time) != tt.want {
+					t.Errorf("it was %v ago, want %v", now.Sub(e.Time), tt.want)
+				}
+				if e.Name == name && !strings.Contains(string(e.Raw), sent) {
+					t.Errorf("raw data %s, want it as it was sent", e.Raw)
+				}
+			}
+		})
 	}
 }
 

@@ -3,6 +3,8 @@ package tag
 import (
 	"bytes"
 	"net/url"
+	"strconv"
+	"time"
 
 	"mtagd/store"
 )
@@ -114,12 +116,45 @@ func (r *Route) tagID() (store.TagID, bool) {
 	if r.id != nil {
 		return decodeTagID(r.id, url.PathUnescape), true
 	}
-	for pair := range bytes.SplitSeq(r.query, []byte("&")) {
-		if id, ok := bytes.CutPrefix(pair, []byte("tagId=")); ok {
-			return decodeTagID(id, url.QueryUnescape), true
-		}
+	if id, ok := r.parameter("tagId="); ok {
+		return decodeTagID(id, url.QueryUnescape), true
 	}
 	return "", false
+}
+
+// asksForCookie reports whether the answer shall renew the cookie (?renew=1).
+func (r *Route) asksForCookie() bool {
+	value, _ := r.parameter("renew=")
+	return string(value) == "1"
+}
+
+// clockBehind returns how far the sender's clock is behind the given time, negative when it is ahead. The sender says what
+// time it has (?t=, in ms since 1970). The result is 0 when it does not, or when the difference is at most
+// store.MaxClockLead: much of that may be the way of the request.
+func (r *Route) clockBehind(now time.Time) time.Duration {
+	text, ok := r.parameter("t=")
+	if !ok {
+		return 0
+	}
+	ms, err := strconv.ParseInt(view(text), 10, 64)
+	if err != nil {
+		return 0
+	}
+	behind := now.Sub(time.UnixMilli(ms))
+	if behind.Abs() <= store.MaxClockLead {
+		return 0
+	}
+	return behind
+}
+
+// parameter returns the value of a parameter of the query as it was sent, and whether the query has it. name ends with =.
+func (r *Route) parameter(name string) ([]byte, bool) {
+	for pair := range bytes.SplitSeq(r.query, []byte("&")) {
+		if value, ok := bytes.CutPrefix(pair, []byte(name)); ok {
+			return value, true
+		}
+	}
+	return nil, false
 }
 
 // decodeTagID decodes a percent-encoded tag id. The result aliases id when there is nothing to decode. An id with a

@@ -35,6 +35,7 @@ func (s *script) send(ctx *fasthttp.RequestCtx) {
 	h := &ctx.Response.Header
 	h.Set(fasthttp.HeaderCacheControl, "public, max-age=3600, stale-while-revalidate=86400")
 	h.Set(fasthttp.HeaderETag, e.etag)
+	h.Set(resourcePolicyKey, resourcePolicy) // also without an Origin, which browsers do not send for a script
 	// Vary names Origin even when the request has none: the answer then has no CORS headers, so a cache must not return
 	// it to a page.
 	h.Set(fasthttp.HeaderVary, "Accept-Encoding, Origin")

@@ -58,12 +58,13 @@ func TestScriptHeaders(t *testing.T) {
 	r := w.do("GET", w.ServerSide.Host, "/script", "")
 	h := r.Header
 	if h.Get("Content-Type") != "text/javascript; charset=utf-8" || !strings.Contains(h.Get("Cache-Control"), "max-age=") ||
-		h.Get("ETag") == "" || !strings.Contains(h.Get("Vary"), "Accept-Encoding") {
+		h.Get("Cross-Origin-Resource-Policy") != "cross-origin" || h.Get("ETag") == "" || !strings.Contains(h.Get("Vary"), "Accept-Encoding") {
 		t.Errorf("headers %v", h)
 	}
 	for _, known := range []string{h.Get("ETag"), "W/" + h.Get("ETag"), `"x", ` + h.Get("ETag"), "*"} {
 		r := w.do("GET", clientHost, "/script", "", "If-None-Match", known)
-		if r.Status != 304 || r.Body != "" || r.Header.Get("ETag") != h.Get("ETag") {
+		if r.Status != 304 || r.Body != "" || r.Header.Get("ETag") != h.Get("ETag") ||
+			r.Header.Get("Cross-Origin-Resource-Policy") != "cross-origin" {
 			t.Errorf("If-None-Match %s: %d %v", known, r.Status, r.Header)
 		}
 	}

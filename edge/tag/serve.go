@@ -79,10 +79,11 @@ func allowMethods(ctx *fasthttp.RequestCtx, allow string, ok bool) bool {
 // serveTag answers a request to an endpoint of one tag.
 func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Addr, now time.Time) {
 	tag, settings, refused := s.findTag(route)
+	muid, onlyMUID := cookieMUID(ctx)
 	from := sender{
 		address: client, merchant: tag.Merchant, limits: settings.Limits,
 		partner: tag.Partner, partnerBytes: settings.PartnerBytesPerDay,
-		cookie: cookieMUID(ctx), now: now,
+		cookie: muid, now: now, behind: route.clockBehind(now),
 	}
 	if refused == nil {
 		from.mayIdentify, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
@@ -96,7 +97,9 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Ad
 	default:
 		s.resolve(ctx, &tag, &from)
 	}
-	renewCookie(ctx, route.host)
+	if onlyMUID {
+		renewCookie(ctx, &route, muid)
+	}
 }
 
 // countRefusal counts a request that findTag or mayIdentify has refused.

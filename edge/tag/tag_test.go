@@ -74,7 +74,7 @@ func (w *world) serve(ctx *fasthttp.RequestCtx, method, host, target, body strin
 		ctx.Request.Header.Set(headers[i], headers[i+1])
 	}
 	path, query, _ := strings.Cut(target, "?")
-	AllowOrigin(ctx)
+	SetHeaders(ctx)
 	w.server.Serve(ctx, NewRoute(store.HostName(host), []byte(path), []byte(query)))
 	r := tagtest.Reply{Status: ctx.Response.StatusCode(), Header: http.Header{}, Body: string(ctx.Response.Body())}
 	for name, value := range ctx.Response.Header.All() {

@@ -1,40 +1,19 @@
 // The lock: only one tab of a site sends at a time. Otherwise two tabs would send the same stored events.
 
-import { PREFIX, stored } from './storage';
-
-const LEASE = PREFIX + 'lease';
-const TERM = 5e3; // ms that a lease lasts; after a tab was killed, the others wait at most this long
-const DOUBT = 50; // ms after which a tab checks its lease again; it sees with a delay what other tabs store
+import { PREFIX } from './storage';
 
 // release gives up the lock if this tab holds it.
 export let release = () => {};
 
-// exclusively does the work if this tab gets the lock, and returns whether it did. With a lease two tabs may hold the
-// lock for a moment. That does no harm: the tag host records an event once.
+// exclusively does the work if this tab gets the lock, and returns whether it did. Pages without TLS and pages in a
+// sandbox have no Web Locks: there each tab sends by itself. That costs requests, but the tag host records an event once.
 export async function exclusively(work: () => Promise<void>) {
   let done: Promise<void> | undefined;
   const turn = () => Promise.race([(done = work()), new Promise<void>((resolve) => (release = resolve))]);
   try {
     await navigator.locks.request(PREFIX, { ifAvailable: true }, (lock) => lock && turn());
   } catch {
-    // Pages without TLS and pages in a sandbox have no Web Locks. They use a lease in localStorage: the time until
-    // which one tab holds the lock.
-    const lease = () => stored((s) => s.getItem(LEASE));
-    const end = () => stored((s) => s.removeItem(LEASE));
-    const now = Date.now();
-    const left = +lease()! - now;
-    // A lease that is longer than its term is from before the clock was set back: ignore it.
-    if (left > 0 && left < TERM + 1) return false;
-    const mine = now + TERM + Math.random() + '';
-    stored((s) => s.setItem(LEASE, mine));
-    // When localStorage is denied or full, the lease is not stored, and the tab sends without it.
-    if (lease() == mine) {
-      release = end;
-      await new Promise((resolve) => setTimeout(resolve, DOUBT));
-      if (lease() != mine) return false;
-    }
     await turn();
-    end();
   }
   await done;
   return !!done;

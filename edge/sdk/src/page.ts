@@ -1,25 +1,50 @@
-// The page: the fields that it adds to every event, and page views.
+// The page: the fields that it adds to events, and page views.
+
+const TITLE_DELAY = 500; // ms after a change of the URL, in which a single-page application sets the new title
 
 let viewedURL = ''; // of the last page view; empty before the first
 let referrer = document.referrer;
+let timezone: string | undefined;
 
+// page returns the fields of an event that is made now.
 export const page = () => ({
   event_time: new Date().toISOString(),
   pageUrl: location.href,
   pageTitle: document.title,
   referrer,
-  language: navigator.language,
-  screen: screen.width + 'x' + screen.height,
-  timezone: Intl.DateTimeFormat().resolvedOptions().timeZone,
 });
 
-// watchViews calls viewed now, after each change of the URL, and when the page returns from the back/forward cache.
-export function watchViews(viewed: () => void) {
+// device returns the fields that are the same for all events of a request. It is called only with consent.
+export function device() {
+  // The first use of Intl blocks a slow phone for up to 50 ms. Browsers without Temporal use it when the page has loaded;
+  // events before that have no timezone.
+  const { Temporal } = window as any;
+  if (Temporal) timezone = Temporal.Now.timeZoneId();
+  else if (!timezone) setTimeout(() => (timezone = timezone || Intl.DateTimeFormat().resolvedOptions().timeZone), 5e3);
+  return { language: navigator.language, screen: screen.width + 'x' + screen.height, timezone };
+}
+
+// withoutCampaign removes what a campaign has added to a URL. The result is only for comparisons.
+const withoutCampaign = (url: string) =>
+  url.replace(/[?&]utm_\w+=[^&#]*/g, '').replace('?', '&');
+
+// watchViews calls viewed now, after each change of the URL, and when the page returns from the back/forward cache. After
+// a change it waits for the new title, and passes the fields of the view.
+export function watchViews(viewed: (fields: object) => void) {
+  let pending: object | undefined;
+  const finish = () => {
+    if (pending) viewed(Object.assign(pending, { pageTitle: document.title }));
+    pending = undefined;
+  };
   const check = () => {
-    if (viewedURL == location.href) return;
-    if (viewedURL) referrer = viewedURL; // document.referrer changes only with a page load
+    const from = viewedURL;
     viewedURL = location.href;
-    viewed();
+    if (withoutCampaign(from) == withoutCampaign(viewedURL)) return;
+    finish();
+    if (from) referrer = from; // document.referrer changes only with a page load
+    pending = page();
+    if (from) setTimeout(finish, TITLE_DELAY);
+    else finish();
   };
   (['pushState', 'replaceState'] as const).forEach((method) => {
     const original = history[method];
@@ -29,6 +54,9 @@ export function watchViews(viewed: () => void) {
     };
   });
   addEventListener('popstate', check); // a change of the hash sends popstate too
-  addEventListener('pageshow', (event) => event.persisted && viewed());
+  const { navigation } = window as any;
+  if (navigation) navigation.addEventListener('currententrychange', check);
+  addEventListener('pagehide', finish, true); // before delivery sends what waits
+  addEventListener('pageshow', (event) => event.persisted && viewed(page()));
   check();
 }

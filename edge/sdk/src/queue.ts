@@ -1,52 +1,56 @@
 // The queue: the events that have no answer from the tag host yet. With consent each event is also in localStorage, so
-// that the next page of the site can send it. The tag host records a repeated event once, by its event_id.
+// that the next page of the site can send it. Email addresses and phone numbers are only in memory. The tag host records a
+// repeated event once, by its event_id.
 
-import { exclusively, release } from './lock';
-import { PREFIX, stored } from './storage';
-import { erase, visitor } from './visitor';
+import { json, PREFIX, stored } from './storage';
 import { warn } from './warn';
 
 const MAX_CHARS = 2e6; // of all events in the queue; localStorage holds 5 million for each origin
-const MAX_EVENT = 65400; // bytes without the muid; the tag host accepts 64 KiB with it
-const MAX_BODY = 6e4; // bytes; browsers allow 64 KiB for requests that outlive the page
-const MAX_BATCH = 1000; // events; the limit of the tag host
-const MAX_AGE = 6 * 864e5; // ms, 6 days; the tag host remembers an event_id for 7 days
-const TIMEOUT = 3e4; // ms for one request
-const FIRST_DELAY = 500; // ms before the first retry; each failure doubles it
-const MAX_DELAY = 3e4; // ms
-const MAX_RETRY_AFTER = 864e5; // ms, a day; a timer of more than 24 days would overflow
+const MAX_EVENT = 65200; // bytes without what bundle adds; the tag host accepts 64 KiB with it
 
-type Path = 'mark' | 'id';
+export type Path = 'mark' | 'id';
 
 // The events as JSON texts without the muid. A key is the time in ms, the path and a random number.
-const waiting = new Map<string, string>();
+export const waiting = new Map<string, string>();
 let chars = 0; // of all texts in waiting
+let full = false; // the console says so
 
-let origin = '';
-let tag = ''; // the tag id; empty before init
-let prefix = ''; // of the queue's keys in localStorage
-let allowed = false; // the visitor consents
+let prefix = ''; // of the queue's keys in localStorage; empty before init
+let keeping = false; // the events are in localStorage too
 
-let draining = false;
-let timer = 0; // of the next retry; 0 when none is set
-let retryAfter = false; // the timer follows a Retry-After header
-let failures = 0; // consecutive
-let batchLimit = MAX_BATCH; // events in the next request; halved by a failure, doubled by a success
+export const isID = (key: string) => key.includes('id');
 
-// The keys of events that are in a request that outlives the page, or in a beacon: flush does not send them.
-const leaving = new Set<string>();
+export const bytes = (text: string) => new TextEncoder().encode(text).length;
 
-const ready = () => tag && allowed;
+// put adds an event, and returns false when it is too large or the queue is full. It copies the fields, so later changes
+// of them do not matter. It throws when JSON.stringify throws or returns undefined.
+export function put(path: Path, fields: object & { event?: unknown }) {
+  const text = json(fields);
+  if (text.length * 3 > MAX_EVENT && bytes(text) > MAX_EVENT) return warn('too large, not sent:', fields.event);
+  if (chars + text.length > MAX_CHARS) {
+    return full || warn('queue is full, new events are dropped', (full = true));
+  }
+  const key = Date.now() + path + Math.random();
+  hold(key, text);
+  save(text, key);
+  return true;
+}
 
-const bytes = (text: string) => new Blob([text]).size;
-
-const save = (text: string, key: string) => stored((s) => s.setItem(prefix + key, text));
-
-// hold adds an event in memory only. It throws when text is undefined: so JSON.stringify renders an object whose toJSON
-// returns undefined.
+// hold adds an event in memory only.
 function hold(key: string, text: string) {
+  if (waiting.has(key)) return;
   chars += text.length;
   waiting.set(key, text);
+}
+
+// save stores an event without email addresses and phone numbers, which must not lie on the device. An identify is
+// nothing without them.
+function save(text: string, key: string) {
+  if (!keeping || isID(key)) return;
+  if (/"(email|phone)"/.test(text)) {
+    text = json(JSON.parse(text), (name, value) => (/^(email|phone)$/.test(name) ? undefined : value));
+  }
+  stored((s) => s.setItem(prefix + key, text));
 }
 
 // unhold removes an event from memory only.
@@ -55,187 +59,42 @@ function unhold(key: string) {
   waiting.delete(key);
 }
 
-// drop removes an event from memory and localStorage. It first stores an empty text, which tells other tabs to remove
-// the event too, even when this page is closed before removeItem.
-function drop(key: string) {
+// drop removes an event. Other tabs hear of it by the storage event.
+export function drop(key: string) {
   unhold(key);
-  if (ready()) stored((s) => (s.setItem(prefix + key, ''), s.removeItem(prefix + key)));
+  full = false;
+  stored((s) => s.removeItem(prefix + key));
 }
 
-// open sets the tag host, the tag and whether the visitor consents.
-export function open(host: string, id: string, given: boolean) {
-  origin = host;
-  tag = id;
-  prefix = PREFIX + id + '.';
-  consented(given);
+// keep stores the events from now on, and adds those that other pages have left in localStorage.
+export function keep(tag: string) {
+  prefix = PREFIX + tag + '.';
+  keeping = true;
+  waiting.forEach(save);
+  stored((s) => Object.keys(s).sort().forEach((name) => {
+    if (name.startsWith(prefix)) hold(name.slice(prefix.length), s.getItem(name)!);
+  }));
 }
 
-// consented sets whether the visitor consents. With consent the events are stored and sent, without it they wait in
-// memory.
-export function consented(given: boolean) {
-  allowed = given;
-  if (ready()) {
-    waiting.forEach(save);
-    drain();
-  }
-}
-
-// forget removes the events of all tags, and the lease, from localStorage.
-export function forget() {
-  stored((s) => Object.keys(s).forEach((key) => key.startsWith(PREFIX) && s.removeItem(key)));
-}
-
-// add queues an event. It copies the fields, so later changes of them do not matter.
-export function add(path: Path, fields: object & { event?: unknown }) {
-  const text = JSON.stringify(fields);
-  if (bytes(text) > MAX_EVENT) return warn('too large, not sent:', fields.event);
-  const key = Date.now() + path + Math.random();
-  hold(key, text);
-  if (ready()) save(text, key);
-  while (chars > MAX_CHARS) {
-    warn('queue is full, the oldest event was dropped');
-    drop(waiting.keys().next().value!);
-  }
-  drain();
-}
-
-// collect adds the events that other pages have left in localStorage. It removes events older than MAX_AGE, because the
-// tag host might record them a second time, and the empty texts that drop has left.
-function collect() {
-  stored((s) => Object.keys(s).sort().forEach((name) => stored(() => {
-    if (!name.startsWith(prefix)) return;
-    const key = name.slice(prefix.length);
-    const text = s.getItem(name)!;
-    if (!text || parseInt(key) < Date.now() - MAX_AGE) s.removeItem(name);
-    else if (!waiting.has(key) && JSON.parse(text)) hold(key, text);
-  })));
-}
-
-// bundle makes one request of the first keys, and returns which keys it contains. A request to /id has one event.
-function bundle(keys: string[], limit: number): [url: string, body: string, taken: string[]] {
-  const isID = (key: string) => key.includes('id');
-  const texts: string[] = [];
-  let size = 0;
-  for (const key of keys.slice(0, limit)) {
-    const text = JSON.stringify(Object.assign({ muid: visitor() }, JSON.parse(waiting.get(key)!)));
-    size += bytes(text) + 1; // a comma
-    if (texts[0] && (isID(keys[0]) || isID(key) || size > MAX_BODY)) break;
-    texts.push(text);
-  }
-  return [
-    `${origin}/${isID(keys[0]) ? 'id' : 'mark'}/${tag}`,
-    texts[1] ? `[${texts}]` : texts[0],
-    keys.slice(0, texts.length),
-  ];
-}
-
-// drain takes the lock, and sends events until the queue is empty or a request fails. Without the lock it tries later.
-async function drain() {
-  if (draining || timer || !ready() || !waiting.size) return;
-  draining = true;
-  const locked = await exclusively(async () => {
-    // Collect before each request: what a closing page has stored may become visible late.
-    while (ready() && (collect(), waiting.size) && await send());
+// forget removes everything of the tag from localStorage, and tells the other tabs that consent was withdrawn, unless one
+// of them has told this one. The events of this page stay in memory.
+export function forget(told?: boolean) {
+  keeping = false;
+  if (told) return;
+  stored((s) => {
+    s.setItem(PREFIX, 'withdrawn');
+    Object.keys(s).forEach((name) => name.startsWith(PREFIX) && s.removeItem(name));
   });
-  draining = false;
-  if (!locked) later(FIRST_DELAY);
-  drain(); // for events that were added after the last request; it returns when a retry is set
 }
 
-// later sets the timer. In a document that was replaced or removed, scripts still run but setTimeout returns 0. There
-// timer becomes -1, so that drain sees a timer. Otherwise it would retry in an endless loop.
-function later(ms: number) {
-  timer = setTimeout(() => {
-    timer = 0;
-    drain();
-  }, ms) || -1;
-}
-
-// send makes one request. It returns false when the queue must wait before the next one; then it has set the timer.
-async function send() {
-  const [url, body, keys] = bundle([...waiting.keys()], batchLimit);
-  // A retry must not outlive the page: browsers limit the size of all such requests together, and that limit may be why
-  // the last try failed.
-  const keepalive = !failures && bytes(body) <= MAX_BODY + 2;
-  if (keepalive) keys.forEach((key) => leaving.add(key));
-  const stop = new AbortController();
-  const alarm = setTimeout(() => stop.abort(), TIMEOUT);
-  let failed = true;
-  let delay = 0;
-  retryAfter = false;
-  try {
-    // A string is sent as text/plain, which needs no preflight.
-    const response = await fetch(url, { method: 'POST', body, keepalive, credentials: 'include', signal: stop.signal });
-    const after = response.headers.get('retry-after')!;
-    retryAfter = !!after;
-    delay = +after * 1e3 || Date.parse(after) - Date.now() || 0;
-    // A 200 without JSON is not from the tag host but from a captive portal, such as a hotel's: it counts as a failure.
-    const answer = await response.json().catch((error) => {
-      if (response.ok) throw error;
-      return {};
-    });
-    let again = false;
-    keys.forEach((key, i) => {
-      const { status, message } = answer.results ? answer.results[i] : { status: response.status, message: answer.message };
-      if (status == 429 || status >= 500) return (again = true);
-      if (status >= 400) warn(message, waiting.get(key));
-      drop(key);
-    });
-    failed = again;
-  } catch {}
-  clearTimeout(alarm);
-  keys.forEach((key) => leaving.delete(key));
-  if (!allowed) erase(); // consent was withdrawn meanwhile, and the answer may have renewed the cookie
-  if (failed) {
-    // Halve the batch and move its events to the end: an event that always fails must not block the others.
-    batchLimit = Math.ceil(keys.length / 2);
-    keys.forEach((key) => {
-      const text = waiting.get(key);
-      if (text && waiting.delete(key)) waiting.set(key, text);
-    });
-    const backOff = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** failures++);
-    later(Math.min(Math.max(delay, 0), MAX_RETRY_AFTER) + backOff * (0.5 + Math.random() / 2));
-  } else {
-    batchLimit = Math.min(batchLimit * 2, MAX_BATCH);
-    failures = 0;
-  }
-  return !failed;
-}
-
-// flush sends the events with sendBeacon before the page closes, as many as the browser accepts. They stay in the
-// queue, because a beacon has no answer: the next page may send them once more.
-function flush() {
-  if (!ready()) return;
-  let keys = [...waiting.keys()].filter((key) => !leaving.has(key));
-  let limit = MAX_BATCH;
-  while (keys[0] && limit) {
-    const [url, body, taken] = bundle(keys, limit);
-    if (navigator.sendBeacon(url, body)) {
-      taken.forEach((key) => leaving.add(key));
-      keys = keys.slice(taken.length);
-    } else limit = taken.length >> 1; // the browser's limit is reached: try half as many
-  }
-}
-
-// retryNow retries before the timer fires, unless the tag host has set the time with Retry-After. The page is in use
-// again, so the next flush sends events again that were in a beacon.
-function retryNow() {
-  leaving.clear();
-  if (retryAfter) return;
-  clearTimeout(timer);
-  timer = 0;
-  drain();
-}
-
-// deliver sends events when the page may close, and retries when that may succeed. It follows what other tabs remove.
-export function deliver() {
-  addEventListener('pagehide', () => {
-    flush();
-    release();
-  });
-  document.addEventListener('visibilitychange', () => (document.visibilityState == 'hidden' ? flush() : retryNow()));
-  addEventListener('online', retryNow);
+// follow keeps the queue as other tabs change it. It calls withdrawn when one of them has withdrawn consent.
+export function follow(withdrawn: () => void) {
   addEventListener('storage', ({ key, newValue }) => {
-    if (newValue == '') unhold(key!.slice(prefix.length));
+    if (key == PREFIX && newValue) withdrawn();
+    else if (key && key.startsWith(prefix)) {
+      key = key.slice(prefix.length);
+      if (!newValue) unhold(key);
+      else if (keeping) hold(key, newValue);
+    }
   });
 }

@@ -8,3 +8,16 @@ export function stored<T>(use: (storage: Storage) => T): T | undefined {
     return use(localStorage);
   } catch {}
 }
+
+// json renders a value. Old versions of Prototype.js add a toJSON to arrays, which would render them as strings; json
+// takes it away for the moment. It throws what JSON.stringify throws.
+export function json(value: unknown, replacer?: (key: string, value: unknown) => unknown) {
+  const arrays = Array.prototype as { toJSON?: unknown };
+  const { toJSON } = arrays;
+  delete arrays.toJSON;
+  try {
+    return JSON.stringify(value, replacer);
+  } finally {
+    if (toJSON) arrays.toJSON = toJSON;
+  }
+}

@@ -1,9 +1,10 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { erase, uuid } from './visitor';
-import { add, consented, deliver, forget, open } from './queue';
+import { uuid } from './visitor';
+import { add, consented, deliver, install, withdraw } from './delivery';
 import { page, watchViews } from './page';
+import { waiting } from './queue';
 import { warn } from './warn';
 import type { CustomFields, Identifiers } from '../mtag';
 
@@ -13,20 +14,22 @@ interface Calls extends Array<ArrayLike<unknown>> {
 
 const calls: Calls = (window.mtrem = window.mtrem || []);
 
+const INIT = "write mtag('init', 'https://HOST?tagId=ID', { consent: true or false })";
+
 let initialised = false;
 const common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (first: any, second?: any) => void> = {
+  __proto__: null as any,
+
   init(url: string, options?: { consent?: boolean }) {
     if (initialised) return warn('only one tag may be installed per page');
-    const { origin, searchParams } = new URL(url);
-    const tagId = searchParams.get('tagId');
-    if (!tagId) return warn('the init URL has no tagId');
+    // A relative URL, or one without https://, would lead to the page's own host.
+    const [, address, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
+    if (!tagId) return warn(INIT + ', not', url);
     initialised = true;
-    // consent: false here does not delete the cookie, because the visitor has not withdrawn consent. Many pages ask for
-    // it at each load, and the muid of an earlier visit must still be there when the visitor agrees.
-    open(origin, tagId, !!options && options.consent === true);
-    watchViews(() => run(['event', 'PageView']));
+    install(address, tagId, given(options && options.consent));
+    watchViews((view) => commands.event('PageView', view));
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
@@ -45,11 +48,9 @@ const commands: Record<string, (first: any, second?: any) => void> = {
     add('id', Object.assign({}, identifiers));
   },
 
-  consent(given: boolean) {
-    consented(given === true);
-    if (given === true) return;
-    forget();
-    erase();
+  consent(choice: boolean) {
+    if (given(choice)) consented();
+    else withdraw();
   },
 
   set(fields: object) {
@@ -57,10 +58,18 @@ const commands: Record<string, (first: any, second?: any) => void> = {
   },
 };
 
+// given returns whether the visitor consents. Only true is consent.
+function given(consent: unknown) {
+  if (typeof consent != 'boolean') warn('consent must be true or false, not', consent);
+  return consent === true;
+}
+
 // run makes one call. It writes an error of the call to the console, and never throws it into the page.
 function run(call: ArrayLike<unknown>) {
   try {
-    commands[call[0] as string](call[1], call[2]);
+    const command = commands[call[0] as string];
+    if (!command) return warn('no command', call[0] + ', write ' + Object.keys(commands));
+    command(call[1], call[2]);
   } catch (error) {
     warn(call, error);
   }
@@ -73,6 +82,9 @@ function start() {
     return calls.length;
   };
   calls.splice(0).forEach(run);
+  setTimeout(() => {
+    if (!initialised && waiting.size) warn(INIT);
+  }, 5e3);
 }
 
 // A prerendered page may never be shown, so its calls wait until it is. When a page has two loaders, only the first

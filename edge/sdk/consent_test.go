@@ -1,0 +1,110 @@
+package sdk_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// An answer to a request from before the withdrawal comes late. It does not bring the cookie back.
+func TestALateAnswerSetsNoCookie(t *testing.T) {
+	w := newWorld(t)
+	answer := make(chan struct{})
+	w.gate.setFault(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+		<-answer
+		http.SetCookie(out, &http.Cookie{Name: "_muid", Value: "late-answer", Path: "/", Domain: "shop.localhost", MaxAge: 600})
+		refuse(503)(out, r, service)
+	})
+	w.page("/off", w.snippet(false))
+	tab := w.visit("/")
+	w.wait("the request", func() bool { return len(w.gate.seen()) == 1 })
+	tab.do(`mtag('consent', false)`)
+	tab.goTo(w.gate.url(shopHost) + "/off")
+	close(answer)
+	w.wait("the answer", func() bool { return w.gate.seen()[0].status == 503 })
+	tab.goTo(w.gate.url(shopHost) + "/off")
+	tab.wantNoTrace()
+}
+
+// Only a request that ends with its page asks for the cookie: the first of a day.
+func TestARequestThatOutlivesThePageRenewsNoCookie(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", w.snippet(true))
+	tab := w.visit("/")
+	w.want("PageView")
+	tab.wantNothingStored()
+	tab.do(`mtag('event', 'Leaving'); location.href = '/next'`)
+	tab.waitFor("/next")
+	w.want("PageView", "Leaving", "PageView")
+	for i, r := range w.gate.seen() {
+		if renews := strings.Contains(r.query, "renew=1"); renews != (i == 0) {
+			t.Errorf("request %d asks for the cookie: %v", i, renews)
+		}
+	}
+}
+
+func TestWithdrawalReachesAllTabs(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.visit("/"), w.visit("/")
+	w.want("PageView", "PageView")
+	first.wantNothingStored()
+	gone := make(chan struct{})
+	w.gate.setFault(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+		<-r.Context().Done()
+		close(gone)
+	})
+	before := len(w.gate.seen())
+	second.do(`mtag('event', 'OnItsWay')`)
+	w.wait("the request", func() bool { return len(w.gate.seen()) > before })
+	first.do(`mtag('consent', false)`)
+	<-gone
+	w.gate.setFault(nil)
+	sent := len(w.gate.seen())
+	second.do(`mtag('event', 'WithoutConsent')`)
+	first.do(`mtag('event', 'WithoutConsent')`)
+	second.do(`dispatchEvent(new Event('online'))`)
+	first.wantNoTrace()
+	second.wantNoTrace()
+	if now := len(w.gate.seen()); now != sent {
+		t.Errorf("%d requests after consent was withdrawn", now-sent)
+	}
+}
+
+// On another host of the site there is no storage event: the page sees that the cookie is gone when it sends.
+func TestWithdrawalOnAnotherHostOfTheSite(t *testing.T) {
+	w := newWorld(t)
+	shop, blog := w.visit("/"), w.tab()
+	blog.goTo(w.gate.url("blog.shop.localhost") + "/")
+	w.want("PageView", "PageView")
+	shop.wantNothingStored()
+	blog.wantNothingStored()
+	shop.do(`mtag('consent', false)`)
+	sent := len(w.gate.seen())
+	blog.do(`mtag('event', 'WithoutConsent')`)
+	w.wait("no trace", func() bool { return blog.get(`localStorage.length`) == "0" })
+	blog.wantNoTrace()
+	if now := len(w.gate.seen()); now != sent {
+		t.Errorf("%d requests after consent was withdrawn", now-sent)
+	}
+}
+
+// What identifies a person is in the requests, but never in clear on the device.
+func TestEmailsAndPhonesAreNotStored(t *testing.T) {
+	w := newWorld(t)
+	w.gate.setFault(refuse(503))
+	tab := w.visit("/")
+	tab.do(`
+		mtag('identify', { email: 'ann@example.com', deviceId: 'd-1' });
+		mtag('event', 'Purchase', { email: 'ann@example.com', phone: '+4312345', value: 89, customer: { email: 'ann@example.com' } });
+	`)
+	if kept := tab.get(`JSON.stringify(localStorage)`); strings.Contains(kept, "ann@") || strings.Contains(kept, "12345") || !strings.Contains(kept, "89") {
+		t.Errorf("stored: %s", kept)
+	}
+	w.gate.setFault(nil)
+	tab.wantNothingStored()
+	raw := w.want("PageView", "Purchase")[1].RawData
+	if raw["email"] != "ann@example.com" || raw["phone"] != "+4312345" {
+		t.Errorf("recorded: %v", raw)
+	}
+	w.wait("the identify", func() bool { return w.backend(`{"email":"ann@example.com","event":"Refund"}`) == http.StatusCreated })
+}

@@ -1,0 +1,60 @@
+package sdk_test
+
+import (
+	"strconv"
+	"testing"
+)
+
+// countCosts counts the calls that make a tag expensive for its page, from when it runs.
+const countCosts = `<script>
+	window.cost = {};
+	const count = (on, name) => {
+		const original = on[name];
+		on[name] = new Proxy(original, {
+			apply(f, self, args) { cost[name] = (cost[name] || 0) + 1; return Reflect.apply(f, self, args) },
+			construct(f, args) { cost[name] = (cost[name] || 0) + 1; return Reflect.construct(f, args) },
+		});
+	};
+	count(Storage.prototype, 'getItem');
+	count(Storage.prototype, 'setItem');
+	count(window, 'Blob');
+	count(Intl, 'DateTimeFormat');
+</script>`
+
+// cost returns how often the page has made a call.
+func (t *tab) cost(name string) int {
+	t.Helper()
+	n, err := strconv.Atoi(t.get(`cost.` + name + ` || 0`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A call stores its event, and no more. What waits is read once, when consent is known.
+func TestWhatManyEventsCost(t *testing.T) {
+	const calls = 1000
+	w := newWorld(t)
+	w.page("/", countCosts+w.snippet(true))
+	w.page("/left", w.snippet(true))
+	w.gate.setFault(refuse(503))
+	left := w.visit("/left")
+	left.do(`for (let i = 0; i < %d; i++) mtag('event', 'Left')`, calls)
+	left.wait("the events to be stored", func() bool { return left.get(stored) == strconv.Itoa(calls+1) })
+	left.close()
+	w.gate.setFault(nil)
+
+	tab := w.visit("/")
+	tab.do(`for (let i = 0; i < %d; i++) mtag('event', 'Many')`, calls)
+	tab.wantNothingStored()
+	w.wait("the events", func() bool { return len(w.events()) == 2*calls+2 })
+	if read := tab.cost("getItem"); read > calls+10 {
+		t.Errorf("%d events were left and %d made: %d reads of localStorage, want one for each that was left", calls, calls, read)
+	}
+	if written := tab.cost("setItem"); written > calls+10 {
+		t.Errorf("%d events were made: %d writes to localStorage, want one for each", calls, written)
+	}
+	if tab.cost("Blob") > 0 || tab.cost("DateTimeFormat") > 0 {
+		t.Errorf("%d Blobs and %d DateTimeFormats, want none", tab.cost("Blob"), tab.cost("DateTimeFormat"))
+	}
+}

@@ -174,14 +174,6 @@ func cutAnswer(_ http.ResponseWriter, r *http.Request, service http.Handler) {
 	panic(http.ErrAbortHandler)
 }
 
-// hold keeps requests until the channel is closed, and then passes them on.
-func hold(until <-chan struct{}) fault {
-	return func(out http.ResponseWriter, r *http.Request, service http.Handler) {
-		<-until
-		service.ServeHTTP(out, r)
-	}
-}
-
 // seen returns the requests for /mark and /id so far.
 func (g *gate) seen() []request {
 	g.mu.Lock()
@@ -193,6 +185,13 @@ func (g *gate) seen() []request {
 		}
 	}
 	return all
+}
+
+// nowOpen returns the number of requests for /mark and /id that are open.
+func (g *gate) nowOpen() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.open
 }
 
 // mostOpen returns the largest number of requests for /mark and /id that were open at the same time.

@@ -47,7 +47,6 @@ func TestInFirefox(t *testing.T) {
 		TestOfflineAndBack,
 		TestOneTabSendsAtATime,
 		TestRequestsNeedNoPreflight,
-		TestTabsThatAreClosedWhileRequestsAreUnderWay,
 		TestTheMUIDIsACookieOfTheRootDomain,
 		TestTheTagHostRenewsTheCookie,
 		TestWithoutConsentThereIsNoTrace,

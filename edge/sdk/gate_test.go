@@ -174,14 +174,6 @@ func cutAnswer(_ http.ResponseWriter, r *http.Request, service http.Handler) {
 	panic(http.ErrAbortHandler)
 }
 
-// hold keeps requests until the channel is closed, and then passes them on.
-func hold(until <-chan struct{}) fault {
-	return func(out http.ResponseWriter, r *http.Request, service http.Handler) {
-		<-until
-		service.ServeHTTP(out, r)
-	}
-}
-
 // seen returns the requests for /mark and /id so far.
 func (g *gate) seen() []request {
 	g.mu.Lock()

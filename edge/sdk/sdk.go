@@ -35,14 +35,10 @@
 //	localStorage _mtag.renewed     when the script last sent renew=1, in ms
 //	localStorage _mtag.            tells other tabs that consent was withdrawn; it is removed at once
 //
-<<<<<<< HEAD
-// Without consent it stores and sends nothing.
+// Without consent it stores and sends nothing. The calls of identify wait in memory only.
 //
 // Extras are scripts for automatic events. They are in src/extras and are built into extras. A page that asks for some
 // gets them behind the loader. They only make calls of mtag(), so they need nothing else of the loader.
-=======
-// Without consent it stores and sends nothing. The calls of identify wait in memory only.
->>>>>>> wip-core
 package sdk
 
 import (

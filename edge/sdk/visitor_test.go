@@ -202,8 +202,8 @@ const noteStorage = `<script>
 // wantNoTrace fails the test when anything is stored in the browser.
 func (t *tab) wantNoTrace() {
 	t.Helper()
-	if jar := t.cookies(); len(jar) > 0 {
-		t.Errorf("cookies: %v", jar)
+	for _, c := range t.cookies() {
+		t.Errorf("the cookie %s of %s", c.Name, c.Domain)
 	}
 	if got := t.get(`JSON.stringify([localStorage, sessionStorage])`); got != "[{},{}]" {
 		t.Errorf("stored: %s", got)

@@ -80,8 +80,9 @@ export function keep(tag: string) {
 // of them has told this one. The events of this page stay in memory.
 export function forget(told?: boolean) {
   keeping = false;
-  if (told) return;
   stored((s) => {
+    // The other tab may not have seen the newest ones yet.
+    if (told) return waiting.forEach((_, key) => s.removeItem(prefix + key));
     s.setItem(PREFIX, 'withdrawn');
     Object.keys(s).forEach((name) => name.startsWith(PREFIX) && s.removeItem(name));
   });
@@ -91,10 +92,10 @@ export function forget(told?: boolean) {
 export function follow(withdrawn: () => void) {
   addEventListener('storage', ({ key, newValue }) => {
     if (key == PREFIX && newValue) withdrawn();
-    else if (key && key.startsWith(prefix)) {
+    else if (keeping && key && key.startsWith(prefix)) {
       key = key.slice(prefix.length);
-      if (!newValue) unhold(key);
-      else if (keeping) hold(key, newValue);
+      if (newValue) hold(key, newValue);
+      else unhold(key);
     }
   });
 }

@@ -181,7 +181,7 @@ func TestRestartRefusesNoConnection(t *testing.T) {
 
 	const senders, restarts = 8, 4
 	var accepted atomic.Int64
-	address := b.service // of all services to come
+	address := b.service   // of all services to come
 	send := func() error { // on a new connection
 		body := fmt.Sprintf(`{"event":"PageView","muid":"u-%d"}`, accepted.Load())
 		a, err := address.do(b.client, request{host: tagHost, method: "POST", path: "/mark/" + b.tag, body: body})

@@ -327,6 +327,7 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 		r.active.segments = segments
 	}
 	var r *recentEvents
+	applied := uint64(0)
 	for i := range events {
 		e := &events[i]
 		if i == 0 || e.Merchant != events[i-1].Merchant {
@@ -339,8 +340,9 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 			return err
 		}
 		x.entries++
-		x.events.Add(1)
+		applied++
 	}
+	x.events.Add(applied)
 	x.covered = last
 	return nil
 }

@@ -221,7 +221,7 @@ func (c *compactedBlocks) block(kind uint8, i int) (b []byte, err error) {
 		return nil, err
 	}
 	err = c.db.View(func(tx *bolt.Tx) error {
-		stored, err := loadBlock(tx.Bucket(bucketBlocks), c.m, c.id, kind, i)
+		stored, err := loadBlock(tx.Bucket(bucketBlocks).Cursor(), c.m, c.id, kind, i)
 		b = bytes.Clone(stored)
 		return err
 	})

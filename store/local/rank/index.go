@@ -458,7 +458,7 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 		}
 		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
-		r := &reader{ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks), loaded: map[uint64]*node{}, arena: arena}
+		r := &reader{ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks).Cursor(), loaded: map[uint64]*node{}, arena: arena}
 		roots := []*child{&t.root}
 		if recent := x.recent[m]; recent != nil {
 			r.series = recent.series.names()

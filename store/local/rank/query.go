@@ -60,7 +60,7 @@ type pageQuery struct {
 	*Selection
 	low, high []uint64 // how many events are before the time range, and before its end, by series
 
-	sections []treeSection // of the counted series, in any order
+	sections []treeSection // of the counted series with events in the time range, in any order
 	overflow []uint32      // overflow series with events in the time range of which the counted trees do not know enough
 }
 
@@ -68,14 +68,15 @@ type pageQuery struct {
 func (q *pageQuery) findSections() {
 	known := map[string]int{}
 	for id, series := range q.series {
+		if q.high[id] == q.low[id] {
+			continue
+		}
 		section, ok := q.section(series)
 		if !ok {
 			continue
 		}
 		if _, name := codec.SplitSeries(series); name == "" && (q.names != nil || q.SortBy == store.ByName) {
-			if q.high[id] > q.low[id] {
-				q.overflow = append(q.overflow, uint32(id))
-			}
+			q.overflow = append(q.overflow, uint32(id))
 			continue
 		}
 		i, ok := known[section]
@@ -95,9 +96,7 @@ func (q *pageQuery) findSections() {
 func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, page []named, err error) {
 	sections := further
 	for _, t := range q.sections {
-		if t.n > 0 {
-			sections[t.name] = sources{append(sections[t.name].all, newTreeSource(q.reader, t)), byKey}
-		}
+		sections[t.name] = sources{append(sections[t.name].all, newTreeSource(q.reader, t)), byKey}
 	}
 	sizes := make(map[string]uint64, len(sections))
 	for name, s := range sections {
@@ -184,7 +183,7 @@ func (q *pageQuery) appendNameSources(all []source, segments []*segmentReader, n
 			return nil, err
 		}
 	}
-	slices.SortFunc(few.events, func(a, b named) int { return byKey(&a, &b) })
+	slices.SortFunc(few.events, byKey)
 	return all, nil
 }
 
@@ -195,7 +194,7 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 		return 0, nil, err
 	}
 	slices.SortFunc(q.sections, func(a, b treeSection) int { return strings.Compare(a.name, b.name) })
-	tree := newTreeSource(q.reader, slices.DeleteFunc(q.sections, func(t treeSection) bool { return t.n == 0 })...)
+	tree := newTreeSource(q.reader, q.sections...)
 	few := &sliceSource{compare: byName}
 	s := sources{[]source{few}, byName}
 	if tree.size() > 0 {
@@ -223,7 +222,7 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 			return 0, nil, err
 		}
 	}
-	slices.SortFunc(few.events, func(a, b named) int { return byName(&a, &b) })
+	slices.SortFunc(few.events, byName)
 	if s.size() != all {
 		return 0, nil, q.corruptCounts()
 	}

@@ -21,7 +21,7 @@ type reader struct {
 	nodes  *bolt.Bucket     // the stored nodes
 	loaded map[uint64]*node // stored nodes that were read, by id
 	arena  *nodeArena       // their memory
-	blocks *bolt.Bucket     // the stored blocks of segments
+	blocks *bolt.Cursor     // the stored blocks of segments
 	loads  int              // how many nodes and blocks were read
 }
 

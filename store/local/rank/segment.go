@@ -180,7 +180,8 @@ func (s *segmentReader) before(time int64) (int, error) {
 	if failed != nil {
 		return 0, failed
 	}
-	times, err := s.times(nil, at)
+	var buf [timesPerBlock]int64
+	times, err := s.times(buf[:0], at)
 	if err != nil {
 		return 0, err
 	}

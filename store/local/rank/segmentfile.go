@@ -75,11 +75,17 @@ func unusedSegments(tx *bolt.Tx, by byte) (keys [][]byte) {
 func segmentKey(m codec.MerchantKey, id uint64) []byte { return nodeKey(m, id) }
 
 func blockKey(m codec.MerchantKey, id uint64, kind uint8, i int) []byte {
-	return binary.BigEndian.AppendUint32(append(segmentKey(m, id), kind), uint32(i))
+	key := append(make([]byte, 0, len(m)+8+1+4), m[:]...)
+	key = append(binary.BigEndian.AppendUint64(key, id), kind)
+	return binary.BigEndian.AppendUint32(key, uint32(i))
 }
 
-func loadBlock(blocks *bolt.Bucket, m codec.MerchantKey, id uint64, kind uint8, i int) ([]byte, error) {
-	b := codec.Unseal(blocks.Get(blockKey(m, id, kind, i)))
+// loadBlock reads a block. It moves the cursor: a query that loads many blocks allocates only one.
+func loadBlock(blocks *bolt.Cursor, m codec.MerchantKey, id uint64, kind uint8, i int) (b []byte, err error) {
+	want := blockKey(m, id, kind, i)
+	if key, sealed := blocks.Seek(want); bytes.Equal(key, want) {
+		b = codec.Unseal(sealed)
+	}
 	if b == nil {
 		return nil, fmt.Errorf("index.db: %w: block %d of kind %d of segment %d of merchant %x", codec.ErrCorrupt, i, kind, id, m)
 	}

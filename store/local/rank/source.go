@@ -21,19 +21,19 @@ type source interface {
 }
 
 // byKey and byName are the orders of sources. The events of a name are also ordered byKey.
-func byKey(a, b *named) int  { return a.Key.compare(b.Key) }
-func byName(a, b *named) int { return a.compare(b) }
+func byKey(a, b named) int  { return a.Key.compare(b.Key) }
+func byName(a, b named) int { return a.compare(&b) }
 
 // sliceSource is a few sorted events.
 type sliceSource struct {
 	events  []named
-	compare func(a, b *named) int
+	compare func(a, b named) int
 }
 
 func (s *sliceSource) size() int { return len(s.events) }
 
 func (s *sliceSource) below(e *named) (int, error) {
-	return sort.Search(len(s.events), func(i int) bool { return s.compare(&s.events[i], e) >= 0 }), nil
+	return sort.Search(len(s.events), func(i int) bool { return s.compare(s.events[i], *e) >= 0 }), nil
 }
 
 func (s *sliceSource) collect(out []named, from, n int) ([]named, error) {
@@ -181,7 +181,7 @@ func (s *treeSource) collect(out []named, from, n int) ([]named, error) {
 // sources are several sources in one order. They have no event in common.
 type sources struct {
 	all     []source
-	compare func(a, b *named) int
+	compare func(a, b named) int
 }
 
 func (s sources) size() (n int) {
@@ -253,11 +253,11 @@ func (s sources) take(places []int, n int) ([]named, error) {
 		}
 	}
 	for {
-		slices.SortFunc(found, func(a, b named) int { return s.compare(&a, &b) })
+		slices.SortFunc(found, s.compare)
 		// What is not taken from a source follows the last event that was. If that is in the run, take more.
 		more := false
 		for i := range s.all {
-			if last[i] != nil && (len(found) < n || s.compare(last[i], &found[n-1]) < 0) {
+			if last[i] != nil && (len(found) < n || s.compare(*last[i], found[n-1]) < 0) {
 				more = true
 				var err error
 				if found, last[i], err = s.takeFrom(found, i, places, max(16, n/8)); err != nil {

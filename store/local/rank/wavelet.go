@@ -98,7 +98,7 @@ func (w wavelet) below(from, to, limit int) (n int, err error) {
 		return to - from, nil
 	}
 	levels := waveletLevels(w.n)
-	for level := range levels {
+	for level := 0; level < levels && from < to; level++ {
 		shift := levels - 1 - level + lowBits
 		onesFrom, onesTo, err := w.onesOf(level, from, to)
 		if err != nil {
@@ -225,14 +225,20 @@ func (w wavelet) eachLow(from, to int, use func(low int)) error {
 	return nil
 }
 
-// onesOf counts the ones of a level before from, and before to.
+// onesOf counts the ones of a level before from, and before to; from < to.
 func (w wavelet) onesOf(level, from, to int) (onesFrom, onesTo int, err error) {
-	if onesFrom, err = w.ones(level, from); err != nil {
+	at, end := from/waveletBits, (to-1)/waveletBits
+	b, err := w.bits(level, at, min(waveletBits, to-at*waveletBits))
+	if err != nil {
 		return 0, 0, err
 	}
-	if onesTo, err = w.ones(level, to); err != nil {
-		return 0, 0, err
+	onesFrom = onesBefore(b, from-at*waveletBits)
+	if end != at {
+		if b, err = w.bits(level, end, to-end*waveletBits); err != nil {
+			return 0, 0, err
+		}
 	}
+	onesTo = onesBefore(b, to-end*waveletBits)
 	zeros := w.zeros(level)
 	if onesFrom > onesTo || onesFrom > from || onesTo > to || zeros+onesTo > w.n || to-onesTo < from-onesFrom {
 		return 0, 0, errWavelet
@@ -240,18 +246,10 @@ func (w wavelet) onesOf(level, from, to int) (onesFrom, onesTo int, err error) {
 	return onesFrom, onesTo, nil
 }
 
-// ones counts the ones of a level before the bit i.
-func (w wavelet) ones(level, i int) (int, error) {
-	at, bit := i/waveletBits, i%waveletBits
-	if bit == 0 && at > 0 { // the end of the block before: the level may have no further block
-		at, bit = at-1, waveletBits
-	}
-	b, err := w.bits(level, at, bit)
-	if err != nil {
-		return 0, err
-	}
-	n := int(binary.LittleEndian.Uint32(b))
-	words := b[4:]
+// onesBefore counts the ones of a level before a bit of this block.
+func onesBefore(block []byte, bit int) int {
+	n := int(binary.LittleEndian.Uint32(block))
+	words := block[4:]
 	for ; bit >= 64; bit -= 64 {
 		n += bits.OnesCount64(binary.LittleEndian.Uint64(words))
 		words = words[8:]
@@ -259,7 +257,7 @@ func (w wavelet) ones(level, i int) (int, error) {
 	if bit > 0 {
 		n += bits.OnesCount64(binary.LittleEndian.Uint64(words) << (64 - bit))
 	}
-	return n, nil
+	return n
 }
 
 // bits returns a block of a level that has at least n bits.

@@ -26,7 +26,7 @@
 //	reader.go        one merchant's trees as of one moment; counts events before a key
 //	segments.go      which segments to merge; segments in memory
 //	segmentmerge.go  builds and merges segments
-//	segment.go       a segment: names, times, wavelet matrix
+//	segment.go       a segment: names, times, ranks, wavelet matrix
 //	wavelet.go       counts ranks within a range of time
 //	tree.go          the counted tree in memory
 //	dictionary.go    numbers a merchant's series
@@ -36,8 +36,9 @@
 //
 // # What is in index.db
 //
-// A bbolt file of format "2". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
-// them away, and requests would wait for that. An index of format "1" is emptied, and rebuilt from the journal. Buckets:
+// A bbolt file of format "3". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
+// them away, and requests would wait for that. An index of an older format is emptied, and rebuilt from the journal.
+// Buckets:
 //
 //	meta      "format" → version
 //	          "covered" → seq: the stored trees have the events of chunks up to it (8 bytes, big endian)
@@ -74,9 +75,10 @@
 //	     previous name it shares (uvarint), the rest of the name (length-prefixed), key, overflow series (uvarint).
 //	     Names and keys are differences to the previous event of the block.
 //	1    1,024 times, sorted: differences to the previous one of the block (varints)
-//	2    2,000 low bits of the wavelet matrix (wavelet.go): the lowest 11 bits of a rank (2 bytes, little endian each), in
+//	2    1,300 ranks (3 bytes, little endian each), in the order of time
+//	3    2,000 low bits of the wavelet matrix (wavelet.go): the lowest 11 bits of a rank (2 bytes, little endian each), in
 //	     the order behind the last level
-//	3+l  32,000 bits of level l of the wavelet matrix: the number of ones before the block (4 bytes), then the bits in words
+//	4+l  32,000 bits of level l of the wavelet matrix: the number of ones before the block (4 bytes), then the bits in words
 //	     of 8 bytes, the first bit lowest; all little endian. There are 11 levels fewer than the number of events less one
 //	     has bits.
 //

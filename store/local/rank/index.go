@@ -26,7 +26,7 @@ type Index struct {
 	commit    func(*bolt.Tx) error
 	maxSeries int
 
-	outdated bool // the file has the older format
+	outdated bool // the file has an older format
 
 	// Readers hold mu while they walk trees. Whoever changes recent, or a tree in it, holds mu too. Only the applying
 	// goroutine adds and removes merchants, so it may read the map without mu.

@@ -25,23 +25,23 @@ var (
 )
 
 // format is the version of the file's layout.
-const format = "2"
+const format = "3"
 
-// olderFormat is replaced: its events are replayed.
-const olderFormat = "1"
+// olderFormats are replaced: their events are replayed.
+var olderFormats = []string{"1", "2"}
 
-// openFile opens or creates the file. outdated means that it has the older format: then only loadCovered can read it, and
+// openFile opens or creates the file. outdated means that it has an older format: then only loadCovered can read it, and
 // resetFile must be called before anything else.
 func openFile(path string) (db *bolt.DB, outdated bool, err error) {
 	db, err = boltfile.Open(path, format, buckets...)
-	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok && unknown.Found == olderFormat {
-		db, err = boltfile.Open(path, olderFormat)
+	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok && slices.Contains(olderFormats, unknown.Found) {
+		db, err = boltfile.Open(path, unknown.Found)
 		return db, true, err
 	}
 	return db, false, err
 }
 
-// resetFile replaces a file of the older format by an empty one of this format, in one transaction.
+// resetFile replaces a file of an older format by an empty one of this format, in one transaction.
 func resetFile(db *bolt.DB) error {
 	return db.Update(func(tx *bolt.Tx) error {
 		for _, name := range buckets {

@@ -159,6 +159,9 @@ func (q *pageQuery) isCounted(counted map[string]bool, name string) bool {
 // smallSource is how many events are rather collected at once than used as a source.
 const smallSource = 64
 
+// smallWindow is how many events of a time range are rather sorted than counted with the wavelet matrix.
+const smallWindow = 4000
+
 // appendNameSources appends a source for each segment that has many events of a name in the time range. It collects those
 // of all other segments in the first source.
 func (q *pageQuery) appendNameSources(all []source, segments []*segmentReader, name string) ([]source, error) {
@@ -213,7 +216,16 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 		if err != nil {
 			return 0, nil, err
 		}
-		window := &windowSource{segment, from, to}
+		if to-from > smallWindow {
+			s.all = append(s.all, &windowSource{segment, from, to})
+			continue
+		}
+		ranks, err := segment.ranks(from, to)
+		if err != nil {
+			return 0, nil, err
+		}
+		slices.Sort(ranks)
+		window := &ranksSource{segment, ranks}
 		if window.size() > smallSource {
 			s.all = append(s.all, window)
 			continue

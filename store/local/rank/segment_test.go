@@ -83,6 +83,10 @@ func checkSegment(t *testing.T, rng *rand.Rand, s *segmentReader, events []named
 		if err != nil || end != before+len(inRange) {
 			t.Fatalf("%d events before the time %d, %v; want %d", end, to, err, before+len(inRange))
 		}
+		ranks, err := s.ranks(start, end)
+		if slices.Sort(ranks); err != nil || !slices.EqualFunc(ranks, inRange, func(a uint32, b int) bool { return int(a) == b }) {
+			t.Fatalf("ranks of the events with %d ≤ time < %d: %v, %v; want %v", from, to, ranks, err, inRange)
+		}
 		want, _ := slices.BinarySearch(inRange, less)
 		if n, err := w.below(start, end, less); err != nil || n != want {
 			t.Fatalf("%d events of the time range are before %v, %v; want %d", n, k, err, want)

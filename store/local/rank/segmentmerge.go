@@ -39,16 +39,16 @@ func buildSegment(events []named, put putBlock) error {
 	if err := times.flush(); err != nil {
 		return err
 	}
-	return buildWavelet(ranks, put)
+	return writeRanks(ranks, put)
 }
 
 // mergeSegments writes a segment that has the events of all the given ones, which have no event in common. Besides
 // single blocks it keeps about 12 bytes an event in memory:
 //
 //  1. Merge the names, and note the new rank of each event by its old one.
-//  2. Replace the ranks in the wavelet matrices by the new ones.
+//  2. Replace the old ranks, in the order of time, by the new ones.
 //  3. Merge the times, and put the new ranks in the same order.
-//  4. Write the wavelet matrix of that.
+//  4. Write these, and their wavelet matrix.
 func mergeSegments(from []*segmentReader, put putBlock) error {
 	n := 0
 	ranks := make([][]uint32, len(from)) // of each segment: the new ranks by the old ones, then the new ranks in the order of time
@@ -60,7 +60,7 @@ func mergeSegments(from []*segmentReader, put putBlock) error {
 		return err
 	}
 	for i, s := range from {
-		old, err := s.wavelet().ranks()
+		old, err := s.ranks(0, s.n)
 		if err != nil {
 			return err
 		}
@@ -74,7 +74,7 @@ func mergeSegments(from []*segmentReader, put putBlock) error {
 		return err
 	}
 	clear(ranks) // frees memory for the wavelet matrix
-	return buildWavelet(merged, put)
+	return writeRanks(merged, put)
 }
 
 // mergeNames writes the names of all segments. It appends the new rank of each event to ranks, in the order of the old.
@@ -265,4 +265,22 @@ func (w *timeWriter) flush() error {
 	w.b, w.n, w.last = w.b[:0], 0, 0
 	w.written++
 	return err
+}
+
+// writeRanks writes the ranks of a segment's events, which are in the order of time, and their wavelet matrix. It
+// overwrites ranks.
+func writeRanks(ranks []uint32, put putBlock) error {
+	b := make([]byte, 0, 3*ranksPerBlock)
+	i := 0
+	for block := range slices.Chunk(ranks, ranksPerBlock) {
+		b = b[:0]
+		for _, rank := range block {
+			b = append(b, byte(rank), byte(rank>>8), byte(rank>>16))
+		}
+		if err := put(kindRanks, i, b); err != nil {
+			return err
+		}
+		i++
+	}
+	return buildWavelet(ranks, put)
 }

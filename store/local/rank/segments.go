@@ -10,7 +10,7 @@ import (
 // does this. Stored segments are compacted by a goroutine of its own, in many small transactions, so that a merge does not
 // wait for it.
 
-// How many events a segment may have. Compacting takes 12 bytes of memory for each of them.
+// How many events a segment may have. Compacting takes 12 bytes of memory for each of them. Their ranks must fit in 3 bytes.
 const (
 	maxMemorySegment = 1 << 15
 	maxStoredSegment = 1 << 22

@@ -36,9 +36,8 @@
 //
 // # What is in index.db
 //
-// A bbolt file of format "3". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
-// them away, and requests would wait for that. An index of an older format is emptied, and rebuilt from the journal.
-// Buckets:
+// A bbolt file of format "2". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
+// them away, and requests would wait for that. An index of format "1" is emptied, and rebuilt from the journal. Buckets:
 //
 //	meta      "format" → version
 //	          "covered" → seq: the stored trees have the events of chunks up to it (8 bytes, big endian)
@@ -53,15 +52,15 @@
 // A merchant is the 16 bytes of its UUID. Each node, record, list of ids and block is sealed: it ends with its CRC-32C
 // (4 bytes, big endian), as bbolt has no checksums.
 //
-// A root record: number of events, sum of their sizes (codec.Event), next id, root id, covered (uvarints), first key,
-// counts of the root, number of series (uvarint), series (each length-prefixed). Series are numbered from 1, in this order;
-// the first in the record is empty. An overflow series has a tag and an empty name.
+// A root record: next id, covered, root id, bytes of the root (uvarints), first key, counts of the root, number of series
+// (uvarint), series (each length-prefixed). The root id is 0 when the tree has no events. Series are numbered from 1, in this
+// order; the first in the record is empty. An overflow series has a tag and an empty name.
 //
 // A leaf: 0, number of entries, entries. An inner node: 1, number of children, children. The numbers are uvarints. Keys
 // are differences to the previous key.
 //
-//	entry:   key, series (uvarint)
-//	child:   key, id (uvarint), counts
+//	entry:   key, series (uvarint), size of the event (uvarint; codec.Event)
+//	child:   key, id (uvarint), bytes: the sum of the sizes below (uvarint), counts
 //	counts:  number of series (uvarint), for each: series as difference to the previous one (uvarint),
 //	         events (uvarint)
 //	key:     time (varint), seq (varint), index (uvarint, not a difference)

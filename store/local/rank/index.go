@@ -26,7 +26,7 @@ type Index struct {
 	commit    func(*bolt.Tx) error
 	maxSeries int
 
-	outdated bool // the file has an older format
+	outdated bool // the file has the older format
 
 	// Readers hold mu while they walk trees. Whoever changes recent, or a tree in it, holds mu too. Only the applying
 	// goroutine adds and removes merchants, so it may read the map without mu.
@@ -378,7 +378,7 @@ func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentE
 			if err != nil {
 				return err
 			}
-			added[m] = &recentEvents{covered: t.covered, usage: t.usage, series: newDictionary(t.series, x.maxSeries)}
+			added[m] = &recentEvents{covered: t.covered, series: newDictionary(t.series, x.maxSeries)}
 		}
 		return nil
 	})
@@ -429,17 +429,16 @@ func (x *Index) merge(f frozenEvents) error {
 
 // Usage returns the number of a merchant's events, and the sum of their sizes (codec.Event).
 func (x *Index) Usage(m codec.MerchantKey) (events, bytes uint64, err error) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if r := x.recent[m]; r != nil {
-		return r.usage.events, r.usage.bytes, nil
-	}
-	var u usage
-	err = x.read(func(tx *bolt.Tx) (err error) {
-		u, err = loadUsage(tx, m)
-		return err
+	err = boltfile.CatchDamage("index.db", func() error {
+		return x.view(context.Background(), m, func(r *reader) error {
+			for _, root := range r.trees {
+				events += root.counts.of(nil)
+				bytes += root.bytes
+			}
+			return nil
+		})
 	})
-	return u.events, u.bytes, err
+	return events, bytes, err
 }
 
 // view calls read with the merchant's trees, as of one moment. It does not call read when the merchant has no events. The

@@ -147,7 +147,6 @@ func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint6
 		return err
 	}
 	t.covered, t.series = covered, events.series.names()
-	t.usage.add(events.usage)
 	if err := storeTree(w.tx, m, t); err != nil {
 		return err
 	}

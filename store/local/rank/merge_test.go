@@ -464,8 +464,10 @@ func checkNothingLeftBehind(t *testing.T, x *Index) {
 				return err
 			}
 			for _, s := range stored.segments {
-				blocks += (s.n+namesPerBlock-1)/namesPerBlock + (s.n+timesPerBlock-1)/timesPerBlock + (s.n+lowPerBlock-1)/lowPerBlock +
-					waveletLevels(s.n)*((s.n+waveletBits-1)/waveletBits)
+				for _, perBlock := range []int{namesPerBlock, timesPerBlock, ranksPerBlock, lowPerBlock} {
+					blocks += (s.n + perBlock - 1) / perBlock
+				}
+				blocks += waveletLevels(s.n) * ((s.n + waveletBits - 1) / waveletBits)
 			}
 			return nil
 		}); err != nil {

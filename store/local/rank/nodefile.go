@@ -25,23 +25,23 @@ var (
 )
 
 // format is the version of the file's layout.
-const format = "3"
+const format = "2"
 
-// olderFormats are replaced: their events are replayed.
-var olderFormats = []string{"1", "2"}
+// olderFormat is replaced: its events are replayed.
+const olderFormat = "1"
 
-// openFile opens or creates the file. outdated means that it has an older format: then only loadCovered can read it, and
+// openFile opens or creates the file. outdated means that it has the older format: then only loadCovered can read it, and
 // resetFile must be called before anything else.
 func openFile(path string) (db *bolt.DB, outdated bool, err error) {
 	db, err = boltfile.Open(path, format, buckets...)
-	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok && slices.Contains(olderFormats, unknown.Found) {
-		db, err = boltfile.Open(path, unknown.Found)
+	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok && unknown.Found == olderFormat {
+		db, err = boltfile.Open(path, olderFormat)
 		return db, true, err
 	}
 	return db, false, err
 }
 
-// resetFile replaces a file of an older format by an empty one of this format, in one transaction.
+// resetFile replaces a file of the older format by an empty one of this format, in one transaction.
 func resetFile(db *bolt.DB) error {
 	return db.Update(func(tx *bolt.Tx) error {
 		for _, name := range buckets {
@@ -136,31 +136,8 @@ func storeReplaced(tx *bolt.Tx, m codec.MerchantKey, ids []uint64) error {
 	return tx.Bucket(bucketReplaced).Put(m[:], codec.Seal(b))
 }
 
-// usage is the number of a merchant's events, and the sum of their sizes (codec.Event).
-type usage struct{ events, bytes uint64 }
-
-func (u *usage) add(more usage) {
-	u.events += more.events
-	u.bytes += more.bytes
-}
-
-// loadUsage reads the usage of a merchant's stored tree.
-func loadUsage(tx *bolt.Tx, m codec.MerchantKey) (u usage, err error) {
-	b := tx.Bucket(bucketRoots).Get(m[:])
-	if b == nil {
-		return usage{}, nil
-	}
-	d := codec.Decoder{B: codec.Unseal(b)}
-	u = usage{d.Uvarint(), d.Uvarint()}
-	if err := d.Err("root record"); err != nil {
-		return usage{}, fmt.Errorf("index.db: merchant %x: %w", m, err)
-	}
-	return u, nil
-}
-
 // storedTree is a merchant's stored tree.
 type storedTree struct {
-	usage   usage
 	root    child    // the zero child when there are no events
 	nextID  uint64   // greater than the ids of all nodes of this tree
 	covered uint64   // the events of chunks up to this seq are in the tree
@@ -168,11 +145,10 @@ type storedTree struct {
 }
 
 func (t *storedTree) encode(b []byte) []byte {
-	b = binary.AppendUvarint(b, t.usage.events)
-	b = binary.AppendUvarint(b, t.usage.bytes)
 	b = binary.AppendUvarint(b, t.nextID)
-	b = binary.AppendUvarint(b, t.root.id)
 	b = binary.AppendUvarint(b, t.covered)
+	b = binary.AppendUvarint(b, t.root.id)
+	b = binary.AppendUvarint(b, t.root.bytes)
 	b = appendKey(b, &Key{}, t.root.first)
 	b = t.root.counts.encode(b)
 	b = binary.AppendUvarint(b, uint64(len(t.series)))
@@ -184,9 +160,7 @@ func (t *storedTree) encode(b []byte) []byte {
 
 func decodeTree(b []byte) (*storedTree, error) {
 	d := codec.Decoder{B: b}
-	t := &storedTree{
-		usage: usage{d.Uvarint(), d.Uvarint()}, nextID: d.Uvarint(), root: child{id: d.Uvarint()}, covered: d.Uvarint(),
-	}
+	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: child{id: d.Uvarint(), bytes: d.Uvarint()}}
 	t.root.first = decodeKey(&d, &Key{})
 	t.root.counts = decodeCounts(&d, nil)
 	t.series = make([]string, d.Count())
@@ -203,6 +177,7 @@ func (n *node) encode(b []byte) []byte {
 		for _, e := range n.entries {
 			b = appendKey(b, &prev, e.Key)
 			b = binary.AppendUvarint(b, uint64(e.series))
+			b = binary.AppendUvarint(b, uint64(e.size))
 		}
 		return b
 	}
@@ -210,6 +185,7 @@ func (n *node) encode(b []byte) []byte {
 	for _, c := range n.children {
 		b = appendKey(b, &prev, c.first)
 		b = binary.AppendUvarint(b, c.id)
+		b = binary.AppendUvarint(b, c.bytes)
 		b = c.counts.encode(b)
 	}
 	return b
@@ -224,13 +200,13 @@ func decodeNode(b []byte, a *nodeArena) (*node, error) {
 	case 0:
 		n.entries = extend(&a.entries, count, leafEntries)
 		for i := range n.entries {
-			n.entries[i] = entry{decodeKey(&d, &prev), uint32(d.Uvarint())}
+			n.entries[i] = entry{decodeKey(&d, &prev), uint32(d.Uvarint()), uint32(d.Uvarint())}
 		}
 	case 1:
 		n.children = extend(&a.children, count, innerChildren)
 		reserve(&a.counts, len(d.B)/2) // each count takes at least two bytes
 		for i := range n.children {
-			c := child{first: decodeKey(&d, &prev), id: d.Uvarint()}
+			c := child{first: decodeKey(&d, &prev), id: d.Uvarint(), bytes: d.Uvarint()}
 			start := len(a.counts)
 			a.counts = decodeCounts(&d, a.counts)
 			c.counts = slices.Clip(a.counts[start:])

@@ -247,7 +247,7 @@ func decodeNames(out []named, b []byte, n int) ([]named, error) {
 		if int(shared) < len(name) || len(rest) > 0 { // else the same name again, which then needs no memory of its own
 			name = name[:shared] + string(rest)
 		}
-		out = append(out, named{name, entry{decodeKey(&d, &prev), uint32(d.Uvarint())}})
+		out = append(out, named{name, entry{Key: decodeKey(&d, &prev), series: uint32(d.Uvarint())}})
 	}
 	return out, d.Err("names")
 }

@@ -24,7 +24,7 @@ func inMemory(t *testing.T, events []named) *segmentReader {
 func randomNamed(rng *rand.Rand, n int) []named {
 	events := make([]named, n)
 	for i := range events {
-		e := named{fmt.Sprintf("Name%d", rng.IntN(n)), entry{Key{rng.Int64N(int64(n)) - int64(n/2), codec.Position{Seq: uint64(i / 7), Index: uint16(i % 7)}}, 3}}
+		e := named{fmt.Sprintf("Name%d", rng.IntN(n)), entry{Key{rng.Int64N(int64(n)) - int64(n/2), codec.Position{Seq: uint64(i / 7), Index: uint16(i % 7)}}, 3, 0}}
 		switch rng.IntN(4) {
 		case 0:
 			e.name = "Common"

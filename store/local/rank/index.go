@@ -40,7 +40,11 @@ type Index struct {
 
 	unmerged frozenEvents // the disk was full when Replay merged them
 
+	removing sync.Mutex // held by removals, one after the other
+	storing  sync.Mutex // held by whoever changes stored trees
+
 	queue   chan committedBatch
+	merges  chan mergeRequest
 	started bool
 	done    chan struct{} // closed when the applying goroutine has ended
 
@@ -54,6 +58,9 @@ type committedBatch struct {
 	last    uint64 // number of their last chunk
 	release func()
 }
+
+// mergeRequest gets the result of the first merge that begins after it was sent.
+type mergeRequest chan error
 
 const (
 	// A merge is due after this time, or when this many events are in memory: about 25 MB, which a replay applies in
@@ -92,6 +99,7 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		recent:    map[codec.MerchantKey]*recentEvents{},
 		arenas:    sync.Pool{New: func() any { return &nodeArena{} }},
 		queue:     make(chan committedBatch, maxQueue),
+		merges:    make(chan mergeRequest),
 		done:      make(chan struct{}),
 	}
 	x.compactor = newCompactor(db, reserve, log)
@@ -190,6 +198,8 @@ func (x *Index) run() {
 			m.due = true
 		case err := <-m.ended:
 			m.end(err)
+		case r := <-x.merges:
+			m.requested = append(m.requested, r)
 		case b, open := <-m.queue():
 			if !open {
 				m.finish()
@@ -209,6 +219,9 @@ type mergeState struct {
 	events  frozenEvents // what the running or the last merge writes
 	retry   bool         // the disk was full, so the next merge is of the same events again
 	ended   chan error   // the result of the running merge
+
+	requested []mergeRequest // that wait for the next merge
+	waiting   []mergeRequest // that wait for the running one
 }
 
 // queue returns the queue to apply from. It is nil, and blocks, while too much is in memory for the running merge.
@@ -223,12 +236,17 @@ func (m *mergeState) queue() <-chan committedBatch {
 // makes a merge due.
 func (m *mergeState) startIfDue() {
 	x := m.x
-	due := m.due || x.entries >= mergeEntries && !m.retry
-	if m.running || !due || x.Failure() != nil {
+	if err := x.Failure(); err != nil {
+		m.answer(err)
+		return
+	}
+	due := m.due || (x.entries >= mergeEntries || len(m.requested) > 0) && !m.retry
+	if m.running || !due {
 		return
 	}
 	if !m.retry {
 		m.events = x.freeze()
+		m.waiting, m.requested = m.requested, nil
 	}
 	m.running, m.due = true, false
 	events := m.events
@@ -241,6 +259,10 @@ func (m *mergeState) end(err error) {
 	x := m.x
 	full := space.IsFull(err)
 	m.running, m.retry = false, full && x.entries < maxUnmerged
+	if err != nil {
+		m.answer(err) // also those that wait for the next merge: that would not begin before there is space
+	}
+	m.answerWaiting(nil)
 	if m.retry {
 		x.log.Error("the index waits for disk space", "error", err)
 		return
@@ -248,9 +270,23 @@ func (m *mergeState) end(err error) {
 	x.fail(err)
 }
 
+// answer answers all requests for a merge.
+func (m *mergeState) answer(err error) {
+	m.waiting, m.requested = append(m.waiting, m.requested...), nil
+	m.answerWaiting(err)
+}
+
+func (m *mergeState) answerWaiting(err error) {
+	for _, r := range m.waiting {
+		r <- err
+	}
+	m.waiting = nil
+}
+
 // finish waits for the running merge, and merges what has been applied since. When the disk is full it merges nothing:
 // the next start replays these events.
 func (m *mergeState) finish() {
+	defer func() { m.answer(errClosed) }()
 	if m.running {
 		m.end(<-m.ended)
 	}
@@ -413,6 +449,8 @@ func (x *Index) merge(f frozenEvents) error {
 	if len(f.trees) == 0 {
 		return nil
 	}
+	x.storing.Lock()
+	defer x.storing.Unlock()
 	w := newMerger(x.db, x.commit)
 	if err := boltfile.CatchDamage("index.db", func() error { return w.mergeAll(f) }); err != nil {
 		return err

@@ -16,12 +16,13 @@ var (
 	bucketNodes    = []byte("nodes")
 	bucketRoots    = []byte("roots")
 	bucketReplaced = []byte("replaced")
+	bucketFreed    = []byte("freed")
 	bucketSegments = []byte("segments")
 	bucketBlocks   = []byte("blocks")
 	bucketUnused   = []byte("unused")
 	keyCovered     = []byte("covered")
 
-	buckets = [][]byte{bucketNodes, bucketRoots, bucketReplaced, bucketSegments, bucketBlocks, bucketUnused}
+	buckets = [][]byte{bucketNodes, bucketRoots, bucketReplaced, bucketFreed, bucketSegments, bucketBlocks, bucketUnused}
 )
 
 // format is the version of the file's layout.
@@ -134,6 +135,29 @@ func storeReplaced(tx *bolt.Tx, m codec.MerchantKey, ids []uint64) error {
 		b = binary.AppendUvarint(b, id)
 	}
 	return tx.Bucket(bucketReplaced).Put(m[:], codec.Seal(b))
+}
+
+// freedSubtree is a subtree that is no longer in its merchant's tree, and has not been deleted yet.
+type freedSubtree struct {
+	m      codec.MerchantKey
+	id     uint64 // of its topmost node
+	height uint8  // 0: the node is a leaf
+}
+
+func storeFreed(tx *bolt.Tx, f freedSubtree) error {
+	return tx.Bucket(bucketFreed).Put(nodeKey(f.m, f.id), []byte{f.height})
+}
+
+// loadFreed reads the freed subtrees of all merchants.
+func loadFreed(tx *bolt.Tx) (all []freedSubtree, err error) {
+	err = tx.Bucket(bucketFreed).ForEach(func(k, v []byte) error {
+		if len(k) != 24 || len(v) != 1 {
+			return fmt.Errorf("index.db: %w: freed subtree", codec.ErrCorrupt)
+		}
+		all = append(all, freedSubtree{codec.MerchantKey(k[:16]), binary.BigEndian.Uint64(k[16:]), v[0]})
+		return nil
+	})
+	return all, err
 }
 
 // storedTree is a merchant's stored tree.

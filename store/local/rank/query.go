@@ -170,7 +170,7 @@ func (q *pageQuery) appendNameSources(all []source, segments []*segmentReader, n
 	}
 	few := all[0].(*sliceSource)
 	for _, segment := range segments {
-		from, err := segment.rank(&named{name, entry{Key: q.lo}})
+		from, err := segment.rank(&named{name, entry{Key: segment.from(q.lo)}})
 		if err != nil {
 			return nil, err
 		}
@@ -178,6 +178,7 @@ func (q *pageQuery) appendNameSources(all []source, segments []*segmentReader, n
 		if err != nil {
 			return nil, err
 		}
+		to = max(from, to) // where all events of the range are removed, from is behind it
 		if to-from > smallSource {
 			all = append(all, &nameSource{segment, name, from, to})
 			continue
@@ -208,7 +209,7 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 		all += int(q.high[id] - q.low[id])
 	}
 	for _, segment := range segments {
-		from, err := segment.before(q.lo.Time)
+		from, err := segment.before(segment.from(q.lo).Time)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -216,6 +217,7 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 		if err != nil {
 			return 0, nil, err
 		}
+		to = max(from, to) // where all events of the range are removed, from is behind it
 		if to-from > smallWindow {
 			s.all = append(s.all, &windowSource{segment, from, to})
 			continue

@@ -31,6 +31,9 @@ type segment struct {
 	tag uint32 // the overflow series of its events; 0 when they are of several tags
 	all bool   // queries without a tag read it; else these events are in another segment with those of other tags
 
+	removed int   // how many of its events are removed: all those before start
+	start   int64 // µs since 1970
+
 	blocks blocks // of a segment in memory; nil when it is stored
 }
 
@@ -75,12 +78,27 @@ type segmentReader struct {
 	*segment
 	blocks blocks
 
+	without map[Key]bool // further events that count as removed
+
 	decoded   []named // the names block that was decoded last
 	decodedAt int     // its number
 }
 
 func newSegmentReader(s *segment, b blocks) *segmentReader {
 	return &segmentReader{segment: s, blocks: b, decodedAt: -1}
+}
+
+// isRemoved reports whether an event of the segment is removed.
+func (s *segmentReader) isRemoved(e *named) bool {
+	return s.removed > 0 && e.Time < s.start || s.without[e.Key]
+}
+
+// from returns the lower bound of a time range, without removed events.
+func (s *segmentReader) from(lo Key) Key {
+	if s.removed > 0 && lo.Time < s.start {
+		return Key{Time: s.start}
+	}
+	return lo
 }
 
 func (s *segmentReader) wavelet() wavelet { return wavelet{s.n, s.blocks} }

@@ -127,8 +127,8 @@ func TestMergedSegmentsHaveTheEventsOfAll(t *testing.T) {
 			at += n
 		}
 		var b memoryBlocks
-		if err := mergeSegments(parts, b.put); err != nil {
-			t.Fatal(err)
+		if n, err := mergeSegments(parts, b.put); err != nil || n != total {
+			t.Fatalf("%d events are written, %v; want %d", n, err, total)
 		}
 		checkSegment(t, rng, newSegmentReader(&segment{n: total}, b), events)
 	}

@@ -26,6 +26,7 @@ func loadSegments(tx *bolt.Tx, m codec.MerchantKey) (*storedSegments, error) {
 	for range d.Count() {
 		r.segments = append(r.segments, &segment{
 			id: d.Uvarint(), n: int(d.Uvarint()), tag: uint32(d.Uvarint()), all: d.Uvarint() == 1,
+			removed: int(d.Uvarint()), start: d.Varint(),
 		})
 	}
 	if err := d.Err("segments"); err != nil {
@@ -46,6 +47,8 @@ func storeSegments(tx *bolt.Tx, m codec.MerchantKey, r *storedSegments) error {
 			all = 1
 		}
 		b = binary.AppendUvarint(b, all)
+		b = binary.AppendUvarint(b, uint64(s.removed))
+		b = binary.AppendVarint(b, s.start)
 	}
 	return tx.Bucket(bucketSegments).Put(m[:], codec.Seal(b))
 }

@@ -14,11 +14,17 @@
 // segments. After a crash, package local replays the events that the stored trees do not cover, so that none is lost and
 // none is counted twice.
 //
+// Events can be removed. A removal changes the stored tree as a merge does, and writes segments again without the removed
+// events. Where all events before a time are removed, it only notes that time in the segments.
+//
 //	index.go         Index: open, replay, apply, schedule merges, close
 //	recent.go        a merchant's events in memory
 //	progress.go      lets readers wait until events are applied
 //	compact.go       compacts stored segments in the background
 //	merge.go         writes events into the stored trees and segments, in one or more transactions
+//	remove.go        removes events: by key, before a time, all of a merchant's
+//	prune.go         removes entries from a tree
+//	find.go          finds the events of chunks by scanning
 //	query.go         pages of a selection
 //	selection.go     a query in the terms of the index
 //	source.go        finds ranks in several sources: trees and segments
@@ -44,6 +50,8 @@
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
 //	replaced  merchant → number, ids (uvarints): the nodes that the last merge replaced and has not deleted yet
+//	freed     merchant, node id (8 bytes, big endian) → height (1 byte; 0: a leaf): a node that a removal took out of the tree
+//	          with all below it, and that has not been deleted yet
 //	segments  merchant → segments record; only of merchants that have had events of overflow series
 //	blocks    merchant, segment id (8 bytes, big endian), kind (1 byte), number (4 bytes, big endian) → block
 //	unused    merchant, segment id (8 bytes, big endian) → 'm' or 'c': a merge or a compaction is writing the segment, or
@@ -66,7 +74,8 @@
 //	key:     time (varint), seq (varint), index (uvarint, not a difference)
 //
 // A segments record: next id, number of segments, and for each its id, number of events, overflow series (0 when its
-// events are of several tags), and 1 if queries without a tag read it, else 0; all uvarints.
+// events are of several tags), 1 if queries without a tag read it, else 0, how many of its events are removed (all uvarints),
+// and the time before which these are (varint).
 //
 // The blocks of a segment, by kind, each numbered from 0:
 //
@@ -80,7 +89,4 @@
 //	4+l  32,000 bits of level l of the wavelet matrix: the number of ones before the block (4 bytes), then the bits in words
 //	     of 8 bytes, the first bit lowest; all little endian. There are 11 levels fewer than the number of events less one
 //	     has bits.
-//
-// Events can be removed from both: entries from a tree as they are added, and events from a segment by writing another one
-// without them.
 package rank

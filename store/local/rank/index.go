@@ -132,7 +132,8 @@ func (x *Index) Reset() error {
 func (x *Index) LimitSeries(n int) { x.maxSeries = n }
 
 // Replay applies events of chunks after Covered; last is the number of their last chunk. Call it before Start, in the
-// order of receipt.
+// order of receipt. Where the journal still has events that were removed, the caller leaves them out, and chunks that it cannot
+// read; of a chunk, all events may be left out.
 func (x *Index) Replay(events []codec.Event, last uint64) error {
 	before := x.entries
 	if err := x.apply(events, last); err != nil {

@@ -213,7 +213,7 @@ func TestRemovedEventsAreGone(t *testing.T) {
 			r := &removals{journal: journal{names: madeUp, maxSeries: 30}, model: model{}, rng: rng, dir: t.TempDir()}
 			r.reopen(t)
 			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
-			for range 60 {
+			for range 45 {
 				m := merchants[rng.IntN(len(merchants))]
 				when := ""
 				switch rng.IntN(8) {
@@ -348,6 +348,54 @@ func TestARemovalMayBeCutOffAnywhere(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A compaction that has read a segment before events were removed from it is discarded: it would bring them back.
+func TestARemovalDuringACompaction(t *testing.T) {
+	m := newMerchant(t)
+	for name, remove := range map[string]func(x *Index) error{
+		"RemoveBefore": func(x *Index) error {
+			_, err := x.RemoveBefore(t.Context(), m, 500)
+			return err
+		},
+		"Drop": func(x *Index) error { return x.Drop(t.Context(), m) },
+	} {
+		j := journal{names: 1000, maxSeries: 3}
+		x := j.open(t, t.TempDir())
+		for i := range uint64(3) {
+			if err := x.Replay(j.commit(m, 1200, func(i int) int64 { return int64(i) }), i+1); err != nil {
+				t.Fatal(err)
+			}
+			if err := x.merge(x.freeze()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := x.compactor
+		from, err := c.due(m)
+		if err != nil || from == nil {
+			t.Fatalf("no compaction is due, %v", err)
+		}
+		merged, err := c.write(t.Context(), m, from, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := remove(x); err != nil {
+			t.Fatal(err)
+		}
+		want := list(t, x, m)
+		if err := c.update(t.Context(), func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
+			t.Fatal(err)
+		}
+		if got := list(t, x, m); !slices.Equal(got, want) { // by time and by name
+			t.Errorf("%s: %d events after the compaction, want %d", name, len(got), len(want))
+		}
+		c.compactAll(t.Context())
+		if got := list(t, x, m); !slices.Equal(got, want) {
+			t.Errorf("%s: %d events after the next compaction, want %d", name, len(got), len(want))
+		}
+		checkNothingLeftBehind(t, x)
+		closeIndex(t, x)
 	}
 }
 

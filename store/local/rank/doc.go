@@ -26,6 +26,7 @@
 //	prune.go         removes entries from a tree
 //	find.go          finds the events of chunks by scanning
 //	query.go         pages of a selection
+//	counts.go        counts by series and time
 //	selection.go     a query in the terms of the index
 //	source.go        finds ranks in several sources: trees and segments
 //	runs.go          collects runs of ranks, from one tree or several

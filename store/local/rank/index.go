@@ -490,31 +490,40 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 	defer x.mu.RUnlock()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a file that was cut short fails this request only
 	return x.db.View(func(tx *bolt.Tx) error {
-		t, err := loadTree(tx, m)
-		if err != nil {
-			return err
-		}
 		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
-		r := &reader{ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks).Cursor(), loaded: map[uint64]*node{}, arena: arena}
-		roots := []*child{&t.root}
-		if recent := x.recent[m]; recent != nil {
-			r.series = recent.series.names()
-			if t.covered == recent.covered { // else a merge was committed just now, and the stored tree has the frozen events
-				roots = append(roots, &recent.frozen.root)
-				r.recent = append(r.recent, recent.frozen.segments...)
-			}
-			roots = append(roots, &recent.active.root)
-			r.recent = append(r.recent, recent.active.segments...)
-		}
-		for _, root := range roots {
-			if !root.isEmpty() {
-				r.trees = append(r.trees, root)
-			}
-		}
-		if len(r.trees) == 0 {
-			return nil
+		r, err := x.newReader(ctx, tx, m, arena)
+		if err != nil || len(r.trees) == 0 {
+			return err
 		}
 		return read(r)
 	})
+}
+
+// newReader returns a reader of a merchant's trees. The caller holds mu, at least since the transaction began.
+func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena) (*reader, error) {
+	t, err := loadTree(tx, m)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{
+		ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks).Cursor(),
+		loaded: map[uint64]*node{}, arena: arena,
+	}
+	roots := []*child{&t.root}
+	if recent := x.recent[m]; recent != nil {
+		r.series = recent.series.names()
+		if t.covered == recent.covered { // else a merge was committed just now, and the stored tree has the frozen events
+			roots = append(roots, &recent.frozen.root)
+			r.recent = append(r.recent, recent.frozen.segments...)
+		}
+		roots = append(roots, &recent.active.root)
+		r.recent = append(r.recent, recent.active.segments...)
+	}
+	for _, root := range roots {
+		if !root.isEmpty() {
+			r.trees = append(r.trees, root)
+		}
+	}
+	return r, nil
 }

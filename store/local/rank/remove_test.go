@@ -60,6 +60,76 @@ func (events model) check(t *testing.T, rng *rand.Rand, x *Index, when string) {
 		}
 		for range 5 {
 			checkRandomPage(t, rng, x, m, events, when)
+			checkCounts(t, rng, x, m, events, when)
+		}
+	}
+}
+
+// checkCounts compares the counts of a random query with those of the model.
+func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, events []codec.Event, when string) {
+	t.Helper()
+	if len(events) == 0 {
+		if counts, err := x.Counts(t.Context(), m, NewSelection(store.Query{}), []int64{0, 10}); err != nil || len(counts) > 0 {
+			t.Fatalf("%s: counts without events are %v, %v", when, counts, err)
+		}
+		return
+	}
+	bounds := []int64{events[0].Time, events[0].Time, events[0].Time + 1}
+	for range 1 + rng.IntN(40) {
+		bounds = append(bounds, events[rng.IntN(len(events))].Time+int64(rng.IntN(2)))
+	}
+	if rng.IntN(2) == 0 {
+		bounds = append(bounds, math.MinInt64, math.MaxInt64)
+	}
+	slices.Sort(bounds)
+	q := store.Query{}
+	if rng.IntN(2) == 0 {
+		q.Tag = "ss_b"
+	}
+	if rng.IntN(2) == 0 {
+		for range 3 {
+			_, name := codec.SplitSeries(events[rng.IntN(len(events))].Series)
+			q.Names = append(q.Names, string(name))
+		}
+	}
+	if rng.IntN(2) == 0 {
+		from, to := time.UnixMicro(bounds[len(bounds)/3]), time.UnixMicro(bounds[len(bounds)/2])
+		q.From, q.To = &from, &to
+	}
+	var counted []string
+	if err := x.view(t.Context(), m, func(r *reader) error {
+		counted = r.series
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]uint64{} // by series
+	for _, e := range events {
+		tag, name := codec.SplitSeries(string(e.Series))
+		if q.Tag != "" && tag != string(q.Tag) || q.Names != nil && !slices.Contains(q.Names, name) ||
+			q.From != nil && (e.Time < q.From.UnixMicro() || e.Time > q.To.UnixMicro()) {
+			continue
+		}
+		if q.Names == nil && !slices.Contains(counted, string(e.Series)) {
+			name = ""
+		}
+		for i, b := range bounds[1:] {
+			if bounds[i] <= e.Time && e.Time < b {
+				series := tag + " " + name
+				if want[series] == nil {
+					want[series] = make([]uint64, len(bounds)-1)
+				}
+				want[series][i]++
+			}
+		}
+	}
+	counts, err := x.Counts(t.Context(), m, NewSelection(q), bounds)
+	if err != nil || len(counts) != len(want) {
+		t.Fatalf("%s: counts of %d series, %v; want %d", when, len(counts), err, len(want))
+	}
+	for _, c := range counts {
+		if want := want[string(c.Tag)+" "+c.Name]; !slices.Equal(c.Counts, want) {
+			t.Fatalf("%s: counts of %s %q by %v are %v, want %v", when, c.Tag, c.Name, bounds, c.Counts, want)
 		}
 	}
 }

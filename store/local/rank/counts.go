@@ -173,7 +173,7 @@ func (c *bucketCounter) node(at *child, depth int) (*node, error) {
 
 // appendOverflow appends the counts of the selection's names in overflow series.
 func (c *bucketCounter) appendOverflow(all []SeriesCounts, s *Selection) ([]SeriesCounts, error) {
-	segments, err := c.segmentsWith(func(segment *segment) bool { // each event is in one segment of only its tag
+	segments, err := c.openSegments(func(segment *segment) bool { // each event is in one segment of only its tag
 		if segment.tag == 0 {
 			return false
 		}

@@ -17,29 +17,31 @@
 // Events can be removed. A removal changes the stored tree as a merge does, and writes segments again without the removed
 // events. Where all events before a time are removed, it only notes that time in the segments.
 //
-//	index.go         Index: open, replay, apply, schedule merges, close
-//	recent.go        a merchant's events in memory
-//	progress.go      lets readers wait until events are applied
-//	compact.go       compacts stored segments in the background
-//	merge.go         writes events into the stored trees and segments, in one or more transactions
-//	remove.go        removes events: by key, before a time, all of a merchant's
-//	prune.go         removes entries from a tree
-//	find.go          finds the events of chunks by scanning
-//	query.go         pages of a selection
-//	counts.go        counts by series and time
-//	selection.go     a query in the terms of the index
-//	source.go        finds ranks in several sources: trees and segments
-//	runs.go          collects runs of ranks, from one tree or several
-//	reader.go        one merchant's trees as of one moment; counts events before a key
-//	segments.go      which segments to merge; segments in memory
-//	segmentmerge.go  builds and merges segments
-//	segment.go       a segment: names, times, ranks, wavelet matrix
-//	wavelet.go       counts ranks within a range of time
-//	tree.go          the counted tree in memory
-//	dictionary.go    numbers a merchant's series
-//	nodefile.go      reads and writes trees in index.db
-//	segmentfile.go   reads and writes segments in index.db
-//	nodearena.go     the memory of decoded nodes
+//	index.go           Index: open, replay, push, apply, close
+//	schedule.go        the applying goroutine; which merge comes when
+//	recent.go          a merchant's events in memory
+//	progress.go        lets readers wait until events are applied
+//	remove.go          removes events: by key, before a time, all of a merchant's
+//	removesegments.go  removes events from segments
+//	prune.go           removes entries from a tree
+//	find.go            finds the events of chunks by scanning
+//	compact.go         compacts stored segments in the background
+//	merge.go           writes events into the stored trees and segments, in one or more transactions
+//	query.go           pages of a selection
+//	counts.go          counts by series and time
+//	selection.go       a query in the terms of the index
+//	source.go          finds ranks in several sources: trees and segments
+//	runs.go            collects runs of ranks, from one tree or several
+//	reader.go          one merchant's trees as of one moment; counts events before a key
+//	segments.go        which segments to merge; segments in memory
+//	segmentmerge.go    builds and merges segments
+//	segment.go         a segment: names, times, ranks, wavelet matrix
+//	wavelet.go         counts ranks within a range of time
+//	tree.go            the counted tree in memory
+//	dictionary.go      numbers a merchant's series
+//	nodefile.go        reads and writes trees in index.db
+//	segmentfile.go     reads and writes segments in index.db
+//	nodearena.go       the memory of decoded nodes
 //
 // # What is in index.db
 //

@@ -298,7 +298,7 @@ func (s sources) bounds(name string) (start, end int, err error) {
 // segments returns readers of the segments that the selection needs: those of its tag, or those for all tags.
 func (q *pageQuery) segments() (found []*segmentReader, err error) {
 	if q.Tag != "" {
-		return q.segmentsWith(func(s *segment) bool { return s.tag == q.overflow[0] })
+		return q.openSegments(func(s *segment) bool { return s.tag == q.overflow[0] })
 	}
-	return q.segmentsWith(func(s *segment) bool { return s.all })
+	return q.openSegments(func(s *segment) bool { return s.all })
 }

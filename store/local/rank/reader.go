@@ -111,22 +111,3 @@ func sum(n []uint64, members []bool) (total uint64) {
 	}
 	return total
 }
-
-// segmentsWith returns readers of the wanted segments.
-func (r *reader) segmentsWith(wanted func(s *segment) bool) (found []*segmentReader, err error) {
-	for _, s := range r.recent {
-		if wanted(s) {
-			found = append(found, newSegmentReader(s, s.blocks))
-		}
-	}
-	stored, err := loadSegments(r.tx, r.m)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range stored.segments {
-		if wanted(s) {
-			found = append(found, newSegmentReader(s, &queriedBlocks{r, s.id, map[uint32][]byte{}}))
-		}
-	}
-	return found, nil
-}

@@ -1,15 +1,19 @@
 package rank
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -467,6 +471,55 @@ func TestARemovalDuringACompaction(t *testing.T) {
 		checkNothingLeftBehind(t, x)
 		closeIndex(t, x)
 	}
+}
+
+// A removal that cannot be stored fails, and removes nothing: on a full disk, after Close, and when its context has ended.
+func TestARemovalThatFailsRemovesNothing(t *testing.T) {
+	var j journal
+	m := newMerchant(t)
+	dir := t.TempDir()
+	x := j.open(t, dir)
+	var full atomic.Bool
+	x.commit = func(tx *bolt.Tx) error {
+		if full.Load() {
+			return &fs.PathError{Op: "write", Path: "index.db", Err: unix.ENOSPC}
+		}
+		return tx.Commit()
+	}
+	x.Start()
+	expectAll := func(what string, x *Index, n int, err, want error) {
+		t.Helper()
+		if got := len(list(t, x, m)); got != n || !errors.Is(err, want) {
+			t.Errorf("%s: %d events, %v; want %d and %v", what, got, err, n, want)
+		}
+	}
+	j.push(t, x, m, 200)
+	full.Store(true)
+	_, err := x.RemoveBefore(t.Context(), m, 100_000) // has the events merged first
+	expectAll("unmerged events on a full disk", x, 200, err, unix.ENOSPC)
+	full.Store(false)
+	removed, err := x.RemoveBefore(t.Context(), m, 50_000)
+	if expectAll("once there is space", x, 150, err, nil); removed != (Removed{50, 5000}) {
+		t.Errorf("%v removed, want 50 events with 5000 bytes", removed)
+	}
+	full.Store(true)
+	_, err = x.RemoveBefore(t.Context(), m, 100_000)
+	expectAll("merged events on a full disk", x, 150, err, unix.ENOSPC)
+	full.Store(false)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err = x.RemoveBefore(ended, m, 100_000)
+	expectAll("with an ended context", x, 150, err, context.Canceled)
+	closeIndex(t, x)
+	if err := x.Drop(t.Context(), m); err == nil {
+		t.Error("after Close, Drop succeeds")
+	}
+	if _, err := x.FindChunks(t.Context(), []uint64{1}); err == nil {
+		t.Error("after Close, FindChunks succeeds")
+	}
+	x = j.open(t, dir)
+	expectAll("after a restart", x, 150, nil, nil)
+	closeIndex(t, x)
 }
 
 // Listings, applying, merges and compactions go on while events are removed; the race detector sees what they share.

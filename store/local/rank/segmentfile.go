@@ -124,3 +124,22 @@ func (q *queriedBlocks) block(kind uint8, i int) ([]byte, error) {
 	q.loaded[key] = b
 	return b, nil
 }
+
+// openSegments returns readers of the wanted segments.
+func (r *reader) openSegments(wanted func(s *segment) bool) (found []*segmentReader, err error) {
+	for _, s := range r.recent {
+		if wanted(s) {
+			found = append(found, newSegmentReader(s, s.blocks))
+		}
+	}
+	stored, err := loadSegments(r.tx, r.m)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range stored.segments {
+		if wanted(s) {
+			found = append(found, newSegmentReader(s, &queriedBlocks{r, s.id, map[uint32][]byte{}}))
+		}
+	}
+	return found, nil
+}

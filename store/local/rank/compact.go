@@ -6,6 +6,8 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,6 +31,7 @@ type compactor struct {
 	done   chan struct{} // closed when the goroutine has ended
 	failed map[codec.MerchantKey]bool
 
+	writing     sync.Mutex           // held by whoever writes new segments, or deletes those marked as byCompaction
 	compactions prometheus.Histogram // seconds
 }
 
@@ -84,7 +87,7 @@ func (c *compactor) notify() {
 // compactAll compacts the segments of all merchants until none is due. After an error it leaves the merchant as it is:
 // queries are then slower, but right. It tries again after the next merge, unless the merchant's segments are damaged.
 func (c *compactor) compactAll(ctx context.Context) {
-	err := c.sweep(ctx)
+	err := errors.Join(c.sweepUnused(ctx), c.sweepFreed(ctx))
 	merchants, err2 := c.merchants()
 	if err = errors.Join(err, err2); err != nil && ctx.Err() == nil {
 		c.log.Error("the segments of the index cannot be compacted", "error", err)
@@ -92,6 +95,8 @@ func (c *compactor) compactAll(ctx context.Context) {
 	for _, m := range merchants {
 		for more := true; more && !c.failed[m] && ctx.Err() == nil; {
 			err := boltfile.CatchDamage("index.db", func() (err error) {
+				c.writing.Lock()
+				defer c.writing.Unlock()
 				more, err = c.compact(ctx, m)
 				return err
 			})
@@ -102,6 +107,13 @@ func (c *compactor) compactAll(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// sweepUnused is sweep while nobody writes segments.
+func (c *compactor) sweepUnused(ctx context.Context) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	return c.sweep(ctx)
 }
 
 // sweep deletes the segments that compactions have replaced, and what is left of compactions that were cut off.
@@ -115,6 +127,30 @@ func (c *compactor) sweep(ctx context.Context) error {
 			return err
 		}
 		return c.update(ctx, func(w *merger) error { return w.sweepSegments(byCompaction) })
+	})
+}
+
+// sweepFreed deletes the subtrees that removals have freed.
+func (c *compactor) sweepFreed(ctx context.Context) error {
+	return boltfile.CatchDamage("index.db", func() error {
+		var freed []freedSubtree
+		if err := c.db.View(func(tx *bolt.Tx) (err error) {
+			freed, err = loadFreed(tx)
+			return err
+		}); err != nil || freed == nil {
+			return err
+		}
+		return c.update(ctx, func(w *merger) error {
+			for _, f := range freed {
+				if err := w.deleteSubtree(f.m, f.id, f.height); err != nil {
+					return err
+				}
+				if err := w.tx.Bucket(bucketFreed).Delete(nodeKey(f.m, f.id)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	})
 }
 
@@ -155,22 +191,8 @@ func (c *compactor) compact(ctx context.Context, m codec.MerchantKey) (more bool
 		return false, err
 	}
 	began := time.Now()
-	merged := mergedSegment(from)
-	if err := c.update(ctx, func(w *merger) (err error) {
-		merged.id, err = w.newSegment(m, byCompaction)
-		return err
-	}); err != nil {
-		return false, err
-	}
-	var readers []*segmentReader
-	for _, s := range from {
-		readers = append(readers, newSegmentReader(s, &compactedBlocks{ctx, c.db, m, s.id}))
-	}
-	out := blockBuffer{compactor: c, ctx: ctx, m: m, id: merged.id}
-	if err := mergeSegments(readers, out.put); err != nil {
-		return false, err
-	}
-	if err := out.flush(); err != nil {
+	merged, err := c.write(ctx, m, from, nil)
+	if err != nil {
 		return false, err
 	}
 	if err := c.update(ctx, func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
@@ -178,6 +200,30 @@ func (c *compactor) compact(ctx context.Context, m codec.MerchantKey) (more bool
 	}
 	observeSince(c.compactions, began)
 	return true, c.sweep(ctx)
+}
+
+// write merges stored segments into a new one, which is unused until useCompacted. It leaves out the removed events, and
+// those with the keys in without.
+func (c *compactor) write(ctx context.Context, m codec.MerchantKey, from []*segment, without map[Key]bool) (*segment, error) {
+	merged := mergedSegment(from)
+	if err := c.update(ctx, func(w *merger) (err error) {
+		merged.id, err = w.newSegment(m, byCompaction)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	var readers []*segmentReader
+	for _, s := range from {
+		r := newSegmentReader(s, &compactedBlocks{ctx, c.db, m, s.id})
+		r.without = without
+		readers = append(readers, r)
+	}
+	out := blockBuffer{compactor: c, ctx: ctx, m: m, id: merged.id}
+	var err error
+	if merged.n, err = mergeSegments(readers, out.put); err != nil {
+		return nil, err
+	}
+	return merged, out.flush()
 }
 
 // due returns the segments of a merchant to merge next; none when no compaction is due. When there is little space on the
@@ -198,14 +244,23 @@ func (c *compactor) due(m codec.MerchantKey) (from []*segment, err error) {
 	return from, err
 }
 
-// useCompacted puts a new segment in the place of those it was merged from, and marks these as unused.
+// useCompacted puts a new segment in the place of those it was merged from, and marks these as unused. When events have been
+// removed from one of them meanwhile, the new segment stays unused.
 func (w *merger) useCompacted(m codec.MerchantKey, from []*segment, merged *segment) error {
 	r, err := loadSegments(w.tx, m) // again, as a merge may have added some
 	if err != nil {
 		return err
 	}
+	for _, f := range from {
+		if !slices.ContainsFunc(r.segments, func(s *segment) bool { return s.id == f.id && s.removed == f.removed }) {
+			return nil
+		}
+	}
 	var unused []*segment
 	r.segments, unused = replaceSegments(r.segments, from, merged)
+	if merged.n == 0 { // all its events are removed
+		r.segments = r.segments[:len(r.segments)-1]
+	}
 	for _, s := range unused {
 		if err := markUnused(w.tx, m, s.id, byCompaction); err != nil {
 			return err

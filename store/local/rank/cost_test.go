@@ -76,6 +76,7 @@ func TestMadeUpNamesDoNotMakePagesCostly(t *testing.T) {
 			"a tag":                    {Tag: "ss_b"},
 			"a range":                  {From: &from, To: &to},
 			"a moment":                 {From: &from, To: new(from.Add(3 * time.Millisecond))},
+			"a short range":            {From: &from, To: new(from.Add(200 * time.Millisecond))},
 			"a tag in a range":         {Tag: "cs_a", From: &from, To: &to},
 			"common names":             {Names: []string{"Common3", "Common5"}},
 			"common names in a range":  {Names: []string{"Common3", "Common5"}, From: &from, To: &to},

@@ -14,26 +14,35 @@
 // segments. After a crash, package local replays the events that the stored trees do not cover, so that none is lost and
 // none is counted twice.
 //
-//	index.go         Index: open, replay, apply, schedule merges, close
-//	recent.go        a merchant's events in memory
-//	progress.go      lets readers wait until events are applied
-//	compact.go       compacts stored segments in the background
-//	merge.go         writes events into the stored trees and segments, in one or more transactions
-//	query.go         pages of a selection
-//	selection.go     a query in the terms of the index
-//	source.go        finds ranks in several sources: trees and segments
-//	runs.go          collects runs of ranks, from one tree or several
-//	reader.go        one merchant's trees as of one moment; counts events before a key
-//	segments.go      which segments to merge; segments in memory
-//	segmentmerge.go  builds and merges segments
-//	segment.go       a segment: names, times, wavelet matrix
-//	wavelet.go       counts ranks within a range of time
-//	tree.go          the counted tree in memory
-//	dictionary.go    numbers a merchant's series
-//	nodefile.go      reads and writes trees in index.db
-//	segmentfile.go   reads and writes segments in index.db
-//	nodearena.go     the memory of decoded nodes
-//	metrics.go       counts events, measures merges and compactions
+// Events can be removed. A removal changes the stored tree as a merge does, and writes segments again without the removed
+// events. Where all events before a time are removed, it only notes that time in the segments.
+//
+//	index.go           Index: open, replay, push, apply, close
+//	schedule.go        the applying goroutine; which merge comes when
+//	recent.go          a merchant's events in memory
+//	progress.go        lets readers wait until events are applied
+//	remove.go          removes events: by key, before a time, all of a merchant's
+//	removesegments.go  removes events from segments
+//	prune.go           removes entries from a tree
+//	find.go            finds the events of chunks by scanning
+//	compact.go         compacts stored segments in the background
+//	merge.go           writes events into the stored trees and segments, in one or more transactions
+//	query.go           pages of a selection
+//	counts.go          counts by series and time
+//	selection.go       a query in the terms of the index
+//	source.go          finds ranks in several sources: trees and segments
+//	runs.go            collects runs of ranks, from one tree or several
+//	reader.go          one merchant's trees as of one moment; counts events before a key
+//	segments.go        which segments to merge; segments in memory
+//	segmentmerge.go    builds and merges segments
+//	segment.go         a segment: names, times, ranks, wavelet matrix
+//	wavelet.go         counts ranks within a range of time
+//	tree.go            the counted tree in memory
+//	dictionary.go      numbers a merchant's series
+//	nodefile.go        reads and writes trees in index.db
+//	segmentfile.go     reads and writes segments in index.db
+//	nodearena.go       the memory of decoded nodes
+//	metrics.go         counts events, measures merges and compactions
 //
 // # What is in index.db
 //
@@ -45,6 +54,8 @@
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
 //	replaced  merchant → number, ids (uvarints): the nodes that the last merge replaced and has not deleted yet
+//	freed     merchant, node id (8 bytes, big endian) → height (1 byte; 0: a leaf): a node that a removal took out of the tree
+//	          with all below it, and that has not been deleted yet
 //	segments  merchant → segments record; only of merchants that have had events of overflow series
 //	blocks    merchant, segment id (8 bytes, big endian), kind (1 byte), number (4 bytes, big endian) → block
 //	unused    merchant, segment id (8 bytes, big endian) → 'm' or 'c': a merge or a compaction is writing the segment, or
@@ -53,21 +64,22 @@
 // A merchant is the 16 bytes of its UUID. Each node, record, list of ids and block is sealed: it ends with its CRC-32C
 // (4 bytes, big endian), as bbolt has no checksums.
 //
-// A root record: number of events, sum of their sizes (codec.Event), next id, root id, covered (uvarints), first key,
-// counts of the root, number of series (uvarint), series (each length-prefixed). Series are numbered from 1, in this order;
-// the first in the record is empty. An overflow series has a tag and an empty name.
+// A root record: next id, covered, root id, bytes of the root (uvarints), first key, counts of the root, number of series
+// (uvarint), series (each length-prefixed). The root id is 0 when the tree has no events. Series are numbered from 1, in this
+// order; the first in the record is empty. An overflow series has a tag and an empty name.
 //
 // A leaf: 0, number of entries, entries. An inner node: 1, number of children, children. The numbers are uvarints. Keys
 // are differences to the previous key.
 //
-//	entry:   key, series (uvarint)
-//	child:   key, id (uvarint), counts
+//	entry:   key, series (uvarint), size of the event (uvarint; codec.Event)
+//	child:   key, id (uvarint), bytes: the sum of the sizes below (uvarint), counts
 //	counts:  number of series (uvarint), for each: series as difference to the previous one (uvarint),
 //	         events (uvarint)
 //	key:     time (varint), seq (varint), index (uvarint, not a difference)
 //
 // A segments record: next id, number of segments, and for each its id, number of events, overflow series (0 when its
-// events are of several tags), and 1 if queries without a tag read it, else 0; all uvarints.
+// events are of several tags), 1 if queries without a tag read it, else 0, how many of its events are removed (all uvarints),
+// and the time before which these are (varint).
 //
 // The blocks of a segment, by kind, each numbered from 0:
 //
@@ -75,12 +87,10 @@
 //	     previous name it shares (uvarint), the rest of the name (length-prefixed), key, overflow series (uvarint).
 //	     Names and keys are differences to the previous event of the block.
 //	1    1,024 times, sorted: differences to the previous one of the block (varints)
-//	2    2,000 low bits of the wavelet matrix (wavelet.go): the lowest 11 bits of a rank (2 bytes, little endian each), in
+//	2    1,300 ranks (3 bytes, little endian each), in the order of time
+//	3    2,000 low bits of the wavelet matrix (wavelet.go): the lowest 11 bits of a rank (2 bytes, little endian each), in
 //	     the order behind the last level
-//	3+l  32,000 bits of level l of the wavelet matrix: the number of ones before the block (4 bytes), then the bits in words
+//	4+l  32,000 bits of level l of the wavelet matrix: the number of ones before the block (4 bytes), then the bits in words
 //	     of 8 bytes, the first bit lowest; all little endian. There are 11 levels fewer than the number of events less one
 //	     has bits.
-//
-// Events can be removed from both: entries from a tree as they are added, and events from a segment by writing another one
-// without them.
 package rank

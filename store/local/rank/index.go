@@ -42,15 +42,19 @@ type Index struct {
 
 	unmerged frozenEvents // the disk was full when Replay merged them
 
+	removing sync.Mutex // held by removals, one after the other
+	storing  sync.Mutex // held by whoever changes stored trees
+
 	queue   chan committedBatch
+	merges  chan chan error // each gets the result of the first merge that begins after it was sent
 	started bool
 	done    chan struct{} // closed when the applying goroutine has ended
 
 	progress  progress
 	compactor *compactor
 
-	merges prometheus.Histogram // seconds
-	events atomic.Uint64        // of all merchants
+	mergeTime prometheus.Histogram // seconds
+	events    atomic.Uint64        // of all merchants
 }
 
 // committedBatch is the events of one commit. They are valid until release is called.
@@ -97,8 +101,9 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		recent:    map[codec.MerchantKey]*recentEvents{},
 		arenas:    sync.Pool{New: func() any { return &nodeArena{} }},
 		queue:     make(chan committedBatch, maxQueue),
+		merges:    make(chan chan error),
 		done:      make(chan struct{}),
-		merges:    newMergeDuration(),
+		mergeTime: newMergeDuration(),
 	}
 	x.compactor = newCompactor(db, reserve, log)
 	if err := x.read(func(tx *bolt.Tx) (err error) {
@@ -119,11 +124,12 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 func (x *Index) countEvents() {
 	if err := x.read(func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
-			u, err := loadUsage(tx, codec.MerchantKey(k))
+			t, err := loadTree(tx, codec.MerchantKey(k))
 			if err != nil {
 				x.log.Error("the events of a merchant are not counted", "error", err)
+				return nil
 			}
-			x.events.Add(u.events)
+			x.events.Add(t.root.counts.of(nil))
 			return nil
 		})
 	}); err != nil {
@@ -150,7 +156,8 @@ func (x *Index) Reset() error {
 func (x *Index) LimitSeries(n int) { x.maxSeries = n }
 
 // Replay applies events of chunks after Covered; last is the number of their last chunk. Call it before Start, in the
-// order of receipt.
+// order of receipt. Where the journal still has events that were removed, the caller leaves them out, and chunks that it cannot
+// read; of a chunk, all events may be left out.
 func (x *Index) Replay(events []codec.Event, last uint64) error {
 	before := x.entries
 	if err := x.apply(events, last); err != nil {
@@ -171,13 +178,6 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 		return nil // the first merge after Start is of the same events again
 	}
 	return err
-}
-
-// Start starts the goroutine that applies pushed events and merges.
-func (x *Index) Start() {
-	x.started = true
-	x.compactor.start()
-	go x.run()
 }
 
 // Push queues the events of a commit, to be applied in the order of the calls; last is the number of their last chunk.
@@ -202,88 +202,6 @@ func (x *Index) Failure() error { return x.progress.failure() }
 // Wait returns nil when the events of all chunks up to seq are in the trees. It returns an error when ctx ends, and once
 // the index has failed, whatever seq is.
 func (x *Index) Wait(ctx context.Context, seq uint64) error { return x.progress.wait(ctx, seq) }
-
-// run applies what is pushed. Merges run in another goroutine meanwhile, one after the other.
-func (x *Index) run() {
-	defer close(x.done)
-	ticker := time.NewTicker(mergeInterval)
-	defer ticker.Stop()
-	m := mergeState{x: x, ended: make(chan error, 1), events: x.unmerged, retry: len(x.unmerged.trees) > 0}
-	x.unmerged = frozenEvents{}
-	for {
-		select {
-		case <-ticker.C:
-			m.due = true
-		case err := <-m.ended:
-			m.end(err)
-		case b, open := <-m.queue():
-			if !open {
-				m.finish()
-				return
-			}
-			x.applyBatch(b)
-		}
-		m.startIfDue()
-	}
-}
-
-// mergeState is what the applying goroutine knows about the running merge and the next one.
-type mergeState struct {
-	x       *Index
-	due     bool         // the ticker has ticked since the last merge began
-	running bool         // a merge is running
-	events  frozenEvents // what the running or the last merge writes
-	retry   bool         // the disk was full, so the next merge is of the same events again
-	ended   chan error   // the result of the running merge
-}
-
-// queue returns the queue to apply from. It is nil, and blocks, while too much is in memory for the running merge.
-func (m *mergeState) queue() <-chan committedBatch {
-	if m.running && m.x.entries >= maxEntries {
-		return nil
-	}
-	return m.x.queue
-}
-
-// startIfDue starts a merge in another goroutine when one is due or much is in memory. While the disk is full, only time
-// makes a merge due.
-func (m *mergeState) startIfDue() {
-	x := m.x
-	due := m.due || x.entries >= mergeEntries && !m.retry
-	if m.running || !due || x.Failure() != nil {
-		return
-	}
-	if !m.retry {
-		m.events = x.freeze()
-	}
-	m.running, m.due = true, false
-	events := m.events
-	go func() { m.ended <- x.merge(events) }()
-}
-
-// end notes that the running merge has ended. When the disk was full, the merge is retried as long as there is space in
-// memory; after any other error the index fails.
-func (m *mergeState) end(err error) {
-	x := m.x
-	full := space.IsFull(err)
-	m.running, m.retry = false, full && x.entries < maxUnmerged
-	if m.retry {
-		x.log.Error("the index waits for disk space", "error", err)
-		return
-	}
-	x.fail(err)
-}
-
-// finish waits for the running merge, and merges what has been applied since. When the disk is full it merges nothing:
-// the next start replays these events.
-func (m *mergeState) finish() {
-	if m.running {
-		m.end(<-m.ended)
-	}
-	if m.x.Failure() == nil && !m.retry {
-		m.end(m.x.merge(m.x.freeze()))
-	}
-}
 
 // applyBatch applies a batch and releases it. After a failure it only releases the batch: the events are in the journal,
 // and the next start replays them.
@@ -407,7 +325,7 @@ func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentE
 			if err != nil {
 				return err
 			}
-			added[m] = &recentEvents{covered: t.covered, usage: t.usage, series: newDictionary(t.series, x.maxSeries)}
+			added[m] = &recentEvents{covered: t.covered, series: newDictionary(t.series, x.maxSeries)}
 		}
 		return nil
 	})
@@ -442,12 +360,14 @@ func (x *Index) merge(f frozenEvents) error {
 	if len(f.trees) == 0 {
 		return nil
 	}
+	x.storing.Lock()
+	defer x.storing.Unlock()
 	began := time.Now()
 	w := newMerger(x.db, x.commit)
 	if err := boltfile.CatchDamage("index.db", func() error { return w.mergeAll(f) }); err != nil {
 		return err
 	}
-	observeSince(x.merges, began)
+	observeSince(x.mergeTime, began)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for m := range f.trees {
@@ -460,22 +380,21 @@ func (x *Index) merge(f frozenEvents) error {
 
 // Metrics returns the index's metrics.
 func (x *Index) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{x.merges, x.compactor.compactions, newEventCount(x.events.Load)}
+	return []prometheus.Collector{x.mergeTime, x.compactor.compactions, newEventCount(x.events.Load)}
 }
 
 // Usage returns the number of a merchant's events, and the sum of their sizes (codec.Event).
 func (x *Index) Usage(m codec.MerchantKey) (events, bytes uint64, err error) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if r := x.recent[m]; r != nil {
-		return r.usage.events, r.usage.bytes, nil
-	}
-	var u usage
-	err = x.read(func(tx *bolt.Tx) (err error) {
-		u, err = loadUsage(tx, m)
-		return err
+	err = boltfile.CatchDamage("index.db", func() error {
+		return x.view(context.Background(), m, func(r *reader) error {
+			for _, root := range r.trees {
+				events += root.counts.of(nil)
+				bytes += root.bytes
+			}
+			return nil
+		})
 	})
-	return u.events, u.bytes, err
+	return events, bytes, err
 }
 
 // view calls read with the merchant's trees, as of one moment. It does not call read when the merchant has no events. The
@@ -488,31 +407,40 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 	defer x.mu.RUnlock()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a file that was cut short fails this request only
 	return x.db.View(func(tx *bolt.Tx) error {
-		t, err := loadTree(tx, m)
-		if err != nil {
-			return err
-		}
 		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
-		r := &reader{ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks).Cursor(), loaded: map[uint64]*node{}, arena: arena}
-		roots := []*child{&t.root}
-		if recent := x.recent[m]; recent != nil {
-			r.series = recent.series.names()
-			if t.covered == recent.covered { // else a merge was committed just now, and the stored tree has the frozen events
-				roots = append(roots, &recent.frozen.root)
-				r.recent = append(r.recent, recent.frozen.segments...)
-			}
-			roots = append(roots, &recent.active.root)
-			r.recent = append(r.recent, recent.active.segments...)
-		}
-		for _, root := range roots {
-			if !root.isEmpty() {
-				r.trees = append(r.trees, root)
-			}
-		}
-		if len(r.trees) == 0 {
-			return nil
+		r, err := x.newReader(ctx, tx, m, arena)
+		if err != nil || len(r.trees) == 0 {
+			return err
 		}
 		return read(r)
 	})
+}
+
+// newReader returns a reader of a merchant's trees. The caller holds mu, at least since the transaction began.
+func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena) (*reader, error) {
+	t, err := loadTree(tx, m)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{
+		ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks).Cursor(),
+		loaded: map[uint64]*node{}, arena: arena,
+	}
+	roots := []*child{&t.root}
+	if recent := x.recent[m]; recent != nil {
+		r.series = recent.series.names()
+		if t.covered == recent.covered { // else a merge was committed just now, and the stored tree has the frozen events
+			roots = append(roots, &recent.frozen.root)
+			r.recent = append(r.recent, recent.frozen.segments...)
+		}
+		roots = append(roots, &recent.active.root)
+		r.recent = append(r.recent, recent.active.segments...)
+	}
+	for _, root := range roots {
+		if !root.isEmpty() {
+			r.trees = append(r.trees, root)
+		}
+	}
+	return r, nil
 }

@@ -107,61 +107,102 @@ func (w *merger) mergeAll(f frozenEvents) error {
 
 // mergeTree writes a merchant's frozen events into its stored tree.
 func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint64) error {
-	t, err := loadTree(w.tx, m)
+	t, err := w.editTree(m)
 	if err != nil {
 		return err
 	}
 	if t.covered >= covered {
 		return nil // an earlier attempt of this merge has written this tree
 	}
-	// A merge that was cut off has left nodes that are in no tree.
-	if err := w.deleteFrom(func() *bolt.Bucket { return w.nodes }, nodeKey(m, t.nextID), m[:], leafEntries); err != nil {
-		return err
-	}
 	added, err := w.addSegments(m, events.segments)
 	if err != nil {
 		return err
 	}
-	var replaced []uint64
-	load := func(id uint64) (*node, error) {
-		w.left -= leafEntries
-		replaced = append(replaced, id)
-		// The node gets memory of its own, as it changes and is kept until it is stored.
-		return loadNode(w.nodes, m, id, &nodeArena{})
-	}
 	for _, leaf := range events.root.leaves() {
-		if err := t.root.insertLeafAtRoot(leaf, load); err != nil {
+		if err := t.root.insertLeafAtRoot(leaf, t.load); err != nil {
 			return err
 		}
-		if w.left -= len(leaf.node.entries); w.left > 0 {
-			continue
-		}
-		if err := w.storeNodes(t, m, &t.root); err != nil {
+		if err := t.spend(len(leaf.node.entries)); err != nil {
 			return err
 		}
-		if err := w.next(); err != nil {
-			return err
-		}
-	}
-	if err := w.storeNodes(t, m, &t.root); err != nil {
-		return err
 	}
 	t.covered, t.series = covered, events.series.names()
-	t.usage.add(events.usage)
-	if err := storeTree(w.tx, m, t); err != nil {
+	return t.store(func() error { return w.useSegments(m, added) })
+}
+
+// treeEdit is a change of a merchant's stored tree. Nobody sees it before store.
+type treeEdit struct {
+	*merger
+	*storedTree
+	m        codec.MerchantKey
+	replaced []uint64 // ids of stored nodes that are not in the new tree
+}
+
+// editTree begins a change of a merchant's stored tree. The caller holds Index.storing.
+func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
+	t, err := loadTree(w.tx, m)
+	if err != nil {
+		return nil, err
+	}
+	// A change that was cut off has left nodes that are in no tree.
+	err = w.deleteFrom(func() *bolt.Bucket { return w.nodes }, nodeKey(m, t.nextID), m[:], leafEntries)
+	return &treeEdit{merger: w, storedTree: t, m: m}, err
+}
+
+// load loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
+func (t *treeEdit) load(id uint64) (*node, error) {
+	t.left -= leafEntries
+	t.replaced = append(t.replaced, id)
+	return loadNode(t.nodes, t.m, id, &nodeArena{})
+}
+
+// free hands a stored subtree that is no longer in the tree to the compactor, which deletes it.
+func (t *treeEdit) free(id uint64, height uint8) error {
+	return storeFreed(t.tx, freedSubtree{t.m, id, height})
+}
+
+// height returns the height of the stored tree, which must have events. That of a leaf is 0.
+func (t *treeEdit) height() (h uint8, err error) {
+	for id := t.root.id; ; h++ {
+		n, err := loadNode(t.nodes, t.m, id, &nodeArena{})
+		if err != nil || n.children == nil {
+			return h, err
+		}
+		id = n.children[0].id
+	}
+}
+
+// spend uses some of the transaction's budget. When none is left, it writes the changed nodes and begins another transaction.
+func (t *treeEdit) spend(entries int) error {
+	if t.left -= entries; t.left > 0 {
+		return nil
+	}
+	if err := t.storeNodes(t.storedTree, t.m, &t.root); err != nil {
 		return err
 	}
-	if err := w.useSegments(m, added); err != nil {
+	return t.next()
+}
+
+// store writes the changed nodes and the root record, and deletes the replaced nodes. segments changes the record of the
+// merchant's segments, in the same transaction as the root record.
+func (t *treeEdit) store(segments func() error) error {
+	if err := t.storeNodes(t.storedTree, t.m, &t.root); err != nil {
 		return err
 	}
-	slices.Sort(replaced) // so that nodes of one page are deleted one after the other
-	if err := storeReplaced(w.tx, m, replaced); err != nil {
+	if err := storeTree(t.tx, t.m, t.storedTree); err != nil {
 		return err
 	}
-	if err := w.spend(len(t.series) + len(replaced)); err != nil { // the root record and the list take memory too
+	if err := segments(); err != nil {
 		return err
 	}
-	return w.sweep(m)
+	slices.Sort(t.replaced) // so that nodes of one page are deleted one after the other
+	if err := storeReplaced(t.tx, t.m, t.replaced); err != nil {
+		return err
+	}
+	if err := t.merger.spend(len(t.series) + len(t.replaced)); err != nil { // the root record and the list take memory too
+		return err
+	}
+	return t.sweep(t.m)
 }
 
 // spend uses some of the transaction's budget. When none is left, it commits and begins another transaction.
@@ -197,6 +238,27 @@ func (w *merger) sweep(m codec.MerchantKey) error {
 		}
 	}
 	return storeReplaced(w.tx, m, nil)
+}
+
+// deleteSubtree deletes a node that is in no tree, and all below it. The node is deleted last, so that after a kill the
+// others are still found.
+func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) error {
+	key := nodeKey(m, id)
+	if w.nodes.Get(key) == nil {
+		return nil // already deleted, before a kill
+	}
+	if height > 0 {
+		n, err := loadNode(w.nodes, m, id, &nodeArena{})
+		if err != nil {
+			return err
+		}
+		for i := range n.children {
+			if err := w.deleteSubtree(m, n.children[i].id, height-1); err != nil {
+				return err
+			}
+		}
+	}
+	return w.deleteKey(w.nodes, key, leafEntries)
 }
 
 // deleteFrom deletes the keys of a bucket with this prefix, from a key on. Each costs as much as so many entries.
@@ -245,7 +307,7 @@ func (w *merger) addSegments(m codec.MerchantKey, memory []*segment) (added []*s
 		if s.id, err = w.newSegment(m, byMerge); err != nil {
 			return nil, err
 		}
-		if err := mergeSegments(memoryReaders(group), w.putBlock(m, s.id)); err != nil {
+		if s.n, err = mergeSegments(memoryReaders(group), w.putBlock(m, s.id)); err != nil {
 			return nil, err
 		}
 		added = append(added, s)

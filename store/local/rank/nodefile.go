@@ -16,12 +16,13 @@ var (
 	bucketNodes    = []byte("nodes")
 	bucketRoots    = []byte("roots")
 	bucketReplaced = []byte("replaced")
+	bucketFreed    = []byte("freed")
 	bucketSegments = []byte("segments")
 	bucketBlocks   = []byte("blocks")
 	bucketUnused   = []byte("unused")
 	keyCovered     = []byte("covered")
 
-	buckets = [][]byte{bucketNodes, bucketRoots, bucketReplaced, bucketSegments, bucketBlocks, bucketUnused}
+	buckets = [][]byte{bucketNodes, bucketRoots, bucketReplaced, bucketFreed, bucketSegments, bucketBlocks, bucketUnused}
 )
 
 // format is the version of the file's layout.
@@ -136,31 +137,31 @@ func storeReplaced(tx *bolt.Tx, m codec.MerchantKey, ids []uint64) error {
 	return tx.Bucket(bucketReplaced).Put(m[:], codec.Seal(b))
 }
 
-// usage is the number of a merchant's events, and the sum of their sizes (codec.Event).
-type usage struct{ events, bytes uint64 }
-
-func (u *usage) add(more usage) {
-	u.events += more.events
-	u.bytes += more.bytes
+// freedSubtree is a subtree that is no longer in its merchant's tree, and has not been deleted yet.
+type freedSubtree struct {
+	m      codec.MerchantKey
+	id     uint64 // of its topmost node
+	height uint8  // 0: the node is a leaf
 }
 
-// loadUsage reads the usage of a merchant's stored tree.
-func loadUsage(tx *bolt.Tx, m codec.MerchantKey) (u usage, err error) {
-	b := tx.Bucket(bucketRoots).Get(m[:])
-	if b == nil {
-		return usage{}, nil
-	}
-	d := codec.Decoder{B: codec.Unseal(b)}
-	u = usage{d.Uvarint(), d.Uvarint()}
-	if err := d.Err("root record"); err != nil {
-		return usage{}, fmt.Errorf("index.db: merchant %x: %w", m, err)
-	}
-	return u, nil
+func storeFreed(tx *bolt.Tx, f freedSubtree) error {
+	return tx.Bucket(bucketFreed).Put(nodeKey(f.m, f.id), []byte{f.height})
+}
+
+// loadFreed reads the freed subtrees of all merchants.
+func loadFreed(tx *bolt.Tx) (all []freedSubtree, err error) {
+	err = tx.Bucket(bucketFreed).ForEach(func(k, v []byte) error {
+		if len(k) != 24 || len(v) != 1 {
+			return fmt.Errorf("index.db: %w: freed subtree", codec.ErrCorrupt)
+		}
+		all = append(all, freedSubtree{codec.MerchantKey(k[:16]), binary.BigEndian.Uint64(k[16:]), v[0]})
+		return nil
+	})
+	return all, err
 }
 
 // storedTree is a merchant's stored tree.
 type storedTree struct {
-	usage   usage
 	root    child    // the zero child when there are no events
 	nextID  uint64   // greater than the ids of all nodes of this tree
 	covered uint64   // the events of chunks up to this seq are in the tree
@@ -168,11 +169,10 @@ type storedTree struct {
 }
 
 func (t *storedTree) encode(b []byte) []byte {
-	b = binary.AppendUvarint(b, t.usage.events)
-	b = binary.AppendUvarint(b, t.usage.bytes)
 	b = binary.AppendUvarint(b, t.nextID)
-	b = binary.AppendUvarint(b, t.root.id)
 	b = binary.AppendUvarint(b, t.covered)
+	b = binary.AppendUvarint(b, t.root.id)
+	b = binary.AppendUvarint(b, t.root.bytes)
 	b = appendKey(b, &Key{}, t.root.first)
 	b = t.root.counts.encode(b)
 	b = binary.AppendUvarint(b, uint64(len(t.series)))
@@ -184,9 +184,7 @@ func (t *storedTree) encode(b []byte) []byte {
 
 func decodeTree(b []byte) (*storedTree, error) {
 	d := codec.Decoder{B: b}
-	t := &storedTree{
-		usage: usage{d.Uvarint(), d.Uvarint()}, nextID: d.Uvarint(), root: child{id: d.Uvarint()}, covered: d.Uvarint(),
-	}
+	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: child{id: d.Uvarint(), bytes: d.Uvarint()}}
 	t.root.first = decodeKey(&d, &Key{})
 	t.root.counts = decodeCounts(&d, nil)
 	t.series = make([]string, d.Count())
@@ -203,6 +201,7 @@ func (n *node) encode(b []byte) []byte {
 		for _, e := range n.entries {
 			b = appendKey(b, &prev, e.Key)
 			b = binary.AppendUvarint(b, uint64(e.series))
+			b = binary.AppendUvarint(b, uint64(e.size))
 		}
 		return b
 	}
@@ -210,6 +209,7 @@ func (n *node) encode(b []byte) []byte {
 	for _, c := range n.children {
 		b = appendKey(b, &prev, c.first)
 		b = binary.AppendUvarint(b, c.id)
+		b = binary.AppendUvarint(b, c.bytes)
 		b = c.counts.encode(b)
 	}
 	return b
@@ -224,13 +224,13 @@ func decodeNode(b []byte, a *nodeArena) (*node, error) {
 	case 0:
 		n.entries = extend(&a.entries, count, leafEntries)
 		for i := range n.entries {
-			n.entries[i] = entry{decodeKey(&d, &prev), uint32(d.Uvarint())}
+			n.entries[i] = entry{decodeKey(&d, &prev), uint32(d.Uvarint()), uint32(d.Uvarint())}
 		}
 	case 1:
 		n.children = extend(&a.children, count, innerChildren)
 		reserve(&a.counts, len(d.B)/2) // each count takes at least two bytes
 		for i := range n.children {
-			c := child{first: decodeKey(&d, &prev), id: d.Uvarint()}
+			c := child{first: decodeKey(&d, &prev), id: d.Uvarint(), bytes: d.Uvarint()}
 			start := len(a.counts)
 			a.counts = decodeCounts(&d, a.counts)
 			c.counts = slices.Clip(a.counts[start:])

@@ -159,6 +159,9 @@ func (q *pageQuery) isCounted(counted map[string]bool, name string) bool {
 // smallSource is how many events are rather collected at once than used as a source.
 const smallSource = 64
 
+// smallWindow is how many events of a time range are rather sorted than counted with the wavelet matrix.
+const smallWindow = 4000
+
 // appendNameSources appends a source for each segment that has many events of a name in the time range. It collects those
 // of all other segments in the first source.
 func (q *pageQuery) appendNameSources(all []source, segments []*segmentReader, name string) ([]source, error) {
@@ -167,7 +170,7 @@ func (q *pageQuery) appendNameSources(all []source, segments []*segmentReader, n
 	}
 	few := all[0].(*sliceSource)
 	for _, segment := range segments {
-		from, err := segment.rank(&named{name, entry{Key: q.lo}})
+		from, err := segment.rank(&named{name, entry{Key: segment.from(q.lo)}})
 		if err != nil {
 			return nil, err
 		}
@@ -175,6 +178,7 @@ func (q *pageQuery) appendNameSources(all []source, segments []*segmentReader, n
 		if err != nil {
 			return nil, err
 		}
+		to = max(from, to) // where all events of the range are removed, from is behind it
 		if to-from > smallSource {
 			all = append(all, &nameSource{segment, name, from, to})
 			continue
@@ -205,7 +209,7 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 		all += int(q.high[id] - q.low[id])
 	}
 	for _, segment := range segments {
-		from, err := segment.before(q.lo.Time)
+		from, err := segment.before(segment.from(q.lo).Time)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -213,7 +217,17 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 		if err != nil {
 			return 0, nil, err
 		}
-		window := &windowSource{segment, from, to}
+		to = max(from, to) // where all events of the range are removed, from is behind it
+		if to-from > smallWindow {
+			s.all = append(s.all, &windowSource{segment, from, to})
+			continue
+		}
+		ranks, err := segment.ranks(from, to)
+		if err != nil {
+			return 0, nil, err
+		}
+		slices.Sort(ranks)
+		window := &ranksSource{segment, ranks}
 		if window.size() > smallSource {
 			s.all = append(s.all, window)
 			continue
@@ -283,23 +297,8 @@ func (s sources) bounds(name string) (start, end int, err error) {
 
 // segments returns readers of the segments that the selection needs: those of its tag, or those for all tags.
 func (q *pageQuery) segments() (found []*segmentReader, err error) {
-	wanted := func(s *segment) bool { return s.all }
 	if q.Tag != "" {
-		wanted = func(s *segment) bool { return s.tag == q.overflow[0] }
+		return q.openSegments(func(s *segment) bool { return s.tag == q.overflow[0] })
 	}
-	for _, s := range q.recent {
-		if wanted(s) {
-			found = append(found, newSegmentReader(s, s.blocks))
-		}
-	}
-	stored, err := loadSegments(q.tx, q.m)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range stored.segments {
-		if wanted(s) {
-			found = append(found, newSegmentReader(s, &queriedBlocks{q.reader, s.id, map[uint32][]byte{}}))
-		}
-	}
-	return found, nil
+	return q.openSegments(func(s *segment) bool { return s.all })
 }

@@ -45,6 +45,24 @@ func (r *reader) node(c *child) (*node, error) {
 	return n, nil
 }
 
+// entry returns the entry with this key below c; nil when there is none.
+func (r *reader) entry(c *child, k Key) (*entry, error) {
+	for {
+		at, err := r.node(c)
+		if err != nil {
+			return nil, err
+		}
+		if at.children == nil {
+			i := sort.Search(len(at.entries), func(i int) bool { return at.entries[i].compare(k) >= 0 })
+			if i == len(at.entries) || at.entries[i].Key != k {
+				return nil, nil
+			}
+			return &at.entries[i], nil
+		}
+		c = &at.children[max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(k) > 0 })-1)]
+	}
+}
+
 // before counts the events before k, by series.
 func (r *reader) before(k Key) ([]uint64, error) {
 	n := make([]uint64, len(r.series))

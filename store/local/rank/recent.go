@@ -5,7 +5,6 @@ import "mtagd/store/local/codec"
 // recentEvents is a merchant's events in memory.
 type recentEvents struct {
 	covered uint64 // of the stored tree; a merge updates it a moment after its commit
-	usage   usage  // of all events, those in the stored tree included
 	series  *dictionary
 	active  eventsInMemory // takes new events
 	frozen  eventsInMemory // is being merged
@@ -15,15 +14,11 @@ type recentEvents struct {
 type eventsInMemory struct {
 	root     child      // of their tree
 	segments []*segment // those of overflow series
-	usage    usage
 }
 
 // add adds an event to the active tree. The caller holds Index.mu.
 func (r *recentEvents) add(e *codec.Event, series uint32) error {
-	one := usage{1, uint64(e.Size)}
-	r.active.usage.add(one)
-	r.usage.add(one)
-	return r.active.root.insertAtRoot(entry{Key{e.Time, e.Position}, series}, nil)
+	return r.active.root.insertAtRoot(entry{Key{e.Time, e.Position}, series, e.Size}, nil)
 }
 
 // segmentsWith returns what the active segments of these merchants are when the events are added to them.
@@ -44,5 +39,5 @@ func segmentsWith(events map[*recentEvents][]named) (map[*recentEvents][]*segmen
 // newNamed returns an event of an overflow series.
 func newNamed(e *codec.Event, series uint32) named {
 	_, name := codec.SplitSeries(e.Series)
-	return named{string(name), entry{Key{e.Time, e.Position}, series}}
+	return named{string(name), entry{Key: Key{e.Time, e.Position}, series: series}}
 }

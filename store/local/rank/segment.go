@@ -12,14 +12,16 @@ import (
 )
 
 // Events of overflow series are in the counted trees like all others, but there without their names. A segment has some
-// of these events once more, in the order of names. It never changes. It has three parts, each cut into blocks:
+// of these events once more, in the order of names. It never changes. It has four parts, each cut into blocks:
 //
 //   - The names: its events, sorted by name, equal names by Key. An event's place in this order is its rank.
 //   - The times of its events, sorted.
-//   - A wavelet matrix, which has the rank of each event in the order of time (wavelet.go).
+//   - The rank of each event, in the order of time.
+//   - A wavelet matrix of these ranks (wavelet.go).
 //
 // So a segment counts its events below any name within any time range, and finds the k-th of them. The cost grows with
-// the logarithm of the number of its events, whatever their names are.
+// the logarithm of the number of its events, whatever their names are. For a time range with few events, reading and
+// sorting their ranks is faster than the wavelet matrix, which reads a block of each level for each event.
 //
 // Segments are to queries with a tag what they are to those without: the events of one tag. So where the events of a
 // segment are of several tags, there are also segments with the events of each of these tags.
@@ -28,6 +30,9 @@ type segment struct {
 	n   int    // number of events
 	tag uint32 // the overflow series of its events; 0 when they are of several tags
 	all bool   // queries without a tag read it; else these events are in another segment with those of other tags
+
+	removed int   // how many of its events are removed: all those before start
+	start   int64 // µs since 1970
 
 	blocks blocks // of a segment in memory; nil when it is stored
 }
@@ -47,6 +52,7 @@ func (e *named) compare(o *named) int {
 const (
 	namesPerBlock = 64
 	timesPerBlock = 1024
+	ranksPerBlock = 1300 // 3 bytes each; a block and its key are a little smaller than a page of bbolt
 )
 
 // memoryBlocks are the blocks of a segment in memory, by kind and number.
@@ -72,12 +78,27 @@ type segmentReader struct {
 	*segment
 	blocks blocks
 
+	without map[Key]bool // further events that count as removed
+
 	decoded   []named // the names block that was decoded last
 	decodedAt int     // its number
 }
 
 func newSegmentReader(s *segment, b blocks) *segmentReader {
 	return &segmentReader{segment: s, blocks: b, decodedAt: -1}
+}
+
+// isRemoved reports whether an event of the segment is removed.
+func (s *segmentReader) isRemoved(e *named) bool {
+	return s.removed > 0 && e.Time < s.start || s.without[e.Key]
+}
+
+// from returns the lower bound of a time range, without removed events.
+func (s *segmentReader) from(lo Key) Key {
+	if s.removed > 0 && lo.Time < s.start {
+		return Key{Time: s.start}
+	}
+	return lo
 }
 
 func (s *segmentReader) wavelet() wavelet { return wavelet{s.n, s.blocks} }
@@ -203,6 +224,33 @@ func (s *segmentReader) times(times []int64, at int) ([]int64, error) {
 	return times, d.Err("times")
 }
 
+// ranks returns the ranks of the events with from ≤ place in time < to, in the order of time.
+func (s *segmentReader) ranks(from, to int) ([]uint32, error) {
+	ranks := make([]uint32, 0, to-from)
+	for from < to {
+		at, i := from/ranksPerBlock, from%ranksPerBlock
+		b, err := s.blocks.block(kindRanks, at)
+		if err != nil {
+			return nil, err
+		}
+		end := min(ranksPerBlock, i+to-from)
+		if len(b) < 3*end {
+			return nil, errRanks
+		}
+		for b = b[3*i : 3*end]; len(b) > 0; b = b[3:] {
+			rank := uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16
+			if int(rank) >= s.n {
+				return nil, errRanks
+			}
+			ranks = append(ranks, rank)
+		}
+		from += end - i
+	}
+	return ranks, nil
+}
+
+var errRanks = fmt.Errorf("%w: ranks", codec.ErrCorrupt)
+
 // decodeNames decodes a block of n names.
 func decodeNames(out []named, b []byte, n int) ([]named, error) {
 	d := codec.Decoder{B: b}
@@ -217,7 +265,7 @@ func decodeNames(out []named, b []byte, n int) ([]named, error) {
 		if int(shared) < len(name) || len(rest) > 0 { // else the same name again, which then needs no memory of its own
 			name = name[:shared] + string(rest)
 		}
-		out = append(out, named{name, entry{decodeKey(&d, &prev), uint32(d.Uvarint())}})
+		out = append(out, named{name, entry{Key: decodeKey(&d, &prev), series: uint32(d.Uvarint())}})
 	}
 	return out, d.Err("names")
 }

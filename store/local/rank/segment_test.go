@@ -24,7 +24,7 @@ func inMemory(t *testing.T, events []named) *segmentReader {
 func randomNamed(rng *rand.Rand, n int) []named {
 	events := make([]named, n)
 	for i := range events {
-		e := named{fmt.Sprintf("Name%d", rng.IntN(n)), entry{Key{rng.Int64N(int64(n)) - int64(n/2), codec.Position{Seq: uint64(i / 7), Index: uint16(i % 7)}}, 3}}
+		e := named{fmt.Sprintf("Name%d", rng.IntN(n)), entry{Key{rng.Int64N(int64(n)) - int64(n/2), codec.Position{Seq: uint64(i / 7), Index: uint16(i % 7)}}, 3, 0}}
 		switch rng.IntN(4) {
 		case 0:
 			e.name = "Common"
@@ -83,6 +83,10 @@ func checkSegment(t *testing.T, rng *rand.Rand, s *segmentReader, events []named
 		if err != nil || end != before+len(inRange) {
 			t.Fatalf("%d events before the time %d, %v; want %d", end, to, err, before+len(inRange))
 		}
+		ranks, err := s.ranks(start, end)
+		if slices.Sort(ranks); err != nil || !slices.EqualFunc(ranks, inRange, func(a uint32, b int) bool { return int(a) == b }) {
+			t.Fatalf("ranks of the events with %d ≤ time < %d: %v, %v; want %v", from, to, ranks, err, inRange)
+		}
 		want, _ := slices.BinarySearch(inRange, less)
 		if n, err := w.below(start, end, less); err != nil || n != want {
 			t.Fatalf("%d events of the time range are before %v, %v; want %d", n, k, err, want)
@@ -123,8 +127,8 @@ func TestMergedSegmentsHaveTheEventsOfAll(t *testing.T) {
 			at += n
 		}
 		var b memoryBlocks
-		if err := mergeSegments(parts, b.put); err != nil {
-			t.Fatal(err)
+		if n, err := mergeSegments(parts, b.put); err != nil || n != total {
+			t.Fatalf("%d events are written, %v; want %d", n, err, total)
 		}
 		checkSegment(t, rng, newSegmentReader(&segment{n: total}, b), events)
 	}

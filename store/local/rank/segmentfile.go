@@ -26,6 +26,7 @@ func loadSegments(tx *bolt.Tx, m codec.MerchantKey) (*storedSegments, error) {
 	for range d.Count() {
 		r.segments = append(r.segments, &segment{
 			id: d.Uvarint(), n: int(d.Uvarint()), tag: uint32(d.Uvarint()), all: d.Uvarint() == 1,
+			removed: int(d.Uvarint()), start: d.Varint(),
 		})
 	}
 	if err := d.Err("segments"); err != nil {
@@ -46,6 +47,8 @@ func storeSegments(tx *bolt.Tx, m codec.MerchantKey, r *storedSegments) error {
 			all = 1
 		}
 		b = binary.AppendUvarint(b, all)
+		b = binary.AppendUvarint(b, uint64(s.removed))
+		b = binary.AppendVarint(b, s.start)
 	}
 	return tx.Bucket(bucketSegments).Put(m[:], codec.Seal(b))
 }
@@ -120,4 +123,23 @@ func (q *queriedBlocks) block(kind uint8, i int) ([]byte, error) {
 	}
 	q.loaded[key] = b
 	return b, nil
+}
+
+// openSegments returns readers of the wanted segments.
+func (r *reader) openSegments(wanted func(s *segment) bool) (found []*segmentReader, err error) {
+	for _, s := range r.recent {
+		if wanted(s) {
+			found = append(found, newSegmentReader(s, s.blocks))
+		}
+	}
+	stored, err := loadSegments(r.tx, r.m)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range stored.segments {
+		if wanted(s) {
+			found = append(found, newSegmentReader(s, &queriedBlocks{r, s.id, map[uint32][]byte{}}))
+		}
+	}
+	return found, nil
 }

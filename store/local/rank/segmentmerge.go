@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"encoding/binary"
+	"math"
 	"slices"
 
 	"mtagd/store/local/codec"
@@ -39,17 +40,17 @@ func buildSegment(events []named, put putBlock) error {
 	if err := times.flush(); err != nil {
 		return err
 	}
-	return buildWavelet(ranks, put)
+	return writeRanks(ranks, put)
 }
 
-// mergeSegments writes a segment that has the events of all the given ones, which have no event in common. Besides
-// single blocks it keeps about 12 bytes an event in memory:
+// mergeSegments writes a segment that has the events of all the given ones, which have no event in common. It leaves out
+// the removed events, and returns how many it has written. Besides single blocks it keeps about 12 bytes an event in memory:
 //
 //  1. Merge the names, and note the new rank of each event by its old one.
-//  2. Replace the ranks in the wavelet matrices by the new ones.
+//  2. Replace the old ranks, in the order of time, by the new ones.
 //  3. Merge the times, and put the new ranks in the same order.
-//  4. Write the wavelet matrix of that.
-func mergeSegments(from []*segmentReader, put putBlock) error {
+//  4. Write these, and their wavelet matrix.
+func mergeSegments(from []*segmentReader, put putBlock) (written int, err error) {
 	n := 0
 	ranks := make([][]uint32, len(from)) // of each segment: the new ranks by the old ones, then the new ranks in the order of time
 	for i, s := range from {
@@ -57,12 +58,12 @@ func mergeSegments(from []*segmentReader, put putBlock) error {
 		ranks[i] = make([]uint32, 0, s.n)
 	}
 	if err := mergeNames(from, ranks, put); err != nil {
-		return err
+		return 0, err
 	}
 	for i, s := range from {
-		old, err := s.wavelet().ranks()
+		old, err := s.ranks(0, s.n)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		for at, rank := range old {
 			old[at] = ranks[i][rank]
@@ -71,11 +72,14 @@ func mergeSegments(from []*segmentReader, put putBlock) error {
 	}
 	merged, err := mergeTimes(from, ranks, n, put)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	clear(ranks) // frees memory for the wavelet matrix
-	return buildWavelet(merged, put)
+	return len(merged), writeRanks(merged, put)
 }
+
+// removedRank is the new rank of a removed event.
+const removedRank = math.MaxUint32
 
 // mergeNames writes the names of all segments. It appends the new rank of each event to ranks, in the order of the old.
 func mergeNames(from []*segmentReader, ranks [][]uint32, put putBlock) error {
@@ -90,6 +94,10 @@ func mergeNames(from []*segmentReader, ranks [][]uint32, put putBlock) error {
 	w := nameWriter{put: put}
 	rank := uint32(0)
 	if err := h.merge(func(source int, e *named) error {
+		if from[source].isRemoved(e) {
+			ranks[source] = append(ranks[source], removedRank)
+			return nil
+		}
 		ranks[source] = append(ranks[source], rank)
 		rank++
 		return w.add(e)
@@ -115,8 +123,12 @@ func mergeTimes(from []*segmentReader, ranks [][]uint32, n int, put putBlock) ([
 	w := timeWriter{put: put}
 	next := make([]int, len(from))
 	if err := h.merge(func(source int, t *int64) error {
-		merged = append(merged, ranks[source][next[source]])
+		rank := ranks[source][next[source]]
 		next[source]++
+		if rank == removedRank {
+			return nil
+		}
+		merged = append(merged, rank)
 		return w.add(*t)
 	}); err != nil {
 		return nil, err
@@ -265,4 +277,22 @@ func (w *timeWriter) flush() error {
 	w.b, w.n, w.last = w.b[:0], 0, 0
 	w.written++
 	return err
+}
+
+// writeRanks writes the ranks of a segment's events, which are in the order of time, and their wavelet matrix. It
+// overwrites ranks.
+func writeRanks(ranks []uint32, put putBlock) error {
+	b := make([]byte, 0, 3*ranksPerBlock)
+	i := 0
+	for block := range slices.Chunk(ranks, ranksPerBlock) {
+		b = b[:0]
+		for _, rank := range block {
+			b = append(b, byte(rank), byte(rank>>8), byte(rank>>16))
+		}
+		if err := put(kindRanks, i, b); err != nil {
+			return err
+		}
+		i++
+	}
+	return buildWavelet(ranks, put)
 }

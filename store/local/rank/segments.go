@@ -10,7 +10,7 @@ import (
 // does this. Stored segments are compacted by a goroutine of its own, in many small transactions, so that a merge does not
 // wait for it.
 
-// How many events a segment may have. Compacting takes 12 bytes of memory for each of them.
+// How many events a segment may have. Compacting takes 12 bytes of memory for each of them. Their ranks must fit in 3 bytes.
 const (
 	maxMemorySegment = 1 << 15
 	maxStoredSegment = 1 << 22
@@ -19,10 +19,13 @@ const (
 // compactionDue returns the segments that should be merged next; none when there are few enough. Queries without a tag
 // read one group of segments, and queries with a tag another. In each group, a segment is to be more than twice as large as
 // all smaller ones together. So the number of segments grows with the logarithm of the number of events, and each event is
-// written again about as often.
+// written again about as often. A segment most of whose events are removed is written again by itself.
 func compactionDue(segments []*segment, limit int) []*segment {
 	groups := map[uint32][]*segment{}
 	for _, s := range segments {
+		if s.n-s.removed < s.n/2 && s.n-s.removed <= limit {
+			return []*segment{s}
+		}
 		group := uint32(0)
 		if !s.all {
 			group = s.tag
@@ -52,7 +55,7 @@ func compactionDue(segments []*segment, limit int) []*segment {
 func mergedSegment(from []*segment) *segment {
 	merged := &segment{tag: from[0].tag, all: from[0].all}
 	for _, s := range from {
-		merged.n += s.n
+		merged.n += s.n - s.removed
 		if s.tag != merged.tag {
 			merged.tag = 0
 		}
@@ -80,7 +83,7 @@ func replaceSegments(segments, from []*segment, merged *segment) (kept, unused [
 
 // addToMemory adds events of overflow series to a merchant's segments in memory. It returns the new segments, and does not
 // change the old ones, as they may be read meanwhile.
-func addToMemory(segments []*segment, events []named) ([]*segment, error) {
+func addToMemory(segments []*segment, events []named) (_ []*segment, err error) {
 	segments = slices.Clone(segments)
 	add := func(tag uint32, all bool, events []named) error {
 		var b memoryBlocks
@@ -108,10 +111,10 @@ func addToMemory(segments []*segment, events []named) ([]*segment, error) {
 			return segments, nil
 		}
 		var b memoryBlocks
-		if err := mergeSegments(memoryReaders(from), b.put); err != nil {
+		merged := mergedSegment(from)
+		if merged.n, err = mergeSegments(memoryReaders(from), b.put); err != nil {
 			return nil, err
 		}
-		merged := mergedSegment(from)
 		merged.blocks = b
 		segments, _ = replaceSegments(segments, from, merged)
 	}

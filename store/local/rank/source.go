@@ -86,6 +86,31 @@ func (s *windowSource) collect(out []named, from, n int) ([]named, error) {
 	return out, err
 }
 
+// ranksSource is events of a segment, by name: those with these ranks, which are sorted.
+type ranksSource struct {
+	*segmentReader
+	ranks []uint32
+}
+
+func (s *ranksSource) size() int { return len(s.ranks) }
+
+func (s *ranksSource) below(e *named) (int, error) {
+	rank, err := s.rank(e)
+	n, _ := slices.BinarySearch(s.ranks, uint32(rank))
+	return n, err
+}
+
+func (s *ranksSource) collect(out []named, from, n int) ([]named, error) {
+	for _, rank := range s.ranks[from:min(from+n, len(s.ranks))] {
+		e, err := s.event(int(rank))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
 // appendRanks appends the events with from ≤ rank < to.
 func (s *segmentReader) appendRanks(out []named, from, to int) ([]named, error) {
 	for from < to {

@@ -30,9 +30,10 @@ func (k Key) compare(o Key) int {
 type entry struct {
 	Key
 	series uint32
+	size   uint32 // codec.Event.Size; unknown, and 0, when the entry is from a segment
 }
 
-// Sizes of nodes. Entries take about 9 bytes, children about 60 with 20 series.
+// Sizes of nodes. Entries take about 11 bytes, children about 65 with 20 series.
 const (
 	leafEntries   = 128
 	innerChildren = 64
@@ -48,6 +49,7 @@ type node struct {
 type child struct {
 	first  Key    // no entry below is less
 	counts counts // events below, by series
+	bytes  uint64 // sum of their sizes
 	id     uint64 // the stored node; 0 when the node was never stored
 	node   *node  // the node in memory, when it changed or was never stored; else nil
 }
@@ -94,6 +96,7 @@ func newChild(n *node) child {
 		c.first = n.entries[0].Key
 		for _, e := range n.entries {
 			c.counts.add(e.series, 1)
+			c.bytes += uint64(e.size)
 		}
 		return c
 	}
@@ -102,6 +105,7 @@ func newChild(n *node) child {
 		for _, s := range below.counts {
 			c.counts.add(s.series, s.n)
 		}
+		c.bytes += below.bytes
 	}
 	return c
 }
@@ -178,6 +182,7 @@ func (c *child) appendLeaf(leaf child) (right *child) {
 	for _, s := range leaf.counts {
 		c.counts.add(s.series, s.n)
 	}
+	c.bytes += leaf.bytes
 	return nil
 }
 
@@ -192,7 +197,7 @@ func (c *child) raise(right *child) {
 // clone copies a leaf, with space for further entries.
 func (c *child) clone() child {
 	entries := append(make([]entry, 0, leafEntries), c.node.entries...)
-	return child{first: c.first, counts: slices.Clone(c.counts), node: &node{entries: entries}}
+	return child{first: c.first, counts: slices.Clone(c.counts), bytes: c.bytes, node: &node{entries: entries}}
 }
 
 // leaves returns the leaves below c in their order. All nodes must be in memory.
@@ -236,6 +241,7 @@ func (c *child) insert(e entry, load loader) (right *child, err error) {
 		return right, nil
 	}
 	c.counts.add(e.series, 1)
+	c.bytes += uint64(e.size)
 	if e.compare(c.first) < 0 {
 		c.first = e.Key
 	}
@@ -245,7 +251,7 @@ func (c *child) insert(e entry, load loader) (right *child, err error) {
 // recount updates c after its node was split.
 func (c *child) recount() {
 	left := newChild(c.node)
-	c.first, c.counts = left.first, left.counts
+	c.first, c.counts, c.bytes = left.first, left.counts, left.bytes
 }
 
 func (n *node) insertEntry(e entry) (right *child) {

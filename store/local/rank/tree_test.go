@@ -53,8 +53,13 @@ func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
 			t.Fatalf("entry %v is below a child that begins at %v", all[0], c.first)
 		}
 		var counted counts
+		bytes := uint64(0)
 		for _, e := range all {
 			counted.add(e.series, 1)
+			bytes += uint64(e.size)
+		}
+		if bytes != c.bytes {
+			t.Fatalf("a child has %d bytes, but the entries below it %d", c.bytes, bytes)
 		}
 		if !slices.Equal(counted, c.counts) {
 			t.Fatalf("a child has counts %v, but the entries below it are %v", c.counts, counted)
@@ -93,7 +98,7 @@ func TestTreeHoldsWhatWasInserted(t *testing.T) {
 			var recentRoot child
 			var want []entry
 			for i := range n {
-				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8))}
+				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300))}
 				want = append(want, e)
 				if err := recentRoot.insertAtRoot(e, nil); err != nil {
 					t.Fatal(err)
@@ -145,7 +150,7 @@ func TestTreesAreReadAsOne(t *testing.T) {
 			var trees [3]child
 			var want []entry
 			for i := range n {
-				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8))}
+				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300))}
 				want = append(want, e)
 				if err := trees[i*len(trees)/n].insertAtRoot(e, nil); err != nil {
 					t.Fatal(err)
@@ -198,11 +203,11 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 }
 
 func FuzzNode(f *testing.F) {
-	leaf := &node{entries: []entry{{Key{5, codec.Position{Seq: 7, Index: 1}}, 2}, {Key{9, codec.Position{Seq: 6, Index: 0}}, 1}}}
-	inner := &node{children: []child{{first: Key{-5, codec.Position{Seq: 7, Index: 1}}, id: 3, counts: counts{{1, 2}, {9, 1}}}}}
+	leaf := &node{entries: []entry{{Key{5, codec.Position{Seq: 7, Index: 1}}, 2, 300}, {Key{9, codec.Position{Seq: 6, Index: 0}}, 1, 3}}}
+	inner := &node{children: []child{{first: Key{-5, codec.Position{Seq: 7, Index: 1}}, id: 3, bytes: 900, counts: counts{{1, 2}, {9, 1}}}}}
 	others := [][]byte{
-		(&node{entries: []entry{{Key{1, codec.Position{Seq: 2, Index: 3}}, 4}}}).encode(nil),
-		(&node{children: []child{{first: Key{1, codec.Position{Seq: 2, Index: 3}}, id: 4, counts: counts{{5, 6}}}}}).encode(nil),
+		(&node{entries: []entry{{Key{1, codec.Position{Seq: 2, Index: 3}}, 4, 200}}}).encode(nil),
+		(&node{children: []child{{first: Key{1, codec.Position{Seq: 2, Index: 3}}, id: 4, bytes: 500, counts: counts{{5, 6}}}}}).encode(nil),
 	}
 	f.Add(leaf.encode(nil))
 	f.Add(inner.encode(nil))
@@ -236,7 +241,7 @@ func FuzzNode(f *testing.F) {
 			t.Fatalf("%d children became %d when encoded and decoded again", len(n.children), len(again.children))
 		}
 		for i, c := range n.children {
-			if a := again.children[i]; a.first != c.first || a.id != c.id || a.node != nil || !slices.Equal(a.counts, c.counts) {
+			if a := again.children[i]; a.first != c.first || a.id != c.id || a.bytes != c.bytes || a.node != nil || !slices.Equal(a.counts, c.counts) {
 				t.Fatalf("child %v became %v when encoded and decoded again", c, a)
 			}
 		}

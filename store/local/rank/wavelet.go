@@ -32,6 +32,7 @@ type blocks interface {
 const (
 	kindNames uint8 = iota
 	kindTimes
+	kindRanks
 	kindLow
 	kindWavelet
 )
@@ -157,46 +158,6 @@ func (w wavelet) walkLevel(level, from, to, rank int, skip, left *int, yield fun
 	}
 	zeros := w.zeros(level)
 	return w.walkLevel(level+1, zeros+onesFrom, zeros+onesTo, rank<<1|1, skip, left, yield)
-}
-
-// ranks returns the rank of each event, in the order of time: what buildWavelet was given. It goes through the levels
-// from the last to the first, and undoes the order of each.
-func (w wavelet) ranks() ([]uint32, error) {
-	levels := waveletLevels(w.n)
-	before, after := make([]uint32, w.n), make([]uint32, 0, w.n)
-	for i := range uint32(1) << levels { // behind the last level, the ranks are in the order of their reversed high bits
-		high := int(bits.Reverse32(i)>>(32-levels)) << lowBits
-		if high >= w.n {
-			continue
-		}
-		if err := w.eachLow(len(after), len(after)+min(1<<lowBits, w.n-high), func(low int) {
-			after = append(after, uint32(min(high|low, w.n-1)))
-		}); err != nil {
-			return nil, err
-		}
-	}
-	for level := levels - 1; level >= 0; level-- {
-		zero, one := 0, w.zeros(level)
-		for from := 0; from < w.n; from += waveletBits {
-			block, err := w.bits(level, from/waveletBits, min(waveletBits, w.n-from))
-			if err != nil {
-				return nil, err
-			}
-			for i := range min(waveletBits, w.n-from) {
-				next := &zero
-				if block[4+i/8]>>(i%8)&1 == 1 {
-					next = &one
-				}
-				if *next >= w.n {
-					return nil, errWavelet
-				}
-				before[from+i] = after[*next]
-				*next++
-			}
-		}
-		before, after = after, before
-	}
-	return slices.Clip(after), nil
 }
 
 // zeros returns how many zeros a level has: as many as of the numbers 0 to n-1 have a 0 as this bit.

@@ -1,0 +1,253 @@
+package rank
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/boltfile"
+	"mtagd/store/local/codec"
+)
+
+// A removal takes events out of a merchant's stored tree and stored segments:
+//
+//  1. If events that it concerns are still in memory, it has them merged first. So the trees in memory never lose events.
+//  2. Remove writes the segments that have some of the events again, without them.
+//  3. One transaction writes the new root record and the new record of segments.
+//  4. The compactor deletes what is in no tree and no segment any more.
+//
+// Listings see the events of either before or after step 3. They never wait. Events are applied all the time, but merges
+// wait for step 3. A removal waits for a running merge, and step 2 waits for a running compaction.
+//
+// After an error or a kill, either all of the events are removed or none. The caller then asks again: to remove what is
+// gone already does nothing. A removal that has returned nil is on disk, and a replay does not bring the events back, as it
+// leaves out what the stored trees cover. Only when the whole index is rebuilt, the caller of Replay must leave them out.
+//
+// What a removal leaves in index.db: the names of the merchant's counted series stay in its root record (not after Drop), and
+// bbolt overwrites freed pages only when it uses them again. These have names, times, positions and sizes of events and the
+// ids of merchants and tags, but nothing else of an event. The file does not get smaller: new events use the freed pages.
+
+// Removed is what a removal has removed.
+type Removed struct {
+	Events uint64
+	Bytes  uint64 // sum of the sizes of the events (codec.Event)
+}
+
+// Remove removes the events of a merchant that have these keys. The events must have been applied (Wait); it ignores keys
+// that no event has. The cost depends on the number of keys, and for events of overflow series on the size of the segments
+// that have them. Call it between Start and Close.
+func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (removed Removed, err error) {
+	x.removing.Lock()
+	defer x.removing.Unlock()
+	keys = slices.Clone(keys)
+	slices.SortFunc(keys, Key.compare)
+	keys = slices.Compact(keys)
+	last := uint64(0)
+	for _, k := range keys {
+		last = max(last, k.Seq)
+	}
+	if err := x.mergeFirst(ctx, m, func(_ *child, covered uint64) bool { return covered < last }); err != nil {
+		return Removed{}, err
+	}
+	err = boltfile.CatchDamage("index.db", func() error {
+		found, overflow, err := x.find(ctx, m, keys)
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		var rewritten []rewrittenSegment
+		if len(overflow) > 0 {
+			x.compactor.writing.Lock()
+			defer x.compactor.writing.Unlock()
+			if rewritten, err = x.compactor.rewrite(ctx, m, overflow); err != nil {
+				return err
+			}
+		}
+		return x.edit(ctx, m, func(t *treeEdit) (segments func() error, err error) {
+			for batch := range slices.Chunk(found, removalBatch) {
+				r, err := t.root.removeKeys(batch, t.load)
+				if err != nil {
+					return nil, err
+				}
+				t.root.cutTop()
+				removed.Events += r.counts.of(nil)
+				removed.Bytes += r.bytes
+				if err := t.spend(len(batch)); err != nil {
+					return nil, err
+				}
+			}
+			return func() error { return t.useRewritten(m, rewritten) }, nil
+		})
+	})
+	if err != nil {
+		return Removed{}, err
+	}
+	return removed, nil
+}
+
+// removalBatch is how many events are removed before the budget of the transaction is checked: each may load a leaf.
+const removalBatch = 1000
+
+// RemoveBefore removes a merchant's events before a time (µs since 1970): those that were applied before the call, and
+// perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the compactor then deletes
+// the nodes below these, and writes segments again that have lost most of their events. Call it between Start and Close.
+func (x *Index) RemoveBefore(ctx context.Context, m codec.MerchantKey, time int64) (removed Removed, err error) {
+	x.removing.Lock()
+	defer x.removing.Unlock()
+	if err := x.mergeFirst(ctx, m, func(root *child, _ uint64) bool { return root.first.Time < time }); err != nil {
+		return Removed{}, err
+	}
+	err = boltfile.CatchDamage("index.db", func() error {
+		return x.edit(ctx, m, func(t *treeEdit) (segments func() error, err error) {
+			if t.root.isEmpty() {
+				return nil, nil
+			}
+			height, err := t.height()
+			if err != nil {
+				return nil, err
+			}
+			r, err := t.root.removeBefore(Key{Time: time}, height, t)
+			if err != nil || len(r.counts) == 0 {
+				return nil, err
+			}
+			removed = Removed{r.counts.of(nil), r.bytes}
+			t.root.cutTop()
+			return func() error { return t.cutSegments(ctx, m, time) }, nil
+		})
+	})
+	if err != nil {
+		return Removed{}, err
+	}
+	return removed, nil
+}
+
+// Drop removes all events of a merchant that were applied before the call, and the names of their series. It costs a few
+// nodes; the compactor deletes the rest. A root record without events and names stays, so that a replay does not bring the
+// events back. Call it between Start and Close.
+func (x *Index) Drop(ctx context.Context, m codec.MerchantKey) error {
+	x.removing.Lock()
+	defer x.removing.Unlock()
+	if err := x.mergeFirst(ctx, m, func(*child, uint64) bool { return true }); err != nil {
+		return err
+	}
+	return boltfile.CatchDamage("index.db", func() error {
+		return x.edit(ctx, m, func(t *treeEdit) (segments func() error, err error) {
+			if !t.root.isEmpty() {
+				height, err := t.height()
+				if err == nil {
+					err = t.free(t.root.id, height)
+				}
+				if err != nil {
+					return nil, err
+				}
+			}
+			t.root, t.series = child{}, []string{""} // a tree in memory has its own list of series, which the next merge stores
+			return func() error { return t.cutSegments(ctx, m, math.MaxInt64) }, nil
+		})
+	})
+}
+
+// mergeFirst has all applied events merged, if it finds events of the merchant in memory that concern the removal: in a tree
+// with this root, while the stored tree covers the events of chunks up to a seq.
+func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns func(root *child, covered uint64) bool) error {
+	if err := x.Failure(); err != nil {
+		return err
+	}
+	needed := func() bool {
+		x.mu.RLock()
+		defer x.mu.RUnlock()
+		r := x.recent[m]
+		if r == nil {
+			return false
+		}
+		for _, root := range []*child{&r.active.root, &r.frozen.root} {
+			if !root.isEmpty() && concerns(root, r.covered) {
+				return true
+			}
+		}
+		return false
+	}
+	if !needed() {
+		return nil
+	}
+	return x.mergeNow(ctx)
+}
+
+// find returns which of the sorted keys the stored tree has, and which of these are of overflow series.
+func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (found []Key, overflow map[Key]bool, err error) {
+	overflow = map[Key]bool{}
+	// Transactions are short, and each reads into memory of its own.
+	for batch := range slices.Chunk(keys, removalBatch) {
+		if err := x.viewStored(ctx, m, func(r *reader, t *storedTree) error {
+			for _, k := range batch {
+				e, err := r.entry(&t.root, k)
+				if err != nil {
+					return err
+				}
+				if e == nil {
+					continue
+				}
+				found = append(found, k)
+				if _, name := codec.SplitSeries(t.series[e.series]); name == "" {
+					overflow[k] = true
+				}
+			}
+			return nil
+		}); err != nil {
+			return nil, nil, err
+		}
+	}
+	return found, overflow, nil
+}
+
+// viewStored calls read with a merchant's stored tree, if it has events. Events are applied and merged meanwhile.
+func (x *Index) viewStored(ctx context.Context, m codec.MerchantKey, read func(r *reader, t *storedTree) error) error {
+	return x.db.View(func(tx *bolt.Tx) error {
+		t, err := loadTree(tx, m)
+		if err != nil || t.root.isEmpty() {
+			return err
+		}
+		return read(&reader{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: &nodeArena{}}, t)
+	})
+}
+
+// edit changes a merchant's stored tree, if it has one. change returns how to change the record of the merchant's segments
+// in the same transaction, or nil when there is nothing to change.
+func (x *Index) edit(
+	ctx context.Context, m codec.MerchantKey, change func(t *treeEdit) (segments func() error, err error),
+) error {
+	x.storing.Lock()
+	defer x.storing.Unlock()
+	w := newMerger(x.db, x.commit)
+	w.ctx = ctx
+	if err := w.begin(); err != nil {
+		return err
+	}
+	defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
+	if w.tx.Bucket(bucketRoots).Get(m[:]) == nil {
+		return nil
+	}
+	if err := w.sweep(m); err != nil { // of a change that was cut off
+		return err
+	}
+	t, err := w.editTree(m)
+	if err != nil {
+		return err
+	}
+	before := t.root.counts.of(nil)
+	segments, err := change(t)
+	if err != nil || segments == nil {
+		return err
+	}
+	after := t.root.counts.of(nil)
+	if err := t.store(segments); err != nil {
+		return err
+	}
+	if err := w.commit(w.tx); err != nil {
+		return err
+	}
+	x.events.Add(after - before) // after is less; the difference wraps around
+	x.compactor.notify()
+	return nil
+}

@@ -458,16 +458,24 @@ func TestARemovalDuringACompaction(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := list(t, x, m)
+		expect := func(when string) {
+			t.Helper()
+			if got := list(t, x, m); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: %d events, want %d", name, when, len(got), len(want))
+			}
+			for _, tag := range []store.TagID{"cs_a", "ss_b"} { // which have segments of their own
+				q := store.Query{Tag: tag, SortBy: store.ByName, Limit: len(want)}
+				if total, page, err := x.Page(t.Context(), m, NewSelection(q)); err != nil || total != uint64(len(want)/2) || len(page) != len(want)/2 {
+					t.Errorf("%s, %s: %d events of %s, total %d, %v; want %d", name, when, len(page), tag, total, err, len(want)/2)
+				}
+			}
+		}
 		if err := c.update(t.Context(), func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
 			t.Fatal(err)
 		}
-		if got := list(t, x, m); !slices.Equal(got, want) { // by time and by name
-			t.Errorf("%s: %d events after the compaction, want %d", name, len(got), len(want))
-		}
+		expect("after the compaction")
 		c.compactAll(t.Context())
-		if got := list(t, x, m); !slices.Equal(got, want) {
-			t.Errorf("%s: %d events after the next compaction, want %d", name, len(got), len(want))
-		}
+		expect("after the next compaction")
 		checkNothingLeftBehind(t, x)
 		closeIndex(t, x)
 	}
@@ -520,6 +528,43 @@ func TestARemovalThatFailsRemovesNothing(t *testing.T) {
 	x = j.open(t, dir)
 	expectAll("after a restart", x, 150, nil, nil)
 	closeIndex(t, x)
+}
+
+// However many entries are removed, and in whatever portions, the rest is in nodes that are not nearly empty.
+func TestNodesAreJoinedAfterRemovals(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	var root child
+	var left []entry
+	for i := range 30_000 {
+		e := entry{Key{rng.Int64N(1 << 30), codec.Position{Seq: 1, Index: uint16(i)}}, uint32(i % 3), uint32(i)}
+		left = append(left, e)
+		if err := root.insertAtRoot(e, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for len(left) > 0 {
+		var keys []Key
+		n := min(1000, len(left))
+		for _, e := range left[:n] {
+			keys = append(keys, e.Key)
+		}
+		left = left[n:]
+		slices.SortFunc(keys, Key.compare)
+		removed, err := root.removeKeys(keys, nil)
+		if err != nil || removed.counts.of(nil) != uint64(n) {
+			t.Fatalf("%d of %d entries removed, %v", removed.counts.of(nil), n, err)
+		}
+		root.cutTop()
+		if len(left) == 0 {
+			break
+		}
+		if leaves := checkTree(t, &reader{}, &root); len(leaves) > 1+len(left)/(leafEntries/4) {
+			t.Fatalf("%d leaves have %d entries", len(leaves), len(left))
+		}
+	}
+	if !root.isEmpty() {
+		t.Error("the tree without entries is not empty")
+	}
 }
 
 // Listings, applying, merges and compactions go on while events are removed; the race detector sees what they share.

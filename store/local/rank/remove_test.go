@@ -287,12 +287,12 @@ func TestRemovedEventsAreGone(t *testing.T) {
 			r := &removals{journal: journal{names: madeUp, maxSeries: 30}, model: model{}, rng: rng, dir: t.TempDir()}
 			r.reopen(t)
 			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
-			for range 45 {
+			for range 40 {
 				m := merchants[rng.IntN(len(merchants))]
 				when := ""
 				switch rng.IntN(8) {
 				case 0, 1, 2, 3:
-					r.commit(t, m, 1+rng.IntN(3000))
+					r.commit(t, m, 1+rng.IntN(1500))
 					when = "after a commit"
 				case 4, 5:
 					if len(r.commits) == 0 {
@@ -573,7 +573,7 @@ func TestRemovalsDisturbNothing(t *testing.T) {
 	r := &removals{journal: journal{names: 300, maxSeries: 30}, model: model{}, rng: rng, dir: t.TempDir()}
 	r.reopen(t)
 	m, other := newMerchant(t), newMerchant(t)
-	for range 20 {
+	for range 8 {
 		r.commit(t, m, 1000)
 	}
 	all := r.model[m]

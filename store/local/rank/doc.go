@@ -58,8 +58,8 @@
 //	          with all below it, and that has not been deleted yet
 //	segments  merchant → segments record; only of merchants that have had events of overflow series
 //	blocks    merchant, segment id (8 bytes, big endian), kind (1 byte), number (4 bytes, big endian) → block
-//	unused    merchant, segment id (8 bytes, big endian) → 'm' or 'c': a merge or a compaction is writing the segment, or
-//	          has not deleted it yet
+//	unused    merchant, segment id (8 bytes, big endian) → 'm' or 'c': a merge ('m'), or a compaction or removal ('c'), is
+//	          writing the segment, or it is not used any more and has not been deleted yet
 //
 // A merchant is the 16 bytes of its UUID. Each node, record, list of ids and block is sealed: it ends with its CRC-32C
 // (4 bytes, big endian), as bbolt has no checksums.

@@ -57,7 +57,7 @@ func (x *Index) storedMerchants() (all []codec.MerchantKey, err error) {
 }
 
 // scannedLeaves is how many leaves a transaction of scan reads. A longer one would keep bbolt from reusing pages.
-const scannedLeaves = 256
+const scannedLeaves = 64
 
 // scan calls use with all entries of a merchant's stored tree, in their order. An event that is stored or removed meanwhile
 // may be among them or not.

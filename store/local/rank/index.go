@@ -156,8 +156,8 @@ func (x *Index) Reset() error {
 func (x *Index) LimitSeries(n int) { x.maxSeries = n }
 
 // Replay applies events of chunks after Covered; last is the number of their last chunk. Call it before Start, in the
-// order of receipt. Where the journal still has events that were removed, the caller leaves them out, and chunks that it cannot
-// read; of a chunk, all events may be left out.
+// order of receipt. Events that were removed while the journal still has them must be left out when the whole index is
+// rebuilt. There may be no events: then the index only notes that it covers the chunk.
 func (x *Index) Replay(events []codec.Event, last uint64) error {
 	before := x.entries
 	if err := x.apply(events, last); err != nil {

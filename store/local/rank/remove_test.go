@@ -287,12 +287,12 @@ func TestRemovedEventsAreGone(t *testing.T) {
 			r := &removals{journal: journal{names: madeUp, maxSeries: 30}, model: model{}, rng: rng, dir: t.TempDir()}
 			r.reopen(t)
 			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
-			for range 45 {
+			for range 40 {
 				m := merchants[rng.IntN(len(merchants))]
 				when := ""
 				switch rng.IntN(8) {
 				case 0, 1, 2, 3:
-					r.commit(t, m, 1+rng.IntN(3000))
+					r.commit(t, m, 1+rng.IntN(1500))
 					when = "after a commit"
 				case 4, 5:
 					if len(r.commits) == 0 {
@@ -458,16 +458,24 @@ func TestARemovalDuringACompaction(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := list(t, x, m)
+		expect := func(when string) {
+			t.Helper()
+			if got := list(t, x, m); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: %d events, want %d", name, when, len(got), len(want))
+			}
+			for _, tag := range []store.TagID{"cs_a", "ss_b"} { // which have segments of their own
+				q := store.Query{Tag: tag, SortBy: store.ByName, Limit: len(want)}
+				if total, page, err := x.Page(t.Context(), m, NewSelection(q)); err != nil || total != uint64(len(want)/2) || len(page) != len(want)/2 {
+					t.Errorf("%s, %s: %d events of %s, total %d, %v; want %d", name, when, len(page), tag, total, err, len(want)/2)
+				}
+			}
+		}
 		if err := c.update(t.Context(), func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
 			t.Fatal(err)
 		}
-		if got := list(t, x, m); !slices.Equal(got, want) { // by time and by name
-			t.Errorf("%s: %d events after the compaction, want %d", name, len(got), len(want))
-		}
+		expect("after the compaction")
 		c.compactAll(t.Context())
-		if got := list(t, x, m); !slices.Equal(got, want) {
-			t.Errorf("%s: %d events after the next compaction, want %d", name, len(got), len(want))
-		}
+		expect("after the next compaction")
 		checkNothingLeftBehind(t, x)
 		closeIndex(t, x)
 	}
@@ -522,13 +530,50 @@ func TestARemovalThatFailsRemovesNothing(t *testing.T) {
 	closeIndex(t, x)
 }
 
+// However many entries are removed, and in whatever portions, the rest is in nodes that are not nearly empty.
+func TestNodesAreJoinedAfterRemovals(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	var root child
+	var left []entry
+	for i := range 30_000 {
+		e := entry{Key{rng.Int64N(1 << 30), codec.Position{Seq: 1, Index: uint16(i)}}, uint32(i % 3), uint32(i)}
+		left = append(left, e)
+		if err := root.insertAtRoot(e, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for len(left) > 0 {
+		var keys []Key
+		n := min(1000, len(left))
+		for _, e := range left[:n] {
+			keys = append(keys, e.Key)
+		}
+		left = left[n:]
+		slices.SortFunc(keys, Key.compare)
+		removed, err := root.removeKeys(keys, nil)
+		if err != nil || removed.counts.of(nil) != uint64(n) {
+			t.Fatalf("%d of %d entries removed, %v", removed.counts.of(nil), n, err)
+		}
+		root.cutTop()
+		if len(left) == 0 {
+			break
+		}
+		if leaves := checkTree(t, &reader{}, &root); len(leaves) > 1+len(left)/(leafEntries/4) {
+			t.Fatalf("%d leaves have %d entries", len(leaves), len(left))
+		}
+	}
+	if !root.isEmpty() {
+		t.Error("the tree without entries is not empty")
+	}
+}
+
 // Listings, applying, merges and compactions go on while events are removed; the race detector sees what they share.
 func TestRemovalsDisturbNothing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	r := &removals{journal: journal{names: 300, maxSeries: 30}, model: model{}, rng: rng, dir: t.TempDir()}
 	r.reopen(t)
 	m, other := newMerchant(t), newMerchant(t)
-	for range 20 {
+	for range 8 {
 		r.commit(t, m, 1000)
 	}
 	all := r.model[m]

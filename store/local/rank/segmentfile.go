@@ -54,7 +54,7 @@ func storeSegments(tx *bolt.Tx, m codec.MerchantKey, r *storedSegments) error {
 }
 
 // A segment that is being written, or is no longer used, is marked as unused. Whoever writes the segment also deletes what
-// a kill has left of it, so the mark says who that is.
+// a kill has left of it, so the mark says who that is. What removals write counts as written by compactions.
 const (
 	byMerge      = 'm'
 	byCompaction = 'c'

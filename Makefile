@@ -95,7 +95,7 @@ bind:
 nginx:
 	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || $(call install,nginx-light,nginx to test the guide for sites)
 
-# Takes only the tool out of Debian's package: installed, the package would run a server at the port of mtagd's admin pages.
+# Takes only the tool out of Debian's package: installed, the package would run a server.
 promtool:
 	@command -v promtool >/dev/null || test -x bin/promtool || { \
 		mkdir -p bin/prometheus && cd bin/prometheus && \

@@ -62,8 +62,9 @@ type adminAddress struct {
 	Optional bool   // run without admin pages if the address is taken
 }
 
-// defaultAdmin is the address without --admin. It is optional; an address that --admin names is not.
-const defaultAdmin = "127.0.0.1:9090"
+// defaultAdmin is the address without --admin. It is optional; an address that --admin names is not. It is not Prometheus'
+// own port, 9090: Prometheus usually runs on the same machine.
+const defaultAdmin = "127.0.0.1:8095"
 
 // adminOff is the address that switches the admin pages off.
 const adminOff = "off"

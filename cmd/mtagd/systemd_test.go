@@ -96,6 +96,21 @@ func (f *fakeSystemd) command(flags ...string) *exec.Cmd {
 	return cmd
 }
 
+// fail runs a command that should not start a service, and returns all that it writes.
+func (f *fakeSystemd) fail(flags ...string) (output string, err error) {
+	f.t.Helper()
+	cmd := f.command(flags...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	timer := time.AfterFunc(startTimeout, func() { cmd.Process.Kill() }) // fails only when the process has just ended
+	defer timer.Stop()
+	err = cmd.Wait()
+	return out.String(), err
+}
+
 func (f *fakeSystemd) start(flags ...string) *service {
 	f.t.Helper()
 	s, err := launch(f.command(flags...))
@@ -157,15 +172,15 @@ func TestSocketsThatTheServiceDoesNotUse(t *testing.T) {
 	} {
 		f := newFakeSystemd(t)
 		f.open(c.name, c.address)
-		out, err := f.command(c.flag, c.value).CombinedOutput()
-		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != exitUsage || !strings.Contains(string(out), c.says) {
+		out, err := f.fail(c.flag, c.value)
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != exitUsage || !strings.Contains(out, c.says) {
 			t.Errorf("socket %s with %s %s: %v: %s", c.name, c.flag, c.value, err, out)
 		}
 	}
 	f := newFakeSystemd(t)
 	f.open("http", "127.0.0.1:0")
 	f.open("http", "127.0.0.1:0")
-	if out, _ := f.command().CombinedOutput(); !strings.Contains(string(out), "the name is given twice") {
+	if out, _ := f.fail(); !strings.Contains(out, "the name is given twice") {
 		t.Errorf("two sockets with one name: %s", out)
 	}
 }

@@ -39,6 +39,9 @@ func TestSocketUnits(t *testing.T) {
 	if admin := settings(t, "mtagd-admin.socket", "ListenStream"); admin[0] != defaultAdmin {
 		t.Errorf("the admin pages are at %s, want %s", admin[0], defaultAdmin)
 	}
+	if strings.HasSuffix(defaultAdmin, ":9090") {
+		t.Error("the admin pages have the port of Prometheus, which runs on the same machine")
+	}
 }
 
 // systemd does not restart after the exit code of a wrong configuration. A crash must not end with that code.

@@ -196,6 +196,40 @@ func TestThroughAProxyAnEventWithoutACookie(t *testing.T) {
 	}
 }
 
+// A cookie that the shop's server has set for its own host only is sent besides the tag's. The service must see both, and
+// then renews none: it cannot know which is the tag's.
+func TestTheProxyPassesOnCookiesThatDiffer(t *testing.T) {
+	w := newWorld(t)
+	url := w.startNginx("127.0.0.1") + "/t/mark/" + w.tag + "?renew=1"
+	for i, c := range []struct{ sent, passedOn, renewed string }{
+		{"a=1; _muid=m1; b=2", "_muid=m1", "_muid=m1"},
+		{"_muid=of-the-shop; a=1; _muid=m1", "_muid=of-the-shop; _muid=m1", ""},
+		{"a=1; _muid=m1; _muid=m2; _muid=of-the-shop; b=2", "_muid=m1; _muid=of-the-shop", ""},
+		{"_muid=m1; _muid=m1", "_muid=m1; _muid=m1", "_muid=m1"},
+		{"x_muid=m1; a=_muid=m2; _muid=m3", "_muid=m3", "_muid=m3"},
+		{"a=1; x_muid=m1; _muid=", "", ""},
+	} {
+		req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(`{"muid":"m1","event":"Lead"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Cookie", c.sent)
+		req.Header.Set("Origin", "https://"+otherHost)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if got := w.gate.seen()[i].header.Get("Cookie"); got != c.passedOn {
+			t.Errorf("of %q the proxy has passed on %q, want %q", c.sent, got, c.passedOn)
+		}
+		renewed, _, _ := strings.Cut(resp.Header.Get("Set-Cookie"), ";")
+		if resp.StatusCode != http.StatusCreated || renewed != c.renewed {
+			t.Errorf("with %q: %s, Set-Cookie %q, want %q", c.sent, resp.Status, renewed, c.renewed)
+		}
+	}
+}
+
 // The proxy limits each visitor, because the service sees all of them as one.
 func TestTheProxyLimitsAVisitor(t *testing.T) {
 	w := newWorld(t)

@@ -17,10 +17,12 @@ import (
 // maxWith is the longest list of extras that is read, in bytes, as it was sent.
 const maxWith = 256
 
-// scripts has the loader with each combination of extras. Each is made when it is first asked for, and then kept.
+// scripts has the loader with each combination of extras. Each is made when it is first asked for, and then kept. Anybody
+// can ask for all of them at once, so they are made one at a time.
 type scripts struct {
 	extras []sdk.Extra
-	made   []func() *script // by combination
+	made   []func() script // by combination
+	making sync.Mutex
 }
 
 // combination has a bit for each extra, and one more for names that are no extra. So however clients write a list,
@@ -29,18 +31,21 @@ type combination uint
 
 func newScripts() *scripts {
 	s := &scripts{extras: sdk.Extras()}
-	s.made = make([]func() *script, s.bit(len(s.extras))<<1)
+	s.made = make([]func() script, s.unknown()<<1)
 	for i := range s.made {
-		s.made[i] = sync.OnceValue(func() *script { return newScript(s.source(combination(i))) })
+		s.made[i] = sync.OnceValue(func() script { return s.newScript(combination(i)) })
 	}
 	return s
 }
 
-// bit returns the bit of the extra at an index; len(extras) stands for names that are no extra.
+// bit returns the bit of the extra at an index.
 func (s *scripts) bit(index int) combination { return 1 << index }
 
+// unknown is the bit of names that are no extra.
+func (s *scripts) unknown() combination { return s.bit(len(s.extras)) }
+
 // find returns the script for a query, as it was sent: ?with= lists extras with commas between them.
-func (s *scripts) find(query []byte) *script {
+func (s *scripts) find(query []byte) script {
 	var wanted combination
 	for pair := range strings.SplitSeq(view(query), "&") {
 		if list, ok := strings.CutPrefix(pair, "with="); ok {
@@ -52,7 +57,7 @@ func (s *scripts) find(query []byte) *script {
 
 // parse reads a percent-encoded list. The order of names, repeated names and spaces make no difference.
 func (s *scripts) parse(list string) combination {
-	unknown := s.bit(len(s.extras))
+	unknown := s.unknown()
 	if len(list) > maxWith {
 		return unknown
 	}
@@ -75,6 +80,23 @@ func (s *scripts) parse(list string) combination {
 	return wanted
 }
 
+// newScript compresses a script, at the highest level because it runs once. Brotli takes a hundred times as long as gzip
+// then, so lists with a mistake go without it.
+func (s *scripts) newScript(wanted combination) script {
+	s.making.Lock()
+	defer s.making.Unlock()
+	source := s.source(wanted)
+	sum := sha256.Sum256(source)
+	version := hex.EncodeToString(sum[:8])
+	var made script
+	if wanted&s.unknown() == 0 {
+		made = append(made, encodedScript{"br", `"` + version + `-br"`, fasthttp.AppendBrotliBytesLevel(nil, source, fasthttp.CompressBrotliBestCompression)})
+	}
+	return append(made,
+		encodedScript{"gzip", `"` + version + `-gzip"`, fasthttp.AppendGzipBytesLevel(nil, source, fasthttp.CompressBestCompression)},
+		encodedScript{"", `"` + version + `"`, source})
+}
+
 // source returns a combination's source text: the loader and then the extras. With a wrong name the rest still works:
 // the script reports the mistake in the console. It finds the name in its own URL, so the answer has no text of the
 // request.
@@ -87,7 +109,7 @@ func (s *scripts) source(wanted combination) []byte {
 			source = append(source, extra.Script...)
 		}
 	}
-	if wanted&s.bit(len(s.extras)) != 0 {
+	if wanted&s.unknown() != 0 {
 		source = fmt.Appendf(source, "console.warn(\"mtag: with= names something unknown; it takes %s\",(document.currentScript||{}).src);\n",
 			strings.Join(names, ", "))
 	}
@@ -95,7 +117,7 @@ func (s *scripts) source(wanted combination) []byte {
 }
 
 // script is one script in every encoding that is served, from the preferred one to the plain one.
-type script [3]encodedScript
+type script []encodedScript
 
 type encodedScript struct {
 	encoding string // as in Accept-Encoding; empty for plain
@@ -103,20 +125,9 @@ type encodedScript struct {
 	body     []byte
 }
 
-// newScript compresses a script, at the highest level because it runs once.
-func newScript(source []byte) *script {
-	sum := sha256.Sum256(source)
-	version := hex.EncodeToString(sum[:8])
-	return &script{
-		{"br", `"` + version + `-br"`, fasthttp.AppendBrotliBytesLevel(nil, source, fasthttp.CompressBrotliBestCompression)},
-		{"gzip", `"` + version + `-gzip"`, fasthttp.AppendGzipBytesLevel(nil, source, fasthttp.CompressBestCompression)},
-		{"", `"` + version + `"`, source},
-	}
-}
-
 // send is GET /script (spec, Script). Browsers use the script for an hour without asking again. For a day after that
 // they may use the old one once more while they fetch the new one.
-func (s *script) send(ctx *fasthttp.RequestCtx) {
+func (s script) send(ctx *fasthttp.RequestCtx) {
 	e := s.choose(view(ctx.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
 	h := &ctx.Response.Header
 	h.Set(fasthttp.HeaderCacheControl, "public, max-age=3600, stale-while-revalidate=86400")
@@ -137,7 +148,7 @@ func (s *script) send(ctx *fasthttp.RequestCtx) {
 	ctx.Response.SetBodyRaw(e.body)
 }
 
-func (s *script) choose(acceptEncoding string) *encodedScript {
+func (s script) choose(acceptEncoding string) *encodedScript {
 	plain := len(s) - 1
 	for i := range plain {
 		if accepts(acceptEncoding, s[i].encoding) {

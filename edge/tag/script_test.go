@@ -139,6 +139,12 @@ func TestAMadeUpExtraCostsNothing(t *testing.T) {
 	if allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}
+	for accept, want := range map[string]string{"gzip, br": "gzip", "br": ""} { // brotli takes a long time at first
+		r := w.do("GET", clientHost, "/script?with=made-up-0", "", "Accept-Encoding", accept)
+		if got := r.Header.Get("Content-Encoding"); got != want {
+			t.Errorf("Accept-Encoding %q: %q, want %q", accept, got, want)
+		}
+	}
 	if r := w.do("GET", clientHost, "/script?with=alert(1)", ""); r.Body != first.Body || strings.Contains(r.Body, "alert") {
 		t.Error("two made-up names have different scripts")
 	}

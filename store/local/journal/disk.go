@@ -91,11 +91,11 @@ func (w *diskWatch) check() {
 }
 
 // admit counts events of size bytes as accepted, or returns why they cannot be. When they are written, or will not be,
-// finish must be called. With size 0 it only tells whether events are accepted.
+// finish must be called. With size 0 it only tells whether events are accepted, without I/O.
 func (w *diskWatch) admit(size int) error {
 	cost := int64(size) * costFactor
 	fits := func() bool { return !w.full.Load() && (size == 0 || cost <= w.left()) }
-	if !fits() && !w.full.Load() {
+	if size > 0 && !fits() && !w.full.Load() {
 		w.measure() // the count assumes the worst
 	}
 	if !fits() {

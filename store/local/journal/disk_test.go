@@ -2,8 +2,10 @@ package journal
 
 import (
 	"errors"
+	"math"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"mtagd/store"
 )
@@ -72,6 +74,50 @@ func TestAFloodIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 	}
 	if err := w.admit(size); err == nil {
 		t.Error("requests in flight are not counted after a measurement")
+	}
+}
+
+// Once the counted space is used up, requests wait for a new figure. While the disk hangs, Ready and the metrics answer.
+func TestReadyDoesNotWaitForTheFreeSpace(t *testing.T) {
+	measuring, free := make(chan bool), make(chan int64)
+	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) {
+		measuring <- true
+		return <-free, nil
+	}}
+	q := newQueue(w.admit, w.finish)
+	j := &Journal{disk: w, committer: &committer{queue: q}}
+	joined := make(chan error, 1)
+	go func() { joined <- q.join(newRequest(merchant(0), 1, 1000)) }()
+	<-measuring
+	ready := make(chan error, 1)
+	go func() {
+		q.length()
+		j.FreeSpace()
+		ready <- j.Ready()
+	}()
+	select {
+	case err := <-ready:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("Ready waits for the disk")
+	}
+	free <- minFreeAgain
+	if err := <-joined; err != nil {
+		t.Error(err)
+	}
+}
+
+// What the queue refuses takes no space on the disk.
+func TestARefusedRequestIsNotCounted(t *testing.T) {
+	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) { return math.MaxInt64, nil }}
+	w.measure()
+	q := newQueue(w.admit, w.finish)
+	q.close()
+	expectRefused(t, q, newRequest(merchant(0), 1, 1000), "when the queue is closed")
+	if accepted, finished := w.accepted.Load(), w.finished.Load(); accepted != finished {
+		t.Errorf("%d bytes are counted as accepted, %d as finished", accepted, finished)
 	}
 }
 

@@ -125,7 +125,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 			return err
 		}
 		return j.disk.admit(size)
-	})
+	}, j.disk.finish)
 	j.committer = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
 	return nil
 }
@@ -197,13 +197,9 @@ func checkMUID(id store.MUID) error {
 // Committed returns the number of the last chunk on disk; 0 when there is none.
 func (j *Journal) Committed() uint64 { return j.committer.committed.Load() }
 
-// Ready returns nil while events are accepted, else the reason why not, for operators. The reason is
-// store.ErrNeedsRestart when the committer has stalled.
+// Ready returns nil while events are accepted, else the reason why not, for operators. It does no I/O.
 func (j *Journal) Ready() error {
 	if err := j.disk.ready(); err != nil {
-		return err
-	}
-	if err := j.committer.queue.stalled(); err != nil {
 		return err
 	}
 	return j.committer.queue.accepting()

@@ -14,16 +14,15 @@ import (
 // queue keeps requests until the committer writes them. While it writes one group, requests wait for the next. The
 // merchants take turns in each group (turns.go).
 type queue struct {
-	admit func(size int) error // returns why size more bytes cannot be accepted now, or nil
+	admit   func(size int) error // returns why size more bytes cannot be accepted now, or nil; it may wait for the disk
+	release func(size int)       // takes admit back
 
-	mu            sync.Mutex
-	arrived       sync.Cond // signals next: a group may be due, or closed was set
+	mu            sync.Mutex // no I/O while it is held: Ready and the metrics need it also while the disk hangs
+	arrived       sync.Cond  // signals next: a group may be due, or closed was set
 	turns         turns
 	inFlight      int       // small requests that were accepted and are not finished
 	recentCallers int       // the highest recent inFlight; it decays with each group
 	firstArrival  time.Time // of the waiting requests that arrived since the current group began, or a little earlier
-	writing       bool      // a group has begun, and is not finished
-	idleSince     time.Time // when the last group was finished
 	closed        bool
 	failed        error // a commit failed: nothing more is accepted, as nobody knows what is on disk
 }
@@ -43,14 +42,10 @@ const (
 	// maxGatherTime bounds how long a group waits for expected requests. A sync costs the same for one event as for a
 	// hundred. Without this wait, smaller groups at half of the highest load would need as many syncs as the highest load.
 	maxGatherTime = 2 * time.Millisecond
-
-	// stallTime is how long requests wait for a group to begin only if the committer does not run any more. A group that is
-	// being written may take longer: it waits for the disk.
-	stallTime = 30 * time.Second
 )
 
-func newQueue(admit func(size int) error) *queue {
-	q := &queue{admit: admit, turns: newTurns()}
+func newQueue(admit func(size int) error, release func(size int)) *queue {
+	q := &queue{admit: admit, release: release, turns: newTurns()}
 	q.arrived.L = &q.mu
 	return q
 }
@@ -95,6 +90,17 @@ func (q *queue) submit(ctx context.Context, wanted request) error {
 
 // join adds a request to those that wait, or refuses it.
 func (q *queue) join(r *request) error {
+	if err := q.admit(r.size); err != nil {
+		return err
+	}
+	err := q.add(r)
+	if err != nil {
+		q.release(r.size)
+	}
+	return err
+}
+
+func (q *queue) add(r *request) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if err := q.state(); err != nil {
@@ -102,9 +108,6 @@ func (q *queue) join(r *request) error {
 	}
 	if !q.turns.hasRoom(r) {
 		return store.Unavailable("too many events are waiting")
-	}
-	if err := q.admit(r.size); err != nil {
-		return err
 	}
 	if q.turns.add(r) {
 		q.firstArrival = time.Now()
@@ -153,7 +156,6 @@ func (q *queue) next(timer *time.Timer) bool {
 			left := q.gatherTime()
 			if left <= 0 {
 				q.turns.begin()
-				q.writing = true
 				q.recentCallers -= (q.recentCallers + 15) / 16 // rounded up, so that it reaches zero
 				return true
 			}
@@ -185,7 +187,6 @@ func (q *queue) take() []part {
 // requests.
 func (q *queue) finish(err error) (size int) {
 	q.mu.Lock()
-	q.writing, q.idleSince = false, time.Now()
 	if errors.Is(err, errCommit) {
 		q.failed = err
 	}
@@ -221,16 +222,6 @@ func (q *queue) failure() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.failed
-}
-
-// stalled returns an error when requests wait, but the committer does not take them. That is an error in this program.
-func (q *queue) stalled() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.turns.requests == 0 || q.writing || time.Since(q.firstArrival) < stallTime || time.Since(q.idleSince) < stallTime {
-		return nil
-	}
-	return fmt.Errorf("%w: requests wait, but none is written", store.ErrNeedsRestart)
 }
 
 // length returns how many requests wait, and the size of those that wait or are being written.

@@ -12,7 +12,7 @@ import (
 )
 
 // newIdleQueue returns a queue without a committer: only the test takes groups from it.
-func newIdleQueue() *queue { return newQueue(func(int) error { return nil }) }
+func newIdleQueue() *queue { return newQueue(func(int) error { return nil }, func(int) {}) }
 
 // merchant returns the n-th merchant.
 func merchant(n int) codec.MerchantKey { return codec.MerchantKey{1, byte(n >> 8), byte(n)} }
@@ -314,37 +314,4 @@ func TestAClosedQueueIsEmptied(t *testing.T) {
 	if marks != 3*store.MaxBatchEvents {
 		t.Errorf("%d marks were taken, want %d", marks, 3*store.MaxBatchEvents)
 	}
-}
-
-// A committer that does not take what waits has stalled. One that writes a group has not, however long it takes: it waits
-// for the disk.
-func TestStalled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newIdleQueue()
-		timer := time.AfterFunc(time.Hour, q.recheck)
-		defer timer.Stop()
-		expect := func(want bool, when string) {
-			t.Helper()
-			if err := q.stalled(); errors.Is(err, store.ErrNeedsRestart) != want {
-				t.Errorf("%s: %v", when, err)
-			}
-		}
-		time.Sleep(time.Hour)
-		expect(false, "without requests")
-		join(t, q, newRequest(merchant(0), 1, 1))
-		expect(false, "with a new request")
-		time.Sleep(stallTime)
-		expect(true, "with an old request")
-		if !q.next(timer) {
-			t.Fatal("no group")
-		}
-		q.take()
-		join(t, q, newRequest(merchant(0), 1, 1))
-		time.Sleep(time.Hour)
-		expect(false, "while a group is being written")
-		q.finish(nil)
-		expect(false, "after a slow group")
-		time.Sleep(stallTime)
-		expect(true, "long after a slow group")
-	})
 }

@@ -16,6 +16,7 @@ import (
 type queue struct {
 	admit   func(size int) error // returns why size more bytes cannot be accepted now, or nil; it may wait for the disk
 	release func(size int)       // takes admit back
+	spare   sync.Pool            // *request, done
 
 	mu            sync.Mutex // no I/O while it is held: Ready and the metrics need it also while the disk hangs
 	arrived       sync.Cond  // signals next: a group may be due, or closed was set
@@ -31,8 +32,6 @@ type queue struct {
 // be long in coming.
 func (r *request) isSmall() bool { return r.length() < takeMarks }
 
-var spareRequests = sync.Pool{New: func() any { return &request{done: make(chan error, 1)} }}
-
 // errCommit is the error of a failed commit, which may or may not be on disk.
 var errCommit = errors.New("commit failed")
 
@@ -46,6 +45,7 @@ const (
 
 func newQueue(admit func(size int) error, release func(size int)) *queue {
 	q := &queue{admit: admit, release: release, turns: newTurns()}
+	q.spare.New = func() any { return &request{done: make(chan error, 1)} }
 	q.arrived.L = &q.mu
 	return q
 }
@@ -75,7 +75,7 @@ func (q *queue) submit(ctx context.Context, wanted request) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r := spareRequests.Get().(*request)
+	r := q.spare.Get().(*request)
 	done := r.done
 	*r = wanted
 	r.done = done
@@ -84,7 +84,7 @@ func (q *queue) submit(ctx context.Context, wanted request) error {
 		err = <-done
 	}
 	*r = request{done: done} // without the caller's memory
-	spareRequests.Put(r)
+	q.spare.Put(r)
 	return err
 }
 

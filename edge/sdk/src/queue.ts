@@ -3,8 +3,8 @@
 
 import { exclusively, release } from './lock';
 import { PREFIX, stored } from './storage';
-import { erase, visitor } from './visitor';
-import { warn } from './warn';
+import { erase } from './visitor';
+import { tell, trace, warn } from './warn';
 
 const MAX_CHARS = 2e6; // of all events in the queue; localStorage holds 5 million for each origin
 const MAX_EVENT = 65400; // bytes without the muid; the tag host accepts 64 KiB with it
@@ -32,6 +32,8 @@ let timer = 0; // of the next retry; 0 when none is set
 let retryAfter = false; // the timer follows a Retry-After header
 let failures = 0; // consecutive
 let batchLimit = MAX_BATCH; // events in the next request; halved by a failure, doubled by a success
+
+const callbacks = new Map<string, unknown>(); // by key, of events that the page wants to hear of
 
 // The keys of events that are in a request that outlives the page, or in a beacon: flush does not send them.
 const leaving = new Set<string>();
@@ -62,12 +64,11 @@ function drop(key: string) {
   if (ready()) stored((s) => (s.setItem(prefix + key, ''), s.removeItem(prefix + key)));
 }
 
-// open sets the tag host, the tag and whether the visitor consents.
-export function open(host: string, id: string, given: boolean) {
+// open sets the tag host and the tag.
+export function open(host: string, id: string) {
   origin = host;
   tag = id;
   prefix = PREFIX + id + '.';
-  consented(given);
 }
 
 // consented sets whether the visitor consents. With consent the events are stored and sent, without it they wait in
@@ -86,12 +87,15 @@ export function forget() {
 }
 
 // add queues an event. It copies the fields, so later changes of them do not matter.
-export function add(path: Path, fields: object & { event?: unknown }) {
+// recorded is called when the tag host has recorded it.
+export function add(path: Path, fields: object & { event?: unknown }, recorded?: unknown) {
   const text = JSON.stringify(fields);
   if (bytes(text) > MAX_EVENT) return warn('too large, not sent:', fields.event);
   const key = Date.now() + path + Math.random();
   hold(key, text);
-  if (ready()) save(text, key);
+  trace('mtag: queued', fields);
+  callbacks.set(key, recorded);
+  save(text, key);
   while (chars > MAX_CHARS) {
     warn('queue is full, the oldest event was dropped');
     drop(waiting.keys().next().value!);
@@ -117,7 +121,7 @@ function bundle(keys: string[], limit: number): [url: string, body: string, take
   const texts: string[] = [];
   let size = 0;
   for (const key of keys.slice(0, limit)) {
-    const text = JSON.stringify(Object.assign({ muid: visitor() }, JSON.parse(waiting.get(key)!)));
+    const text = waiting.get(key)!;
     size += bytes(text) + 1; // a comma
     if (texts[0] && (isID(keys[0]) || isID(key) || size > MAX_BODY)) break;
     texts.push(text);
@@ -140,6 +144,13 @@ async function drain() {
   draining = false;
   if (!locked) later(FIRST_DELAY);
   drain(); // for events that were added after the last request; it returns when a retry is set
+}
+
+// wasRecorded tells the page that the tag host has recorded an event.
+function wasRecorded(key: string) {
+  trace('mtag: recorded', waiting.get(key));
+  tell(callbacks.get(key));
+  callbacks.delete(key);
 }
 
 // later sets the timer. In a document that was replaced or removed, scripts still run but setTimeout returns 0. There
@@ -165,6 +176,7 @@ async function send() {
   retryAfter = false;
   try {
     // A string is sent as text/plain, which needs no preflight.
+    trace('mtag: sent', body);
     const response = await fetch(url, { method: 'POST', body, keepalive, credentials: 'include', signal: stop.signal });
     const after = response.headers.get('retry-after')!;
     retryAfter = !!after;
@@ -179,6 +191,7 @@ async function send() {
       const { status, message } = answer.results ? answer.results[i] : { status: response.status, message: answer.message };
       if (status == 429 || status >= 500) return (again = true);
       if (status >= 400) warn(message, waiting.get(key));
+      else wasRecorded(key);
       drop(key);
     });
     failed = again;
@@ -211,6 +224,7 @@ function flush() {
   while (keys[0] && limit) {
     const [url, body, taken] = bundle(keys, limit);
     if (navigator.sendBeacon(url, body)) {
+      trace('mtag: sent', body);
       taken.forEach((key) => leaving.add(key));
       keys = keys.slice(taken.length);
     } else limit = taken.length >> 1; // the browser's limit is reached: try half as many
@@ -236,6 +250,9 @@ export function deliver() {
   document.addEventListener('visibilitychange', () => (document.visibilityState == 'hidden' ? flush() : retryNow()));
   addEventListener('online', retryNow);
   addEventListener('storage', ({ key, newValue }) => {
-    if (newValue == '') unhold(key!.slice(prefix.length));
+    if (newValue != '') return;
+    const dropped = key!.slice(prefix.length);
+    wasRecorded(dropped);
+    unhold(dropped);
   });
 }

@@ -1,11 +1,13 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { erase, uuid } from './visitor';
-import { add, consented, deliver, forget, open } from './queue';
+import { eraseAttribution } from './attribution';
+import { choose, complete, configure, whenAllowed } from './choice';
+import { add, deliver, open } from './queue';
 import { page, watchViews } from './page';
-import { warn } from './warn';
-import type { CustomFields, Identifiers } from '../mtag';
+import { erase, uuid, visitor } from './visitor';
+import { startTrace, tell, warn } from './warn';
+import type { CustomFields, Identifiers, Options } from '../mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
   running?: boolean;
@@ -16,40 +18,50 @@ const calls: Calls = (window.mtrem = window.mtrem || []);
 let initialised = false;
 const common = {}; // fields of every event, from mtag('set')
 
-const commands: Record<string, (first: any, second?: any) => void> = {
-  init(url: string, options?: { consent?: boolean }) {
+const commands: Record<string, (first: any, second?: any, third?: any) => void> = {
+  init(url: string, options: Options = {}) {
     if (initialised) return warn('only one tag may be installed per page');
     const { origin, searchParams } = new URL(url);
     const tagId = searchParams.get('tagId');
     if (!tagId) return warn('the init URL has no tagId');
     initialised = true;
-    // consent: false here does not delete the cookie, because the visitor has not withdrawn consent. Many pages ask for
-    // it at each load, and the muid of an earlier visit must still be there when the visitor agrees.
-    open(origin, tagId, !!options && options.consent === true);
-    watchViews(() => run(['event', 'PageView']));
+    if (options.debug) startTrace();
+    open(origin, tagId);
+    configure(options);
+    watchViews(() => options.pageviews !== false && run(['event', 'PageView']));
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
-  event(name: string | CustomFields, fields?: CustomFields) {
+  event(name: string | CustomFields, fields?: any, recorded?: () => void) {
     if (typeof name == 'object') {
+      recorded = fields;
       fields = name;
       name = (name.event || name.type) as string;
     }
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
     const id = (fields && fields.event_id) || uuid();
-    add('mark', Object.assign(page(), common, fields, { event: name, event_id: id + '' }));
+    const event = Object.assign(page(), common, fields, { event: name, event_id: id + '' });
+    whenAllowed(event, (event) => {
+      const edited = complete(event);
+      if (edited) add('mark', edited, recorded);
+    });
   },
 
   // Links the visitor to an email, phone or deviceId: backend events with the same ones then get the visitor's muid.
   identify(identifiers: Identifiers) {
-    add('id', Object.assign({}, identifiers));
+    whenAllowed(identifiers, (identifiers) => add('id', Object.assign({ muid: visitor() }, identifiers)));
   },
 
-  consent(given: boolean) {
-    consented(given === true);
-    if (given === true) return;
-    forget();
+  consent: choose,
+
+  // The next user of the browser, after a logout, is another visitor.
+  reset() {
     erase();
+    eraseAttribution(true);
+  },
+
+  muid(callback: (muid: string) => void) {
+    whenAllowed('', () => tell(callback, visitor()));
   },
 
   set(fields: object) {
@@ -60,7 +72,7 @@ const commands: Record<string, (first: any, second?: any) => void> = {
 // run makes one call. It writes an error of the call to the console, and never throws it into the page.
 function run(call: ArrayLike<unknown>) {
   try {
-    commands[call[0] as string](call[1], call[2]);
+    commands[call[0] as string](call[1], call[2], call[3]);
   } catch (error) {
     warn(call, error);
   }

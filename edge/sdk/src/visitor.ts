@@ -23,7 +23,7 @@ export function erase() {
   if (read(COOKIE)) write(COOKIE, '', 0);
 }
 
-function read(name: string) {
+export function read(name: string) {
   try {
     return ('; ' + document.cookie).split('; ' + name + '=')[1].split(';')[0];
   } catch {
@@ -31,7 +31,7 @@ function read(name: string) {
   }
 }
 
-function write(name: string, value: string, seconds: number, domain = root()) {
+export function write(name: string, value: string, seconds: number, domain = root()) {
   try {
     document.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + (domain && ';domain=' + domain) +
       (location.protocol == 'https:' ? ';secure' : '');

@@ -7,6 +7,7 @@
 // Bodies are sent as text/plain, so that the browser needs no preflight. In the browser the script keeps:
 //
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
+//	cookie _mtag.visit             attribution and session, on the root domain, for 90 days after the last event
 //	localStorage _mtag.<tagId>.…   an event that has no answer yet: its JSON text without the muid. The key ends with
 //	                               the time in ms, the endpoint (mark or id) and a random number
 //	localStorage _mtag.lease       until when one tab may send, in ms, on pages without Web Locks

@@ -6,7 +6,7 @@ import { read, write } from './visitor';
 const enum Visit {
   COOKIE = '_mtag.visit', // its value is the text of a URL query: the fields, and t, the time of the last event in ms
   SECONDS = 90 * 24 * 60 * 60, // 90 days after the last event; ad platforms take click ids for that long
-  MAX_CHARS = 2e3, // of the cookie; many web servers refuse a request with 8,000 of headers
+  MAX_CHARS = 3e3, // of the cookie; many web servers refuse a request with 8,000 of headers
   IDLE = 18e5, // ms without an event that end a session
   REFRESH = 1e3, // ms between two uses of the cookie
 }

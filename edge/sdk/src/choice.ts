@@ -2,8 +2,8 @@
 
 import { attribution, eraseAttribution } from './attribution';
 import { consented, forget } from './queue';
-import { erase, visitor } from './visitor';
-import { tell, warn } from './warn';
+import { erase } from './visitor';
+import { safely, warn } from './warn';
 import type { Options } from '../mtag';
 
 const enum Word {
@@ -43,7 +43,7 @@ export function choose(given: any, how?: string) {
   consented(allowed);
   if (allowed) {
     chars = 0;
-    waiting.splice(0).forEach((call) => tell(call));
+    waiting.splice(0).forEach((call) => safely(call));
   } else if (how != Word.DEFAULT) {
     forget();
     erase();
@@ -55,15 +55,16 @@ export function choose(given: any, how?: string) {
 export function whenAllowed<T>(value: T, call: (value: T) => void) {
   if (allowed) return call(value);
   const text = JSON.stringify(value);
+  const before = chars;
   chars += text.length;
-  if (chars > MAX_CHARS) return warn('queue is full, not sent:', value);
+  if (chars > MAX_CHARS) return before > MAX_CHARS || warn('the queue is full, new events are dropped');
   waiting.push(() => call(JSON.parse(text)));
 }
 
 // complete adds the fields that need consent, and lets the page edit the event. It returns null or false for an event
 // that is dropped.
 export function complete(fields: object) {
-  let event: any = Object.assign({ muid: visitor() }, attribution(categories.ad_storage == Word.GRANTED), { consent: categories }, fields);
+  let event: any = Object.assign({}, attribution(categories.ad_storage == Word.GRANTED), { consent: categories }, fields);
   if (options!.beforeSend) {
     event = JSON.parse(JSON.stringify(event)); // the page may edit it, but not its own products
     const edited = options!.beforeSend(event);

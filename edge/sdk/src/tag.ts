@@ -6,7 +6,7 @@ import { choose, complete, configure, whenAllowed } from './choice';
 import { add, deliver, open } from './queue';
 import { page, watchViews } from './page';
 import { erase, uuid, visitor } from './visitor';
-import { startTrace, tell, warn } from './warn';
+import { safely, startTrace, tell, warn } from './warn';
 import type { CustomFields, Identifiers, Options } from '../mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
@@ -19,7 +19,7 @@ let initialised = false;
 const common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (first: any, second?: any, third?: any) => void> = {
-  init(url: string, options: Options = {}) {
+  init(url: string, options = {} as Options) {
     if (initialised) return warn('only one tag may be installed per page');
     const { origin, searchParams } = new URL(url);
     const tagId = searchParams.get('tagId');
@@ -43,7 +43,7 @@ const commands: Record<string, (first: any, second?: any, third?: any) => void> 
     const event = Object.assign(page(), common, fields, { event: name, event_id: id + '' });
     whenAllowed(event, (event) => {
       const edited = complete(event);
-      if (edited) add('mark', edited, recorded);
+      if (edited) add('mark', Object.assign({ muid: visitor(), event_id: event.event_id }, edited), recorded);
     });
   },
 
@@ -54,7 +54,7 @@ const commands: Record<string, (first: any, second?: any, third?: any) => void> 
 
   consent: choose,
 
-  // The next user of the browser, after a logout, is another visitor.
+  // After a logout the next user of the browser is another visitor. Events that wait keep the muid of now.
   reset() {
     erase();
     eraseAttribution(true);
@@ -71,11 +71,7 @@ const commands: Record<string, (first: any, second?: any, third?: any) => void> 
 
 // run makes one call. It writes an error of the call to the console, and never throws it into the page.
 function run(call: ArrayLike<unknown>) {
-  try {
-    commands[call[0] as string](call[1], call[2], call[3]);
-  } catch (error) {
-    warn(call, error);
-  }
+  safely(() => commands[call[0] as string](call[1], call[2], call[3]), call);
 }
 
 function start() {

@@ -42,6 +42,7 @@ export function choose(given: any, how?: string) {
   allowed = !!options && categories.analytics_storage == Word.GRANTED && !(options.gpc && (navigator as any).globalPrivacyControl);
   consented(allowed);
   if (allowed) {
+    visit(); // the cookie may have click ids that are not allowed any more
     chars = 0;
     waiting.splice(0).forEach((call) => safely(call));
   } else if (how != Word.DEFAULT) {
@@ -50,6 +51,8 @@ export function choose(given: any, how?: string) {
     eraseAttribution();
   }
 }
+
+const visit = () => attribution(categories.ad_storage == Word.GRANTED);
 
 // whenAllowed calls with the value: now, or with a copy when there is consent.
 export function whenAllowed<T>(value: T, call: (value: T) => void) {
@@ -64,7 +67,7 @@ export function whenAllowed<T>(value: T, call: (value: T) => void) {
 // complete adds the fields that need consent, and lets the page edit the event. It returns null or false for an event
 // that is dropped.
 export function complete(fields: object) {
-  let event: any = Object.assign({}, attribution(categories.ad_storage == Word.GRANTED), { consent: categories }, fields);
+  let event: any = Object.assign({}, visit(), { consent: categories }, fields);
   if (options!.beforeSend) {
     event = JSON.parse(JSON.stringify(event)); // the page may edit it, but not its own products
     const edited = options!.beforeSend(event);

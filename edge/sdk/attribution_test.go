@@ -160,7 +160,7 @@ func TestTheCookieOfTheVisitIsBounded(t *testing.T) {
 	w := newWorld(t)
 	tab := w.visit("/?utm_source=letter")
 	w.want("PageView")
-	tab.goTo(w.gate.url(shopHost) + "/?utm_source=" + strings.Repeat("x", 4000))
+	tab.goTo(w.gate.url(shopHost) + "/?utm_source=" + strings.Repeat("x", 3500))
 	w.want("PageView", "PageView")
 	if c := w.cookie("_mtag.visit"); len(c.Value) > 3000 || !strings.Contains(c.Value, "letter") {
 		t.Errorf("the cookie has %d bytes", len(c.Value))

@@ -70,15 +70,22 @@ func fieldsOf(t *testing.T, types map[string][]string, name string, required ...
 	return all
 }
 
-func TestTheTypesHaveEveryPredefinedEvent(t *testing.T) {
-	text, err := os.ReadFile("mtag.d.ts")
+// interfaces returns the interfaces of mtag.d.ts by name, as declaration matches them, and its text.
+func interfaces(t *testing.T) (types map[string][]string, text string) {
+	t.Helper()
+	file, err := os.ReadFile("mtag.d.ts")
 	if err != nil {
 		t.Fatal(err)
 	}
-	types := map[string][]string{}
-	for _, d := range declaration.FindAllStringSubmatch(string(text), -1) {
+	types = map[string][]string{}
+	for _, d := range declaration.FindAllStringSubmatch(string(file), -1) {
 		types[d[1]] = d
 	}
+	return types, string(file)
+}
+
+func TestTheTypesHaveEveryPredefinedEvent(t *testing.T) {
+	types, _ := interfaces(t)
 	declared := 0
 	for _, m := range member.FindAllStringSubmatch(types["Events"][3], -1) {
 		declared++
@@ -122,14 +129,7 @@ func TestTheTypesHaveEveryPredefinedEvent(t *testing.T) {
 
 // The declarations of Mtag have every command of the tag, and Options every option that it reads.
 func TestTheTypesHaveEveryCommandAndOption(t *testing.T) {
-	text, err := os.ReadFile("mtag.d.ts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	types := map[string][]string{}
-	for _, d := range declaration.FindAllStringSubmatch(string(text), -1) {
-		types[d[1]] = d
-	}
+	types, text := interfaces(t)
 	var declared []string
 	for _, m := range regexp.MustCompile(`command: '(\w+)'`).FindAllStringSubmatch(types["Mtag"][3], -1) {
 		declared = append(declared, m[1])
@@ -161,7 +161,7 @@ debug:boolean`
 		t.Errorf("Options has\n%s\nwant\n%s", options, want)
 	}
 	for _, category := range []string{"ad_storage", "analytics_storage", "ad_user_data", "ad_personalization"} {
-		if !strings.Contains(string(text), "'"+category+"'") {
+		if !strings.Contains(text, "'"+category+"'") {
 			t.Errorf("there is no category %s", category)
 		}
 	}

@@ -7,6 +7,8 @@
 //
 //	tag.ts       the calls of mtag()
 //	delivery.ts  sends the events of the queue, retries, stops when consent is withdrawn
+//	choice.ts    consent, and the page's beforeSend
+//	attribution.ts  the campaign and the click that brought the visitor, and the session
 //	queue.ts     the events without an answer, in memory and in localStorage
 //	lock.ts      one tab sends at a time
 //	page.ts      the fields of events, and page views
@@ -29,6 +31,7 @@
 // # What the script keeps in the browser
 //
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
+//	cookie _mtag.visit             attribution and session, on the root domain, for 90 days after the last event
 //	localStorage _mtag.<tagId>.…   an event that has no answer yet: its JSON text without the muid, emails and phone
 //	                               numbers. The key ends with the time in ms, "mark" and a random number. The
 //	                               installation snippet writes such keys too

@@ -23,14 +23,27 @@ func (w *world) cookies() []*network.Cookie {
 	return jar
 }
 
-// muidCookie returns the only cookie of the profile.
+// cookie returns a cookie of the tag. The test fails when there is none, or when another cookie than the tag's is there.
+func (w *world) cookie(name string) *network.Cookie {
+	w.Helper()
+	var found *network.Cookie
+	for _, c := range w.cookies() {
+		switch {
+		case c.Name == name:
+			found = c
+		case c.Name != "_muid" && c.Name != "_mtag.visit":
+			w.Fatalf("there is a cookie %s", c.Name)
+		}
+	}
+	if found == nil {
+		w.Fatalf("there is no cookie %s", name)
+	}
+	return found
+}
+
 func (w *world) muidCookie() *network.Cookie {
 	w.Helper()
-	jar := w.cookies()
-	if len(jar) != 1 || jar[0].Name != "_muid" {
-		w.Fatalf("cookies: %v, want only _muid", jar)
-	}
-	return jar[0]
+	return w.cookie("_muid")
 }
 
 func TestTheMUIDIsACookieOfTheRootDomain(t *testing.T) {

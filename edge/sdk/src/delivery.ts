@@ -1,11 +1,12 @@
 // Delivery: sends the events of the queue, retries, and stops at once when consent is withdrawn.
 
 import { exclusively, release } from './lock';
+import { eraseAttribution } from './attribution';
 import { device } from './page';
-import { bytes, drop, follow, forget, isID, keep, put, waiting, type Path } from './queue';
+import { bytes, drop, follow, forget, isID, keep, put, waiting, wasRecorded, type Path } from './queue';
 import { json, PREFIX, stored } from './storage';
 import { erase, renewable, visitor } from './visitor';
-import { warn } from './warn';
+import { trace, warn } from './warn';
 
 const MAX_BODY = 6e4; // bytes; browsers allow 64 KiB for requests that outlive the page
 const MAX_AGE = 6 * 864e5; // ms, 6 days; the tag host remembers an event_id for 7 days
@@ -22,7 +23,7 @@ const RENEW_AFTER = 864e5; // ms, a day
 
 let base = ''; // the address of the tag host
 let tag = ''; // the tag id; empty before init
-let allowed = false; // the visitor consents
+export let allowed = false; // the visitor consents
 
 let draining = false;
 let timer = 0; // of the next retry; 0 when none is set
@@ -44,13 +45,10 @@ function idle() {
   return tag && allowed ? [...waiting.keys()].filter((key) => !sending.has(key)) : [];
 }
 
-// install sets the address of the tag host, the tag and whether the visitor consents.
-export function install(address: string, id: string, given: boolean) {
+// install sets the address of the tag host and the tag.
+export function install(address: string, id: string) {
   base = address;
   tag = id;
-  // consent: false here does not delete the cookie, because the visitor has not withdrawn consent. Many pages ask for it
-  // at each load, and the muid of an earlier visit must still be there when the visitor agrees.
-  if (given) consented();
 }
 
 // consented begins to store and send the events. Without consent they wait in memory.
@@ -70,11 +68,23 @@ export function withdraw(elsewhere?: boolean) {
   open.forEach(({ stop }) => stop.abort());
   forget(elsewhere);
   erase(elsewhere ? muid : undefined);
+  eraseAttribution();
+}
+
+// sender returns the muid of the visitor.
+export const sender = () => visitor(base);
+
+// reset makes the visitor another one. Events that wait keep the muid of now.
+export function reset() {
+  open.forEach(({ lasts, stop }) => lasts || stop.abort());
+  erase();
+  eraseAttribution(true);
+  if (allowed) sender(); // now, because other tabs take a missing cookie for a withdrawal
 }
 
 // add queues an event.
-export function add(path: Path, fields: object) {
-  if (put(path, fields)) drain();
+export function add(path: Path, fields: object, recorded?: unknown) {
+  if (put(path, Object.assign({ muid: sender() }, fields), recorded)) drain();
 }
 
 // drain takes the lock, and sends events until the queue is empty or a request fails. Without the lock it tries later. It
@@ -120,6 +130,7 @@ async function send(leaving?: boolean) {
   let failed: unknown = true;
   let delay = 0;
   try {
+    trace('mtag: sent', texts);
     // The tag host corrects a wrong clock by t. A string is sent as text/plain, which needs no preflight.
     const response = await fetch(`${base}/${path}/${tag}?t=${Date.now()}` + (renew ? '&renew=1' : ''), {
       method: 'POST', body: texts[1] ? `[${texts}]` : texts[0], keepalive: lasts, credentials: 'include', signal: stop.signal,
@@ -132,6 +143,7 @@ async function send(leaving?: boolean) {
         const { status = response.status, message } = answer.results ? answer.results[i] : answer;
         if (/^5|408|4[23]1|42[59]/.test(status)) return true;
         if (status >= 400) warn(message, waiting.get(key));
+        else wasRecorded(key);
         drop(key);
       })[0];
     }

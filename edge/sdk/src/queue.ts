@@ -3,7 +3,7 @@
 // repeated event once, by its event_id.
 
 import { json, PREFIX, stored } from './storage';
-import { warn } from './warn';
+import { tell, trace, warn } from './warn';
 
 const MAX_CHARS = 2e6; // of all events in the queue; localStorage holds 5 million for each origin
 const MAX_EVENT = 65200; // bytes without what bundle adds; the tag host accepts 64 KiB with it
@@ -15,6 +15,8 @@ export const waiting = new Map<string, string>();
 let chars = 0; // of all texts in waiting
 let full = false; // the console says so
 
+const callbacks = new Map<string, unknown>(); // by key, of events that the page wants to hear of
+
 let prefix = ''; // of the queue's keys in localStorage; empty before init
 let keeping = false; // the events are in localStorage too
 
@@ -24,7 +26,7 @@ export const bytes = (text: string) => new TextEncoder().encode(text).length;
 
 // put adds an event, and returns false when it is too large or the queue is full. It copies the fields, so later changes
 // of them do not matter. It throws when JSON.stringify throws or returns undefined.
-export function put(path: Path, fields: object & { event?: unknown }) {
+export function put(path: Path, fields: object & { event?: unknown }, recorded?: unknown) {
   const text = json(fields);
   if (text.length * 3 > MAX_EVENT && bytes(text) > MAX_EVENT) return warn('too large, not sent:', fields.event);
   if (chars + text.length > MAX_CHARS) {
@@ -32,6 +34,8 @@ export function put(path: Path, fields: object & { event?: unknown }) {
   }
   const key = Date.now() + path + Math.random();
   hold(key, text);
+  trace('mtag: queued', fields);
+  callbacks.set(key, recorded);
   save(text, key);
   return true;
 }
@@ -57,6 +61,13 @@ function save(text: string, key: string) {
 function unhold(key: string) {
   chars -= (waiting.get(key) || '').length;
   waiting.delete(key);
+}
+
+// wasRecorded tells the page that the tag host has recorded an event.
+export function wasRecorded(key: string) {
+  trace('mtag: recorded', waiting.get(key));
+  tell(callbacks.get(key));
+  callbacks.delete(key);
 }
 
 // drop removes an event. Other tabs hear of it by the storage event.
@@ -95,7 +106,10 @@ export function follow(withdrawn: () => void) {
     else if (keeping && key && key.startsWith(prefix)) {
       key = key.slice(prefix.length);
       if (newValue) hold(key, newValue);
-      else unhold(key);
+      else {
+        wasRecorded(key);
+        unhold(key);
+      }
     }
   });
 }

@@ -41,6 +41,9 @@ export function erase(only?: string) {
 // longer path first.
 const read = () => values(COOKIE).filter((value) => MUID.test(value)).pop() || '';
 
+// cookie returns the value of a cookie, '' without it.
+export const cookie = (name: string) => values(name)[0] || '';
+
 // values returns the values of all cookies with that name.
 function values(name: string) {
   try {
@@ -50,7 +53,7 @@ function values(name: string) {
   }
 }
 
-function write(name: string, value: string, seconds: number, on = root()) {
+export function write(name: string, value: string, seconds: number, on = root()) {
   try {
     document.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + (on && ';domain=' + on) +
       (location.protocol == 'https:' ? ';secure' : '');

@@ -223,6 +223,21 @@ func TestResetMakesAnotherVisitor(t *testing.T) {
 	}
 }
 
+// The other tabs of the site do not bring back what a reset has removed, nor take it for a withdrawal.
+func TestAResetReachesAllTabs(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.visit("/?utm_source=letter&gclid=g1"), w.visit("/")
+	before := w.want("PageView", "PageView")[0].MUID
+	first.do(`mtag('reset')`)
+	second.do(`Date.now = ((now) => () => now() + 5000)(Date.now); mtag('event', 'Search')`)
+	second.wantNothingStored()
+	for _, e := range w.want("PageView", "PageView", "Search") {
+		if e.EventName == "Search" && (e.MUID == before || e.MUID != w.muidCookie().Value || attributed(e) != "") {
+			t.Errorf("after the reset in another tab: muid %s (before: %s), %s", e.MUID, before, attributed(e))
+		}
+	}
+}
+
 func TestTheMUIDIsToldWithConsent(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", w.snippet(false)+`<script>

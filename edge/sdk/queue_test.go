@@ -114,7 +114,7 @@ func TestAnEventThatIsTooLarge(t *testing.T) {
 		mtag('event', 'After');
 	`)
 	w.want("PageView", "Before", "JustFits", "After")
-	if !tab.warned("too large, not sent: TooLarge") {
+	if !tab.warned("not sent, too large: TooLarge") {
 		t.Errorf("console: %v", tab.lines())
 	}
 	tab.wantNothingStored()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,26 +24,25 @@ func (w *world) cookies() []*network.Cookie {
 	return jar
 }
 
-// cookie returns a cookie of the tag. The test fails when there is none, or when another cookie than the tag's is there.
+// cookie returns a cookie of the profile.
 func (w *world) cookie(name string) *network.Cookie {
 	w.Helper()
-	var found *network.Cookie
+	jar := w.cookies()
+	i := slices.IndexFunc(jar, func(c *network.Cookie) bool { return c.Name == name })
+	if i < 0 {
+		w.Fatalf("cookies: %v, want %s", jar, name)
+	}
+	return jar[i]
+}
+
+// muidCookie returns the visitor's cookie. The test fails when there is another cookie than the tag's.
+func (w *world) muidCookie() *network.Cookie {
+	w.Helper()
 	for _, c := range w.cookies() {
-		switch {
-		case c.Name == name:
-			found = c
-		case c.Name != "_muid" && c.Name != "_mtag.visit":
+		if c.Name != "_muid" && c.Name != "_mtag.visit" {
 			w.Fatalf("there is a cookie %s", c.Name)
 		}
 	}
-	if found == nil {
-		w.Fatalf("there is no cookie %s", name)
-	}
-	return found
-}
-
-func (w *world) muidCookie() *network.Cookie {
-	w.Helper()
 	return w.cookie("_muid")
 }
 
@@ -125,6 +125,9 @@ func TestCookiesThatThePageHasAlready(t *testing.T) {
 	for _, tt := range []struct{ name, script, want string }{
 		{"undefined", `set('undefined', '` + domain + `')`, ""},
 		{"too long", `set('x'.repeat(257), '` + domain + `')`, ""},
+		{"with quotes", `set('"ann"', '` + domain + `')`, ""},
+		{"with a comma", `set('ann,smith', '` + domain + `')`, ""},
+		{"with a backslash", `set('ann\\\\smith', '` + domain + `')`, ""},
 		{"of the root domain", `set('ann-smith', '` + domain + `')`, "ann-smith"},
 		{"of the host alone", `set('ann-smith', '')`, "ann-smith"},
 		{"both", `set('of-the-host', ''); set('of-the-site', '` + domain + `')`, "of-the-site"},
@@ -208,6 +211,10 @@ const noteStorage = `<script>
 	window.kept = [];
 	for (const [type, name] of [[Storage, 'setItem'], [IDBFactory, 'open'], [CacheStorage, 'open']]) {
 		type.prototype[name] = function (...all) { kept.push([name, ...all]) };
+	}
+	for (const name of ['localStorage', 'sessionStorage']) {
+		const storage = new Proxy(window[name], { set(_, ...all) { kept.push(all); return true } });
+		Object.defineProperty(window, name, { value: storage });
 	}
 	Object.defineProperty(document, 'cookie', { set(cookie) { kept.push(cookie) }, get() { return '' } });
 </script>`

@@ -1,24 +1,25 @@
-// Choice: what the visitor has agreed to. Without consent, calls wait in memory.
+// Choice: what the visitor has agreed to, and what the page wants to send. Without consent, calls wait in the queue.
 
-import { attribution } from './attribution';
-import { allowed, consented, withdraw } from './delivery';
+import { attribution, forgetVisit } from './attribution';
+import { abort, consented, withdraw } from './delivery';
+import { allowed, put } from './queue';
 import { json } from './storage';
-import { safely, warn } from './warn';
+import { erase, setVisitor } from './visitor';
+import { warn } from './warn';
 import type { Options } from '../mtag';
 
 const enum Word {
   DEFAULT = 'default',
   DENIED = 'denied',
   GRANTED = 'granted',
+  INIT = "write mtag('init', 'https://HOST?tagId=ID', { consent: true or false }), not",
 }
 
-const MAX_CHARS = 2e6; // of all calls that wait for consent
+// wrong tells the developer how to write init, instead of what was given.
+export const wrong = (given: unknown) => warn(Word.INIT, given);
 
 let categories: Record<string, string> = {}; // as the page has stated them
 let options: Options | undefined; // of init; undefined before it
-
-let waiting: (() => void)[] = [];
-let chars = 0; // of the calls in waiting
 
 // configure takes the options of init.
 export function configure(given: Options) {
@@ -31,10 +32,10 @@ export function configure(given: Options) {
 
 // choose sets the consent: true or false for all, or an object of categories. A default withdraws nothing.
 export function choose(given: any, how?: string) {
-  const word = given === true ? Word.GRANTED : Word.DENIED;
   if (Object(given) !== given) {
-    if (typeof given != 'boolean') warn('consent must be true or false, not', given);
-    given = { analytics_storage: word, ad_storage: word };
+    if (typeof given != 'boolean') wrong(given);
+    given = given === true ? Word.GRANTED : Word.DENIED;
+    given = { analytics_storage: given, ad_storage: given };
   }
   Object.keys(given).forEach((name) => {
     // The names begin with an a: analytics_storage, ad_storage, ad_user_data, ad_personalization. Defaults can be for
@@ -42,23 +43,26 @@ export function choose(given: any, how?: string) {
     if (name[0] == 'a' && (how != Word.DEFAULT || categories[name] != Word.DENIED)) categories[name] = given[name];
   });
   if (options && categories.analytics_storage == Word.GRANTED && !(options.gpc && (navigator as any).globalPrivacyControl)) {
-    consented();
+    forgetVisit();
     visit(); // the cookie may have click ids that are not allowed any more
-    chars = 0;
-    waiting.splice(0).forEach((call) => safely(call));
+    consented();
   } else if (how != Word.DEFAULT) withdraw();
 }
 
-const visit = () => attribution(categories.ad_storage == Word.GRANTED);
+const visit = (anew?: boolean) => attribution(categories.ad_storage == Word.GRANTED, anew);
+
+// reset makes the visitor another one. Events that wait keep the muid of now. The cookies are replaced, because other tabs
+// take a missing one for a withdrawal.
+export function reset() {
+  abort();
+  if (allowed) setVisitor(), visit(true);
+  else erase();
+}
 
 // whenAllowed calls with the value: now, or with a copy when there is consent.
 export function whenAllowed<T>(value: T, call: (value: T) => void) {
-  if (allowed) return call(value);
-  const text = json(value);
-  const before = chars;
-  chars += text.length;
-  if (chars > MAX_CHARS) return before > MAX_CHARS || warn('the queue is full, new events are dropped');
-  waiting.push(() => call(JSON.parse(text)));
+  if (allowed) call(value);
+  else put('', value, 0, call);
 }
 
 // complete adds the fields that need consent, and lets the page edit the event. It returns null or false for an event

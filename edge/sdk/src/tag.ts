@@ -2,8 +2,8 @@
 // runs the queued calls, and from then on each call as it is made.
 
 import { uuid } from './visitor';
-import { choose, complete, configure, whenAllowed } from './choice';
-import { add, deliver, install, reset, sender } from './delivery';
+import { choose, complete, configure, reset, whenAllowed, wrong } from './choice';
+import { add, deliver, install, sender } from './delivery';
 import { page, watchViews } from './page';
 import { safely, startTrace, tell, warn } from './warn';
 import type { CustomFields, Identifiers, Options } from '../mtag';
@@ -14,24 +14,22 @@ interface Calls extends Array<ArrayLike<unknown>> {
 
 const calls: Calls = (window.mtrem = window.mtrem || []);
 
-const INIT = "write mtag('init', 'https://HOST?tagId=ID', { consent: true or false })";
-
 let initialised = false;
 const common = {}; // fields of every event, from mtag('set')
 
-const commands: Record<string, (first: any, second?: any, third?: any) => void> = {
+const commands: Record<string, (...args: any[]) => void> = {
   __proto__: null as any,
 
   init(url: string, options = {} as Options) {
-    if (initialised) return warn('only one tag may be installed per page');
+    if (initialised) return warn('only one tag per page');
     // A relative URL, or one without https://, would lead to the page's own host.
     const [, address, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
-    if (!tagId) return warn(INIT + ', not', url);
+    if (!tagId) return wrong(url);
     initialised = true;
     if (options.debug) startTrace();
     install(address, tagId);
     configure(options);
-    watchViews((view) => options.pageviews !== false && commands.event('PageView', view));
+    watchViews((view) => options.pageviews !== false && run(['event', 'PageView', view]));
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
@@ -69,23 +67,18 @@ const commands: Record<string, (first: any, second?: any, third?: any) => void> 
 };
 
 // run makes one call. It writes an error of the call to the console, and never throws it into the page.
-function run(call: ArrayLike<unknown>) {
-  safely(() => {
-    const command = commands[call[0] as string];
-    if (!command) return warn('unknown command', call[0], '; write', Object.keys(commands).join(', '));
-    command(call[1], call[2], call[3]);
+const run = (call: ArrayLike<any>) =>
+  safely(([name, ...rest]: any) => {
+    if (!commands[name]) return warn('no command', name + ', write ' + Object.keys(commands));
+    commands[name](...rest);
   }, call);
-}
 
 function start() {
   deliver();
-  calls.push = (...later) => {
-    later.forEach(run);
-    return calls.length;
-  };
+  calls.push = (...later) => later.forEach(run) as any;
   calls.splice(0).forEach(run);
   setTimeout(() => {
-    if (!initialised) warn(INIT);
+    if (!initialised) wrong(calls);
   }, 5e3);
 }
 

@@ -16,5 +16,5 @@ export async function exclusively(work: () => Promise<void>) {
     await turn(1);
   }
   await done;
-  return done;
+  return !!done;
 }

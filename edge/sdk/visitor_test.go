@@ -222,6 +222,7 @@ const noteStorage = `<script>
 // wantNoTrace fails the test when anything is stored in the browser.
 func (t *tab) wantNoTrace() {
 	t.Helper()
+	t.get(`document.cookie`) // Chromium sets cookies later; reading waits for it
 	for _, c := range t.cookies() {
 		t.Errorf("the cookie %s of %s", c.Name, c.Domain)
 	}

@@ -45,8 +45,12 @@ export function install(address: string, id: string) {
   tag = id;
 }
 
-// sender returns the muid of the visitor.
-export const sender = () => visitor(base);
+// sender returns the muid of the visitor. It returns '' when consent was withdrawn on another host of the site.
+export function sender() {
+  const muid = visitor(base);
+  if (!muid) withdraw();
+  return muid;
+}
 
 // consented begins to store and send the events.
 export function consented() {
@@ -103,7 +107,7 @@ function later(ms: number) {
 // send makes one request of the first events. When it fails, it sets the timer.
 async function send(leaving?: boolean) {
   const from = sender();
-  if (!from) return withdraw(); // consent was withdrawn on another host of the site
+  if (!from) return;
   const [batch, texts] = bundle();
   if (!batch[0]) return;
   const stop = new AbortController();

@@ -8,13 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/chromedp/cdproto/network"
 )
 
 // proxyGuide shows how a path of a site becomes a proxy for the tag host.
@@ -109,17 +106,6 @@ func (w *world) nginxConfig(dir, listen string) string {
 				}
 			}
 		}`, common, listen, location, w.gate.server.URL))
-}
-
-// cookie returns a cookie of the profile.
-func (w *world) cookie(name string) *network.Cookie {
-	w.Helper()
-	jar := w.cookies()
-	i := slices.IndexFunc(jar, func(c *network.Cookie) bool { return c.Name == name })
-	if i < 0 {
-		w.Fatalf("cookies: %v, want %s", jar, name)
-	}
-	return jar[i]
 }
 
 // daysLeft returns in how many days the muid's cookie expires.

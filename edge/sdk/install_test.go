@@ -108,7 +108,7 @@ func TestOneTagPerPage(t *testing.T) {
 		document.head.append(again);
 	`, w.gate.url(tagHost), other, w.loader())
 	w.want("PageView", "AfterTheSecondLoader")
-	if !tab.warned("only one tag may be installed per page") {
+	if !tab.warned("only one tag per page") {
 		t.Errorf("no warning: %v", tab.lines())
 	}
 	for _, r := range w.gate.seen() {
@@ -198,9 +198,9 @@ func TestMistakesAreReported(t *testing.T) {
 	w := newWorld(t)
 	tab := w.visit("/")
 	for _, tt := range []struct{ call, warning string }{
-		{`mtag('evnet', 'X')`, "no command evnet, write init,event,identify,consent,set"},
+		{`mtag('evnet', 'X')`, "no command evnet, write init,event,identify,consent,reset,muid,set"},
 		{`mtag('toString')`, "no command toString"},
-		{`mtag('consent', 'true')`, "consent must be true or false, not true"},
+		{`mtag('consent', 'true')`, "{ consent: true or false }), not true"},
 		{`mtag('consent', true)`, ""},
 		{`mtag('event', 'Big', { n: 1n })`, "BigInt"},
 		{`mtag('event', 'NoJSON', { toJSON() {} })`, "undefined"},
@@ -251,7 +251,7 @@ func TestConsentThatIsNoBooleanIsReported(t *testing.T) {
 			w := newWorld(t)
 			w.page("/", strings.Replace(w.snippet(true), "{ consent: true }", options, 1))
 			tab := w.visit("/")
-			w.wait("a warning", func() bool { return tab.warned("consent must be true or false, not") })
+			w.wait("a warning", func() bool { return tab.warned("{ consent: true or false }), not") })
 			tab.wantNoTrace()
 		})
 	}

@@ -25,7 +25,7 @@ const (
 )
 
 // waitLimit limits every wait, so that a test that fails also ends. Nothing is expected to take that long.
-const waitLimit = time.Minute
+const waitLimit = 3 * time.Minute
 
 // All tests share the program, the browsers, and a service with one partner.
 var (

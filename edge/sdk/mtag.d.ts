@@ -135,18 +135,46 @@ export interface Events {
 /** The fields of the event with that name: those of a pre-defined event, or any fields. */
 export type Fields<Name extends string> = Name extends keyof Events ? Events[Name] : CustomFields;
 
+/** A category of consent, as Google Consent Mode names them. */
+export type Category = 'ad_storage' | 'analytics_storage' | 'ad_user_data' | 'ad_personalization';
+
+/** What the visitor has agreed to. Without analytics_storage the tag stores and sends nothing. */
+export type Categories = { [category in Category]?: 'granted' | 'denied' };
+
+/** An event as the tag is about to send it. */
+export type OutgoingEvent = { event: string; event_id: string; [field: string]: any };
+
+export interface Options {
+  /** Whether the visitor consents to tracking. */
+  consent: boolean | Categories;
+  /** Follows the calls of gtag('consent', …) on the page. */
+  consentMode?: boolean;
+  /** Treats a visitor whose browser sends Global Privacy Control as one without consent. */
+  gpc?: 'respect';
+  /** false: the page sends its page views itself. */
+  pageviews?: boolean;
+  /** Edits each event before it is sent. An event is dropped when this returns false or null, or throws. */
+  beforeSend?: (event: OutgoingEvent) => OutgoingEvent | boolean | null | void;
+  /** Writes to the console what is queued, sent and recorded. */
+  debug?: boolean;
+}
+
 export interface Mtag {
-  /** Installs the tag: the URL of its host with ?tagId=, and whether the visitor consents to tracking. */
-  (command: 'init', url: string, options: { consent: boolean }): void;
-  /** Sends an event; names are PascalCase. */
-  <Name extends string>(command: 'event', event: { type: Name } & Fields<Name>): void;
-  <Name extends string>(command: 'event', name: Name, fields?: Fields<Name>): void;
+  /** Installs the tag: the URL of its host with ?tagId=. */
+  (command: 'init', url: string, options: Options): void;
+  /** Sends an event; names are PascalCase. recorded is called when the service has recorded it. */
+  <Name extends string>(command: 'event', event: { type: Name } & Fields<Name>, recorded?: () => void): void;
+  <Name extends string>(command: 'event', name: Name, fields?: Fields<Name>, recorded?: () => void): void;
   /** Links the visitor to identifiers. Backend events with these identifiers then get the same muid. */
   (command: 'identify', identifiers: Identifiers): void;
-  /** Tells the tag that the visitor has given or withdrawn consent. */
-  (command: 'consent', given: boolean): void;
+  /** Tells the tag that the visitor has given or withdrawn consent: at all, or by category. */
+  (command: 'consent', given: boolean | Categories): void;
   /** Adds fields to every later event. */
   (command: 'set', fields: Record<string, unknown>): void;
+  /** Makes the next user of the browser another visitor: call it at logout. */
+  (command: 'reset'): void;
+  /** Calls back with the visitor's muid, once there is consent. */
+  (command: 'muid', callback: (muid: string) => void): void;
 }
 
 declare global {

@@ -5,14 +5,16 @@
 // The script runs the calls of mtag(), detects page views, and keeps each event until the tag host has answered it. Read
 // its source in this order:
 //
-//	tag.ts       the calls of mtag()
-//	delivery.ts  sends the events of the queue, retries, stops when consent is withdrawn
-//	queue.ts     the events without an answer, in memory and in localStorage
-//	lock.ts      one tab sends at a time
-//	page.ts      the fields of events, and page views
-//	visitor.ts   the muid and its cookie
-//	storage.ts   localStorage and JSON
-//	warn.ts      lines in the console
+//	tag.ts          the calls of mtag()
+//	choice.ts       consent, and the page's beforeSend
+//	attribution.ts  the campaign and the click that brought the visitor, and the session
+//	delivery.ts     sends the events of the queue, retries, stops when consent is withdrawn
+//	lock.ts         one tab sends at a time
+//	queue.ts        the events without an answer, in memory and in localStorage
+//	page.ts         the fields of events, and page views
+//	visitor.ts      the muid and its cookie
+//	storage.ts      localStorage and JSON
+//	warn.ts         lines in the console
 //
 // # Requests
 //
@@ -29,9 +31,10 @@
 // # What the script keeps in the browser
 //
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
-//	localStorage _mtag.<tagId>.…   an event that has no answer yet: its JSON text without the muid, emails and phone
-//	                               numbers. The key ends with the time in ms, "mark" and a random number. The
-//	                               installation snippet writes such keys too
+//	cookie _mtag.visit             attribution and session, on the root domain, for 90 days after the last event
+//	localStorage _mtag.<tagId>.…   an event that has no answer yet: its JSON text without emails and phone numbers. The
+//	                               key ends with the time in ms, "mark" and a random number. The installation
+//	                               snippet writes such keys too, without a muid
 //	localStorage _mtag.renewed     when the script last sent renew=1, in ms
 //	localStorage _mtag.            tells other tabs that consent was withdrawn; it is removed at once
 //
@@ -48,7 +51,7 @@ import (
 	"strings"
 )
 
-//go:generate go tool esbuild src/tag.ts --bundle --minify --format=iife --target=es2017 --log-level=warning --outfile=loader.js
+//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning --outfile=loader.js
 //go:generate go tool esbuild src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/outbound.ts src/extras/scroll.ts --bundle --minify --format=iife --target=es2017 --log-level=warning --outdir=extras
 
 //go:embed loader.js

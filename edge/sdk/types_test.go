@@ -70,15 +70,22 @@ func fieldsOf(t *testing.T, types map[string][]string, name string, required ...
 	return all
 }
 
-func TestTheTypesHaveEveryPredefinedEvent(t *testing.T) {
-	text, err := os.ReadFile("mtag.d.ts")
+// interfaces returns the interfaces of mtag.d.ts by name, as declaration matches them, and its text.
+func interfaces(t *testing.T) (types map[string][]string, text string) {
+	t.Helper()
+	file, err := os.ReadFile("mtag.d.ts")
 	if err != nil {
 		t.Fatal(err)
 	}
-	types := map[string][]string{}
-	for _, d := range declaration.FindAllStringSubmatch(string(text), -1) {
+	types = map[string][]string{}
+	for _, d := range declaration.FindAllStringSubmatch(string(file), -1) {
 		types[d[1]] = d
 	}
+	return types, string(file)
+}
+
+func TestTheTypesHaveEveryPredefinedEvent(t *testing.T) {
+	types, _ := interfaces(t)
 	declared := 0
 	for _, m := range member.FindAllStringSubmatch(types["Events"][3], -1) {
 		declared++
@@ -117,5 +124,45 @@ func TestTheTypesHaveEveryPredefinedEvent(t *testing.T) {
 `
 	if types["Variant"][3] != variant {
 		t.Errorf("Variant is\n%s\nwant\n%s", types["Variant"][3], variant)
+	}
+}
+
+// The declarations of Mtag have every command of the tag, and Options every option that it reads.
+func TestTheTypesHaveEveryCommandAndOption(t *testing.T) {
+	types, text := interfaces(t)
+	var declared []string
+	for _, m := range regexp.MustCompile(`command: '(\w+)'`).FindAllStringSubmatch(types["Mtag"][3], -1) {
+		declared = append(declared, m[1])
+	}
+	slices.Sort(declared)
+	source, err := os.ReadFile("src/tag.ts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(source), "const commands")
+	record, _, _ := strings.Cut(after, "\n};\n")
+	var commands []string
+	for _, m := range regexp.MustCompile(`(?m)^  (\w+)(?:\(.*\{|(?:: \w+)?,)$`).FindAllStringSubmatch(record, -1) {
+		commands = append(commands, m[1])
+	}
+	slices.Sort(commands)
+	if got := slices.Compact(declared); !slices.Equal(got, commands) || len(commands) < 7 {
+		t.Errorf("declared: %v, the tag has: %v", got, commands)
+	}
+
+	options := strings.Join(fieldsOf(t, types, "Options", "consent"), "\n")
+	want := `consent:boolean | Categories
+consentMode:boolean
+gpc:'respect'
+pageviews:boolean
+beforeSend:(event: OutgoingEvent) => OutgoingEvent | boolean | null | void
+debug:boolean`
+	if options != want {
+		t.Errorf("Options has\n%s\nwant\n%s", options, want)
+	}
+	for _, category := range []string{"ad_storage", "analytics_storage", "ad_user_data", "ad_personalization"} {
+		if !strings.Contains(text, "'"+category+"'") {
+			t.Errorf("there is no category %s", category)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,14 +24,26 @@ func (w *world) cookies() []*network.Cookie {
 	return jar
 }
 
-// muidCookie returns the only cookie of the profile.
-func (w *world) muidCookie() *network.Cookie {
+// cookie returns a cookie of the profile.
+func (w *world) cookie(name string) *network.Cookie {
 	w.Helper()
 	jar := w.cookies()
-	if len(jar) != 1 || jar[0].Name != "_muid" {
-		w.Fatalf("cookies: %v, want only _muid", jar)
+	i := slices.IndexFunc(jar, func(c *network.Cookie) bool { return c.Name == name })
+	if i < 0 {
+		w.Fatalf("cookies: %v, want %s", jar, name)
 	}
-	return jar[0]
+	return jar[i]
+}
+
+// muidCookie returns the visitor's cookie. The test fails when there is another cookie than the tag's.
+func (w *world) muidCookie() *network.Cookie {
+	w.Helper()
+	for _, c := range w.cookies() {
+		if c.Name != "_muid" && c.Name != "_mtag.visit" {
+			w.Fatalf("there is a cookie %s", c.Name)
+		}
+	}
+	return w.cookie("_muid")
 }
 
 func TestTheMUIDIsACookieOfTheRootDomain(t *testing.T) {
@@ -112,6 +125,9 @@ func TestCookiesThatThePageHasAlready(t *testing.T) {
 	for _, tt := range []struct{ name, script, want string }{
 		{"undefined", `set('undefined', '` + domain + `')`, ""},
 		{"too long", `set('x'.repeat(257), '` + domain + `')`, ""},
+		{"with quotes", `set('"ann"', '` + domain + `')`, ""},
+		{"with a comma", `set('ann,smith', '` + domain + `')`, ""},
+		{"with a backslash", `set('ann\\\\smith', '` + domain + `')`, ""},
 		{"of the root domain", `set('ann-smith', '` + domain + `')`, "ann-smith"},
 		{"of the host alone", `set('ann-smith', '')`, "ann-smith"},
 		{"both", `set('of-the-host', ''); set('of-the-site', '` + domain + `')`, "of-the-site"},
@@ -196,12 +212,17 @@ const noteStorage = `<script>
 	for (const [type, name] of [[Storage, 'setItem'], [IDBFactory, 'open'], [CacheStorage, 'open']]) {
 		type.prototype[name] = function (...all) { kept.push([name, ...all]) };
 	}
+	for (const name of ['localStorage', 'sessionStorage']) {
+		const storage = new Proxy(window[name], { set(_, ...all) { kept.push(all); return true } });
+		Object.defineProperty(window, name, { value: storage });
+	}
 	Object.defineProperty(document, 'cookie', { set(cookie) { kept.push(cookie) }, get() { return '' } });
 </script>`
 
 // wantNoTrace fails the test when anything is stored in the browser.
 func (t *tab) wantNoTrace() {
 	t.Helper()
+	t.get(`document.cookie`) // Chromium sets cookies later; reading waits for it
 	for _, c := range t.cookies() {
 		t.Errorf("the cookie %s of %s", c.Name, c.Domain)
 	}

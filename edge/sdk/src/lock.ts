@@ -1,6 +1,6 @@
 // The lock: only one tab of a site sends at a time. Otherwise two tabs would send the same stored events.
 
-import { PREFIX } from './storage';
+import { Key } from './storage';
 
 // release gives up the lock if this tab holds it.
 export let release = () => {};
@@ -9,11 +9,11 @@ export let release = () => {};
 // sandbox have no Web Locks: there each tab sends by itself. That costs requests, but the tag host records an event once.
 export async function exclusively(work: () => Promise<void>) {
   let done: Promise<void> | undefined;
-  const turn = () => Promise.race([(done = work()), new Promise<void>((resolve) => (release = resolve))]);
+  const turn = (lock: unknown) => lock && Promise.race([(done = work()), new Promise<void>((resolve) => (release = resolve))]);
   try {
-    await navigator.locks.request(PREFIX, { ifAvailable: true }, (lock) => lock && turn());
+    await navigator.locks.request(Key.PREFIX, { ifAvailable: true }, turn);
   } catch {
-    await turn();
+    await turn(1);
   }
   await done;
   return !!done;

@@ -1,10 +1,12 @@
 // The page: the fields that it adds to events, and page views.
 
-const TITLE_DELAY = 500; // ms after a change of the URL, in which a single-page application sets the new title
+const enum After {
+  TITLE = 500, // ms after a change of the URL, in which a single-page application sets the new title
+  LOAD = 5e3, // ms after the start of the page, when it has loaded
+}
 
 let viewedURL = ''; // of the last page view; empty before the first
 let referrer = document.referrer;
-let timezone: string | undefined;
 
 // page returns the fields of an event that is made now.
 export const page = () => ({
@@ -19,9 +21,12 @@ export function device() {
   // The first use of Intl blocks a slow phone for up to 50 ms. Browsers without Temporal use it when the page has loaded;
   // events before that have no timezone.
   const { Temporal } = window as any;
-  if (Temporal) timezone = Temporal.Now.timeZoneId();
-  else if (!timezone) setTimeout(() => (timezone = timezone || Intl.DateTimeFormat().resolvedOptions().timeZone), 5e3);
-  return { language: navigator.language, screen: screen.width + 'x' + screen.height, timezone };
+  return {
+    language: navigator.language,
+    screen: screen.width + 'x' + screen.height,
+    timezone: Temporal ? Temporal.Now.timeZoneId() :
+      performance.now() > After.LOAD ? Intl.DateTimeFormat().resolvedOptions().timeZone : undefined,
+  };
 }
 
 // withoutCampaign removes what a campaign has added to a URL. The result is only for comparisons.
@@ -43,7 +48,7 @@ export function watchViews(viewed: (fields: object) => void) {
     finish();
     if (from) referrer = from; // document.referrer changes only with a page load
     pending = page();
-    if (from) setTimeout(finish, TITLE_DELAY);
+    if (from) setTimeout(finish, After.TITLE);
     else finish();
   };
   (['pushState', 'replaceState'] as const).forEach((method) => {

@@ -1,23 +1,24 @@
 // Every key of the tag in localStorage begins with PREFIX.
-export const PREFIX = '_mtag.';
+export const enum Key {
+  PREFIX = '_mtag.',
+}
 
-// stored calls use with localStorage and returns its result. It returns undefined when use throws, as when localStorage
-// is denied or full.
-export function stored<T>(use: (storage: Storage) => T): T | undefined {
+// storage is localStorage, or an object of this page alone where localStorage is denied.
+export let storage: Record<string, string> = {};
+try {
+  storage = localStorage || storage;
+} catch {}
+
+// store sets a key. It does nothing when localStorage is full.
+export function store(key: string, text: string) {
   try {
-    return use(localStorage);
+    storage[key] = text;
   } catch {}
 }
 
-// json renders a value. Old versions of Prototype.js add a toJSON to arrays, which would render them as strings; json
-// takes it away for the moment. It throws what JSON.stringify throws.
-export function json(value: unknown, replacer?: (key: string, value: unknown) => unknown) {
-  const arrays = Array.prototype as { toJSON?: unknown };
-  const { toJSON } = arrays;
-  delete arrays.toJSON;
-  try {
-    return JSON.stringify(value, replacer);
-  } finally {
-    if (toJSON) arrays.toJSON = toJSON;
-  }
-}
+// json renders a value without the fields whose names match hidden. Old versions of Prototype.js add a toJSON to arrays,
+// which would render them as strings: this[name] is the array before that. It throws what JSON.stringify throws.
+export const json = (value: unknown, hidden?: RegExp) =>
+  JSON.stringify(value, function (name, rendered) {
+    return hidden && hidden.test(name) ? undefined : Array.isArray(this[name]) ? this[name] : rendered;
+  });

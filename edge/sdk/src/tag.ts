@@ -2,11 +2,11 @@
 // runs the queued calls, and from then on each call as it is made.
 
 import { uuid } from './visitor';
-import { add, consented, deliver, install, withdraw } from './delivery';
+import { choose, complete, configure, reset, whenAllowed, wrong } from './choice';
+import { add, deliver, install, sender } from './delivery';
 import { page, watchViews } from './page';
-import { waiting } from './queue';
-import { warn } from './warn';
-import type { CustomFields, Identifiers } from '../mtag';
+import { safely, startTrace, tell, warn } from './warn';
+import type { CustomFields, Identifiers, Options } from '../mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
   running?: boolean;
@@ -14,43 +14,51 @@ interface Calls extends Array<ArrayLike<unknown>> {
 
 const calls: Calls = (window.mtrem = window.mtrem || []);
 
-const INIT = "write mtag('init', 'https://HOST?tagId=ID', { consent: true or false })";
-
 let initialised = false;
 const common = {}; // fields of every event, from mtag('set')
 
-const commands: Record<string, (first: any, second?: any) => void> = {
+const commands: Record<string, (...args: any[]) => void> = {
   __proto__: null as any,
 
-  init(url: string, options?: { consent?: boolean }) {
-    if (initialised) return warn('only one tag may be installed per page');
+  init(url: string, options = {} as Options) {
+    if (initialised) return warn('only one tag per page');
     // A relative URL, or one without https://, would lead to the page's own host.
     const [, address, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
-    if (!tagId) return warn(INIT + ', not', url);
+    if (!tagId) return wrong(url);
     initialised = true;
-    install(address, tagId, given(options && options.consent));
-    watchViews((view) => commands.event('PageView', view));
+    if (options.debug) startTrace();
+    install(address, tagId);
+    configure(options);
+    watchViews((view) => options.pageviews !== false && run(['event', 'PageView', view]));
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
-  event(name: string | CustomFields, fields?: CustomFields) {
+  event(name: string | CustomFields, fields?: any, recorded?: () => void) {
     if (typeof name == 'object') {
+      recorded = fields;
       fields = name;
       name = (name.event || name.type) as string;
     }
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
     const id = (fields && fields.event_id) || uuid();
-    add('mark', Object.assign(page(), common, fields, { event: name, event_id: id + '' }));
+    const event = Object.assign(page(), common, fields, { event: name, event_id: id + '' });
+    whenAllowed(event, (event) => {
+      const edited = complete(event);
+      if (edited) add('mark', Object.assign({ event_id: event.event_id }, edited), recorded);
+    });
   },
 
   // Links the visitor to an email, phone or deviceId: backend events with the same ones then get the visitor's muid.
   identify(identifiers: Identifiers) {
-    add('id', Object.assign({}, identifiers));
+    whenAllowed(identifiers, (identifiers) => add('id', identifiers));
   },
 
-  consent(choice: boolean) {
-    if (given(choice)) consented();
-    else withdraw();
+  consent: choose,
+
+  reset,
+
+  muid(callback: (muid: string) => void) {
+    whenAllowed('', () => tell(callback, sender()));
   },
 
   set(fields: object) {
@@ -58,32 +66,19 @@ const commands: Record<string, (first: any, second?: any) => void> = {
   },
 };
 
-// given returns whether the visitor consents. Only true is consent.
-function given(consent: unknown) {
-  if (typeof consent != 'boolean') warn('consent must be true or false, not', consent);
-  return consent === true;
-}
-
 // run makes one call. It writes an error of the call to the console, and never throws it into the page.
-function run(call: ArrayLike<unknown>) {
-  try {
-    const command = commands[call[0] as string];
-    if (!command) return warn('no command', call[0] + ', write ' + Object.keys(commands));
-    command(call[1], call[2]);
-  } catch (error) {
-    warn(call, error);
-  }
-}
+const run = (call: ArrayLike<any>) =>
+  safely(([name, ...rest]: any) => {
+    if (!commands[name]) return warn('no command', name + ', write ' + Object.keys(commands));
+    commands[name](...rest);
+  }, call);
 
 function start() {
   deliver();
-  calls.push = (...later) => {
-    later.forEach(run);
-    return calls.length;
-  };
+  calls.push = (...later) => later.forEach(run) as any;
   calls.splice(0).forEach(run);
   setTimeout(() => {
-    if (!initialised && waiting.size) warn(INIT);
+    if (!initialised) wrong(calls);
   }, 5e3);
 }
 

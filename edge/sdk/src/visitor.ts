@@ -1,11 +1,23 @@
-// The visitor: the muid and its cookie. The cookie is on the root domain, so all hosts of a site share it.
+// The visitor: the muid and its cookie. The tag's cookies are on the root domain, so all hosts of a site share them.
 
-const COOKIE = '_muid';
-const PROBE = '_mtag'; // a cookie that root sets and deletes
-const SECONDS = 400 * 24 * 60 * 60; // 400 days, the longest that browsers keep a cookie
-const MUID = /^(?!(undefined|null)$)[!-~]{1,256}$/; // what the tag host accepts; many visitors would share an "undefined"
+export const enum Cookie {
+  MUID = '_muid',
+  VISIT = '_mtag.visit', // of attribution
+  PROBE = '_mtag', // root sets and deletes it
+}
 
-let muid = '';
+const enum Life {
+  SECONDS = 400 * 24 * 60 * 60, // 400 days, the longest that browsers keep a cookie
+}
+
+// jar has the cookies. In a sandbox it has none.
+let jar = { get cookie() { return ''; }, set cookie(refused) {} };
+try {
+  document.cookie;
+  jar = document;
+} catch {}
+
+export let muid = ''; // of the last look
 let kept = false; // the cookie could be set
 let domain: string | undefined; // the root domain; undefined before the first look
 
@@ -16,45 +28,46 @@ let domain: string | undefined; // the root domain; undefined before the first l
 export function visitor(base: string) {
   if (!muid) {
     const found = read();
-    write(COOKIE, '', 0, ''); // a cookie of this host alone would hide the visitor's own on other hosts
+    write(Cookie.MUID, '', 0, ''); // a cookie of this host alone would hide the visitor's own on other hosts
     muid = read();
-    if (!muid || !renewable(base)) write(COOKIE, (muid = muid || found || uuid()), SECONDS);
-    kept = !!values(COOKIE)[0];
+    if (!muid || !renewable(base)) setVisitor(muid || found);
+    kept = !!cookie(Cookie.MUID);
   }
-  if (kept) muid = values(COOKIE)[0] && (read() || muid); // another tab may have written its own
+  if (kept) muid = cookie(Cookie.MUID) && (read() || muid); // another tab may have written its own
   return muid;
 }
+
+// setVisitor writes the cookie: with that muid, or with a new one.
+export const setVisitor = (value?: string) => write(Cookie.MUID, (muid = value || uuid()), Life.SECONDS);
 
 // renewable reports whether the tag host at this address can set the cookie: both are of the same site.
 export const renewable = (base: string) => ('.' + new URL(base).hostname).endsWith('.' + root());
 
-// erase deletes the cookie, and makes the next visitor a new one. With only, it deletes only a cookie of that muid.
+// erase deletes the cookies, and makes the next visitor a new one. With only, it leaves those of another muid alone.
 export function erase(only?: string) {
-  if (values(COOKIE)[0] && (only == undefined || read() == only)) {
-    write(COOKIE, '', 0);
-    write(COOKIE, '', 0, '');
+  if (only == undefined || !read() || read() == only) {
+    [Cookie.MUID, Cookie.VISIT].forEach((name) => {
+      if (cookie(name)) write(name, '', 0), write(name, '', 0, '');
+    });
   }
   muid = '';
 }
 
-// read returns the muid of the cookie, '' without a valid one. Of several it is the last: browsers list cookies of a
-// longer path first.
-const read = () => values(COOKIE).filter((value) => MUID.test(value)).pop() || '';
+// read returns the muid of the cookie, '' without one that the tag host accepts. Many visitors would share an "undefined".
+// Of several it is the last: browsers list cookies of a longer path first.
+const read = () =>
+  values(Cookie.MUID).filter((value) => /^(?!undefined$|null$)[!#-+\--[\]-~]{1,256}$/.test(value)).pop() || '';
+
+// cookie returns the value of a cookie, '' without it.
+export const cookie = (name: string) => values(name)[0] || '';
 
 // values returns the values of all cookies with that name.
-function values(name: string) {
-  try {
-    return ('; ' + document.cookie).split(`; ${name}=`).slice(1).map((rest) => rest.split(';')[0]);
-  } catch {
-    return []; // the page is in a sandbox without cookies
-  }
-}
+const values = (name: string) =>
+  ('; ' + jar.cookie).split(`; ${name}=`).slice(1).map((rest) => rest.split(';')[0]);
 
-function write(name: string, value: string, seconds: number, on = root()) {
-  try {
-    document.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + (on && ';domain=' + on) +
-      (location.protocol == 'https:' ? ';secure' : '');
-  } catch {}
+export function write(name: string, value: string, seconds: number, on = root()) {
+  jar.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + (on && ';domain=' + on) +
+    (location.protocol == 'https:' ? ';secure' : '');
 }
 
 // root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
@@ -65,16 +78,16 @@ function root() {
   const value = Math.random() + ''; // another tab's probe has another value
   for (let n = labels.length; domain == undefined && n--; ) {
     const candidate = labels.slice(n).join('.');
-    write(PROBE, value, 9, candidate);
-    if (values(PROBE).includes(value)) write(PROBE, '', 0, (domain = candidate));
+    write(Cookie.PROBE, value, 9, candidate);
+    if (values(Cookie.PROBE).includes(value)) write(Cookie.PROBE, '', 0, (domain = candidate));
   }
   return domain || '';
 }
 
-// uuid avoids Array.from, which old versions of Prototype.js and MooTools replace.
+// uuid makes a random UUID: each 0 becomes a random digit, the 8 one of 8 to b. crypto.randomUUID needs TLS.
 export function uuid() {
   const random = crypto.getRandomValues(new Uint8Array(32));
   let n = 0;
-  return 'xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx'.replace(/[xy]/g, (digit) =>
-    (digit == 'x' ? random[n++] & 15 : (random[n++] & 3) | 8).toString(16));
+  return '00000000-0000-4000-8000-000000000000'.replace(/[08]/g, (digit: any) =>
+    (digit ^ (random[n++] & (15 >> (digit / 4)))).toString(16));
 }

@@ -134,7 +134,7 @@ func TestGuideSnippet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snippet := strings.Replace(partnerapi.Snippet("https://tags.example.com", "TAG"), "TAG", "cs_…", 1)
+	snippet := strings.ReplaceAll(partnerapi.Snippet("https://tags.example.com", "TAG"), "TAG", "cs_…")
 	if !strings.Contains(string(guide), "```html\n"+snippet+"```") {
 		t.Errorf("not in the guide:\n%s", snippet)
 	}

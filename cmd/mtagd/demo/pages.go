@@ -96,7 +96,7 @@ func (s *Shop) page(ctx *fasthttp.RequestCtx, v view) {
 	// choice of consent.
 	v.Snippet = template.HTML(strings.NewReplacer(
 		"<script>", `<script nonce="`+nonce+`">`,
-		"consent: true", "consent: localStorage.getItem('consent') !== 'no'",
+		"consent: false", "consent: localStorage.getItem('consent') !== 'no'",
 	).Replace(partnerapi.Snippet(s.URL, s.tag)))
 	v.TagID, v.All, v.Glazes = s.tag, products, glazes
 	var b bytes.Buffer

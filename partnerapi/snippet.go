@@ -10,15 +10,16 @@ import (
 )
 
 // Snippet returns the two script elements that install a tag in the head of a page (spec, Browser installation
-// contract). tagURL is the address of the tag's host. The first element leaves events in the queue of the browser tag, in
-// the form that package sdk describes. It leaves out events with an email or a phone number, which must not lie on the
-// device.
+// contract). tagURL is the address of the tag's host. Consent is false, because only the site knows what its visitors have
+// agreed to. The first element leaves events in the queue of the browser tag, in the form that package sdk describes. It
+// leaves out events with an email or a phone number, which must not lie on the device.
 func Snippet(tagURL string, id store.TagID) string {
 	query := url.QueryEscape(string(id))
 	return fmt.Sprintf(`<script>
   window.mtrem = window.mtrem || [];
   window.mtag = window.mtag || function () { mtrem.push(arguments); };
-  mtag('init', '%s', { consent: true });
+  // Set consent to true when this visitor has agreed, or call mtag('consent', true) later.
+  mtag('init', '%s', { consent: false });
   // When the page is left before the script below has loaded, the next page sends the events.
   addEventListener('pagehide', function () {
     var init = mtrem[0], withdrawn = mtrem.some(function (call) { return call[0] == 'consent'; });

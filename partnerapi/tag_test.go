@@ -80,7 +80,8 @@ func TestSnippet(t *testing.T) {
 	const want = `<script>
   window.mtrem = window.mtrem || [];
   window.mtag = window.mtag || function () { mtrem.push(arguments); };
-  mtag('init', 'https://tags.example.net?tagId=cs_a-b_C', { consent: true });
+  // Set consent to true when this visitor has agreed, or call mtag('consent', true) later.
+  mtag('init', 'https://tags.example.net?tagId=cs_a-b_C', { consent: false });
   // When the page is left before the script below has loaded, the next page sends the events.
   addEventListener('pagehide', function () {
     var init = mtrem[0], withdrawn = mtrem.some(function (call) { return call[0] == 'consent'; });

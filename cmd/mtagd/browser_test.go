@@ -34,7 +34,7 @@ func TestBrowserSendsEventsThroughAVerifiedHost(t *testing.T) {
 	}
 	shop := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/html; charset=utf-8")
-		io.WriteString(rw, "<!doctype html><html><head><title>Shop</title>"+read.Snippet+"</head><body></body></html>")
+		io.WriteString(rw, "<!doctype html><html><head><title>Shop</title>"+strings.Replace(read.Snippet, "consent: false", "consent: true", 1)+"</head><body></body></html>")
 	}))
 	t.Cleanup(shop.Close)
 

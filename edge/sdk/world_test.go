@@ -96,10 +96,10 @@ func (w *world) wasAsked(path string) bool {
 	return w.asked[path]
 }
 
-// snippet returns the installation snippet of the partner API.
+// snippet returns the installation snippet of the partner API, with the choice of consent that a site fills in.
 func (w *world) snippet(consent bool) string {
 	snippet := partnerapi.Snippet(w.gate.url(tagHost), store.TagID(w.tag))
-	return strings.Replace(snippet, "consent: true", fmt.Sprintf("consent: %v", consent), 1)
+	return strings.Replace(snippet, "consent: false", fmt.Sprintf("consent: %v", consent), 1)
 }
 
 // initCall returns the script of the snippet's first element.

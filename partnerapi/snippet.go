@@ -12,7 +12,8 @@ import (
 // Snippet returns the two script elements that install a tag in the head of a page (spec, Browser installation
 // contract). tagURL is the address of the tag's host. Consent is false, because only the site knows what its visitors have
 // agreed to. The first element leaves events in the queue of the browser tag, in the form that package sdk describes. It
-// leaves out events with an email or a phone number, which must not lie on the device.
+// leaves out events with an email or a phone number, which must not lie on the device. It knows no option of init but
+// consent, so with others it leaves nothing.
 func Snippet(tagURL string, id store.TagID) string {
 	query := url.QueryEscape(string(id))
 	return fmt.Sprintf(`<script>
@@ -22,13 +23,14 @@ func Snippet(tagURL string, id store.TagID) string {
   mtag('init', '%s', { consent: false });
   // When the page is left before the script below has loaded, the next page sends the events.
   addEventListener('pagehide', function () {
-    var init = mtrem[0], withdrawn = mtrem.some(function (call) { return call[0] == 'consent'; });
-    if (!init || !init[2] || init[2].consent !== true || withdrawn || document.prerendering) return;
+    var options = mtrem[0] && mtrem[0][2];
+    if (!options || Object.keys(options) != 'consent' || options.consent !== true || document.prerendering ||
+      mtrem.some(function (call) { return call[0] == 'consent'; })) return;
     [['event', 'PageView']].concat(mtrem.splice(1)).forEach(function (call) {
+      if (call[0] != 'event') return;
       var event = JSON.stringify(Object.assign({ event_id: Math.random() + '', event_time: new Date(),
         pageUrl: location.href, pageTitle: document.title }, call[1].type ? call[1] : { event: call[1] }, call[2]));
-      if (call[0] == 'event' && !/"(email|phone)":/.test(event))
-        localStorage['_mtag.%s.' + Date.now() + 'mark' + Math.random()] = event;
+      if (!/"(email|phone)":/.test(event)) localStorage['_mtag.%s.' + Date.now() + 'mark' + Math.random()] = event;
     });
   });
 </script>

@@ -84,13 +84,14 @@ func TestSnippet(t *testing.T) {
   mtag('init', 'https://tags.example.net?tagId=cs_a-b_C', { consent: false });
   // When the page is left before the script below has loaded, the next page sends the events.
   addEventListener('pagehide', function () {
-    var init = mtrem[0], withdrawn = mtrem.some(function (call) { return call[0] == 'consent'; });
-    if (!init || !init[2] || init[2].consent !== true || withdrawn || document.prerendering) return;
+    var options = mtrem[0] && mtrem[0][2];
+    if (!options || Object.keys(options) != 'consent' || options.consent !== true || document.prerendering ||
+      mtrem.some(function (call) { return call[0] == 'consent'; })) return;
     [['event', 'PageView']].concat(mtrem.splice(1)).forEach(function (call) {
+      if (call[0] != 'event') return;
       var event = JSON.stringify(Object.assign({ event_id: Math.random() + '', event_time: new Date(),
         pageUrl: location.href, pageTitle: document.title }, call[1].type ? call[1] : { event: call[1] }, call[2]));
-      if (call[0] == 'event' && !/"(email|phone)":/.test(event))
-        localStorage['_mtag.cs_a-b_C.' + Date.now() + 'mark' + Math.random()] = event;
+      if (!/"(email|phone)":/.test(event)) localStorage['_mtag.cs_a-b_C.' + Date.now() + 'mark' + Math.random()] = event;
     });
   });
 </script>

@@ -46,7 +46,7 @@ export function choose(given: any, how?: string) {
     forgetVisit();
     visit(); // the cookie may have click ids that are not allowed any more
     consented();
-  } else if (how != Word.DEFAULT) withdraw();
+  } else if (how != Word.DEFAULT && categories.analytics_storage != Word.GRANTED) withdraw();
 }
 
 const visit = (anew?: boolean) => attribution(categories.ad_storage == Word.GRANTED, anew);

@@ -53,7 +53,51 @@ func TestDemoShop(t *testing.T) {
 		t.Helper()
 		do(chromedp.Click(chromedp.CSS(link)), chromedp.WaitReady(chromedp.CSS(to)))
 	}
-	do(chromedp.Navigate(url+"/demo/"), chromedp.SendKeys(chromedp.CSS("[name=q]"), "cup\r"), chromedp.WaitVisible(chromedp.CSS(".intro.small")))
+	ask := func(expression string) string {
+		t.Helper()
+		answer, err := chromedp.Run(ctx, chromedp.Evaluate[string](expression))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	waitFor := func(what, expression string) {
+		t.Helper()
+		for ask(`String(Boolean(`+expression+`))`) != "true" {
+			select {
+			case <-ctx.Done():
+				t.Fatalf("no %s; the panel says %s", what, ask(`document.querySelector('[data-visitor]').innerText`))
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
+	const (
+		bannerOpen = `document.querySelector('[data-banner]').checkVisibility()`
+		visitor    = `document.querySelector('[data-visitor]').textContent`
+		stored     = `document.cookie + Object.keys(localStorage).filter((key) => key.startsWith('_mtag'))`
+	)
+
+	// Before the visitor has agreed, the tag stores nothing.
+	do(chromedp.Navigate(url + "/demo/"))
+	waitFor("banner", bannerOpen)
+	do(chromedp.Click(chromedp.CSS("[data-choose=no]")))
+	waitFor("closed banner", `!`+bannerOpen)
+	follow("[data-ad]", `[data-page=home]`)
+	waitFor("script of the tag", `performance.getEntriesByType('resource').some((r) => r.name.endsWith('/script'))`)
+	if got := ask(bannerOpen + ` + ' ' + (` + stored + `)`); got != "false " {
+		t.Errorf("after the visitor has declined, the banner and what is stored are %q", got)
+	}
+
+	// The visitor came by an ad and agrees: the panel shows the click.
+	do(chromedp.Click(chromedp.CSS("[data-change]")))
+	waitFor("focus in the banner", `document.activeElement.matches('[data-banner]')`)
+	do(chromedp.Click(chromedp.CSS("[data-choose=yes]")))
+	waitFor("attribution", `['gclid=demo-click', 'utm_source=google', 'ad_storage granted', 'Sessionsince ']
+		.every((text) => `+visitor+`.includes(text))`)
+	do(chromedp.Click(chromedp.CSS("[data-events] summary")))
+	waitFor("first touch", `document.querySelector('[data-events] dl')?.textContent.includes('first_gclid=demo-click')`)
+
+	do(chromedp.SendKeys(chromedp.CSS("[name=q]"), "cup\r"), chromedp.WaitVisible(chromedp.CSS(".intro.small")))
 	follow(`a[href="/demo/product/mug-dune"]`, "[data-add]")
 	do(chromedp.Click(chromedp.CSS("[data-wish]")), chromedp.Click(chromedp.CSS("[data-add]")))
 	follow(`a[href="/demo/product/dripper-halo"]`, "[data-product=dripper-halo]")
@@ -102,6 +146,10 @@ func TestDemoShop(t *testing.T) {
 				ShippingCost  float64 `json:"shipping_cost"`
 				TransactionID string  `json:"transaction_id"`
 				Email         string
+				GCLID         string
+				UTMSource     string `json:"utm_source"`
+				SessionID     string `json:"session_id"`
+				Consent       map[string]string
 				Products      []struct {
 					ID       string
 					Quantity int
@@ -116,6 +164,9 @@ func TestDemoShop(t *testing.T) {
 	if p.Value != 28 || p.Currency != "EUR" || p.ShippingCost != 9.9 || p.TransactionID == "" || p.Email != "ann@example.com" ||
 		len(p.Products) != 1 || p.Products[0].ID != "mug-dune" || p.Products[0].Quantity != 1 {
 		t.Errorf("the purchase is %+v", p)
+	}
+	if p.GCLID != "demo-click" || p.UTMSource != "google" || p.SessionID == "" || p.Consent["ad_storage"] != "granted" {
+		t.Errorf("the attribution of the purchase is %+v", p)
 	}
 
 	if *screenshot != "" {
@@ -132,6 +183,10 @@ func TestDemoShop(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
+	do(chromedp.Click(chromedp.CSS("[data-change]")), chromedp.Click(chromedp.CSS("[data-choose=no]")))
+	waitFor("empty storage", `(`+stored+`) === ''`)
+	waitFor("word about consent", visitor+`.startsWith('Without consent')`)
 
 	chromedp.Cancel(ctx)
 	for m, err := range console {
@@ -172,8 +227,12 @@ func TestDemoShopOnAPhone(t *testing.T) {
 		}
 	}
 	const (
-		fits    = `String(document.documentElement.scrollWidth <= innerWidth) + document.documentElement.scrollWidth`
-		inView  = `(({ top, bottom, left, right }) => String(top >= 0 && bottom <= innerHeight && left >= 0 && right <= innerWidth && bottom - top > 40))(document.querySelector('[data-handle]').getBoundingClientRect())`
+		fits         = `String(document.documentElement.scrollWidth <= innerWidth) + document.documentElement.scrollWidth`
+		inView       = `(({ top, bottom, left, right }) => String(top >= 0 && bottom <= innerHeight && left >= 0 && right <= innerWidth && bottom - top > 40))(document.querySelector('[data-handle]').getBoundingClientRect())`
+		bannerInView = `String([...document.querySelectorAll('[data-choose]')].every((button) => {
+			const { left, right, top, bottom } = button.getBoundingClientRect();
+			return button.contains(document.elementFromPoint((left + right) / 2, (top + bottom) / 2));
+		}))`
 		visible = `String(document.querySelector('[data-events]').checkVisibility())`
 	)
 	do(chromedp.Navigate(url+"/demo/"), chromedp.Evaluate[chromedp.Void](
@@ -187,17 +246,20 @@ func TestDemoShopOnAPhone(t *testing.T) {
 			if ask(inView) != "true" {
 				t.Errorf("/demo/%s on %d pixels: the handle is not in view", path, width)
 			}
+			if ask(bannerInView) != "true" {
+				t.Errorf("/demo/%s on %d pixels: the banner's buttons cannot be reached", path, width)
+			}
 		}
 	}
 
-	do(chromedp.Navigate(url + "/demo/cart"))
+	do(chromedp.Navigate(url+"/demo/cart"), chromedp.Click(chromedp.CSS("[data-choose=yes]")))
 	waitFor(`document.querySelector('[data-latest]').textContent`, "ViewCart")
 	if ask(visible) != "false" {
 		t.Error("the panel is open before anybody has opened it")
 	}
 	do(chromedp.Focus(chromedp.CSS("[data-handle]")), chromedp.KeyEvent(kb.Enter))
 	waitFor(visible, "true")
-	do(chromedp.Focus(chromedp.CSS("[data-consent]")), chromedp.KeyEvent(kb.Escape))
+	do(chromedp.Focus(chromedp.CSS("[data-ad]")), chromedp.KeyEvent(kb.Escape))
 	waitFor(visible, "false")
 	if ask(`String(document.activeElement.matches('[data-handle]'))`) != "true" {
 		t.Error("the focus is lost in the closed panel")

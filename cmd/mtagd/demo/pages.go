@@ -61,7 +61,7 @@ func (s *Shop) Serve(ctx *fasthttp.RequestCtx) {
 		s.page(ctx, view{Page: "thank-you", Title: "Thank you"})
 	case "events":
 		s.events(ctx)
-	case "shop.css", "shop.js", "panel.js":
+	case "shop.css", "shop.js", "consent.js", "panel.js":
 		s.file(ctx, name)
 	default:
 		id, ok := strings.CutPrefix(name, "product/")
@@ -96,7 +96,7 @@ func (s *Shop) page(ctx *fasthttp.RequestCtx, v view) {
 	// choice of consent.
 	v.Snippet = template.HTML(strings.NewReplacer(
 		"<script>", `<script nonce="`+nonce+`">`,
-		"consent: false", "consent: localStorage.getItem('consent') !== 'no'",
+		"consent: false", "consent: localStorage.getItem('consent') === 'yes'",
 	).Replace(partnerapi.Snippet(s.URL, s.tag)))
 	v.TagID, v.All, v.Glazes = s.tag, products, glazes
 	var b bytes.Buffer

@@ -1,6 +1,6 @@
 // Package demo is a small shop for development mode, to see a tag work. The shop is a merchant of a demo partner, and
-// its pages have the merchant's client-side tag installed. A panel beside the pages shows what the partner's events
-// listing returns.
+// its pages have the merchant's client-side tag installed. A banner asks each visitor for consent. A panel
+// beside the pages shows what the partner's events listing returns, and what the tag knows about the visitor.
 //
 //	shop.go      the shop: its partner, merchant and tag
 //	pages.go     what it answers below /demo/

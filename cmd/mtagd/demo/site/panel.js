@@ -1,4 +1,5 @@
-// The panel: it polls the partner's events listing and shows the answer. It also has the switch for consent.
+// The panel: it polls the partner's events listing and shows the answer, and what the visitor's latest event says about
+// the visitor.
 'use strict';
 
 {
@@ -26,6 +27,19 @@
     return made;
   }
 
+  // origin lists the consent, session and last touch of an event, and more: its first touch.
+  function origin({ raw_data }, more) {
+    const text = (names) => Object.keys(raw_data).filter((name) => names.test(name)).map((name) => `${name}=${raw_data[name]}`).join('\n');
+    const rows = {
+      Consent: Object.entries(raw_data.consent || {}).map((category) => category.join(' ')).join('\n'),
+      Session: Number(raw_data.session_id) ? `since ${new Date(Number(raw_data.session_id)).toLocaleTimeString('en-GB')}` : '',
+      'Last touch': text(/^(?!first_)(utm_.*|.*clk?id|.braid|fb[cp])$/),
+      'First touch': more ? text(/^first_/) : '',
+    };
+    const shown = Object.entries(rows).filter(([, value]) => value);
+    return element('dl', {}, ...shown.flatMap(([name, value]) => [element('dt', { textContent: name }), element('dd', { textContent: value })]));
+  }
+
   function item(event) {
     const time = new Date(event.event_time);
     const summary = element('summary', {},
@@ -35,7 +49,7 @@
       element('em', { textContent: about(event) }));
     const details = element('details', { className: kindOf(event) }, summary);
     details.addEventListener('toggle', () => {
-      if (!details.querySelector('pre')) details.append(element('pre', { textContent: JSON.stringify(event, null, 2) }));
+      if (!details.querySelector('pre')) details.append(origin(event, true), element('pre', { textContent: JSON.stringify(event, null, 2) }));
     });
     return element('li', { className: first ? '' : 'new' }, details);
   }
@@ -52,6 +66,32 @@
     requestAnimationFrame(() => handle.classList.add('new'));
   }
 
+  // The visitor's muid. The tag calls back when there is consent.
+  let muid;
+  let recent = []; // the events of the listing
+  const askMUID = () => mtag('muid', (answer) => {
+    muid = answer;
+    showVisitor();
+  });
+  askMUID();
+
+  function showVisitor() {
+    const agreed = localStorage.getItem('consent') === 'yes';
+    const latest = recent.find((event) => event.muid === muid);
+    document.querySelector('[data-visitor]').replaceChildren(
+      !agreed ? 'Without consent the tag stores and sends nothing.'
+        : latest ? origin(latest) : 'No event of this visitor is recorded yet.');
+  }
+  showVisitor();
+  const chosen = () => {
+    askMUID();
+    showVisitor();
+  };
+  each('[data-choose]', (button) => button.addEventListener('click', chosen));
+  addEventListener('storage', ({ key }) => {
+    if (key === 'consent') chosen();
+  });
+
   async function refresh() {
     try {
       const response = await fetch('/demo/events');
@@ -64,6 +104,8 @@
       if (fresh.length) {
         list.querySelector('.empty')?.remove();
         showLatest(events[0]);
+        recent = events;
+        showVisitor();
       }
       list.prepend(...fresh.map(item));
       first = false;
@@ -81,12 +123,5 @@
     if (press.key !== 'Escape' || handle.getAttribute('aria-expanded') !== 'true') return;
     open(false);
     handle.focus();
-  });
-
-  const consent = document.querySelector('[data-consent]');
-  consent.checked = localStorage.getItem('consent') !== 'no';
-  consent.addEventListener('change', () => {
-    localStorage.setItem('consent', consent.checked ? 'yes' : 'no');
-    mtag('consent', consent.checked);
   });
 }

@@ -92,8 +92,10 @@ func TestDemoShop(t *testing.T) {
 	do(chromedp.Click(chromedp.CSS("[data-change]")))
 	waitFor("focus in the banner", `document.activeElement.matches('[data-banner]')`)
 	do(chromedp.Click(chromedp.CSS("[data-choose=yes]")))
-	waitFor("attribution", `['gclid=demo-click', 'utm_source=google', 'first_gclid=demo-click', 'ad_storage granted', 'Sessionsince ']
+	waitFor("attribution", `['gclid=demo-click', 'utm_source=google', 'ad_storage granted', 'Sessionsince ']
 		.every((text) => `+visitor+`.includes(text))`)
+	do(chromedp.Click(chromedp.CSS("[data-events] summary")))
+	waitFor("first touch", `document.querySelector('[data-events] dl')?.textContent.includes('first_gclid=demo-click')`)
 
 	do(chromedp.SendKeys(chromedp.CSS("[name=q]"), "cup\r"), chromedp.WaitVisible(chromedp.CSS(".intro.small")))
 	follow(`a[href="/demo/product/mug-dune"]`, "[data-add]")

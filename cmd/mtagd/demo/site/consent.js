@@ -13,11 +13,15 @@
   }
   show();
 
+  function apply() {
+    mtag('consent', localStorage.getItem('consent') === 'yes');
+    show();
+  }
+
   for (const button of banner.querySelectorAll('[data-choose]')) {
     button.addEventListener('click', () => {
       localStorage.setItem('consent', button.dataset.choose);
-      mtag('consent', button.dataset.choose === 'yes');
-      show();
+      apply();
       change.focus({ preventScroll: true });
     });
   }
@@ -25,5 +29,8 @@
     banner.hidden = false;
     banner.focus();
   });
-  addEventListener('storage', show);
+  // The visitor has chosen in another tab.
+  addEventListener('storage', ({ key }) => {
+    if (key === 'consent') apply();
+  });
 }

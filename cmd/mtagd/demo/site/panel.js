@@ -27,14 +27,14 @@
     return made;
   }
 
-  // origin shows the consent, session and attribution of an event.
-  function origin({ raw_data }) {
+  // origin lists the consent, session and last touch of an event, and more: its first touch.
+  function origin({ raw_data }, more) {
     const text = (names) => Object.keys(raw_data).filter((name) => names.test(name)).map((name) => `${name}=${raw_data[name]}`).join('\n');
     const rows = {
       Consent: Object.entries(raw_data.consent || {}).map((category) => category.join(' ')).join('\n'),
       Session: Number(raw_data.session_id) ? `since ${new Date(Number(raw_data.session_id)).toLocaleTimeString('en-GB')}` : '',
       'Last touch': text(/^(?!first_)(utm_.*|.*clk?id|.braid|fb[cp])$/),
-      'First touch': text(/^first_/),
+      'First touch': more ? text(/^first_/) : '',
     };
     const shown = Object.entries(rows).filter(([, value]) => value);
     return element('dl', {}, ...shown.flatMap(([name, value]) => [element('dt', { textContent: name }), element('dd', { textContent: value })]));
@@ -49,7 +49,7 @@
       element('em', { textContent: about(event) }));
     const details = element('details', { className: kindOf(event) }, summary);
     details.addEventListener('toggle', () => {
-      if (!details.querySelector('pre')) details.append(origin(event), element('pre', { textContent: JSON.stringify(event, null, 2) }));
+      if (!details.querySelector('pre')) details.append(origin(event, true), element('pre', { textContent: JSON.stringify(event, null, 2) }));
     });
     return element('li', { className: first ? '' : 'new' }, details);
   }
@@ -67,7 +67,8 @@
   }
 
   // The visitor's muid. The tag calls back when there is consent.
-  let muid, latest;
+  let muid;
+  let recent = []; // the events of the listing
   const askMUID = () => mtag('muid', (answer) => {
     muid = answer;
     showVisitor();
@@ -76,16 +77,20 @@
 
   function showVisitor() {
     const agreed = localStorage.getItem('consent') === 'yes';
+    const latest = recent.find((event) => event.muid === muid);
     document.querySelector('[data-visitor]').replaceChildren(
       !agreed ? 'Without consent the tag stores and sends nothing.'
-        : latest && latest.muid === muid ? origin(latest)
-          : 'No event of this visitor is recorded yet.');
+        : latest ? origin(latest) : 'No event of this visitor is recorded yet.');
   }
   showVisitor();
-  each('[data-choose]', (button) => button.addEventListener('click', () => {
+  const chosen = () => {
     askMUID();
     showVisitor();
-  }));
+  };
+  each('[data-choose]', (button) => button.addEventListener('click', chosen));
+  addEventListener('storage', ({ key }) => {
+    if (key === 'consent') chosen();
+  });
 
   async function refresh() {
     try {
@@ -99,7 +104,7 @@
       if (fresh.length) {
         list.querySelector('.empty')?.remove();
         showLatest(events[0]);
-        latest = events.find((event) => event.muid === muid) || latest;
+        recent = events;
         showVisitor();
       }
       list.prepend(...fresh.map(item));

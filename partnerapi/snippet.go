@@ -24,13 +24,19 @@ func Snippet(tagURL string, id store.TagID) string {
   // When the page is left before the script below has loaded, the next page sends the events.
   addEventListener('pagehide', function () {
     var options = mtrem[0] && mtrem[0][2];
-    if (!options || Object.keys(options) != 'consent' || options.consent !== true || document.prerendering ||
-      mtrem.some(function (call) { return call[0] == 'consent'; })) return;
+    if (mtrem.left || !options || Object.keys(options) != 'consent' || options.consent !== true || document.prerendering ||
+      mtrem.some(function (call) { return call[0] == 'consent' || call[0] == 'reset'; })) return;
+    mtrem.left = true;
     [['event', 'PageView']].concat(mtrem.splice(1)).forEach(function (call) {
       if (call[0] != 'event') return;
-      var event = JSON.stringify(Object.assign({ event_id: Math.random() + '', event_time: new Date(),
-        pageUrl: location.href, pageTitle: document.title }, call[1].type ? call[1] : { event: call[1] }, call[2]));
-      if (!/"(email|phone)":/.test(event)) localStorage['_mtag.%s.' + Date.now() + 'mark' + Math.random()] = event;
+      try {
+        var event = Object.assign({ event_time: new Date(), pageUrl: location.href, pageTitle: document.title },
+          typeof call[1] == 'object' ? call[1] : { event: call[1] }, call[2]);
+        event.event = event.event || event.type;
+        event.event_id = (event.event_id || Math.random()) + '';
+        event = JSON.stringify(event);
+        if (!/"(email|phone)":/.test(event)) localStorage['_mtag.%s.' + Date.now() + 'mark' + Math.random()] = event;
+      } catch (error) {}
     });
   });
 </script>

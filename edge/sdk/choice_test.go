@@ -303,3 +303,12 @@ func TestDebugPrintsTheWayOfAnEvent(t *testing.T) {
 		t.Errorf("without debug: %v", lines)
 	}
 }
+
+// Without consent, what waits has no muid yet. After a reset it must not become the next visitor's.
+func TestResetDropsWhatWaitsForConsent(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", w.snippet(false))
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'OfAnn'); mtag('reset'); mtag('event', 'OfBob'); mtag('consent', true)`)
+	w.want("OfBob")
+}

@@ -133,7 +133,8 @@ func TestAPageThatIsLeftBeforeTheScriptHasLoaded(t *testing.T) {
 		want                 []string
 	}{
 		{"with consent", "{ consent: true }", "", []string{"PageView", "Click", "Lead", "PageView"}},
-		{"calls that are no events", "{ consent: true }", "mtag('reset'); mtag('event', 'Last')", []string{"PageView", "Click", "Lead", "Last", "PageView"}},
+		{"calls that are no events", "{ consent: true }", "mtag('set', {}); mtag('event'); mtag('event', 'Last', { event_id: 7 })", []string{"PageView", "Click", "Lead", "Last", "PageView"}},
+		{"the visitor is reset", "{ consent: true }", "mtag('reset')", []string{"PageView"}},
 		{"an option that may stop events", "{ consent: true, beforeSend: function () { return false; } }", "", []string{"PageView"}},
 		{"without consent", "{ consent: false }", "", []string{"PageView"}},
 		{"without options", "undefined", "", []string{"PageView"}},

@@ -2,7 +2,7 @@
 
 import { attribution, forgetVisit } from './attribution';
 import { abort, consented, withdraw } from './delivery';
-import { allowed, put } from './queue';
+import { allowed, put, unhold, waiting } from './queue';
 import { json } from './storage';
 import { erase, setVisitor } from './visitor';
 import { warn } from './warn';
@@ -52,11 +52,13 @@ export function choose(given: any, how?: string) {
 const visit = (anew?: boolean) => attribution(categories.ad_storage == Word.GRANTED, anew);
 
 // reset makes the visitor another one. Events that wait keep the muid of now. The cookies are replaced, because other tabs
-// take a missing one for a withdrawal.
+// take a missing one for a withdrawal. Without consent, what waits has no muid yet: it is dropped, or it would become the
+// next visitor's.
 export function reset() {
   abort();
-  if (allowed) setVisitor(), visit(true);
-  else erase();
+  if (allowed) return setVisitor(), visit(true);
+  waiting.forEach(unhold);
+  erase();
 }
 
 // whenAllowed calls with the value: now, or with a copy when there is consent.

@@ -31,6 +31,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -76,6 +77,9 @@ var _ store.Engine = (*engine)(nil)
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
 	opt = opt.withDefaults()
+	if err := checkParts(dir); err != nil {
+		return nil, err
+	}
 	data, err := OpenControl(dir, opt)
 	if err != nil {
 		return nil, err
@@ -85,6 +89,26 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	return e, nil
+}
+
+// checkParts refuses a directory that has events, but no control.db or an empty one. A new one would be without the
+// merchants whose events these are.
+func checkParts(dir string) error {
+	info, err := os.Stat(filepath.Join(dir, "control.db"))
+	if err == nil && info.Size() > 0 {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range []string{"events", "index.db"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return fmt.Errorf("%s is missing or empty, but %s is there: the partners, merchants and tags are missing. "+
+				"Nothing was changed. Restore control.db from the backup that the events are from",
+				filepath.Join(dir, "control.db"), filepath.Join(dir, name))
+		}
+	}
+	return nil
 }
 
 // OpenControl opens or creates only the control data in dir, for operator commands while no server runs. It fails with
@@ -130,8 +154,10 @@ func (e *engine) catchUp(log *slog.Logger) error {
 			return err
 		}
 		if !found {
-			return errors.New("index.db covers events that are missing in events/: restore events/; " +
-				"or, if events/ was restored from a backup, delete index.db")
+			return errors.New("index.db covers events that are missing in events/: part of events/ is lost, or events/ is older " +
+				"than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ from a " +
+				"newer backup. Only if events/ is as new as it can be, such as after restoring the newest backup, move index.db " +
+				"out of the directory: it is rebuilt from events/, without the events that are missing")
 		}
 	}
 	if e.index.Outdated() {

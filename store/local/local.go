@@ -77,9 +77,6 @@ var _ store.Engine = (*engine)(nil)
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
 	opt = opt.withDefaults()
-	if err := checkParts(dir); err != nil {
-		return nil, err
-	}
 	data, err := OpenControl(dir, opt)
 	if err != nil {
 		return nil, err
@@ -89,6 +86,18 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	return e, nil
+}
+
+// OpenControl opens or creates only the control data in dir, for operator commands while no server runs. It fails with
+// store.ErrInUse when another process has it open.
+func OpenControl(dir string, opt Options) (*control.Data, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := checkParts(dir); err != nil {
+		return nil, err
+	}
+	return control.Open(dir, opt.withDefaults().Now)
 }
 
 // checkParts refuses a directory that has events, but no control.db or an empty one. A new one would be without the
@@ -109,15 +118,6 @@ func checkParts(dir string) error {
 		}
 	}
 	return nil
-}
-
-// OpenControl opens or creates only the control data in dir, for operator commands while no server runs. It fails with
-// store.ErrInUse when another process has it open.
-func OpenControl(dir string, opt Options) (*control.Data, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	return control.Open(dir, opt.withDefaults().Now)
 }
 
 // openEvents opens the journal and the index, and starts them.

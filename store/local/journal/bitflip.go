@@ -3,22 +3,18 @@ package journal
 import (
 	"encoding/binary"
 	"hash/crc32"
-	"math/bits"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// correctBit flips the one bit of data whose flip gives data the checksum sum, a CRC-32C. It reports whether there is one, or
-// whether the wrong bit is in sum itself. A CRC-32C finds the place of a single wrong bit in up to 256 MB. That other damage
-// looks like a single wrong bit has a probability of one in 500,000 for a record of 1 KB.
+// correctBit flips the one bit of data whose flip gives data the checksum sum, a CRC-32C. It reports whether there is one.
+// A CRC-32C finds the place of a single wrong bit in up to 256 MB. That other damage looks like a single wrong bit has a
+// probability of one in 500,000 for a record of 1 KB.
 //
 // Flipping a bit changes the checksum by a value that depends only on the bit's distance from the end. So correctBit
 // calculates these values from the end, until it finds the change that there is.
 func correctBit(data []byte, sum uint32) bool {
 	change := crc32.Checksum(data, castagnoli) ^ sum
-	if bits.OnesCount32(change) == 1 {
-		return true
-	}
 	var changes [8]uint32
 	for bit := range changes {
 		changes[bit] = castagnoli[1<<bit]
@@ -35,8 +31,8 @@ func correctBit(data []byte, sum uint32) bool {
 	return false
 }
 
-// tryBits flips each bit of b in turn until sound returns true, and reports whether it did. It is for the few bytes that say
-// where a checksum is.
+// tryBits flips each bit of b in turn until sound returns true, and reports whether it did. It is for the few bytes of a
+// checksum, and of the sizes that say where it is.
 func tryBits(b []byte, sound func() bool) bool {
 	for i := range b {
 		for bit := range 8 {

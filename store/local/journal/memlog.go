@@ -78,7 +78,11 @@ func correctRecord(b []byte) bool {
 		return true
 	}
 	_, size, ok := recordSize(b)
-	return ok && correctBit(b[:size-crc32.Size], binary.BigEndian.Uint32(b[size-crc32.Size:])) && b[0]&(metaTxn|metaFinish) != 0
+	if !ok {
+		return false
+	}
+	data, sum := b[:size-crc32.Size], b[size-crc32.Size:size]
+	return tryBits(sum, sound) || correctBit(data, binary.BigEndian.Uint32(sum)) && sound()
 }
 
 // memLog is what the log of a memtable has.

@@ -67,8 +67,8 @@ func tableIndex(table []byte) (index []byte, corrected bool, err error) {
 	}
 	if !sound() {
 		corrected = true
-		if index, sum, ok := read(); !ok || !correctBit(index, sum) {
-			if !tryBits(table[max(0, len(table)-maxTrailer-4):], sound) {
+		if !tryBits(table[max(0, len(table)-maxTrailer-4):], sound) {
+			if index, sum, ok := read(); !ok || !correctBit(index, sum) {
 				return nil, false, fmt.Errorf("index: %w", errChecksum)
 			}
 		}

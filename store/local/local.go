@@ -133,6 +133,9 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	err = e.catchUp(opt.Log)
 	if err == nil {
+		err = journal.SyncPath(dir) // the names of new files
+	}
+	if err == nil {
 		err = e.journal.Start(e.indexReady, e.index.Push)
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -165,7 +166,8 @@ func (u *undo) synced(path string) {
 	delete(u.inodes, s.Ino)
 	u.entries = slices.DeleteFunc(u.entries, func(e entryUndo) bool {
 		isFile := e.path == path && (e.kept == "" || e.from != "")
-		if filepath.Dir(e.path) != path && !isFile {
+		isAbove := e.kept == "" && e.from == "" && strings.HasPrefix(path, e.path+"/")
+		if filepath.Dir(e.path) != path && !isFile && !isAbove {
 			return false
 		}
 		if e.kept != "" {

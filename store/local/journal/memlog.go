@@ -20,8 +20,9 @@ import (
 const logHeader = 8 + 12
 
 const (
-	metaTxn    = 1 << 6 // in the log of a memtable, every record has this bit, or
-	metaFinish = 1 << 7 // this one: the finish marker
+	metaPointer = 1 << 1 // the value is in a value log; the record has its place
+	metaTxn     = 1 << 6 // in the log of a memtable, every record has this bit, or
+	metaFinish  = 1 << 7 // this one: the finish marker
 
 	maxLogHeader = 22 // of a record
 )
@@ -29,6 +30,7 @@ const (
 // logRecord is a record of a memtable's log.
 type logRecord struct {
 	bytes    []byte // all of it
+	pointer  *valuePointer
 	commit   uint64
 	isFinish bool
 }
@@ -43,9 +45,21 @@ func parseRecord(b []byte) (r logRecord, ok bool) {
 	if crc32.Checksum(b[:end], castagnoli) != binary.BigEndian.Uint32(b[end:]) {
 		return logRecord{}, false
 	}
-	commit := math.MaxUint64 - binary.BigEndian.Uint64(key[len(key)-8:])
-	return logRecord{bytes: b[:size], commit: commit, isFinish: b[0]&metaFinish != 0}, true
+	r = logRecord{
+		bytes:    b[:size],
+		commit:   math.MaxUint64 - binary.BigEndian.Uint64(key[len(key)-8:]),
+		isFinish: b[0]&metaFinish != 0,
+	}
+	if p := b[end-min(end, 12) : end]; b[0]&metaPointer != 0 && len(p) == 12 {
+		r.pointer = &valuePointer{
+			file: binary.NativeEndian.Uint32(p), size: binary.NativeEndian.Uint32(p[4:]), at: binary.NativeEndian.Uint32(p[8:]),
+		}
+	}
+	return r, true
 }
+
+// valuePointer is the place of a record in a value log.
+type valuePointer struct{ file, size, at uint32 }
 
 // recordSize reads the header of a record, and returns its key and its size.
 func recordSize(b []byte) (key []byte, size int, ok bool) {
@@ -83,6 +97,16 @@ func correctRecord(b []byte) bool {
 	}
 	data, sum := b[:size-crc32.Size], b[size-crc32.Size:size]
 	return tryBits(sum, sound) || correctBit(data, binary.BigEndian.Uint32(sum)) && sound()
+}
+
+// lastTransaction returns the records of the last transaction.
+func (l memLog) lastTransaction() []logRecord {
+	for i := len(l.records); i > 0; i-- {
+		if l.records[i-1].commit != l.records[len(l.records)-1].commit {
+			return l.records[i:]
+		}
+	}
+	return l.records
 }
 
 // memLog is what the log of a memtable has.
@@ -142,7 +166,7 @@ func (l memLog) survivors(b []byte) (records []byte, lost int) {
 			if g.after < start || g.after > end || g.after == end && finished || g.after == start && start > 0 && !l.records[start-1].isFinish {
 				continue
 			}
-			torn = torn || hasEmptySector(b, g)
+			torn = torn || hasEmptySector(b[g.from:g.to], g.from)
 			if end < len(l.records) || finished && !torn {
 				lost += g.to - g.from
 			}
@@ -163,12 +187,15 @@ func (l memLog) survivors(b []byte) (records []byte, lost int) {
 // sectorSize is what disks write as a whole.
 const sectorSize = 512
 
-// hasEmptySector reports whether a sector in a gap is zero, as logs are before they are written.
-func hasEmptySector(b []byte, g gap) bool {
-	for at := (g.from + sectorSize - 1) / sectorSize * sectorSize; at+sectorSize <= g.to; at += sectorSize {
-		if len(bytes.TrimRight(b[at:at+sectorSize], "\x00")) == 0 {
+// hasEmptySector reports whether the part of a sector that is in b is zero, as logs are before they are written. b begins
+// at this byte of the file. Parts of a few bytes do not count.
+func hasEmptySector(b []byte, at int) bool {
+	for len(b) > 0 {
+		n := min(len(b), sectorSize-at%sectorSize)
+		if n >= 16 && isZero(b[:n]) {
 			return true
 		}
+		b, at = b[n:], at+n
 	}
 	return false
 }

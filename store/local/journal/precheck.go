@@ -2,8 +2,10 @@ package journal
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -62,10 +64,13 @@ func precheck(dir string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range memLogs {
-		if err := checkMemLog(path, aside, log); err != nil {
+	newest := true
+	for _, path := range slices.Backward(memLogs) {
+		empty, err := checkMemLog(path, newest, aside, log)
+		if err != nil {
 			return err
 		}
+		newest = newest && empty
 	}
 	if len(memLogs) == 0 {
 		return nil // Badger was closed
@@ -113,29 +118,85 @@ func checkLogHeader(path string, aside *setAside) error {
 	return errors.Join(err, f.Sync())
 }
 
-// checkMemLog corrects the log of a memtable, or keeps what is sound of it.
-func checkMemLog(path string, aside *setAside, log *slog.Logger) error {
+// checkMemLog corrects the log of a memtable, or keeps what is sound of it. It reports whether the log is empty. Of the newest
+// log that is not, it leaves out the last transaction when its chunks are not on the disk: it was not acknowledged then.
+func checkMemLog(path string, newest bool, aside *setAside, log *slog.Logger) (empty bool, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil || len(b) < logHeader {
-		return err
+		return true, err
 	}
 	l := readMemLog(b)
-	if !l.corrected && len(l.damage) == 0 {
-		return nil
+	reason := ""
+	if last := l.lastTransaction(); newest && len(last) > 0 {
+		written, err := chunksAreWritten(filepath.Dir(path), last)
+		if err != nil {
+			return false, err
+		}
+		if !written {
+			l.records = l.records[:len(l.records)-len(last)]
+			reason = "the chunks of the last transaction were not written, so it was not acknowledged: it is left out"
+		}
+	}
+	if reason == "" && !l.corrected && len(l.damage) == 0 {
+		return len(l.records) == 0, nil
 	}
 	records, lost := l.survivors(b)
-	reason := "a wrong bit was corrected"
 	switch {
 	case lost > 0:
 		reason = fmt.Sprintf("%d bytes cannot be read; what is behind them was kept", lost)
 		log.Error("a log in events/ is damaged: acknowledged data is lost", "file", path, "lost_bytes", lost)
-	case !l.corrected:
+	case l.corrected:
+		reason = "a wrong bit was corrected"
+	case reason == "":
 		reason = "its end cannot be read: the last transaction, which was not acknowledged, is left out"
 	}
 	if err := aside.copy(path, reason); err != nil {
-		return err
+		return false, err
 	}
-	return replaceFile(path, append(b[:logHeader:logHeader], records...))
+	return false, replaceFile(path, append(b[:logHeader:logHeader], records...))
+}
+
+// chunksAreWritten reports whether the value logs have the values of these records. It reports false only when a sector of
+// one is missing: a value that is damaged was written. It corrects a single wrong bit.
+func chunksAreWritten(dir string, records []logRecord) (bool, error) {
+	for _, r := range records {
+		if r.pointer == nil {
+			continue
+		}
+		written, err := chunkIsWritten(filepath.Join(dir, fmt.Sprintf("%06d.vlog", r.pointer.file)), *r.pointer)
+		if !written || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func chunkIsWritten(path string, p valuePointer) (bool, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	value := make([]byte, p.size)
+	if _, err := f.ReadAt(value, int64(p.at)); err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	end := len(value) - crc32.Size
+	if end < 0 {
+		return true, nil
+	}
+	sound := func() bool { return crc32.Checksum(value[:end], castagnoli) == binary.BigEndian.Uint32(value[end:]) }
+	if sound() {
+		return true, nil
+	}
+	if tryBits(value[end:], sound) || correctBit(value[:end], binary.BigEndian.Uint32(value[end:])) {
+		_, err := f.WriteAt(value, int64(p.at))
+		return true, errors.Join(err, f.Sync())
+	}
+	return !hasEmptySector(value, int(p.at)), nil
 }
 
 // unsureTail is how much of the end of a value log is written again: more than two commits.
@@ -171,7 +232,7 @@ func writeAgain(dir string, tables []uint64, memLogs, valueLogs []string) error 
 		}
 		again--
 	}
-	return syncPath(dir)
+	return SyncPath(dir)
 }
 
 // usedEnd returns the end of the last byte of a file that is not zero.

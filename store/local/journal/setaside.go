@@ -58,7 +58,7 @@ func (s *setAside) begin(path string) error {
 		return err
 	}
 	s.dir = dir
-	return errors.Join(syncPath(filepath.Dir(filepath.Dir(dir))), syncPath(filepath.Dir(dir)))
+	return errors.Join(SyncPath(filepath.Dir(filepath.Dir(dir))), SyncPath(filepath.Dir(dir)))
 }
 
 func (s *setAside) note(path, reason string) error {
@@ -68,11 +68,11 @@ func (s *setAside) note(path, reason string) error {
 	}
 	_, err = fmt.Fprintf(f, "%s: %s\n", filepath.Base(path), reason)
 	s.log.Warn("a damaged file was set aside", "file", path, "reason", reason, "copy", filepath.Join(s.dir, filepath.Base(path)))
-	return errors.Join(err, f.Sync(), f.Close(), syncPath(s.dir))
+	return errors.Join(err, f.Sync(), f.Close(), SyncPath(s.dir))
 }
 
-// syncPath syncs a file or directory.
-func syncPath(path string) error {
+// SyncPath syncs a file or directory.
+func SyncPath(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func replaceFile(path string, content []byte) error {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(path+".new", path), syncPath(filepath.Dir(path)))
+	return errors.Join(os.Rename(path+".new", path), SyncPath(filepath.Dir(path)))
 }
 
 // rewrite writes a part of a file again, as it is, and syncs it. After a failed write the page cache may have what the disk

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	flips    = flag.Int("flips", 24, "how many wrong bits TestAWrongBitIsNeverServed tries")
+	flips    = flag.Int("flips", 16, "how many wrong bits TestAWrongBitIsNeverServed tries")
 	flipSeed = flag.Uint64("flipseed", 0, "0: another one each time")
 )
 

@@ -240,6 +240,35 @@ func TestAFailedWriteLosesNothing(t *testing.T) {
 	}
 }
 
+// A table cannot be written. Badger would go on, and after a compaction delete what the table was made from. So the close fails, and the next
+// start has everything, also after a power cut.
+func TestATableThatCannotBeWrittenLosesNothing(t *testing.T) {
+	d := faultfs.New(t)
+	data := filepath.Join(d.Dir, "data")
+	c := startChild(t, data)
+	c.opened()
+	var a acknowledged
+	for range 10 {
+		if !a.record(c) {
+			t.Fatal("an event is refused")
+		}
+	}
+	// It is created, gets its size, and is allocated; then its content cannot be written.
+	d.Fail(faultfs.Rule{Op: faultfs.Write, Files: "*.sst", Skip: 3, Count: 1, Errno: syscall.EIO})
+	if got := c.ask("close"); !strings.Contains(got, "cannot be written") {
+		t.Errorf("close gives %q; want an error that a table cannot be written", got)
+	}
+	d.Cut()
+	c.kill()
+	d.Restore(0, 1)
+	c = startChild(t, data)
+	c.opened()
+	a.checkAll(t, c)
+	if got := c.ask("close"); got != "ok" {
+		t.Error("close gives ", got)
+	}
+}
+
 func TestAPowerCutLosesNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(newSeed(t), 0))
 	d := faultfs.New(t)

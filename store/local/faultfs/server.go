@@ -48,12 +48,7 @@ type Server struct {
 
 // Mount mounts the file system. refused says why it is not permitted, if so.
 func (s *Server) Mount(_ struct{}, refused *string) error {
-	root := &node{s: s, LoopbackNode: fs.LoopbackNode{RootData: &fs.LoopbackRoot{
-		Path: s.base,
-		NewNode: func(root *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
-			return &node{s: s, LoopbackNode: fs.LoopbackNode{RootData: root}}
-		},
-	}}}
+	root := &node{s: s, LoopbackNode: fs.LoopbackNode{RootData: &fs.LoopbackRoot{Path: s.base}}}
 	var err error
 	if s.server, err = fs.Mount(s.dir, root, &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: "faultfs", DirectMountStrict: true, DisableXAttrs: true,
@@ -138,6 +133,11 @@ func (s *Server) fails(op Op, path string) syscall.Errno {
 type node struct {
 	fs.LoopbackNode
 	s *Server
+}
+
+// WrapChild makes the nodes that LoopbackNode creates nodes of this package.
+func (n *node) WrapChild(_ context.Context, child fs.InodeEmbedder) fs.InodeEmbedder {
+	return &node{s: n.s, LoopbackNode: fs.LoopbackNode{RootData: child.(*fs.LoopbackNode).RootData}}
 }
 
 func (n *node) path() string { return filepath.Join(n.s.base, n.Path(nil)) }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/dgraph-io/badger/v4/pb"
 	"google.golang.org/protobuf/proto"
@@ -172,4 +173,27 @@ func writeManifest(path string, tables map[uint64]*pb.ManifestChange) error {
 	b := binary.BigEndian.AppendUint32(bytes.Clone(manifestHeader), uint32(len(record)))
 	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(record, castagnoli))
 	return replaceFile(path, append(b, record...))
+}
+
+// progress logs how far something is that may take long.
+type progress struct {
+	log     *slog.Logger
+	message string
+	n, of   int
+	next    time.Time
+}
+
+func newProgress(log *slog.Logger, message string, of int) *progress {
+	return &progress{log: log, message: message, of: of, next: time.Now().Add(progressInterval)}
+}
+
+// progressInterval is how often the progress is logged. Most checks take less.
+const progressInterval = 5 * time.Second
+
+func (p *progress) step() {
+	p.n++
+	if time.Now().After(p.next) {
+		p.next = time.Now().Add(progressInterval)
+		p.log.Info(p.message, "percent", 100*p.n/p.of)
+	}
 }

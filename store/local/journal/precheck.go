@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // precheck prepares Badger's directory for opening. Badger drops what it cannot read, deletes tables that are not listed,
@@ -259,27 +258,4 @@ func usedEnd(path string) (end int64, err error) {
 		end = from
 	}
 	return 0, nil
-}
-
-// progress logs how far something is that may take long.
-type progress struct {
-	log     *slog.Logger
-	message string
-	n, of   int
-	next    time.Time
-}
-
-func newProgress(log *slog.Logger, message string, of int) *progress {
-	return &progress{log: log, message: message, of: of, next: time.Now().Add(progressInterval)}
-}
-
-// progressInterval is how often the progress is logged. Most checks take less.
-const progressInterval = 5 * time.Second
-
-func (p *progress) step() {
-	p.n++
-	if time.Now().After(p.next) {
-		p.next = time.Now().Add(progressInterval)
-		p.log.Info(p.message, "percent", 100*p.n/p.of)
-	}
 }

@@ -96,7 +96,7 @@ func checkTables(dir string, ids []uint64, aside *setAside, log *slog.Logger) (u
 	progress := newProgress(log, "the tables in events/ are checked", len(ids))
 	changed := !m.sound && len(ids) > 0
 	unsure = m.newest
-	cutShort := !m.sound || len(ids) > 0 && slices.Max(ids) > m.highest
+	cutShort := !m.sound
 	for _, id := range ids {
 		progress.step()
 		entry, listed := m.tables[id]
@@ -111,6 +111,7 @@ func checkTables(dir string, ids []uint64, aside *setAside, log *slog.Logger) (u
 			return nil, err
 		case !listed:
 			m.tables[id] = &pb.ManifestChange{Id: id}
+			cutShort = cutShort || id > m.highest
 			unsure = append(unsure, id)
 			changed = true
 		}

@@ -21,9 +21,10 @@ const format = "3"
 // openBadger opens or creates the database in dir. On a full disk it gives back space of the spare file, in steps: another
 // program may take a part of it.
 func openBadger(dir string, log *badgerLog, files *allocator) (*badger.DB, error) {
-	db, err := tryOpen(dir, log)
+	aside := &setAside{spare: files.spare, log: log.log}
+	db, err := tryOpen(dir, log, aside)
 	for err != nil && isFullMessage(err) && files.spare.give(spareStep) {
-		db, err = tryOpen(dir, log)
+		db, err = tryOpen(dir, log, aside)
 	}
 	if err != nil && isFullMessage(err) {
 		return nil, fmt.Errorf("open %s: the disk is full; free some space outside of the data directory, or remove files there if there are too many: %w", dir, err)
@@ -49,8 +50,8 @@ func isFullMessage(err error) bool {
 	return strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), unix.EDQUOT.Error())
 }
 
-func tryOpen(dir string, log *badgerLog) (*badger.DB, error) {
-	if err := precheck(dir, log.log); err != nil {
+func tryOpen(dir string, log *badgerLog, aside *setAside) (*badger.DB, error) {
+	if err := precheck(dir, aside, log.log); err != nil {
 		return nil, err
 	}
 	memtables, err := repairLogs(dir)

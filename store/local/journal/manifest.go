@@ -103,8 +103,8 @@ func checkTables(dir string, ids []uint64, aside *setAside, log *slog.Logger) (u
 		err := checkTableFile(tablePath(dir, id), entry.GetCompression() != 0, aside)
 		switch {
 		case errors.Is(err, codec.ErrCorrupt) && !listed:
-			// A kill leaves such a file while Badger writes it.
-			if err := aside.move(tablePath(dir, id), "a table that is not complete and not listed in MANIFEST"); err != nil {
+			// A kill leaves such a file while Badger writes it. But a damaged MANIFEST may have listed it.
+			if err := aside.move(tablePath(dir, id), "a table that is not complete and not listed in MANIFEST", !m.sound); err != nil {
 				return nil, err
 			}
 		case err != nil:
@@ -131,16 +131,16 @@ func checkTables(dir string, ids []uint64, aside *setAside, log *slog.Logger) (u
 	if !changed {
 		return unsure, nil
 	}
-	if _, err := os.Stat(path); err == nil {
-		if !m.sound {
-			if err := aside.copy(path, "it is damaged or ends within a record; the tables are listed anew"); err != nil {
-				return nil, err
-			}
-		}
-	} else {
+	list, err := encodeManifest(m.tables)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(path); err == nil && !m.sound {
+		return unsure, aside.replace(path, list, "it is damaged or ends within a record; the tables are listed anew", false)
+	} else if err != nil {
 		log.Warn("MANIFEST was missing; the tables are listed anew", "file", path)
 	}
-	return unsure, writeManifest(path, m.tables)
+	return unsure, aside.spare.withSpace(func() error { return replaceFile(path, list) })
 }
 
 func checkTableFile(path string, compressed bool, aside *setAside) error {
@@ -155,25 +155,22 @@ func checkTableFile(path string, compressed bool, aside *setAside) error {
 	if !corrected {
 		return nil
 	}
-	if err := aside.copy(path, "a wrong bit was corrected"); err != nil {
-		return err
-	}
-	return replaceFile(path, b)
+	return aside.replace(path, b, "a wrong bit was corrected", false)
 }
 
-// writeManifest writes a MANIFEST that lists these tables.
-func writeManifest(path string, tables map[uint64]*pb.ManifestChange) error {
+// encodeManifest returns a MANIFEST that lists these tables.
+func encodeManifest(tables map[uint64]*pb.ManifestChange) ([]byte, error) {
 	set := pb.ManifestChangeSet{}
 	for _, id := range slices.Sorted(maps.Keys(tables)) {
 		set.Changes = append(set.Changes, tables[id])
 	}
 	record, err := proto.Marshal(&set)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	b := binary.BigEndian.AppendUint32(bytes.Clone(manifestHeader), uint32(len(record)))
 	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(record, castagnoli))
-	return replaceFile(path, append(b, record...))
+	return append(b, record...), nil
 }
 
 // progress logs how far something is that may take long.

@@ -21,19 +21,19 @@ import (
 // Badger reads while it opens, except for value logs, whose records are checked when they are read:
 //
 //   - It corrects a single wrong bit wherever that is. It sets a copy of the file aside first (setaside.go).
-//   - Of a memtable's log with other damage it keeps every sound record, those behind the damage too (memlog.go).
+//   - Of a memtable's log with other damage it keeps every sound record, those behind the damage too (memlog.go). It sets a
+//     copy aside. A log that only ends in the middle of a write is not damaged, and loses that end.
 //   - It lists tables that MANIFEST does not list (manifest.go).
 //   - Otherwise it fails, names the file, and changes nothing in it.
 //
 // After a kill or a failed write, the page cache may have what is not on the disk, and will not be written: after a write
 // error Linux takes a page for written. So precheck then writes again what the last commits wrote, and syncs it, before
 // anything builds on it.
-func precheck(dir string, log *slog.Logger) error {
+func precheck(dir string, aside *setAside, log *slog.Logger) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
-	aside := &setAside{log: log}
 	var tables []uint64
 	var memLogs, valueLogs []string // in the order of their numbers
 	for _, e := range entries {
@@ -92,7 +92,7 @@ func checkSmallFiles(dir string, aside *setAside) error {
 		if err != nil {
 			return err
 		}
-		if err := aside.move(path, "it is damaged; it is created again"); err != nil {
+		if err := aside.move(path, "it is damaged; it is created again", false); err != nil {
 			return err
 		}
 	}
@@ -140,19 +140,20 @@ func checkMemLog(path string, newest bool, aside *setAside, log *slog.Logger) (e
 		return len(l.records) == 0, nil
 	}
 	records, lost := l.survivors(b)
+	content := append(b[:logHeader:logHeader], records...)
 	switch {
 	case lost > 0:
-		reason = fmt.Sprintf("%d bytes cannot be read; what is behind them was kept", lost)
 		log.Error("a log in events/ is damaged: acknowledged data is lost", "file", path, "lost_bytes", lost)
+		reason = fmt.Sprintf("%d bytes cannot be read; what is behind them was kept", lost)
+		return false, aside.replace(path, content, reason, true)
 	case l.corrected:
-		reason = "a wrong bit was corrected"
+		return false, aside.replace(path, content, "a wrong bit was corrected", false)
 	case reason == "":
 		reason = "its end cannot be read: the last transaction, which was not acknowledged, is left out"
 	}
-	if err := aside.copy(path, reason); err != nil {
-		return false, err
-	}
-	return false, replaceFile(path, append(b[:logHeader:logHeader], records...))
+	// A kill or a power cut does that, so there is no copy.
+	log.Info("the last write to a log in events/ was cut short", "file", path, "reason", reason)
+	return false, aside.spare.withSpace(func() error { return replaceFile(path, content) })
 }
 
 // chunksAreWritten reports whether the value logs have the values of these records. It reports false only when a sector of
@@ -219,7 +220,7 @@ func writeAgain(dir string, tables []uint64, memLogs, valueLogs []string) error 
 	// The newest value log may have been begun by the last commit.
 	for again := 2; again > 0 && len(valueLogs) > 0; valueLogs = valueLogs[:len(valueLogs)-1] {
 		path := valueLogs[len(valueLogs)-1]
-		end, err := usedEnd(path)
+		end, err := usedEnd(path, newLog)
 		if err != nil {
 			return err
 		}
@@ -234,8 +235,8 @@ func writeAgain(dir string, tables []uint64, memLogs, valueLogs []string) error 
 	return SyncPath(dir)
 }
 
-// usedEnd returns the end of the last byte of a file that is not zero.
-func usedEnd(path string) (end int64, err error) {
+// usedEnd returns the end of the last byte of a file that is not zero. It looks only at so many bytes of the file.
+func usedEnd(path string, most int64) (end int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
@@ -246,7 +247,7 @@ func usedEnd(path string) (end int64, err error) {
 		return 0, err
 	}
 	block := make([]byte, 1<<20)
-	for end = min(info.Size(), newLog); end > 0; {
+	for end = min(info.Size(), most); end > 0; {
 		from := max(0, end-int64(len(block)))
 		b := block[:end-from]
 		if _, err := f.ReadAt(b, from); err != nil {

@@ -9,9 +9,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/codec"
 )
@@ -122,7 +125,8 @@ func TestAMissingOrDamagedTableIsRefused(t *testing.T) {
 	}
 }
 
-// Damage in the middle of a memtable's log costs only what is damaged. A copy of the log is kept.
+// Damage in the middle of a memtable's log costs only what is damaged. A copy of the log is kept. The zeros
+// at its end take no space.
 func TestRecordsBehindDamageAreKept(t *testing.T) {
 	killed, o := killedJournal(t)
 	dir := smallCopy(t, killed)
@@ -135,8 +139,8 @@ func TestRecordsBehindDamageAreKept(t *testing.T) {
 		for i := range 30 {
 			b[len(b)/3+i] ^= 0x55
 		}
-		before = bytes.Clone(b)
-		return b
+		before = append(b, make([]byte, 1<<20)...)
+		return before
 	})
 	j, err := Open(dir, Options{Log: quiet, Now: time.Now})
 	if err != nil {
@@ -159,6 +163,9 @@ func TestRecordsBehindDamageAreKept(t *testing.T) {
 	if kept, err := os.ReadFile(copies[0]); err != nil || !bytes.Equal(kept, before) {
 		t.Errorf("the copy is not what the log was, %v", err)
 	}
+	if n := allocated(t, copies[0]); n >= 1<<20 {
+		t.Errorf("the copy takes %d bytes; its end, which is zeros, should take none", n)
+	}
 }
 
 // appendTxn appends a transaction of ten records of about 200 bytes.
@@ -176,6 +183,83 @@ func appendTxn(b []byte, commit uint64) []byte {
 		b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 	}
 	return appendFinish(b, commit)
+}
+
+// tearLog adds the beginning of a transaction to the newest log of a memtable, as a kill in the middle of a commit leaves it.
+func tearLog(t *testing.T, dir string) {
+	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(dir, "*.mem"))
+	if err != nil || len(logs) == 0 {
+		t.Fatalf("no logs: %v", err)
+	}
+	change(t, logs[len(logs)-1], func(b []byte) []byte {
+		records, _ := readMemLog(b).survivors(b)
+		torn := appendTxn(nil, 1<<60)
+		return slices.Concat(b[:logHeader], records, torn[:len(torn)/2], make([]byte, 1<<20))
+	})
+}
+
+// A kill tears the end of a log. That is no damage, so nothing is set aside, however often it happens.
+func TestATornEndIsNotSetAside(t *testing.T) {
+	killed, o := killedJournal(t)
+	dir := smallCopy(t, killed)
+	tearLog(t, dir)
+	if wrong, err := o.check(dir); wrong != "" || err != nil {
+		t.Errorf("%s, %v", wrong, err)
+	}
+	if files := setAsideFiles(t, dir); len(files) > 0 {
+		t.Errorf("set aside are %q, want none", files)
+	}
+}
+
+// A full disk and a torn log do not keep the journal from opening.
+func TestATornLogOnAFullDiskOpens(t *testing.T) {
+	killed, o := killedJournal(t)
+	data := smallDisk(t, "24m")
+	dir := filepath.Join(data, "events")
+	small := smallCopy(t, killed)
+	tearLog(t, small)
+	if err := os.CopyFS(dir, os.DirFS(small)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, spareName), 6<<20)
+	fillDisk(t, data)
+	if wrong, err := o.check(dir); wrong != "" || err != nil {
+		t.Errorf("%s, %v", wrong, err)
+	}
+	if hasSetAside(data) {
+		t.Error("a torn end was set aside")
+	}
+}
+
+// events/ may be a file system of its own, or a link to another one.
+func TestFilesAreSetAsideOnAnotherFileSystem(t *testing.T) {
+	killed, o := killedJournal(t)
+	data := t.TempDir()
+	other, err := os.MkdirTemp("/dev/shm", "events")
+	if err != nil {
+		t.Skip("SKIPPED: there is no second file system: ", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(other) })
+	var a, b unix.Stat_t
+	if err := errors.Join(unix.Stat(data, &a), unix.Stat(other, &b)); err != nil || a.Dev == b.Dev {
+		t.Skip("SKIPPED: there is no second file system: ", err)
+	}
+	dir := filepath.Join(data, "events")
+	if err := errors.Join(os.CopyFS(other, os.DirFS(smallCopy(t, killed))), os.Symlink(other, dir)); err != nil {
+		t.Fatal(err)
+	}
+	want := write(t, filepath.Join(dir, "000099.sst"), 5000)
+	if wrong, err := o.check(dir); wrong != "" || err != nil {
+		t.Fatalf("%s, %v", wrong, err)
+	}
+	copies, err := filepath.Glob(filepath.Join(data, "set-aside", "*", "000099.sst"))
+	if err != nil || len(copies) != 1 {
+		t.Fatalf("%d copies: %v", len(copies), err)
+	}
+	if got, err := os.ReadFile(copies[0]); err != nil || !bytes.Equal(got, want) {
+		t.Error("the copy is not what the file was: ", err)
+	}
 }
 
 // Of the last transaction some sectors are missing, as after a power cut. That is no damage: it was not acknowledged. But what

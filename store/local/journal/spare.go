@@ -4,6 +4,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"mtagd/store/local/space"
 )
 
 // spare is a file that does nothing but take space. When another program has filled the disk, the journal gives this
@@ -17,6 +19,16 @@ const (
 	// spareStep is how much the file gives at once for a small file.
 	spareStep = 256 << 10
 )
+
+// withSpace calls do, and while the disk is full calls it again with more and more space of the file. After an error do must not
+// leave anything that takes space.
+func (s spare) withSpace(do func() error) error {
+	err := do()
+	for space.IsFull(err) && s.give(spareStep) {
+		err = do()
+	}
+	return err
+}
 
 // size returns how many bytes the file takes.
 func (s spare) size() int64 {

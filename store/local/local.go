@@ -23,8 +23,16 @@
 // The engine opens, reads and closes. Record and Resolve refuse what they would have to write, and a change of the control
 // data fails with store.KindUnavailable. Once there is space again, everything goes on by itself.
 //
+// # Damage
+//
+// A chunk of events that cannot be read costs its own events: they are noted in damaged.jsonl and in the log, and taken out
+// of the index. Pages and totals then have only events that can be served. A rebuild of the index goes on past such chunks.
+//
 //	local.go    opens, connects and closes the three parts
 //	listing.go  Events: one page of a merchant's events
+//	damage.go   sets damaged chunks aside
+//	verify.go   checks all data
+//	compare.go  finds the events in which index and journal differ
 package local
 
 import (
@@ -35,6 +43,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -50,6 +60,8 @@ const MinFree = journal.MinFree
 type Options struct {
 	Log *slog.Logger     // nil: slog.Default
 	Now func() time.Time // nil: time.Now
+
+	Metrics prometheus.Registerer // nil: no metrics
 
 	maxSeries int // for tests (rank.LimitSeries); 0: the default
 }
@@ -69,6 +81,7 @@ type engine struct {
 	*control.Data
 	journal *journal.Journal
 	index   *rank.Index
+	damage  *damageLog
 }
 
 var _ store.Engine = (*engine)(nil)
@@ -98,6 +111,14 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 
 // openEvents opens the journal and the index, and starts them.
 func (e *engine) openEvents(dir string, opt Options) (err error) {
+	if e.damage, err = openDamage(dir, opt); err != nil {
+		return err
+	}
+	if opt.Metrics != nil {
+		if err := e.damage.register(opt.Metrics); err != nil {
+			return err
+		}
+	}
 	if e.journal, err = journal.Open(filepath.Join(dir, "events"), journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
 		return err
 	}
@@ -123,15 +144,15 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 func (e *engine) catchUp(log *slog.Logger) error {
 	covered := e.index.Covered()
 	if covered > 0 {
-		// The index only ever got chunks that the journal had on disk. If the journal does not have this one, the two are
-		// from different times.
-		found, err := e.journal.HasChunk(covered)
+		// The index only ever got chunks that the journal had on disk. If the journal ends before this one, the two are from
+		// different times. If it has later ones, this one is missing, and is found like other damage.
+		last, err := e.journal.LastChunk()
 		if err != nil {
 			return err
 		}
-		if !found {
-			return errors.New("index.db covers events that are missing in events/: restore events/; " +
-				"or, if events/ was restored from a backup, delete index.db")
+		if last < covered {
+			return errors.New("index.db covers events that are missing at the end of events/: restore events/; " +
+				`or, if they are lost, let "mtagd repair" make a new data directory of what there is`)
 		}
 	}
 	if e.index.Outdated() {
@@ -149,6 +170,10 @@ func (e *engine) catchUp(log *slog.Logger) error {
 	return e.journal.Since(covered, func(events []codec.Event, seq uint64) error {
 		p.report(seq)
 		return e.index.Replay(events, seq)
+	}, func(d journal.DamagedChunk) {
+		if err := e.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
+			log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
+		}
 	})
 }
 

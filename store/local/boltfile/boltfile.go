@@ -53,6 +53,24 @@ func open(path, format string, buckets [][]byte) (*bolt.DB, error) {
 	return db, nil
 }
 
+func openReadOnly(path, format string, buckets [][]byte) (*bolt.DB, error) {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, ReadOnly: true, FreelistType: bolt.FreelistMapType, PreLoadFreelist: true})
+	if errors.Is(err, berrors.ErrTimeout) {
+		return nil, store.ErrInUse
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	ready, err := isPrepared(db, format, buckets)
+	if err == nil && !ready {
+		err = fmt.Errorf("%w: a bucket is missing", codec.ErrCorrupt)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
+	}
+	return db, nil
+}
+
 // isPrepared checks the format of an existing file, and reports whether prepare has nothing to do. So opening a file
 // usually writes nothing, and needs no space on a full disk.
 func isPrepared(db *bolt.DB, format string, buckets [][]byte) (ready bool, err error) {

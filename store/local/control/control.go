@@ -10,6 +10,7 @@
 //	audit.go      who changed what
 //	control.go    Data: open, load the directory, transactions
 //	counts.go     what the limits of a partner need to know of its tags
+//	verify.go     checks all records
 //
 // # What is in control.db
 //

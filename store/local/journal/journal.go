@@ -22,6 +22,7 @@
 //	transaction.go  puts marks into a Badger transaction
 //	arena.go        the memory of one transaction
 //	read.go         reads events by position, and all events since a position
+//	damaged.go      chunks that cannot be read
 //	prefetch.go     loads neighbouring chunks before they are read
 //	chunk.go        the byte form of events
 //	keys.go         the keys in Badger
@@ -32,6 +33,8 @@
 //	mmap.go         finds the files that Badger maps
 //	allocate.go     allocates them before Badger writes to them
 //	spare.go        a file whose space is given back on a full disk
+//	verify.go       checks all data
+//	table.go        reads one of Badger's tables without the database
 //
 // # What is in Badger
 //

@@ -33,6 +33,7 @@
 //	nodefile.go      reads and writes trees in index.db
 //	segmentfile.go   reads and writes segments in index.db
 //	nodearena.go     the memory of decoded nodes
+//	verify.go        checks all that is stored
 //
 // # What is in index.db
 //

@@ -1,0 +1,180 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// Check is what Verify reports to. One goroutine makes all calls, and no transaction is open meanwhile.
+type Check struct {
+	Wrong   func(where string, err error)          // damage, other than of a chunk
+	Damaged func(d DamagedChunk)                   // a chunk that cannot be read
+	Events  func(seq uint64, events []codec.Event) // a chunk's events; valid until Events returns
+	Read    func(done, total uint64)               // after each short read
+}
+
+// Counts is how many sound entries Verify has read.
+type Counts struct{ Chunks, Links, Marks uint64 }
+
+// OpenReadOnly opens an existing journal, which no other process has open, for Verify and for reading. It needs space for
+// nothing, and changes nothing.
+func OpenReadOnly(dir string, opt Options) (*Journal, error) {
+	log := &badgerLog{log: opt.Log}
+	var db *badger.DB
+	err := catchFault(func() (err error) {
+		db, err = badger.OpenManaged(badgerOptions(dir).WithLogger(log).WithReadOnly(true))
+		return err
+	})
+	if err == nil {
+		if err = log.failure(); err == nil {
+			_, err = hasFormat(db)
+		}
+		if err != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
+	}
+	return &Journal{dir: dir, db: db, log: log, now: opt.Now}, nil
+}
+
+// CloseReadOnly closes a journal that OpenReadOnly has opened.
+func (j *Journal) CloseReadOnly() error { return j.db.Close() }
+
+// Verify checks the tables' checksums, and decodes every entry. Entries are written meanwhile; it may see these or not. It
+// returns an error only when ctx ends.
+func (j *Journal) Verify(ctx context.Context, c Check) (Counts, error) {
+	v := verifier{Check: c, j: j}
+	tables := j.db.Tables()
+	for _, t := range tables {
+		v.total += uint64(t.KeyCount)
+	}
+	for _, t := range tables {
+		if err := ctx.Err(); err != nil {
+			return v.counts, err
+		}
+		path := tablePath(j.dir, t.ID)
+		if err := readTable(path, nil); err != nil && !errors.Is(err, fs.ErrNotExist) { // a compaction may have replaced it
+			c.Wrong(filepath.Join("events", filepath.Base(path)), err)
+		}
+		c.Read(0, v.total)
+	}
+	for more := true; more; {
+		if err := ctx.Err(); err != nil {
+			return v.counts, err
+		}
+		v.batch = v.batch[:0]
+		if err := catchFault(func() (err error) {
+			more, err = v.readBatch()
+			return err
+		}); err != nil {
+			c.Wrong("events", fmt.Errorf("what is behind key %x cannot be read: %w", v.next, err))
+			more = false
+		}
+		for _, report := range v.batch {
+			report()
+		}
+		c.Read(min(v.done, v.total), v.total)
+	}
+	return v.counts, nil
+}
+
+// verifier reads all entries, in batches with a transaction each.
+type verifier struct {
+	Check
+	j           *Journal
+	next        []byte   // the first key of the next batch
+	batch       []func() // what the batch has to report
+	done, total uint64
+	counts      Counts
+}
+
+// batchEntries is how many entries are read in one transaction, and batchChunks how many chunks.
+const (
+	batchEntries = 2000
+	batchChunks  = 64
+)
+
+func (v *verifier) readBatch() (more bool, err error) {
+	txn := v.j.db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{})
+	defer it.Close()
+	entries, chunks := 0, 0
+	for it.Seek(v.next); it.Valid(); it.Next() {
+		item := it.Item()
+		key := item.KeyCopy(nil)
+		if entries == batchEntries || chunks == batchChunks {
+			v.next = key
+			return true, nil
+		}
+		v.next = append(key[:len(key):len(key)], 0)
+		entries++
+		v.done++
+		if key[0] == prefixChunk && len(key) == 9 {
+			chunks++
+			v.chunk(item, key)
+			continue
+		}
+		if err := v.entry(item, key); err != nil {
+			v.batch = append(v.batch, func() { v.Wrong(fmt.Sprintf("events: entry %x", key), err) })
+		}
+	}
+	return false, nil
+}
+
+// chunk decodes a chunk.
+func (v *verifier) chunk(item *badger.Item, key []byte) {
+	seq, _ := parseChunkKey(key) // the caller has checked the key
+	events, err := readChunk(item, seq)
+	if err != nil {
+		v.batch = append(v.batch, func() { v.Damaged(DamagedChunk{seq, err}) })
+		return
+	}
+	v.counts.Chunks++
+	v.batch = append(v.batch, func() { v.Events(seq, events) })
+}
+
+// entry checks any other entry.
+func (v *verifier) entry(item *badger.Item, key []byte) error {
+	return catchFault(func() error {
+		return item.Value(func(b []byte) error {
+			merchant := len(codec.MerchantKey{})
+			switch {
+			case key[0] == prefixFormat && len(key) == 1 && string(b) == format:
+			case key[0] == prefixLink && len(key) == 1+merchant+32 && len(b) > 0 && len(b) <= store.MaxMUIDLength:
+				v.counts.Links++
+			case (key[0] == prefixDedupe || key[0] == prefixOldDedupe) && len(key) == 1+merchant+16 && len(b) == 8:
+				v.counts.Marks++
+			default:
+				return fmt.Errorf("%w: unknown key, or a value that does not fit it", codec.ErrCorrupt)
+			}
+			return nil
+		})
+	})
+}
+
+// readChunk decodes all events of a chunk into memory of their own.
+func readChunk(item *badger.Item, seq uint64) (events []codec.Event, err error) {
+	err = catchFault(func() error {
+		return item.Value(func(packed []byte) error {
+			data, err := unpackChunk(nil, packed)
+			if err != nil {
+				return err
+			}
+			events, err = appendEvents(nil, data, seq)
+			return err
+		})
+	})
+	return events, err
+}

@@ -68,6 +68,7 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 		d.openEdge,        // the public server
 		d.acceptOperators, // operator commands
 		d.acceptAdmins,    // metrics and health
+		d.scrub,           // verifies all data in the background, slowly
 		d.acceptRequests,  // from here on, the service answers
 		d.announce,        // in development mode
 	} {
@@ -98,7 +99,7 @@ func (d *daemon) countRefusals(context.Context) (err error) {
 
 // openData opens the storage engine. From then on no other process can open the data directory.
 func (d *daemon) openData(context.Context) (err error) {
-	if d.engine, err = openEngine(d.Data, d.Log); err != nil {
+	if d.engine, err = openEngine(d.Data, d.Log, d.metrics); err != nil {
 		return err
 	}
 	d.metrics.MustRegister(diskMetrics(d.Data)...)
@@ -269,7 +270,8 @@ func (d *daemon) acceptOperators(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	d.startSideDoor(newSideDoor(socket, operator.Handler(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.Log), d.Log))
+	d.startSideDoor(newSideDoor(socket, operator.WithVerify(
+		operator.Handler(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.Log), d.engine.Verify), d.Log))
 	return nil
 }
 
@@ -291,6 +293,20 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 	}
 	d.startSideDoor(newSideDoor(listener, adminHandler(d.metrics, ready), d.Log))
 	d.Log.Info("admin listening", "address", listener.Addr().String())
+	return nil
+}
+
+// scrub verifies all data in the background.
+func (d *daemon) scrub(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	s := newScrubber(d.engine.Verify, d.metrics, d.Log)
+	var scrubbing sync.WaitGroup
+	scrubbing.Go(func() { s.run(ctx) })
+	d.onStop(func() error {
+		cancel()
+		scrubbing.Wait()
+		return nil
+	})
 	return nil
 }
 

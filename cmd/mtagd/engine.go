@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,8 +20,8 @@ import (
 
 // openEngine opens the storage engine for the service, and creates it if the data directory is new. This file is the
 // only one that names an engine.
-func openEngine(data string, log *slog.Logger) (store.Engine, error) {
-	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now})
+func openEngine(data string, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
+	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now, Metrics: metrics})
 	if err != nil {
 		return nil, openError(data, err)
 	}
@@ -45,6 +46,18 @@ func diskMetrics(data string) []prometheus.Collector {
 			Help: "Free space below which events are refused.",
 		}, func() float64 { return local.MinFree }),
 	}
+}
+
+// verifyClosed verifies a data directory that no server has open.
+func verifyClosed(ctx context.Context, data string, v store.Verification) (store.Verified, error) {
+	if _, err := checkData(data, false); err != nil {
+		return store.Verified{}, fmt.Errorf("data directory %s %w", data, err)
+	}
+	counts, err := local.VerifyClosed(ctx, data, v)
+	if err != nil {
+		return counts, openError(data, err)
+	}
+	return counts, nil
 }
 
 // openControl opens the control data for an operator command, when no server has it open. Without control data in the

@@ -17,7 +17,7 @@ import (
 func (v *verifier) compare() error {
 	differ := map[codec.MerchantKey]*merchantSums{}
 	for m, s := range v.indexed {
-		if s.index != s.journal && !s.unsound && !v.unsound && v.index != nil && v.journal != nil {
+		if s.index != s.journal && !s.unsound && !v.unsound && !v.hidden && v.index != nil && v.journal != nil {
 			differ[m] = s
 		}
 	}

@@ -144,7 +144,7 @@ func (e *engine) setAside(ctx context.Context, found journal.DamagedChunks) erro
 		if d.Err = e.journal.CheckChunk(d.Seq); d.Err == nil {
 			continue
 		}
-		if d.MayHeal() && e.damage.mustWait(d.Seq) {
+		if d.IsHidden() || d.MayHeal() && e.damage.mustWait(d.Seq) {
 			return store.Unavailable("some events cannot be read now")
 		}
 		damaged = append(damaged, d)

@@ -39,6 +39,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -106,7 +107,30 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
+	if err := checkParts(dir); err != nil {
+		return nil, err
+	}
 	return control.Open(dir, opt.withDefaults().Now)
+}
+
+// checkParts refuses a directory that has events, but no control.db or an empty one. A new one would be without the
+// merchants whose events these are.
+func checkParts(dir string) error {
+	info, err := os.Stat(filepath.Join(dir, "control.db"))
+	if err == nil && info.Size() > 0 {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range []string{"events", "index.db"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return fmt.Errorf("%s is missing or empty, but %s is there: the partners, merchants and tags are missing. "+
+				"Nothing was changed. Restore control.db from the backup that the events are from",
+				filepath.Join(dir, "control.db"), filepath.Join(dir, name))
+		}
+	}
+	return nil
 }
 
 // openEvents opens the journal and the index, and starts them.
@@ -130,6 +154,9 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	err = e.catchUp(opt.Log)
 	if err == nil {
+		err = journal.SyncPath(dir) // the names of new files
+	}
+	if err == nil {
 		err = e.journal.Start(e.indexReady, e.index.Push)
 	}
 	if err != nil {
@@ -151,8 +178,9 @@ func (e *engine) catchUp(log *slog.Logger) error {
 			return err
 		}
 		if last < covered {
-			return errors.New("index.db covers events that are missing at the end of events/: restore events/; " +
-				`or, if they are lost, let "mtagd repair" make a new data directory of what there is`)
+			return errors.New("index.db covers events that are missing at the end of events/: part of events/ is lost, or events/ " +
+				"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
+				"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
 		}
 	}
 	if e.index.Outdated() {

@@ -49,7 +49,7 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 		return w.counts, w.verify() // no server has run yet
 	}
 	options := journal.Options{Log: slog.New(slog.DiscardHandler), Now: time.Now}
-	if w.journal, err = journal.OpenReadOnly(events, options); err != nil {
+	if w.journal, err = journal.OpenReadOnly(events, options, w.wrongInEvents); err != nil {
 		v.Found(store.Finding{Part: store.PartEvents, Where: "events", Problem: "cannot be opened: " + err.Error()})
 	}
 	w.index, err = rank.OpenReadOnly(filepath.Join(dir, "index.db"))
@@ -78,6 +78,7 @@ type verifier struct {
 	upTo    uint64 // events of later chunks are not compared: the index may not have stored them
 	indexed map[codec.MerchantKey]*merchantSums
 	unsound bool // damage was found that may concern the index of any merchant
+	hidden  bool // damage was found that may hide events of the journal
 	damaged journal.DamagedChunks
 }
 
@@ -195,9 +196,7 @@ func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
 
 func (v *verifier) verifyJournal() error {
 	counts, err := v.journal.Verify(v.ctx, journal.Check{
-		Wrong: func(where string, err error) {
-			v.Found(store.Finding{Part: store.PartEvents, Where: where, Problem: err.Error()})
-		},
+		Wrong:   v.wrongInEvents,
 		Damaged: func(d journal.DamagedChunk) { v.damaged = append(v.damaged, d) },
 		Events: func(seq uint64, events []codec.Event) {
 			v.counts.Events += uint64(len(events))
@@ -212,6 +211,11 @@ func (v *verifier) verifyJournal() error {
 	})
 	v.counts.Chunks, v.counts.Links, v.counts.Marks = counts.Chunks, counts.Links, counts.Marks
 	return err
+}
+
+func (v *verifier) wrongInEvents(where string, err error) {
+	v.hidden = v.hidden || !strings.HasPrefix(where, "events: entry")
+	v.Found(store.Finding{Part: store.PartEvents, Where: where, Problem: err.Error()})
 }
 
 // hash returns the hash of an event of the journal, with the series as which the index counts it.

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/options"
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
@@ -94,6 +95,25 @@ func closedFindings(t *testing.T, dir string) (found []store.Finding) {
 		t.Errorf("verify: %v", err)
 	}
 	return found
+}
+
+// A kill is not damage: neither the directory that it leaves, nor the one that the next start has repaired, has findings.
+func TestAKillIsNotDamage(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 1000)
+	killed := copied(t, dir)
+	record(t, e, m, 100)
+	closeEngine(t, e)
+	isTag := func(f store.Finding) bool { return f.Part == store.PartTags }
+	if found := slices.DeleteFunc(closedFindings(t, killed), isTag); len(found) > 0 {
+		t.Errorf("after a kill: %v", found)
+	}
+	closeEngine(t, open(t, killed))
+	if found := slices.DeleteFunc(closedFindings(t, killed), isTag); len(found) > 0 {
+		t.Errorf("after the next start: %v", found)
+	}
 }
 
 // Verify finds each of these faults, and says where it is.
@@ -250,7 +270,7 @@ func changeFile(path string, change func(b []byte)) error {
 
 // changeBadger changes a journal's database in one transaction.
 func changeBadger(path string, change func(txn *badger.Txn) error) error {
-	db, err := badger.OpenManaged(badger.DefaultOptions(path).WithLogger(nil).WithValueThreshold(300))
+	db, err := badger.OpenManaged(badger.DefaultOptions(path).WithLogger(nil).WithValueThreshold(300).WithCompression(options.None))
 	if err != nil {
 		return err
 	}

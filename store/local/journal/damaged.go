@@ -3,10 +3,10 @@ package journal
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -20,7 +20,10 @@ type DamagedChunk struct {
 func (d DamagedChunk) IsMissing() bool { return errors.Is(d.Err, badger.ErrKeyNotFound) }
 
 // MayHeal reports whether a later read may succeed: the disk has returned an error, and no wrong data.
-func (d DamagedChunk) MayHeal() bool { return errors.Is(d.Err, errFault) }
+func (d DamagedChunk) MayHeal() bool { return store.KindOf(d.Err) == store.KindUnavailable }
+
+// IsHidden reports whether a damaged table keeps the chunk from being found. The next start corrects the table or names it.
+func (d DamagedChunk) IsHidden() bool { return errors.Is(d.Err, errDamagedBlock) }
 
 // Reason says why the chunk cannot be read, for operators.
 func (d DamagedChunk) Reason() string {
@@ -37,22 +40,12 @@ func (d DamagedChunks) Error() string {
 	return fmt.Sprintf("%d chunks of events are damaged, the first is %d, which %s", len(d), d[0].Seq, d[0].Reason())
 }
 
-// errFault is the error of a memory fault: a page of a mapped file cannot be read.
-var errFault = errors.New("the disk returns an error, or the file was cut short")
-
-// catchFault calls read, which reads what Badger has mapped, and turns its panics into errors.
-func catchFault(read func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+// catchDamage is catchFault, except that other panics become errors too: Badger panics on some kinds of damage.
+func catchDamage(read func() error) (err error) {
 	defer func() {
-		p := recover()
-		if p == nil {
-			return
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %.200v", codec.ErrCorrupt, p)
 		}
-		if fault, ok := p.(interface{ Addr() uintptr }); ok && fault != nil {
-			err = errFault
-			return
-		}
-		err = fmt.Errorf("%w: %.200v", codec.ErrCorrupt, p)
 	}()
-	return read()
+	return catchFault(read)
 }

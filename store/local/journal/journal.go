@@ -28,13 +28,19 @@
 //	keys.go         the keys in Badger
 //	clock.go        numbers chunks and commits
 //	badger.go       Badger's options, its messages, the format version
+//	precheck.go     checks and corrects Badger's files before Badger opens them
+//	setaside.go     copies damaged files before they are changed; writes files again
+//	manifest.go     lists the tables anew
+//	tablefile.go    checks a table
+//	memlog.go       reads the log of a memtable, also behind damage
+//	bitflip.go      corrects a single wrong bit
+//	tableerrors.go  errors of tables that Badger ignores
 //	logs.go         Badger's log files: repair before opening, no readahead
 //	disk.go         counts what events take of the disk, and refuses them before it is full
 //	mmap.go         finds the files that Badger maps
 //	allocate.go     allocates them before Badger writes to them
 //	spare.go        a file whose space is given back on a full disk
 //	verify.go       checks all data
-//	table.go        reads one of Badger's tables without the database
 //
 // # What is in Badger
 //
@@ -56,6 +62,7 @@ package journal
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"os"
@@ -82,6 +89,8 @@ type Journal struct {
 	now func() time.Time
 
 	files *allocator
+
+	shadow string // of OpenReadOnly
 
 	// Nil until Start.
 	disk      *diskWatch // it disables readahead, which Since needs: a replay takes four times as long without
@@ -124,6 +133,9 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		if err := ready(); err != nil {
 			return err
 		}
+		if err := j.files.failure(); err != nil {
+			return fmt.Errorf("%w: %w", store.Unavailable("the disk failed"), err)
+		}
 		return j.disk.admit(size)
 	})
 	j.committer = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
@@ -135,9 +147,14 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 func (j *Journal) LastChunk() (seq uint64, err error) {
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
+	damaged := damagedBlocks.Load()
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
 	defer it.Close()
-	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
+	it.Seek(appendChunkKey(nil, math.MaxUint64))
+	if damagedBlocks.Load() != damaged {
+		return 0, errDamagedBlock
+	}
+	if !it.Valid() {
 		return 0, nil
 	}
 	return parseChunkKey(it.Item().Key())
@@ -184,7 +201,12 @@ func (j *Journal) Resolve(ctx context.Context, merchant store.MerchantID, id sto
 	}
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	return resolve(txn, m, &id)
+	var muid store.MUID
+	err = catchFault(func() (err error) {
+		muid, err = resolve(txn, m, &id)
+		return err
+	})
+	return muid, err
 }
 
 func checkMUID(id store.MUID) error {

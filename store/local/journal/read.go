@@ -25,6 +25,10 @@ const prefetchChunks = 4
 // until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error. When chunks are damaged, Read
 // goes on with the others, and returns a DamagedChunks.
 func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
+	return catchFault(func() error { return j.read(ctx, wanted, use) })
+}
+
+func (j *Journal) read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
 	chunks := byChunk(wanted)
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
@@ -53,8 +57,8 @@ type reader struct {
 
 // read calls use with the wanted events of one chunk.
 func (r *reader) read(wanted []Wanted, prefetch bool, use func(n int, e Event)) error {
-	return catchFault(func() error {
-		item, err := r.txn.Get(appendChunkKey(nil, wanted[0].Seq))
+	return catchDamage(func() error {
+		item, err := get(r.txn, appendChunkKey(nil, wanted[0].Seq))
 		if err != nil {
 			return err
 		}
@@ -103,6 +107,11 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 // Since calls use once for each chunk after the chunk seq, with its events, in the order of receipt; last is the number
 // of the chunk. The events are valid until use returns. Since passes chunks that cannot be read to damaged, and goes on.
 func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
+	return catchFault(func() error { return j.since(seq, use, damaged) })
+}
+
+func (j *Journal) since(seq uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
+	blocks := damagedBlocks.Load()
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
@@ -110,7 +119,7 @@ func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) 
 	var data []byte
 	var events []codec.Event
 	decode := func(at uint64) error {
-		return catchFault(func() error {
+		return catchDamage(func() error {
 			return it.Item().Value(func(packed []byte) (err error) {
 				if data, err = unpackChunk(data, packed); err != nil {
 					return err
@@ -133,6 +142,9 @@ func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) 
 			return err
 		}
 	}
+	if damagedBlocks.Load() != blocks {
+		return errDamagedBlock
+	}
 	return nil
 }
 
@@ -153,7 +165,7 @@ func appendEvents(events []codec.Event, chunk []byte, seq uint64) ([]codec.Event
 func (j *Journal) HasChunk(seq uint64) (bool, error) {
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	_, err := txn.Get(appendChunkKey(nil, seq))
+	_, err := get(txn, appendChunkKey(nil, seq))
 	if errors.Is(err, badger.ErrKeyNotFound) {
 		return false, nil
 	}
@@ -164,7 +176,7 @@ func (j *Journal) HasChunk(seq uint64) (bool, error) {
 func (j *Journal) CheckChunk(seq uint64) error {
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	item, err := txn.Get(appendChunkKey(nil, seq))
+	item, err := get(txn, appendChunkKey(nil, seq))
 	if err == nil {
 		_, err = readChunk(item, seq)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
 
 	"github.com/dgraph-io/badger/v4"
@@ -25,31 +26,87 @@ type Check struct {
 // Counts is how many sound entries Verify has read.
 type Counts struct{ Chunks, Links, Marks uint64 }
 
-// OpenReadOnly opens an existing journal, which no other process has open, for Verify and for reading. It needs space for
-// nothing, and changes nothing.
-func OpenReadOnly(dir string, opt Options) (*Journal, error) {
-	log := &badgerLog{log: opt.Log}
-	var db *badger.DB
-	err := catchFault(func() (err error) {
-		db, err = badger.OpenManaged(badgerOptions(dir).WithLogger(log).WithReadOnly(true))
-		return err
-	})
-	if err == nil {
-		if err = log.failure(); err == nil {
-			_, err = hasFormat(db)
-		}
+// OpenReadOnly opens an existing journal, which no other process has open, for Verify and for reading. It changes nothing.
+// Damage of the logs, which the database does not show, is passed to wrong.
+//
+// After a kill, Badger would have to cut off the ends of its logs. So it gets a directory of links to the other files, and of
+// copies of these logs.
+func OpenReadOnly(dir string, opt Options, wrong func(where string, err error)) (j *Journal, err error) {
+	defer func() {
 		if err != nil {
-			err = errors.Join(err, db.Close())
+			err = fmt.Errorf("open %s: %w", dir, err)
 		}
+	}()
+	shadow, err := os.MkdirTemp("", "mtagd-verify-")
+	if err != nil {
+		return nil, err
+	}
+	j = &Journal{dir: dir, shadow: shadow, log: &badgerLog{log: opt.Log}, now: opt.Now}
+	if err = linkAll(dir, shadow, wrong); err == nil {
+		err = catchDamage(func() (err error) {
+			j.db, err = badger.OpenManaged(badgerOptions(shadow).WithLogger(j.log).WithReadOnly(true))
+			return err
+		})
+	}
+	if err == nil {
+		err = j.log.failure()
+	}
+	if err == nil {
+		_, err = hasFormat(j.db)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", dir, err)
+		return nil, errors.Join(err, j.CloseReadOnly())
 	}
-	return &Journal{dir: dir, db: db, log: log, now: opt.Now}, nil
+	return j, nil
+}
+
+// linkAll makes links in shadow to all files of dir, except to logs of memtables: of these it makes copies that end with the
+// last whole transaction.
+func linkAll(dir, shadow string, wrong func(where string, err error)) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		path := filepath.Join(dir, f.Name())
+		if filepath.Ext(path) != ".mem" {
+			if err := os.Symlink(path, filepath.Join(shadow, f.Name())); err != nil {
+				return err
+			}
+			continue
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if len(b) < logHeader {
+			continue // a kill has left it
+		}
+		log := readMemLog(b)
+		records, lost := log.survivors(b)
+		if lost > 0 {
+			wrong(filepath.Join("events", f.Name()), fmt.Errorf("%w: %d bytes of it cannot be read", codec.ErrCorrupt, lost))
+		} else if log.corrected {
+			wrong(filepath.Join("events", f.Name()), fmt.Errorf("%w: wrong bits, which the next start of the server corrects", codec.ErrCorrupt))
+		}
+		if err := os.WriteFile(filepath.Join(shadow, f.Name()), append(b[:logHeader:logHeader], records...), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CloseReadOnly closes a journal that OpenReadOnly has opened.
-func (j *Journal) CloseReadOnly() error { return j.db.Close() }
+func (j *Journal) CloseReadOnly() (err error) {
+	if j.db != nil {
+		err = j.db.Close()
+	}
+	return errors.Join(err, os.RemoveAll(j.shadow))
+}
 
 // Verify checks the tables' checksums, and decodes every entry. Entries are written meanwhile; it may see these or not. It
 // returns an error only when ctx ends.
@@ -63,10 +120,7 @@ func (j *Journal) Verify(ctx context.Context, c Check) (Counts, error) {
 		if err := ctx.Err(); err != nil {
 			return v.counts, err
 		}
-		path := tablePath(j.dir, t.ID)
-		if err := readTable(path, nil); err != nil && !errors.Is(err, fs.ErrNotExist) { // a compaction may have replaced it
-			c.Wrong(filepath.Join("events", filepath.Base(path)), err)
-		}
+		v.table(tablePath(j.dir, t.ID))
 		c.Read(0, v.total)
 	}
 	for more := true; more; {
@@ -74,7 +128,7 @@ func (j *Journal) Verify(ctx context.Context, c Check) (Counts, error) {
 			return v.counts, err
 		}
 		v.batch = v.batch[:0]
-		if err := catchFault(func() (err error) {
+		if err := catchDamage(func() (err error) {
 			more, err = v.readBatch()
 			return err
 		}); err != nil {
@@ -97,6 +151,23 @@ type verifier struct {
 	batch       []func() // what the batch has to report
 	done, total uint64
 	counts      Counts
+}
+
+// table checks the checksums of a table, in memory: a memory fault while Badger reads would be one of the server.
+func (v *verifier) table(path string) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return // a compaction has replaced it
+	}
+	if err == nil {
+		var corrected bool
+		if corrected, err = checkTable(b, false); corrected && err == nil {
+			err = fmt.Errorf("%w: wrong bits, which the next start of the server corrects", codec.ErrCorrupt)
+		}
+	}
+	if err != nil {
+		v.Wrong(filepath.Join("events", filepath.Base(path)), err)
+	}
 }
 
 // batchEntries is how many entries are read in one transaction, and batchChunks how many chunks.
@@ -147,7 +218,7 @@ func (v *verifier) chunk(item *badger.Item, key []byte) {
 
 // entry checks any other entry.
 func (v *verifier) entry(item *badger.Item, key []byte) error {
-	return catchFault(func() error {
+	return catchDamage(func() error {
 		return item.Value(func(b []byte) error {
 			merchant := len(codec.MerchantKey{})
 			switch {
@@ -166,7 +237,7 @@ func (v *verifier) entry(item *badger.Item, key []byte) error {
 
 // readChunk decodes all events of a chunk into memory of their own.
 func readChunk(item *badger.Item, seq uint64) (events []codec.Event, err error) {
-	err = catchFault(func() error {
+	err = catchDamage(func() error {
 		return item.Value(func(packed []byte) error {
 			data, err := unpackChunk(nil, packed)
 			if err != nil {

@@ -60,6 +60,14 @@ func verifyClosed(ctx context.Context, data string, v store.Verification) (store
 	return counts, nil
 }
 
+// repairData makes a new data directory of what can be read of another one.
+func repairData(ctx context.Context, data, to string, log *slog.Logger, lost func(store.Finding)) error {
+	if err := local.Repair(ctx, data, to, log, lost); err != nil {
+		return openError(data, err)
+	}
+	return nil
+}
+
 // openControl opens the control data for an operator command, when no server has it open. Without control data in the
 // directory it fails, so that a mistyped directory is noticed. Only when create is set and the directory is empty, it
 // creates the data and says so on stderr.

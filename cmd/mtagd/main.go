@@ -16,6 +16,7 @@
 //	engine.go       the choice of the storage engine
 //	verify.go       mtagd verify
 //	scrub.go        the same in the background of serve, slowly
+//	repair.go       mtagd repair
 //	health.go       mtagd health
 //	config.go       what the service runs with, from either command
 //	checks.go       which values the flags accept
@@ -63,6 +64,7 @@ type commandLine struct {
 	Domain   operator.DomainCommands   `cmd:"" help:"List and release the domains of merchants. Works with and without a running server."`
 	Audit    operator.AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
 	Verify   verifyCommand             `cmd:"" help:"Check all data for damage. Works with and without a running server."`
+	Repair   repairCommand             `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
 	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
 	Help     helpCommand               `cmd:"" help:"Show help for a command."`
 	Version  versionCommand            `cmd:"" help:"Print the version."`

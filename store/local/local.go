@@ -33,6 +33,7 @@
 //	damage.go   sets damaged chunks aside
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
+//	repair.go   salvages what can be read into a new directory
 package local
 
 import (

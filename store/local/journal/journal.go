@@ -41,6 +41,7 @@
 //	allocate.go     allocates them before Badger writes to them
 //	spare.go        a file whose space is given back on a full disk
 //	verify.go       checks all data
+//	salvage.go      writes what can be read of damaged files into a new journal
 //
 // # What is in Badger
 //

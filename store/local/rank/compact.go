@@ -86,7 +86,7 @@ func (c *compactor) compactAll(ctx context.Context) {
 	err := errors.Join(c.sweepUnused(ctx), c.sweepFreed(ctx))
 	merchants, err2 := c.merchants()
 	if err = errors.Join(err, err2); err != nil && ctx.Err() == nil {
-		c.log.Error("the segments of the index cannot be compacted", "error", err)
+		c.log.Error("the index cannot be compacted", "error", err)
 	}
 	for _, m := range merchants {
 		for more := true; more && !c.failed[m] && ctx.Err() == nil; {
@@ -112,7 +112,7 @@ func (c *compactor) sweepUnused(ctx context.Context) error {
 	return c.sweep(ctx)
 }
 
-// sweep deletes the segments that compactions have replaced, and what is left of compactions that were cut off.
+// sweep deletes the segments that compactions and removals have replaced, and what is left of those that were cut off.
 func (c *compactor) sweep(ctx context.Context) error {
 	return boltfile.CatchDamage("index.db", func() error {
 		var unused [][]byte

@@ -14,26 +14,35 @@
 // segments. After a crash, package local replays the events that the stored trees do not cover, so that none is lost and
 // none is counted twice.
 //
-//	index.go         Index: open, replay, apply, schedule merges, close
-//	recent.go        a merchant's events in memory
-//	progress.go      lets readers wait until events are applied
-//	compact.go       compacts stored segments in the background
-//	merge.go         writes events into the stored trees and segments, in one or more transactions
-//	query.go         pages of a selection
-//	selection.go     a query in the terms of the index
-//	source.go        finds ranks in several sources: trees and segments
-//	runs.go          collects runs of ranks, from one tree or several
-//	reader.go        one merchant's trees as of one moment; counts events before a key
-//	segments.go      which segments to merge; segments in memory
-//	segmentmerge.go  builds and merges segments
-//	segment.go       a segment: names, times, ranks, wavelet matrix
-//	wavelet.go       counts ranks within a range of time
-//	tree.go          the counted tree in memory
-//	dictionary.go    numbers a merchant's series
-//	nodefile.go      reads and writes trees in index.db
-//	segmentfile.go   reads and writes segments in index.db
-//	nodearena.go     the memory of decoded nodes
-//	verify.go        checks all that is stored
+// Events can be removed. A removal changes the stored tree as a merge does, and writes segments again without the removed
+// events. Where all events before a time are removed, it only notes that time in the segments.
+//
+//	index.go           Index: open, replay, push, apply, close
+//	schedule.go        the applying goroutine; which merge comes when
+//	recent.go          a merchant's events in memory
+//	progress.go        lets readers wait until events are applied
+//	remove.go          removes events: by key, before a time, all of a merchant's
+//	removesegments.go  removes events from segments
+//	prune.go           removes entries from a tree
+//	find.go            finds the events of chunks by scanning
+//	compact.go         compacts stored segments in the background
+//	merge.go           writes events into the stored trees and segments, in one or more transactions
+//	query.go           pages of a selection
+//	counts.go          counts by series and time
+//	selection.go       a query in the terms of the index
+//	source.go          finds ranks in several sources: trees and segments
+//	runs.go            collects runs of ranks, from one tree or several
+//	reader.go          one merchant's trees as of one moment; counts events before a key
+//	segments.go        which segments to merge; segments in memory
+//	segmentmerge.go    builds and merges segments
+//	segment.go         a segment: names, times, ranks, wavelet matrix
+//	wavelet.go         counts ranks within a range of time
+//	tree.go            the counted tree in memory
+//	dictionary.go      numbers a merchant's series
+//	nodefile.go        reads and writes trees in index.db
+//	segmentfile.go     reads and writes segments in index.db
+//	nodearena.go       the memory of decoded nodes
+//	verify.go          checks all that is stored
 //
 // # What is in index.db
 //
@@ -45,10 +54,12 @@
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
 //	replaced  merchant → number, ids (uvarints): the nodes that the last merge replaced and has not deleted yet
+//	freed     merchant, node id (8 bytes, big endian) → height (1 byte; 0: a leaf): a node that a removal took out of the tree
+//	          with all below it, and that has not been deleted yet
 //	segments  merchant → segments record; only of merchants that have had events of overflow series
 //	blocks    merchant, segment id (8 bytes, big endian), kind (1 byte), number (4 bytes, big endian) → block
-//	unused    merchant, segment id (8 bytes, big endian) → 'm' or 'c': a merge or a compaction is writing the segment, or
-//	          has not deleted it yet
+//	unused    merchant, segment id (8 bytes, big endian) → 'm' or 'c': a merge ('m'), or a compaction or removal ('c'), is
+//	          writing the segment, or it is not used any more and has not been deleted yet
 //
 // A merchant is the 16 bytes of its UUID. Each node, record, list of ids and block is sealed: it ends with its CRC-32C
 // (4 bytes, big endian), as bbolt has no checksums.
@@ -67,7 +78,8 @@
 //	key:     time (varint), seq (varint), index (uvarint, not a difference)
 //
 // A segments record: next id, number of segments, and for each its id, number of events, overflow series (0 when its
-// events are of several tags), and 1 if queries without a tag read it, else 0; all uvarints.
+// events are of several tags), 1 if queries without a tag read it, else 0, how many of its events are removed (all uvarints),
+// and the time before which these are (varint).
 //
 // The blocks of a segment, by kind, each numbered from 0:
 //
@@ -81,7 +93,4 @@
 //	4+l  32,000 bits of level l of the wavelet matrix: the number of ones before the block (4 bytes), then the bits in words
 //	     of 8 bytes, the first bit lowest; all little endian. There are 11 levels fewer than the number of events less one
 //	     has bits.
-//
-// Events can be removed from both: entries from a tree as they are added, and events from a segment by writing another one
-// without them.
 package rank

@@ -44,7 +44,7 @@ type Index struct {
 	storing  sync.Mutex // held by whoever changes stored trees
 
 	queue   chan committedBatch
-	merges  chan mergeRequest
+	merges  chan chan error // each gets the result of the first merge that begins after it was sent
 	started bool
 	done    chan struct{} // closed when the applying goroutine has ended
 
@@ -58,9 +58,6 @@ type committedBatch struct {
 	last    uint64 // number of their last chunk
 	release func()
 }
-
-// mergeRequest gets the result of the first merge that begins after it was sent.
-type mergeRequest chan error
 
 const (
 	// A merge is due after this time, or when this many events are in memory: about 25 MB, which a replay applies in
@@ -99,7 +96,7 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		recent:    map[codec.MerchantKey]*recentEvents{},
 		arenas:    sync.Pool{New: func() any { return &nodeArena{} }},
 		queue:     make(chan committedBatch, maxQueue),
-		merges:    make(chan mergeRequest),
+		merges:    make(chan chan error),
 		done:      make(chan struct{}),
 	}
 	x.compactor = newCompactor(db, reserve, log)
@@ -132,7 +129,8 @@ func (x *Index) Reset() error {
 func (x *Index) LimitSeries(n int) { x.maxSeries = n }
 
 // Replay applies events of chunks after Covered; last is the number of their last chunk. Call it before Start, in the
-// order of receipt.
+// order of receipt. Events that were removed while the journal still has them must be left out when the whole index is
+// rebuilt. There may be no events: then the index only notes that it covers the chunk.
 func (x *Index) Replay(events []codec.Event, last uint64) error {
 	before := x.entries
 	if err := x.apply(events, last); err != nil {
@@ -153,13 +151,6 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 		return nil // the first merge after Start is of the same events again
 	}
 	return err
-}
-
-// Start starts the goroutine that applies pushed events and merges.
-func (x *Index) Start() {
-	x.started = true
-	x.compactor.start()
-	go x.run()
 }
 
 // Push queues the events of a commit, to be applied in the order of the calls; last is the number of their last chunk.
@@ -184,116 +175,6 @@ func (x *Index) Failure() error { return x.progress.failure() }
 // Wait returns nil when the events of all chunks up to seq are in the trees. It returns an error when ctx ends, and once
 // the index has failed, whatever seq is.
 func (x *Index) Wait(ctx context.Context, seq uint64) error { return x.progress.wait(ctx, seq) }
-
-// run applies what is pushed. Merges run in another goroutine meanwhile, one after the other.
-func (x *Index) run() {
-	defer close(x.done)
-	ticker := time.NewTicker(mergeInterval)
-	defer ticker.Stop()
-	m := mergeState{x: x, ended: make(chan error, 1), events: x.unmerged, retry: len(x.unmerged.trees) > 0}
-	x.unmerged = frozenEvents{}
-	for {
-		select {
-		case <-ticker.C:
-			m.due = true
-		case err := <-m.ended:
-			m.end(err)
-		case r := <-x.merges:
-			m.requested = append(m.requested, r)
-		case b, open := <-m.queue():
-			if !open {
-				m.finish()
-				return
-			}
-			x.applyBatch(b)
-		}
-		m.startIfDue()
-	}
-}
-
-// mergeState is what the applying goroutine knows about the running merge and the next one.
-type mergeState struct {
-	x       *Index
-	due     bool         // the ticker has ticked since the last merge began
-	running bool         // a merge is running
-	events  frozenEvents // what the running or the last merge writes
-	retry   bool         // the disk was full, so the next merge is of the same events again
-	ended   chan error   // the result of the running merge
-
-	requested []mergeRequest // that wait for the next merge
-	waiting   []mergeRequest // that wait for the running one
-}
-
-// queue returns the queue to apply from. It is nil, and blocks, while too much is in memory for the running merge.
-func (m *mergeState) queue() <-chan committedBatch {
-	if m.running && m.x.entries >= maxEntries {
-		return nil
-	}
-	return m.x.queue
-}
-
-// startIfDue starts a merge in another goroutine when one is due or much is in memory. While the disk is full, only time
-// makes a merge due.
-func (m *mergeState) startIfDue() {
-	x := m.x
-	if err := x.Failure(); err != nil {
-		m.answer(err)
-		return
-	}
-	due := m.due || (x.entries >= mergeEntries || len(m.requested) > 0) && !m.retry
-	if m.running || !due {
-		return
-	}
-	if !m.retry {
-		m.events = x.freeze()
-		m.waiting, m.requested = m.requested, nil
-	}
-	m.running, m.due = true, false
-	events := m.events
-	go func() { m.ended <- x.merge(events) }()
-}
-
-// end notes that the running merge has ended. When the disk was full, the merge is retried as long as there is space in
-// memory; after any other error the index fails.
-func (m *mergeState) end(err error) {
-	x := m.x
-	full := space.IsFull(err)
-	m.running, m.retry = false, full && x.entries < maxUnmerged
-	if err != nil {
-		m.answer(err) // also those that wait for the next merge: that would not begin before there is space
-	}
-	m.answerWaiting(nil)
-	if m.retry {
-		x.log.Error("the index waits for disk space", "error", err)
-		return
-	}
-	x.fail(err)
-}
-
-// answer answers all requests for a merge.
-func (m *mergeState) answer(err error) {
-	m.waiting, m.requested = append(m.waiting, m.requested...), nil
-	m.answerWaiting(err)
-}
-
-func (m *mergeState) answerWaiting(err error) {
-	for _, r := range m.waiting {
-		r <- err
-	}
-	m.waiting = nil
-}
-
-// finish waits for the running merge, and merges what has been applied since. When the disk is full it merges nothing:
-// the next start replays these events.
-func (m *mergeState) finish() {
-	defer func() { m.answer(errClosed) }()
-	if m.running {
-		m.end(<-m.ended)
-	}
-	if m.x.Failure() == nil && !m.retry {
-		m.end(m.x.merge(m.x.freeze()))
-	}
-}
 
 // applyBatch applies a batch and releases it. After a failure it only releases the batch: the events are in the journal,
 // and the next start replays them.
@@ -489,31 +370,40 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 	defer x.mu.RUnlock()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a file that was cut short fails this request only
 	return x.db.View(func(tx *bolt.Tx) error {
-		t, err := loadTree(tx, m)
-		if err != nil {
-			return err
-		}
 		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
-		r := &reader{ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks).Cursor(), loaded: map[uint64]*node{}, arena: arena}
-		roots := []*child{&t.root}
-		if recent := x.recent[m]; recent != nil {
-			r.series = recent.series.names()
-			if t.covered == recent.covered { // else a merge was committed just now, and the stored tree has the frozen events
-				roots = append(roots, &recent.frozen.root)
-				r.recent = append(r.recent, recent.frozen.segments...)
-			}
-			roots = append(roots, &recent.active.root)
-			r.recent = append(r.recent, recent.active.segments...)
-		}
-		for _, root := range roots {
-			if !root.isEmpty() {
-				r.trees = append(r.trees, root)
-			}
-		}
-		if len(r.trees) == 0 {
-			return nil
+		r, err := x.newReader(ctx, tx, m, arena)
+		if err != nil || len(r.trees) == 0 {
+			return err
 		}
 		return read(r)
 	})
+}
+
+// newReader returns a reader of a merchant's trees. The caller holds mu, at least since the transaction began.
+func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena) (*reader, error) {
+	t, err := loadTree(tx, m)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{
+		ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks).Cursor(),
+		loaded: map[uint64]*node{}, arena: arena,
+	}
+	roots := []*child{&t.root}
+	if recent := x.recent[m]; recent != nil {
+		r.series = recent.series.names()
+		if t.covered == recent.covered { // else a merge was committed just now, and the stored tree has the frozen events
+			roots = append(roots, &recent.frozen.root)
+			r.recent = append(r.recent, recent.frozen.segments...)
+		}
+		roots = append(roots, &recent.active.root)
+		r.recent = append(r.recent, recent.active.segments...)
+	}
+	for _, root := range roots {
+		if !root.isEmpty() {
+			r.trees = append(r.trees, root)
+		}
+	}
+	return r, nil
 }

@@ -1,8 +1,11 @@
 package rank
 
 import (
+	"fmt"
 	"slices"
 	"sort"
+
+	"mtagd/store/local/codec"
 )
 
 // Removing entries changes the nodes above them, like adding does. A node without entries below it is taken out of its
@@ -159,3 +162,6 @@ func (c *child) subtract(removed removedEntries) error {
 	}
 	return nil
 }
+
+// errCounts says that the counts of an inner node are not those of the nodes below it.
+var errCounts = fmt.Errorf("index.db: %w: counts of a node", codec.ErrCorrupt)

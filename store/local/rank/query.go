@@ -297,23 +297,8 @@ func (s sources) bounds(name string) (start, end int, err error) {
 
 // segments returns readers of the segments that the selection needs: those of its tag, or those for all tags.
 func (q *pageQuery) segments() (found []*segmentReader, err error) {
-	wanted := func(s *segment) bool { return s.all }
 	if q.Tag != "" {
-		wanted = func(s *segment) bool { return s.tag == q.overflow[0] }
+		return q.openSegments(func(s *segment) bool { return s.tag == q.overflow[0] })
 	}
-	for _, s := range q.recent {
-		if wanted(s) {
-			found = append(found, newSegmentReader(s, s.blocks))
-		}
-	}
-	stored, err := loadSegments(q.tx, q.m)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range stored.segments {
-		if wanted(s) {
-			found = append(found, newSegmentReader(s, &queriedBlocks{q.reader, s.id, map[uint32][]byte{}}))
-		}
-	}
-	return found, nil
+	return q.openSegments(func(s *segment) bool { return s.all })
 }

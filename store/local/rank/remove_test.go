@@ -1,15 +1,19 @@
 package rank
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -60,6 +64,76 @@ func (events model) check(t *testing.T, rng *rand.Rand, x *Index, when string) {
 		}
 		for range 5 {
 			checkRandomPage(t, rng, x, m, events, when)
+			checkCounts(t, rng, x, m, events, when)
+		}
+	}
+}
+
+// checkCounts compares the counts of a random query with those of the model.
+func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, events []codec.Event, when string) {
+	t.Helper()
+	if len(events) == 0 {
+		if counts, err := x.Counts(t.Context(), m, NewSelection(store.Query{}), []int64{0, 10}); err != nil || len(counts) > 0 {
+			t.Fatalf("%s: counts without events are %v, %v", when, counts, err)
+		}
+		return
+	}
+	bounds := []int64{events[0].Time, events[0].Time, events[0].Time + 1}
+	for range 1 + rng.IntN(40) {
+		bounds = append(bounds, events[rng.IntN(len(events))].Time+int64(rng.IntN(2)))
+	}
+	if rng.IntN(2) == 0 {
+		bounds = append(bounds, math.MinInt64, math.MaxInt64)
+	}
+	slices.Sort(bounds)
+	q := store.Query{}
+	if rng.IntN(2) == 0 {
+		q.Tag = "ss_b"
+	}
+	if rng.IntN(2) == 0 {
+		for range 3 {
+			_, name := codec.SplitSeries(events[rng.IntN(len(events))].Series)
+			q.Names = append(q.Names, string(name))
+		}
+	}
+	if rng.IntN(2) == 0 {
+		from, to := time.UnixMicro(bounds[len(bounds)/3]), time.UnixMicro(bounds[len(bounds)/2])
+		q.From, q.To = &from, &to
+	}
+	var counted []string
+	if err := x.view(t.Context(), m, func(r *reader) error {
+		counted = r.series
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]uint64{} // by series
+	for _, e := range events {
+		tag, name := codec.SplitSeries(string(e.Series))
+		if q.Tag != "" && tag != string(q.Tag) || q.Names != nil && !slices.Contains(q.Names, name) ||
+			q.From != nil && (e.Time < q.From.UnixMicro() || e.Time > q.To.UnixMicro()) {
+			continue
+		}
+		if q.Names == nil && !slices.Contains(counted, string(e.Series)) {
+			name = ""
+		}
+		for i, b := range bounds[1:] {
+			if bounds[i] <= e.Time && e.Time < b {
+				series := tag + " " + name
+				if want[series] == nil {
+					want[series] = make([]uint64, len(bounds)-1)
+				}
+				want[series][i]++
+			}
+		}
+	}
+	counts, err := x.Counts(t.Context(), m, NewSelection(q), bounds)
+	if err != nil || len(counts) != len(want) {
+		t.Fatalf("%s: counts of %d series, %v; want %d", when, len(counts), err, len(want))
+	}
+	for _, c := range counts {
+		if want := want[string(c.Tag)+" "+c.Name]; !slices.Equal(c.Counts, want) {
+			t.Fatalf("%s: counts of %s %q by %v are %v, want %v", when, c.Tag, c.Name, bounds, c.Counts, want)
 		}
 	}
 }
@@ -213,7 +287,7 @@ func TestRemovedEventsAreGone(t *testing.T) {
 			r := &removals{journal: journal{names: madeUp, maxSeries: 30}, model: model{}, rng: rng, dir: t.TempDir()}
 			r.reopen(t)
 			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
-			for range 60 {
+			for range 45 {
 				m := merchants[rng.IntN(len(merchants))]
 				when := ""
 				switch rng.IntN(8) {
@@ -348,6 +422,148 @@ func TestARemovalMayBeCutOffAnywhere(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A compaction that has read a segment before events were removed from it is discarded: it would bring them back.
+func TestARemovalDuringACompaction(t *testing.T) {
+	m := newMerchant(t)
+	for name, remove := range map[string]func(x *Index) error{
+		"RemoveBefore": func(x *Index) error {
+			_, err := x.RemoveBefore(t.Context(), m, 500)
+			return err
+		},
+		"Drop": func(x *Index) error { return x.Drop(t.Context(), m) },
+	} {
+		j := journal{names: 1000, maxSeries: 3}
+		x := j.open(t, t.TempDir())
+		for i := range uint64(3) {
+			if err := x.Replay(j.commit(m, 1200, func(i int) int64 { return int64(i) }), i+1); err != nil {
+				t.Fatal(err)
+			}
+			if err := x.merge(x.freeze()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := x.compactor
+		from, err := c.due(m)
+		if err != nil || from == nil {
+			t.Fatalf("no compaction is due, %v", err)
+		}
+		merged, err := c.write(t.Context(), m, from, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := remove(x); err != nil {
+			t.Fatal(err)
+		}
+		want := list(t, x, m)
+		expect := func(when string) {
+			t.Helper()
+			if got := list(t, x, m); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: %d events, want %d", name, when, len(got), len(want))
+			}
+			for _, tag := range []store.TagID{"cs_a", "ss_b"} { // which have segments of their own
+				q := store.Query{Tag: tag, SortBy: store.ByName, Limit: len(want)}
+				if total, page, err := x.Page(t.Context(), m, NewSelection(q)); err != nil || total != uint64(len(want)/2) || len(page) != len(want)/2 {
+					t.Errorf("%s, %s: %d events of %s, total %d, %v; want %d", name, when, len(page), tag, total, err, len(want)/2)
+				}
+			}
+		}
+		if err := c.update(t.Context(), func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
+			t.Fatal(err)
+		}
+		expect("after the compaction")
+		c.compactAll(t.Context())
+		expect("after the next compaction")
+		checkNothingLeftBehind(t, x)
+		closeIndex(t, x)
+	}
+}
+
+// A removal that cannot be stored fails, and removes nothing: on a full disk, after Close, and when its context has ended.
+func TestARemovalThatFailsRemovesNothing(t *testing.T) {
+	var j journal
+	m := newMerchant(t)
+	dir := t.TempDir()
+	x := j.open(t, dir)
+	var full atomic.Bool
+	x.commit = func(tx *bolt.Tx) error {
+		if full.Load() {
+			return &fs.PathError{Op: "write", Path: "index.db", Err: unix.ENOSPC}
+		}
+		return tx.Commit()
+	}
+	x.Start()
+	expectAll := func(what string, x *Index, n int, err, want error) {
+		t.Helper()
+		if got := len(list(t, x, m)); got != n || !errors.Is(err, want) {
+			t.Errorf("%s: %d events, %v; want %d and %v", what, got, err, n, want)
+		}
+	}
+	j.push(t, x, m, 200)
+	full.Store(true)
+	_, err := x.RemoveBefore(t.Context(), m, 100_000) // has the events merged first
+	expectAll("unmerged events on a full disk", x, 200, err, unix.ENOSPC)
+	full.Store(false)
+	removed, err := x.RemoveBefore(t.Context(), m, 50_000)
+	if expectAll("once there is space", x, 150, err, nil); removed != (Removed{50, 5000}) {
+		t.Errorf("%v removed, want 50 events with 5000 bytes", removed)
+	}
+	full.Store(true)
+	_, err = x.RemoveBefore(t.Context(), m, 100_000)
+	expectAll("merged events on a full disk", x, 150, err, unix.ENOSPC)
+	full.Store(false)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err = x.RemoveBefore(ended, m, 100_000)
+	expectAll("with an ended context", x, 150, err, context.Canceled)
+	closeIndex(t, x)
+	if err := x.Drop(t.Context(), m); err == nil {
+		t.Error("after Close, Drop succeeds")
+	}
+	if _, err := x.FindChunks(t.Context(), []uint64{1}); err == nil {
+		t.Error("after Close, FindChunks succeeds")
+	}
+	x = j.open(t, dir)
+	expectAll("after a restart", x, 150, nil, nil)
+	closeIndex(t, x)
+}
+
+// However many entries are removed, and in whatever portions, the rest is in nodes that are not nearly empty.
+func TestNodesAreJoinedAfterRemovals(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	var root child
+	var left []entry
+	for i := range 30_000 {
+		e := entry{Key{rng.Int64N(1 << 30), codec.Position{Seq: 1, Index: uint16(i)}}, uint32(i % 3), uint32(i)}
+		left = append(left, e)
+		if err := root.insertAtRoot(e, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for len(left) > 0 {
+		var keys []Key
+		n := min(1000, len(left))
+		for _, e := range left[:n] {
+			keys = append(keys, e.Key)
+		}
+		left = left[n:]
+		slices.SortFunc(keys, Key.compare)
+		removed, err := root.removeKeys(keys, nil)
+		if err != nil || removed.counts.of(nil) != uint64(n) {
+			t.Fatalf("%d of %d entries removed, %v", removed.counts.of(nil), n, err)
+		}
+		root.cutTop()
+		if len(left) == 0 {
+			break
+		}
+		if leaves := checkTree(t, &reader{}, &root); len(leaves) > 1+len(left)/(leafEntries/4) {
+			t.Fatalf("%d leaves have %d entries", len(leaves), len(left))
+		}
+	}
+	if !root.isEmpty() {
+		t.Error("the tree without entries is not empty")
 	}
 }
 

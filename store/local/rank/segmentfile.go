@@ -54,7 +54,7 @@ func storeSegments(tx *bolt.Tx, m codec.MerchantKey, r *storedSegments) error {
 }
 
 // A segment that is being written, or is no longer used, is marked as unused. Whoever writes the segment also deletes what
-// a kill has left of it, so the mark says who that is.
+// a kill has left of it, so the mark says who that is. What removals write counts as written by compactions.
 const (
 	byMerge      = 'm'
 	byCompaction = 'c'
@@ -123,4 +123,23 @@ func (q *queriedBlocks) block(kind uint8, i int) ([]byte, error) {
 	}
 	q.loaded[key] = b
 	return b, nil
+}
+
+// openSegments returns readers of the wanted segments.
+func (r *reader) openSegments(wanted func(s *segment) bool) (found []*segmentReader, err error) {
+	for _, s := range r.recent {
+		if wanted(s) {
+			found = append(found, newSegmentReader(s, s.blocks))
+		}
+	}
+	stored, err := loadSegments(r.tx, r.m)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range stored.segments {
+		if wanted(s) {
+			found = append(found, newSegmentReader(s, &queriedBlocks{r, s.id, map[uint32][]byte{}}))
+		}
+	}
+	return found, nil
 }

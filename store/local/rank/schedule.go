@@ -1,0 +1,146 @@
+package rank
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"mtagd/store/local/space"
+)
+
+// Start starts the goroutine that applies pushed events and merges.
+func (x *Index) Start() {
+	x.started = true
+	x.compactor.start()
+	go x.run()
+}
+
+// run applies what is pushed. Merges run in another goroutine meanwhile, one after the other.
+func (x *Index) run() {
+	defer close(x.done)
+	ticker := time.NewTicker(mergeInterval)
+	defer ticker.Stop()
+	m := mergeState{x: x, ended: make(chan error, 1), events: x.unmerged, retry: len(x.unmerged.trees) > 0}
+	x.unmerged = frozenEvents{}
+	for {
+		select {
+		case <-ticker.C:
+			m.due = true
+		case err := <-m.ended:
+			m.end(err)
+		case r := <-x.merges:
+			m.requested = append(m.requested, r)
+		case b, open := <-m.queue():
+			if !open {
+				m.finish()
+				return
+			}
+			x.applyBatch(b)
+		}
+		m.startIfDue()
+	}
+}
+
+// mergeState is what the applying goroutine knows about the running merge and the next one.
+type mergeState struct {
+	x       *Index
+	due     bool         // the ticker has ticked since the last merge began
+	running bool         // a merge is running
+	events  frozenEvents // what the running or the last merge writes
+	retry   bool         // the disk was full, so the next merge is of the same events again
+	ended   chan error   // the result of the running merge
+
+	requested []chan error // that wait for the next merge
+	waiting   []chan error // that wait for the running one
+}
+
+// queue returns the queue to apply from. It is nil, and blocks, while too much is in memory for the running merge.
+func (m *mergeState) queue() <-chan committedBatch {
+	if m.running && m.x.entries >= maxEntries {
+		return nil
+	}
+	return m.x.queue
+}
+
+// startIfDue starts a merge in another goroutine when one is due or requested, or much is in memory. While the disk is full,
+// much in memory does not make a merge due.
+func (m *mergeState) startIfDue() {
+	x := m.x
+	if err := x.Failure(); err != nil {
+		m.answer(err)
+		return
+	}
+	due := m.due || x.entries >= mergeEntries && !m.retry || len(m.requested) > 0
+	if m.running || !due {
+		return
+	}
+	if !m.retry {
+		m.events = x.freeze()
+		m.waiting, m.requested = m.requested, nil
+	}
+	m.running, m.due = true, false
+	events := m.events
+	go func() { m.ended <- x.merge(events) }()
+}
+
+// end notes that the running merge has ended. When the disk was full, the merge is retried as long as there is space in
+// memory; after any other error the index fails.
+func (m *mergeState) end(err error) {
+	x := m.x
+	full := space.IsFull(err)
+	m.running, m.retry = false, full && x.entries < maxUnmerged
+	if err != nil {
+		m.answer(err) // also those that wait for the next merge: that would not begin before there is space
+	}
+	m.answerWaiting(nil)
+	if m.retry {
+		x.log.Error("the index waits for disk space", "error", err)
+		return
+	}
+	x.fail(err)
+}
+
+// answer answers all requests for a merge.
+func (m *mergeState) answer(err error) {
+	m.waiting, m.requested = append(m.waiting, m.requested...), nil
+	m.answerWaiting(err)
+}
+
+func (m *mergeState) answerWaiting(err error) {
+	for _, r := range m.waiting {
+		r <- err
+	}
+	m.waiting = nil
+}
+
+// finish waits for the running merge, and merges what has been applied since. When the disk is full it merges nothing:
+// the next start replays these events.
+func (m *mergeState) finish() {
+	defer func() { m.answer(errClosed) }()
+	if m.running {
+		m.end(<-m.ended)
+	}
+	if m.x.Failure() == nil && !m.retry {
+		m.end(m.x.merge(m.x.freeze()))
+	}
+}
+
+// mergeNow merges all events that were applied before the call.
+func (x *Index) mergeNow(ctx context.Context) error {
+	merged := make(chan error, 1)
+	select {
+	case x.merges <- merged:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-x.done:
+		return errClosed
+	}
+	select {
+	case err := <-merged:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+var errClosed = errors.New("the event index is closed")

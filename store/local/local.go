@@ -4,6 +4,7 @@
 //	DIR/control.db  control/  partners, keys, merchants, tags
 //	DIR/events/     journal/  events, identity links, remembered event_ids
 //	DIR/index.db    rank/     the index of the events; rebuilt from the journal when it is missing
+//	DIR/set-aside/  journal/  copies of damaged files of events/, from before they were corrected
 //
 // They share codec (the byte forms of ids and values), boltfile (bbolt files with a format version) and space (of the
 // disk). Each package comment describes the format of its files.

@@ -26,7 +26,7 @@ func openBadger(dir string, log *badgerLog, files *allocator) (*badger.DB, error
 		db, err = tryOpen(dir, log)
 	}
 	if err != nil && isFullMessage(err) {
-		return nil, fmt.Errorf("open %s: the disk is full; free some space, or delete files if there are too many: %w", dir, err)
+		return nil, fmt.Errorf("open %s: the disk is full; free some space outside of the data directory, or remove files there if there are too many: %w", dir, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	flips    = flag.Int("flips", 24, "how many wrong bits TestAWrongBitIsNeverServed tries")
+	flips    = flag.Int("flips", 16, "how many wrong bits TestAWrongBitIsNeverServed tries")
 	flipSeed = flag.Uint64("flipseed", 0, "0: another one each time")
 )
 
@@ -34,8 +34,8 @@ type oracle struct {
 
 var flipMerchant = store.MerchantID("018f0000-0000-7000-8000-000000000001")
 
-// killedJournal writes a directory with tables on several levels, value logs, and the log of a memtable, as a kill leaves
-// it. It returns a small copy of it.
+// killedJournal writes a directory with tables, value logs, and the log of a memtable, as a kill leaves it. It returns a
+// small copy of it.
 func killedJournal(t *testing.T) (dir string, o oracle) {
 	t.Helper()
 	dir = t.TempDir()

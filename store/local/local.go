@@ -45,6 +45,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -85,6 +86,10 @@ type engine struct {
 	journal *journal.Journal
 	index   *rank.Index
 	damage  *damageLog
+
+	opened    context.Context // ends when Close begins
+	close     context.CancelFunc
+	verifying sync.RWMutex // held for reading by verifications, which Close waits for
 }
 
 var _ store.Engine = (*engine)(nil)
@@ -97,6 +102,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, err
 	}
 	e := &engine{Data: data}
+	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.openEvents(dir, opt); err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
@@ -255,6 +261,9 @@ func (e *engine) FreeSpace() uint64 { return e.journal.FreeSpace() }
 
 // Close implements store.Engine.
 func (e *engine) Close() error {
+	e.close()
+	e.verifying.Lock()
+	defer e.verifying.Unlock()
 	// First, so that the index gets the last commits before it closes.
 	if err := e.journal.Drain(); err != nil {
 		return errors.Join(err, e.Data.Close())

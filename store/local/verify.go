@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,16 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// Verify implements store.Engine. Damaged chunks that it finds are set aside.
+// Verify implements store.Engine. Damaged chunks that it finds are set aside. Close ends it.
 func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
+	e.verifying.RLock()
+	defer e.verifying.RUnlock()
+	if err := cmp.Or(ctx.Err(), e.opened.Err()); err != nil {
+		return store.Verified{}, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.opened, cancel)()
 	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, index: e.index, removing: &e.damage.removing}
 	err := w.verify()
 	if err == nil && w.damaged != nil {

@@ -99,6 +99,31 @@ func closedFindings(t *testing.T, dir string) (found []store.Finding) {
 	return found
 }
 
+// Close ends a running verification. Later ones fail.
+func TestCloseEndsAVerification(t *testing.T) {
+	e := open(t, t.TempDir())
+	record(t, e, store.NewMerchantID(), 100)
+	reading, verified := make(chan struct{}, 100), make(chan error, 1)
+	go func() {
+		_, err := e.Verify(ctx, store.Verification{
+			Found: func(store.Finding) {},
+			Read: func(store.Part, uint64, uint64) {
+				reading <- struct{}{}
+				<-e.opened.Done()
+			},
+		})
+		verified <- err
+	}()
+	<-reading
+	closeEngine(t, e)
+	if err := <-verified; err == nil {
+		t.Error("it ended without an error")
+	}
+	if _, err := e.Verify(ctx, store.Verification{}); err == nil {
+		t.Error("a closed engine is verified")
+	}
+}
+
 // A kill is not damage: neither the directory that it leaves, nor the one that the next start has repaired, has findings.
 func TestAKillIsNotDamage(t *testing.T) {
 	dir := t.TempDir()

@@ -31,10 +31,12 @@
 //
 //	local.go    opens, connects and closes the three parts
 //	listing.go  Events: one page of a merchant's events
-//	damage.go   sets damaged chunks aside
+//	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
 //	repair.go   salvages what can be read into a new directory
+//	damage.go   notes damaged chunks
+//	lost.go     what is known of lost events
 package local
 
 import (

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"os"
@@ -248,9 +247,4 @@ func (v *verifier) close() (err error) {
 		err = errors.Join(err, v.index.CloseReadOnly())
 	}
 	return err
-}
-
-// chunkName is how a finding names a chunk.
-func chunkName(seq uint64) string {
-	return fmt.Sprintf("chunk %d (received at %s)", seq, time.UnixMicro(int64(seq)).UTC().Format(time.RFC3339))
 }

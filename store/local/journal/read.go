@@ -182,3 +182,18 @@ func (j *Journal) CheckChunk(seq uint64) error {
 	}
 	return err
 }
+
+// readChunk decodes all events of a chunk into memory of their own.
+func readChunk(item *badger.Item, seq uint64) (events []codec.Event, err error) {
+	err = catchDamage(func() error {
+		return item.Value(func(packed []byte) error {
+			data, err := unpackChunk(nil, packed)
+			if err != nil {
+				return err
+			}
+			events, err = appendEvents(nil, data, seq)
+			return err
+		})
+	})
+	return events, err
+}

@@ -205,14 +205,17 @@ func (e *engine) catchUp(log *slog.Logger) error {
 		return err
 	}
 	p := replayProgress{log: log, last: last, next: time.Now().Add(progressInterval)}
-	return e.journal.Since(covered, func(events []codec.Event, seq uint64) error {
+	var skipped error
+	err = e.journal.Since(covered, func(events []codec.Event, seq uint64) error {
 		p.report(seq)
 		return e.index.Replay(events, seq)
 	}, func(d journal.DamagedChunk) {
 		if err := e.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
 			log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
 		}
+		skipped = errors.Join(skipped, e.index.Replay(nil, d.Seq)) // listings wait for the last chunk
 	})
+	return errors.Join(err, skipped)
 }
 
 // progressInterval is how often a replay logs its progress. Most replays take less.

@@ -10,6 +10,7 @@
 // The package imports no engine. Read in this order:
 //
 //	engine.go       the contract of every engine
+//	verify.go       what an engine finds when it verifies its data
 //	audit.go        the audit log: who changed which control data, and when
 //	certificate.go  which host names may have a TLS certificate, and the state of a certificate
 //	directory.go    the in-memory look-ups of every request, which an engine fills; authentication

@@ -29,6 +29,11 @@ type Engine interface {
 	// that does not know returns math.MaxUint64. It does no I/O.
 	FreeSpace() (bytes uint64)
 
+	// Verify reads all data, checks every checksum, and compares what must agree. It passes what is wrong to v.Found, and
+	// returns an error only when it could not finish. It changes no data, except that an engine may set damage aside that it
+	// finds. Events are recorded and listed meanwhile; those that are recorded after the call began may be left out.
+	Verify(ctx context.Context, v Verification) (Verified, error)
+
 	// Close stops accepting marks, finishes what was accepted, and closes the files. It is called once.
 	Close() error
 }

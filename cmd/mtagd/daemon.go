@@ -71,6 +71,7 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 		d.openEdge,        // the public server
 		d.acceptOperators, // operator commands
 		d.acceptAdmins,    // metrics and health
+		d.scrub,           // verifies all data in the background, slowly
 		d.acceptRequests,  // from here on, the service answers
 		d.announce,        // in development mode
 		d.tellSystemd,     // that the service answers
@@ -289,7 +290,8 @@ func (d *daemon) acceptOperators(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	d.startSideDoor(newSideDoor(socket, operator.Handler(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.Log), d.Log))
+	d.startSideDoor(newSideDoor(socket, operator.WithVerify(
+		operator.Handler(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.Log), d.engine.Verify), d.Log))
 	return nil
 }
 
@@ -315,6 +317,20 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 	exportReady(d.metrics, ready)
 	d.startSideDoor(newSideDoor(listener, adminHandler(d.metrics, ready), d.Log))
 	d.Log.Info("admin listening", "address", listener.Addr().String())
+	return nil
+}
+
+// scrub verifies all data in the background.
+func (d *daemon) scrub(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	s := newScrubber(d.engine.Verify, d.metrics, d.Log)
+	var scrubbing sync.WaitGroup
+	scrubbing.Go(func() { s.run(ctx) })
+	d.onStop(func() error {
+		cancel()
+		scrubbing.Wait()
+		return nil
+	})
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +31,26 @@ func engineParts(data string) map[string]string { return local.Parts(data) }
 
 // reserve is how much disk space the engine leaves free, in bytes.
 const reserve = local.MinFree
+
+// verifyClosed verifies a data directory that no server has open.
+func verifyClosed(ctx context.Context, data string, v store.Verification) (store.Verified, error) {
+	if _, err := checkData(data, false); err != nil {
+		return store.Verified{}, fmt.Errorf("data directory %s %w", data, err)
+	}
+	counts, err := local.VerifyClosed(ctx, data, v)
+	if err != nil {
+		return counts, openError(data, err)
+	}
+	return counts, nil
+}
+
+// repairData makes a new data directory of what can be read of another one.
+func repairData(ctx context.Context, data, to string, log *slog.Logger, lost func(store.Finding)) error {
+	if err := local.Repair(ctx, data, to, log, lost); err != nil {
+		return openError(data, err)
+	}
+	return nil
+}
 
 // openControl opens the control data for an operator command, when no server has it open. Without control data in the
 // directory it fails, so that a mistyped directory is noticed. Only when create is set and the directory is empty, it

@@ -17,6 +17,9 @@
 //	domains.go      which domains can be claimed; warnings of those that cannot
 //	operate.go      the operator commands: mtagd partner, key, merchant, tag, domain and audit
 //	engine.go       the choice of the storage engine
+//	verify.go       mtagd verify
+//	scrub.go        the same in the background of serve, slowly
+//	repair.go       mtagd repair
 //	health.go       mtagd health
 //	config.go       what the service runs with, from either command
 //	checks.go       which values the flags accept
@@ -62,6 +65,8 @@ type commandLine struct {
 	Tag      operator.TagCommands      `cmd:"" help:"Show and suspend tags. Works with and without a running server."`
 	Domain   operator.DomainCommands   `cmd:"" help:"List and release the domains of merchants. Works with and without a running server."`
 	Audit    operator.AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
+	Verify   verifyCommand             `cmd:"" help:"Check all data for damage. Works with and without a running server."`
+	Repair   repairCommand             `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
 	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
 	Help     helpCommand               `cmd:"" help:"Show help for a command."`
 	Version  versionCommand            `cmd:"" help:"Print the version."`

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -14,6 +15,7 @@ import (
 //  1. Wait until the index has all events that were committed before the call.
 //  2. Let the index count the events and find the positions of the page.
 //  3. Read the events at these positions from the journal.
+//  4. If the page has events of damaged chunks, set these chunks aside, and begin again at 2.
 func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
 	m, err := codec.NewMerchantKey(q.Merchant)
 	if err != nil {
@@ -22,6 +24,24 @@ func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
 		return store.Page{}, err
 	}
+	for range maxSetAside {
+		page, err := e.page(ctx, m, q)
+		damaged, ok := errors.AsType[journal.DamagedChunks](err)
+		if !ok {
+			return page, err
+		}
+		if err := e.setAside(ctx, damaged); err != nil {
+			return store.Page{}, err
+		}
+	}
+	return store.Page{}, store.Unavailable("damaged events are being set aside")
+}
+
+// maxSetAside is how often one call of Events sets damaged chunks aside.
+const maxSetAside = 3
+
+// page reads one page.
+func (e *engine) page(ctx context.Context, m codec.MerchantKey, q store.Query) (store.Page, error) {
 	total, found, err := e.index.Page(ctx, m, rank.NewSelection(q))
 	if err != nil {
 		return store.Page{}, err

@@ -24,8 +24,19 @@
 // The engine opens, reads and closes. Record and Resolve refuse what they would have to write, and a change of the control
 // data fails with store.KindUnavailable. Once there is space again, everything goes on by itself.
 //
+// # Damage
+//
+// A chunk of events that cannot be read costs its own events: they are noted in damaged.jsonl and in the log, and taken out
+// of the index. Pages and totals then have only events that can be served. A rebuild of the index goes on past such chunks.
+//
 //	local.go    opens, connects and closes the three parts
 //	listing.go  Events: one page of a merchant's events
+//	setaside.go takes the events of damaged chunks out of the index
+//	verify.go   checks all data
+//	compare.go  finds the events in which index and journal differ
+//	repair.go   salvages what can be read into a new directory
+//	damage.go   notes damaged chunks
+//	lost.go     what is known of lost events
 package local
 
 import (
@@ -36,6 +47,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,6 +97,11 @@ type engine struct {
 	*control.Data
 	journal *journal.Journal
 	index   *rank.Index
+	damage  *damageLog
+
+	opened    context.Context // ends when Close begins
+	close     context.CancelFunc
+	verifying sync.RWMutex // held for reading by verifications, which Close waits for
 }
 
 var _ store.Engine = (*engine)(nil)
@@ -96,6 +114,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, err
 	}
 	e := &engine{Data: data}
+	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.openEvents(dir, opt); err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
@@ -136,6 +155,9 @@ func checkParts(dir string) error {
 
 // openEvents opens the journal and the index, and starts them.
 func (e *engine) openEvents(dir string, opt Options) (err error) {
+	if e.damage, err = openDamage(dir, opt); err != nil {
+		return err
+	}
 	parts := Parts(dir)
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
 		return err
@@ -158,7 +180,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	e.index.Start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(append(e.journal.Metrics(), e.index.Metrics()...)...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.Metrics(), e.damage.metrics())...)
 	}
 	return nil
 }
@@ -168,17 +190,16 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 func (e *engine) catchUp(log *slog.Logger) error {
 	covered := e.index.Covered()
 	if covered > 0 {
-		// The index only ever got chunks that the journal had on disk. If the journal does not have this one, the two are
-		// from different times.
-		found, err := e.journal.HasChunk(covered)
+		// The index only ever got chunks that the journal had on disk. If the journal ends before this one, the two are from
+		// different times. If it has later ones, this one is missing, and is found like other damage.
+		last, err := e.journal.LastChunk()
 		if err != nil {
 			return err
 		}
-		if !found {
-			return errors.New("index.db covers events that are missing in events/: part of events/ is lost, or events/ is older " +
-				"than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ from a " +
-				"newer backup. Only if events/ is as new as it can be, such as after restoring the newest backup, move index.db " +
-				"out of the directory: it is rebuilt from events/, without the events that are missing")
+		if last < covered {
+			return errors.New("index.db covers events that are missing at the end of events/: part of events/ is lost, or events/ " +
+				"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
+				"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
 		}
 	}
 	if e.index.Outdated() {
@@ -193,10 +214,17 @@ func (e *engine) catchUp(log *slog.Logger) error {
 		return err
 	}
 	p := replayProgress{log: log, last: last, next: time.Now().Add(progressInterval)}
-	return e.journal.Since(covered, func(events []codec.Event, seq uint64) error {
+	var skipped error
+	err = e.journal.Since(covered, func(events []codec.Event, seq uint64) error {
 		p.report(seq)
 		return e.index.Replay(events, seq)
+	}, func(d journal.DamagedChunk) {
+		if err := e.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
+			log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
+		}
+		skipped = errors.Join(skipped, e.index.Replay(nil, d.Seq)) // listings wait for the last chunk
 	})
+	return errors.Join(err, skipped)
 }
 
 // progressInterval is how often a replay logs its progress. Most replays take less.
@@ -265,6 +293,9 @@ func (e *engine) FreeSpace() uint64 { return e.journal.FreeSpace() }
 
 // Close implements store.Engine.
 func (e *engine) Close() error {
+	e.close()
+	e.verifying.Lock()
+	defer e.verifying.Unlock()
 	// First, so that the index gets the last commits before it closes.
 	if err := e.journal.Drain(); err != nil {
 		return errors.Join(err, e.Data.Close())

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -54,8 +55,25 @@ func (b *bed) open() {
 func (b *bed) close() {
 	b.t.Helper()
 	b.running = false
+	b.verify()
 	if err := b.Engine.Close(); err != nil {
 		b.t.Errorf("close: %v", err)
+	}
+}
+
+// verify checks that all data is consistent. The suite's marks have tags and merchants that do not exist.
+func (b *bed) verify() {
+	b.t.Helper()
+	_, err := b.Verify(context.Background(), store.Verification{
+		Found: func(f store.Finding) {
+			if f.Part != store.PartTags {
+				b.t.Errorf("verify: %s: %s %s (%d events)", f.Part, f.Where, f.Problem, f.Events)
+			}
+		},
+		Read: func(store.Part, uint64, uint64) {},
+	})
+	if err != nil {
+		b.t.Errorf("verify: %v", err)
 	}
 }
 

@@ -15,6 +15,7 @@
 //	limit.go     the flags that set limits
 //	suspend.go   what the suspend and resume commands have in common
 //	command.go   what every command has
+//	verify.go    the verification of a running server's data
 //	user.go      the system user who runs a command
 //	socket.go    the socket's place in the data directory, and the protocol's statuses
 package operator

@@ -57,6 +57,24 @@ func open(path, format string, buckets [][]byte) (*bolt.DB, error) {
 	return db, nil
 }
 
+func openReadOnly(path, format string, buckets [][]byte) (*bolt.DB, error) {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, ReadOnly: true, FreelistType: bolt.FreelistMapType, PreLoadFreelist: true})
+	if errors.Is(err, berrors.ErrTimeout) {
+		return nil, store.ErrInUse
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	ready, err := isPrepared(db, format, buckets)
+	if err == nil && !ready {
+		err = fmt.Errorf("%w: a bucket is missing", codec.ErrCorrupt)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
+	}
+	return db, nil
+}
+
 // writeMetasAgain writes the two meta pages again, as they are, and syncs them. When the last transaction before a restart
 // could not sync its meta page, the page cache may have that page though the disk does not, and it would never be written.
 // The next transaction would reuse pages that the meta page on the disk still needs. The file is locked.

@@ -17,3 +17,6 @@ func NewMerchantKey(id store.MerchantID) (MerchantKey, error) {
 	}
 	return MerchantKey(u), nil
 }
+
+// ID returns the merchant's id.
+func (m MerchantKey) ID() store.MerchantID { return store.MerchantID(uuid.UUID(m).String()) }

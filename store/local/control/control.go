@@ -10,6 +10,8 @@
 //	audit.go      who changed what
 //	control.go    Data: open, load the directory, transactions
 //	counts.go     what the limits of a partner need to know of its tags
+//	verify.go     checks all records
+//	salvage.go    writes what can be read of a damaged file into a new one
 //
 // # What is in control.db
 //

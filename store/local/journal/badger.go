@@ -98,22 +98,28 @@ func badgerOptions(dir string) badger.Options {
 
 // checkFormat writes the format version into a new database, and refuses a database of another version.
 func checkFormat(db *badger.DB) error {
+	found, err := hasFormat(db)
+	if err != nil || found {
+		return err
+	}
 	txn := db.NewTransactionAt(math.MaxUint64, true)
 	defer txn.Discard()
-	key := []byte{prefixFormat}
-	found, err := lookup(txn, key, func(b []byte) error {
+	if err := txn.Set([]byte{prefixFormat}, []byte(format)); err != nil {
+		return err
+	}
+	return txn.CommitAt(1, nil)
+}
+
+// hasFormat reports whether a database has the format version. It refuses another version.
+func hasFormat(db *badger.DB) (found bool, err error) {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	return lookup(txn, []byte{prefixFormat}, func(b []byte) error {
 		if string(b) != format {
 			return codec.UnknownFormat{Found: string(b), Known: format}
 		}
 		return nil
 	})
-	if err != nil || found {
-		return err
-	}
-	if err := txn.Set(key, []byte(format)); err != nil {
-		return err
-	}
-	return txn.CommitAt(1, nil)
 }
 
 // badgerLog passes Badger's messages to log. It also notices errors that Badger only logs, but that the engine must not

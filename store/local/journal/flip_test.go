@@ -149,11 +149,12 @@ func (o *oracle) check(dir string) (wrong string, refused error) {
 		}
 	}()
 	var events []codec.Event
+	var damaged error
 	if err := j.Since(0, func(chunk []codec.Event, _ uint64) error {
 		events = append(events, cloned(chunk)...)
 		return nil
-	}); err != nil {
-		refused = err
+	}, func(d DamagedChunk) { damaged = d.Err }); err != nil || damaged != nil {
+		refused = errors.Join(err, damaged)
 	} else if !reflect.DeepEqual(events, o.events) {
 		return fmt.Sprintf("%d events, want %d", len(events), len(o.events)), nil
 	}

@@ -22,6 +22,7 @@
 //	transaction.go  puts marks into a Badger transaction
 //	arena.go        the memory of one transaction
 //	read.go         reads events by position, and all events since a position
+//	damaged.go      chunks that cannot be read
 //	prefetch.go     loads neighbouring chunks before they are read
 //	chunk.go        the byte form of events
 //	keys.go         the keys in Badger
@@ -40,6 +41,8 @@
 //	allocate.go     allocates them before Badger writes to them
 //	spare.go        a file whose space is given back on a full disk
 //	metrics.go      counts and measures commits
+//	verify.go       checks all data
+//	salvage.go      writes what can be read of damaged files into a new journal
 //
 // # What is in Badger
 //
@@ -89,6 +92,8 @@ type Journal struct {
 	now func() time.Time
 
 	files *allocator
+
+	shadow string // of OpenReadOnly
 
 	// Nil until Start.
 	disk      *diskWatch // it disables readahead, which Since needs: a replay takes four times as long without

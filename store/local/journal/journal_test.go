@@ -100,7 +100,7 @@ func since(t *testing.T, j *testJournal, seq uint64) (all []codec.Event) {
 		}
 		all = append(all, cloned(events)...)
 		return nil
-	}); err != nil {
+	}, func(d DamagedChunk) { t.Error(d) }); err != nil {
 		t.Fatal(err)
 	}
 	return all

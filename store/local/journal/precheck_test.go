@@ -147,7 +147,7 @@ func TestRecordsBehindDamageAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	var events int
-	if err := j.Since(0, func(chunk []codec.Event, _ uint64) error { events += len(chunk); return nil }); err != nil {
+	if err := j.Since(0, func(chunk []codec.Event, _ uint64) error { events += len(chunk); return nil }, func(DamagedChunk) {}); err != nil {
 		t.Fatal(err)
 	}
 	if events < len(o.events)-5 { // a chunk has five

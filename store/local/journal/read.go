@@ -2,7 +2,7 @@ package journal
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"math"
 	"slices"
 
@@ -22,7 +22,8 @@ const prefetchChunks = 4
 
 // Read calls use with each wanted event and its N. It sorts wanted, and reads the events in the order of positions. So it
 // unpacks each chunk once, and reads chunks that are neighbours in the value log one after the other. An event is valid
-// until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error.
+// until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error. When chunks are damaged, Read
+// goes on with the others, and returns a DamagedChunks.
 func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
 	return catchFault(func() error { return j.read(ctx, wanted, use) })
 }
@@ -31,31 +32,47 @@ func (j *Journal) read(ctx context.Context, wanted []Wanted, use func(n int, e E
 	chunks := byChunk(wanted)
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	var data []byte
-	var p prefetcher
+	r := reader{txn: txn}
+	var damaged DamagedChunks
 	for k, here := range chunks {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		seq := here[0].Seq
-		item, err := get(txn, appendChunkKey(nil, seq))
-		if err == nil {
-			err = item.Value(func(packed []byte) (err error) {
-				if k+prefetchChunks < len(chunks) {
-					p.note(packed)
-				}
-				data, err = unpackChunk(data, packed)
-				return err
-			})
-		}
-		if err == nil {
-			err = pickEvents(data, here, use)
-		}
-		if err != nil {
-			return fmt.Errorf("chunk %d: %w", seq, err)
+		if err := r.read(here, k+prefetchChunks < len(chunks), use); err != nil {
+			damaged = append(damaged, DamagedChunk{here[0].Seq, err})
 		}
 	}
+	if damaged != nil {
+		return damaged
+	}
 	return nil
+}
+
+// reader reads chunks in one transaction.
+type reader struct {
+	txn  *badger.Txn
+	data []byte // memory for a chunk
+	p    prefetcher
+}
+
+// read calls use with the wanted events of one chunk.
+func (r *reader) read(wanted []Wanted, prefetch bool, use func(n int, e Event)) error {
+	return catchDamage(func() error {
+		item, err := get(r.txn, appendChunkKey(nil, wanted[0].Seq))
+		if err != nil {
+			return err
+		}
+		if err := item.Value(func(packed []byte) (err error) {
+			if prefetch {
+				r.p.note(packed)
+			}
+			r.data, err = unpackChunk(r.data, packed)
+			return err
+		}); err != nil {
+			return err
+		}
+		return pickEvents(r.data, wanted, use)
+	})
 }
 
 // byChunk sorts wanted by position, and splits it by chunk.
@@ -88,38 +105,44 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 }
 
 // Since calls use once for each chunk after the chunk seq, with its events, in the order of receipt; last is the number
-// of the chunk. The events are valid until use returns.
-func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error) error {
-	return catchFault(func() error { return j.since(seq, use) })
+// of the chunk. The events are valid until use returns. Since passes chunks that cannot be read to damaged, and goes on.
+func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
+	return catchFault(func() error { return j.since(seq, use, damaged) })
 }
 
-func (j *Journal) since(seq uint64, use func(events []codec.Event, last uint64) error) error {
-	damaged := damagedBlocks.Load()
+func (j *Journal) since(seq uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
+	blocks := damagedBlocks.Load()
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
 	defer it.Close()
 	var data []byte
 	var events []codec.Event
+	decode := func(at uint64) error {
+		return catchDamage(func() error {
+			return it.Item().Value(func(packed []byte) (err error) {
+				if data, err = unpackChunk(data, packed); err != nil {
+					return err
+				}
+				events, err = appendEvents(events[:0], data, at)
+				return err
+			})
+		})
+	}
 	for it.Seek(appendChunkKey(nil, seq+1)); it.Valid(); it.Next() {
 		at, err := parseChunkKey(it.Item().Key())
 		if err != nil {
 			return err
 		}
-		if err := it.Item().Value(func(packed []byte) error {
-			data, err = unpackChunk(data, packed)
-			return err
-		}); err != nil {
-			return fmt.Errorf("chunk %d: %w", at, err)
-		}
-		if events, err = appendEvents(events[:0], data, at); err != nil {
-			return fmt.Errorf("chunk %d: %w", at, err)
+		if err := decode(at); err != nil {
+			damaged(DamagedChunk{at, err})
+			continue
 		}
 		if err := use(events, at); err != nil {
 			return err
 		}
 	}
-	if damagedBlocks.Load() != damaged {
+	if damagedBlocks.Load() != blocks {
 		return errDamagedBlock
 	}
 	return nil
@@ -138,9 +161,39 @@ func appendEvents(events []codec.Event, chunk []byte, seq uint64) ([]codec.Event
 	return events, nil
 }
 
-// HasChunk reports whether a chunk is in the journal.
+// HasChunk reports whether a chunk is in the journal, damaged or not.
 func (j *Journal) HasChunk(seq uint64) (bool, error) {
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	return lookup(txn, appendChunkKey(nil, seq), func([]byte) error { return nil })
+	_, err := get(txn, appendChunkKey(nil, seq))
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// CheckChunk reads a chunk, and returns why it cannot be read, or nil.
+func (j *Journal) CheckChunk(seq uint64) error {
+	txn := j.db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	item, err := get(txn, appendChunkKey(nil, seq))
+	if err == nil {
+		_, err = readChunk(item, seq)
+	}
+	return err
+}
+
+// readChunk decodes all events of a chunk into memory of their own.
+func readChunk(item *badger.Item, seq uint64) (events []codec.Event, err error) {
+	err = catchDamage(func() error {
+		return item.Value(func(packed []byte) error {
+			data, err := unpackChunk(nil, packed)
+			if err != nil {
+				return err
+			}
+			events, err = appendEvents(nil, data, seq)
+			return err
+		})
+	})
+	return events, err
 }

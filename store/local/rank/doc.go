@@ -43,6 +43,7 @@
 //	segmentfile.go     reads and writes segments in index.db
 //	nodearena.go       the memory of decoded nodes
 //	metrics.go         counts events, measures merges and compactions
+//	verify.go          checks all that is stored
 //
 // # What is in index.db
 //

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"mtagd/store"
+)
+
+// repairCommand is "mtagd repair".
+type repairCommand struct {
+	To string `required:"" placeholder:"NEWDIR" help:"The new data directory. It must be empty, or not exist."`
+}
+
+// Help is shown after the command's one line of help.
+func (*repairCommand) Help() string {
+	return "It reads the files of --data one by one, also those that were set aside, and never changes them. It prints what is lost. " +
+		"The exit code is 0 when the new directory is sound, also when something is lost."
+}
+
+// Run repairs, and verifies the result.
+func (c *repairCommand) Run(p *process) error {
+	if _, err := os.Stat(p.data); err != nil {
+		return fmt.Errorf("data directory %s cannot be read: %w", p.data, err)
+	}
+	if inside, err := filepath.Rel(p.data, c.To); err == nil && filepath.IsLocal(inside) {
+		return &usageError{where: "--to", err: errors.New("must not be inside the data directory")}
+	}
+	lost := 0
+	if err := repairData(p.ctx, p.data, c.To, slog.New(slog.DiscardHandler), func(f store.Finding) {
+		lost++
+		fmt.Fprintf(p.stdout, "%s: %s %s%s\n", f.Part, f.Where, f.Problem, eventsText(f))
+	}); err != nil {
+		return err
+	}
+	if lost == 0 {
+		fmt.Fprintln(p.stdout, "nothing is lost")
+	}
+	bar := newProgressBar(p.stderr, "verify")
+	var findings []store.Finding
+	counts, err := verifyClosed(p.ctx, c.To, store.Verification{
+		Found: func(f store.Finding) { findings = append(findings, f) },
+		Read:  func(part store.Part, done, total uint64) { bar.show(string(part), done, total) },
+	})
+	bar.end()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(p.stdout, "\nthe new directory %s:\n", c.To)
+	if err := (&verifyCommand{}).print(p.stdout, findings, counts); err != nil {
+		return err
+	}
+	if len(findings) > 0 {
+		return fmt.Errorf("%s is not sound: findings: %d", c.To, len(findings))
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/store"
+)
+
+// scrubber verifies the data all the time in the background, slowly: it reads for 1 % of the time. What it finds is logged, and
+// damaged events are set aside.
+type scrubber struct {
+	verify store.Verify
+	log    *slog.Logger
+	wait   func(context.Context, time.Duration) // until this time has passed or the context ends
+
+	findings atomic.Int64 // of the last complete pass
+	finished atomic.Int64 // when it ended, in seconds since 1970; 0: none has
+}
+
+const (
+	scrubShare  = 100           // one in so many seconds is for reading
+	scrubPause  = time.Hour     // after a pass
+	scrubMaxLog = 20            // findings of one pass that are logged
+	scrubLonger = 1 * time.Hour // no single pause is longer, whatever a read has taken
+)
+
+func newScrubber(verify store.Verify, metrics prometheus.Registerer, log *slog.Logger) *scrubber {
+	s := &scrubber{verify: verify, log: log, wait: func(ctx context.Context, d time.Duration) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		}
+	}}
+	metrics.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "mtagd_scrub_last_finished_timestamp_seconds",
+			Help: "When the last complete verification of all data in the background ended; 0 before the first.",
+		}, func() float64 { return float64(s.finished.Load()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "mtagd_scrub_findings",
+			Help: "What the last complete verification in the background, or the running one, has found wrong.",
+		}, func() float64 { return float64(s.findings.Load()) }),
+	)
+	return s
+}
+
+// run verifies until ctx ends.
+func (s *scrubber) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := s.pass(ctx); err != nil && ctx.Err() == nil {
+			s.log.Error("the data was not verified to the end", "error", err)
+		}
+		s.wait(ctx, scrubPause)
+	}
+}
+
+// pass verifies all data once.
+func (s *scrubber) pass(ctx context.Context) error {
+	found := int64(0)
+	began := time.Now()
+	_, err := s.verify(ctx, store.Verification{
+		Found: func(f store.Finding) {
+			found++
+			s.findings.Store(max(found, s.findings.Load()))
+			if found <= scrubMaxLog {
+				s.log.Error("damage was found in the data", "part", f.Part, "where", f.Where, "problem", f.Problem,
+					"events", f.Events, "merchants", f.Merchants, "from", f.From, "to", f.To)
+			}
+		},
+		Read: func(store.Part, uint64, uint64) {
+			s.wait(ctx, min(scrubLonger, (scrubShare-1)*time.Since(began)))
+			began = time.Now()
+		},
+	})
+	if err != nil {
+		return err
+	}
+	s.findings.Store(found)
+	s.finished.Store(time.Now().Unix())
+	return nil
+}

@@ -1,0 +1,186 @@
+package local
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
+)
+
+// compare reports the damaged chunks with what the index knows of their events, and the events that only the index or only
+// the journal has.
+func (v *verifier) compare() error {
+	differ := map[codec.MerchantKey]*merchantSums{}
+	for m, s := range v.indexed {
+		if s.index != s.journal && !s.unsound && !v.unsound && !v.hidden && v.index != nil && v.journal != nil {
+			differ[m] = s
+		}
+	}
+	c := comparison{verifier: v, chunks: map[uint64]*chunkDifference{}, buckets: map[bucket]eventSum{}}
+	for _, d := range v.damaged {
+		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
+	}
+	if len(differ) > 0 {
+		if v.removing != nil {
+			v.removing.Lock()
+			defer v.removing.Unlock()
+		}
+		c.merchants = slices.Collect(maps.Keys(differ))
+		if err := c.locate(); err != nil {
+			return err
+		}
+	}
+	return c.report()
+}
+
+// comparison finds the events in which the index and the journal differ, in two passes over the merchants' events: the first
+// finds out in which parts of a merchant's events the difference is, so that the second needs memory only for these.
+type comparison struct {
+	*verifier
+	merchants []codec.MerchantKey
+	buckets   map[bucket]eventSum   // index less journal
+	events    map[locatedEvent]bool // events in differing buckets; true: the index has it, false: the journal
+	chunks    map[uint64]*chunkDifference
+}
+
+// bucket is a part of a merchant's events: by the hash of their chunk.
+type bucket struct {
+	m codec.MerchantKey
+	n uint64
+}
+
+const (
+	bucketsOfMerchant = 1024
+	maxLocated        = 1_000_000 // events
+)
+
+type locatedEvent struct {
+	m    codec.MerchantKey
+	key  rank.Key
+	hash uint64
+}
+
+// chunkDifference is what is wrong with a chunk, and with which events.
+type chunkDifference struct {
+	seq       uint64
+	damage    *journal.DamagedChunk // nil when the chunk can be read
+	indexed   eventGroup            // only the index has them
+	unindexed eventGroup            // only the journal has them
+}
+
+func (c *comparison) locate() error {
+	if err := c.eachEvent(func(e locatedEvent, indexed bool) {
+		b := bucketOf(e)
+		sum := c.buckets[b]
+		if indexed {
+			sum.n++
+			sum.hash += e.hash
+		} else {
+			sum.n--
+			sum.hash -= e.hash
+		}
+		c.buckets[b] = sum
+	}); err != nil {
+		return err
+	}
+	c.events = map[locatedEvent]bool{}
+	if err := c.eachEvent(func(e locatedEvent, indexed bool) {
+		if c.buckets[bucketOf(e)] == (eventSum{}) {
+			return
+		}
+		if is, ok := c.events[e]; ok && is != indexed {
+			delete(c.events, e)
+		} else if len(c.events) < maxLocated {
+			c.events[e] = indexed
+		}
+	}); err != nil {
+		return err
+	}
+	for e, indexed := range c.events {
+		d := c.chunks[e.key.Seq]
+		if d == nil {
+			d = &chunkDifference{seq: e.key.Seq}
+			c.chunks[e.key.Seq] = d
+		}
+		if indexed {
+			d.indexed.add(e.m, e.key)
+		} else {
+			d.unindexed.add(e.m, e.key)
+		}
+	}
+	return nil
+}
+
+func bucketOf(e locatedEvent) bucket {
+	return bucket{e.m, e.key.Seq * 0x9e3779b97f4a7c15 >> 32 % bucketsOfMerchant}
+}
+
+// eachEvent calls use with each event of the merchants that is compared: those of the index, then those of the journal.
+func (c *comparison) eachEvent(use func(e locatedEvent, indexed bool)) error {
+	for _, m := range c.merchants {
+		if err := c.index.ScanEvents(c.ctx, m, func(k rank.Key, series string) {
+			if k.Seq <= c.upTo {
+				use(locatedEvent{m, k, hashOf(k, series)}, true)
+			}
+		}); err != nil && c.ctx.Err() != nil {
+			return err // other errors were reported before
+		}
+	}
+	wanted := map[codec.MerchantKey]*merchantSums{}
+	for _, m := range c.merchants {
+		wanted[m] = c.indexed[m]
+	}
+	return c.journal.Since(0, func(events []codec.Event, last uint64) error {
+		for i := range events {
+			e := &events[i]
+			if s := wanted[e.Merchant]; s != nil && last <= c.upTo {
+				use(locatedEvent{e.Merchant, rank.Key{Time: e.Time, Position: e.Position}, s.hash(e)}, false)
+			}
+		}
+		return c.ctx.Err()
+	}, func(journal.DamagedChunk) {})
+}
+
+// maxListed is how many chunks are listed of each kind; of further ones only the number of events is.
+const maxListed = 50
+
+// report reports the differences in the order of the chunks.
+func (c *comparison) report() error {
+	listed := map[string]int{}
+	further := map[string]uint64{}
+	found := func(f store.Finding, kind string) {
+		if listed[kind]++; listed[kind] <= maxListed {
+			c.Found(f)
+		} else {
+			further[kind] += f.Events
+		}
+	}
+	for _, d := range slices.SortedFunc(maps.Values(c.chunks), func(a, b *chunkDifference) int { return cmp.Compare(a.seq, b.seq) }) {
+		where := chunkName(d.seq)
+		if d.damage != nil {
+			found(d.indexed.finding(where, d.damage.Reason()), "are damaged")
+		} else if d.indexed.events > 0 {
+			exists, err := c.journal.HasChunk(d.seq)
+			if err != nil {
+				return err
+			}
+			if exists {
+				found(d.indexed.finding(where, "does not have events that the index has"), "do not have events that the index has")
+			} else {
+				found(d.indexed.finding(where, "is missing"), "are missing")
+			}
+		}
+		if d.unindexed.events > 0 {
+			found(d.unindexed.finding(where, "has events that are not in the index"), "have events that are not in the index")
+		}
+	}
+	for kind, events := range further {
+		c.Found(store.Finding{Part: store.PartEvents, Where: fmt.Sprintf("%d further chunks", listed[kind]-maxListed), Problem: kind, Events: events})
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package local
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/store"
+)
+
+// damageFile notes the damaged chunks that were found: one JSON object a line (note). Nothing depends on it: it says what was
+// lost, when the index does not know the events any more.
+const damageFile = "damaged.jsonl"
+
+// note is what is known of a damaged chunk.
+type note struct {
+	Chunk     uint64             `json:"chunk"`
+	Reason    string             `json:"reason"`
+	FoundAt   time.Time          `json:"foundAt"`
+	Events    uint64             `json:"events"` // 0: unknown, as the index did not have them
+	Merchants []store.MerchantID `json:"merchants,omitempty"`
+	From      time.Time          `json:"from,omitzero"`
+	To        time.Time          `json:"to,omitzero"`
+}
+
+// damageLog is what an engine knows of its damaged chunks.
+type damageLog struct {
+	path string
+	log  *slog.Logger
+	now  func() time.Time
+
+	removing sync.Mutex // held while events of damaged chunks are removed from the index, and while they must not be
+
+	mu     sync.Mutex
+	notes  map[uint64]note
+	faults map[uint64]time.Time // when a chunk that may heal was first found
+}
+
+// openDamage reads the notes of a data directory. A line that was cut short or damaged is skipped: the chunk is found again.
+func openDamage(dir string, opt Options) (*damageLog, error) {
+	d := &damageLog{path: filepath.Join(dir, damageFile), log: opt.Log, now: opt.Now, notes: map[uint64]note{}, faults: map[uint64]time.Time{}}
+	b, err := os.ReadFile(d.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	lines.Buffer(nil, len(b)+1)
+	for lines.Scan() {
+		var n note
+		if json.Unmarshal(lines.Bytes(), &n) == nil && n.Chunk != 0 {
+			d.notes[n.Chunk] = n
+		}
+	}
+	return d, lines.Err()
+}
+
+// metrics returns the metrics of the damage.
+func (d *damageLog) metrics() []prometheus.Collector {
+	count := func(of func(note) uint64) func() float64 {
+		return func() float64 {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			sum := uint64(0)
+			for _, n := range d.notes {
+				sum += of(n)
+			}
+			return float64(sum)
+		}
+	}
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "mtagd_damaged_chunks",
+			Help: "Chunks of events that were found damaged, and set aside.",
+		}, count(func(note) uint64 { return 1 })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "mtagd_damaged_events",
+			Help: "Events in damaged chunks, as far as their number is known.",
+		}, count(func(n note) uint64 { return n.Events })),
+	}
+}
+
+// add notes a damaged chunk on disk and in the log, unless it is noted already.
+func (d *damageLog) add(n note) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, known := d.notes[n.Chunk]; known {
+		return nil
+	}
+	n.FoundAt = d.now().UTC()
+	line, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(d.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(append([]byte("\n"), line...), '\n')) // the line before may have been cut short
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	d.notes[n.Chunk] = n
+	d.log.Error("a chunk of events is damaged and was set aside: its events are lost, all others are served",
+		"chunk", n.Chunk, "received", timeOf(int64(n.Chunk)), "reason", n.Reason,
+		"events", n.Events, "merchants", n.Merchants, "from", n.From, "to", n.To)
+	return nil
+}
+
+// faultPatience is how long a chunk may give errors of the disk before it counts as damaged.
+const faultPatience = 30 * time.Second
+
+// mustWait reports whether a chunk that may heal has been found only recently.
+func (d *damageLog) mustWait(seq uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	first, found := d.faults[seq]
+	if !found {
+		first = d.now()
+		d.faults[seq] = first
+	}
+	return d.now().Sub(first) < faultPatience
+}

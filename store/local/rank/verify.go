@@ -1,0 +1,431 @@
+package rank
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"math"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/boltfile"
+	"mtagd/store/local/codec"
+)
+
+// Check is what Verify reports to. One goroutine makes all calls, and no transaction is open meanwhile.
+type Check struct {
+	Wrong func(m codec.MerchantKey, err error)            // m is zero when it concerns the whole file
+	Event func(m codec.MerchantKey, k Key, series string) // each event in the stored trees; series as it is counted
+	Tags  func(m codec.MerchantKey, series []string)      // the series of each merchant's stored tree
+	Read  func(done, total uint64)                        // after each short read
+}
+
+// OpenReadOnly opens an existing index for Verify, ScanEvents and Covered. Other methods must not be called, except
+// CloseReadOnly.
+func OpenReadOnly(path string) (*Index, error) {
+	db, err := boltfile.OpenReadOnly(path, format, buckets...)
+	if err != nil {
+		return nil, err
+	}
+	x := &Index{db: db}
+	if x.covered, err = x.StoredUpTo(); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return x, nil
+}
+
+// CloseReadOnly closes an index that OpenReadOnly has opened.
+func (x *Index) CloseReadOnly() error { return x.db.Close() }
+
+// StoredUpTo returns the number of a chunk: the stored trees have the events of all chunks up to it.
+func (x *Index) StoredUpTo() (covered uint64, err error) {
+	err = x.read(func(tx *bolt.Tx) (err error) {
+		covered, err = loadCovered(tx)
+		return err
+	})
+	return covered, err
+}
+
+// Verify checks what is stored: pages, records, the order and the counts of the trees, and the segments. Events are applied
+// and merged meanwhile; the stored trees that it sees have at least the events up to StoredUpTo before the call. It returns an
+// error only when ctx ends.
+func (x *Index) Verify(ctx context.Context, c Check) error {
+	v := verifier{x: x, ctx: ctx, Check: c, upTo: x.verifiedUpTo()}
+	boltfile.Check(x.db, func(err error) { c.Wrong(codec.MerchantKey{}, err) })
+	var merchants []codec.MerchantKey
+	if err := boltfile.CatchDamage("index.db", func() (err error) {
+		merchants, err = x.storedMerchants()
+		return err
+	}); err != nil {
+		c.Wrong(codec.MerchantKey{}, err)
+	}
+	for _, m := range merchants {
+		if err := x.read(func(tx *bolt.Tx) error {
+			t, err := loadTree(tx, m)
+			if err == nil {
+				v.total += t.root.counts.of(nil)
+			}
+			return nil // verifyTree reports it
+		}); err != nil {
+			c.Wrong(m, err)
+		}
+	}
+	for _, m := range merchants {
+		if err := v.merchant(m); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			c.Wrong(m, err)
+		}
+	}
+	return ctx.Err()
+}
+
+// verifiedUpTo returns StoredUpTo, or 0 when it cannot be read, which Verify reports.
+func (x *Index) verifiedUpTo() uint64 {
+	covered, _ := x.StoredUpTo() // the error is that of the file's pages or of its meta bucket
+	return covered
+}
+
+// ScanEvents calls use with the events in a merchant's stored tree, in the order of their keys; series is as it is counted.
+// An event that is stored or removed meanwhile may be among them or not.
+func (x *Index) ScanEvents(ctx context.Context, m codec.MerchantKey, use func(k Key, series string)) error {
+	return boltfile.CatchDamage("index.db", func() error {
+		var series []string
+		var failed error
+		err := x.scan(ctx, m, func(e *entry) {
+			if int(e.series) >= len(series) && failed == nil { // the first entry, or of a series that is new since
+				failed = x.db.View(func(tx *bolt.Tx) error {
+					t, err := loadTree(tx, m)
+					if err == nil {
+						series = t.series
+					}
+					return err
+				})
+			}
+			if int(e.series) < len(series) {
+				use(e.Key, series[e.series])
+			}
+		})
+		return cmp.Or(err, failed)
+	})
+}
+
+// StoredMerchants returns the merchants that have a stored tree.
+func (x *Index) StoredMerchants() (all []codec.MerchantKey, err error) {
+	err = boltfile.CatchDamage("index.db", func() (err error) {
+		all, err = x.storedMerchants()
+		return err
+	})
+	return all, err
+}
+
+// verifier verifies one merchant after the other.
+type verifier struct {
+	Check
+	x    *Index
+	ctx  context.Context
+	upTo uint64 // only events of chunks up to this seq are compared: a merge may add later ones at any time
+
+	done, total uint64 // entries
+}
+
+var overflowSeed = maphash.MakeSeed()
+
+// overflowSum is what all segments with some events, and the tree with the same events, have in common.
+type overflowSum struct{ n, hash uint64 }
+
+func (s overflowSum) with(k Key) overflowSum {
+	return overflowSum{s.n + 1, s.hash + maphash.Comparable(overflowSeed, k)}
+}
+
+// merchant verifies a merchant's tree and segments.
+func (v *verifier) merchant(m codec.MerchantKey) error {
+	tree := map[uint32]overflowSum{}
+	sound, err := v.tree(m, tree)
+	if err != nil {
+		return err
+	}
+	same, err := v.segments(m, tree)
+	if err != nil || same || !sound {
+		return err
+	}
+	// A removal may be the reason. So compare again while there is none.
+	v.x.removing.Lock()
+	defer v.x.removing.Unlock()
+	clear(tree)
+	series := []string{}
+	if err := v.x.read(func(tx *bolt.Tx) error {
+		t, err := loadTree(tx, m)
+		if err == nil {
+			series = t.series
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := v.x.scan(v.ctx, m, func(e *entry) { v.count(tree, series, e) }); err != nil {
+		return err
+	}
+	if same, err = v.segments(m, tree); err != nil || same {
+		return err
+	}
+	return fmt.Errorf("index.db: %w: the segments of merchant %s have other events than its tree", codec.ErrCorrupt, m.ID())
+}
+
+// count adds an event of a stored tree to the sum of its series, if that is an overflow series.
+func (v *verifier) count(sums map[uint32]overflowSum, series []string, e *entry) {
+	if int(e.series) >= len(series) || e.Seq > v.upTo {
+		return
+	}
+	if _, name := codec.SplitSeries(series[e.series]); name == "" {
+		sums[e.series] = sums[e.series].with(e.Key)
+	}
+}
+
+// tree verifies a merchant's stored tree, in short transactions. Each checks some leaves and the nodes above them against
+// what their parents say of them. It adds the events of overflow series to sums, by series. sound is false when it has
+// reported something.
+func (v *verifier) tree(m codec.MerchantKey, sums map[uint32]overflowSum) (sound bool, err error) {
+	s := treeVerifier{m: m, from: Key{Time: math.MinInt64}}
+	var tags []string
+	for more := true; more; {
+		if err := v.ctx.Err(); err != nil {
+			return false, err
+		}
+		s.leaves, s.entries = scannedLeaves, s.entries[:0]
+		found := len(s.wrong)
+		if err := v.x.read(func(tx *bolt.Tx) error {
+			t, err := loadTree(tx, m)
+			if err != nil {
+				return err
+			}
+			s.nodes, s.arena, s.series = tx.Bucket(bucketNodes), &nodeArena{}, t.series
+			if _, err := loadReplaced(tx, m); err != nil {
+				s.note(err)
+			}
+			if t.root.isEmpty() {
+				return nil
+			}
+			s.check(&t.root, nil)
+			return nil
+		}); err != nil {
+			return false, err
+		}
+		more = s.leaves <= 0
+		for _, err := range s.wrong[found:] {
+			v.Wrong(m, err)
+		}
+		if len(s.wrong) >= maxWrong {
+			return false, fmt.Errorf("index.db: %w: the tree of merchant %s has more damage than is listed", codec.ErrCorrupt, m.ID())
+		}
+		if tags == nil || len(tags) != len(s.series) {
+			tags = s.series
+			v.Tags(m, tags)
+		}
+		for _, e := range s.entries {
+			v.Event(m, e.Key, s.series[e.series])
+			v.count(sums, s.series, &e)
+		}
+		v.done += uint64(len(s.entries))
+		v.Read(min(v.done, v.total), v.total)
+	}
+	return len(s.wrong) == 0, nil
+}
+
+// maxWrong is how much damage is listed for one tree.
+const maxWrong = 100
+
+// treeVerifier verifies a part of a tree in one transaction.
+type treeVerifier struct {
+	m      codec.MerchantKey
+	nodes  *bolt.Bucket
+	arena  *nodeArena
+	series []string
+	from   Key // entries before it were verified already
+	leaves int // how many more may be read
+
+	entries []entry // that were verified
+	wrong   []error
+}
+
+func (s *treeVerifier) note(err error) { s.wrong = append(s.wrong, err) }
+
+// check verifies the node of c and those below it. No entry below c may be at or after end, unless that is nil.
+func (s *treeVerifier) check(c *child, end *Key) {
+	bad := func(format string, args ...any) {
+		s.note(fmt.Errorf("index.db: %w: node %d of merchant %s %s", codec.ErrCorrupt, c.id, s.m.ID(), fmt.Sprintf(format, args...)))
+	}
+	skip := func() { // what is below cannot be read
+		s.leaves--
+		if end != nil {
+			s.from = *end
+		}
+	}
+	n, err := loadNode(s.nodes, s.m, c.id, s.arena)
+	if err != nil {
+		s.note(err)
+		skip()
+		return
+	}
+	if len(n.entries) == 0 && len(n.children) == 0 {
+		bad("is empty")
+		skip()
+		return
+	}
+	if is := newChild(n); !slices.Equal(is.counts, c.counts) || is.bytes != c.bytes || is.first.compare(c.first) < 0 {
+		bad("has other events than its parent says")
+	}
+	if n.children == nil {
+		s.checkLeaf(n, end, bad)
+		return
+	}
+	for i := range n.children {
+		next := end
+		if i+1 < len(n.children) {
+			next = &n.children[i+1].first
+		}
+		if next != nil && n.children[i].first.compare(*next) >= 0 {
+			bad("has children in a wrong order")
+		}
+		if next != nil && next.compare(s.from) <= 0 {
+			continue // verified already
+		}
+		if s.leaves <= 0 {
+			return
+		}
+		s.check(&n.children[i], next)
+	}
+}
+
+func (s *treeVerifier) checkLeaf(n *node, end *Key, bad func(format string, args ...any)) {
+	s.leaves--
+	inOrder := true
+	for i, e := range n.entries {
+		if e.series == 0 || int(e.series) >= len(s.series) {
+			bad("has an event of an unknown series")
+			continue
+		}
+		if inOrder && (i > 0 && n.entries[i-1].compare(e.Key) >= 0 || end != nil && e.compare(*end) >= 0) {
+			inOrder = false
+			bad("has events in a wrong order")
+		}
+		if e.compare(s.from) >= 0 {
+			s.entries = append(s.entries, e)
+			s.from = e.Key
+			s.from.Index++
+		}
+	}
+}
+
+// segments verifies a merchant's segments. It reports whether they have the events of overflow series that the tree has, or
+// have damage that it has reported.
+func (v *verifier) segments(m codec.MerchantKey, tree map[uint32]overflowSum) (same bool, err error) {
+	for range maxRetries {
+		stored, err := v.loadSegments(m)
+		if err != nil {
+			return false, err
+		}
+		byTag, all, wrong := v.readSegments(m, stored.segments)
+		if err := v.ctx.Err(); err != nil {
+			return false, err
+		}
+		now, err := v.loadSegments(m)
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(stored.segments, func(s *segment) bool {
+			return !slices.ContainsFunc(now.segments, func(n *segment) bool { return n.id == s.id && n.removed == s.removed })
+		}) {
+			continue // a compaction has deleted a segment meanwhile
+		}
+		for _, err := range wrong {
+			v.Wrong(m, err)
+		}
+		total := overflowSum{}
+		for _, sum := range tree {
+			total = overflowSum{total.n + sum.n, total.hash + sum.hash}
+		}
+		return len(wrong) > 0 || all == total && maps.Equal(byTag, tree), nil
+	}
+	return true, nil // the next verification compares them
+}
+
+// maxRetries is how often segments are read again after a compaction.
+const maxRetries = 5
+
+// readSegments verifies each segment by itself. It returns the sums of the segments that queries read: with a tag, by the
+// tag's overflow series, and without one.
+func (v *verifier) readSegments(m codec.MerchantKey, segments []*segment) (byTag map[uint32]overflowSum, all overflowSum, wrong []error) {
+	byTag = map[uint32]overflowSum{}
+	for _, s := range segments {
+		if err := boltfile.CatchDamage("index.db", func() error {
+			return v.segment(m, s, func(e *named) {
+				if e.Seq > v.upTo {
+					return
+				}
+				if s.all {
+					all = all.with(e.Key)
+				}
+				if s.tag != 0 {
+					byTag[s.tag] = byTag[s.tag].with(e.Key)
+				}
+			})
+		}); err != nil {
+			wrong = append(wrong, fmt.Errorf("segment %d of merchant %s: %w", s.id, m.ID(), err))
+		}
+	}
+	return byTag, all, wrong
+}
+
+func (v *verifier) loadSegments(m codec.MerchantKey) (r *storedSegments, err error) {
+	err = v.x.read(func(tx *bolt.Tx) (err error) {
+		r, err = loadSegments(tx, m)
+		return err
+	})
+	return r, err
+}
+
+// segment verifies a segment, and calls use with its events that are not removed. All its blocks follow from its names: it is
+// written again, and each block compared.
+func (v *verifier) segment(m codec.MerchantKey, s *segment, use func(e *named)) error {
+	stored := &compactedBlocks{v.ctx, v.x.db, m, s.id}
+	names := newSegmentReader(s, stored)
+	var prev named
+	for at := range (s.n + namesPerBlock - 1) / namesPerBlock {
+		block, err := names.names(at)
+		if err != nil {
+			return err
+		}
+		for i := range block {
+			e := &block[i]
+			if (at > 0 || i > 0) && prev.compare(e) >= 0 || s.tag != 0 && e.series != s.tag {
+				return fmt.Errorf("index.db: %w: names in a wrong order, or of another tag", codec.ErrCorrupt)
+			}
+			prev = *e
+			if !names.isRemoved(e) {
+				use(e)
+			}
+		}
+		v.Read(min(v.done, v.total), v.total)
+	}
+	whole := *s
+	whole.removed = 0 // the blocks still have the removed events
+	n, err := mergeSegments([]*segmentReader{newSegmentReader(&whole, stored)}, func(kind uint8, i int, b []byte) error {
+		is, err := stored.block(kind, i)
+		if err == nil && !bytes.Equal(is, b) {
+			err = fmt.Errorf("index.db: %w: block %d of kind %d does not fit the names", codec.ErrCorrupt, i, kind)
+		}
+		v.Read(min(v.done, v.total), v.total)
+		return err
+	})
+	if err == nil && n != s.n {
+		err = fmt.Errorf("index.db: %w: %d events, not %d", codec.ErrCorrupt, n, s.n)
+	}
+	return err
+}

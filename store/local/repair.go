@@ -1,0 +1,164 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/control"
+	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
+)
+
+// Repair makes a new data directory of what can be read of the one in dir, which it does not change. The directory to must
+// be empty or missing. What is lost is passed to lost. It fails with store.ErrInUse when another process has dir open.
+func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) error {
+	if err := prepareEmpty(to); err != nil {
+		return err
+	}
+	old, err := control.OpenReadOnly(dir)
+	switch {
+	case errors.Is(err, store.ErrInUse):
+		return err
+	case err != nil:
+		lost(store.Finding{Part: store.PartControl, Where: "control.db",
+			Problem: "cannot be opened, so all partners, keys, merchants and tags are lost: restore it from a backup: " + err.Error()})
+		empty, err := control.Open(to, time.Now)
+		if err != nil {
+			return err
+		}
+		if err := empty.Close(); err != nil {
+			return err
+		}
+	default:
+		defer old.Close() // stays locked until the end
+		if err := old.Salvage(to, func(where, problem string) {
+			lost(store.Finding{Part: store.PartControl, Where: where, Problem: problem})
+		}); err != nil {
+			return err
+		}
+	}
+	if err := salvageEvents(ctx, dir, to, log, lost); err != nil {
+		return err
+	}
+	if err := copyOthers(dir, to); err != nil {
+		return err
+	}
+	e, err := Open(to, Options{Log: log}) // builds the index
+	if err != nil {
+		return err
+	}
+	return e.Close()
+}
+
+// prepareEmpty creates a directory. It refuses one that is not empty.
+func prepareEmpty(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	files, err := os.ReadDir(dir)
+	if err == nil && len(files) > 0 {
+		err = store.Invalid("--to", "must be an empty directory, or one that does not exist: %s has files", dir)
+	}
+	return err
+}
+
+// setAsideDir has copies of damaged files, in a directory for each start that made some.
+const setAsideDir = "set-aside"
+
+// salvageEvents salvages the journal, also from files that were set aside. It reports lost chunks with what the old index
+// knows of their events.
+func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) error {
+	dirs := []string{filepath.Join(dir, "events")}
+	if err := filepath.WalkDir(filepath.Join(dir, setAsideDir), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return err
+	}); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	found, err := journal.Salvage(ctx, dirs, filepath.Join(to, "events"), journal.Options{Log: log, Now: time.Now}, func(path string, err error) {
+		if name, relErr := filepath.Rel(dir, path); relErr == nil {
+			path = name
+		}
+		lost(store.Finding{Part: store.PartEvents, Where: path, Problem: err.Error()})
+	})
+	if err != nil {
+		return err
+	}
+	groups := map[uint64]*eventGroup{}
+	for _, seq := range found.Lost {
+		groups[seq] = &eventGroup{}
+	}
+	x, err := rank.OpenReadOnly(filepath.Join(dir, "index.db"))
+	if err != nil {
+		lost(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be opened, so it is not known which events are lost: " + err.Error()})
+	} else {
+		err = addLost(ctx, x, found, groups)
+		if err = errors.Join(err, x.CloseReadOnly()); ctx.Err() != nil {
+			return ctx.Err()
+		} else if err != nil {
+			lost(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be read, so more events may be lost: " + err.Error()})
+		}
+	}
+	seqs := make([]uint64, 0, len(groups))
+	for seq := range groups {
+		seqs = append(seqs, seq)
+	}
+	slices.Sort(seqs)
+	for _, seq := range seqs {
+		lost(groups[seq].finding(chunkName(seq), "is lost"))
+	}
+	return nil
+}
+
+// addLost adds the events of the old index whose chunks the new journal does not have.
+func addLost(ctx context.Context, x *rank.Index, found journal.Salvaged, groups map[uint64]*eventGroup) error {
+	merchants, err := x.StoredMerchants()
+	for _, m := range merchants {
+		err = errors.Join(err, x.ScanEvents(ctx, m, func(k rank.Key, _ string) {
+			if found.Has(k.Seq) {
+				return
+			}
+			if groups[k.Seq] == nil {
+				groups[k.Seq] = &eventGroup{}
+			}
+			groups[k.Seq].add(m, k)
+		}))
+	}
+	return err
+}
+
+// copyOthers copies what is in a data directory besides the store, such as certificates.
+func copyOthers(dir, to string) error {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		switch {
+		case slices.Contains([]string{"control.db", "events", "index.db", setAsideDir, damageFile, "lost+found"}, f.Name()):
+		case f.IsDir():
+			if err := os.CopyFS(filepath.Join(to, f.Name()), os.DirFS(filepath.Join(dir, f.Name()))); err != nil {
+				return fmt.Errorf("copy %s: %w", f.Name(), err)
+			}
+		case f.Type().IsRegular():
+			b, err := os.ReadFile(filepath.Join(dir, f.Name()))
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(to, f.Name()), b, 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

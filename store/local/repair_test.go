@@ -1,0 +1,137 @@
+package local
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store"
+)
+
+// Repair makes a sound directory of each of these damaged ones, with everything but what it says is lost, and does not change
+// the old one.
+func TestRepair(t *testing.T) {
+	dir := t.TempDir()
+	merchants := soundDirectory(t, dir)
+	killed := copiedWhileOpen(t, dir, merchants[0])
+	recorded := func(dir string) map[store.MerchantID]store.Page {
+		e := open(t, dir)
+		defer closeEngine(t, e)
+		all := map[store.MerchantID]store.Page{}
+		for _, m := range merchants {
+			all[m] = everything(t, e, m)[0]
+		}
+		return all
+	}
+	original := recorded(copied(t, killed))
+	tables := func(dir string) []string {
+		paths, err := filepath.Glob(filepath.Join(dir, "events", "*.sst"))
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("no tables, %v", err)
+		}
+		return paths
+	}
+	for name, c := range map[string]struct {
+		damage func(dir string) error
+		lost   int    // events
+		says   string // one of what is lost; "": nothing is
+	}{
+		"nothing is damaged":      {func(string) error { return nil }, 0, ""},
+		"the MANIFEST is missing": {func(dir string) error { return os.Remove(filepath.Join(dir, "events", "MANIFEST")) }, 0, ""},
+		"index.db is missing":     {func(dir string) error { return os.Remove(filepath.Join(dir, "index.db")) }, 0, "index.db"},
+		"all tables are missing": {func(dir string) error { // the chunks are in value logs
+			var errs []error
+			for _, table := range tables(dir) {
+				errs = append(errs, os.Remove(table))
+			}
+			return errors.Join(errs...)
+		}, 0, ""},
+		"a table is damaged": {func(dir string) error {
+			return changeFile(tables(dir)[0], func(b []byte) { clear(b[100:200]) })
+		}, 0, ".sst"},
+		"a value log is damaged": {func(dir string) error { return damageChunk(dir, `{"n":`) }, 100, "is lost; merchant"},
+		"files were set aside": {func(dir string) error {
+			to := filepath.Join(dir, "set-aside", "20261122T120000.000000Z")
+			return errors.Join(os.MkdirAll(to, 0o700), os.Rename(filepath.Join(dir, "events", "000001.vlog"), filepath.Join(to, "000001.vlog")))
+		}, 0, ""},
+		"a partner and a tag are damaged": {func(dir string) error {
+			return changeBolt(filepath.Join(dir, "control.db"), func(tx *bolt.Tx) error {
+				labels := tx.Bucket([]byte("labels"))
+				k, _ := labels.Cursor().First()
+				keys := tx.Bucket([]byte("keys"))
+				key, _ := keys.Cursor().First()
+				return errors.Join(labels.Put(slices.Clone(k), []byte("ss_nobody")), keys.Put(slices.Clone(key), []byte("{")))
+			})
+		}, 0, "keys"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, to := copied(t, killed), filepath.Join(t.TempDir(), "new")
+			if err := c.damage(dir); err != nil {
+				t.Fatal(err)
+			}
+			before := contents(t, dir)
+			var lost []store.Finding
+			if err := Repair(ctx, dir, to, quiet, func(f store.Finding) { lost = append(lost, f) }); err != nil {
+				t.Fatal(err)
+			}
+			if c.says == "" && lost != nil || c.says != "" && !slices.ContainsFunc(lost, func(f store.Finding) bool {
+				return strings.Contains(f.Where+" "+f.Problem+"; merchant", c.says)
+			}) {
+				t.Errorf("it says that this is lost: %v, want %q", lost, c.says)
+			}
+			for path, b := range contents(t, dir) {
+				if !bytes.Equal(b, before[path]) {
+					t.Errorf("repair has changed %s", path)
+				}
+			}
+			if found := closedFindings(t, to); found != nil {
+				t.Errorf("the new directory is not sound: %v", found)
+			}
+			said, missing := uint64(0), 0
+			for _, f := range lost {
+				said += f.Events
+			}
+			for m, page := range recorded(to) {
+				missing += original[m].Total - page.Total
+				if c.lost == 0 && !reflect.DeepEqual(page, original[m]) {
+					t.Errorf("%d events, want %d", page.Total, original[m].Total)
+				}
+			}
+			if missing > c.lost || c.lost > 0 && missing == 0 || said != uint64(missing) {
+				t.Errorf("%d events are missing, want at most %d; it says %d", missing, c.lost, said)
+			}
+			if err := Repair(ctx, dir, to, quiet, nil); store.KindOf(err) != store.KindInvalid {
+				t.Errorf("into a directory with files: %v, want KindInvalid", err)
+			}
+		})
+	}
+}
+
+// copiedWhileOpen records more events, and returns a copy of the directory as a kill leaves it.
+func copiedWhileOpen(t *testing.T, dir string, m store.MerchantID) string {
+	t.Helper()
+	e := open(t, dir)
+	page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 1})
+	if err != nil || page.Total == 0 {
+		t.Fatal(page, err)
+	}
+	tags, err := e.Merchant(ctx, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := newMark(m, "Later", 5, bytes.Repeat([]byte(`{"a":1}`), 1))
+	mark.Tag = tags.Tags[0].ID
+	if err := e.Record(ctx, []store.Mark{mark}); err != nil {
+		t.Fatal(err)
+	}
+	killed := copied(t, dir)
+	closeEngine(t, e)
+	return killed
+}

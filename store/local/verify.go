@@ -1,0 +1,250 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/boltfile"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/control"
+	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
+)
+
+// Verify implements store.Engine. Damaged chunks that it finds are set aside. Close ends it.
+func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
+	e.verifying.RLock()
+	defer e.verifying.RUnlock()
+	if err := cmp.Or(ctx.Err(), e.opened.Err()); err != nil {
+		return store.Verified{}, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.opened, cancel)()
+	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, index: e.index, removing: &e.damage.removing}
+	err := w.verify()
+	if err == nil && w.damaged != nil {
+		err = e.setAside(ctx, w.damaged)
+		if store.KindOf(err) == store.KindUnavailable {
+			err = nil // what may heal is left to the next verification
+		}
+	}
+	return w.counts, err
+}
+
+// VerifyClosed verifies the data in dir while no engine has it open, like Engine.Verify. It changes nothing. What cannot be
+// opened is a finding. It fails with store.ErrInUse when another process has the data open.
+func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
+	w := verifier{Verification: v, ctx: ctx}
+	defer func() { err = errors.Join(err, w.close()) }()
+	if w.control, err = control.OpenReadOnly(dir); err != nil {
+		if errors.Is(err, store.ErrInUse) {
+			return w.counts, err
+		}
+		v.Found(store.Finding{Part: store.PartControl, Where: "control.db", Problem: "cannot be opened: " + err.Error()})
+	}
+	events := filepath.Join(dir, "events")
+	if _, err := os.Stat(events); errors.Is(err, os.ErrNotExist) && w.control != nil {
+		return w.counts, w.verify() // no server has run yet
+	}
+	options := journal.Options{Log: slog.New(slog.DiscardHandler), Now: time.Now}
+	if w.journal, err = journal.OpenReadOnly(events, options, w.wrongInEvents); err != nil {
+		v.Found(store.Finding{Part: store.PartEvents, Where: "events", Problem: "cannot be opened: " + err.Error()})
+	}
+	w.index, err = rank.OpenReadOnly(filepath.Join(dir, "index.db"))
+	switch unknown, ok := errors.AsType[codec.UnknownFormat](err); {
+	case err == nil, errors.Is(err, os.ErrNotExist), ok && unknown.Found < unknown.Known: // the next start builds it
+	default:
+		v.Found(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be opened: " + err.Error()})
+	}
+	return w.counts, w.verify()
+}
+
+// verifier verifies the parts, and compares them. A part that could not be opened is nil.
+//
+// Each stored event of the index must have its event in the journal, and each event of the journal that the index covers its
+// entry. To compare them in any order and in little memory, it adds up a hash of each event for each merchant, on both
+// sides. Where the sums differ, it looks for the events (compare.go).
+type verifier struct {
+	store.Verification
+	ctx      context.Context
+	control  *control.Data
+	journal  *journal.Journal
+	index    *rank.Index
+	removing lock // held while events must not be removed; nil without an engine
+
+	counts  store.Verified
+	upTo    uint64 // events of later chunks are not compared: the index may not have stored them
+	indexed map[codec.MerchantKey]*merchantSums
+	unsound bool // damage was found that may concern the index of any merchant
+	hidden  bool // damage was found that may hide events of the journal
+	damaged journal.DamagedChunks
+}
+
+type lock interface {
+	Lock()
+	Unlock()
+}
+
+// merchantSums are the sums of a merchant's events.
+type merchantSums struct {
+	series         map[string]bool // those that the index counts
+	index, journal eventSum
+	unsound        bool // damage was found in its index, so that is not compared
+}
+
+type eventSum struct{ n, hash uint64 }
+
+var seed = maphash.MakeSeed()
+
+func (s *eventSum) add(hash uint64) {
+	s.n++
+	s.hash += hash
+}
+
+func hashOf(k rank.Key, series string) uint64 {
+	return maphash.Comparable(seed, struct {
+		rank.Key
+		series string
+	}{k, series})
+}
+
+func (v *verifier) verify() (err error) {
+	v.indexed = map[codec.MerchantKey]*merchantSums{}
+	if v.control != nil {
+		if v.counts.Records, err = v.control.Verify(v.ctx, func(where, problem string) {
+			v.Found(store.Finding{Part: store.PartControl, Where: where, Problem: problem})
+		}); err != nil {
+			return err
+		}
+		v.Read(store.PartControl, 1, 1)
+	}
+	if v.index != nil {
+		if err := v.verifyIndex(); err != nil {
+			return err
+		}
+	}
+	if v.journal != nil {
+		if err := v.verifyJournal(); err != nil {
+			return err
+		}
+	}
+	return v.compare()
+}
+
+func (v *verifier) verifyIndex() (err error) {
+	if v.upTo, err = v.index.StoredUpTo(); err != nil {
+		v.upTo = 0 // Verify reports it
+	}
+	return v.index.Verify(v.ctx, rank.Check{
+		Wrong: func(m codec.MerchantKey, err error) {
+			f := store.Finding{Part: store.PartIndex, Where: "index.db", Problem: strings.TrimPrefix(err.Error(), "index.db: ")}
+			if m == (codec.MerchantKey{}) {
+				v.unsound = true
+			} else {
+				f.Merchants = []store.MerchantID{m.ID()}
+				v.sums(m).unsound = true
+			}
+			v.Found(f)
+		},
+		Tags: v.verifyTags,
+		Event: func(m codec.MerchantKey, k rank.Key, series string) {
+			v.counts.Entries++
+			if k.Seq <= v.upTo {
+				v.sums(m).index.add(hashOf(k, series))
+			}
+		},
+		Read: func(done, total uint64) { v.Read(store.PartIndex, done, total) },
+	})
+}
+
+// verifyTags notes the series of a merchant's tree, and checks that their tags exist and are the merchant's.
+func (v *verifier) verifyTags(m codec.MerchantKey, series []string) {
+	s := v.sums(m)
+	var tags []string
+	for _, name := range series {
+		s.series[name] = true
+		if tag, _ := codec.SplitSeries(name); tag != "" && !slices.Contains(tags, tag) {
+			tags = append(tags, tag)
+		}
+	}
+	if v.control == nil {
+		return
+	}
+	for _, id := range tags {
+		var tag store.Tag
+		err := boltfile.CatchDamage("control.db", func() (err error) {
+			tag, err = v.control.Tag(v.ctx, store.TagID(id))
+			return err
+		})
+		if store.KindOf(err) == store.KindNotFound || err == nil && tag.Merchant != m.ID() { // other errors were found before
+			v.Found(store.Finding{Part: store.PartTags, Where: "tag " + id, Merchants: []store.MerchantID{m.ID()},
+				Problem: "has events of a merchant, but does not exist or is not the merchant's"})
+		}
+	}
+}
+
+func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
+	s := v.indexed[m]
+	if s == nil {
+		s = &merchantSums{series: map[string]bool{}}
+		v.indexed[m] = s
+	}
+	return s
+}
+
+func (v *verifier) verifyJournal() error {
+	counts, err := v.journal.Verify(v.ctx, journal.Check{
+		Wrong:   v.wrongInEvents,
+		Damaged: func(d journal.DamagedChunk) { v.damaged = append(v.damaged, d) },
+		Events: func(seq uint64, events []codec.Event) {
+			v.counts.Events += uint64(len(events))
+			if seq <= v.upTo {
+				for i := range events {
+					s := v.sums(events[i].Merchant)
+					s.journal.add(s.hash(&events[i]))
+				}
+			}
+		},
+		Read: func(done, total uint64) { v.Read(store.PartEvents, done, total) },
+	})
+	v.counts.Chunks, v.counts.Links, v.counts.Marks = counts.Chunks, counts.Links, counts.Marks
+	return err
+}
+
+func (v *verifier) wrongInEvents(where string, err error) {
+	v.hidden = v.hidden || !strings.HasPrefix(where, "events: entry")
+	v.Found(store.Finding{Part: store.PartEvents, Where: where, Problem: err.Error()})
+}
+
+// hash returns the hash of an event of the journal, with the series as which the index counts it.
+func (s *merchantSums) hash(e *codec.Event) uint64 {
+	series := string(e.Series)
+	if !s.series[series] {
+		tag, _ := codec.SplitSeries(series)
+		series = codec.OverflowSeries(tag)
+	}
+	return hashOf(rank.Key{Time: e.Time, Position: e.Position}, series)
+}
+
+func (v *verifier) close() (err error) {
+	if v.control != nil {
+		err = v.control.Close()
+	}
+	if v.journal != nil {
+		err = errors.Join(err, v.journal.CloseReadOnly())
+	}
+	if v.index != nil {
+		err = errors.Join(err, v.index.CloseReadOnly())
+	}
+	return err
+}

@@ -25,6 +25,8 @@
 //
 //	local.go    opens, connects and closes the three parts
 //	listing.go  Events: one page of a merchant's events
+//	source.go   what a backup reads (the package backup)
+//	restore.go  a new data directory from a backup
 package local
 
 import (
@@ -91,6 +93,9 @@ func Open(dir string, opt Options) (store.Engine, error) {
 // store.ErrInUse when another process has it open.
 func OpenControl(dir string, opt Options) (*control.Data, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := checkFinished(dir); err != nil {
 		return nil, err
 	}
 	return control.Open(dir, opt.withDefaults().Now)

@@ -15,8 +15,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
+	"mtagd/store/local/backup"
 )
 
 func oneOf(s string, words ...string) error {
@@ -192,4 +195,27 @@ func checkResolvers(resolvers []string) error {
 		}
 	}
 	return nil
+}
+
+// readDuration reads a duration such as 5s, 6h or 30d, which is at least least.
+func readDuration(s string, least time.Duration, d *time.Duration) (err error) {
+	if *d, err = operator.ParseLifetime(s); err == nil && *d < least {
+		err = fmt.Errorf("must be at least %s, not %s", least, s)
+	}
+	return err
+}
+
+// readDestination opens the destination of backups by the clock; an empty name stands for none. A directory must exist: a
+// disk that is not mounted must be noticed.
+func readDestination(data, name string, to *backup.Destination) (err error) {
+	if name == "" {
+		return nil
+	}
+	if !strings.Contains(name, "://") {
+		if _, err := os.Stat(name); err != nil {
+			return err
+		}
+	}
+	*to, err = openDestination(data, name, false)
+	return err
 }

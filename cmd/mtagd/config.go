@@ -24,6 +24,7 @@ type config struct {
 	AddressEvents      int            // a second from one address; 0: no limit
 	AddressConnections int            // open ones of one address; 0: no limit
 	Proxies            []netip.Prefix // their connections begin with a PROXY protocol header
+	Backup             *backupConfig  // nil: no backups by the clock
 	Admin              adminAddress
 	Log                *slog.Logger
 

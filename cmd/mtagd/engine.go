@@ -27,6 +27,11 @@ func openEngine(data string, log *slog.Logger) (store.Engine, error) {
 	return engine, nil
 }
 
+// sourceOf returns what backups of the engine read.
+func sourceOf(engine store.Engine, data string, log *slog.Logger) *local.Source {
+	return local.SourceOf(engine, data, local.Options{Log: log, Now: time.Now})
+}
+
 // diskMetrics are the metrics of the data directory's disk.
 func diskMetrics(data string) []prometheus.Collector {
 	return []prometheus.Collector{

@@ -7,6 +7,7 @@
 //	serve.go        mtagd serve: its flags
 //	dev.go          mtagd dev: the whole service on one loopback address, with the demo shop
 //	daemon.go       how the service starts, runs and stops
+//	copied.go       finds out that the data directory is a copy of a running server's
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
 //	throttle.go     a log that does not repeat the same message for ever
@@ -14,6 +15,9 @@
 //	domains.go      which domains can be claimed; warnings of those that cannot
 //	operate.go      the operator commands: mtagd partner, key, merchant, tag, domain and audit
 //	engine.go       the choice of the storage engine
+//	backup.go       mtagd backup: makes, lists and checks points
+//	restore.go      mtagd restore
+//	schedule.go     backups by the clock, and what a running server streams to mtagd backup
 //	health.go       mtagd health
 //	config.go       what the service runs with, from either command
 //	checks.go       which values the flags accept
@@ -60,6 +64,8 @@ type commandLine struct {
 	Tag      operator.TagCommands      `cmd:"" help:"Show and suspend tags. Works with and without a running server."`
 	Domain   operator.DomainCommands   `cmd:"" help:"List and release the domains of merchants. Works with and without a running server."`
 	Audit    operator.AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
+	Backup   backupCommands            `cmd:"" help:"Back up the data directory. Works with and without a running server."`
+	Restore  restoreCommand            `cmd:"" help:"Restore a backup into a new data directory."`
 	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
 	Help     helpCommand               `cmd:"" help:"Show help for a command."`
 	Version  versionCommand            `cmd:"" help:"Print the version."`

@@ -139,6 +139,12 @@ func (b *Backup) complete(ctx context.Context, points []*Manifest, m *Manifest) 
 	return nil
 }
 
+// CheckRecipients returns an error for a text that is no age recipient.
+func CheckRecipients(texts []string) error {
+	_, err := parseRecipients(texts)
+	return err
+}
+
 func parseRecipients(texts []string) (recipients []age.Recipient, err error) {
 	for _, text := range texts {
 		parsed, err := age.ParseRecipients(bytes.NewReader([]byte(text)))

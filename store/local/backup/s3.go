@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -50,8 +51,13 @@ func openBucket(where string, secure bool) (Destination, error) {
 
 func (b bucket) String() string { return b.text }
 
+// requestTimeout bounds a request of one object, with its retries: a connection that hangs must not stop all backups.
+const requestTimeout = 2 * time.Minute
+
 // Put implements Destination.
 func (b bucket) Put(ctx context.Context, name string, content []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	_, err := b.client.PutObject(ctx, b.name, b.prefix+name, bytes.NewReader(content), int64(len(content)),
 		minio.PutObjectOptions{SendContentMd5: true, DisableMultipart: true})
 	return b.wrap("put", name, err)
@@ -59,6 +65,8 @@ func (b bucket) Put(ctx context.Context, name string, content []byte) error {
 
 // Get implements Destination.
 func (b bucket) Get(ctx context.Context, name string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	object, err := b.client.GetObject(ctx, b.name, b.prefix+name, minio.GetObjectOptions{})
 	if err != nil {
 		return nil, b.wrap("get", name, err)

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/store/local"
+	"mtagd/store/local/backup"
+)
+
+// backupConfig is the schedule of backups.
+type backupConfig struct {
+	To           backup.Destination
+	Every        time.Duration
+	Keep         time.Duration // 0: for ever
+	Recipients   []string
+	Certificates bool
+}
+
+// continuousBelow is the interval below which a backup is one every few seconds: it ships what the last commits have written,
+// and makes no point when there is nothing new.
+const continuousBelow = time.Minute
+
+// retryBackup is how long a schedule waits after a failure, unless its interval is shorter.
+const retryBackup = 5 * time.Minute
+
+// schedule backs up a data directory again and again.
+type schedule struct {
+	backupConfig
+	backup *backup.Backup
+	log    *slog.Logger
+
+	last     prometheus.Gauge
+	duration prometheus.Gauge
+	bytes    prometheus.Gauge
+	shipped  prometheus.Counter
+	failures prometheus.Counter
+
+	folded bool // the first point of this process was made
+}
+
+// newSchedule makes a schedule and registers its metrics.
+func newSchedule(cfg backupConfig, src backup.Source, metrics *prometheus.Registry, log *slog.Logger) *schedule {
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+		metrics.MustRegister(g)
+		return g
+	}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		metrics.MustRegister(c)
+		return c
+	}
+	return &schedule{
+		backupConfig: cfg, log: log, backup: backup.New(cfg.To, src),
+		last:     gauge("mtagd_backup_last_success_timestamp_seconds", "When the last backup that succeeded began; 0 when there is none."),
+		duration: gauge("mtagd_backup_duration_seconds", "How long the last backup that succeeded took."),
+		bytes:    gauge("mtagd_backup_bytes", "Bytes that the last backup that succeeded has added to its destination."),
+		shipped:  counter("mtagd_backup_bytes_total", "Bytes that backups have added to their destination."),
+		failures: counter("mtagd_backup_failures_total", "Backups that have failed."),
+	}
+}
+
+// run backs up until ctx ends. The first backup is due when the newest point is older than the interval.
+func (s *schedule) run(ctx context.Context) {
+	wait := time.Duration(0)
+	newest, err := s.backup.Newest(ctx)
+	if err != nil {
+		s.log.Warn("backup: the destination cannot be read", "to", s.To.String(), "error", err)
+	}
+	if !newest.IsZero() {
+		s.last.Set(float64(newest.UnixMilli()) / 1e3)
+		wait = time.Until(newest.Add(s.Every))
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		started := time.Now()
+		err := s.once(ctx, started)
+		if ctx.Err() != nil {
+			return
+		}
+		wait = time.Until(started.Add(s.Every))
+		if err != nil {
+			s.failures.Inc()
+			s.log.Error("backup failed", "to", s.To.String(), "error", err)
+			wait = min(s.Every, retryBackup)
+		}
+	}
+}
+
+// once makes one point.
+func (s *schedule) once(ctx context.Context, started time.Time) error {
+	result, err := s.backup.Run(ctx, backup.Options{
+		Certificates: s.Certificates, Recipients: s.Recipients, Keep: s.Keep,
+		Small: s.Every < continuousBelow, Fold: !s.folded,
+		Log: s.log, Now: time.Now,
+	})
+	if result.Point == nil {
+		return err
+	}
+	took := time.Since(started)
+	s.folded = true
+	s.last.Set(float64(started.UnixMilli()) / 1e3)
+	s.duration.Set(took.Seconds())
+	if result.Nothing {
+		s.bytes.Set(0)
+		return err
+	}
+	m := result.Point
+	s.bytes.Set(float64(m.Written()))
+	s.shipped.Add(float64(m.Written()))
+	level := slog.LevelInfo
+	if m.Small {
+		level = slog.LevelDebug // one every few seconds
+	}
+	shown := shownPoint(m, result.Why)
+	s.log.Log(ctx, level, "backed up", "to", s.To.String(), "point", m.Point, "kind", shown.Kind, "why", shown.Why,
+		"events", m.Count.Events, "bytes", m.Written(), "removed", result.Removed, "took", took.Round(time.Millisecond))
+	if n := len(m.Count.Damaged); n > 0 {
+		err = errors.Join(err, errors.New("damaged chunks of events are not in the backup: run mtagd verify"))
+	}
+	return err
+}
+
+// backupPath is where the operator socket streams the data directory.
+const backupPath = "/backup"
+
+// streamTimeout is how long the server waits for a backup command that does not read.
+const streamTimeout = 5 * time.Minute
+
+// withBackup adds the stream of the data directory to the handler of the operator socket.
+func withBackup(src *local.Source, operators http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", operators)
+	mux.HandleFunc("GET "+backupPath, func(w http.ResponseWriter, r *http.Request) {
+		id, err := src.ID(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_, _ = w.Write([]byte(id)) // this fails if the client has gone
+	})
+	mux.HandleFunc("POST "+backupPath, func(w http.ResponseWriter, r *http.Request) {
+		var request backup.Request
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&request); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		request.Small = false // what the last commits have written belongs to the schedule
+		// An error is in the stream. It cannot be written when the client has gone.
+		_ = src.Stream(r.Context(), request, deadlineWriter{w, http.NewResponseController(w)})
+	})
+	return mux
+}
+
+// deadlineWriter gives up on a client that does not read.
+type deadlineWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (w deadlineWriter) Write(b []byte) (int, error) {
+	if err := w.control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil {
+		return 0, err
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// runInBackground runs the schedule; stop ends it.
+func (s *schedule) runInBackground(ctx context.Context) (stop func() error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { s.run(ctx) })
+	return func() error {
+		cancel()
+		running.Wait()
+		return nil
+	}
+}

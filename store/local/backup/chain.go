@@ -10,6 +10,8 @@ import (
 //   - A new base is made when the increments have more bytes than the base. So a restore reads at most twice what a base
 //     would have, and the bases of a data directory that only grows cost no more than it does: each is twice the last.
 //     Below minRebase a base for every few increments would cost more than it saves.
+//   - A new base is made when the last one is older than points are kept. Else a base, and what was erased since, would stay
+//     for as long as increments build on it.
 //   - Small points are folded: when the ones since the last larger point have foldBytes or are foldAge old, the next point
 //     builds on that larger one, and has all that they have. So a byte travels twice, and chains stay short.
 //   - A chain of maxChain larger points is folded into one increment since the base.
@@ -57,6 +59,8 @@ func parentFor(points []*Manifest, opt Options, now time.Time) (parent *Manifest
 	switch {
 	case increments > max(minRebase, chain[0].eventBytes()):
 		return nil, "the increments have become larger than their base"
+	case opt.Keep > 0 && now.Sub(chain[0].Time) > opt.Keep:
+		return nil, "the base is older than points are kept"
 	case len(large) > maxChain:
 		return chain[0], ""
 	case newest.Small && (!opt.Small || opt.Fold || small > foldBytes || now.Sub(last.Time) > foldAge):

@@ -49,6 +49,9 @@ func (c *backupCommand) Run(p *process) error {
 	if err := backup.CheckRecipients(c.Recipient); err != nil {
 		return &usageError{where: p.origin.of("recipient"), err: err}
 	}
+	if err := yieldToOthers(); err != nil {
+		fmt.Fprintf(p.stderr, "mtagd: the backup takes as much of the processors as a server does: %v\n", err)
+	}
 	src, err := openSource(p)
 	if err != nil {
 		return err

@@ -9,8 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-
-	"golang.org/x/time/rate"
+	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
@@ -28,7 +27,7 @@ type Source struct {
 	opt     Options
 	data    *control.Data
 	journal *journal.Journal
-	pace    *rate.Limiter // nil: as fast as possible
+	paced   bool // a server runs
 	close   func() error
 
 	one  chan struct{} // taken by what reads the whole journal
@@ -37,17 +36,17 @@ type Source struct {
 	all  sync.WaitGroup
 }
 
-// The pace of a stream beside a running server, in bytes a second. Events are read, checked, compressed and written, and the
-// server needs its processors and its disk for requests.
+// The pace of a stream beside a running server: it works for a moment, and then rests for pauseShare times as long. The server
+// needs its processors for requests.
 const (
-	paceBytes = 24 << 20
-	paceBurst = 512 << 10
+	paceWork   = 2 * time.Millisecond
+	pauseShare = 3
 )
 
 // SourceOf returns the source of an engine that runs. Close it before the engine.
 func SourceOf(opened store.Engine, dir string, opt Options) *Source {
 	e := opened.(*engine)
-	return newSource(&Source{dir: dir, opt: opt, data: e.Data, journal: e.journal, pace: rate.NewLimiter(paceBytes, paceBurst),
+	return newSource(&Source{dir: dir, opt: opt, data: e.Data, journal: e.journal, paced: true,
 		close: func() error { return nil }})
 }
 
@@ -93,7 +92,10 @@ func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (er
 	if err := s.stop.Err(); err != nil {
 		return errors.New("the server is stopping")
 	}
-	w := backup.NewWriter(&pacedWriter{ctx: ctx, w: to, limit: s.pace})
+	if s.paced {
+		to = &pacedWriter{ctx: ctx, w: to, from: time.Now()}
+	}
+	w := backup.NewWriter(to)
 	if err := s.stream(ctx, r, w); err != nil {
 		return errors.Join(err, w.Fail(err))
 	}
@@ -246,27 +248,24 @@ func CheckEntry(e codec.Entry) (events int, chunk bool, err error) {
 	return events, journal.IsChunk(e), err
 }
 
-// pacedWriter writes at the pace of a limiter.
+// pacedWriter paces what is done between its writes.
 type pacedWriter struct {
-	ctx   context.Context
-	w     io.Writer
-	limit *rate.Limiter
+	ctx    context.Context
+	w      io.Writer
+	from   time.Time     // when the last write returned
+	worked time.Duration // since the last pause
 }
 
-func (p *pacedWriter) Write(b []byte) (n int, err error) {
-	for len(b) > 0 {
-		part := b[:min(len(b), paceBurst)]
-		if p.limit != nil {
-			if err := p.limit.WaitN(p.ctx, len(part)); err != nil {
-				return n, err
-			}
+func (p *pacedWriter) Write(b []byte) (int, error) {
+	if p.worked += time.Since(p.from); p.worked >= paceWork {
+		select {
+		case <-time.After(pauseShare * min(p.worked, time.Second)):
+		case <-p.ctx.Done():
+			return 0, p.ctx.Err()
 		}
-		written, err := p.w.Write(part)
-		n += written
-		if err != nil {
-			return n, err
-		}
-		b = b[len(part):]
+		p.worked = 0
 	}
-	return n, nil
+	n, err := p.w.Write(b)
+	p.from = time.Now()
+	return n, err
 }

@@ -59,7 +59,7 @@ const (
 
 // Sizes of frames. A writer fills them up to frameSize; a reader refuses those above maxFrame.
 const (
-	frameSize = 256 << 10
+	frameSize = 32 << 10
 	maxFrame  = 32 << 20
 )
 

@@ -25,12 +25,16 @@ func Create(dir string, log *slog.Logger) (*Writer, error) {
 		return nil, err
 	}
 	// Nothing is acknowledged before Close, so single commits need no sync.
-	db, err := badger.OpenManaged(badgerOptions(dir).WithLogger(&badgerLog{log: log}).WithSyncWrites(false))
+	// Large memtables save most of the compactions: entries arrive nearly in the order of their keys.
+	db, err := badger.OpenManaged(badgerOptions(dir).WithLogger(&badgerLog{log: log}).WithSyncWrites(false).WithMemTableSize(restoreMemTable))
 	if err != nil {
 		return nil, err
 	}
 	return &Writer{dir: dir, db: db, batch: db.NewManagedWriteBatch()}, nil
 }
+
+// restoreMemTable is the size of a memtable while a journal is restored.
+const restoreMemTable = 64 << 20
 
 // checkSpaceEvery is how many bytes are written between two looks at the free space.
 const checkSpaceEvery = 16 << 20

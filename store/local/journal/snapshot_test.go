@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -124,13 +127,27 @@ func TestASnapshotStaysAsItWas(t *testing.T) {
 	before := j.Version()
 	s := j.Snapshot()
 	set("new")
-	if err := j.db.Flatten(1); err != nil {
-		t.Fatal(err)
+	compacted := func() bool {
+		return slices.ContainsFunc(j.db.Tables(), func(t badger.TableInfo) bool { return t.Level > 0 })
+	}
+	for i := 0; !compacted(); i++ { // until the memtable with both was written to a table, and that was compacted
+		txn := j.db.NewTransactionAt(math.MaxUint64, true)
+		for k := range 1000 {
+			if err := txn.Set(fmt.Appendf(nil, "Lother%d-%d", i, k), make([]byte, 250)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		version := j.committer.clock.next()
+		if err := txn.CommitAt(version, nil); err != nil {
+			t.Fatal(err)
+		}
+		j.committer.version.Store(version)
 	}
 	if e := entriesOf(t, s, 0)[string(key)]; string(e.Value) != "old" || e.Version != before {
 		t.Errorf("the snapshot has %q of %d, want old of %d", e.Value, e.Version, before)
 	}
 	s.Close()
+	before = j.Version()
 	set("")
 	s = j.Snapshot()
 	defer s.Close()

@@ -1,23 +1,16 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"filippo.io/age"
 	"github.com/dustin/go-humanize"
-	"golang.org/x/sys/unix"
 
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
@@ -74,26 +67,6 @@ func (c *backupCommand) Run(p *process) error {
 	return nil
 }
 
-// openDestination opens a destination, which must not be inside the data directory: a lost disk would take both.
-func openDestination(data, name string, create bool) (backup.Destination, error) {
-	dest, err := backup.Open(name, create)
-	if err != nil || strings.Contains(name, "://") {
-		return dest, err
-	}
-	from, err := filepath.Abs(data)
-	if err != nil {
-		return nil, err
-	}
-	to, err := filepath.Abs(name)
-	if err != nil {
-		return nil, err
-	}
-	if inside, err := filepath.Rel(from, to); err == nil && filepath.IsLocal(inside) {
-		return nil, fmt.Errorf("%s is inside the data directory %s", name, data)
-	}
-	return dest, nil
-}
-
 // source is a backup.Source that must be closed.
 type source interface {
 	backup.Source
@@ -132,83 +105,6 @@ func openSource(p *process) (source, error) {
 		case <-time.After(sourceRetry):
 		}
 	}
-}
-
-// serverSource is the data directory of a running server, which streams it through its operator socket.
-type serverSource struct{ data string }
-
-func (s serverSource) Close() error { return nil }
-
-// ID implements backup.Source.
-func (s serverSource) ID(ctx context.Context) (id string, err error) {
-	body, err := s.do(ctx, http.MethodGet, "")
-	if err != nil {
-		return "", err
-	}
-	text, err := io.ReadAll(io.LimitReader(body, 1<<10))
-	return string(text), errors.Join(err, body.Close())
-}
-
-// Stream implements backup.Source.
-func (s serverSource) Stream(ctx context.Context, r backup.Request, w io.Writer) error {
-	message, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	body, err := s.do(ctx, http.MethodPost, string(message))
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(w, body)
-	return errors.Join(err, body.Close())
-}
-
-func (s serverSource) do(ctx context.Context, method, message string) (io.ReadCloser, error) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return operator.Dial(ctx, s.data)
-	}}}
-	request, err := http.NewRequestWithContext(ctx, method, "http://mtagd"+backupPath, strings.NewReader(message))
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("operator socket: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		text, err := io.ReadAll(io.LimitReader(response.Body, 1<<10))
-		return nil, errors.Join(fmt.Errorf("the running server answered %s %s", response.Status, strings.TrimSpace(string(text))), err, response.Body.Close())
-	}
-	return response.Body, nil
-}
-
-// pointJSON is a point as it is printed.
-type pointJSON struct {
-	Data      string `json:"data"`
-	Point     string `json:"point"`
-	Time      string `json:"time"`
-	Kind      string `json:"kind"`
-	Why       string `json:"why,omitempty"`
-	Bytes     int64  `json:"bytes"`
-	Events    int    `json:"events"`
-	Damaged   int    `json:"damagedChunks,omitempty"`
-	Encrypted bool   `json:"encrypted"`
-}
-
-func shownPoint(m *backup.Manifest, why string) pointJSON {
-	kind := "increment"
-	if m.Parent == "" {
-		kind = "base"
-	} else if m.Small {
-		kind = "small"
-	}
-	return pointJSON{m.Data, m.Point, store.FormatTime(m.Time), kind, why, m.Written(), m.Count.Events, len(m.Count.Damaged), len(m.Recipients) > 0}
-}
-
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }
 
 // backupListCommand is "mtagd backup list DEST".
@@ -290,60 +186,4 @@ func printReport(w io.Writer, r backup.Report) error {
 		_, err = fmt.Fprintf(w, "%d points are encrypted: only their checksums were compared. --identity looks into them\n", r.Encrypted)
 	}
 	return err
-}
-
-// readIdentities reads age identities from a file; an empty name stands for none.
-func readIdentities(file string) ([]age.Identity, error) {
-	if file == "" {
-		return nil, nil
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	identities, err := age.ParseIdentities(f)
-	return identities, errors.Join(err, f.Close())
-}
-
-// bar shows progress on a terminal.
-type bar struct {
-	w       io.Writer // nil: not a terminal
-	started time.Time
-	shown   time.Time
-}
-
-const barInterval = 200 * time.Millisecond
-
-func newBar(w io.Writer) *bar {
-	b := &bar{started: time.Now()}
-	if f, ok := w.(*os.File); ok {
-		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err == nil {
-			b.w = w
-		}
-	}
-	return b
-}
-
-// show shows how many bytes are done. A total of 0 is unknown.
-func (b *bar) show(done, total int64) {
-	now := time.Now()
-	if b.w == nil || now.Sub(b.shown) < barInterval {
-		return
-	}
-	b.shown = now
-	speed := uint64(float64(done) / max(now.Sub(b.started).Seconds(), 0.1))
-	line := fmt.Sprintf("%s, %s/s", humanize.IBytes(uint64(done)), humanize.IBytes(speed))
-	if total > 0 {
-		const width = 30
-		share := min(1, float64(done)/float64(total))
-		line = fmt.Sprintf("[%-*s] %3.0f %%  %s", width, strings.Repeat("#", int(share*width)), share*100, line)
-	}
-	fmt.Fprintf(b.w, "\r\x1b[K%s", line)
-}
-
-// end removes the line.
-func (b *bar) end() {
-	if b.w != nil && !b.shown.IsZero() {
-		fmt.Fprint(b.w, "\r\x1b[K")
-	}
 }

@@ -11,11 +11,14 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"filippo.io/age"
 
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
@@ -218,4 +221,37 @@ func readDestination(data, name string, to *backup.Destination) (err error) {
 	}
 	*to, err = openDestination(data, name, false)
 	return err
+}
+
+// openDestination opens a destination, which must not be inside the data directory: a lost disk would take both.
+func openDestination(data, name string, create bool) (backup.Destination, error) {
+	dest, err := backup.Open(name, create)
+	if err != nil || strings.Contains(name, "://") {
+		return dest, err
+	}
+	from, err := filepath.Abs(data)
+	if err != nil {
+		return nil, err
+	}
+	to, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	if inside, err := filepath.Rel(from, to); err == nil && filepath.IsLocal(inside) {
+		return nil, fmt.Errorf("%s is inside the data directory %s", name, data)
+	}
+	return dest, nil
+}
+
+// readIdentities reads age identities from a file; an empty name stands for none.
+func readIdentities(file string) ([]age.Identity, error) {
+	if file == "" {
+		return nil, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	identities, err := age.ParseIdentities(f)
+	return identities, errors.Join(err, f.Close())
 }

@@ -5,8 +5,10 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/backup"
 )
 
 // config is what the service runs with. All values were checked.
@@ -53,4 +55,13 @@ type tlsConfig struct {
 	Roots                *x509.CertPool // of the CA's own certificate; nil: the system's
 	Email                string
 	EABKeyID, EABHMACKey string
+}
+
+// backupConfig is the schedule of backups.
+type backupConfig struct {
+	To           backup.Destination
+	Every        time.Duration
+	Keep         time.Duration // 0: for ever
+	Recipients   []string
+	Certificates bool
 }

@@ -17,7 +17,10 @@
 //	engine.go       the choice of the storage engine
 //	backup.go       mtagd backup: makes, lists and checks points
 //	restore.go      mtagd restore
-//	schedule.go     backups by the clock, and what a running server streams to mtagd backup
+//	schedule.go     backups by the clock
+//	stream.go       what a running server streams to mtagd backup
+//	point.go        a point of a backup as it is printed
+//	progress.go     a progress bar
 //	health.go       mtagd health
 //	config.go       what the service runs with, from either command
 //	checks.go       which values the flags accept

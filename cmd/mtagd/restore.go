@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"time"
 
 	"mtagd/store"
@@ -90,9 +88,4 @@ func restoreError(ctx context.Context, data string, err error) error {
 		err = errors.New("it was interrupted")
 	}
 	return fmt.Errorf("restore into %s: %w. The directory cannot be used; the same command begins again", data, err)
-}
-
-// quietLog logs warnings and errors.
-func quietLog(w io.Writer) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

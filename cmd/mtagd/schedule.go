@@ -2,27 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"mtagd/store/local"
 	"mtagd/store/local/backup"
 )
-
-// backupConfig is the schedule of backups.
-type backupConfig struct {
-	To           backup.Destination
-	Every        time.Duration
-	Keep         time.Duration // 0: for ever
-	Recipients   []string
-	Certificates bool
-}
 
 // continuousBelow is the interval below which a backup is one every few seconds: it ships what the last commits have written,
 // and makes no point when there is nothing new.
@@ -131,50 +119,6 @@ func (s *schedule) once(ctx context.Context, started time.Time) error {
 		err = errors.Join(err, errors.New("damaged chunks of events are not in the backup: run mtagd verify"))
 	}
 	return err
-}
-
-// backupPath is where the operator socket streams the data directory.
-const backupPath = "/backup"
-
-// streamTimeout is how long the server waits for a backup command that does not read.
-const streamTimeout = 5 * time.Minute
-
-// withBackup adds the stream of the data directory to the handler of the operator socket.
-func withBackup(src *local.Source, operators http.Handler) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/", operators)
-	mux.HandleFunc("GET "+backupPath, func(w http.ResponseWriter, r *http.Request) {
-		id, err := src.ID(r.Context())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		_, _ = w.Write([]byte(id)) // this fails if the client has gone
-	})
-	mux.HandleFunc("POST "+backupPath, func(w http.ResponseWriter, r *http.Request) {
-		var request backup.Request
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&request); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		request.Small = false // what the last commits have written belongs to the schedule
-		// An error is in the stream. It cannot be written when the client has gone.
-		_ = src.Stream(r.Context(), request, deadlineWriter{w, http.NewResponseController(w)})
-	})
-	return mux
-}
-
-// deadlineWriter gives up on a client that does not read.
-type deadlineWriter struct {
-	http.ResponseWriter
-	control *http.ResponseController
-}
-
-func (w deadlineWriter) Write(b []byte) (int, error) {
-	if err := w.control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil {
-		return 0, err
-	}
-	return w.ResponseWriter.Write(b)
 }
 
 // runInBackground runs the schedule; stop ends it.

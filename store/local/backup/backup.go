@@ -27,15 +27,18 @@
 // first. Certificates, if asked for: one entry for each file, its key is the path. The index is not in a backup. It is
 // rebuilt.
 //
-//	run.go          makes a point
+//	run.go          makes a point, and removes what is no longer needed
+//	point.go        writes what arrives as the pieces of a point
 //	chain.go        on which point the next one builds; which points and objects are no longer needed
 //	verify.go       checks points
 //	restore.go      reads the chain of a point into a Target
 //	list.go         finds points
+//	options.go      what a backup can be told
 //	stream.go       how a data directory arrives: Source, and the frames of its stream
-//	piece.go        compresses and encrypts pieces
 //	manifest.go     Manifest: what belongs to a point
-//	destination.go  Destination, and the choice of one by its name
+//	piece.go        compresses and encrypts pieces
+//	open.go         the choice of a destination by its name
 //	directory.go    a directory as a destination
 //	s3.go           a bucket as a destination
+//	destination.go  Destination: where backups are
 package backup

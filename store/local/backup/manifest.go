@@ -54,14 +54,6 @@ func (c *Count) add(o Count) {
 	c.Damaged = append(c.Damaged, o.Damaged...)
 }
 
-// Piece is an object of a point. It may have been written by an older point.
-type Piece struct {
-	Name   string `json:"name"`
-	Size   int    `json:"size"`   // bytes, as stored
-	SHA256 string `json:"sha256"` // of the object as stored
-	Plain  string `json:"plain"`  // SHA-256 before compression and encryption
-}
-
 // format is the version of the layout.
 const format = 1
 

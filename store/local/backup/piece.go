@@ -20,6 +20,14 @@ const pieceSize = 4 << 20
 // maxPiece bounds the memory of a piece that claims to be larger than any piece is.
 const maxPiece = 4 * pieceSize
 
+// Piece is an object of a point. It may have been written by an older point.
+type Piece struct {
+	Name   string `json:"name"`
+	Size   int    `json:"size"`   // bytes, as stored
+	SHA256 string `json:"sha256"` // of the object as stored
+	Plain  string `json:"plain"`  // SHA-256 before compression and encryption
+}
+
 func sum(b []byte) string {
 	h := sha256.Sum256(b)
 	return hex.EncodeToString(h[:])
@@ -63,9 +71,9 @@ func (p *pieces) pack(plain []byte) ([]byte, error) {
 // ErrNoIdentity is the error for an encrypted point that is read without an identity.
 var ErrNoIdentity = errors.New("the point is encrypted: an identity is needed to read it")
 
-// read gets a piece of a point and checks it. Without an identity, it returns ErrNoIdentity for an encrypted piece that is
-// as it was written.
-func (p *pieces) read(ctx context.Context, d Destination, m *Manifest, piece Piece) ([]byte, error) {
+// read gets a piece and checks it. Without an identity, it returns ErrNoIdentity for an encrypted piece that is as it was
+// written.
+func (p *pieces) read(ctx context.Context, d Destination, piece Piece, encrypted bool) ([]byte, error) {
 	stored, err := d.Get(ctx, piece.Name)
 	if err != nil {
 		return nil, err
@@ -73,7 +81,7 @@ func (p *pieces) read(ctx context.Context, d Destination, m *Manifest, piece Pie
 	if len(stored) != piece.Size || sum(stored) != piece.SHA256 {
 		return nil, fmt.Errorf("%s is damaged: its checksum is wrong", piece.Name)
 	}
-	if len(m.Recipients) > 0 {
+	if encrypted {
 		if len(p.identities) == 0 {
 			return nil, ErrNoIdentity
 		}

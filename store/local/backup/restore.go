@@ -70,7 +70,7 @@ type reading struct {
 // each reads pieces, and calls use with what is in each.
 func (r *reading) each(ctx context.Context, m *Manifest, pieces []Piece, use func(plain []byte) error) error {
 	for _, piece := range pieces {
-		plain, err := r.pieces.read(ctx, r.d, m, piece)
+		plain, err := r.pieces.read(ctx, r.d, piece, len(m.Recipients) > 0)
 		if err == nil {
 			err = use(plain)
 		}

@@ -125,3 +125,17 @@ func (j *Journal) Size() int64 {
 	tables, values := j.db.Size()
 	return tables + values
 }
+
+// Tapped returns what the commits after since, up to and including version, have written, one value for each commit:
+// entries as codec.AppendEntry appends them. It reports false when it does not have all of them. The values must not be
+// changed. From the first call on, the journal remembers up to 64 MiB of what it commits. What was written up to the commit
+// unneeded is forgotten.
+func (j *Journal) Tapped(since, version, unneeded uint64) (commits [][]byte, ok bool) {
+	if j.committer == nil {
+		return nil, false
+	}
+	if j.committer.tap.CompareAndSwap(nil, &tap{}) {
+		return nil, false
+	}
+	return j.committer.tap.Load().take(since, version, unneeded)
+}

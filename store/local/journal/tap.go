@@ -53,18 +53,9 @@ func (t *tap) restart(version uint64) {
 	t.commits, t.bytes, t.since = nil, 0, version
 }
 
-// Tapped returns what the commits after since, up to and including version, have written, one value for each commit:
-// entries as codec.AppendEntry appends them. It reports false when it does not have all of them. The values must not be
-// changed. From the first call on, the journal remembers up to 64 MiB of what it commits. What was written up to the commit
-// unneeded is forgotten.
-func (j *Journal) Tapped(since, version, unneeded uint64) (commits [][]byte, ok bool) {
-	if j.committer == nil {
-		return nil, false
-	}
-	if j.committer.tap.CompareAndSwap(nil, &tap{}) {
-		return nil, false
-	}
-	t := j.committer.tap.Load()
+// take returns the entries of the commits after since, up to and including version, and forgets those up to unneeded
+// (Journal.Tapped).
+func (t *tap) take(since, version, unneeded uint64) (commits [][]byte, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.since == 0 && version <= since {

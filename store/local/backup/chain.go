@@ -44,7 +44,7 @@ func parentFor(points []*Manifest, opt Options, now time.Time) (parent *Manifest
 	case !slices.Equal(newest.Recipients, opt.Recipients):
 		return nil, "the recipients have changed"
 	}
-	large := chain[:len(chain)]
+	large := chain
 	var increments, small int64
 	for _, m := range chain[1:] {
 		increments += m.eventBytes()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -214,6 +215,33 @@ func TestADamagedChunkIsNotListed(t *testing.T) {
 	}
 	if page, err := e.Events(ctx, store.Query{Merchant: other, Limit: 100}); err != nil || len(page.Events) != 100 {
 		t.Errorf("%d events of undamaged chunks were listed, %v; want 100", len(page.Events), err)
+	}
+}
+
+// A new control.db beside events would be without the merchants whose events they are.
+func TestAMissingControlFileStopsTheStart(t *testing.T) {
+	dir := t.TempDir()
+	closeEngine(t, open(t, dir))
+	path := filepath.Join(dir, "control.db")
+	for name, damage := range map[string]func() error{
+		"missing": func() error { return os.Remove(path) },
+		"empty":   func() error { return os.WriteFile(path, nil, 0o600) },
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		before := sizes(t, dir)
+		for _, opens := range []func() error{
+			func() error { _, err := Open(dir, Options{Log: quiet}); return err },
+			func() error { _, err := OpenControl(dir, Options{Log: quiet}); return err },
+		} {
+			if err := opens(); err == nil || !strings.Contains(err.Error(), path) {
+				t.Errorf("%s: the start gives %v; want an error that names %s", name, err, path)
+			}
+		}
+		if after := sizes(t, dir); !maps.Equal(before, after) {
+			t.Errorf("%s: the start has changed files: %v, before %v", name, after, before)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 //	DIR/control.db  control/  partners, keys, merchants, tags
 //	DIR/events/     journal/  events, identity links, remembered event_ids
 //	DIR/index.db    rank/     the index of the events; rebuilt from the journal when it is missing
+//	DIR/set-aside/  journal/  copies of damaged files of events/, from before they were corrected
 //
 // They share codec (the byte forms of ids and values), boltfile (bbolt files with a format version) and space (of the
 // disk). Each package comment describes the format of its files.
@@ -33,6 +34,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -95,10 +97,33 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
+	if err := checkParts(dir); err != nil {
+		return nil, err
+	}
 	if err := checkFinished(dir); err != nil {
 		return nil, err
 	}
 	return control.Open(dir, opt.withDefaults().Now)
+}
+
+// checkParts refuses a directory that has events, but no control.db or an empty one. A new one would be without the
+// merchants whose events these are.
+func checkParts(dir string) error {
+	info, err := os.Stat(filepath.Join(dir, "control.db"))
+	if err == nil && info.Size() > 0 {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range []string{"events", "index.db"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return fmt.Errorf("%s is missing or empty, but %s is there: the partners, merchants and tags are missing. "+
+				"Nothing was changed. Restore control.db from the backup that the events are from",
+				filepath.Join(dir, "control.db"), filepath.Join(dir, name))
+		}
+	}
+	return nil
 }
 
 // openEvents opens the journal and the index, and starts them.
@@ -113,6 +138,9 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		e.index.LimitSeries(opt.maxSeries)
 	}
 	err = e.catchUp(opt.Log)
+	if err == nil {
+		err = journal.SyncPath(dir) // the names of new files
+	}
 	if err == nil {
 		err = e.journal.Start(e.indexReady, e.index.Push)
 	}
@@ -135,8 +163,10 @@ func (e *engine) catchUp(log *slog.Logger) error {
 			return err
 		}
 		if !found {
-			return errors.New("index.db covers events that are missing in events/: restore events/; " +
-				"or, if events/ was restored from a backup, delete index.db")
+			return errors.New("index.db covers events that are missing in events/: part of events/ is lost, or events/ is older " +
+				"than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ from a " +
+				"newer backup. Only if events/ is as new as it can be, such as after restoring the newest backup, move index.db " +
+				"out of the directory: it is rebuilt from events/, without the events that are missing")
 		}
 	}
 	if e.index.Outdated() {

@@ -4,6 +4,7 @@ package boltfile
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -43,6 +44,9 @@ func open(path, format string, buckets [][]byte) (*bolt.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
+	if err := writeMetasAgain(db); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
+	}
 	ready, err := isPrepared(db, format, buckets)
 	if err == nil && !ready {
 		err = prepare(db, format, buckets)
@@ -51,6 +55,25 @@ func open(path, format string, buckets [][]byte) (*bolt.DB, error) {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
 	}
 	return db, nil
+}
+
+// writeMetasAgain writes the two meta pages again, as they are, and syncs them. When the last transaction before a restart
+// could not sync its meta page, the page cache may have that page though the disk does not, and it would never be written.
+// The next transaction would reuse pages that the meta page on the disk still needs. The file is locked.
+func writeMetasAgain(db *bolt.DB) error {
+	f, err := os.OpenFile(db.Path(), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	metas := make([]byte, 2*db.Info().PageSize)
+	if _, err := f.ReadAt(metas, 0); err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(metas, 0); err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 // isPrepared checks the format of an existing file, and reports whether prepare has nothing to do. So opening a file

@@ -2,11 +2,13 @@ package journal
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +34,9 @@ type allocator struct {
 	short       map[string]int64 // path → bytes: logs of which only the beginning is allocated
 	waiting     int              // files that wait for space
 	unsupported bool             // the file system cannot allocate; logged once
+	newTables   []*os.File       // tables that Badger writes, until they are synced (tableerrors.go)
+
+	failed atomic.Pointer[string] // why a table cannot be read or written
 }
 
 const (
@@ -75,7 +80,14 @@ func newAllocator(dir string, log *slog.Logger) (*allocator, error) {
 	return a, nil
 }
 
-func (a *allocator) close() { allocators.Delete(a.dir) }
+func (a *allocator) close() {
+	allocators.Delete(a.dir)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range a.newTables {
+		_ = f.Close()
+	}
+}
 
 // opened tells the allocator that Badger is open, and allocates the space behind the manifest.
 func (a *allocator) opened() {
@@ -93,6 +105,9 @@ func (a *allocator) allocate(fd int, path string, length int64) error {
 		return nil
 	}
 	want, isLog := length, false
+	if filepath.Ext(path) == ".sst" && s.Blocks == 0 {
+		a.noteTable(path)
+	}
 	switch filepath.Ext(path) {
 	case ".vlog":
 		want, isLog = min(length, newLog), true
@@ -248,6 +263,9 @@ func (a *allocator) await(done <-chan struct{}) error {
 		case <-done:
 			return nil
 		case <-ticker.C:
+			if err := a.failure(); err != nil {
+				return fmt.Errorf("%w. Not everything was moved from logs to tables: the next start does it", err)
+			}
 			if !a.isWaiting() {
 				continue
 			}

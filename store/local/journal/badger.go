@@ -26,7 +26,7 @@ func openBadger(dir string, log *badgerLog, files *allocator) (*badger.DB, error
 		db, err = tryOpen(dir, log)
 	}
 	if err != nil && isFullMessage(err) {
-		return nil, fmt.Errorf("open %s: the disk is full; free some space, or delete files if there are too many: %w", dir, err)
+		return nil, fmt.Errorf("open %s: the disk is full; free some space outside of the data directory, or remove files there if there are too many: %w", dir, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
@@ -50,6 +50,9 @@ func isFullMessage(err error) bool {
 }
 
 func tryOpen(dir string, log *badgerLog) (*badger.DB, error) {
+	if err := precheck(dir, log.log); err != nil {
+		return nil, err
+	}
 	memtables, err := repairLogs(dir)
 	if err != nil {
 		return nil, err
@@ -69,6 +72,8 @@ const numMemtables = 3
 //     are written again by each compaction. Chunks are never deleted, so the value log needs no garbage collection. Links
 //     and remembered event_ids are smaller than the threshold, and so are in the tables.
 //   - VerifyValueChecksum: reading a damaged chunk gives an error.
+//   - OnBlockRead: blocks of tables are checked whenever they are read, as they come from the mapped file. Opening checks
+//     all of them before (precheck.go).
 //   - MemTableSize: memtables are small, because requests wait for flushes and for compactions of level 0. In return
 //     NumLevelZeroTablesStall allows level 0 more of the small tables before writes stall.
 //   - No compression and no block cache: what is in the tables does not compress, so Badger can read blocks directly from
@@ -81,6 +86,7 @@ func badgerOptions(dir string) badger.Options {
 		WithValueThreshold(300).
 		WithValueLogFileSize(valueLogSize).
 		WithVerifyValueChecksum(true).
+		WithChecksumVerificationMode(options.OnBlockRead).
 		WithMemTableSize(memTableSize).
 		WithNumCompactors(2).
 		WithNumLevelZeroTablesStall(32).

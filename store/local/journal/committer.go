@@ -73,7 +73,7 @@ func (c *committer) run() {
 			err = c.disk.roomForCommit()
 		}
 		if err == nil {
-			err = c.write()
+			err = catchFault(c.write)
 		}
 		for err != nil && len(c.queue.take()) > 0 { // the rest of the group fails too
 		}

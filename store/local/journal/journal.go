@@ -30,6 +30,13 @@
 //	keys.go         the keys in Badger
 //	clock.go        numbers chunks and commits
 //	badger.go       Badger's options, its messages, the format version
+//	precheck.go     checks and corrects Badger's files before Badger opens them
+//	setaside.go     copies damaged files before they are changed; writes files again
+//	manifest.go     lists the tables anew
+//	tablefile.go    checks a table
+//	memlog.go       reads the log of a memtable, also behind damage
+//	bitflip.go      corrects a single wrong bit
+//	tableerrors.go  errors of tables that Badger ignores
 //	logs.go         Badger's log files: repair before opening, no readahead
 //	disk.go         counts what events take of the disk, and refuses them before it is full
 //	mmap.go         finds the files that Badger maps
@@ -56,6 +63,7 @@ package journal
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"os"
@@ -124,6 +132,9 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		if err := ready(); err != nil {
 			return err
 		}
+		if err := j.files.failure(); err != nil {
+			return fmt.Errorf("%w: %w", store.Unavailable("the disk failed"), err)
+		}
 		return j.disk.admit(size)
 	})
 	j.committer = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
@@ -138,9 +149,14 @@ func (j *Journal) LastChunk() (seq uint64, err error) { return j.LastChunkAt(mat
 func (j *Journal) LastChunkAt(version uint64) (seq uint64, err error) {
 	txn := j.db.NewTransactionAt(version, false)
 	defer txn.Discard()
+	damaged := damagedBlocks.Load()
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
 	defer it.Close()
-	if it.Seek(appendChunkKey(nil, math.MaxUint64)); !it.Valid() {
+	it.Seek(appendChunkKey(nil, math.MaxUint64))
+	if damagedBlocks.Load() != damaged {
+		return 0, errDamagedBlock
+	}
+	if !it.Valid() {
 		return 0, nil
 	}
 	return parseChunkKey(it.Item().Key())
@@ -187,7 +203,12 @@ func (j *Journal) Resolve(ctx context.Context, merchant store.MerchantID, id sto
 	}
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	return resolve(txn, m, &id)
+	var muid store.MUID
+	err = catchFault(func() (err error) {
+		muid, err = resolve(txn, m, &id)
+		return err
+	})
+	return muid, err
 }
 
 func checkMUID(id store.MUID) error {

@@ -55,7 +55,7 @@ func appendHashKey(b []byte, prefix byte, m codec.MerchantKey, hashed []byte) []
 
 // lookup calls use with the value of a key, and reports whether the key has one.
 func lookup(txn *badger.Txn, key []byte, use func(value []byte) error) (bool, error) {
-	item, err := txn.Get(key)
+	item, err := get(txn, key)
 	if errors.Is(err, badger.ErrKeyNotFound) {
 		return false, nil
 	}

@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -246,6 +247,8 @@ func TestTheQueueTakesTheLargestRequests(t *testing.T) {
 // The committer reads a queued request from the caller's memory, so the caller waits for it though its context has ended.
 func TestAnEndedContextDoesNotEndTheWaitForTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		// The bubble would wait forever for a channel from outside.
+		spareRequests = sync.Pool{New: spareRequests.New}
 		q := newIdleQueue()
 		ctx, cancel := context.WithCancel(t.Context())
 		returned := make(chan error, 1)

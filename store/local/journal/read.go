@@ -24,6 +24,10 @@ const prefetchChunks = 4
 // unpacks each chunk once, and reads chunks that are neighbours in the value log one after the other. An event is valid
 // until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error.
 func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
+	return catchFault(func() error { return j.read(ctx, wanted, use) })
+}
+
+func (j *Journal) read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
 	chunks := byChunk(wanted)
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
@@ -34,7 +38,7 @@ func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e E
 			return err
 		}
 		seq := here[0].Seq
-		item, err := txn.Get(appendChunkKey(nil, seq))
+		item, err := get(txn, appendChunkKey(nil, seq))
 		if err == nil {
 			err = item.Value(func(packed []byte) (err error) {
 				if k+prefetchChunks < len(chunks) {
@@ -86,6 +90,11 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 // Since calls use once for each chunk after the chunk seq, with its events, in the order of receipt; last is the number
 // of the chunk. The events are valid until use returns.
 func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error) error {
+	return catchFault(func() error { return j.since(seq, use) })
+}
+
+func (j *Journal) since(seq uint64, use func(events []codec.Event, last uint64) error) error {
+	damaged := damagedBlocks.Load()
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
@@ -109,6 +118,9 @@ func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) 
 		if err := use(events, at); err != nil {
 			return err
 		}
+	}
+	if damagedBlocks.Load() != damaged {
+		return errDamagedBlock
 	}
 	return nil
 }

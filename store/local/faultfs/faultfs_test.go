@@ -1,0 +1,155 @@
+package faultfs
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
+
+func write(t *testing.T, path, content string, sync bool) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(content); err != nil {
+		t.Fatal(err)
+	}
+	if sync {
+		if err := f.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.(*os.PathError).Err.Error()
+	}
+	return string(b)
+}
+
+func TestAPowerCutTakesWhatWasNotSynced(t *testing.T) {
+	d := New(t)
+	path := func(name string) string { return filepath.Join(d.Dir, name) }
+	write(t, path("synced"), "one", true)
+	write(t, path("changed"), "one", true)
+	write(t, path("changed"), "two, longer", false)
+	write(t, path("created"), "one", false)
+	write(t, path("removed"), "one", true)
+	write(t, path("replaced"), "one", true)
+	write(t, path("after"), "one", true)
+	write(t, path("new"), "two", true)
+	if err := errors.Join(os.Remove(path("removed")), os.Rename(path("new"), path("replaced"))); err != nil {
+		t.Fatal(err)
+	}
+	d.Cut()
+	write(t, path("after"), "two", true)
+	write(t, path("late"), "two", true)
+	d.Restore(0, 1)
+	for name, want := range map[string]string{
+		"synced": "one", "changed": "one", "removed": "one", "replaced": "one", "new": "two", "after": "one",
+		"created": syscall.ENOENT.Error(), "late": syscall.ENOENT.Error(),
+	} {
+		if got := read(t, path(name)); got != want {
+			t.Errorf("%s has %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestAllOfItMaySurvive(t *testing.T) {
+	d := New(t)
+	write(t, filepath.Join(d.Dir, "created"), "one", false)
+	d.Cut()
+	d.Restore(1, 1)
+	if got := read(t, filepath.Join(d.Dir, "created")); got != "one" {
+		t.Errorf("created has %q", got)
+	}
+}
+
+// Badger maps its files: shared, to write to them.
+func TestMappedFiles(t *testing.T) {
+	d := New(t)
+	path := filepath.Join(d.Dir, "mapped")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, 1<<19); err != nil {
+		t.Fatal(err)
+	}
+	b, err := unix.Mmap(int(f.Fd()), 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(b[5000:], "synced")
+	if err := unix.Msync(b, unix.MS_SYNC); err != nil {
+		t.Fatal(err)
+	}
+	copy(b[9000:], "lost")
+	d.Fail(Rule{Op: Write, Files: "mapped", Errno: syscall.EIO})
+	if err := unix.Msync(b, unix.MS_SYNC); !errors.Is(err, syscall.EIO) {
+		t.Errorf("msync gives %v, want EIO", err)
+	}
+	d.Fail()
+	if err := unix.Msync(b, unix.MS_SYNC); err != nil {
+		t.Errorf("the second msync gives %v: the page should be clean", err)
+	}
+	d.Cut()
+	if err := errors.Join(unix.Munmap(b), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	d.Restore(0, 1)
+	got := []byte(read(t, path))
+	if len(got) != 1<<20 || string(got[5000:5006]) != "synced" || !bytes.Equal(got[9000:9004], make([]byte, 4)) {
+		t.Errorf("the file has %d bytes: %q, %q", len(got), got[5000:5006], got[9000:9004])
+	}
+}
+
+func TestRules(t *testing.T) {
+	d := New(t)
+	path := filepath.Join(d.Dir, "file")
+	write(t, path, "abc", true)
+	d.Fail(Rule{Op: Read, Files: "f*", Byte: 1, Bit: 0})
+	if got := read(t, path); got != "acc" {
+		t.Errorf("with a flipped bit the file has %q", got)
+	}
+	if read(t, filepath.Join(d.Base, "file")) != "abc" {
+		t.Error("the bit was flipped on the disk")
+	}
+	d.Fail(Rule{Op: Sync, Files: "*", Skip: 1, Count: 1, Errno: syscall.ENOSPC})
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for i, want := range []error{nil, syscall.ENOSPC, nil} {
+		if _, err := f.WriteAt([]byte("x"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Sync(); !errors.Is(err, want) {
+			t.Errorf("sync %d gives %v, want %v", i, err, want)
+		}
+	}
+	if n := d.Failed(); n != 1 {
+		t.Errorf("%d operations failed, want 1", n)
+	}
+}

@@ -1,9 +1,11 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -389,6 +391,64 @@ func TestARestoreThatIsCutOff(t *testing.T) {
 	}
 	if err := attempt(d); err != nil {
 		t.Error(err)
+	}
+}
+
+// interrupted is a source whose streams are interrupted by their first write.
+type interrupted struct {
+	*Source
+	frames *bytes.Buffer
+}
+
+func (s interrupted) Stream(ctx context.Context, r backup.Request, to io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return s.Source.Stream(ctx, r, interrupting{s.frames, cancel})
+}
+
+type interrupting struct {
+	io.Writer
+	interrupt func()
+}
+
+func (w interrupting) Write(b []byte) (int, error) {
+	w.interrupt()
+	return w.Writer.Write(b)
+}
+
+// replaying is a source that streams what another one has written, and does not fail.
+type replaying struct {
+	interrupted
+}
+
+func (s replaying) Stream(_ context.Context, _ backup.Request, to io.Writer) error {
+	_, err := s.frames.WriteTo(to)
+	return err
+}
+
+// The stream of an interrupted source has no end frame: nobody who reads it can take it for everything.
+func TestAnInterruptedStreamHasNoEnd(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	change(t, e, store.NewMerchantID(), 0)
+	closeEngine(t, e)
+	src, err := OpenSource(dir, Options{Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := src.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s := interrupted{src, new(bytes.Buffer)}
+	if err := s.Stream(ctx, backup.Request{}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("the interrupted stream gives %v", err)
+	}
+	d := destination(t, filepath.Join(t.TempDir(), "backup"))
+	_, err = backup.New(d, replaying{s}).Run(ctx, backup.Options{Log: quiet, Now: time.Now})
+	if err == nil || err.Error() != context.Canceled.Error() {
+		t.Errorf("its reader gets the error %v, want the source's", err)
 	}
 }
 

@@ -130,7 +130,10 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	}); err != nil {
 		return err
 	}
-	return errors.Join(s.streamEvents(ctx, r, events, w), w.End())
+	if err := s.streamEvents(ctx, r, events, w); err != nil {
+		return err // without the end frame: what was written is not everything
+	}
+	return w.End()
 }
 
 // isPast reports whether the journal has what a backup says that it has got.

@@ -28,7 +28,10 @@ func (d directory) file(name string) string { return filepath.Join(d.path, filep
 const temporary = ".tmp"
 
 // Put implements Destination.
-func (d directory) Put(_ context.Context, name string, content []byte) error {
+func (d directory) Put(ctx context.Context, name string, content []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	to := d.file(name)
 	if err := d.makeDir(path.Dir(name)); err != nil {
 		return err

@@ -170,8 +170,11 @@ func (w *writing) isNothing() bool {
 	return w.opt.Small && w.parent != nil && w.m.Version == w.parent.Version && w.m.ControlVersion == w.parent.ControlVersion
 }
 
-// finish writes the manifest.
+// finish writes the manifest, unless the backup was interrupted.
 func (w *writing) finish(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if age := w.opt.Now().Sub(w.started); age > garbageAge-time.Hour {
 		return fmt.Errorf("the backup took %s, more than a day: another one may have removed its objects", age)
 	}

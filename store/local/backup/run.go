@@ -150,10 +150,14 @@ func (b *Backup) stream(ctx context.Context, w *writing) error {
 		done <- err
 		pipe.CloseWithError(errors.Join(err, io.EOF))
 	}()
-	err := w.read(ctx, newFrames(r))
+	f := newFrames(r)
+	err := w.read(ctx, f)
+	if err == nil {
+		err = f.end() // before cancel, so that streamErr is the source's own
+	}
 	cancel()
 	r.CloseWithError(errors.New("the backup has ended"))
-	if streamErr := <-done; err != nil && streamErr != nil && errors.Is(err, errCut) {
+	if streamErr := <-done; streamErr != nil && (err == nil || errors.Is(err, errCut)) {
 		err = streamErr
 	}
 	return err

@@ -190,6 +190,18 @@ func (f *frames) next() (kind byte, content []byte, err error) {
 	return kind, content, nil
 }
 
+// end returns nil when nothing follows the end frame. It waits until the source has ended.
+func (f *frames) end() error {
+	_, err := f.r.ReadByte()
+	if err == nil {
+		return errors.New("the stream goes on after its end frame")
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
 func cutOff(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errCut

@@ -147,6 +147,14 @@ func (j *Journal) LastChunk() (seq uint64, err error) { return j.LastChunkAt(mat
 
 // LastChunkAt returns the number of the last chunk that was on disk after the commit with this version.
 func (j *Journal) LastChunkAt(version uint64) (seq uint64, err error) {
+	err = catchFault(func() (err error) {
+		seq, err = j.lastChunkAt(version)
+		return err
+	})
+	return seq, err
+}
+
+func (j *Journal) lastChunkAt(version uint64) (seq uint64, err error) {
 	txn := j.db.NewTransactionAt(version, false)
 	defer txn.Discard()
 	damaged := damagedBlocks.Load()

@@ -139,8 +139,12 @@ func appendEvents(events []codec.Event, chunk []byte, seq uint64) ([]codec.Event
 }
 
 // HasChunk reports whether a chunk is in the journal.
-func (j *Journal) HasChunk(seq uint64) (bool, error) {
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	return lookup(txn, appendChunkKey(nil, seq), func([]byte) error { return nil })
+func (j *Journal) HasChunk(seq uint64) (has bool, err error) {
+	err = catchFault(func() (err error) {
+		txn := j.db.NewTransactionAt(math.MaxUint64, false)
+		defer txn.Discard()
+		has, err = lookup(txn, appendChunkKey(nil, seq), func([]byte) error { return nil })
+		return err
+	})
+	return has, err
 }

@@ -46,8 +46,14 @@ func (j *Journal) Version() uint64 {
 // Entries calls use with the newest entry of each key, deletions included, of those that were written after the commit
 // since. Expired entries are left out. The entry is valid until use returns. Chunks come first, in the order of receipt.
 //
-// A chunk that is damaged is left out too: damaged is called with its number.
+// A chunk that is damaged is left out too: damaged is called with its number. When a table is damaged, nobody knows what it
+// had: Entries fails.
 func (s Snapshot) Entries(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(seq uint64, err error)) error {
+	return catchFault(func() error { return s.entries(ctx, since, use, damaged) })
+}
+
+func (s Snapshot) entries(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(seq uint64, err error)) error {
+	blocks := damagedBlocks.Load()
 	txn := s.j.db.NewTransactionAt(s.Version, false)
 	defer txn.Discard()
 	it := txn.NewIterator(badger.IteratorOptions{AllVersions: true, SinceTs: since}) // all, because others hide deletions
@@ -89,6 +95,9 @@ func (s Snapshot) Entries(ctx context.Context, since uint64, use func(codec.Entr
 		if err := use(e); err != nil {
 			return err
 		}
+	}
+	if damagedBlocks.Load() != blocks {
+		return errDamagedBlock
 	}
 	return nil
 }

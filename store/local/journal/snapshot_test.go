@@ -1,14 +1,20 @@
 package journal
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -180,5 +186,115 @@ func TestASnapshotStaysAsItWas(t *testing.T) {
 			t.Errorf("a deleted key is there: %v, %v", found, err)
 		}
 		txn.Discard()
+	}
+}
+
+// unread opens a journal whose table was not read since. It returns the path of the table and the number of the last chunk.
+func unread(t *testing.T) (j *Journal, table string, last uint64) {
+	t.Helper()
+	dir := t.TempDir()
+	written := open(t, dir)
+	m := store.NewMerchantID()
+	var marks []store.Mark
+	for i := range 3000 {
+		mark := store.Mark{Merchant: m, Tag: "cs_a", Name: "Linked", DedupeID: fmt.Sprint(i), Time: time.Now(), Raw: []byte("{}")}
+		mark.Identity.MUID = "u"
+		mark.Identity.Add(store.Email, fmt.Sprintf("v%d@example.com", i))
+		marks = append(marks, mark)
+	}
+	if err := written.Record(t.Context(), marks); err != nil {
+		t.Fatal(err)
+	}
+	last = written.Committed()
+	closeJournal(t, written)
+	j, err := Open(dir, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+	if err != nil || len(tables) != 1 {
+		t.Fatalf("%d tables: %v", len(tables), err)
+	}
+	return j, tables[0], last
+}
+
+// all reads all entries of a journal.
+func all(t *testing.T, j *Journal) (n int, err error) {
+	t.Helper()
+	s := j.Snapshot()
+	defer s.Close()
+	err = s.Entries(t.Context(), 0, func(codec.Entry) error { n++; return nil }, func(uint64, error) {})
+	return n, err
+}
+
+// Badger takes a damaged block for the end of its table. A snapshot must not.
+func TestASnapshotOfADamagedTableFails(t *testing.T) {
+	j, table, _ := unread(t)
+	f, err := os.OpenFile(table, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err == nil {
+		_, err = f.WriteAt([]byte("not what Badger has written"), info.Size()/2)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := all(t, j); !errors.Is(err, codec.ErrCorrupt) {
+		t.Errorf("%d entries, and the error %v", n, err)
+	}
+}
+
+// makeUnreadable makes reads of the first half of a mapped file fault, as a failing disk does, until the test ends. The
+// table's index is at its end.
+func makeUnreadable(t *testing.T, path string) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Skip(err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		if !strings.HasSuffix(strings.TrimSpace(line), path) {
+			continue
+		}
+		var from, to uintptr
+		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil {
+			t.Fatal(err)
+		}
+		half := uintptr(info.Size() / 2 &^ int64(os.Getpagesize()-1))
+		protect := func(how uintptr) {
+			if _, _, err := unix.Syscall(unix.SYS_MPROTECT, from, half, how); err != 0 {
+				t.Fatal(err)
+			}
+		}
+		protect(unix.PROT_NONE)
+		t.Cleanup(func() { protect(unix.PROT_READ | unix.PROT_WRITE) })
+		return
+	}
+	t.Fatalf("%s is not mapped", path)
+}
+
+// A disk that cannot be read is a memory fault, which must not end the process.
+func TestASnapshotOfAnUnreadableTableFails(t *testing.T) {
+	j, table, last := unread(t)
+	makeUnreadable(t, table)
+	if n, err := all(t, j); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("%d entries, and the error %v", n, err)
+	}
+	if seq, err := j.LastChunkAt(j.Version()); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("the last chunk is %d, and the error %v", seq, err)
+	}
+	if has, err := j.HasChunk(last); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("chunk %d is there: %v, and the error %v", last, has, err)
 	}
 }

@@ -25,7 +25,8 @@ const (
 // keepSmall is how long small points are kept after they were folded.
 const keepSmall = time.Hour
 
-// garbageAge is how old garbage must be where a running backup cannot be told from a killed one.
+// garbageAge is how old an object must be that belongs to no point. A younger one may belong to a backup that runs, or to a
+// point whose manifest is missing for a moment only, as while a disk is copied back.
 const garbageAge = 24 * time.Hour
 
 // parentFor returns the point on which the next one builds. It is nil for a base, and why says why.
@@ -97,9 +98,8 @@ func obsolete(points []*Manifest, keep time.Duration, now time.Time) (gone []*Ma
 	return gone
 }
 
-// garbage returns the objects that belong to no point. Those that are younger than minAge may belong to one that is just
-// being made.
-func garbage(stored []Stored, points []*Manifest, minAge time.Duration, now time.Time) (names []string) {
+// garbage returns the objects that belong to no point: those of the points that were just removed, and old ones.
+func garbage(stored []Stored, points []*Manifest, removed map[string]bool, now time.Time) (names []string) {
 	needed := map[string]bool{}
 	for _, m := range points {
 		for _, p := range m.pieces() {
@@ -107,10 +107,9 @@ func garbage(stored []Stored, points []*Manifest, minAge time.Duration, now time
 		}
 	}
 	for _, object := range stored {
-		if needed[object.Name] || now.Sub(timeOf(object.Name)) < minAge {
-			continue
+		if !needed[object.Name] && (removed[object.Name] || now.Sub(timeOf(object.Name)) >= garbageAge) {
+			names = append(names, object.Name)
 		}
-		names = append(names, object.Name)
 	}
 	return names
 }

@@ -10,15 +10,15 @@ import (
 type Destination interface {
 	// Put stores an object. It is there as a whole when Put returns nil, even after a power cut, and else not at all.
 	Put(ctx context.Context, name string, content []byte) error
-	// Get returns an object. The error is fs.ErrNotExist when there is none.
-	Get(ctx context.Context, name string) ([]byte, error)
+	// Get returns an object, but not more than its first limit bytes. The error is fs.ErrNotExist when there is none.
+	Get(ctx context.Context, name string, limit int64) ([]byte, error)
 	// List returns all objects whose names begin with prefix, which ends with a slash or is empty, in the order of their names.
 	List(ctx context.Context, prefix string) ([]Stored, error)
 	// Delete removes an object. It is no error when there is none.
 	Delete(ctx context.Context, name string) error
 	// Lock keeps other backups of a data directory away until unlock is called. It waits for them for a while, and fails with
-	// ErrLocked after that. exclusive is false for a destination that has no locks.
-	Lock(ctx context.Context, data string) (unlock func() error, exclusive bool, err error)
+	// ErrLocked after that. In a destination that has no locks, it does nothing.
+	Lock(ctx context.Context, data string) (unlock func() error, err error)
 	// String names the destination, without secrets.
 	String() string
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -93,8 +94,23 @@ func syncDir(name string) error {
 }
 
 // Get implements Destination.
-func (d directory) Get(_ context.Context, name string) ([]byte, error) {
-	return os.ReadFile(d.file(name))
+func (d directory) Get(ctx context.Context, name string, limit int64) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(d.file(name), os.O_RDONLY|unix.O_NONBLOCK, 0) // a named pipe would wait for a writer
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", f.Name())
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	content, err := io.ReadAll(io.LimitReader(f, limit))
+	return content, errors.Join(err, f.Close())
 }
 
 // List implements Destination.
@@ -140,28 +156,28 @@ func (d directory) Delete(_ context.Context, name string) error {
 }
 
 // Lock implements Destination. The lock of a backup that was killed is gone.
-func (d directory) Lock(ctx context.Context, data string) (unlock func() error, exclusive bool, err error) {
+func (d directory) Lock(ctx context.Context, data string) (unlock func() error, err error) {
 	if err := d.makeDir(data); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	f, err := os.OpenFile(d.file(data+"/lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	for deadline := time.Now().Add(lockWait); ; {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return f.Close, true, nil
+			return f.Close, nil
 		}
 		if errors.Is(err, unix.EWOULDBLOCK) && time.Now().After(deadline) {
 			err = ErrLocked
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, false, errors.Join(fmt.Errorf("%s: %w", f.Name(), err), f.Close())
+			return nil, errors.Join(fmt.Errorf("%s: %w", f.Name(), err), f.Close())
 		}
 		select {
 		case <-ctx.Done():
-			return nil, false, errors.Join(ctx.Err(), f.Close())
+			return nil, errors.Join(ctx.Err(), f.Close())
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,9 +10,8 @@ import (
 	"time"
 )
 
-// Points returns all points in a destination, oldest first. Manifests that cannot be read are in the error; the points are
-// returned nevertheless,
-// unless the destination cannot be read: then they are nil.
+// Points returns all points in a destination, by data directory and then the oldest first. Manifests that cannot be read are
+// in the error; the points are returned nevertheless, unless the destination cannot be read: then they are nil.
 func Points(ctx context.Context, d Destination) ([]*Manifest, error) {
 	return (&catalog{d: d}).load(ctx, "")
 }
@@ -22,7 +22,7 @@ type catalog struct {
 	known map[string]*Manifest // by object name
 }
 
-// load returns the points of a data directory, or of all when data is empty, oldest first.
+// load returns the points of a data directory, or of all when data is empty, in the order of Points.
 func (c *catalog) load(ctx context.Context, data string) ([]*Manifest, error) {
 	prefix := ""
 	if data != "" {
@@ -53,8 +53,15 @@ func (c *catalog) load(ctx context.Context, data string) ([]*Manifest, error) {
 		points = append(points, m)
 	}
 	c.known = found
-	slices.SortFunc(points, func(a, b *Manifest) int { return a.Time.Compare(b.Time) })
+	slices.SortFunc(points, inOrder)
 	return points, errors.Join(errs...)
+}
+
+// inOrder compares points: those of one data directory by what they have. Their times do not count first, because a clock may
+// have been wrong.
+func inOrder(a, b *Manifest) int {
+	return cmp.Or(cmp.Compare(a.Data, b.Data), cmp.Compare(a.Version, b.Version), cmp.Compare(a.ControlVersion, b.ControlVersion),
+		a.Time.Compare(b.Time))
 }
 
 func isManifest(name string) bool {

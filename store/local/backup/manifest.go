@@ -57,6 +57,9 @@ func (c *Count) add(o Count) {
 // format is the version of the layout.
 const format = 1
 
+// maxManifest bounds the memory of an object that only has the name of a manifest. One piece takes about 250 bytes.
+const maxManifest = 64 << 20
+
 // pointTime is the time in the name of a point.
 const pointTime = "20060102T150405.000Z"
 
@@ -119,7 +122,7 @@ func unmarshalManifest(b []byte) (*Manifest, error) {
 
 // readManifest reads and checks the manifest in an object.
 func readManifest(ctx context.Context, d Destination, name string) (*Manifest, error) {
-	b, err := d.Get(ctx, name)
+	b, err := d.Get(ctx, name, maxManifest)
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ var ErrNoIdentity = errors.New("the point is encrypted: an identity is needed to
 // read gets a piece and checks it. Without an identity, it returns ErrNoIdentity for an encrypted piece that is as it was
 // written.
 func (p *pieces) read(ctx context.Context, d Destination, piece Piece, encrypted bool) ([]byte, error) {
-	stored, err := d.Get(ctx, piece.Name)
+	stored, err := d.Get(ctx, piece.Name, int64(piece.Size)+1) // one more: it must not be longer
 	if err != nil {
 		return nil, err
 	}

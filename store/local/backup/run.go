@@ -25,10 +25,11 @@ type Backup struct {
 	d       Destination
 	src     Source
 	catalog catalog
+	checked time.Time // when lost ran last
 	cleaned time.Time // when clean ran last
 }
 
-// cleanEvery is how often a backup every few seconds removes what is no longer needed.
+// cleanEvery is how often a backup every few seconds looks for lost objects, and removes what is no longer needed.
 const cleanEvery = 10 * time.Minute
 
 // New returns a Backup.
@@ -57,7 +58,7 @@ func (b *Backup) Run(ctx context.Context, opt Options) (result Result, err error
 	if err != nil {
 		return Result{}, err
 	}
-	unlock, exclusive, err := b.d.Lock(ctx, data)
+	unlock, err := b.d.Lock(ctx, data)
 	if err != nil {
 		return Result{}, err
 	}
@@ -70,18 +71,25 @@ func (b *Backup) Run(ctx context.Context, opt Options) (result Result, err error
 		opt.Log.Warn("backup: points cannot be read", "error", unreadable)
 	}
 	parent, why := parentFor(points, opt, opt.Now())
-	if parent != nil && !opt.Small { // which come too often to look at everything
-		if err := b.complete(ctx, points, parent); err != nil {
-			parent, why = nil, err.Error()
+	small := opt.Small && !opt.Fold && parent != nil && parent == points[len(points)-1]
+	if parent != nil && (!small || opt.Now().Sub(b.checked) > cleanEvery) { // small ones come too often for a look at everything
+		lost, err := b.lost(ctx, points, parent)
+		if err != nil {
+			return Result{}, err
+		}
+		if b.checked = opt.Now(); lost != "" {
+			parent, small, why = nil, false, lost
 		}
 	}
-	w := &writing{d: b.d, opt: opt, parent: parent, why: why, started: opt.Now(),
-		small: opt.Small && !opt.Fold && parent != nil && parent == points[len(points)-1],
-		m:     Manifest{Format: format, Data: data, Recipients: opt.Recipients}}
+	w := &writing{d: b.d, opt: opt, parent: parent, why: why, started: opt.Now(), small: small,
+		m: Manifest{Format: format, Data: data, Recipients: opt.Recipients}}
 	if w.pieces, err = newPieces(recipients, nil); err != nil {
 		return Result{}, err
 	}
 	defer w.pieces.close()
+	if err := ctx.Err(); err != nil {
+		return Result{}, err // the destination was slow, and the source may have closed
+	}
 	if err := b.stream(ctx, w); err != nil {
 		return Result{}, err
 	}
@@ -94,20 +102,20 @@ func (b *Backup) Run(ctx context.Context, opt Options) (result Result, err error
 	result = Result{Point: &w.m, Why: w.why}
 	if unreadable == nil && (!opt.Small || opt.Now().Sub(b.cleaned) > cleanEvery) {
 		b.cleaned = opt.Now()
-		result.Removed, err = b.clean(ctx, append(points, &w.m), exclusive, w.started, opt)
+		result.Removed, err = b.clean(ctx, append(points, &w.m), opt)
 	}
 	return result, err
 }
 
-// complete returns an error when an object of a point's chain is missing.
-func (b *Backup) complete(ctx context.Context, points []*Manifest, m *Manifest) error {
+// lost says which object of a point's chain is missing or has another size; it is empty when none is.
+func (b *Backup) lost(ctx context.Context, points []*Manifest, m *Manifest) (what string, err error) {
 	chain, err := chainOf(points, m)
 	if err != nil {
-		return err
+		return err.Error(), nil
 	}
 	stored, err := b.d.List(ctx, m.Data+"/objects/")
 	if err != nil {
-		return err
+		return "", err
 	}
 	sizes := map[string]int64{}
 	for _, object := range stored {
@@ -116,11 +124,11 @@ func (b *Backup) complete(ctx context.Context, points []*Manifest, m *Manifest) 
 	for _, part := range chain {
 		for _, piece := range part.pieces() {
 			if size, ok := sizes[piece.Name]; !ok || size != int64(piece.Size) {
-				return fmt.Errorf("%s of the last chain is missing or too short", piece.Name)
+				return piece.Name + " of the last chain is missing or has another size", nil
 			}
 		}
 	}
-	return nil
+	return "", nil
 }
 
 // CheckRecipients returns an error for a text that is no age recipient.
@@ -144,6 +152,8 @@ func parseRecipients(texts []string) (recipients []age.Recipient, err error) {
 func (b *Backup) stream(ctx context.Context, w *writing) error {
 	ctx, cancel := context.WithCancel(ctx)
 	r, pipe := io.Pipe()
+	// A source must not wait for a destination that hangs.
+	defer context.AfterFunc(ctx, func() { pipe.CloseWithError(ctx.Err()) })()
 	done := make(chan error, 1)
 	go func() {
 		err := b.src.Stream(ctx, w.request(), pipe)
@@ -164,7 +174,7 @@ func (b *Backup) stream(ctx context.Context, w *writing) error {
 }
 
 // clean removes points that are no longer kept, and objects that belong to no point.
-func (b *Backup) clean(ctx context.Context, points []*Manifest, exclusive bool, started time.Time, opt Options) (removed int, err error) {
+func (b *Backup) clean(ctx context.Context, points []*Manifest, opt Options) (removed int, err error) {
 	gone := obsolete(points, opt.Keep, opt.Now())
 	for _, m := range gone { // the manifests first: a point without all its objects would be a false one
 		if err := b.d.Delete(ctx, manifestName(m.Data, m.Point)); err != nil {
@@ -172,16 +182,18 @@ func (b *Backup) clean(ctx context.Context, points []*Manifest, exclusive bool, 
 		}
 		removed++
 	}
+	dropped := map[string]bool{}
+	for _, m := range gone {
+		for _, p := range m.pieces() {
+			dropped[p.Name] = true
+		}
+	}
 	kept := slices.DeleteFunc(slices.Clone(points), func(m *Manifest) bool { return slices.Contains(gone, m) })
 	stored, err := b.d.List(ctx, points[0].Data+"/objects/")
 	if err != nil {
 		return removed, err
 	}
-	minAge := garbageAge
-	if exclusive {
-		minAge = 0
-	}
-	for _, name := range garbage(stored, kept, minAge, opt.Now()) {
+	for _, name := range garbage(stored, kept, dropped, opt.Now()) {
 		if err := b.d.Delete(ctx, name); err != nil {
 			return removed, err
 		}

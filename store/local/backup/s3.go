@@ -64,14 +64,14 @@ func (b bucket) Put(ctx context.Context, name string, content []byte) error {
 }
 
 // Get implements Destination.
-func (b bucket) Get(ctx context.Context, name string) ([]byte, error) {
+func (b bucket) Get(ctx context.Context, name string, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	object, err := b.client.GetObject(ctx, b.name, b.prefix+name, minio.GetObjectOptions{})
 	if err != nil {
 		return nil, b.wrap("get", name, err)
 	}
-	content, err := io.ReadAll(object)
+	content, err := io.ReadAll(io.LimitReader(object, limit))
 	return content, b.wrap("get", name, errors.Join(err, object.Close()))
 }
 
@@ -94,8 +94,8 @@ func (b bucket) Delete(ctx context.Context, name string) error {
 }
 
 // Lock implements Destination: S3 has no locks.
-func (b bucket) Lock(context.Context, string) (unlock func() error, exclusive bool, err error) {
-	return func() error { return nil }, false, nil
+func (b bucket) Lock(context.Context, string) (unlock func() error, err error) {
+	return func() error { return nil }, nil
 }
 
 // wrap adds what was done to an error.

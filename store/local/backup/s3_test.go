@@ -10,6 +10,7 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"golang.org/x/sys/unix"
 )
 
 // A directory and a bucket answer the same.
@@ -31,7 +32,7 @@ func TestDestinations(t *testing.T) {
 		if found, err := d.List(t.Context(), "data/points/"); err != nil || len(found) > 0 {
 			t.Errorf("%s: an empty one has %v, %v", d, found, err)
 		}
-		unlock, _, err := d.Lock(t.Context(), "data")
+		unlock, err := d.Lock(t.Context(), "data")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,15 +45,18 @@ func TestDestinations(t *testing.T) {
 		if want := []Stored{{"data/objects/p/000001", 24}, {"data/objects/p/000002", 24}}; err != nil || !reflect.DeepEqual(found, want) {
 			t.Errorf("%s: List gives %v, %v; want %v", d, found, err, want)
 		}
-		if content, err := d.Get(t.Context(), "data/objects/p/000002"); err != nil || string(content) != "of data/objects/p/000002" {
+		if content, err := d.Get(t.Context(), "data/objects/p/000002", 100); err != nil || string(content) != "of data/objects/p/000002" {
 			t.Errorf("%s: Get gives %q, %v", d, content, err)
+		}
+		if content, err := d.Get(t.Context(), "data/objects/p/000002", 4); err != nil || string(content) != "of d" {
+			t.Errorf("%s: Get of 4 bytes gives %q, %v", d, content, err)
 		}
 		for range 2 { // deleting it again is no error
 			if err := d.Delete(t.Context(), "data/objects/p/000002"); err != nil {
 				t.Errorf("%s: %v", d, err)
 			}
 		}
-		if _, err := d.Get(t.Context(), "data/objects/p/000002"); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := d.Get(t.Context(), "data/objects/p/000002", 100); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: Get of a deleted object gives %v", d, err)
 		}
 		if err := unlock(); err != nil {
@@ -84,5 +88,16 @@ func TestAMissingDirectory(t *testing.T) {
 		if err := d.Put(t.Context(), "data/x", nil); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c, err)
 		}
+	}
+}
+
+// A named pipe in a destination is an error: nobody waits for its writer.
+func TestANamedPipeIsRefused(t *testing.T) {
+	d := directory{path: t.TempDir()}
+	if err := unix.Mkfifo(d.file("pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Get(t.Context(), "pipe", 100); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("Get gives %v", err)
 	}
 }

@@ -208,16 +208,11 @@ func readDuration(s string, least time.Duration, d *time.Duration) (err error) {
 	return err
 }
 
-// readDestination opens the destination of backups by the clock; an empty name stands for none. A directory must exist: a
-// disk that is not mounted must be noticed.
+// readDestination opens the destination of backups by the clock; an empty name stands for none. A directory that is missing
+// is not created, because it may be on a disk that is not mounted: backups fail until it is there.
 func readDestination(data, name string, to *backup.Destination) (err error) {
 	if name == "" {
 		return nil
-	}
-	if !strings.Contains(name, "://") {
-		if _, err := os.Stat(name); err != nil {
-			return err
-		}
 	}
 	*to, err = openDestination(data, name, false)
 	return err

@@ -38,10 +38,9 @@ func (d *daemon) checkCopied(context.Context) error {
 	var left marker
 	if err == nil && json.Unmarshal(text, &left) == nil { // else there is none, or it was cut off by a power cut
 		here, err := fileMarker(path)
-		if err != nil {
-			return err
-		}
 		switch {
+		case err != nil: // the file system does not tell files apart
+			d.Log.Warn("it is not known whether this data directory was copied while a server was running on it", "error", err)
 		case left.Inode == here.Inode && left.Born == here.Born:
 		case left.isRunning():
 			return fmt.Errorf("data directory %s is a copy of one whose server is still running (process %d). The files changed while they were copied: "+
@@ -64,11 +63,18 @@ func (d *daemon) checkCopied(context.Context) error {
 
 // mark leaves the marker. No other server has the directory open now.
 func (d *daemon) mark(context.Context) error {
-	path := filepath.Join(d.Data, markerName)
+	if err := d.writeMarker(filepath.Join(d.Data, markerName)); err != nil { // a full disk must not stop the start
+		d.Log.Warn("a copy of this data directory will not be recognised", "error", err)
+	}
+	return nil
+}
+
+func (d *daemon) writeMarker(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
+	d.marked = true
 	m, err := fileMarker(path)
 	if err == nil {
 		m.PID = os.Getpid()
@@ -76,11 +82,7 @@ func (d *daemon) mark(context.Context) error {
 		m.Started = startOf(m.PID)
 		err = json.NewEncoder(f).Encode(m)
 	}
-	d.marked = true
-	if err := errors.Join(err, f.Close()); err != nil { // a full disk must not stop the start
-		d.Log.Warn("a copy of this data directory will not be recognised", "error", err)
-	}
-	return nil
+	return errors.Join(err, f.Close())
 }
 
 // isRunning reports whether the process that wrote the marker runs on this machine.

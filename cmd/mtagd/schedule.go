@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -65,13 +64,16 @@ func (s *schedule) run(ctx context.Context) {
 	}
 	if !newest.IsZero() {
 		s.last.Set(float64(newest.UnixMilli()) / 1e3)
-		wait = time.Until(newest.Add(s.Every))
+		wait = min(time.Until(newest.Add(s.Every)), s.Every) // its time is in the future when a clock was wrong
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
+		}
+		if ctx.Err() != nil {
+			return
 		}
 		started := time.Now()
 		err := s.once(ctx, started)
@@ -121,14 +123,25 @@ func (s *schedule) once(ctx context.Context, started time.Time) error {
 	return err
 }
 
-// runInBackground runs the schedule; stop ends it.
+// stopBackup is how long the stop of the service waits for the destination.
+const stopBackup = 5 * time.Second
+
+// runInBackground runs the schedule; stop ends it. A destination that hangs is left behind: after an interrupt, a backup
+// reads nothing more of the data directory, and makes no point.
 func (s *schedule) runInBackground(ctx context.Context) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { s.run(ctx) })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.run(ctx)
+	}()
 	return func() error {
 		cancel()
-		running.Wait()
+		select {
+		case <-ended:
+		case <-time.After(stopBackup):
+			s.log.Warn("backup: the destination does not answer, and the service stops without it", "to", s.To.String())
+		}
 		return nil
 	}
 }

@@ -11,12 +11,18 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"filippo.io/age"
+
+	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
+	"mtagd/store/local/backup"
 )
 
 func oneOf(s string, words ...string) error {
@@ -192,4 +198,55 @@ func checkResolvers(resolvers []string) error {
 		}
 	}
 	return nil
+}
+
+// readDuration reads a duration such as 5s, 6h or 30d, which is at least least.
+func readDuration(s string, least time.Duration, d *time.Duration) (err error) {
+	if *d, err = operator.ParseLifetime(s); err == nil && *d < least {
+		err = fmt.Errorf("must be at least %s, not %s", least, s)
+	}
+	return err
+}
+
+// readDestination opens the destination of backups by the clock; an empty name stands for none. A directory that is missing
+// is not created, because it may be on a disk that is not mounted: backups fail until it is there.
+func readDestination(data, name string, to *backup.Destination) (err error) {
+	if name == "" {
+		return nil
+	}
+	*to, err = openDestination(data, name, false)
+	return err
+}
+
+// openDestination opens a destination, which must not be inside the data directory: a lost disk would take both.
+func openDestination(data, name string, create bool) (backup.Destination, error) {
+	dest, err := backup.Open(name, create)
+	if err != nil || strings.Contains(name, "://") {
+		return dest, err
+	}
+	from, err := filepath.Abs(data)
+	if err != nil {
+		return nil, err
+	}
+	to, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	if inside, err := filepath.Rel(from, to); err == nil && filepath.IsLocal(inside) {
+		return nil, fmt.Errorf("%s is inside the data directory %s", name, data)
+	}
+	return dest, nil
+}
+
+// readIdentities reads age identities from a file; an empty name stands for none.
+func readIdentities(file string) ([]age.Identity, error) {
+	if file == "" {
+		return nil, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	identities, err := age.ParseIdentities(f)
+	return identities, errors.Join(err, f.Close())
 }

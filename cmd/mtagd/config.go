@@ -5,8 +5,10 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/backup"
 )
 
 // config is what the service runs with. All values were checked.
@@ -24,6 +26,7 @@ type config struct {
 	AddressEvents      int            // a second from one address; 0: no limit
 	AddressConnections int            // open ones of one address; 0: no limit
 	Proxies            []netip.Prefix // their connections begin with a PROXY protocol header
+	Backup             *backupConfig  // nil: no backups by the clock
 	Admin              adminAddress
 	Log                *slog.Logger
 
@@ -52,4 +55,13 @@ type tlsConfig struct {
 	Roots                *x509.CertPool // of the CA's own certificate; nil: the system's
 	Email                string
 	EABKeyID, EABHMACKey string
+}
+
+// backupConfig is the schedule of backups.
+type backupConfig struct {
+	To           backup.Destination
+	Every        time.Duration
+	Keep         time.Duration // 0: for ever
+	Recipients   []string
+	Certificates bool
 }

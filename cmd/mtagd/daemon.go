@@ -19,6 +19,7 @@ import (
 	"mtagd/edge/limit"
 	"mtagd/partnerapi"
 	"mtagd/store"
+	"mtagd/store/local"
 	"mtagd/tlsmgr"
 	"mtagd/tlsmgr/certs"
 	"mtagd/tlsmgr/dns"
@@ -47,6 +48,8 @@ type daemon struct {
 	api    fasthttp.RequestHandler // the partner API
 	shop   *demo.Shop              // nil in production
 	server *edge.Server            // the public front door
+	source *local.Source           // what backups read
+	marked bool                    // the data directory has the marker of a running server
 
 	stops  []func() error // undo the steps done so far
 	failed chan error     // gets the error of a part that has ended by itself
@@ -63,16 +66,20 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 	for _, start := range []func(context.Context) error{
 		d.inheritSockets,  // from systemd
 		d.countRefusals,   // in metrics and in the log
+		d.checkCopied,     // whether the data directory is the copy of a running one
 		d.openData,        // the storage engine
+		d.mark,            // the data directory as that of a running server
 		d.watchDomains,    // warnings of domains that could not be claimed today
 		d.takePorts,       // of plain HTTP and HTTPS
 		d.openTLSManager,  // DNS checks and certificates
 		d.openAPI,         // the partner API, and the demo shop
 		d.openEdge,        // the public server
+		d.openSource,      // for backups
 		d.acceptOperators, // operator commands
 		d.acceptAdmins,    // metrics and health
 		d.scrub,           // verifies all data in the background, slowly
 		d.acceptRequests,  // from here on, the service answers
+		d.startBackups,    // by the clock
 		d.announce,        // in development mode
 		d.tellSystemd,     // that the service answers
 	} {
@@ -284,14 +291,21 @@ func (d *daemon) openEdge(context.Context) (err error) {
 	return err
 }
 
+// openSource makes what backups read, by the clock or by the command. Its streams end before the engine closes.
+func (d *daemon) openSource(context.Context) error {
+	d.source = sourceOf(d.engine, d.Data, d.Log)
+	d.onStop(d.source.Close)
+	return nil
+}
+
 // acceptOperators runs the commands that arrive on the operator socket.
 func (d *daemon) acceptOperators(context.Context) error {
 	socket, err := operator.Listen(d.Data)
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	d.startSideDoor(newSideDoor(socket, operator.WithVerify(
-		operator.Handler(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.Log), d.engine.Verify), d.Log))
+	operators := operator.Handler(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.Log)
+	d.startSideDoor(newSideDoor(socket, withBackup(d.source, operator.WithVerify(operators, d.engine.Verify)), d.Log))
 	return nil
 }
 
@@ -348,6 +362,14 @@ func (d *daemon) acceptRequests(ctx context.Context) error {
 	}
 	d.tlsmgr.Start()
 	d.Log.Info("listening", append(addresses, "base_host", d.BaseHost, "client_tag_host", d.ClientTagHost)...)
+	return nil
+}
+
+// startBackups backs up by the clock, if a destination was given.
+func (d *daemon) startBackups(ctx context.Context) error {
+	if d.Backup != nil {
+		d.onStop(newSchedule(*d.Backup, d.source, d.metrics, d.Log).runInBackground(ctx))
+	}
 	return nil
 }
 

@@ -26,6 +26,11 @@ func openEngine(data string, log *slog.Logger, metrics prometheus.Registerer) (s
 	return engine, nil
 }
 
+// sourceOf returns what backups of the engine read.
+func sourceOf(engine store.Engine, data string, log *slog.Logger) *local.Source {
+	return local.SourceOf(engine, data, local.Options{Log: log, Now: time.Now})
+}
+
 // engineParts returns the paths of the engine's files, by what they hold.
 func engineParts(data string) map[string]string { return local.Parts(data) }
 

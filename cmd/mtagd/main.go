@@ -9,6 +9,7 @@
 //	daemon.go       how the service starts, runs and stops
 //	sockets.go      the listening sockets that systemd has opened
 //	systemd.go      tells systemd how the service is; the watchdog
+//	copied.go       finds out that the data directory is a copy of a running server's
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
 //	disk.go         metrics: the space of the data directory
@@ -20,6 +21,12 @@
 //	verify.go       mtagd verify
 //	scrub.go        the same in the background of serve, slowly
 //	repair.go       mtagd repair
+//	backup.go       mtagd backup: makes, lists and checks points
+//	restore.go      mtagd restore
+//	schedule.go     backups by the clock
+//	stream.go       what a running server streams to mtagd backup
+//	point.go        a point of a backup as it is printed
+//	progress.go     a progress bar
 //	health.go       mtagd health
 //	config.go       what the service runs with, from either command
 //	checks.go       which values the flags accept
@@ -67,6 +74,8 @@ type commandLine struct {
 	Audit    operator.AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
 	Verify   verifyCommand             `cmd:"" help:"Check all data for damage. Works with and without a running server."`
 	Repair   repairCommand             `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
+	Backup   backupCommands            `cmd:"" help:"Back up the data directory. Works with and without a running server."`
+	Restore  restoreCommand            `cmd:"" help:"Restore a backup into a new data directory."`
 	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
 	Help     helpCommand               `cmd:"" help:"Show help for a command."`
 	Version  versionCommand            `cmd:"" help:"Print the version."`

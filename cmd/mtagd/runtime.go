@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -84,4 +85,29 @@ func limitMemory(ctx context.Context, connections func() int) {
 			}
 		}
 	}()
+}
+
+// yieldToOthers gives this process the lowest priority for processors and disks. The kernel has a priority for each thread;
+// new threads inherit it.
+func yieldToOthers() error {
+	const (
+		ioprioWhoProcess = 1
+		ioprioIdle       = 3 << 13
+	)
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			return err
+		}
+		if err := unix.Setpriority(unix.PRIO_PROCESS, id, 19); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		// A system that does not let this process choose goes on with the priority that follows from the other one.
+		_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(id), ioprioIdle)
+	}
+	return nil
 }

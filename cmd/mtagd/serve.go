@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"net/netip"
 	"strconv"
+	"time"
+
+	"mtagd/store/local/backup"
 )
 
 // serveCommand is "mtagd serve". After check, its values are valid and in the form that the service needs.
@@ -39,6 +42,12 @@ type serveCommand struct {
 	DNSPort         int      `name:"dns-port" default:"53" placeholder:"N" help:"Port of the name servers of zones (default ${default})."`
 	DNSAllowPrivate bool     `name:"dns-allow-private" help:"Also ask name servers at private addresses, and accept domains such as shop.test. For test set-ups."`
 
+	BackupTo           string   `placeholder:"DEST" help:"Back up to this directory, or to s3://ENDPOINT/BUCKET/PREFIX, while the service runs."`
+	BackupEvery        string   `default:"6h" placeholder:"DURATION" help:"How often. Below a minute, such as 5s, what was written is shipped continuously (default ${default})."`
+	BackupKeep         string   `default:"30d" placeholder:"DURATION" help:"How long points are kept (default ${default})."`
+	BackupRecipient    []string `placeholder:"age1..." help:"Encrypt backups for this age recipient. Repeatable."`
+	BackupCertificates bool     `help:"Back up TLS certificates and their private keys too."`
+
 	Admin     string `default:"${admin}" placeholder:"ADDR" help:"Loopback address for /metrics, /healthz, /readyz and /debug/pprof, or off (default ${default})."`
 	LogFormat string `default:"text" placeholder:"text|json" help:"Format of the log (default ${default})."`
 	LogLevel  string `default:"info" placeholder:"LEVEL" help:"Lowest level to log: debug, info, warn or error (default ${default})."`
@@ -47,6 +56,7 @@ type serveCommand struct {
 	roots   *x509.CertPool
 	proxies []netip.Prefix
 	level   slog.Level
+	backup  *backupConfig
 }
 
 // Help is shown after the command's one line of help.
@@ -56,7 +66,8 @@ func (*serveCommand) Help() string {
 }
 
 // check parses and normalizes the values. Its error names all the wrong ones.
-func (c *serveCommand) check(from origin) error {
+func (c *serveCommand) check(data string, from origin) error {
+	var backups backupConfig
 	var errs []error
 	for _, step := range []struct {
 		flag string
@@ -80,6 +91,10 @@ func (c *serveCommand) check(from origin) error {
 		{"trusted-proxy", readNetworks(c.TrustedProxy, &c.proxies)},
 		{"dns-resolver", checkResolvers(c.DNSResolver)},
 		{"dns-port", checkPort(strconv.Itoa(c.DNSPort), 1)},
+		{"backup-to", readDestination(data, c.BackupTo, &backups.To)},
+		{"backup-every", readDuration(c.BackupEvery, time.Second, &backups.Every)},
+		{"backup-keep", readDuration(c.BackupKeep, time.Hour, &backups.Keep)},
+		{"backup-recipient", backup.CheckRecipients(c.BackupRecipient)},
 		{"admin", checkAdmin(c.Admin)},
 		{"log-format", oneOf(c.LogFormat, "text", "json")},
 		{"log-level", readLevel(c.LogLevel, &c.level)},
@@ -88,12 +103,16 @@ func (c *serveCommand) check(from origin) error {
 			errs = append(errs, &usageError{where: from.of(step.flag), err: step.err})
 		}
 	}
+	if c.BackupTo != "" {
+		backups.Recipients, backups.Certificates = c.BackupRecipient, c.BackupCertificates
+		c.backup = &backups
+	}
 	return errors.Join(errs...)
 }
 
 // Run serves until a signal stops it.
 func (c *serveCommand) Run(p *process) error {
-	if err := c.check(p.origin); err != nil {
+	if err := c.check(p.data, p.origin); err != nil {
 		return err
 	}
 	var secure *tlsConfig
@@ -123,6 +142,7 @@ func (c *serveCommand) Run(p *process) error {
 		Resolvers:          c.DNSResolver,
 		DNSPort:            c.DNSPort,
 		DNSPrivate:         c.DNSAllowPrivate,
+		Backup:             c.backup,
 		Admin:              adminAddress{Address: c.Admin, Optional: !p.origin.given("admin")},
 		Log:                c.logger(p.stderr),
 	})

@@ -37,6 +37,8 @@
 //	repair.go   salvages what can be read into a new directory
 //	damage.go   notes damaged chunks
 //	lost.go     what is known of lost events
+//	source.go   what a backup reads (the package backup)
+//	restore.go  a new data directory from a backup
 package local
 
 import (
@@ -128,6 +130,9 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 		return nil, err
 	}
 	if err := checkParts(dir); err != nil {
+		return nil, err
+	}
+	if err := checkFinished(dir); err != nil {
 		return nil, err
 	}
 	return control.Open(dir, opt.withDefaults().Now)

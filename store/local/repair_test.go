@@ -76,7 +76,7 @@ func TestRepair(t *testing.T) {
 			if err := c.damage(dir); err != nil {
 				t.Fatal(err)
 			}
-			before := contents(t, dir)
+			before := filesIn(t, dir)
 			var lost []store.Finding
 			if err := Repair(ctx, dir, to, quiet, func(f store.Finding) { lost = append(lost, f) }); err != nil {
 				t.Fatal(err)
@@ -86,7 +86,7 @@ func TestRepair(t *testing.T) {
 			}) {
 				t.Errorf("it says that this is lost: %v, want %q", lost, c.says)
 			}
-			for path, b := range contents(t, dir) {
+			for path, b := range filesIn(t, dir) {
 				if !bytes.Equal(b, before[path]) {
 					t.Errorf("repair has changed %s", path)
 				}

@@ -268,7 +268,7 @@ func TestVerifyFinds(t *testing.T) {
 			if err := c.damage(dir); err != nil {
 				t.Fatal(err)
 			}
-			before := contents(t, dir)
+			before := filesIn(t, dir)
 			found := closedFindings(t, dir)
 			if !slices.ContainsFunc(found, func(f store.Finding) bool {
 				return f.Part == c.part && strings.Contains(f.Where+" "+f.Problem+fmt.Sprint(f.Merchants), c.says)
@@ -278,7 +278,7 @@ func TestVerifyFinds(t *testing.T) {
 			if len(found) > maxListed+10 {
 				t.Errorf("%d findings", len(found))
 			}
-			for name, b := range contents(t, dir) {
+			for name, b := range filesIn(t, dir) {
 				if !bytes.Equal(b, before[name]) {
 					t.Errorf("verify has changed %s", name)
 				}
@@ -356,8 +356,8 @@ func removeFromIndex(dir string, id store.MerchantID, n int) error {
 	return errors.Join(err, x.Close())
 }
 
-// contents returns the bytes of all files in a directory, except Badger's locks.
-func contents(t *testing.T, dir string) map[string][]byte {
+// filesIn returns the bytes of all files in a directory, except Badger's locks.
+func filesIn(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
 	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -108,7 +108,7 @@ func parseMoment(text string, now time.Time) (time.Time, error) {
 	if day, err := time.Parse(time.DateOnly, text); err == nil {
 		return day, nil
 	}
-	if ago, err := parseLifetime(text); err == nil {
+	if ago, err := ParseLifetime(text); err == nil {
 		return now.Add(-ago), nil
 	}
 	return time.Time{}, fmt.Errorf("must be a time such as 2026-11-20T08:30:00Z, a day such as 2026-11-20, or how long ago, such as 24h or 7d, not %q", text)

@@ -47,7 +47,7 @@ func (c Client) Run(ctx context.Context, command Command) ([]byte, error) {
 	defer cancel()
 	for {
 		result, err := c.send(ctx, command)
-		if !isNoServer(err) {
+		if !IsNoServer(err) {
 			return result, err
 		}
 		result, err = c.runHere(ctx, command)
@@ -96,8 +96,11 @@ func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
 	}
 }
 
-func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	path, release, err := socketPath(c.Data)
+func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) { return Dial(ctx, c.Data) }
+
+// Dial connects to the operator socket of the server that runs on a data directory. IsNoServer says whether none does.
+func Dial(ctx context.Context, data string) (net.Conn, error) {
+	path, release, err := socketPath(data)
 	if err != nil {
 		return nil, err
 	}
@@ -105,9 +108,9 @@ func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
-// isNoServer reports whether there is no socket, or one that a killed server left behind. All other errors come from a
+// IsNoServer reports whether there is no socket, or one that a killed server left behind. All other errors come from a
 // server that did not answer.
-func isNoServer(err error) bool {
+func IsNoServer(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ECONNREFUSED)
 }
 

@@ -95,12 +95,13 @@ func (l *lifetime) Decode(ctx *kong.DecodeContext) error {
 	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
 		return err
 	}
-	d, err := parseLifetime(text)
+	d, err := ParseLifetime(text)
 	*l = lifetime(d)
 	return err
 }
 
-func parseLifetime(text string) (time.Duration, error) {
+// ParseLifetime reads a positive duration: days such as 30d, or a Go duration such as 720h.
+func ParseLifetime(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		var n int64

@@ -29,7 +29,7 @@ func TestParseLifetime(t *testing.T) {
 		{"d", 0},
 		{"", 0},
 	} {
-		if got, err := parseLifetime(c.text); got != c.want || (err == nil) != (c.want > 0) {
+		if got, err := ParseLifetime(c.text); got != c.want || (err == nil) != (c.want > 0) {
 			t.Errorf("%q: %v, %v, want %v", c.text, got, err, c.want)
 		}
 	}

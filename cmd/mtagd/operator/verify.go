@@ -79,7 +79,7 @@ func (c Client) Verify(ctx context.Context, v store.Verification) (store.Verifie
 		return store.Verified{}, err
 	}
 	response, err := client.Do(request)
-	if isNoServer(err) {
+	if IsNoServer(err) {
 		return store.Verified{}, ErrNoServer
 	}
 	if err != nil {

@@ -5,6 +5,7 @@
 //	merchant.go  MerchantKey: a merchant's id in 16 bytes
 //	position.go  Position: where an event is stored; the public event id
 //	series.go    a series: the tag and name of an event, as bytes
+//	entry.go     Entry: an entry of the journal, as backups have it
 //	seal.go      values with a checksum
 //	decoder.go   varints and length-prefixed strings; the errors of corrupt values and unknown formats
 package codec

@@ -9,6 +9,7 @@
 //	claims.go     who has which root domain
 //	audit.go      who changed what
 //	control.go    Data: open, load the directory, transactions
+//	snapshot.go   the control data as of one moment, for a backup; the id of the data directory
 //	counts.go     what the limits of a partner need to know of its tags
 //	verify.go     checks all records
 //	salvage.go    writes what can be read of a damaged file into a new one
@@ -18,7 +19,7 @@
 // The file is of format "1". Its buckets, with key → value (Partner, Key, Merchant, Tag and AuditEntry stand for the
 // JSON of these types; ids, hosts and labels are plain text):
 //
-//	meta               "format" → version
+//	meta               "format" → version; "id" → id of the data directory, once it was backed up
 //	partners           partner id → Partner
 //	keys               key id → Key
 //	merchants          merchant id → Merchant

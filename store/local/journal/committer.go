@@ -24,7 +24,9 @@ type committer struct {
 	disk      *diskWatch
 	clock     *clock
 	queue     *queue
-	committed atomic.Uint64 // number of the last chunk on disk
+	committed atomic.Uint64       // number of the last chunk on disk
+	version   atomic.Uint64       // of the last commit on disk
+	tap       atomic.Pointer[tap] // nil: nobody wants to know what is committed
 	handOver  HandOver
 	arenas    arenas
 	metrics   *metrics
@@ -47,6 +49,7 @@ func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock
 		done:      make(chan struct{}),
 	}
 	c.committed.Store(last)
+	c.version.Store(db.MaxVersion())
 	go c.run()
 	return c
 }
@@ -130,6 +133,7 @@ func (c *committer) begin() *transaction {
 		oldDedupe: c.oldDedupe,
 		maxCount:  int(c.db.MaxBatchCount() / 2),
 		maxBytes:  int(c.db.MaxBatchSize() / 2),
+		tap:       c.tap.Load(),
 	}
 }
 
@@ -139,7 +143,8 @@ func (c *committer) commit(t *transaction) error {
 		return err
 	}
 	began := time.Now()
-	err := t.txn.CommitAt(c.clock.next(), nil)
+	version := c.clock.next()
+	err := t.txn.CommitAt(version, nil)
 	if err == nil {
 		err = c.log.failure() // Badger returns no error when it cannot sync a value log
 	}
@@ -147,6 +152,7 @@ func (c *committer) commit(t *transaction) error {
 		return fmt.Errorf("%w: %w", errCommit, err)
 	}
 	c.metrics.committed(began, t.count > 0)
+	c.remember(t, version)
 	release := func() { c.arenas.put(t.arena) }
 	if len(t.arena.events) == 0 {
 		release()
@@ -155,4 +161,15 @@ func (c *committer) commit(t *transaction) error {
 	c.committed.Store(t.seq)
 	c.handOver(t.arena.events, t.seq, release)
 	return nil
+}
+
+// remember notes that a commit is on disk. It goes to the tap before its version is published: what has the version can rely
+// on the tap.
+func (c *committer) remember(t *transaction, version uint64) {
+	if tap := c.tap.Load(); tap != nil && tap == t.tap {
+		tap.add(c.version.Load(), version, t.entries)
+	} else if tap != nil {
+		tap.restart(version)
+	}
+	c.version.Store(version)
 }

@@ -23,6 +23,9 @@
 //	arena.go        the memory of one transaction
 //	read.go         reads events by position, and all events since a position
 //	damaged.go      chunks that cannot be read
+//	snapshot.go     the journal as of one commit, for a backup
+//	tap.go          remembers what the last commits have written, for a backup every few seconds
+//	restore.go      writes a journal from a backup
 //	prefetch.go     loads neighbouring chunks before they are read
 //	chunk.go        the byte form of events
 //	keys.go         the keys in Badger
@@ -147,8 +150,19 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 
 // LastChunk returns the number of the last chunk on disk; 0 when there is none. Unlike Committed, it can be called before
 // Start.
-func (j *Journal) LastChunk() (seq uint64, err error) {
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
+func (j *Journal) LastChunk() (seq uint64, err error) { return j.LastChunkAt(math.MaxUint64) }
+
+// LastChunkAt returns the number of the last chunk that was on disk after the commit with this version.
+func (j *Journal) LastChunkAt(version uint64) (seq uint64, err error) {
+	err = catchFault(func() (err error) {
+		seq, err = j.lastChunkAt(version)
+		return err
+	})
+	return seq, err
+}
+
+func (j *Journal) lastChunkAt(version uint64) (seq uint64, err error) {
+	txn := j.db.NewTransactionAt(version, false)
 	defer txn.Discard()
 	damaged := damagedBlocks.Load()
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})

@@ -19,6 +19,9 @@ type transaction struct {
 	now       time.Time
 	oldDedupe bool // earlier versions may have remembered event_ids (prefixOldDedupe)
 
+	tap     *tap          // nil: nobody wants to know what is committed
+	entries []codec.Entry // what set got, for the tap, without versions
+
 	count, maxCount, bytes, maxBytes int // of the entries in txn
 
 	merchant store.MerchantID  // of the last mark
@@ -183,5 +186,8 @@ func (t *transaction) closeChunk() error {
 func (t *transaction) set(e *badger.Entry) error {
 	t.count++
 	t.bytes += len(e.Key) + len(e.Value)
+	if t.tap != nil {
+		t.entries = append(t.entries, codec.Entry{Key: e.Key, Value: e.Value, ExpiresAt: e.ExpiresAt}) // CommitAt changes e.Key
+	}
 	return t.txn.SetEntry(e)
 }

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"mtagd/cmd/mtagd/operator"
+	"mtagd/store"
+	"mtagd/store/local"
+	"mtagd/store/local/backup"
+)
+
+// backupCommands are "mtagd backup" and what is below it.
+type backupCommands struct {
+	Create backupCommand       `cmd:"" default:"withargs" help:"Back up the data directory, beside a running server too."`
+	Verify backupVerifyCommand `cmd:"" help:"Check all points in a destination: checksums, chains, and that every event decodes."`
+	List   backupListCommand   `cmd:"" help:"List the points in a destination."`
+}
+
+// backupCommand is "mtagd backup DEST".
+type backupCommand struct {
+	Dest         string   `arg:"" placeholder:"DEST" help:"A directory, or s3://ENDPOINT/BUCKET/PREFIX. The credentials of a bucket are taken from the environment."`
+	Full         bool     `help:"Back up everything, not only what is new since the last point."`
+	Certificates bool     `help:"Back up TLS certificates and their private keys too."`
+	Recipient    []string `placeholder:"age1..." help:"Encrypt for this age recipient. Repeatable."`
+}
+
+// Run makes a point.
+func (c *backupCommand) Run(p *process) error {
+	dest, err := openDestination(p.data, c.Dest, true)
+	if err != nil {
+		return &usageError{where: "DEST", err: err}
+	}
+	if err := backup.CheckRecipients(c.Recipient); err != nil {
+		return &usageError{where: p.origin.of("recipient"), err: err}
+	}
+	if err := yieldToOthers(); err != nil {
+		fmt.Fprintf(p.stderr, "mtagd: the backup takes as much of the processors as a server does: %v\n", err)
+	}
+	src, err := openSource(p)
+	if err != nil {
+		return err
+	}
+	bar := newBar(p.stderr)
+	result, err := backup.New(dest, src).Run(p.ctx, backup.Options{
+		Full: c.Full, Certificates: c.Certificates, Recipients: c.Recipient,
+		Progress: bar.show, Log: slog.New(slog.NewTextHandler(p.stderr, nil)), Now: time.Now,
+	})
+	bar.end()
+	if err := errors.Join(err, src.Close()); err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	if err := printJSON(p.stdout, shownPoint(result.Point, result.Why)); err != nil {
+		return err
+	}
+	if n := len(result.Point.Count.Damaged); n > 0 {
+		return fmt.Errorf("the point was made, but without %d damaged chunks of events", n)
+	}
+	return nil
+}
+
+// source is a backup.Source that must be closed.
+type source interface {
+	backup.Source
+	io.Closer
+}
+
+// How long openSource tries again while the data directory is in use but no server answers: one is starting or stopping.
+const (
+	sourceBusy  = 10 * time.Second
+	sourceRetry = 50 * time.Millisecond
+)
+
+// openSource returns the running server as the source, or the data directory itself if no server runs.
+func openSource(p *process) (source, error) {
+	if _, err := checkData(p.data, false); err != nil {
+		return nil, fmt.Errorf("data directory %s %w", p.data, err)
+	}
+	for deadline := time.Now().Add(sourceBusy); ; {
+		conn, err := operator.Dial(p.ctx, p.data)
+		if err == nil {
+			return serverSource{p.data}, conn.Close()
+		}
+		if !operator.IsNoServer(err) {
+			return nil, err
+		}
+		src, err := local.OpenSource(p.data, local.Options{Log: quietLog(p.stderr)})
+		if err == nil {
+			return src, nil
+		}
+		if !errors.Is(err, store.ErrInUse) || time.Now().After(deadline) {
+			return nil, openError(p.data, err)
+		}
+		select {
+		case <-p.ctx.Done():
+			return nil, p.ctx.Err()
+		case <-time.After(sourceRetry):
+		}
+	}
+}
+
+// backupListCommand is "mtagd backup list DEST".
+type backupListCommand struct {
+	Dest string `arg:"" placeholder:"DEST" help:"The destination."`
+	JSON bool   `name:"json" help:"Print one JSON object a line instead of a table."`
+}
+
+// Run lists the points, the newest last. Manifests that cannot be read make it fail after that.
+func (c *backupListCommand) Run(p *process) error {
+	dest, err := backup.Open(c.Dest, false)
+	if err != nil {
+		return &usageError{where: "DEST", err: err}
+	}
+	points, unreadable := backup.Points(p.ctx, dest)
+	if points == nil {
+		return unreadable
+	}
+	if c.JSON {
+		lines := json.NewEncoder(p.stdout)
+		for _, m := range points {
+			if err := lines.Encode(shownPoint(m, "")); err != nil {
+				return err
+			}
+		}
+		return unreadable
+	}
+	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "TIME\tPOINT\tKIND\tNEW EVENTS\tSIZE\tDATA DIRECTORY")
+	for _, m := range points {
+		s := shownPoint(m, "")
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\n", s.Time, s.Point, s.Kind, s.Events, humanize.IBytes(uint64(s.Bytes)), s.Data)
+	}
+	return errors.Join(table.Flush(), unreadable)
+}
+
+// backupVerifyCommand is "mtagd backup verify DEST".
+type backupVerifyCommand struct {
+	Dest     string `arg:"" placeholder:"DEST" help:"The destination."`
+	Identity string `placeholder:"FILE" help:"File with age identities. Without it, only the checksums of encrypted points are compared."`
+	JSON     bool   `name:"json" help:"Print the report as JSON."`
+}
+
+// Run checks all points. It fails when something is wrong.
+func (c *backupVerifyCommand) Run(p *process) error {
+	dest, err := backup.Open(c.Dest, false)
+	if err != nil {
+		return &usageError{where: "DEST", err: err}
+	}
+	identities, err := readIdentities(c.Identity)
+	if err != nil {
+		return &usageError{where: p.origin.of("identity"), err: err}
+	}
+	bar := newBar(p.stderr)
+	report, err := backup.Verify(p.ctx, dest, identities, local.CheckEntry, bar.show)
+	bar.end()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = printJSON(p.stdout, report)
+	} else {
+		err = printReport(p.stdout, report)
+	}
+	if err == nil && len(report.Problems) > 0 {
+		err = fmt.Errorf("%d problems in %s", len(report.Problems), dest)
+	}
+	return err
+}
+
+func printReport(w io.Writer, r backup.Report) error {
+	for _, problem := range r.Problems {
+		if _, err := fmt.Fprintf(w, "%s\n", strings.Join(strings.Fields(problem.Point+" "+problem.Error), " ")); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(w, "%d points, %d objects, %s, %d problems\n", r.Points, r.Objects, humanize.IBytes(uint64(r.Bytes)), len(r.Problems))
+	if err == nil && r.Encrypted > 0 {
+		_, err = fmt.Fprintf(w, "%d points are encrypted: only their checksums were compared. --identity looks into them\n", r.Encrypted)
+	}
+	return err
+}

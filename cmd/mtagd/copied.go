@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A copy of the files of a running server is of many moments: it may lack events, or be damaged. So a server leaves a marker
+// in its data directory while it runs. The marker says which file it is, and which process wrote it.
+//
+//   - No marker: the server had stopped.
+//   - The marker is the file that it says: the server was killed, or the power was cut. The directory may have been moved.
+//   - It is another file: the directory was copied, while the server ran or after it was killed. These two cannot be told
+//     apart, so there is only a warning. But when the process that wrote the marker still runs, it ran during the copy too.
+const markerName = "mtagd.running"
+
+// marker is the content of the file.
+type marker struct {
+	Inode   uint64 `json:"inode"`
+	Born    int64  `json:"born"`    // when the file was created, in ns since 1970; 0: the file system does not say
+	Boot    string `json:"boot"`    // id of the system's start
+	PID     int    `json:"pid"`     // of the server
+	Started string `json:"started"` // when the server started, in ticks since the system's start
+}
+
+// checkCopied refuses a copy of the directory of a server that runs, and warns of one that may have been. It also removes
+// the marker at the end, after the engine has closed.
+func (d *daemon) checkCopied(context.Context) error {
+	path := filepath.Join(d.Data, markerName)
+	text, err := os.ReadFile(path)
+	var left marker
+	if err == nil && json.Unmarshal(text, &left) == nil { // else there is none, or it was cut off by a power cut
+		here, err := fileMarker(path)
+		switch {
+		case err != nil: // the file system does not tell files apart
+			d.Log.Warn("it is not known whether this data directory was copied while a server was running on it", "error", err)
+		case left.Inode == here.Inode && left.Born == here.Born:
+		case left.isRunning():
+			return fmt.Errorf("data directory %s is a copy of one whose server is still running (process %d). The files changed while they were copied: "+
+				`the copy may lack events, or be damaged. Use "mtagd backup" and "mtagd restore", or stop the server before you copy. `+
+				"If the copy is a snapshot that the file system took at one moment, remove %s and start again", d.Data, left.PID, path)
+		default:
+			d.Log.Warn("this data directory was copied while a server was running on it, or after that server was killed. "+
+				`A copy of a running server's files may lack events, or be damaged: use "mtagd backup" and "mtagd restore" instead, or stop the server before you copy`,
+				"data", d.Data)
+		}
+	}
+	d.onStop(func() error {
+		if !d.marked {
+			return nil
+		}
+		return os.Remove(path)
+	})
+	return nil
+}
+
+// mark leaves the marker. No other server has the directory open now.
+func (d *daemon) mark(context.Context) error {
+	if err := d.writeMarker(filepath.Join(d.Data, markerName)); err != nil { // a full disk must not stop the start
+		d.Log.Warn("a copy of this data directory will not be recognised", "error", err)
+	}
+	return nil
+}
+
+func (d *daemon) writeMarker(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	d.marked = true
+	m, err := fileMarker(path)
+	if err == nil {
+		m.PID = os.Getpid()
+		m.Boot = bootID()
+		m.Started = startOf(m.PID)
+		err = json.NewEncoder(f).Encode(m)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// isRunning reports whether the process that wrote the marker runs on this machine.
+func (m marker) isRunning() bool {
+	return m.PID != os.Getpid() && m.Started != "" && m.Boot != "" && m.Boot == bootID() && m.Started == startOf(m.PID)
+}
+
+// fileMarker returns a marker that says which file this is.
+func fileMarker(path string) (marker, error) {
+	var s unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_INO|unix.STATX_BTIME, &s); err != nil {
+		return marker{}, fmt.Errorf("%s: %w", path, err)
+	}
+	m := marker{Inode: s.Ino}
+	if s.Mask&unix.STATX_BTIME != 0 {
+		m.Born = s.Btime.Sec*1e9 + int64(s.Btime.Nsec)
+	}
+	return m, nil
+}
+
+// bootID returns the id of the system's start, or "" if there is none.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}
+
+// startOf returns when a process started, in ticks since the system's start, or "" if it does not run.
+func startOf(pid int) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ") // the name may contain anything
+	fields := strings.Fields(rest)
+	const start = 19 // of the fields after the name
+	if len(fields) <= start {
+		return ""
+	}
+	return fields[start]
+}

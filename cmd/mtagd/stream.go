@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"mtagd/cmd/mtagd/operator"
+	"mtagd/store/local"
+	"mtagd/store/local/backup"
+)
+
+// backupPath is where the operator socket streams the data directory.
+const backupPath = "/backup"
+
+// streamTimeout is how long the server waits for a backup command that does not read.
+const streamTimeout = 5 * time.Minute
+
+// withBackup adds the stream of the data directory to the handler of the operator socket.
+func withBackup(src *local.Source, operators http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", operators)
+	mux.HandleFunc("GET "+backupPath, func(w http.ResponseWriter, r *http.Request) {
+		id, err := src.ID(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_, _ = w.Write([]byte(id)) // this fails if the client has gone
+	})
+	mux.HandleFunc("POST "+backupPath, func(w http.ResponseWriter, r *http.Request) {
+		var request backup.Request
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&request); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		request.Small = false // what the last commits have written belongs to the schedule
+		// An error is in the stream. It cannot be written when the client has gone.
+		_ = src.Stream(r.Context(), request, deadlineWriter{w, http.NewResponseController(w)})
+	})
+	return mux
+}
+
+// deadlineWriter gives up on a client that does not read.
+type deadlineWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (w deadlineWriter) Write(b []byte) (int, error) {
+	if err := w.control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil {
+		return 0, err
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// serverSource is the data directory of a running server, which streams it through its operator socket.
+type serverSource struct{ data string }
+
+func (s serverSource) Close() error { return nil }
+
+// ID implements backup.Source.
+func (s serverSource) ID(ctx context.Context) (id string, err error) {
+	body, err := s.do(ctx, http.MethodGet, "")
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(io.LimitReader(body, 1<<10))
+	return string(text), errors.Join(err, body.Close())
+}
+
+// Stream implements backup.Source.
+func (s serverSource) Stream(ctx context.Context, r backup.Request, w io.Writer) error {
+	message, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	body, err := s.do(ctx, http.MethodPost, string(message))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, body)
+	return errors.Join(err, body.Close())
+}
+
+func (s serverSource) do(ctx context.Context, method, message string) (io.ReadCloser, error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return operator.Dial(ctx, s.data)
+	}}}
+	request, err := http.NewRequestWithContext(ctx, method, "http://mtagd"+backupPath, strings.NewReader(message))
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("operator socket: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		return nil, errors.Join(fmt.Errorf("the running server answered %s %s", response.Status, strings.TrimSpace(string(text))), err, response.Body.Close())
+	}
+	return response.Body, nil
+}

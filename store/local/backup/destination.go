@@ -1,0 +1,36 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Destination is where backups are. Names are paths with slashes.
+type Destination interface {
+	// Put stores an object. It is there as a whole when Put returns nil, even after a power cut, and else not at all.
+	Put(ctx context.Context, name string, content []byte) error
+	// Get returns an object, but not more than its first limit bytes. The error is fs.ErrNotExist when there is none.
+	Get(ctx context.Context, name string, limit int64) ([]byte, error)
+	// List returns all objects whose names begin with prefix, which ends with a slash or is empty, in the order of their names.
+	List(ctx context.Context, prefix string) ([]Stored, error)
+	// Delete removes an object. It is no error when there is none.
+	Delete(ctx context.Context, name string) error
+	// Lock keeps other backups of a data directory away until unlock is called. It waits for them for a while, and fails with
+	// ErrLocked after that. In a destination that has no locks, it does nothing.
+	Lock(ctx context.Context, data string) (unlock func() error, err error)
+	// String names the destination, without secrets.
+	String() string
+}
+
+// Stored is an object in a destination.
+type Stored struct {
+	Name string
+	Size int64
+}
+
+// ErrLocked is the error when another backup of the same data directory writes to the destination.
+var ErrLocked = errors.New("another backup of this data directory is writing there")
+
+// lockWait is how long Lock waits for another backup.
+const lockWait = 30 * time.Second

@@ -1,0 +1,119 @@
+package backup
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Points returns all points in a destination, by data directory and then the oldest first. Manifests that cannot be read are
+// in the error; the points are returned nevertheless, unless the destination cannot be read: then they are nil.
+func Points(ctx context.Context, d Destination) ([]*Manifest, error) {
+	return (&catalog{d: d}).load(ctx, "")
+}
+
+// catalog remembers the manifests of a destination.
+type catalog struct {
+	d     Destination
+	known map[string]*Manifest // by object name
+}
+
+// load returns the points of a data directory, or of all when data is empty, in the order of Points.
+func (c *catalog) load(ctx context.Context, data string) ([]*Manifest, error) {
+	prefix := ""
+	if data != "" {
+		prefix = data + "/points/"
+	}
+	stored, err := c.d.List(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]*Manifest{}
+	points := []*Manifest{} // not nil: the destination can be read
+	var errs []error
+	for _, object := range stored {
+		if !isManifest(object.Name) {
+			continue
+		}
+		m := c.known[object.Name]
+		if m == nil {
+			if m, err = readManifest(ctx, c.d, object.Name); err != nil {
+				if ctx.Err() != nil {
+					return nil, err
+				}
+				errs = append(errs, err)
+				continue
+			}
+		}
+		found[object.Name] = m
+		points = append(points, m)
+	}
+	c.known = found
+	slices.SortFunc(points, inOrder)
+	return points, errors.Join(errs...)
+}
+
+// inOrder compares points: those of one data directory by what they have. Their times do not count first, because a clock may
+// have been wrong.
+func inOrder(a, b *Manifest) int {
+	return cmp.Or(cmp.Compare(a.Data, b.Data), cmp.Compare(a.Version, b.Version), cmp.Compare(a.ControlVersion, b.ControlVersion),
+		a.Time.Compare(b.Time))
+}
+
+func isManifest(name string) bool {
+	parts := strings.Split(name, "/")
+	return len(parts) == 3 && parts[1] == "points" && strings.HasSuffix(parts[2], ".json")
+}
+
+// Find returns the newest point that is not after a time; a zero time finds the newest one. data is the id of the data
+// directory; it may be empty when the destination has points of one only.
+func Find(points []*Manifest, data string, at time.Time) (*Manifest, error) {
+	var found *Manifest
+	ids := map[string]bool{}
+	for _, m := range points {
+		if data != "" && m.Data != data {
+			continue
+		}
+		ids[m.Data] = true
+		if at.IsZero() || !m.Time.After(at) {
+			found = m
+		}
+	}
+	switch {
+	case len(ids) > 1:
+		return nil, fmt.Errorf("there are points of %d data directories: name one with --from; \"mtagd backup list\" shows them", len(ids))
+	case len(ids) == 0:
+		return nil, errors.New("there is no point")
+	case found == nil:
+		return nil, fmt.Errorf("there is no point at or before %s", at.UTC().Format(time.RFC3339))
+	}
+	return found, nil
+}
+
+// chainOf returns the chain of a point, its base first.
+func chainOf(points []*Manifest, m *Manifest) ([]*Manifest, error) {
+	byName := map[string]*Manifest{}
+	for _, p := range points {
+		if p.Data == m.Data {
+			byName[p.Point] = p
+		}
+	}
+	chain := []*Manifest{m}
+	for m.Parent != "" {
+		parent := byName[m.Parent]
+		if parent == nil {
+			return nil, fmt.Errorf("point %s needs %s, which is missing or damaged", m.Point, m.Parent)
+		}
+		if parent.Version != m.Since || len(chain) > len(points) {
+			return nil, fmt.Errorf("point %s does not go on where %s ends", m.Point, parent.Point)
+		}
+		m = parent
+		chain = append(chain, m)
+	}
+	slices.Reverse(chain)
+	return chain, nil
+}

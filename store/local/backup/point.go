@@ -1,0 +1,186 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// writing is a point that is being made.
+type writing struct {
+	d       Destination
+	opt     Options
+	pieces  *pieces
+	started time.Time
+
+	parent *Manifest // nil: a base
+	why    string    // why it is a base
+	small  bool
+	m      Manifest
+
+	objects  int // written so far
+	done     int64
+	header   Header
+	reusable map[string]Piece // the parent's pieces, by the checksum of what is in them
+}
+
+func (w *writing) request() Request {
+	r := Request{Certificates: w.opt.Certificates, Small: w.opt.Small}
+	if p := w.parent; p != nil {
+		r.Since, r.LastChunk, r.ControlVersion = p.Version, p.LastChunk, p.ControlVersion
+		r.Needed = p.Version
+		if p.Small {
+			r.Needed = 0 // the small points since the last larger one will be folded
+		}
+		r.Certificates = w.opt.Certificates && !(w.opt.Small && p.Small)
+	}
+	return r
+}
+
+// read reads a stream to its end, and writes its pieces.
+func (w *writing) read(ctx context.Context, f *frames) error {
+	kind, content, err := f.next()
+	if err != nil {
+		return err
+	}
+	if kind != frameHeader {
+		return fmt.Errorf("the stream begins with frame %q", kind)
+	}
+	if err := w.begin(content); err != nil {
+		return err
+	}
+	var control, certificates, events bytes.Buffer
+	for {
+		kind, content, err := f.next()
+		if err != nil {
+			return err
+		}
+		w.done += int64(len(content))
+		if w.opt.Progress != nil {
+			w.opt.Progress(w.done, w.header.Size)
+		}
+		switch kind {
+		case frameControl:
+			err = w.gather(ctx, &control, content, &w.m.Control)
+		case frameCertificate:
+			err = w.whole(ctx, &certificates, content, &w.m.Certificates)
+		case frameEntries:
+			err = w.whole(ctx, &events, content, &w.m.Events)
+		case frameEnd:
+			return errors.Join(json.Unmarshal(content, &w.m.Count), w.flush(ctx, &control, &w.m.Control),
+				w.flush(ctx, &certificates, &w.m.Certificates), w.flush(ctx, &events, &w.m.Events))
+		default:
+			err = fmt.Errorf("the stream has an unknown frame %q", kind)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (w *writing) begin(content []byte) error {
+	if err := json.Unmarshal(content, &w.header); err != nil {
+		return err
+	}
+	h := w.header
+	if w.parent != nil && h.Since == 0 && w.parent.Version != 0 {
+		w.parent, w.why = nil, "the newest point is not of this directory's past: was the directory restored or copied?"
+	}
+	w.m.Point, w.m.Time = newPoint(h.Time), h.Time.UTC()
+	w.m.Since, w.m.Version, w.m.LastChunk, w.m.ControlVersion = h.Since, h.Version, h.LastChunk, h.ControlVersion
+	w.reusable = map[string]Piece{}
+	p := w.parent
+	if p == nil {
+		return nil
+	}
+	w.m.Parent, w.m.Small = p.Point, w.small
+	for _, piece := range slices.Concat(p.Control, p.Certificates) {
+		w.reusable[piece.Plain] = piece
+	}
+	if h.ControlVersion == p.ControlVersion {
+		w.m.Control = p.Control
+	}
+	if !w.request().Certificates && w.opt.Certificates {
+		w.m.Certificates = p.Certificates
+	}
+	return nil
+}
+
+// gather appends to a part, and writes it in pieces of pieceSize.
+func (w *writing) gather(ctx context.Context, part *bytes.Buffer, content []byte, list *[]Piece) error {
+	for len(content) > 0 {
+		n := min(len(content), controlPiece-part.Len())
+		part.Write(content[:n])
+		content = content[n:]
+		if part.Len() == controlPiece {
+			if err := w.flush(ctx, part, list); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// controlPiece is the size of the pieces of control.db. They are small, because a change of the file touches few of its pages.
+const controlPiece = 256 << 10
+
+// whole appends entries to a part, and writes it when it is large enough. No piece ends in the middle of an entry.
+func (w *writing) whole(ctx context.Context, part *bytes.Buffer, content []byte, list *[]Piece) error {
+	if part.Len() > 0 && part.Len()+len(content) > pieceSize {
+		if err := w.flush(ctx, part, list); err != nil {
+			return err
+		}
+	}
+	part.Write(content)
+	return nil
+}
+
+// flush writes a piece.
+func (w *writing) flush(ctx context.Context, part *bytes.Buffer, list *[]Piece) error {
+	if part.Len() == 0 {
+		return nil
+	}
+	defer part.Reset()
+	plain := part.Bytes()
+	piece, ok := w.reusable[sum(plain)]
+	if !ok {
+		stored, err := w.pieces.pack(plain)
+		if err != nil {
+			return err
+		}
+		w.objects++
+		piece = Piece{
+			Name: fmt.Sprintf("%s%06d", objectsPrefix(w.m.Data, w.m.Point), w.objects),
+			Size: len(stored), SHA256: sum(stored), Plain: sum(plain),
+		}
+		if err := w.d.Put(ctx, piece.Name, stored); err != nil {
+			return err
+		}
+	}
+	*list = append(*list, piece)
+	return nil
+}
+
+// isNothing reports whether there is nothing new that is worth a small point.
+func (w *writing) isNothing() bool {
+	return w.opt.Small && w.parent != nil && w.m.Version == w.parent.Version && w.m.ControlVersion == w.parent.ControlVersion
+}
+
+// finish writes the manifest, unless the backup was interrupted.
+func (w *writing) finish(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if age := w.opt.Now().Sub(w.started); age > garbageAge-time.Hour {
+		return fmt.Errorf("the backup took %s, more than a day: another one may have removed its objects", age)
+	}
+	text, err := w.m.marshal()
+	if err != nil {
+		return err
+	}
+	return w.d.Put(ctx, manifestName(w.m.Data, w.m.Point), text)
+}

@@ -1,0 +1,136 @@
+package backup
+
+import (
+	"context"
+	"fmt"
+
+	"filippo.io/age"
+
+	"mtagd/store/local/codec"
+)
+
+// Target takes what is in a point. It keeps the slices that it gets.
+type Target interface {
+	Control(part []byte) error                     // the next part of control.db
+	Certificate(path string, content []byte) error // a file below the directory of certificates
+	Entry(e codec.Entry) error                     // an entry of the journal: of those with the same key, the last one counts
+}
+
+// Check returns how many events an entry has, and whether it is a chunk. It fails for one that does not decode.
+type Check func(e codec.Entry) (events int, chunk bool, err error)
+
+// Restore reads a point and its chain into a target. It checks every checksum, decodes every entry, and compares the counts
+// with those of the manifests. It returns what the chain has: a chunk that a later point has deleted counts as well.
+func Restore(ctx context.Context, d Destination, points []*Manifest, m *Manifest, identities []age.Identity, check Check,
+	to Target, progress func(done, total int64)) (Count, error) {
+	chain, err := chainOf(points, m)
+	if err != nil {
+		return Count{}, err
+	}
+	p, err := newPieces(nil, identities)
+	if err != nil {
+		return Count{}, err
+	}
+	defer p.close()
+	r := &reading{d: d, pieces: p, check: check, to: to, progress: progress}
+	for _, part := range chain {
+		r.total += part.eventBytes()
+	}
+	for _, piece := range append(append([]Piece(nil), m.Control...), m.Certificates...) {
+		r.total += int64(piece.Size)
+	}
+	if err := r.each(ctx, m, m.Control, to.Control); err != nil {
+		return Count{}, err
+	}
+	if err := r.each(ctx, m, m.Certificates, r.certificates); err != nil {
+		return Count{}, err
+	}
+	var all Count
+	for _, part := range chain {
+		if err := r.events(ctx, part); err != nil {
+			return Count{}, err
+		}
+		all.add(part.Count)
+	}
+	return all, nil
+}
+
+// reading reads points.
+type reading struct {
+	d        Destination
+	pieces   *pieces
+	check    Check
+	to       Target // nil: only check
+	progress func(done, total int64)
+
+	done, total int64
+	count       Count // of the point that is being read
+}
+
+// each reads pieces, and calls use with what is in each.
+func (r *reading) each(ctx context.Context, m *Manifest, pieces []Piece, use func(plain []byte) error) error {
+	for _, piece := range pieces {
+		plain, err := r.pieces.read(ctx, r.d, piece, len(m.Recipients) > 0)
+		if err == nil {
+			err = use(plain)
+		}
+		if err != nil {
+			return fmt.Errorf("point %s: %w", m.Point, err)
+		}
+		r.done += int64(piece.Size)
+		if r.progress != nil {
+			r.progress(r.done, r.total)
+		}
+	}
+	return nil
+}
+
+func (r *reading) certificates(plain []byte) error {
+	return decode(plain, func(e codec.Entry) error {
+		if r.to == nil {
+			return nil
+		}
+		return r.to.Certificate(string(e.Key), e.Value)
+	})
+}
+
+// events reads the events of one point.
+func (r *reading) events(ctx context.Context, m *Manifest) error {
+	r.count = Count{}
+	if err := r.each(ctx, m, m.Events, r.entries); err != nil {
+		return err
+	}
+	if c := r.count; c.Entries != m.Count.Entries || c.Chunks != m.Count.Chunks || c.Events != m.Count.Events || c.Deletions != m.Count.Deletions {
+		return fmt.Errorf("point %s: it has %d entries and %d events, but its manifest says %d and %d", m.Point,
+			c.Entries, c.Events, m.Count.Entries, m.Count.Events)
+	}
+	return nil
+}
+
+func (r *reading) entries(plain []byte) error {
+	return decode(plain, func(e codec.Entry) error {
+		events, chunk, err := r.check(e)
+		if err != nil {
+			return err
+		}
+		r.count.add(countOf(e, chunk, events))
+		if r.to == nil {
+			return nil
+		}
+		return r.to.Entry(e)
+	})
+}
+
+func decode(plain []byte, use func(codec.Entry) error) error {
+	d := codec.Decoder{B: plain}
+	for len(d.B) > 0 {
+		e := d.Entry()
+		if err := d.Err("entry of a backup"); err != nil {
+			return err
+		}
+		if err := use(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package control
+
+import (
+	"bytes"
+	"crypto/rand"
+	"io"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/boltfile"
+)
+
+// keyID is the key of the data directory's id in the bucket meta.
+var keyID = []byte("id")
+
+// ID returns the id of the data directory. A directory without one gets it now.
+func (d *Data) ID() (id string, err error) {
+	if err := d.db.View(func(tx *bolt.Tx) error {
+		id = string(tx.Bucket(boltfile.BucketMeta).Get(keyID))
+		return nil
+	}); id != "" || err != nil {
+		return id, err
+	}
+	return d.newID(false)
+}
+
+// ReplaceID gives the data directory another id, because it has become another one: it was restored.
+func (d *Data) ReplaceID() (id string, err error) { return d.newID(true) }
+
+func (d *Data) newID(replace bool) (id string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err = d.db.Update(func(tx *bolt.Tx) error {
+		meta := tx.Bucket(boltfile.BucketMeta)
+		if old := bytes.Clone(meta.Get(keyID)); old != nil && !replace {
+			id = string(old)
+			return nil
+		}
+		id = rand.Text()[:16]
+		return meta.Put(keyID, []byte(id))
+	})
+	return id, err
+}
+
+// Snapshot is the control data as of one moment. While it is open, changes make the file grow, because no page can be used
+// again.
+type Snapshot struct {
+	Version uint64 // of the last change that is in it: two snapshots of the same version are equal
+
+	tx *bolt.Tx
+}
+
+// Snapshot returns the control data as it is now. It calls now before the next change can be made.
+func (d *Data) Snapshot(now func()) (Snapshot, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	tx, err := d.db.Begin(false)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	now()
+	return Snapshot{Version: uint64(tx.ID()), tx: tx}, nil
+}
+
+// Size is how many bytes WriteTo writes.
+func (s Snapshot) Size() int64 { return s.tx.Size() }
+
+// WriteTo writes a control.db.
+func (s Snapshot) WriteTo(w io.Writer) (int64, error) { return s.tx.WriteTo(w) }
+
+// Close ends the snapshot.
+func (s Snapshot) Close() error { return s.tx.Rollback() }

@@ -1,0 +1,203 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"mtagd/store/local/backup"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/control"
+	"mtagd/store/local/journal"
+)
+
+// restoringDir is where a restore builds, below the data directory. As long as it exists, the restore has not finished, and
+// the data directory is not opened.
+const restoringDir = "restoring"
+
+// restoredFiles are what a restore moves out of there, the control data last.
+var restoredFiles = []string{"events", "index.db", certificatesDir, "control.db"}
+
+// ErrNotEmpty is the error of a restore into a directory with other files.
+var ErrNotEmpty = errors.New("is not empty: a restore needs a new directory")
+
+// Restore fills a new data directory with what read passes to a target. It opens the result as a server does, which builds
+// the index, and compares the number of events with what read has returned. Only then the data directory can be opened. A
+// restore that was cut off leaves a directory that cannot be opened; another Restore begins again.
+func Restore(ctx context.Context, dir string, opt Options, read func(backup.Target) (backup.Count, error)) (events int, err error) {
+	opt = opt.withDefaults()
+	at := filepath.Join(dir, restoringDir)
+	if err := prepareRestore(dir, at); err != nil {
+		return 0, err
+	}
+	t := &target{dir: at}
+	want, err := t.fill(opt, read)
+	if err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if events, err = checkRestored(ctx, at, opt); err != nil {
+		return events, err
+	}
+	// A chunk that was deleted or written again after an older point is in both counts of the backup only.
+	if want.Deletions == 0 && events != want.Events || events > want.Events {
+		return events, fmt.Errorf("the restored directory has %d events, but the backup %d", events, want.Events)
+	}
+	return events, publish(dir, at)
+}
+
+// prepareRestore creates the directory, and removes what a restore that was cut off has left behind.
+func prepareRestore(dir, at string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	found, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stat(at)
+	again := err == nil
+	for _, entry := range found {
+		if name := entry.Name(); name != "lost+found" && !(again && isRestored(name)) {
+			return fmt.Errorf("%s %w", dir, ErrNotEmpty)
+		}
+	}
+	if again {
+		for _, name := range restoredFiles {
+			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
+		if err := os.RemoveAll(at); err != nil { // last: until then the directory is known as a restore that was cut off
+			return err
+		}
+	}
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func isRestored(name string) bool {
+	for _, file := range restoredFiles {
+		if name == file {
+			return true
+		}
+	}
+	return name == restoringDir
+}
+
+// target writes what is restored. It implements backup.Target.
+type target struct {
+	dir     string
+	control *os.File
+	events  *journal.Writer
+}
+
+func (t *target) fill(opt Options, read func(backup.Target) (backup.Count, error)) (want backup.Count, err error) {
+	if t.control, err = os.OpenFile(filepath.Join(t.dir, "control.db"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err != nil {
+		return want, err
+	}
+	if t.events, err = journal.Create(filepath.Join(t.dir, "events"), opt.Log); err != nil {
+		return want, errors.Join(err, t.control.Close())
+	}
+	want, err = read(t)
+	if err == nil {
+		err = t.control.Sync()
+	}
+	return want, errors.Join(err, t.control.Close(), t.events.Close())
+}
+
+// Control implements backup.Target.
+func (t *target) Control(part []byte) error {
+	_, err := t.control.Write(part)
+	return err
+}
+
+// Entry implements backup.Target.
+func (t *target) Entry(e codec.Entry) error { return t.events.Put(e) }
+
+// Certificate implements backup.Target.
+func (t *target) Certificate(path string, content []byte) error {
+	if !filepath.IsLocal(path) {
+		return fmt.Errorf("the backup has a certificate %q outside of its directory", path)
+	}
+	file := filepath.Join(t.dir, certificatesDir, path)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// checkRestored opens what was restored as a server does, and counts the events. What a server repeats after a restore, as
+// erasures, it does at its own start. The directory gets another id: its next backup is not one of the old directory.
+func checkRestored(ctx context.Context, dir string, opt Options) (events int, err error) {
+	data, err := control.Open(dir, opt.Now)
+	if err != nil {
+		return 0, err
+	}
+	_, err = data.ReplaceID()
+	if err := errors.Join(err, data.Close()); err != nil {
+		return 0, err
+	}
+	opened, err := Open(dir, opt)
+	if err != nil {
+		return 0, err
+	}
+	e := opened.(*engine)
+	var damaged error
+	err = e.journal.Since(0, func(of []codec.Event, _ uint64) error {
+		events += len(of)
+		return ctx.Err()
+	}, func(d journal.DamagedChunk) { damaged = fmt.Errorf("chunk %d %s", d.Seq, d.Reason()) })
+	return events, errors.Join(err, damaged, e.Close())
+}
+
+// publish moves the restored files to their places. When restoringDir is gone, the data directory is complete.
+func publish(dir, at string) error {
+	for _, name := range restoredFiles {
+		if err := os.Rename(filepath.Join(at, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := syncDir(dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(at); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// checkFinished returns an error when a restore into a data directory was cut off.
+func checkFinished(dir string) error {
+	_, err := os.Stat(filepath.Join(dir, restoringDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.New("a restore into this directory has not finished: run it again")
+}

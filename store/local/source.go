@@ -1,0 +1,274 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/backup"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/control"
+	"mtagd/store/local/journal"
+)
+
+// certificatesDir is where the certificates of a data directory are, below it.
+const certificatesDir = "certificates"
+
+// Source streams a data directory to a backup. It implements backup.Source.
+type Source struct {
+	dir     string
+	opt     Options
+	data    *control.Data
+	journal *journal.Journal
+	paced   bool // a server runs
+	close   func() error
+
+	one  chan struct{} // taken by what reads the whole journal
+	stop context.Context
+	end  context.CancelFunc
+	all  sync.WaitGroup
+}
+
+// The pace of a stream beside a running server: it works for a moment, and then rests for pauseShare times as long. The server
+// needs its processors for requests.
+const (
+	paceWork   = 2 * time.Millisecond
+	pauseShare = 3
+)
+
+// SourceOf returns the source of an engine that runs. Close it before the engine.
+func SourceOf(opened store.Engine, dir string, opt Options) *Source {
+	e := opened.(*engine)
+	return newSource(&Source{dir: dir, opt: opt, data: e.Data, journal: e.journal, paced: true,
+		close: func() error { return nil }})
+}
+
+// OpenSource opens the data directory as a source, when no server runs. It fails with store.ErrInUse when one does.
+func OpenSource(dir string, opt Options) (*Source, error) {
+	opt = opt.withDefaults()
+	data, err := OpenControl(dir, opt)
+	if err != nil {
+		return nil, err
+	}
+	j, err := journal.Open(filepath.Join(dir, "events"), journal.Options{Log: opt.Log, Now: opt.Now})
+	if err != nil {
+		return nil, errors.Join(err, data.Close())
+	}
+	return newSource(&Source{dir: dir, opt: opt, data: data, journal: j,
+		close: func() error { return errors.Join(j.Close(), data.Close()) }}), nil
+}
+
+func newSource(s *Source) *Source {
+	s.opt = s.opt.withDefaults()
+	s.one = make(chan struct{}, 1)
+	s.stop, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// Close cuts off the streams, and closes what OpenSource has opened.
+func (s *Source) Close() error {
+	s.end()
+	s.all.Wait()
+	return s.close()
+}
+
+// ID implements backup.Source.
+func (s *Source) ID(context.Context) (string, error) { return s.data.ID() }
+
+// Stream implements backup.Source.
+func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (err error) {
+	s.all.Add(1)
+	defer s.all.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.stop, cancel)()
+	if err := s.stop.Err(); err != nil {
+		return errors.New("the server is stopping")
+	}
+	if s.paced {
+		to = &pacedWriter{ctx: ctx, w: to, from: time.Now()}
+	}
+	w := backup.NewWriter(to)
+	if err := s.stream(ctx, r, w); err != nil {
+		return errors.Join(err, w.Fail(err))
+	}
+	return nil
+}
+
+// stream writes everything that was asked for.
+func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer) error {
+	past, err := s.isPast(r)
+	if err != nil {
+		return err
+	}
+	if !past {
+		r.Since, r.ControlVersion = 0, 0
+	}
+	if r.Small && r.Since > 0 {
+		if done, err := s.streamTapped(r, w); done || err != nil {
+			return err
+		}
+	}
+	select {
+	case s.one <- struct{}{}:
+		defer func() { <-s.one }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	var events journal.Snapshot
+	defer func() { events.Close() }()
+	if err := s.begin(r, w, func() uint64 {
+		events = s.journal.Snapshot()
+		return events.Version
+	}); err != nil {
+		return err
+	}
+	if err := s.streamEvents(ctx, r, events, w); err != nil {
+		return err // without the end frame: what was written is not everything
+	}
+	return w.End()
+}
+
+// isPast reports whether the journal has what a backup says that it has got.
+func (s *Source) isPast(r backup.Request) (bool, error) {
+	if r.Since > s.journal.Version() {
+		return false, nil
+	}
+	if r.LastChunk == 0 {
+		return true, nil
+	}
+	return s.journal.HasChunk(r.LastChunk)
+}
+
+// streamTapped writes the stream of a small backup if the journal remembers what was committed, and reports whether it does.
+func (s *Source) streamTapped(r backup.Request, w *backup.Writer) (done bool, err error) {
+	version := s.journal.Version()
+	commits, ok := s.journal.Tapped(r.Since, version, r.Needed)
+	if !ok {
+		return false, nil
+	}
+	// Control data that is newer than the events does no harm: an event without its tag would.
+	if err := s.begin(r, w, func() uint64 { return version }); err != nil {
+		return true, err
+	}
+	for _, entries := range commits {
+		d := codec.Decoder{B: entries}
+		for len(d.B) > 0 {
+			e := d.Entry()
+			err := d.Err("entry of a commit")
+			if err == nil {
+				err = s.entry(w, e)
+			}
+			if err != nil {
+				return true, err
+			}
+		}
+	}
+	return true, w.End()
+}
+
+// begin writes the header, the control data and the certificates. moment returns the version of the journal; no control data
+// changes meanwhile.
+func (s *Source) begin(r backup.Request, w *backup.Writer, moment func() uint64) (err error) {
+	h := backup.Header{Since: r.Since}
+	data, err := s.data.Snapshot(func() { h.Time, h.Version = s.opt.Now(), moment() })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, data.Close()) }()
+	h.ControlVersion = data.Version
+	if h.LastChunk, err = s.journal.LastChunkAt(h.Version); err != nil {
+		return err
+	}
+	if r.Since == 0 {
+		h.Size = s.journal.Size() + data.Size()
+	}
+	if err := w.Header(h); err != nil {
+		return err
+	}
+	if data.Version != r.ControlVersion {
+		if _, err := data.WriteTo(w); err != nil {
+			return fmt.Errorf("control data: %w", err)
+		}
+	}
+	if !r.Certificates {
+		return nil
+	}
+	return s.streamCertificates(w)
+}
+
+// streamCertificates writes all files below the directory of certificates.
+func (s *Source) streamCertificates(w *backup.Writer) error {
+	root := filepath.Join(s.dir, certificatesDir)
+	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // there are none, or one was replaced just now
+			return nil
+		}
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		return w.Certificate(filepath.ToSlash(name), content)
+	})
+}
+
+// streamEvents writes what is new in the journal.
+func (s *Source) streamEvents(ctx context.Context, r backup.Request, events journal.Snapshot, w *backup.Writer) error {
+	return events.Entries(ctx, r.Since, func(e codec.Entry) error { return s.entry(w, e) }, func(seq uint64, err error) {
+		s.opt.Log.Error("backup: a damaged chunk is left out", "chunk", seq, "error", err)
+		w.Damaged(seq)
+	})
+}
+
+func (s *Source) entry(w *backup.Writer, e codec.Entry) error {
+	events, chunk, err := CheckEntry(e)
+	if err != nil {
+		return err
+	}
+	return w.Entry(e, chunk, events)
+}
+
+// CheckEntry is the backup.Check of the journal's entries.
+func CheckEntry(e codec.Entry) (events int, chunk bool, err error) {
+	events, err = journal.CheckEntry(e)
+	return events, journal.IsChunk(e), err
+}
+
+// pacedWriter paces what is done between its writes.
+type pacedWriter struct {
+	ctx    context.Context
+	w      io.Writer
+	from   time.Time     // when the last write returned
+	worked time.Duration // since the last pause
+}
+
+func (p *pacedWriter) Write(b []byte) (int, error) {
+	if p.worked += time.Since(p.from); p.worked >= paceWork {
+		select {
+		case <-time.After(pauseShare * min(p.worked, time.Second)):
+		case <-p.ctx.Done():
+			return 0, p.ctx.Err()
+		}
+		p.worked = 0
+	}
+	n, err := p.w.Write(b)
+	p.from = time.Now()
+	return n, err
+}

@@ -162,25 +162,31 @@ func appendEvents(events []codec.Event, chunk []byte, seq uint64) ([]codec.Event
 }
 
 // HasChunk reports whether a chunk is in the journal, damaged or not.
-func (j *Journal) HasChunk(seq uint64) (bool, error) {
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	_, err := get(txn, appendChunkKey(nil, seq))
-	if errors.Is(err, badger.ErrKeyNotFound) {
-		return false, nil
-	}
-	return err == nil, err
+func (j *Journal) HasChunk(seq uint64) (has bool, err error) {
+	err = catchFault(func() error {
+		txn := j.db.NewTransactionAt(math.MaxUint64, false)
+		defer txn.Discard()
+		_, err := get(txn, appendChunkKey(nil, seq))
+		if errors.Is(err, badger.ErrKeyNotFound) {
+			return nil
+		}
+		has = err == nil
+		return err
+	})
+	return has, err
 }
 
 // CheckChunk reads a chunk, and returns why it cannot be read, or nil.
 func (j *Journal) CheckChunk(seq uint64) error {
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	item, err := get(txn, appendChunkKey(nil, seq))
-	if err == nil {
-		_, err = readChunk(item, seq)
-	}
-	return err
+	return catchFault(func() error {
+		txn := j.db.NewTransactionAt(math.MaxUint64, false)
+		defer txn.Discard()
+		item, err := get(txn, appendChunkKey(nil, seq))
+		if err == nil {
+			_, err = readChunk(item, seq)
+		}
+		return err
+	})
 }
 
 // readChunk decodes all events of a chunk into memory of their own.

@@ -128,10 +128,10 @@ func TestDashboard(t *testing.T) {
 	promtool(t, "check", "rules", file)
 }
 
-// A running service has every metric of the alerts and of the dashboard. The guide's table has exactly its metrics, with
-// their labels.
+// A running service with backups has every metric of the alerts and of the dashboard. The guide's table has exactly its metrics,
+// with their labels.
 func TestMetricsOfGuideAlertsAndDashboardExist(t *testing.T) {
-	w := newSecureWorld(t)
+	w := newSecureWorld(t, "--backup-to", t.TempDir())
 	if err := w.api(w.client(), "GET", "/config", "", new(any)); err != nil { // so that the API has counted a request
 		t.Fatal(err)
 	}

@@ -45,6 +45,7 @@ func newSchedule(cfg backupConfig, src backup.Source, metrics *prometheus.Regist
 		metrics.MustRegister(c)
 		return c
 	}
+	gauge("mtagd_backup_interval_seconds", "How often a backup is made.").Set(cfg.Every.Seconds())
 	return &schedule{
 		backupConfig: cfg, log: log, backup: backup.New(cfg.To, src),
 		last:     gauge("mtagd_backup_last_success_timestamp_seconds", "When the last backup that succeeded began; 0 when there is none."),

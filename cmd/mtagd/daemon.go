@@ -222,7 +222,9 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		Now:           time.Now,
 		Refusals:      d.refusals,
 		Limits:        d.Limits,
+		Metrics:       d.metrics,
 		Context:       edge.ClientContext,
+		Waiting:       edge.WaitContext,
 		WhenAnswered:  edge.WhenAnswered,
 	}
 	if d.TLS != nil {

@@ -86,18 +86,13 @@ func (e *engine) Latest() store.Cursor { return codec.EndOf(e.tail.last.Load()).
 
 // Watch implements store.Feed.
 func (e *engine) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {
-	return e.tail.watch(keysOf(merchants))
-}
-
-// keysOf returns the keys of merchants. An id that is no UUID is the id of no merchant.
-func keysOf(merchants []store.MerchantID) []codec.MerchantKey {
 	keys := make([]codec.MerchantKey, 0, len(merchants))
 	for _, id := range merchants {
 		if m, err := codec.NewMerchantKey(id); err == nil {
 			keys = append(keys, m)
 		}
 	}
-	return keys
+	return e.tail.watch(keys)
 }
 
 // feed is one call of Feed.
@@ -132,10 +127,13 @@ func newFeed(q store.FeedQuery, last uint64, use func(*store.Received) bool) (*f
 			end = upTo
 		}
 	}
-	f := &feed{FeedQuery: q, use: use, merchants: keysOf(q.Merchants), at: after, end: end, texts: map[string]string{}}
-	f.ids = make(map[codec.MerchantKey]store.MerchantID, len(f.merchants))
-	for _, m := range f.merchants {
-		f.ids[m] = m.ID()
+	f := &feed{FeedQuery: q, use: use, at: after, end: end, texts: map[string]string{}}
+	f.ids = make(map[codec.MerchantKey]store.MerchantID, len(q.Merchants))
+	for _, id := range q.Merchants {
+		if m, err := codec.NewMerchantKey(id); err == nil { // another id is the id of no merchant
+			f.merchants = append(f.merchants, m)
+			f.ids[m] = id
+		}
 	}
 	return f, nil
 }

@@ -1,0 +1,39 @@
+package export
+
+import (
+	"bytes"
+
+	"github.com/goccy/go-json/jsontext"
+
+	"mtagd/store"
+)
+
+// AppendJSON appends an event as a JSON object on one line. The body is as it was sent, except that line breaks between
+// its values are spaces.
+func AppendJSON(b []byte, e *store.Received) []byte {
+	b = append(append(b, `{"id":"`...), e.ID...)
+	b = append(append(b, `","merchantId":"`...), e.Merchant...)
+	b = appendString(append(b, `","tagId":`...), string(e.Tag))
+	b = appendString(append(b, `,"muid":`...), string(e.MUID))
+	b = appendString(append(b, `,"event_name":`...), e.Name)
+	b = store.AppendTime(append(b, `,"event_time":"`...), e.Time)
+	b = store.AppendTime(append(b, `","receivedAt":"`...), e.ReceivedAt)
+	b = append(b, `","raw_data":`...)
+	start := len(b)
+	b = append(b, e.Raw...)
+	for raw := b[start:]; ; { // inside of strings there are none: JSON escapes them
+		i := bytes.IndexAny(raw, "\r\n")
+		if i < 0 {
+			return append(b, '}')
+		}
+		raw[i] = ' '
+		raw = raw[i:]
+	}
+}
+
+// appendString appends s as a JSON string.
+func appendString(b []byte, s string) []byte {
+	// The only possible error is invalid UTF-8, which AppendQuote replaces by U+FFFD.
+	b, _ = jsontext.AppendQuote(b, s)
+	return b
+}

@@ -20,6 +20,7 @@
 //	events.go     list events
 //	feed.go       read events in the order of receipt, and wait for new ones
 //	stream.go     the same as server-sent events
+//	exports.go    all events of a merchant as a file
 //	body.go       answers that are made while they are sent
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner
@@ -83,6 +84,7 @@ func (a *api) routes() fasthttp.RequestHandler {
 		"/v1/partners/tracktag/{tagId}":                        {"GET": {"read_tag", a.readTag, nil, false}},
 		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(page, eventFilters...), false}},
 		"/v1/partners/events/feed":                             {"GET": {"read_feed", a.readFeed, feedParameters, true}},
+		"/v1/partners/events/export":                           {"GET": {"export_events", a.exportEvents, exportFilters, false}},
 		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil, false}},
 	}
 

@@ -66,7 +66,7 @@ type api struct {
 	readers       *slots // requests that follow the feed
 	exports       *slots
 	metrics       *metrics
-	bulk          chan struct{} // taken while events are made ready for a stream or an export
+	turns         chan struct{} // see takeTurn
 }
 
 func newAPI(cfg Config) *api {
@@ -89,7 +89,7 @@ func newAPI(cfg Config) *api {
 		readers:       newReaderSlots(cfg.Engine.Directory(), cfg.Limits),
 		exports:       newExportSlots(),
 		metrics:       newMetrics(cfg.Metrics),
-		bulk:          make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), // so that other requests find a processor
+		turns:         make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	if cfg.Limits {
 		a.limits = newLimits()

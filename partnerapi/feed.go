@@ -154,14 +154,12 @@ func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *fee
 	if err != nil {
 		return nil, err
 	}
-	if page.bulk != nil {
-		select {
-		case page.bulk <- struct{}{}:
-			defer func() { <-page.bulk }()
-		case <-ctx.Done():
+	if page.inTurn {
+		if err := a.takeTurn(ctx); err != nil {
 			memory.release()
-			return nil, ctx.Err()
+			return nil, err
 		}
+		defer a.endTurn()
 	}
 	for begun := time.Now(); ; {
 		q := store.FeedQuery{After: w.feed.after, UpTo: a.Engine.Latest()}
@@ -187,7 +185,7 @@ func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *fee
 // feedPage is events of the feed as they are sent.
 type feedPage struct {
 	add    func(body []byte, e *store.Received) []byte
-	bulk   chan struct{} // taken while events are read; nil: that needs no turn
+	inTurn bool // the page is read when its turn has come (takeTurn)
 	body   []byte
 	events int
 	cursor store.Cursor // after the events

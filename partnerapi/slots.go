@@ -17,9 +17,12 @@ const (
 	slotTimeout             = 15 * time.Second
 )
 
-// A request that follows the feed holds a connection and a goroutine for as long as it waits, and an export takes
-// processor time for as long as it runs. Who gets no slot for one is refused immediately.
-const exportsPerPartner = 4
+// A request that follows the feed holds a connection and a goroutine for as long as it waits. An export takes up to
+// 50 MiB of memory, for as long as its client takes to read it. Who gets no slot for one is refused immediately.
+const (
+	exportsPerPartner = 4
+	exportsAtOnce     = 4 * exportsPerPartner // of all partners
+)
 
 // The errors for requests that got no slot.
 var (
@@ -28,7 +31,7 @@ var (
 	errExports       = store.Busy("too many exports are under way")
 )
 
-// slots shares the slots: each partner has its own, and they have no total.
+// slots shares the slots: each partner has its own. Only those for exports have a total.
 type slots struct {
 	budget  *budget.Budget[store.PartnerID]
 	timeout time.Duration
@@ -51,7 +54,7 @@ func newReaderSlots(directory *store.Directory, limits bool) *slots {
 }
 
 func newExportSlots() *slots {
-	return &slots{budget.New(math.MaxInt64, func(store.PartnerID) int64 { return exportsPerPartner }), 0, errExports}
+	return &slots{budget.New(exportsAtOnce, func(store.PartnerID) int64 { return exportsPerPartner }), 0, errExports}
 }
 
 // acquire waits for a slot of the partner. The caller must call release. full: none was free before the
@@ -68,3 +71,17 @@ func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release f
 		return nil, s.full
 	}
 }
+
+// takeTurn waits until a stream or an export may make its next batch ready. All of them together use half of the
+// processors, so that the other requests find one: a client that catches up takes as many events as it gets. When ctx ends
+// first, takeTurn returns its error. After it, the caller must call endTurn.
+func (a *api) takeTurn(ctx context.Context) error {
+	select {
+	case a.turns <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (a *api) endTurn() { <-a.turns }

@@ -104,7 +104,7 @@ func (s *stream) validUntil() (time.Time, bool) {
 
 // writePage writes the next events, and reports whether there may be more now. If not, it has waited a moment.
 func (s *stream) writePage(ctx context.Context, w io.Writer) (more bool, err error) {
-	page := feedPage{add: appendServerSent, bulk: s.api.bulk}
+	page := feedPage{add: appendServerSent, inTurn: true}
 	memory, err := s.api.readPage(ctx, s.watch, maxRead, streamBytes, &page)
 	switch store.KindOf(err) {
 	case store.KindBusy, store.KindUnavailable:

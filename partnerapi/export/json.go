@@ -2,6 +2,7 @@ package export
 
 import (
 	"bytes"
+	"io"
 
 	"github.com/goccy/go-json/jsontext"
 
@@ -21,13 +22,19 @@ func AppendJSON(b []byte, e *store.Received) []byte {
 	b = append(b, `","raw_data":`...)
 	start := len(b)
 	b = append(b, e.Raw...)
-	for raw := b[start:]; ; { // inside of strings there are none: JSON escapes them
-		i := bytes.IndexAny(raw, "\r\n")
+	unbreak(b[start:])
+	return append(b, '}')
+}
+
+// unbreak replaces the line breaks in a JSON value by spaces. There are none in its strings: JSON escapes them.
+func unbreak(value []byte) {
+	for {
+		i := bytes.IndexAny(value, "\r\n")
 		if i < 0 {
-			return append(b, '}')
+			return
 		}
-		raw[i] = ' '
-		raw = raw[i:]
+		value[i] = ' '
+		value = value[i+1:]
 	}
 }
 
@@ -37,3 +44,19 @@ func appendString(b []byte, s string) []byte {
 	b, _ = jsontext.AppendQuote(b, s)
 	return b
 }
+
+// jsonWriter writes one object a line.
+type jsonWriter struct {
+	w    io.Writer
+	line []byte
+}
+
+// Write implements Writer.
+func (j *jsonWriter) Write(e *store.Received) error {
+	j.line = append(AppendJSON(j.line[:0], e), '\n')
+	_, err := j.w.Write(j.line)
+	return err
+}
+
+// Close implements Writer.
+func (j *jsonWriter) Close() error { return nil }

@@ -42,8 +42,10 @@ type feed struct {
 	wait     time.Duration
 }
 
-// readFeed answers with the events after a cursor, or with a stream of them. When there are none, it waits.
-func (a *api) readFeed(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+// readFeed answers with the events after a cursor, or with a stream of them. When there are none, it waits until mayWait
+// ends.
+func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	ctx := context.WithoutCancel(mayWait) // a request that must not wait is answered all the same
 	p := params{args: r.QueryArgs()}
 	f := feed{partner: partner.ID}
 	merchant := p.id("merchantId")
@@ -83,11 +85,11 @@ func (a *api) readFeed(ctx context.Context, r *fasthttp.RequestCtx, partner stor
 	if r.IsHead() {
 		f.wait = 0
 	}
-	body, release, err := a.awaitPage(ctx, f)
+	body, memory, err := a.awaitPage(ctx, mayWait, f)
 	if err != nil {
 		return err
 	}
-	defer a.releaseWhenAnswered(r, release)()
+	defer a.releaseWhenAnswered(r, memory)()
 	send(r, fasthttp.StatusOK, body)
 	return nil
 }
@@ -116,8 +118,8 @@ func (p *params) seconds(name string, most int) time.Duration {
 }
 
 // awaitPage returns the next page of the feed. When it has no events, awaitPage waits for some, as long as the request
-// wants. When ctx ends meanwhile, it returns what there is: the service stops, or the client has gone.
-func (a *api) awaitPage(ctx context.Context, f feed) (body []byte, memory *listing, err error) {
+// wants, or until mayWait ends.
+func (a *api) awaitPage(ctx, mayWait context.Context, f feed) (body []byte, memory *listing, err error) {
 	if f.wait > 0 {
 		release, err := a.readers.acquire(ctx, f.partner)
 		if err != nil {
@@ -140,9 +142,7 @@ func (a *api) awaitPage(ctx context.Context, f feed) (body []byte, memory *listi
 		}
 		memory.release()
 		a.metrics.waiting.Inc()
-		if waits = w.wait(ctx, patience.C); !waits {
-			ctx = context.WithoutCancel(ctx)
-		}
+		waits = w.wait(mayWait, patience.C)
 		a.metrics.waiting.Dec()
 	}
 }

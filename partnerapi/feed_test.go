@@ -169,7 +169,7 @@ func TestAPageWaitsForEvents(t *testing.T) {
 	if got := ask("&merchantId="+p.ids[0], func(stop func()) { stop() }); got.names() != "" || got.at("hasMore") != false {
 		t.Errorf("a page that must not wait any longer has %s", got.body)
 	}
-	after = "&after=latest"
+	after = "&after=" + p.get(feedPath).is(200).str("cursor")
 	if got := ask("", func(func()) {
 		p.add("New")
 		p.send(2, "B")

@@ -22,13 +22,37 @@ func ClientContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 	if c == nil {
 		return context.WithCancel(context.Background())
 	}
-	return watchClient(c.clientGone)
+	return watchClient(c.clientGone, clientCheckInterval)
 }
 
-// watchClient returns a context that ends when gone reports true. It asks gone once in each clientCheckInterval, until
-// the CancelFunc is called.
-func watchClient(gone func() bool) (context.Context, context.CancelFunc) {
+// waitCheckInterval is the longest time between two checks of a client whose request waits: there may be thousands.
+const waitCheckInterval = 3 * time.Second
+
+// WaitContext is ClientContext for a request that waits for something to happen, or streams what happens. The context also
+// ends when the server begins to stop, and when it needs the connection for a new one. Then the handler must answer now,
+// and a stream must end. The CancelFunc may be called after the handler has returned: when its stream has ended. A
+// connection has one WaitContext at a time: a later one replaces it.
+func WaitContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
+	c := connOf(r.Conn())
+	if c == nil {
+		return context.WithCancel(context.Background())
+	}
+	ctx, cancel := watchClient(c.clientGone, waitCheckInterval)
+	c.waiting.Store(&cancel)
+	if c.readingStopped.Load() || c.isStopping() {
+		cancel()
+	}
+	return ctx, func() {
+		c.waiting.CompareAndSwap(&cancel, nil)
+		cancel()
+	}
+}
+
+// watchClient returns a context that ends when gone reports true. It asks gone after clientCheckInterval, and then at
+// intervals that double up to the longest one, until the CancelFunc is called.
+func watchClient(gone func() bool, longest time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
+	interval := clientCheckInterval
 	var check func()
 	check = func() {
 		switch {
@@ -36,7 +60,8 @@ func watchClient(gone func() bool) (context.Context, context.CancelFunc) {
 		case gone():
 			cancel()
 		default:
-			time.AfterFunc(clientCheckInterval, check)
+			interval = min(2*interval, longest)
+			time.AfterFunc(interval, check)
 		}
 	}
 	first := time.AfterFunc(clientCheckInterval, check)

@@ -114,7 +114,7 @@ func TestAClientIsNotCheckedAfterItsHandlerHasReturned(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var checks atomic.Int32
-				ctx, cancel := watchClient(func() bool { checks.Add(1); return false })
+				ctx, cancel := watchClient(func() bool { checks.Add(1); return false }, clientCheckInterval)
 				time.Sleep(tt.takes)
 				if ctx.Err() != nil {
 					t.Error("the context ended before its handler")
@@ -144,4 +144,56 @@ func TestClientContextEndsWithTheHandler(t *testing.T) {
 	if ctx.Err() == nil {
 		t.Error("the context goes on after cancel")
 	}
+}
+
+// A request that waits ends when the server begins to stop, and one that comes later does not wait at all.
+func TestWaitContextEndsWhenTheServerStops(t *testing.T) {
+	var w *world
+	w = newWorld(t, func(cfg *Config) {
+		cfg.PartnerAPI = func(r *fasthttp.RequestCtx) {
+			ctx, cancel := WaitContext(r)
+			defer cancel()
+			if ctx.Err() != nil {
+				r.SetStatusCode(500)
+			}
+			go w.shutdown()
+			<-ctx.Done()
+			late, cancelLate := WaitContext(r)
+			defer cancelLate()
+			if late.Err() == nil {
+				r.SetStatusCode(500)
+			}
+		}
+	})
+	w.do("GET", baseHost, "/v1/x", "").Want(t, 200, "")
+}
+
+// A request that waits gives way when its connection is needed.
+func TestWaitContextEndsWhenTheConnectionIsNeeded(t *testing.T) {
+	began := make(chan struct{})
+	w := newWorld(t, func(cfg *Config) {
+		cfg.PartnerAPI = func(r *fasthttp.RequestCtx) {
+			ctx, cancel := WaitContext(r)
+			defer cancel()
+			close(began)
+			<-ctx.Done()
+		}
+	})
+	go func() {
+		<-began
+		w.server.open.stopReading()
+	}()
+	w.do("GET", baseHost, "/v1/x", "").Want(t, 200, "")
+}
+
+func TestAClientThatWaitsIsCheckedLessAndLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var checks atomic.Int32
+		_, cancel := watchClient(func() bool { checks.Add(1); return false }, waitCheckInterval)
+		time.Sleep(time.Minute)
+		cancel()
+		if n := checks.Load(); n > 26 {
+			t.Errorf("the client was checked %d times in a minute", n)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -22,6 +23,8 @@ type conn struct {
 	interval       time.Duration // by which deadlines move, see rateInterval
 	client         netip.Addr    // as clientaddr.Of returns it; the zero Addr until a proxy in front has named it
 	readingStopped atomic.Bool
+	waiting        atomic.Pointer[context.CancelFunc] // of a WaitContext; nil when there is none
+	isStopping     func() bool                        // whether the server has begun to stop
 	read, write    deadline
 
 	// drain makes Close read the rest of the request before it closes the connection. It is set when a request is
@@ -150,6 +153,14 @@ func (c *conn) stopReading() {
 	c.readingStopped.Store(true)
 	// It fails only on a connection that is closed already.
 	_ = c.TCPConn.SetReadDeadline(time.Now())
+	c.endWaiting()
+}
+
+// endWaiting ends the WaitContext of the current request, if it has one.
+func (c *conn) endWaiting() {
+	if cancel := c.waiting.Load(); cancel != nil {
+		(*cancel)()
+	}
 }
 
 // armRead arms a read deadline, but never replaces that of stopReading, which may run concurrently. So it arms first

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,8 @@ type connections struct {
 
 	refusals *limit.Refusals // counts the connections that makeRoom ends; nil: not counted
 
+	stopping atomic.Bool // set by endWaiting
+
 	mu       sync.Mutex
 	all      map[*conn]struct{}
 	ofClient map[netip.Addr]int // by conn.client
@@ -30,7 +33,7 @@ type connections struct {
 // add adds a connection. When the limit is reached, it first ends others, and waits until one is closed.
 func (o *connections) add(tcp *net.TCPConn) *conn {
 	c := &conn{TCPConn: tcp, interval: o.interval}
-	c.closed = func() { o.remove(c) }
+	c.closed, c.isStopping = func() { o.remove(c) }, o.stopping.Load
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.all == nil {
@@ -87,6 +90,16 @@ func (o *connections) count() int {
 	return len(o.all)
 }
 
+// endWaiting ends every WaitContext, and those that begin later.
+func (o *connections) endWaiting() {
+	o.stopping.Store(true)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for c := range o.all {
+		c.endWaiting()
+	}
+}
+
 // stopReading makes reads on every connection fail. Requests that have arrived are still answered.
 func (o *connections) stopReading() {
 	o.mu.Lock()
@@ -101,7 +114,8 @@ func (o *connections) stopReading() {
 const roomShare = 64
 
 // makeRoom ends a few connections: of the clients with the most, those that have sent nothing for the longest time. A
-// request that has arrived is still answered. The caller holds mu.
+// request that has arrived is still answered; one that waits, or streams what happens, ends (WaitContext). The caller
+// holds mu.
 func (o *connections) makeRoom() {
 	number := max(1, o.limit/roomShare)
 	type candidate struct {

@@ -12,7 +12,7 @@
 //	dispatch.go     passes each request to its protocol; counts and logs it
 //	framing.go      refuses requests that a proxy in front might read differently
 //	target.go       reads the host, path and query of a request
-//	client.go       a context that ends when the client has gone
+//	client.go       contexts that end when the client has gone, or when a request must not wait any longer
 //	handshake.go    TLS: concurrent handshakes, limited per client
 //	proxy.go        the client of each connection, also behind a load balancer
 //	accept.go       accepts connections, also when descriptors run out
@@ -151,6 +151,7 @@ const arrivalTime = 2 * time.Second
 // has returned.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.dispatcher.stopping.Store(true)
+	s.open.endWaiting()
 	select {
 	case <-time.After(flushTime):
 	case <-ctx.Done():

@@ -18,6 +18,10 @@
 //	verify.go     verify the DNS of a tag
 //	claim.go      check whether a tag can get its domain
 //	events.go     list events
+//	feed.go       read events in the order of receipt, and wait for new ones
+//	stream.go     the same as server-sent events
+//	exports.go    all events of a merchant as a file
+//	body.go       answers that are made while they are sent
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner
 //	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
@@ -28,7 +32,8 @@
 //	query.go      parameters of path and query; pages of a list
 //	json.go       request and answer bodies
 //	memory.go     limit the memory of the listings that a partner has under way
-//	slots.go      limit the verifications that a partner has under way
+//	slots.go      limit the verifications, streams and exports that a partner has under way
+//	metrics.go    counts the readers of the feed, and the events that they get
 //	snippet.go    the HTML that installs a tag
 package partnerapi
 
@@ -56,6 +61,7 @@ type operation struct {
 	name   string // in metrics
 	handle handler
 	query  []string // the names of its query parameters
+	waits  bool     // its context is that of Config.Waiting
 }
 
 // handler answers one request of an authenticated partner, or returns an error instead.
@@ -66,18 +72,20 @@ func New(cfg Config) fasthttp.RequestHandler { return newAPI(cfg).routes() }
 
 func (a *api) routes() fasthttp.RequestHandler {
 	page := []string{"page", "limit"}
-	generate := resource{"POST": {"generate_tag", a.generateTag, nil}}
+	generate := resource{"POST": {"generate_tag", a.generateTag, nil, false}}
 	resources := map[string]resource{
-		"/v1/partners/merchant":                                {"GET": {"list_merchants", a.listMerchants, page}, "POST": {"create_merchant", a.createMerchant, nil}},
-		"/v1/partners/merchant/{merchantId}":                   {"GET": {"read_merchant", a.getMerchant, nil}, "PATCH": {"change_merchant", a.changeMerchant, nil}},
-		"/v1/partners/merchant/{merchantId}/secret":            {"POST": {"create_secret", a.createSecret, nil}},
-		"/v1/partners/merchant/{merchantId}/secret/{secretId}": {"DELETE": {"delete_secret", a.deleteSecret, nil}},
+		"/v1/partners/merchant":                                {"GET": {"list_merchants", a.listMerchants, page, false}, "POST": {"create_merchant", a.createMerchant, nil, false}},
+		"/v1/partners/merchant/{merchantId}":                   {"GET": {"read_merchant", a.getMerchant, nil, false}, "PATCH": {"change_merchant", a.changeMerchant, nil, false}},
+		"/v1/partners/merchant/{merchantId}/secret":            {"POST": {"create_secret", a.createSecret, nil, false}},
+		"/v1/partners/merchant/{merchantId}/secret/{secretId}": {"DELETE": {"delete_secret", a.deleteSecret, nil, false}},
 		"/v1/partners/tracktag":                                generate,
 		"/v1/partners/tracktag/generate":                       generate,
-		"/v1/partners/tracktag/verify":                         {"POST": {"verify_tag", a.verifyTag, nil}},
-		"/v1/partners/tracktag/{tagId}":                        {"GET": {"read_tag", a.readTag, nil}},
-		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(page, eventFilters...)}},
-		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil}},
+		"/v1/partners/tracktag/verify":                         {"POST": {"verify_tag", a.verifyTag, nil, false}},
+		"/v1/partners/tracktag/{tagId}":                        {"GET": {"read_tag", a.readTag, nil, false}},
+		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(page, eventFilters...), false}},
+		"/v1/partners/events/feed":                             {"GET": {"read_feed", a.readFeed, feedParameters, true}},
+		"/v1/partners/events/export":                           {"GET": {"export_events", a.exportEvents, exportFilters, false}},
+		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil, false}},
 	}
 
 	routes := router.New()
@@ -126,7 +134,11 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		ctx := store.WithActor(context.Background(), store.Actor{Kind: store.ByKey, Name: string(key), Request: requestid.Of(r)})
 		if !changes {
 			var done context.CancelFunc
-			ctx, done = a.Context(r)
+			open := a.Context
+			if op.waits {
+				open = a.Waiting
+			}
+			ctx, done = open(r)
 			defer done()
 		}
 		err := checkNames(r.QueryArgs(), op.query)

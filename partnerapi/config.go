@@ -3,9 +3,11 @@ package partnerapi
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/limit"
@@ -23,12 +25,18 @@ type Config struct {
 	TagURL        func(host string) string // address of a tag host: "https://<host>" except in development
 	Log           *slog.Logger
 	Now           func() time.Time
-	Refusals      *limit.Refusals // nil: refusals are not counted
-	Limits        bool            // limit the rates of requests
+	Refusals      *limit.Refusals       // nil: refusals are not counted
+	Limits        bool                  // limit the rates of requests
+	Metrics       prometheus.Registerer // gets the API's own metrics; nil: they are not exported
 
 	// Context returns the context of a GET or HEAD request, which ends when the client has gone, and the function that
 	// releases it. All other requests run until they are done. nil: GET and HEAD do too.
 	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
+
+	// Waiting is Context for a request that waits for events, or streams them. This context also ends when the request must
+	// not wait any longer: the service stops, for example. The function that releases it may be called after the handler has
+	// returned. nil: only that function ends the context.
+	Waiting func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
 	// WhenAnswered calls a function when the answer to a request is written or its connection is closed. nil: large
 	// answers count as memory only until their handler returns.
@@ -55,6 +63,10 @@ type api struct {
 	labelsWarned  sync.Once
 	limits        *limits // nil: no limits
 	listings      *listings
+	readers       *slots // requests that follow the feed
+	exports       *slots
+	metrics       *metrics
+	turns         chan struct{} // see takeTurn
 }
 
 func newAPI(cfg Config) *api {
@@ -65,10 +77,19 @@ func newAPI(cfg Config) *api {
 			return context.Background(), func() {}
 		}
 	}
+	if cfg.Waiting == nil {
+		cfg.Waiting = func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
+			return context.WithCancel(context.Background())
+		}
+	}
 	a := &api{
 		Config:        cfg,
 		verifications: newSlots(verificationsPerPartner, slotTimeout),
 		listings:      newListings(listingMemory, cfg.Engine.Directory(), memoryTimeout),
+		readers:       newReaderSlots(cfg.Engine.Directory(), cfg.Limits),
+		exports:       newExportSlots(),
+		metrics:       newMetrics(cfg.Metrics),
+		turns:         make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	if cfg.Limits {
 		a.limits = newLimits()

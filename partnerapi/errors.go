@@ -85,6 +85,8 @@ func (a *api) countRefusal(r *fasthttp.RequestCtx, err error) {
 		a.Refusals.Count(limit.Suspended, tenantOf(r))
 	case errors.Is(err, errVerifications):
 		a.Refusals.Count(limit.Verifications, tenantOf(r))
+	case errors.Is(err, errReaders), errors.Is(err, errExports):
+		a.Refusals.Count(limit.FeedReaders, tenantOf(r))
 	case errors.Is(err, errAnswersOfPartner), errors.Is(err, errAnswers):
 		a.Refusals.Count(limit.AnswerMemory, tenantOf(r))
 	case store.KindOf(err) == store.KindUnavailable:

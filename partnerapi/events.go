@@ -66,10 +66,12 @@ func (a *api) releaseWhenAnswered(r *fasthttp.RequestCtx, m *listing) (handlerDo
 	return func() { m.keep(len(r.Response.Body())) }
 }
 
+// besidesRaw is about how many bytes of JSON an event has without its raw_data.
+const besidesRaw = 256
+
 // replyEvents answers with a page of events. It writes the JSON itself, to copy raw_data as it is stored. A page can
 // have 100 × 64 KiB of that, and json.Marshal would parse and write it again.
 func replyEvents(r *fasthttp.RequestCtx, page store.Page, w window) error {
-	const besidesRaw = 256 // estimated bytes of an event without its raw_data
 	size := besidesRaw
 	for _, e := range page.Events {
 		size += besidesRaw + len(e.Raw)

@@ -53,7 +53,12 @@ type listing struct {
 // built from them. errAnswersOfPartner: the partner's share had no room before the timeout. errAnswers: the memory of
 // all had none. When ctx ends first, reserve returns its error.
 func (l *listings) reserve(ctx context.Context, partner store.PartnerID, limit int) (*listing, error) {
-	m := &listing{l, partner, int64(limit) * 2 * store.MaxEventBytes}
+	return l.reserveBytes(ctx, partner, int64(limit)*2*store.MaxEventBytes)
+}
+
+// reserveBytes is reserve for an answer that takes so many bytes at most.
+func (l *listings) reserveBytes(ctx context.Context, partner store.PartnerID, bytes int64) (*listing, error) {
+	m := &listing{l, partner, bytes}
 	waiting, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	switch err := l.budget.Reserve(waiting, partner, m.bytes); {

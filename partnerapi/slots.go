@@ -17,20 +17,47 @@ const (
 	slotTimeout             = 15 * time.Second
 )
 
-// errVerifications is the error for a verification that got no slot.
-var errVerifications = store.Busy("too many verifications are under way")
+// A request that follows the feed holds a connection and a goroutine for as long as it waits. An export takes up to
+// 50 MiB of memory, for as long as its client takes to read it. Who gets no slot for one is refused immediately.
+const (
+	exportsPerPartner = 4
+	exportsAtOnce     = 4 * exportsPerPartner // of all partners
+)
 
-// slots shares the slots: each partner has its own, and they have no total.
+// The errors for requests that got no slot.
+var (
+	errVerifications = store.Busy("too many verifications are under way")
+	errReaders       = store.Busy("too many requests follow the feed")
+	errExports       = store.Busy("too many exports are under way")
+)
+
+// slots shares the slots: each partner has its own. Only those for exports have a total.
 type slots struct {
 	budget  *budget.Budget[store.PartnerID]
 	timeout time.Duration
+	full    error // when none was free before the timeout
 }
 
 func newSlots(perPartner int64, timeout time.Duration) *slots {
-	return &slots{budget.New(math.MaxInt64, func(store.PartnerID) int64 { return perPartner }), timeout}
+	return &slots{budget.New(math.MaxInt64, func(store.PartnerID) int64 { return perPartner }), timeout, errVerifications}
 }
 
-// acquire waits for a slot of the partner. The caller must call release. errVerifications: none was free before the
+// newReaderSlots returns the slots for requests that follow the feed. The directory has each partner's number.
+func newReaderSlots(directory *store.Directory, limits bool) *slots {
+	return &slots{budget.New(math.MaxInt64, func(id store.PartnerID) int64 {
+		partner, _ := directory.Partner(id)
+		if limit := partner.Limits.FeedReaders.Or(store.DefaultFeedReaders); limits && limit != store.NoLimit {
+			return int64(limit)
+		}
+		return math.MaxInt64
+	}), 0, errReaders}
+}
+
+func newExportSlots() *slots {
+	return &slots{budget.New(exportsAtOnce, func(store.PartnerID) int64 { return exportsPerPartner }), 0, errExports}
+}
+
+// acquire waits for a slot of the partner. The caller must call release. full: none was free before the
 // timeout. When ctx ends first, acquire returns its error.
 func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release func(), err error) {
 	waiting, cancel := context.WithTimeout(ctx, s.timeout)
@@ -41,6 +68,20 @@ func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release f
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	default:
-		return nil, errVerifications
+		return nil, s.full
 	}
 }
+
+// takeTurn waits until a stream or an export may make its next batch ready. All of them together use half of the
+// processors, so that the other requests find one: a client that catches up takes as many events as it gets. When ctx ends
+// first, takeTurn returns its error. After it, the caller must call endTurn.
+func (a *api) takeTurn(ctx context.Context) error {
+	select {
+	case a.turns <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (a *api) endTurn() { <-a.turns }

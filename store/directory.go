@@ -26,6 +26,11 @@ type Directory struct {
 	merchants       map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
 
 	secrets map[MerchantID][]Secret // of the merchants that have any
+
+	// The merchants that have a tag, by partner, in the order in which they got their first one. Lists are never changed in
+	// place.
+	owned  map[PartnerID][]MerchantID
+	hasTag map[MerchantID]bool
 }
 
 // MerchantSettings is what the hot path needs to know of a merchant. It is the zero value for most.
@@ -62,6 +67,9 @@ func NewDirectory() *Directory {
 		merchants:       map[MerchantID]MerchantSettings{},
 
 		secrets: map[MerchantID][]Secret{},
+
+		owned:  map[PartnerID][]MerchantID{},
+		hasTag: map[MerchantID]bool{},
 	}
 }
 
@@ -135,6 +143,15 @@ func (d *Directory) Settings(t *Tag) MerchantSettings {
 	s.Suspended = s.Suspended || t.Suspended || p.suspended
 	s.PartnerBytesPerDay = p.bytesPerDay
 	return s
+}
+
+// MerchantsWithTags returns the merchants of a partner that have a tag: no others have events. The result is shared, and
+// must not be changed.
+func (d *Directory) MerchantsWithTags(id PartnerID) []MerchantID {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	owned := d.owned[id]
+	return owned[:len(owned):len(owned)]
 }
 
 // KnowsHost reports whether a server-side tag is on this host, or whether it is a partner's tracking domain. The name is
@@ -230,6 +247,10 @@ func (d *Directory) SetTag(t Tag) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, known := d.tags[t.ID]; !known {
+		if !d.hasTag[t.Merchant] {
+			d.hasTag[t.Merchant] = true
+			d.owned[t.Partner] = append(d.owned[t.Partner], t.Merchant)
+		}
 		h := d.hosts[t.Host]
 		h.tags = append(h.tags, t.ID)
 		d.hosts[t.Host] = h

@@ -63,6 +63,8 @@ type PartnerLimits struct {
 	BytesPerDay Limit `json:"bytesPerDay,omitempty"`
 	// AnswerBytes bounds the memory of answers that are being sent at the same time.
 	AnswerBytes Limit `json:"answerBytes,omitempty"`
+	// FeedReaders bounds how many requests follow the feed at the same time: streams, and those that wait for events.
+	FeedReaders Limit `json:"feedReaders,omitempty"`
 	// Merchants bounds how many merchants the partner has.
 	Merchants Limit `json:"merchants,omitempty"`
 	// Labels bounds how many labels of the form mtag-xxxx the partner's tags have. There are 36⁴ for all partners.
@@ -87,6 +89,7 @@ const (
 	DefaultRequestsPerSecond Limit = 200
 	DefaultWritesPerMinute   Limit = 600
 	DefaultAnswerBytes       Limit = 64 << 20
+	DefaultFeedReaders       Limit = 1000
 	DefaultMerchants         Limit = 50_000
 	DefaultLabels            Limit = 20_000
 	DefaultUnverifiedClaims  Limit = 100

@@ -4,7 +4,10 @@ import "time"
 
 // FormatTime writes a time in the form that partners and operators read: ISO 8601 in UTC, in whole seconds (spec,
 // Resources).
-func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
+func FormatTime(t time.Time) string { return string(AppendTime(nil, t)) }
+
+// AppendTime appends what FormatTime returns.
+func AppendTime(b []byte, t time.Time) []byte { return t.UTC().AppendFormat(b, "2006-01-02T15:04:05Z") }
 
 // ParseTime reads an RFC 3339 time and returns it in UTC. It returns false when s is no such time. It does not allocate.
 //

@@ -222,7 +222,9 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		Now:           time.Now,
 		Refusals:      d.refusals,
 		Limits:        d.Limits,
+		Metrics:       d.metrics,
 		Context:       edge.ClientContext,
+		Waiting:       edge.WaitContext,
 		WhenAnswered:  edge.WhenAnswered,
 	}
 	if d.TLS != nil {
@@ -305,7 +307,7 @@ func (d *daemon) acceptOperators(context.Context) error {
 		return fmt.Errorf("operator socket: %w", err)
 	}
 	operators := operator.Handler(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.Log)
-	d.startSideDoor(newSideDoor(socket, withBackup(d.source, operator.WithVerify(operators, d.engine.Verify)), d.Log))
+	d.startSideDoor(newSideDoor(socket, withExport(d.engine, withBackup(d.source, operator.WithVerify(operators, d.engine.Verify))), d.Log))
 	return nil
 }
 

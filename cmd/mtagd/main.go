@@ -23,6 +23,7 @@
 //	repair.go       mtagd repair
 //	backup.go       mtagd backup: makes, lists and checks points
 //	restore.go      mtagd restore
+//	export.go       mtagd export
 //	schedule.go     backups by the clock
 //	stream.go       what a running server streams to mtagd backup
 //	point.go        a point of a backup as it is printed
@@ -76,6 +77,7 @@ type commandLine struct {
 	Repair   repairCommand             `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
 	Backup   backupCommands            `cmd:"" help:"Back up the data directory. Works with and without a running server."`
 	Restore  restoreCommand            `cmd:"" help:"Restore a backup into a new data directory."`
+	Export   exportCommand             `cmd:"" help:"Write the events of a merchant to a file. Works with and without a running server."`
 	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
 	Help     helpCommand               `cmd:"" help:"Show help for a command."`
 	Version  versionCommand            `cmd:"" help:"Print the version."`

@@ -25,6 +25,7 @@ const (
 	PartnerRequests              // requests of one partner
 	PartnerWrites                // a partner's requests that change control data
 	Verifications                // of one partner, under way at the same time
+	FeedReaders                  // of one partner: requests that follow its feed, and exports
 	Authentication               // requests without a valid API key, of one client address; or with a wrong secret, to a merchant's tag
 
 	// Memory and connections.
@@ -46,7 +47,7 @@ const (
 
 var causeNames = [causes]string{
 	"address_events", "address_bytes", "merchant_events", "merchant_bytes", "partner_bytes",
-	"partner_requests", "partner_writes", "verifications", "authentication",
+	"partner_requests", "partner_writes", "verifications", "feed_readers", "authentication",
 	"body_memory", "answer_memory", "connections",
 	"unavailable",
 	"suspended", "unknown_host", "unknown_tag", "malformed",

@@ -19,6 +19,9 @@
 // A listing waits until the index has every event that was committed before the call. Then it asks the index for the
 // positions of the page's events, and the journal for the events at these positions.
 //
+// The feed reads the journal's chunks in their order, without the index. Of the newest chunks, the engine remembers in
+// memory which merchants have events in them: a reader who follows the feed of a small merchant reads no others.
+//
 // # On a full disk
 //
 // The engine opens, reads and closes. Record and Resolve refuse what they would have to write, and a change of the control
@@ -31,6 +34,8 @@
 //
 //	local.go    opens, connects and closes the three parts
 //	listing.go  Events: one page of a merchant's events
+//	feed.go     Feed: events in the order of receipt
+//	tail.go     which merchants have events at the end of the journal; who waits for them
 //	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
@@ -72,7 +77,8 @@ type Options struct {
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
-	maxSeries int // for tests (rank.LimitSeries); 0: the default
+	maxSeries  int // for tests (rank.LimitSeries); 0: the default
+	maxNumbers int // for tests (tail.maxNumbers); 0: the default
 }
 
 func (o Options) withDefaults() Options {
@@ -100,6 +106,7 @@ type engine struct {
 	journal *journal.Journal
 	index   *rank.Index
 	damage  *damageLog
+	tail    *tail
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
@@ -177,13 +184,22 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if err == nil {
 		err = journal.SyncPath(dir) // the names of new files
 	}
-	if err == nil {
-		err = e.journal.Start(e.indexReady, e.index.Push)
+	last, lastErr := e.journal.LastChunk()
+	e.tail = newTail(last)
+	if opt.maxNumbers > 0 {
+		e.tail.maxNumbers = opt.maxNumbers
+	}
+	if err = errors.Join(err, lastErr); err == nil {
+		err = e.journal.Start(e.indexReady, func(events []codec.Event, last uint64, release func()) {
+			e.tail.add(events, last) // before the index: when it is busy, Push waits
+			e.index.Push(events, last, release)
+		})
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.index.Close(), e.journal.Close())
 	}
 	e.index.Start()
+	e.tail.start()
 	if opt.Metrics != nil {
 		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.Metrics(), e.damage.metrics())...)
 	}
@@ -302,7 +318,9 @@ func (e *engine) Close() error {
 	e.verifying.Lock()
 	defer e.verifying.Unlock()
 	// First, so that the index gets the last commits before it closes.
-	if err := e.journal.Drain(); err != nil {
+	drained := e.journal.Drain()
+	e.tail.close()
+	if err := drained; err != nil {
 		return errors.Join(err, e.Data.Close())
 	}
 	return errors.Join(e.index.Close(), e.journal.Close(), e.Data.Close())

@@ -51,6 +51,10 @@ var contextTests = []test{
 			b.reopen()
 		}
 	}},
+	{"Feed with a context that has ended gives its error", func(t *testing.T, b *bed) {
+		_, err := b.Feed(endedContext(t), store.FeedQuery{}, func(*store.Received) bool { return true })
+		expectCanceled(t, "Feed", err)
+	}},
 	{"control methods with a context that has ended give its error and change nothing", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		key, _ := b.key(p, 0)

@@ -43,6 +43,25 @@ var directoryTests = []test{
 			b.reopen()
 		}
 	}},
+	{"a partner's merchants with tags are in the directory when generate returns, and after reopening", func(t *testing.T, b *bed) {
+		p, other := b.partner("Acme"), b.partner("Other")
+		first, second, without := b.merchant(p, "First"), b.merchant(p, "Second"), b.merchant(p, "Without")
+		b.tag(first, store.ClientSide, "")
+		before := b.Directory().MerchantsWithTags(p.ID)
+		b.tag(second, store.ClientSide, "")
+		b.tag(first, store.ServerSide, "shop.com")
+		b.tag(b.merchant(other, "Foreign"), store.ClientSide, "")
+		if !slices.Equal(before, []store.MerchantID{first.ID}) {
+			t.Errorf("before the second one the merchants are %v, want %v", before, first.ID)
+		}
+		for _, when := range []string{"at once", "after reopening"} {
+			got := slices.Sorted(slices.Values(b.Directory().MerchantsWithTags(p.ID)))
+			if want := slices.Sorted(slices.Values([]store.MerchantID{first.ID, second.ID})); !slices.Equal(got, want) {
+				t.Errorf("%s: the merchants are %v, want %v without %v", when, got, want, without.ID)
+			}
+			b.reopen()
+		}
+	}},
 	{"tags and hosts are in the directory when generate returns, and after reopening", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		if !b.Directory().KnowsHost("track.acme.com") {

@@ -113,6 +113,7 @@ type partnerLimit struct {
 	WritesPerMinute   count           `placeholder:"N" help:"Requests that change something."`
 	BytesPerDay       size            `placeholder:"SIZE" help:"Raw bytes of events that are accepted in a day, for all merchants of the partner, such as 100GiB."`
 	AnswerBytes       size            `placeholder:"SIZE" help:"Memory of answers that are being sent, such as 64MiB."`
+	FeedReaders       count           `placeholder:"N" help:"Requests that follow the feed at the same time."`
 	Merchants         count           `placeholder:"N" help:"Merchants of the partner."`
 	Labels            count           `placeholder:"N" help:"Labels (mtag-xxxx) of the partner's tags."`
 	UnverifiedClaims  count           `placeholder:"N" help:"Domains of tags that are not verified yet."`
@@ -128,6 +129,7 @@ func (c partnerLimit) apply(ctx context.Context, control store.Control, log *slo
 			c.WritesPerMinute.set(&p.Limits.WritesPerMinute)
 			c.BytesPerDay.set(&p.Limits.BytesPerDay)
 			c.AnswerBytes.set(&p.Limits.AnswerBytes)
+			c.FeedReaders.set(&p.Limits.FeedReaders)
 			c.Merchants.set(&p.Limits.Merchants)
 			c.Labels.set(&p.Limits.Labels)
 			c.UnverifiedClaims.set(&p.Limits.UnverifiedClaims)
@@ -145,6 +147,7 @@ func (c partnerLimit) apply(ctx context.Context, control store.Control, log *slo
 		"writesPerMinute":   viewLimit(p.Limits.WritesPerMinute, store.DefaultWritesPerMinute),
 		"bytesPerDay":       viewLimit(p.Limits.BytesPerDay, "a share of the free disk space"),
 		"answerBytes":       viewLimit(p.Limits.AnswerBytes, store.DefaultAnswerBytes),
+		"feedReaders":       viewLimit(p.Limits.FeedReaders, store.DefaultFeedReaders),
 		"merchants":         viewLimit(p.Limits.Merchants, store.DefaultMerchants),
 		"labels":            viewLimit(p.Limits.Labels, store.DefaultLabels),
 		"unverifiedClaims":  viewLimit(p.Limits.UnverifiedClaims, store.DefaultUnverifiedClaims),

@@ -3,7 +3,7 @@
 //
 //	codec.go     Event: what the journal passes to the index about an event
 //	merchant.go  MerchantKey: a merchant's id in 16 bytes
-//	position.go  Position: where an event is stored; the public event id
+//	position.go  Position: where an event is stored; the public event id; cursors
 //	series.go    a series: the tag and name of an event, as bytes
 //	entry.go     Entry: an entry of the journal, as backups have it
 //	seal.go      values with a checksum

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/base32"
 	"encoding/binary"
+	"math"
+	"strings"
 
 	"mtagd/store"
 )
@@ -25,9 +27,36 @@ var idEncoding = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadd
 
 // EventID returns the public id of the event at this position: "evt_", followed by the seq (8 bytes) and the index
 // (2 bytes), both big endian, in base32. Ids sort as their positions do.
-func (p Position) EventID() store.EventID {
+func (p Position) EventID() store.EventID { return store.EventID(p.text("evt_")) }
+
+// cursorPrefix begins every cursor, so that an event's id is not taken for one.
+const cursorPrefix = "cur_"
+
+// Cursor returns the place after the event at this position: as EventID, with another prefix.
+func (p Position) Cursor() store.Cursor { return store.Cursor(p.text(cursorPrefix)) }
+
+// ParseCursor returns the position of a cursor; false when it is none. The empty cursor is before every position.
+func ParseCursor(c store.Cursor) (Position, bool) {
+	if c == "" {
+		return Position{}, true
+	}
+	digits, ok := strings.CutPrefix(string(c), cursorPrefix)
+	b, err := idEncoding.DecodeString(digits)
+	if !ok || err != nil || len(digits) != idEncoding.EncodedLen(10) {
+		return Position{}, false
+	}
+	return Position{binary.BigEndian.Uint64(b), binary.BigEndian.Uint16(b[8:])}, true
+}
+
+// EndOf returns the last position that a chunk can have.
+func EndOf(seq uint64) Position { return Position{seq, math.MaxUint16} }
+
+func (p Position) text(prefix string) string {
 	var b [10]byte
 	binary.BigEndian.PutUint64(b[:8], p.Seq)
 	binary.BigEndian.PutUint16(b[8:], p.Index)
-	return store.EventID("evt_" + idEncoding.EncodeToString(b[:]))
+	var text [20]byte
+	copy(text[:], prefix)
+	idEncoding.Encode(text[len(prefix):], b[:])
+	return string(text[:])
 }

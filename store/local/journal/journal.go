@@ -22,6 +22,7 @@
 //	transaction.go  puts marks into a Badger transaction
 //	arena.go        the memory of one transaction
 //	read.go         reads events by position, and all events since a position
+//	scan.go         reads whole chunks in the order of receipt
 //	damaged.go      chunks that cannot be read
 //	snapshot.go     the journal as of one commit, for a backup
 //	tap.go          remembers what the last commits have written, for a backup every few seconds

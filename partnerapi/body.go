@@ -1,0 +1,118 @@
+package partnerapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/requestid"
+)
+
+// writePatience is how long a client may take to begin to read what a body has written.
+const writePatience = 10 * time.Second
+
+// body is the body of an answer that is made while it is sent. fasthttp has it written by the goroutine of the connection,
+// when the handler has returned.
+type body struct {
+	ctx     context.Context // ends when nobody reads the answer any more
+	conn    net.Conn
+	log     func(err error)
+	write   func(ctx context.Context, w io.Writer) error
+	onClose []func()
+	closed  sync.Once
+}
+
+var _ fasthttp.BodyWriterTo = (*body)(nil)
+
+// newBody returns the body of an answer; open returns its context. write writes the body. When write fails, the connection
+// is closed without the end of the body, so that the client does not take it for complete. The body calls the functions of
+// onClose when it is finished, also when it was never written.
+func (a *api) newBody(
+	r *fasthttp.RequestCtx, open func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc),
+	write func(ctx context.Context, w io.Writer) error, onClose ...func(),
+) *body {
+	ctx, cancel := open(r)
+	path, id, partner := string(r.Path()), requestid.Of(r), PartnerOf(r)
+	return &body{
+		ctx:  ctx,
+		conn: r.Conn(),
+		log: func(err error) {
+			a.Log.Log(context.Background(), slog.LevelError, "partner API request failed", "path", path, "status", fasthttp.StatusOK,
+				"request_id", id, "partner", partner, "error", err)
+		},
+		write:   write,
+		onClose: append(onClose, cancel),
+	}
+}
+
+// SupportsBodyWriteTo implements fasthttp.BodyWriterTo.
+func (*body) SupportsBodyWriteTo() bool { return true }
+
+// Read implements io.Reader. fasthttp calls WriteTo instead.
+func (*body) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// WriteTo implements io.WriterTo. Each write to w is one chunk of the answer, which is sent at once.
+func (b *body) WriteTo(w io.Writer) (n int64, err error) {
+	out := &bodyWriter{to: w, conn: b.conn}
+	defer func() {
+		if p := recover(); p != nil {
+			err = errors.New("panic")
+			b.log(panicked{p, string(debug.Stack())})
+		}
+		n = out.written
+	}()
+	err = b.write(b.ctx, out)
+	if err != nil && b.ctx.Err() == nil && out.failed == nil {
+		b.log(err)
+	}
+	return out.written, err
+}
+
+// Close implements io.Closer.
+func (b *body) Close() error {
+	b.closed.Do(func() {
+		for _, call := range b.onClose {
+			call()
+		}
+	})
+	return nil
+}
+
+// bodyWriter writes to a connection. The deadline of a write does not count the time in which nothing was written.
+type bodyWriter struct {
+	to      io.Writer
+	conn    net.Conn
+	written int64
+	last    time.Time // when the last write ended
+	failed  error
+}
+
+// Write implements io.Writer.
+func (w *bodyWriter) Write(b []byte) (int, error) {
+	// Not before each write: the front door measures how fast the client reads from one deadline to the next.
+	if now := time.Now(); now.Sub(w.last) > time.Second {
+		if err := w.conn.SetWriteDeadline(now.Add(writePatience)); err != nil {
+			w.failed = err
+			return 0, err
+		}
+	}
+	n, err := w.to.Write(b)
+	w.written += int64(n)
+	w.last, w.failed = time.Now(), err
+	return n, err
+}
+
+// panicked is the error of a write that has panicked.
+type panicked struct {
+	value any
+	stack string
+}
+
+func (p panicked) Error() string { return "panic: " + p.stack }

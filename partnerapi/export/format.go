@@ -1,0 +1,55 @@
+package export
+
+import (
+	"io"
+
+	"mtagd/store"
+)
+
+// Format is a format of files, as clients and operators name it.
+type Format string
+
+// The formats.
+const (
+	NDJSON  Format = "ndjson"
+	CSV     Format = "csv"
+	Parquet Format = "parquet"
+)
+
+// Formats has the names of all formats. The first one is the default.
+var Formats = []string{string(NDJSON), string(CSV), string(Parquet)}
+
+// ContentType returns the media type of a format.
+func (f Format) ContentType() string {
+	switch f {
+	case CSV:
+		return "text/csv; charset=utf-8; header=present"
+	case Parquet:
+		return "application/vnd.apache.parquet"
+	default:
+		return "application/x-ndjson"
+	}
+}
+
+// IsCompressed reports whether files of the format are compressed in themselves.
+func (f Format) IsCompressed() bool { return f == Parquet }
+
+// Writer writes events in one format. It holds as much memory as one batch, or one row group of Parquet.
+type Writer interface {
+	// Write writes an event. It may use the event only until it returns.
+	Write(e *store.Received) error
+	// Close writes what is left. It does not close what it writes to. A file without it is not complete.
+	Close() error
+}
+
+// NewWriter returns a Writer that writes to w.
+func NewWriter(f Format, w io.Writer) Writer {
+	switch f {
+	case CSV:
+		return newCSVWriter(w)
+	case Parquet:
+		return newParquetWriter(w)
+	default:
+		return &jsonWriter{w: w}
+	}
+}

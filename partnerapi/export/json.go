@@ -1,0 +1,62 @@
+package export
+
+import (
+	"bytes"
+	"io"
+
+	"github.com/goccy/go-json/jsontext"
+
+	"mtagd/store"
+)
+
+// AppendJSON appends an event as a JSON object on one line. The body is as it was sent, except that line breaks between
+// its values are spaces.
+func AppendJSON(b []byte, e *store.Received) []byte {
+	b = append(append(b, `{"id":"`...), e.ID...)
+	b = append(append(b, `","merchantId":"`...), e.Merchant...)
+	b = appendString(append(b, `","tagId":`...), string(e.Tag))
+	b = appendString(append(b, `,"muid":`...), string(e.MUID))
+	b = appendString(append(b, `,"event_name":`...), e.Name)
+	b = store.AppendTime(append(b, `,"event_time":"`...), e.Time)
+	b = store.AppendTime(append(b, `","receivedAt":"`...), e.ReceivedAt)
+	b = append(b, `","raw_data":`...)
+	start := len(b)
+	b = append(b, e.Raw...)
+	unbreak(b[start:])
+	return append(b, '}')
+}
+
+// unbreak replaces the line breaks in a JSON value by spaces. There are none in its strings: JSON escapes them.
+func unbreak(value []byte) {
+	for {
+		i := bytes.IndexAny(value, "\r\n")
+		if i < 0 {
+			return
+		}
+		value[i] = ' '
+		value = value[i+1:]
+	}
+}
+
+// appendString appends s as a JSON string.
+func appendString(b []byte, s string) []byte {
+	// The only possible error is invalid UTF-8, which AppendQuote replaces by U+FFFD.
+	b, _ = jsontext.AppendQuote(b, s)
+	return b
+}
+
+// jsonWriter writes one object a line.
+type jsonWriter struct {
+	w    io.Writer
+	line []byte
+}
+
+// Write implements Writer.
+func (j *jsonWriter) Write(e *store.Received) error {
+	j.line = append(AppendJSON(j.line[:0], e), '\n')
+	_, err := j.w.Write(j.line)
+	return err
+}
+
+// Close implements Writer.
+func (j *jsonWriter) Close() error { return nil }

@@ -1,0 +1,107 @@
+package partnerapi
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/partnerapi/export"
+	"mtagd/store"
+)
+
+// exportFilters are the filters of a listing that an export has too.
+var exportFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "format"}
+
+// exportEvents answers with all events of a merchant that the filters select, in the order of receipt. Events that come
+// while it is sent are not in it.
+func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	p := params{args: r.QueryArgs()}
+	format := export.Format(p.word("format", export.Formats...))
+	merchant, q, err := a.selectedEvents(ctx, partner, &p)
+	if err != nil {
+		return err
+	}
+	release, err := a.exports.acquire(ctx, partner.ID)
+	if err != nil {
+		return err
+	}
+	a.metrics.exports.Inc()
+	var encoding export.Encoding
+	if !format.IsCompressed() {
+		encoding = export.Negotiate(string(r.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
+	}
+	write := func(ctx context.Context, w io.Writer) error { return a.writeExport(ctx, w, q, format, encoding) }
+	r.SetStatusCode(fasthttp.StatusOK)
+	r.SetContentType(format.ContentType())
+	r.Response.Header.Set(fasthttp.HeaderContentDisposition, `attachment; filename="events-`+string(merchant)+`.`+string(format)+`"`)
+	r.Response.Header.Set(fasthttp.HeaderVary, fasthttp.HeaderAcceptEncoding)
+	if encoding != "" {
+		r.Response.Header.Set(fasthttp.HeaderContentEncoding, string(encoding))
+	}
+	r.Response.SetBodyStream(a.newBody(r, a.Context, write, a.metrics.exports.Dec, release), -1)
+	return nil
+}
+
+// selectedEvents reads the filters of an export. Its errors are those of the listing.
+func (a *api) selectedEvents(ctx context.Context, partner store.Partner, p *params) (store.MerchantID, store.FeedQuery, error) {
+	merchantID := p.id("merchantId")
+	if merchantID == "" {
+		p.reject("merchantId", "is required")
+	}
+	q := store.FeedQuery{Tag: store.TagID(p.id("tagId")), Names: p.list("events")}
+	q.From, q.To = p.timeRange("startDate", "endDate")
+	if p.err != nil {
+		return "", q, p.err
+	}
+	m, err := a.merchant(ctx, partner, merchantID)
+	if err != nil {
+		return "", q, err
+	}
+	if len(m.Tags) == 0 {
+		return "", q, errNoTagYet
+	}
+	if q.Tag == "" || slices.ContainsFunc(m.Tags, func(t store.Tag) bool { return t.ID == q.Tag }) {
+		q.Merchants = []store.MerchantID{m.ID}
+	}
+	return m.ID, q, nil
+}
+
+// writeExport writes an export batch by batch: while one is sent, none is in the making.
+func (a *api) writeExport(ctx context.Context, w io.Writer, q store.FeedQuery, format export.Format, encoding export.Encoding) error {
+	var batch bytes.Buffer
+	encoder, err := export.Encode(encoding, &batch)
+	if err != nil {
+		return err
+	}
+	c := export.NewCopy(a.Engine, q, export.NewWriter(format, encoder))
+	for more := true; more; {
+		before := c.Events
+		if more, err = a.nextBatch(ctx, c, encoder); err != nil {
+			return err
+		}
+		a.metrics.events.WithLabelValues("export").Add(float64(c.Events - before))
+		if batch.Len() == 0 {
+			continue
+		}
+		if _, err := w.Write(batch.Bytes()); err != nil {
+			return err
+		}
+		batch.Reset()
+	}
+	return nil
+}
+
+// nextBatch makes the next batch when it is the export's turn.
+func (a *api) nextBatch(ctx context.Context, c *export.Copy, encoder io.Closer) (more bool, err error) {
+	if err := a.takeTurn(ctx); err != nil {
+		return false, err
+	}
+	defer a.endTurn()
+	if more, err = c.Next(ctx); err == nil && !more {
+		err = encoder.Close()
+	}
+	return more, err
+}

@@ -1,0 +1,296 @@
+package partnerapi
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/partnerapi/export"
+	"mtagd/store"
+)
+
+var feedParameters = []string{"merchantId", "after", "limit", "wait"}
+
+const (
+	eventsPerRead = 100 // unless the request has a limit
+	maxRead       = 1000
+	maxWait       = 30 // seconds
+
+	// A page ends when it has this many bytes: then it has fewer events than its limit. Its last event may begin just before.
+	pageBytes  = 1 << 20
+	beyondPage = 2 * store.MaxEventBytes
+
+	// searchTime is how long a request looks for its first event among those of others.
+	searchTime = time.Second
+	// ownersInterval is how often a reader of all merchants looks for new merchants while it waits.
+	ownersInterval = 2 * time.Second
+)
+
+// latest is the value of after that stands for the end of the feed.
+const latest = "latest"
+
+// feed is what a request wants to read of the feed.
+type feed struct {
+	partner  store.PartnerID
+	merchant store.MerchantID // empty: all of the partner's
+	after    store.Cursor
+	limit    int
+	wait     time.Duration
+}
+
+// readFeed answers with the events after a cursor, or with a stream of them. When there are none, it waits until mayWait
+// ends.
+func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	ctx := context.WithoutCancel(mayWait) // a request that must not wait is answered all the same
+	p := params{args: r.QueryArgs()}
+	f := feed{partner: partner.ID}
+	merchant := p.id("merchantId")
+	f.after = store.Cursor(p.id("after"))
+	f.limit = p.number("limit", eventsPerRead)
+	if f.limit > maxRead {
+		p.reject("limit", "must be at most %d", maxRead)
+	}
+	f.wait = p.seconds("wait", maxWait)
+	streams := acceptsStream(r)
+	if streams {
+		for _, name := range []string{"limit", "wait"} {
+			if p.args.Has(name) {
+				p.reject(name, "is not for a stream, which has no end")
+			}
+		}
+		if id := r.Request.Header.Peek("Last-Event-ID"); len(id) > 0 {
+			f.after = store.Cursor(id)
+		}
+	}
+	if p.err != nil {
+		return p.err
+	}
+	if merchant != "" {
+		m, err := a.merchant(ctx, partner, merchant)
+		if err != nil {
+			return err
+		}
+		f.merchant = m.ID
+	}
+	if f.after == latest {
+		f.after = a.Engine.Latest()
+	}
+	if streams {
+		return a.streamFeed(ctx, r, f)
+	}
+	if r.IsHead() {
+		f.wait = 0
+	}
+	body, memory, err := a.awaitPage(ctx, mayWait, f)
+	if err != nil {
+		return err
+	}
+	defer a.releaseWhenAnswered(r, memory)()
+	send(r, fasthttp.StatusOK, body)
+	return nil
+}
+
+// acceptsStream reports whether a request asks for server-sent events.
+func acceptsStream(r *fasthttp.RequestCtx) bool {
+	for part := range strings.SplitSeq(string(r.Request.Header.Peek(fasthttp.HeaderAccept)), ",") {
+		if kind, _, _ := strings.Cut(part, ";"); strings.EqualFold(strings.TrimSpace(kind), "text/event-stream") {
+			return true
+		}
+	}
+	return false
+}
+
+// seconds returns the value of a parameter that must be a whole number of seconds from 0 to most; 0 when it is not given.
+func (p *params) seconds(name string, most int) time.Duration {
+	value, given := p.text(name)
+	if !given {
+		return 0
+	}
+	n, err := strconv.ParseUint(value, 10, 32)
+	if err != nil || n > uint64(most) {
+		p.reject(name, "must be a whole number of seconds, at most %d", most)
+	}
+	return time.Duration(n) * time.Second
+}
+
+// awaitPage returns the next page of the feed. When it has no events, awaitPage waits for some, as long as the request
+// wants, or until mayWait ends.
+func (a *api) awaitPage(ctx, mayWait context.Context, f feed) (body []byte, memory *listing, err error) {
+	if f.wait > 0 {
+		release, err := a.readers.acquire(ctx, f.partner)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer release()
+	}
+	w := a.newWatch(f)
+	defer w.stop()
+	patience := time.NewTimer(f.wait)
+	defer patience.Stop()
+	for waits := f.wait > 0; ; {
+		page := feedPage{add: appendListed}
+		if memory, err = a.readPage(ctx, w, f.limit, pageBytes, &page); err != nil {
+			return nil, nil, err
+		}
+		if page.events > 0 || page.more || !waits {
+			a.metrics.events.WithLabelValues("page").Add(float64(page.events))
+			return page.json(), memory, nil
+		}
+		memory.release()
+		a.metrics.waiting.Inc()
+		waits = w.wait(mayWait, patience.C)
+		a.metrics.waiting.Dec()
+	}
+}
+
+// readPage reads the next events into a page, and moves the watch's cursor. The page ends after limit events, or with the
+// event that makes it larger than size. The caller must release the memory.
+func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *feedPage) (*listing, error) {
+	memory, err := a.listings.reserveBytes(ctx, w.feed.partner, int64(size)+beyondPage)
+	if err != nil {
+		return nil, err
+	}
+	if page.inTurn {
+		if err := a.takeTurn(ctx); err != nil {
+			memory.release()
+			return nil, err
+		}
+		defer a.endTurn()
+	}
+	for begun := time.Now(); ; {
+		q := store.FeedQuery{After: w.feed.after, UpTo: a.Engine.Latest()}
+		// After Latest: the merchants then include all that have events up to there.
+		q.Merchants = w.renew()
+		end, err := a.Engine.Feed(ctx, q, func(e *store.Received) bool {
+			page.take(e, min(size, limit*(len(e.Raw)+besidesRaw)))
+			return page.events < limit && len(page.body) < size
+		})
+		if err != nil {
+			memory.release()
+			return nil, err
+		}
+		w.feed.after = end.Cursor
+		page.cursor, page.more = end.Cursor, end.More
+		if page.events > 0 || !page.more || time.Since(begun) > searchTime {
+			memory.keep(len(page.body))
+			return memory, nil
+		}
+	}
+}
+
+// feedPage is events of the feed as they are sent.
+type feedPage struct {
+	add    func(body []byte, e *store.Received) []byte
+	inTurn bool // the page is read when its turn has come (takeTurn)
+	body   []byte
+	events int
+	cursor store.Cursor // after the events
+	more   bool         // there may be more events now
+}
+
+// take adds an event to the page. The first one makes room for so many bytes.
+func (p *feedPage) take(e *store.Received, room int) {
+	if p.events == 0 {
+		p.body = make([]byte, 0, room)
+	}
+	p.body = p.add(p.body, e)
+	p.events++
+}
+
+// appendListed appends an event as an element of feedPage.json.
+func appendListed(b []byte, e *store.Received) []byte {
+	if len(b) == 0 {
+		b = append(b, pageHead...)
+	} else {
+		b = append(b, ',')
+	}
+	return export.AppendJSON(b, e)
+}
+
+const pageHead = `{"events":[`
+
+// json returns a page of events that appendListed has added.
+func (p *feedPage) json() []byte {
+	b := p.body
+	if p.events == 0 {
+		b = []byte(pageHead)
+	}
+	b = appendString(append(b, `],"cursor":`...), string(p.cursor))
+	b = strconv.AppendBool(append(b, `,"hasMore":`...), p.more)
+	return append(b, '}')
+}
+
+// watch is a reader of the feed: where it is, and what it waits for.
+type watch struct {
+	api       *api
+	feed      feed
+	waits     bool
+	merchants []store.MerchantID // whose events are read
+	news      <-chan struct{}
+	end       func()           // of news
+	recheck   <-chan time.Time // tells when to look for new merchants
+	tick      *time.Ticker     // nil: the merchants do not change
+}
+
+// newWatch begins a watch, before the feed is read: then nothing is missed.
+func (a *api) newWatch(f feed) *watch {
+	w := &watch{api: a, feed: f, end: func() {}}
+	if f.wait == 0 {
+		return w
+	}
+	w.waits = true
+	if f.merchant == "" {
+		w.tick = time.NewTicker(ownersInterval)
+		w.recheck = w.tick.C
+	}
+	w.renew()
+	return w
+}
+
+// renew returns whose events are read now, and watches them.
+func (w *watch) renew() []store.MerchantID {
+	merchants := w.owners()
+	if w.waits && (w.news == nil || !slices.Equal(merchants, w.merchants)) {
+		w.end()
+		w.news, w.end = w.api.Engine.Watch(merchants)
+	}
+	w.merchants = merchants
+	return merchants
+}
+
+func (w *watch) owners() []store.MerchantID {
+	if w.feed.merchant != "" {
+		return []store.MerchantID{w.feed.merchant}
+	}
+	return w.api.Engine.Directory().MerchantsWithTags(w.feed.partner)
+}
+
+// wait waits until there may be events. It returns false when patience or ctx ends first.
+func (w *watch) wait(ctx context.Context, patience <-chan time.Time) bool {
+	for {
+		select {
+		case <-w.news:
+			return true
+		case <-w.recheck:
+			if !slices.Equal(w.merchants, w.owners()) {
+				return true
+			}
+		case <-patience:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// stop ends the watch.
+func (w *watch) stop() {
+	w.end()
+	if w.tick != nil {
+		w.tick.Stop()
+	}
+}

@@ -1,0 +1,144 @@
+package partnerapi
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/partnerapi/export"
+	"mtagd/store"
+)
+
+const (
+	// heartbeat is the longest time between two writes of a stream. Proxies end connections that are silent for longer, many
+	// after 60 s. When a key is revoked, its streams end within this time; they send no event from then on.
+	heartbeat = 15 * time.Second
+	// streamPause is the time between two reads of a stream that has reached the end of the feed. A busy merchant has news
+	// all the time, and a read costs more than its events.
+	streamPause = 100 * time.Millisecond
+	// busyPause is the time until a stream that found no memory tries again.
+	busyPause = time.Second
+	// streamBytes is about how many bytes a stream writes at once.
+	streamBytes = 256 << 10
+)
+
+// streamFeed answers with a stream of server-sent events, which lasts until the client closes it. It ends by itself when the
+// key is revoked or expires, and when the service stops. The client then comes back with the last cursor that it got.
+func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f feed) error {
+	if _, err := a.Engine.Feed(ctx, store.FeedQuery{After: f.after}, nil); err != nil { // it may be no cursor
+		return err
+	}
+	release, err := a.readers.acquire(ctx, f.partner)
+	if err != nil {
+		return err
+	}
+	_, key, _ := authenticate(r, a.Engine.Directory(), a.Now())
+	f.wait = heartbeat
+	s := &stream{api: a, key: key, watch: a.newWatch(f)}
+	a.metrics.streams.Inc()
+	r.SetStatusCode(fasthttp.StatusOK)
+	r.SetContentType("text/event-stream")
+	r.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
+	r.Response.Header.Set("X-Accel-Buffering", "no") // nginx then passes events on at once
+	r.SetConnectionClose()                           // nothing can follow
+	r.Response.SetBodyStream(a.newBody(r, a.Waiting, s.write, s.watch.stop, a.metrics.streams.Dec, release), -1)
+	return nil
+}
+
+// stream is one stream of the feed.
+type stream struct {
+	api   *api
+	key   store.KeyID
+	watch *watch
+}
+
+// write writes events until the stream must end.
+func (s *stream) write(ctx context.Context, w io.Writer) error {
+	// The client waits this long before it comes back. It also gets the head of the answer now.
+	if _, err := io.WriteString(w, "retry: 2000\n\n"); err != nil {
+		return err
+	}
+	for {
+		until, ok := s.validUntil()
+		if !ok {
+			return nil
+		}
+		more, err := s.writePage(ctx, w)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		case more:
+			continue
+		}
+		patience := time.NewTimer(until.Sub(s.api.Now()))
+		news := s.watch.wait(ctx, patience.C)
+		patience.Stop()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case news:
+			continue
+		}
+		// The id without data moves the client's cursor past the events of others.
+		if _, err := io.WriteString(w, ": still here\nid: "+string(s.watch.feed.after)+"\n\n"); err != nil {
+			return err
+		}
+	}
+}
+
+// validUntil returns how long the stream may go on without another look, and false when it must end: the key is not valid
+// any more.
+func (s *stream) validUntil() (time.Time, bool) {
+	now := s.api.Now()
+	key, ok := s.api.Engine.Directory().Key(s.key)
+	until := now.Add(heartbeat)
+	if key.ExpiresAt != nil && key.ExpiresAt.Before(until) {
+		until = *key.ExpiresAt
+	}
+	return until, ok && key.Valid(now)
+}
+
+// writePage writes the next events, and reports whether there may be more now. If not, it has waited a moment.
+func (s *stream) writePage(ctx context.Context, w io.Writer) (more bool, err error) {
+	page := feedPage{add: appendServerSent, inTurn: true}
+	memory, err := s.api.readPage(ctx, s.watch, maxRead, streamBytes, &page)
+	switch store.KindOf(err) {
+	case store.KindBusy, store.KindUnavailable:
+		return true, sleep(ctx, busyPause)
+	}
+	if err != nil {
+		return false, err
+	}
+	defer memory.release()
+	if page.events == 0 {
+		return page.more, nil
+	}
+	if _, err := w.Write(page.body); err != nil {
+		return false, err
+	}
+	s.api.metrics.events.WithLabelValues("stream").Add(float64(page.events))
+	if page.more {
+		return true, nil
+	}
+	return false, sleep(ctx, streamPause)
+}
+
+// appendServerSent appends an event as a server-sent event.
+func appendServerSent(b []byte, e *store.Received) []byte {
+	b = append(append(append(b, "id: "...), e.Cursor...), "\ndata: "...)
+	return append(export.AppendJSON(b, e), "\n\n"...)
+}
+
+// sleep waits. When ctx ends first, it returns ctx's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

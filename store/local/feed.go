@@ -1,0 +1,231 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+)
+
+// Bounds of one call of Feed. It has read some 30,000 events then, which takes about 30 ms.
+const (
+	feedChunks = 1024 // chunks to read
+	feedStep   = 64   // chunks to read before the tail is asked again
+)
+
+// Feed implements store.Feed. It asks the tail which chunks to read, and reads them, until the query's end.
+func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (store.FeedEnd, error) {
+	if !e.beginReading() {
+		return store.FeedEnd{}, store.Unavailable("the service is stopping")
+	}
+	defer e.verifying.RUnlock()
+	e.tail.use()
+	f, err := newFeed(q, e.tail.last.Load(), use)
+	if err != nil {
+		return store.FeedEnd{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return store.FeedEnd{}, err
+	}
+	for f.at.Compare(f.end) < 0 && !f.full() {
+		err := e.feedOn(ctx, f)
+		if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
+			err = e.feedPast(ctx, f, damaged)
+		}
+		if err != nil {
+			return store.FeedEnd{}, err
+		}
+	}
+	return store.FeedEnd{Cursor: f.at.Cursor(), More: f.at.Compare(f.end) < 0}, nil
+}
+
+// beginReading keeps Close waiting until verifying.RUnlock. It returns false when Close has begun.
+func (e *engine) beginReading() bool {
+	e.verifying.RLock()
+	if e.opened.Err() != nil {
+		e.verifying.RUnlock()
+		return false
+	}
+	return true
+}
+
+// feedOn reads the next chunks.
+func (e *engine) feedOn(ctx context.Context, f *feed) error {
+	next := e.tail.next(f.merchants, f.nextChunk(), f.end.Seq, feedStep)
+	var err error
+	switch {
+	case next.scan:
+		err = e.journal.Scan(ctx, f.nextChunk(), next.upTo, f.take)
+	case len(next.seqs) > 0:
+		err = e.journal.Chunks(ctx, next.seqs, f.take)
+	}
+	if err == nil && !f.full() {
+		f.moveTo(codec.EndOf(next.upTo))
+	}
+	return err
+}
+
+// feedPast sets a damaged chunk aside, and moves the feed past it. When the chunk can be read now, it does not move.
+func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedChunks) error {
+	if err := e.setAside(ctx, damaged); err != nil {
+		return err
+	}
+	seq := damaged[0].Seq
+	if f.chunks++; e.journal.CheckChunk(seq) != nil {
+		f.moveTo(codec.EndOf(seq))
+	}
+	return nil
+}
+
+// Latest implements store.Feed.
+func (e *engine) Latest() store.Cursor { return codec.EndOf(e.tail.last.Load()).Cursor() }
+
+// Watch implements store.Feed.
+func (e *engine) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {
+	keys := make([]codec.MerchantKey, 0, len(merchants))
+	for _, id := range merchants {
+		if m, err := codec.NewMerchantKey(id); err == nil {
+			keys = append(keys, m)
+		}
+	}
+	return e.tail.watch(keys)
+}
+
+// feed is one call of Feed.
+type feed struct {
+	store.FeedQuery
+	use       func(*store.Received) bool
+	merchants []codec.MerchantKey
+	ids       map[codec.MerchantKey]store.MerchantID
+
+	at      codec.Position // everything up to here was read
+	end     codec.Position // the end of the query
+	chunks  int            // so many were read
+	stopped bool           // by use
+
+	event store.Received // for use
+	texts map[string]string
+}
+
+// newFeed returns the feed of a query; last is the last chunk on disk.
+func newFeed(q store.FeedQuery, last uint64, use func(*store.Received) bool) (*feed, error) {
+	after, ok := codec.ParseCursor(q.After)
+	if !ok {
+		return nil, store.Invalid("after", "is not a cursor of this service")
+	}
+	end := codec.EndOf(last)
+	if q.UpTo != "" {
+		upTo, ok := codec.ParseCursor(q.UpTo)
+		if !ok {
+			return nil, store.Invalid("upTo", "is not a cursor of this service")
+		}
+		if upTo.Compare(end) < 0 {
+			end = upTo
+		}
+	}
+	f := &feed{FeedQuery: q, use: use, at: after, end: end, texts: map[string]string{}}
+	f.ids = make(map[codec.MerchantKey]store.MerchantID, len(q.Merchants))
+	for _, id := range q.Merchants {
+		if m, err := codec.NewMerchantKey(id); err == nil { // another id is the id of no merchant
+			f.merchants = append(f.merchants, m)
+			f.ids[m] = id
+		}
+	}
+	return f, nil
+}
+
+// nextChunk returns the first chunk that was not read to its end.
+func (f *feed) nextChunk() uint64 {
+	if f.at == codec.EndOf(f.at.Seq) {
+		return f.at.Seq + 1
+	}
+	return f.at.Seq
+}
+
+// full reports whether this call reads no more.
+func (f *feed) full() bool { return f.stopped || f.chunks >= feedChunks }
+
+// moveTo moves the feed forward, but not past its end.
+func (f *feed) moveTo(at codec.Position) {
+	if at.Compare(f.end) > 0 {
+		at = f.end
+	}
+	if at.Compare(f.at) > 0 {
+		f.at = at
+	}
+}
+
+// take passes the events of a chunk to the caller (journal.Use).
+func (f *feed) take(seq uint64, events []journal.Event) (more bool) {
+	for i := range events {
+		e := &events[i]
+		if e.Position.Compare(f.at) <= 0 {
+			continue
+		}
+		if e.Position.Compare(f.end) > 0 {
+			break
+		}
+		id, wanted := f.ids[e.Merchant]
+		if !wanted || !f.selects(e) {
+			continue
+		}
+		f.at = e.Position
+		f.event = f.received(e, id)
+		if !f.use(&f.event) {
+			f.stopped = true
+			return false
+		}
+	}
+	f.moveTo(codec.EndOf(seq))
+	f.chunks++
+	return !f.full()
+}
+
+// selects reports whether an event passes the filters of the query.
+func (f *feed) selects(e *journal.Event) bool {
+	if f.Tag != "" || f.Names != nil {
+		tag, name := codec.SplitSeries(e.Series)
+		if f.Tag != "" && string(tag) != string(f.Tag) || f.Names != nil && !slices.Contains(f.Names, string(name)) {
+			return false
+		}
+	}
+	if f.From == nil && f.To == nil {
+		return true
+	}
+	at := timeOf(e.Time)
+	return (f.From == nil || !at.Before(*f.From)) && (f.To == nil || !at.After(*f.To))
+}
+
+// received returns an event for the caller. Its body aliases the chunk.
+func (f *feed) received(e *journal.Event, id store.MerchantID) store.Received {
+	tag, name := codec.SplitSeries(e.Series)
+	return store.Received{
+		Event: store.Event{
+			ID:   e.EventID(),
+			MUID: store.MUID(e.MUID),
+			Name: f.text(name),
+			Time: timeOf(e.Time),
+			Raw:  e.Raw,
+		},
+		Merchant:   id,
+		Tag:        store.TagID(f.text(tag)),
+		ReceivedAt: time.UnixMicro(int64(e.Seq)).UTC(),
+		Cursor:     e.Cursor(),
+	}
+}
+
+// text returns a tag or name as a string. Most events have one of a few.
+func (f *feed) text(b []byte) string {
+	if s, ok := f.texts[string(b)]; ok {
+		return s
+	}
+	s := string(b)
+	if len(f.texts) < 1024 {
+		f.texts[s] = s
+	}
+	return s
+}

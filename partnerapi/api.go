@@ -18,6 +18,7 @@
 //	verify.go     verify the DNS of a tag
 //	claim.go      check whether a tag can get its domain
 //	events.go     list events
+//	summary.go    count events by time and by name or tag
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner
 //	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
@@ -77,6 +78,7 @@ func (a *api) routes() fasthttp.RequestHandler {
 		"/v1/partners/tracktag/verify":                         {"POST": {"verify_tag", a.verifyTag, nil}},
 		"/v1/partners/tracktag/{tagId}":                        {"GET": {"read_tag", a.readTag, nil}},
 		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(page, eventFilters...)}},
+		"/v1/partners/events/summary":                          {"GET": {"summarize_events", a.summarizeEvents, summaryFilters}},
 		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil}},
 	}
 

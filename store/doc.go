@@ -15,6 +15,7 @@
 //	certificate.go  which host names may have a TLS certificate, and the state of a certificate
 //	directory.go    the in-memory look-ups of every request, which an engine fills; authentication
 //	event.go        Mark (an event to record), Event (as listed), Query and Page
+//	summary.go      SummaryQuery and Summary: counts by time and group; the buckets of a time zone
 //	identity.go     who an event belongs to: muid, email, phone, deviceId
 //	limits.go       what a partner and a merchant may use
 //	merchant.go     Merchant, and whose it is

@@ -18,6 +18,7 @@
 //	marks.go       Record: outcomes, remembered event_ids, what is kept of a mark
 //	identities.go  who an event belongs to
 //	listing.go     Events against the oracle
+//	summary.go     Summary against the oracle
 //	random.go      random events and queries
 //	oracle.go      a sorted slice of all events, to compute what each page must be
 //	steps.go       the steps that prepare a test
@@ -46,6 +47,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Store, parts ...string) {
 		{"Marks", markTests},
 		{"Identities", identityTests},
 		{"Listing", listingTests},
+		{"Summary", summaryTests},
 		{"Contexts", contextTests},
 		{"Durability", durabilityTests},
 	} {

@@ -28,7 +28,9 @@
 //	compact.go         compacts stored segments in the background
 //	merge.go           writes events into the stored trees and segments, in one or more transactions
 //	query.go           pages of a selection
-//	counts.go          counts by series and time
+//	summary.go         counts events by time and by name or tag
+//	overflow.go        counts events of overflow series by name and time
+//	counts.go          counts the events of a tree by time
 //	selection.go       a query in the terms of the index
 //	source.go          finds ranks in several sources: trees and segments
 //	runs.go            collects runs of ranks, from one tree or several

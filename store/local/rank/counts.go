@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"sort"
 
 	"mtagd/store/local/codec"
 )
@@ -19,7 +20,10 @@ type bucketCounter struct {
 
 	next   int        // the next bound of the tree that is being counted
 	passed []uint64   // how many of its events are before the current place, by column
-	saved  [][]uint64 // what passed was at the beginning of a node, by depth
+
+	// Of the nodes above the current place, by depth.
+	saved    [][]uint64      // what passed was at the beginning of the node
+	children [][]storedChild // what is below it
 }
 
 // addRecent counts the events in memory.
@@ -106,7 +110,7 @@ type storedChild struct {
 // form of nodes: most of the time of a summary is spent on the counts of inner nodes, and most of them need not be decoded.
 func (c *bucketCounter) scan(r *reader, at storedChild, end Key, depth int) error {
 	if c.isWhole(end) {
-		if !c.add(at.counts) {
+		if !c.add(at.counts, 1) {
 			return c.corrupt(r, at.id)
 		}
 		return nil
@@ -116,6 +120,7 @@ func (c *bucketCounter) scan(r *reader, at storedChild, end Key, depth int) erro
 	}
 	if depth == len(c.saved) {
 		c.saved = append(c.saved, make([]uint64, len(c.passed)))
+		c.children = append(c.children, make([]storedChild, 0, innerChildren))
 	}
 	copy(c.saved[depth], c.passed)
 	d := codec.Decoder{B: codec.Unseal(r.nodes.Get(nodeKey(r.m, at.id)))}
@@ -137,30 +142,59 @@ func (c *bucketCounter) scan(r *reader, at storedChild, end Key, depth int) erro
 		}
 		return nil
 	}
-	var below storedChild
-	for i := range count {
-		child := storedChild{first: decodeKey(&d, &prev), id: d.Uvarint()}
+	children := c.children[depth][:0]
+	for range count {
+		below := storedChild{first: decodeKey(&d, &prev), id: d.Uvarint()}
 		d.Uvarint()
-		child.counts = cutCounts(&d)
-		if i > 0 {
-			if err := c.scan(r, below, child.first, depth+1); err != nil {
-				return err
-			}
-			if c.isWhole(end) { // the rest of the node is what its parent counts without what came before
-				copy(c.passed, c.saved[depth])
-				if d.Err("") != nil || !c.add(at.counts) {
-					return c.corrupt(r, at.id)
-				}
-				return nil
-			}
-		}
-		c.reach(child.first)
-		below = child
+		below.counts = cutCounts(&d)
+		children = append(children, below)
 	}
+	c.children[depth] = children
 	if d.Err("") != nil || kind != 1 || count == 0 {
 		return c.corrupt(r, at.id)
 	}
-	return c.scan(r, below, end, depth+1)
+	i, ok := c.shortcut(at, children, end)
+	if !ok {
+		return c.corrupt(r, at.id)
+	}
+	for ; i < count; i++ {
+		c.reach(children[i].first)
+		next := end
+		if i+1 < count {
+			next = children[i+1].first
+		}
+		if err := c.scan(r, children[i], next, depth+1); err != nil {
+			return err
+		}
+		if i+1 < count && c.isWhole(end) { // the rest of the node is what its parent counts without what came before
+			copy(c.passed, c.saved[depth])
+			if !c.add(at.counts, 1) {
+				return c.corrupt(r, at.id)
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// shortcut passes the children before the one that has the first bound, if it is the only one with bounds and has fewer
+// siblings behind it than before it: these are subtracted from the counts of the whole node. It returns the next child. ok is
+// false when counts are corrupt.
+func (c *bucketCounter) shortcut(at storedChild, children []storedChild, end Key) (next int, ok bool) {
+	find := func(bound int) int {
+		k := Key{Time: c.bounds[bound]}
+		return max(0, sort.Search(len(children), func(i int) bool { return children[i].first.compare(k) >= 0 })-1)
+	}
+	first := find(c.next)
+	last := sort.Search(len(c.bounds), func(i int) bool { return (Key{Time: c.bounds[i]}).compare(end) >= 0 }) - 1
+	if first <= len(children)/2 || find(last) != first {
+		return 0, true
+	}
+	ok = c.add(at.counts, 1)
+	for _, below := range children[first:] {
+		ok = ok && c.add(below.counts, ^uint64(0))
+	}
+	return first, ok
 }
 
 func (c *bucketCounter) corrupt(r *reader, id uint64) error {
@@ -190,8 +224,8 @@ func cutCounts(d *codec.Decoder) []byte {
 	return start[:len(start)-len(b)]
 }
 
-// add adds encoded counts to passed. It returns false when they are corrupt.
-func (c *bucketCounter) add(b []byte) bool {
+// add adds encoded counts, times a factor, to passed. It returns false when they are corrupt.
+func (c *bucketCounter) add(b []byte, factor uint64) bool {
 	d := codec.Decoder{B: b}
 	n := d.Count()
 	b = d.B
@@ -209,7 +243,7 @@ func (c *bucketCounter) add(b []byte) bool {
 		if series >= uint64(len(c.column)) {
 			return false
 		}
-		c.passed[c.column[series]] += n
+		c.passed[c.column[series]] += n * factor
 	}
 	return d.Err("") == nil
 }

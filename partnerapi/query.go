@@ -113,6 +113,17 @@ func (p *params) optional(name string, words ...string) string {
 	return p.word(name, words...)
 }
 
+// flag returns the value of a parameter that must be true or false; nil when the parameter is not given.
+func (p *params) flag(name string) *bool {
+	switch p.optional(name, "true", "false") {
+	case "true":
+		return new(true)
+	case "false":
+		return new(false)
+	}
+	return nil
+}
+
 // list returns the comma-separated values of a parameter, without empty ones. It is nil when there are none.
 func (p *params) list(name string) []string {
 	value, _ := p.text(name)

@@ -9,7 +9,7 @@ import (
 )
 
 // summaryFilters are the query parameters of summarizeEvents.
-var summaryFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "bucket", "timezone", "by"}
+var summaryFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "isBot", "bucket", "timezone", "by"}
 
 // summaryJSON is the answer of summarizeEvents. With a bucket, each list of counts has one number for each of Buckets.
 type summaryJSON struct {
@@ -44,6 +44,7 @@ func (a *api) summarizeEvents(ctx context.Context, r *fasthttp.RequestCtx, partn
 	q := store.SummaryQuery{
 		Tag:    store.TagID(p.id("tagId")),
 		Names:  p.list("events"),
+		Bot:    p.flag("isBot"),
 		Bucket: store.Bucket(p.optional("bucket", string(store.Hourly), string(store.Daily), string(store.Monthly))),
 		By:     store.SummaryGroup(p.optional("by", string(store.GroupByName), string(store.GroupByTag))),
 		Zone:   p.zone,

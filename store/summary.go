@@ -8,6 +8,7 @@ type SummaryQuery struct {
 	Tag       TagID
 	Names     []string
 	From, To  *time.Time
+	Bot       *bool
 
 	Bucket Bucket
 	Zone   *time.Location // whose hours, days and months the buckets are; nil for UTC

@@ -110,7 +110,7 @@ func expectRandomSummaries(t *testing.T, b *bed, r *rand.Rand, oracles []*oracle
 		i := r.IntN(len(oracles))
 		one := randomQuery(r, oracles[i], tags[i])
 		q := store.SummaryQuery{
-			Merchants: []store.MerchantID{oracles[i].merchant}, Tag: one.Tag, Names: one.Names, From: one.From, To: one.To,
+			Merchants: []store.MerchantID{oracles[i].merchant}, Tag: one.Tag, Names: one.Names, From: one.From, To: one.To, Bot: one.Bot,
 			Bucket: pick(r, store.NoBucket, store.Hourly, store.Daily, store.Monthly), Now: start, By: pick(r, everyGroup...),
 			Zone: pick(r, nil, time.FixedZone("", 5*3600+1800)),
 		}
@@ -191,7 +191,7 @@ func summaryOf(oracles []*oracle, q store.SummaryQuery) (sum store.Summary, grou
 				last = &k.time
 			}
 		}
-		matching, _ := o.page(store.Query{Tag: q.Tag, Names: q.Names, From: q.From, To: q.To, Limit: len(o.events), SortBy: store.ByTime})
+		matching, _ := o.page(store.Query{Tag: q.Tag, Names: q.Names, From: q.From, To: q.To, Bot: q.Bot, Limit: len(o.events), SortBy: store.ByTime})
 		counted = append(counted, matching...)
 	}
 	var end time.Time

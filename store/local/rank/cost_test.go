@@ -31,7 +31,7 @@ func withMadeUpNames(t *testing.T, m codec.MerchantKey, common, madeUp int, made
 		batch = batch[:0]
 	}
 	add := func(tag store.TagID, name string, at int64) {
-		batch = append(batch, codec.Event{Merchant: m, Time: at, Series: codec.AppendSeries(nil, tag, name)})
+		batch = append(batch, codec.Event{Merchant: m, Time: at, Series: codec.AppendSeries(nil, tag, name, false)})
 		if len(batch) == 1000 {
 			flush()
 		}

@@ -18,8 +18,8 @@ type bucketCounter struct {
 	width  int      // number of columns that are counted
 	counts []uint64 // by bound and column; the counts of each tree are added
 
-	next   int        // the next bound of the tree that is being counted
-	passed []uint64   // how many of its events are before the current place, by column
+	next   int      // the next bound of the tree that is being counted
+	passed []uint64 // how many of its events are before the current place, by column
 
 	// Of the nodes above the current place, by depth.
 	saved    [][]uint64      // what passed was at the beginning of the node

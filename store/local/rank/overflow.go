@@ -31,7 +31,7 @@ func (s *summary) overflow(r *reader, n []uint64) (all []*overflowNames, err err
 		o := &overflowNames{tag: tag, counted: map[string]bool{}}
 		found[uint32(id)] = o
 		for _, other := range r.series {
-			if t, name := codec.SplitSeries(other); t == tag {
+			if t, name := codec.SplitSeries(other); t == tag && codec.IsBot(other) == codec.IsBot(series) {
 				o.counted[name] = true
 			}
 		}

@@ -96,10 +96,13 @@ func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, ev
 			q.Names = append(q.Names, string(name))
 		}
 	}
+	if rng.IntN(3) == 0 {
+		q.Bot = new(rng.IntN(2) == 0)
+	}
 	want, all := map[string][]int{}, make([]int, len(bounds)-1)
 	for _, e := range events {
 		tag, name := codec.SplitSeries(string(e.Series))
-		if q.Tag != "" && tag != string(q.Tag) || q.Names != nil && !slices.Contains(q.Names, name) {
+		if q.Tag != "" && tag != string(q.Tag) || q.Names != nil && !slices.Contains(q.Names, name) || q.Bot != nil && codec.IsBot(e.Series) != *q.Bot {
 			continue
 		}
 		key := map[store.SummaryGroup]string{store.GroupByName: name, store.GroupByTag: tag}[q.By]
@@ -164,11 +167,15 @@ func checkRandomPage(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey
 		}
 		q.Offset = rng.IntN(10)
 	}
+	if rng.IntN(3) == 0 {
+		q.Bot = new(rng.IntN(2) == 0)
+	}
 	var want []named
 	for _, e := range events {
 		tag, name := codec.SplitSeries(e.Series)
 		if q.Tag != "" && string(tag) != string(q.Tag) || q.Names != nil && !slices.Contains(q.Names, string(name)) ||
-			q.From != nil && (e.Time < q.From.UnixMicro() || e.Time > q.To.UnixMicro()) {
+			q.From != nil && (e.Time < q.From.UnixMicro() || e.Time > q.To.UnixMicro()) ||
+			q.Bot != nil && codec.IsBot(e.Series) != *q.Bot {
 			continue
 		}
 		want = append(want, named{string(name), entry{Key: keyOf(&e)}})
@@ -288,7 +295,7 @@ func TestRemovedEventsAreGone(t *testing.T) {
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
 			rng := rand.New(rand.NewPCG(seed, 1))
-			r := &removals{journal: journal{names: madeUp, maxSeries: 30}, model: model{}, rng: rng, dir: t.TempDir()}
+			r := &removals{journal: journal{names: madeUp, maxSeries: 30, bots: true}, model: model{}, rng: rng, dir: t.TempDir()}
 			r.reopen(t)
 			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
 			for range 40 {
@@ -574,7 +581,7 @@ func TestNodesAreJoinedAfterRemovals(t *testing.T) {
 // Listings, applying, merges and compactions go on while events are removed; the race detector sees what they share.
 func TestRemovalsDisturbNothing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	r := &removals{journal: journal{names: 300, maxSeries: 30}, model: model{}, rng: rng, dir: t.TempDir()}
+	r := &removals{journal: journal{names: 300, maxSeries: 30, bots: true}, model: model{}, rng: rng, dir: t.TempDir()}
 	r.reopen(t)
 	m, other := newMerchant(t), newMerchant(t)
 	for range 8 {

@@ -29,7 +29,7 @@ func (x *Index) Summarize(ctx context.Context, merchants []codec.MerchantKey, q 
 }
 
 func newSummary(q *store.SummaryQuery) *summary {
-	return &summary{query: q, Selection: NewSelection(store.Query{Tag: q.Tag, Names: q.Names, From: q.From, To: q.To})}
+	return &summary{query: q, Selection: NewSelection(store.Query{Tag: q.Tag, Names: q.Names, From: q.From, To: q.To, Bot: q.Bot})}
 }
 
 func (x *Index) summarize(ctx context.Context, merchants []codec.MerchantKey, s *summary) (store.Summary, error) {

@@ -22,7 +22,7 @@ func TestSummariesOfHighTrees(t *testing.T) {
 			tag := []store.TagID{"cs_a", "ss_b"}[rng.IntN(2)]
 			batch = append(batch, codec.Event{
 				Merchant: m, Position: codec.Position{Seq: seq + 1, Index: uint16(i)}, Time: rng.Int64N(1_000_000), Size: 100,
-				Series: codec.AppendSeries(nil, tag, fmt.Sprintf("Name%d", rng.IntN(10*rng.IntN(10)+1))),
+				Series: codec.AppendSeries(nil, tag, fmt.Sprintf("Name%d", rng.IntN(10*rng.IntN(10)+1)), rng.IntN(5) == 0),
 			})
 		}
 		if err := x.Replay(batch, seq+1); err != nil {

@@ -149,4 +149,7 @@ type Events interface {
 	// Summary counts events by time and group. Merchants and tags without events have none, and the range may end before it
 	// starts. KindInvalid: bucket (there are too many). When ctx ends, the query stops soon and returns ctx's error.
 	Summary(ctx context.Context, q SummaryQuery) (Summary, error)
+
+	// Usage returns what the events of each of these merchants take; all zero for a merchant without events.
+	Usage(ctx context.Context, merchants []MerchantID) ([]Usage, error)
 }

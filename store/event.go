@@ -85,6 +85,12 @@ type Event struct {
 	Bot  bool      // as in Mark
 }
 
+// Usage is what a merchant's events take.
+type Usage struct {
+	Events uint64
+	Bytes  uint64 // the sum of their sizes, each with its tag, name, muid and time, before compression
+}
+
 // SortKey is what a listing is sorted by.
 type SortKey string
 

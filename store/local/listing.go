@@ -56,6 +56,24 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summa
 	return e.index.Summarize(ctx, merchants, &q)
 }
 
+// Usage implements store.Events.
+func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
+	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
+		return nil, err
+	}
+	usage := make([]store.Usage, len(merchants))
+	for i, id := range merchants {
+		m, err := codec.NewMerchantKey(id)
+		if err != nil {
+			return nil, err
+		}
+		if usage[i].Events, usage[i].Bytes, err = e.index.Usage(ctx, m); err != nil {
+			return nil, err
+		}
+	}
+	return usage, nil
+}
+
 // maxSetAside is how often one call of Events sets damaged chunks aside.
 const maxSetAside = 3
 

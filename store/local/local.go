@@ -30,7 +30,7 @@
 // of the index. Pages and totals then have only events that can be served. A rebuild of the index goes on past such chunks.
 //
 //	local.go    opens, connects and closes the three parts
-//	listing.go  Events: one page of a merchant's events; Summary
+//	listing.go  Events: one page of a merchant's events; Summary; Usage
 //	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ

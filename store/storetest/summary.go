@@ -93,6 +93,29 @@ var summaryTests = []test{
 			expectSummary(t, b, oracles, store.SummaryQuery{Merchants: []store.MerchantID{m}, Now: start})
 		}
 	}},
+	{"the usage of a merchant is that of its events, at once and after reopening", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 2)
+		ids := []store.MerchantID{oracles[0].merchant, oracles[1].merchant, store.NewMerchantID()}
+		var marks []store.Mark
+		for i := range 300 {
+			marks = append(marks, oracles[0].mark(tags[0][i%2], "PageView", start))
+		}
+		b.record(marks)
+		for range 2 {
+			usage, err := b.Usage(t.Context(), ids)
+			if err != nil || len(usage) != 3 || usage[0].Events != 300 || usage[1] != (store.Usage{}) || usage[2] != (store.Usage{}) {
+				t.Fatalf("usage: %v, %v", usage, err)
+			}
+			raw := 0
+			for _, m := range marks {
+				raw += len(m.Raw) + len(m.Identity.MUID) + len(m.Name) + len(m.Tag)
+			}
+			if got := int(usage[0].Bytes); got < raw || got > raw+50*len(marks) {
+				t.Errorf("%d bytes, want %d and a few for each event", got, raw)
+			}
+			b.reopen()
+		}
+	}},
 	{"too many buckets are refused", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 1)
 		b.record([]store.Mark{oracles[0].mark(tags[0][0], "Old", time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC))})

@@ -125,7 +125,7 @@ func TestUsageCountsAllEvents(t *testing.T) {
 	x := j.open(t, dir)
 	expect := func(when string, want uint64) {
 		t.Helper()
-		if events, bytes, err := x.Usage(m); err != nil || events != want || bytes != 100*want {
+		if events, bytes, err := x.Usage(t.Context(), m); err != nil || events != want || bytes != 100*want {
 			t.Errorf("%s: %d events with %d bytes, %v; want %d", when, events, bytes, err, want)
 		}
 	}

@@ -44,7 +44,7 @@
 //	nodefile.go        reads and writes trees in index.db
 //	segmentfile.go     reads and writes segments in index.db
 //	nodearena.go       the memory of decoded nodes
-//	metrics.go         counts events, measures merges and compactions
+//	metrics.go         counts events and their bytes, measures merges and compactions
 //	verify.go          checks all that is stored
 //
 // # What is in index.db

@@ -51,7 +51,7 @@ func (events model) check(t *testing.T, rng *rand.Rand, x *Index, when string) {
 		for _, e := range events {
 			bytes += uint64(e.Size)
 		}
-		if n, size, err := x.Usage(m); err != nil || n != uint64(len(events)) || size != bytes {
+		if n, size, err := x.Usage(t.Context(), m); err != nil || n != uint64(len(events)) || size != bytes {
 			t.Fatalf("%s: usage is %d events with %d bytes, %v; want %d with %d", when, n, size, err, len(events), bytes)
 		}
 		want := make([]Key, 0, len(events))
@@ -406,7 +406,7 @@ func TestARemovalMayBeCutOffAnywhere(t *testing.T) {
 					t.Fatal(err)
 				}
 				when := fmt.Sprintf("cut off after %d commits", commits)
-				if n, _, _ := x.Usage(m); err != nil && n == uint64(len(before[m])) {
+				if n, _, _ := x.Usage(t.Context(), m); err != nil && n == uint64(len(before[m])) {
 					before.check(t, rng, x, when)
 				} else {
 					after.check(t, rng, x, when)

@@ -26,6 +26,7 @@ require (
 	github.com/letsencrypt/pebble/v2 v2.10.1
 	github.com/mholt/acmez/v3 v3.1.7
 	github.com/miekg/dns v1.1.73
+	github.com/mileusna/useragent v1.3.5
 	github.com/minio/minio-go/v7 v7.4.0
 	github.com/parquet-go/parquet-go v0.32.0
 	github.com/pires/go-proxyproto v0.15.0

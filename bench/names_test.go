@@ -238,7 +238,7 @@ func comparePages(b *testing.B, shops []*shop) string {
 
 // list lists a page, and returns how long that took. A negative offset counts from the end, -1 is the last page, and an
 // offset of 1 is the middle. Rounds list neighbouring pages, so that not all have the same events.
-func (s *shop) list(b *testing.B, q store.Query, limit, round int) (took pageTime) {
+func (s *shop) list(b *testing.B, q store.Query, limit, round int) pageTime {
 	q.Merchant, q.Limit = s.tags[0].Merchant, limit
 	if q.Tag != "" {
 		q.Tag = s.tags[1].ID
@@ -257,19 +257,29 @@ func (s *shop) list(b *testing.B, q store.Query, limit, round int) (took pageTim
 		}
 		q.Offset = max(0, q.Offset-round*limit)
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var before, after unix.Timespec
-	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before)
-	began := time.Now()
-	page, failed := s.Events(b.Context(), q)
-	took.wall = time.Since(began)
-	err = errors.Join(err, failed, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after))
-	took.cpu = time.Duration(after.Nano() - before.Nano())
+	var page store.Page
+	took, err := timed(func() (err error) {
+		page, err = s.Events(b.Context(), q)
+		return err
+	})
 	if err != nil || len(page.Events) == 0 {
 		b.Fatalf("%s: %+v: %d events, %v", s.kind, q, len(page.Events), err)
 	}
 	return took
+}
+
+// timed calls do and returns how long that took.
+func timed(do func() error) (took pageTime, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var before, after unix.Timespec
+	err = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before)
+	began := time.Now()
+	failed := do()
+	took.wall = time.Since(began)
+	err = errors.Join(err, failed, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after))
+	took.cpu = time.Duration(after.Nano() - before.Nano())
+	return took, err
 }
 
 // pageTime is how long a page took. The CPU time depends less on what else the machine does.

@@ -51,6 +51,7 @@ func markRequest(t testing.TB, limits bool) (*Server, *fasthttp.RequestCtx) {
 	ctx.Request.Header.SetHost(tag.Host)
 	ctx.Request.SetRequestURI("/mark/" + string(tag.ID))
 	ctx.Request.SetBody(purchase)
+	ctx.Request.Header.SetUserAgent("Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0.0.0 Safari/537.36")
 	s.http.Handler(ctx)
 	if got := ctx.Response.StatusCode(); got != 201 {
 		t.Fatalf("got %d %s", got, ctx.Response.Body())

@@ -22,6 +22,7 @@
 //	stream.go     the same as server-sent events
 //	exports.go    all events of a merchant as a file
 //	body.go       answers that are made while they are sent
+//	summary.go    count events by time and by name or tag
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner
 //	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
@@ -85,6 +86,7 @@ func (a *api) routes() fasthttp.RequestHandler {
 		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(page, eventFilters...), false}},
 		"/v1/partners/events/feed":                             {"GET": {"read_feed", a.readFeed, feedParameters, true}},
 		"/v1/partners/events/export":                           {"GET": {"export_events", a.exportEvents, exportFilters, false}},
+		"/v1/partners/events/summary":                          {"GET": {"summarize_events", a.summarizeEvents, summaryFilters, false}},
 		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil, false}},
 	}
 

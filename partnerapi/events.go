@@ -3,6 +3,7 @@ package partnerapi
 import (
 	"context"
 	"slices"
+	"strconv"
 
 	"github.com/goccy/go-json/v2"
 	"github.com/valyala/fasthttp"
@@ -11,7 +12,7 @@ import (
 )
 
 // eventFilters are the query parameters of listEvents besides page and limit.
-var eventFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "sortBy", "sortOrder"}
+var eventFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "isBot", "sortBy", "sortOrder"}
 
 // listEvents answers with one page of a merchant's events (spec, List events). When tagId is not a tag of the
 // merchant, the page is empty.
@@ -27,6 +28,7 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 		SortBy: store.SortKey(p.word("sortBy", string(store.ByTime), string(store.ByName))),
 		Names:  p.list("events"),
 		Tag:    store.TagID(p.id("tagId")),
+		Bot:    p.flag("isBot"),
 		Offset: w.offset(),
 		Limit:  w.limit,
 	}
@@ -87,7 +89,9 @@ func replyEvents(r *fasthttp.RequestCtx, page store.Page, w window) error {
 		body = appendString(body, string(e.MUID))
 		body = append(body, `,"event_name":`...)
 		body = appendString(body, e.Name)
-		body = append(body, `,"event_time":"`+store.FormatTime(e.Time)+`","raw_data":`...)
+		body = append(body, `,"event_time":"`+store.FormatTime(e.Time)+`","isBot":`...)
+		body = strconv.AppendBool(body, e.Bot)
+		body = append(body, `,"raw_data":`...)
 		body = append(body, e.Raw...)
 		body = append(body, '}')
 	}

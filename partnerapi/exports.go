@@ -13,7 +13,7 @@ import (
 )
 
 // exportFilters are the filters of a listing that an export has too.
-var exportFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "format"}
+var exportFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "isBot", "format"}
 
 // exportEvents answers with all events of a merchant that the filters select, in the order of receipt. Events that come
 // while it is sent are not in it.
@@ -51,7 +51,7 @@ func (a *api) selectedEvents(ctx context.Context, partner store.Partner, p *para
 	if merchantID == "" {
 		p.reject("merchantId", "is required")
 	}
-	q := store.FeedQuery{Tag: store.TagID(p.id("tagId")), Names: p.list("events")}
+	q := store.FeedQuery{Tag: store.TagID(p.id("tagId")), Names: p.list("events"), Bot: p.flag("isBot")}
 	q.From, q.To = p.timeRange("startDate", "endDate")
 	if p.err != nil {
 		return "", q, p.err

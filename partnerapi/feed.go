@@ -13,7 +13,7 @@ import (
 	"mtagd/store"
 )
 
-var feedParameters = []string{"merchantId", "after", "limit", "wait"}
+var feedParameters = []string{"merchantId", "isBot", "after", "limit", "wait"}
 
 const (
 	eventsPerRead = 100 // unless the request has a limit
@@ -37,6 +37,7 @@ const latest = "latest"
 type feed struct {
 	partner  store.PartnerID
 	merchant store.MerchantID // empty: all of the partner's
+	bot      *bool            // only events of bots, or only those of others; nil for all
 	after    store.Cursor
 	limit    int
 	wait     time.Duration
@@ -49,6 +50,7 @@ func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner 
 	p := params{args: r.QueryArgs()}
 	f := feed{partner: partner.ID}
 	merchant := p.id("merchantId")
+	f.bot = p.flag("isBot")
 	f.after = store.Cursor(p.id("after"))
 	f.limit = p.number("limit", eventsPerRead)
 	if f.limit > maxRead {
@@ -162,7 +164,7 @@ func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *fee
 		defer a.endTurn()
 	}
 	for begun := time.Now(); ; {
-		q := store.FeedQuery{After: w.feed.after, UpTo: a.Engine.Latest()}
+		q := store.FeedQuery{Bot: w.feed.bot, After: w.feed.after, UpTo: a.Engine.Latest()}
 		// After Latest: the merchants then include all that have events up to there.
 		q.Merchants = w.renew()
 		end, err := a.Engine.Feed(ctx, q, func(e *store.Received) bool {

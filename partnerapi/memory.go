@@ -50,13 +50,13 @@ type listing struct {
 }
 
 // reserve waits until there is memory for a page with a limit of events: for the events, and for the answer that is
-// built from them. errAnswersOfPartner: the partner's share had no room before the timeout. errAnswers: the memory of
-// all had none. When ctx ends first, reserve returns its error.
+// built from them. Its errors are those of reserveBytes.
 func (l *listings) reserve(ctx context.Context, partner store.PartnerID, limit int) (*listing, error) {
 	return l.reserveBytes(ctx, partner, int64(limit)*2*store.MaxEventBytes)
 }
 
-// reserveBytes is reserve for an answer that takes so many bytes at most.
+// reserveBytes waits until there is so much memory. errAnswersOfPartner: the partner's share had no room before the
+// timeout. errAnswers: the memory of all had none. When ctx ends first, reserveBytes returns its error.
 func (l *listings) reserveBytes(ctx context.Context, partner store.PartnerID, bytes int64) (*listing, error) {
 	m := &listing{l, partner, bytes}
 	waiting, cancel := context.WithTimeout(ctx, l.timeout)

@@ -20,6 +20,14 @@ type merchantJSON struct {
 
 	IdentityRequiresSecret bool         `json:"identityRequiresSecret,omitzero"`
 	Secrets                []secretJSON `json:"secrets,omitempty"` // without their texts
+
+	Usage *usageJSON `json:"usage,omitzero"` // only where merchants are read
+}
+
+// usageJSON is what the events of a merchant take.
+type usageJSON struct {
+	Events uint64 `json:"events"`
+	Bytes  uint64 `json:"bytes"`
 }
 
 type tracktagJSON struct {
@@ -82,6 +90,9 @@ func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner
 	for _, m := range merchants {
 		list.Merchants = append(list.Merchants, a.showMerchant(partner, m))
 	}
+	if err := a.addUsage(ctx, list.Merchants); err != nil {
+		return err
+	}
 	return reply(r, fasthttp.StatusOK, list)
 }
 
@@ -91,7 +102,31 @@ func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, a.showMerchant(partner, m))
+	shown := []merchantJSON{a.showMerchant(partner, m)}
+	if err := a.addUsage(ctx, shown); err != nil {
+		return err
+	}
+	return reply(r, fasthttp.StatusOK, shown[0])
+}
+
+// addUsage adds what the merchants' events take. While the engine cannot tell, it leaves that out: merchants can be read
+// even when the index of their events is damaged.
+func (a *api) addUsage(ctx context.Context, merchants []merchantJSON) error {
+	ids := make([]store.MerchantID, len(merchants))
+	for i, m := range merchants {
+		ids[i] = m.MerchantID
+	}
+	usage, err := a.Engine.Usage(ctx, ids)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		a.Log.Warn("merchants are shown without the usage of their events", "error", err)
+	}
+	for i, u := range usage {
+		merchants[i].Usage = &usageJSON{u.Events, u.Bytes}
+	}
+	return nil
 }
 
 // createMerchant creates a merchant (spec, Create merchant). The domain is only stored: generateTag is what registers

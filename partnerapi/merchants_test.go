@@ -100,7 +100,7 @@ func TestGetMerchant(t *testing.T) {
 	p, other := s.partner("Agency"), s.partner("Other")
 	id := p.merchant("Shop")
 
-	p.get(merchants+"/"+id).is(200).keys("", "merchantId", "name", "createdAt", "tracktags").
+	p.get(merchants+"/"+id).is(200).keys("", "merchantId", "name", "createdAt", "tracktags", "usage").has("usage.events", 0).
 		has("merchantId", id).has("name", "Shop").keys("tracktags")
 	p.get(merchants+"/"+strings.ToUpper(id)).is(200).has("merchantId", id)
 

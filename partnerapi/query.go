@@ -43,6 +43,7 @@ func checkNames(args *fasthttp.Args, known []string) error {
 // parameters.
 type params struct {
 	args *fasthttp.Args
+	zone *time.Location // of dates without a time; nil for UTC
 	err  error
 }
 
@@ -104,6 +105,25 @@ func (p *params) word(name string, words ...string) string {
 	return value
 }
 
+// optional returns the value of a parameter that must be one of words. It is "" when the parameter is not given.
+func (p *params) optional(name string, words ...string) string {
+	if _, given := p.text(name); !given {
+		return ""
+	}
+	return p.word(name, words...)
+}
+
+// flag returns the value of a parameter that must be true or false; nil when the parameter is not given.
+func (p *params) flag(name string) *bool {
+	switch p.optional(name, "true", "false") {
+	case "true":
+		return new(true)
+	case "false":
+		return new(false)
+	}
+	return nil
+}
+
 // list returns the comma-separated values of a parameter, without empty ones. It is nil when there are none.
 func (p *params) list(name string) []string {
 	value, _ := p.text(name)
@@ -118,14 +138,14 @@ func (p *params) list(name string) []string {
 
 // timeRange returns the inclusive range between two parameters. A bound is nil when its parameter is not given.
 //
-// A date as the end means the end of that day in UTC. An end time without a fraction means the end of that second.
+// A date as the end means the end of that day. An end time without a fraction means the end of that second.
 // Times are stored in microseconds but listed in whole seconds: a range that ends at the listed time of an event must
 // include that event.
 func (p *params) timeRange(startName, endName string) (from, to *time.Time) {
 	from, _ = p.instant(startName)
-	to, unit := p.instant(endName)
-	if unit > 0 {
-		to = new(to.Add(unit - time.Microsecond))
+	to, end := p.instant(endName)
+	if to != nil && end.After(*to) {
+		to = new(end.Add(-time.Microsecond))
 	}
 	if from != nil && to != nil && from.After(*to) {
 		p.reject(startName, "must not be after %s", endName)
@@ -134,26 +154,41 @@ func (p *params) timeRange(startName, endName string) (from, to *time.Time) {
 }
 
 // instant returns the value of a parameter that must be a date or an RFC 3339 time; a date is its first moment. It is nil
-// when the parameter is not given. unit is how long the value lasts: a day, a second, or 0 when the time has a fraction.
-func (p *params) instant(name string) (at *time.Time, unit time.Duration) {
+// when the parameter is not given. end is when the day or the second ends that the value stands for. It is the value itself
+// when the time has a fraction.
+func (p *params) instant(name string) (at *time.Time, end time.Time) {
 	value, given := p.text(name)
 	if !given {
-		return nil, 0
+		return nil, end
 	}
 	if day, err := time.Parse(time.DateOnly, value); err == nil {
-		return &day, 24 * time.Hour
+		return new(store.StartOfDay(day, 0, p.zone)), store.StartOfDay(day, 1, p.zone)
 	}
 	value = strings.Replace(value, " ", "+", 1) // an offset's + that the client did not percent-encode
 	value = strings.Replace(value, ",", ".", 1) // ISO 8601 also allows a comma before the fraction
 	t, ok := store.ParseTime(value)
 	if !ok {
 		p.reject(name, "must be an ISO 8601 date or time, such as 2026-11-20 or 2026-11-20T08:30:00Z")
-		return nil, 0
+		return nil, end
 	}
 	if !strings.Contains(value, ".") {
-		unit = time.Second
+		return &t, t.Add(time.Second)
 	}
-	return &t, unit
+	return &t, t
+}
+
+// timezone returns the value of a parameter that must be the name of a time zone; UTC when the parameter is not given.
+func (p *params) timezone(name string) *time.Location {
+	value, given := p.text(name)
+	if !given {
+		return time.UTC
+	}
+	zone, err := time.LoadLocation(value)
+	if err != nil || value == "" || value == "Local" { // Go's names for UTC and the server's own zone
+		p.reject(name, "must be the name of a time zone, such as Europe/Berlin")
+		return time.UTC
+	}
+	return zone
 }
 
 // Items of a page (spec: limit of List merchants and List events).

@@ -16,6 +16,7 @@
 //	directory.go    the in-memory look-ups of every request, which an engine fills; authentication
 //	event.go        Mark (an event to record), Event (as listed), Query and Page
 //	feed.go         events in the order of receipt
+//	summary.go      SummaryQuery and Summary: counts by time and group; the buckets of a time zone
 //	identity.go     who an event belongs to: muid, email, phone, deviceId
 //	limits.go       what a partner and a merchant may use
 //	merchant.go     Merchant, and whose it is

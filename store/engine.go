@@ -146,4 +146,11 @@ type Events interface {
 	// range that ends before it starts. A name that is given twice counts once. When ctx ends, the query stops soon and
 	// returns ctx's error.
 	Events(ctx context.Context, q Query) (Page, error)
+
+	// Summary counts events by time and group. Merchants and tags without events have none, and the range may end before it
+	// starts. KindInvalid: bucket (there are too many). When ctx ends, the query stops soon and returns ctx's error.
+	Summary(ctx context.Context, q SummaryQuery) (Summary, error)
+
+	// Usage returns what the events of each of these merchants take; all zero for a merchant without events.
+	Usage(ctx context.Context, merchants []MerchantID) ([]Usage, error)
 }

@@ -13,6 +13,7 @@ type Mark struct {
 	Time     time.Time // as EventTime returns it
 	DedupeID string    // the body's event_id, which counts together with Name; empty when absent
 	Raw      []byte    // the event's JSON object as it was sent
+	Bot      bool      // the sender's user agent calls itself a bot
 
 	// Outcome is set by Record.
 	Outcome Outcome
@@ -81,6 +82,13 @@ type Event struct {
 	Name string
 	Time time.Time // UTC, to the microsecond
 	Raw  []byte    // JSON object
+	Bot  bool      // as in Mark
+}
+
+// Usage is what a merchant's events take.
+type Usage struct {
+	Events uint64
+	Bytes  uint64 // the sum of their sizes, each with its tag, name, muid and time, before compression
 }
 
 // SortKey is what a listing is sorted by.
@@ -99,6 +107,7 @@ type Query struct {
 	Tag      TagID      // only this tag's events; empty for all
 	Names    []string   // only these event names; nil for all
 	From, To *time.Time // inclusive range of event_time; nil for no bound
+	Bot      *bool      // only events of bots, or only those of others; nil for all
 	SortBy   SortKey
 	Asc      bool
 	Offset   int // events to skip, ≥ 0

@@ -25,6 +25,7 @@ type FeedQuery struct {
 	Tag       TagID        // only this tag's events; empty for all
 	Names     []string     // only these event names; nil for all
 	From, To  *time.Time   // inclusive range of event_time; nil for no bound
+	Bot       *bool        // only events of bots, or only those of others; nil for all
 	After     Cursor       // only events after this place
 	UpTo      Cursor       // only events up to this place; empty for no bound
 }

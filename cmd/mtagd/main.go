@@ -47,6 +47,7 @@ import (
 	"os/signal"
 	"strconv"
 	"syscall"
+	_ "time/tzdata" // the time zones of summaries, for machines that have none installed
 
 	"github.com/alecthomas/kong"
 

@@ -31,6 +31,7 @@ type Server struct {
 	metrics   *metrics
 	limits    *limits // nil: no limits
 	parsing   *turns
+	bots      *bots
 }
 
 // New makes a server. It fails when cfg.Metrics already has the server's metrics.
@@ -45,6 +46,7 @@ func New(cfg Config) (*Server, error) {
 		scripts:   newScripts(),
 		metrics:   m,
 		parsing:   newTurns(parsers()),
+		bots:      newBots(),
 	}
 	if cfg.Limits {
 		s.limits = newLimits(cfg.Clients, cfg.Engine.FreeSpace, cfg.Refusals)

@@ -27,6 +27,7 @@ type fields struct {
 	Type      jsontext.Value `json:"type"`
 	EventTime jsontext.Value `json:"event_time"`
 	EventID   jsontext.Value `json:"event_id"`
+	UserAgent jsontext.Value `json:"user_agent"`
 }
 
 // readMark reads one event into a mark, or returns the answer that refuses it. The mark aliases the fields and the
@@ -58,6 +59,7 @@ func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, from *se
 		Time:     f.time(from),
 		DedupeID: dedupeID,
 		Raw:      object,
+		Bot:      f.bot(from),
 	}
 	return nil
 }
@@ -69,7 +71,7 @@ var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.Allo
 // reset empties the fields and keeps their memory for the next event.
 func (f *fields) reset() {
 	for _, v := range [...]*jsontext.Value{
-		&f.MUID, &f.Email, &f.Phone, &f.DeviceID, &f.Event, &f.Type, &f.EventTime, &f.EventID,
+		&f.MUID, &f.Email, &f.Phone, &f.DeviceID, &f.Event, &f.Type, &f.EventTime, &f.EventID, &f.UserAgent,
 	} {
 		*v = (*v)[:0]
 	}
@@ -217,6 +219,15 @@ func (f *fields) time(from *sender) time.Time {
 		return from.now
 	}
 	return store.EventTime(sent, from.behind, from.now)
+}
+
+// bot reports whether a bot caused the event. A backend's own User-Agent says nothing of the visitor, so it can send that of
+// the visitor in the event: then that one counts.
+func (f *fields) bot(from *sender) bool {
+	if userAgent, ok := text(f.UserAgent); ok && userAgent != "" {
+		return from.bots.isBot(userAgent)
+	}
+	return from.isBot
 }
 
 // isAbsent reports whether a field is absent or null, the only JSON value that begins with an n.

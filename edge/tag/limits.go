@@ -67,6 +67,8 @@ type sender struct {
 	now          time.Time
 	behind       time.Duration // of the sender's clock, as Route.clockBehind returns it
 	mayIdentify  bool          // link identifiers to a muid, and resolve a muid by them
+	bots         *bots
+	isBot        bool // its User-Agent calls itself a bot
 
 	days    [4]dayBucket // the first numDays are the buckets for the bytes that the request stores
 	numDays int

@@ -23,6 +23,7 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 	if !s.limits.admitBytes(ctx, from) {
 		return
 	}
+	from.bots, from.isBot = s.bots, s.bots.isBot(view(ctx.UserAgent()))
 	body := trim(ctx.PostBody())
 	if len(body) > 0 && body[0] == '[' {
 		s.markBatch(ctx, tag, from, body)

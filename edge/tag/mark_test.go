@@ -299,6 +299,6 @@ func TestHalfOfASurrogatePairIsReplaced(t *testing.T) {
 	w.mark(`[{"muid":"m","event":"A","pageTitle":"Hi \ud83d"},{"muid":"m","event":"A","pageTitle":"Hi \ud83d\ude00"}]`).Want(t, 200, `"accepted":2`)
 	events := w.Events(t)
 	if len(events) != 2 || !strings.Contains(string(events[0].Raw), `"Hi \ufffd"`) || !strings.Contains(string(events[1].Raw), `"Hi \ud83d\ude00"`) {
-		t.Errorf("listed %s", events)
+		t.Errorf("listed %+v", events)
 	}
 }

@@ -11,6 +11,7 @@
 //	resolve.go   POST /id: finds the muid of identifiers
 //	secret.go    who may link identifiers and be resolved by them
 //	cookie.go    reads and renews the cookie that holds the muid
+//	bots.go      which user agents call themselves bots
 //	engine.go    records events, and answers when the engine cannot
 //	config.go    what a Server is made of
 //	limits.go    limits the events of a merchant, and the bytes that are stored

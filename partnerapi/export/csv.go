@@ -3,20 +3,21 @@ package export
 import (
 	"encoding/csv"
 	"io"
+	"strconv"
 	"strings"
 
 	"mtagd/store"
 )
 
 // columns are the names of the columns, in their order.
-var columns = []string{"id", "merchantId", "tagId", "muid", "event_name", "event_time", "receivedAt", "raw_data"}
+var columns = []string{"id", "merchantId", "tagId", "muid", "event_name", "event_time", "receivedAt", "isBot", "raw_data"}
 
 // csvWriter writes CSV (RFC 4180, with a line feed at the end of a line): a line with the names of the columns, and a line
 // for each event.
 type csvWriter struct {
 	w     *csv.Writer
 	begun bool
-	cells [8]string
+	cells [9]string
 	raw   []byte
 }
 
@@ -31,7 +32,7 @@ func (c *csvWriter) Write(e *store.Received) error {
 	unbreak(c.raw)
 	c.cells = [...]string{
 		string(e.ID), string(e.Merchant), string(e.Tag), disarm(string(e.MUID)), e.Name,
-		store.FormatTime(e.Time), store.FormatTime(e.ReceivedAt), string(c.raw),
+		store.FormatTime(e.Time), store.FormatTime(e.ReceivedAt), strconv.FormatBool(e.Bot), string(c.raw),
 	}
 	return c.w.Write(c.cells[:])
 }

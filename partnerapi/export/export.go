@@ -10,7 +10,7 @@
 //
 // All formats have the same columns, named as in the listing:
 //
-//	id, merchantId, tagId, muid, event_name, event_time, receivedAt, raw_data
+//	id, merchantId, tagId, muid, event_name, event_time, receivedAt, isBot, raw_data
 package export
 
 import (

@@ -30,6 +30,7 @@ func randomEvents(n int) []store.Received {
 			Event: store.Event{
 				ID: store.EventID(fmt.Sprintf("evt_%016d", i)), MUID: store.MUID(muid), Name: []string{"PageView", "Purchase"}[r.IntN(2)],
 				Time: time.UnixMicro(1.76e15 + r.Int64N(1e15)).UTC(),
+				Bot:  r.IntN(4) == 0,
 				Raw:  fmt.Appendf(nil, "{\"n\":%d,\r\n \"text\":%s}", i, quoted),
 			},
 			Merchant: store.MerchantID(fmt.Sprintf("0b2e8a52-5d3c-4f4e-9d3a-%012d", r.IntN(3))), Tag: "cs_x",

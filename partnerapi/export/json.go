@@ -3,6 +3,7 @@ package export
 import (
 	"bytes"
 	"io"
+	"strconv"
 
 	"github.com/goccy/go-json/jsontext"
 
@@ -19,7 +20,8 @@ func AppendJSON(b []byte, e *store.Received) []byte {
 	b = appendString(append(b, `,"event_name":`...), e.Name)
 	b = store.AppendTime(append(b, `,"event_time":"`...), e.Time)
 	b = store.AppendTime(append(b, `","receivedAt":"`...), e.ReceivedAt)
-	b = append(b, `","raw_data":`...)
+	b = strconv.AppendBool(append(b, `","isBot":`...), e.Bot)
+	b = append(b, `,"raw_data":`...)
 	start := len(b)
 	b = append(b, e.Raw...)
 	unbreak(b[start:])

@@ -24,6 +24,7 @@ type row struct {
 	Name       string `parquet:"event_name,dict"`
 	Time       int64  `parquet:"event_time,timestamp(microsecond)"`
 	ReceivedAt int64  `parquet:"receivedAt,timestamp(microsecond)"`
+	Bot        bool   `parquet:"isBot"`
 	Raw        string `parquet:"raw_data"`
 }
 
@@ -44,7 +45,7 @@ func newParquetWriter(w io.Writer) *parquetWriter {
 func (p *parquetWriter) Write(e *store.Received) error {
 	if _, err := p.w.Write([]row{{
 		ID: string(e.ID), Merchant: string(e.Merchant), Tag: string(e.Tag), MUID: string(e.MUID), Name: e.Name,
-		Time: e.Time.UnixMicro(), ReceivedAt: e.ReceivedAt.UnixMicro(), Raw: string(e.Raw),
+		Time: e.Time.UnixMicro(), ReceivedAt: e.ReceivedAt.UnixMicro(), Bot: e.Bot, Raw: string(e.Raw),
 	}}); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,8 @@ func wanted(e *store.Received) []string {
 	raw := strings.NewReplacer("\r", " ", "\n", " ").Replace(string(e.Raw))
 	return []string{
 		string(e.ID), string(e.Merchant), string(e.Tag), string(e.MUID), e.Name,
-		e.Time.Format("2006-01-02T15:04:05Z"), e.ReceivedAt.Format("2006-01-02T15:04:05Z"), raw,
+		e.Time.Format("2006-01-02T15:04:05Z"), e.ReceivedAt.Format("2006-01-02T15:04:05Z"),
+		strconv.FormatBool(e.Bot), raw,
 	}
 }
 
@@ -48,7 +50,7 @@ func TestNDJSONHasOneObjectALine(t *testing.T) {
 		var cells []string
 		for _, name := range columns {
 			var text string
-			if name == "raw_data" {
+			if name == "raw_data" || name == "isBot" {
 				text = string(got[name])
 			} else if err := json.Unmarshal(got[name], &text); err != nil {
 				t.Fatal(err)
@@ -110,7 +112,7 @@ func TestParquetIsReadByAnotherImplementation(t *testing.T) {
 	for i := range events {
 		want := wanted(&events[i])
 		want[5], want[6] = events[i].Time.Format(time.RFC3339Nano), events[i].ReceivedAt.Format(time.RFC3339Nano)
-		want[7] = string(events[i].Raw)
+		want[8] = string(events[i].Raw)
 		compare(t, i, rows[i], want)
 	}
 }
@@ -127,7 +129,8 @@ func readParquet(t *testing.T, b []byte) (rows [][]string) {
 		c := r.MetaData().Schema.Column(i)
 		_, isText := c.LogicalType().(schema.StringLogicalType)
 		at, isTime := c.LogicalType().(schema.TimestampLogicalType)
-		if c.Name() != name || c.MaxDefinitionLevel() != 0 || isText == isTime ||
+		isBool := c.PhysicalType() == parquet.Types.Boolean
+		if c.Name() != name || c.MaxDefinitionLevel() != 0 || isBool != (name == "isBot") || !isBool && isText == isTime ||
 			isTime && (!at.IsAdjustedToUTC() || at.TimeUnit() != schema.TimeUnitMicros) {
 			t.Errorf("column %d is %s", i, c)
 		}
@@ -165,6 +168,15 @@ func readParquet(t *testing.T, b []byte) (rows [][]string) {
 					}
 					for _, v := range values[:got] {
 						add(time.UnixMicro(v).UTC().Format(time.RFC3339Nano))
+					}
+				case *file.BooleanColumnChunkReader:
+					values := make([]bool, 1000)
+					_, got, err := c.ReadBatch(1000, values, nil, nil)
+					if err != nil && err != io.EOF {
+						t.Fatal(err)
+					}
+					for _, v := range values[:got] {
+						add(strconv.FormatBool(v))
 					}
 				default:
 					t.Fatalf("column %s is %T", columns[i], c)

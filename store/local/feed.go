@@ -193,6 +193,9 @@ func (f *feed) selects(e *journal.Event) bool {
 			return false
 		}
 	}
+	if f.Bot != nil && codec.IsBot(e.Series) != *f.Bot {
+		return false
+	}
 	if f.From == nil && f.To == nil {
 		return true
 	}
@@ -210,6 +213,7 @@ func (f *feed) received(e *journal.Event, id store.MerchantID) store.Received {
 			Name: f.text(name),
 			Time: timeOf(e.Time),
 			Raw:  e.Raw,
+			Bot:  codec.IsBot(e.Series),
 		},
 		Merchant:   id,
 		Tag:        store.TagID(f.text(tag)),

@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -35,6 +36,42 @@ func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 		}
 	}
 	return store.Page{}, store.Unavailable("damaged events are being set aside")
+}
+
+// Summary implements store.Events. It is made by the index alone.
+func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summary, error) {
+	var merchants []codec.MerchantKey
+	for _, id := range q.Merchants {
+		m, err := codec.NewMerchantKey(id)
+		if err != nil {
+			return store.Summary{}, err
+		}
+		if !slices.Contains(merchants, m) {
+			merchants = append(merchants, m)
+		}
+	}
+	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
+		return store.Summary{}, err
+	}
+	return e.index.Summarize(ctx, merchants, &q)
+}
+
+// Usage implements store.Events.
+func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
+	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
+		return nil, err
+	}
+	usage := make([]store.Usage, len(merchants))
+	for i, id := range merchants {
+		m, err := codec.NewMerchantKey(id)
+		if err != nil {
+			return nil, err
+		}
+		if usage[i].Events, usage[i].Bytes, err = e.index.Usage(ctx, m); err != nil {
+			return nil, err
+		}
+	}
+	return usage, nil
 }
 
 // maxSetAside is how often one call of Events sets damaged chunks aside.

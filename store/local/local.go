@@ -33,7 +33,7 @@
 // of the index. Pages and totals then have only events that can be served. A rebuild of the index goes on past such chunks.
 //
 //	local.go    opens, connects and closes the three parts
-//	listing.go  Events: one page of a merchant's events
+//	listing.go  Events: one page of a merchant's events; Summary; Usage
 //	feed.go     Feed: events in the order of receipt
 //	tail.go     which merchants have events at the end of the journal; who waits for them
 //	setaside.go takes the events of damaged chunks out of the index

@@ -148,8 +148,9 @@ func TestMetrics(t *testing.T) {
 	closeEngine(t, killed)
 	closeEngine(t, e)
 	e, values = openMeasured(t, dir)
-	if got := values()["mtagd_index_events"]; got != 300 {
-		t.Errorf("after a restart there are %v events, want 300", got)
+	if got := values(); got["mtagd_index_events"] != 300 || got["mtagd_merchant_event_bytes"] == 0 ||
+		got["mtagd_index_event_bytes"] <= got["mtagd_merchant_event_bytes"] {
+		t.Errorf("after a restart there are %v; want 300 events, and the bytes of both merchants", got)
 	}
 	closeEngine(t, e)
 }

@@ -230,8 +230,7 @@ func (v *verifier) wrongInEvents(where string, err error) {
 func (s *merchantSums) hash(e *codec.Event) uint64 {
 	series := string(e.Series)
 	if !s.series[series] {
-		tag, _ := codec.SplitSeries(series)
-		series = codec.OverflowSeries(tag)
+		series = codec.OverflowSeries(series)
 	}
 	return hashOf(rank.Key{Time: e.Time, Position: e.Position}, series)
 }

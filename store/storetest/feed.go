@@ -54,7 +54,7 @@ func (rs *receipts) selected(q store.FeedQuery, from int) (want []receipt) {
 	for _, at := range rs.all[from:] {
 		k := rs.known(at)
 		if slices.Contains(q.Merchants, rs.oracles[at.shop].merchant) && (q.Tag == "" || q.Tag == k.tag) &&
-			(q.Names == nil || slices.Contains(q.Names, k.name)) &&
+			(q.Bot == nil || *q.Bot == k.bot) && (q.Names == nil || slices.Contains(q.Names, k.name)) &&
 			(q.From == nil || !k.time.Before(*q.From)) && (q.To == nil || !k.time.After(*q.To)) {
 			want = append(want, at)
 		}
@@ -66,7 +66,7 @@ func (rs *receipts) selected(q store.FeedQuery, from int) (want []receipt) {
 func (rs *receipts) check(t *testing.T, got *store.Received, want receipt) {
 	t.Helper()
 	k := rs.known(want)
-	if string(got.Raw) != k.raw || got.MUID != k.muid || got.Name != k.name || !got.Time.Equal(k.time) || got.Tag != k.tag ||
+	if string(got.Raw) != k.raw || got.MUID != k.muid || got.Name != k.name || !got.Time.Equal(k.time) || got.Tag != k.tag || got.Bot != k.bot ||
 		got.Merchant != rs.oracles[want.shop].merchant {
 		t.Fatalf("the feed has %+v with body %s, want %+v of %s", got.Event, got.Raw, k, rs.oracles[want.shop].merchant)
 	}
@@ -128,13 +128,15 @@ var feedTests = []test{
 			if r.IntN(2) == 0 {
 				f.After, f.from = b.Latest(), len(rs.all)
 			}
-			switch r.IntN(4) {
+			switch r.IntN(5) {
 			case 0:
 				f.Tag = rs.tags[1][0]
 			case 1:
 				f.Names = []string{"Purchase", "P"}
 			case 2:
 				f.From, f.To = new(start.AddDate(0, 0, -1).Truncate(time.Microsecond)), new(start.AddDate(0, 0, 9))
+			case 3:
+				f.Bot = new(r.IntN(2) == 0)
 			}
 			followers = append(followers, f)
 			for range 10 {

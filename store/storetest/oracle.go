@@ -28,6 +28,7 @@ type known struct {
 	name string
 	time time.Time
 	raw  string
+	bot  bool
 }
 
 type order struct {
@@ -54,11 +55,11 @@ func (o *oracle) mark(tag store.TagID, name string, at time.Time) store.Mark {
 	n := len(o.events)
 	k := known{
 		n: n, tag: tag, muid: store.MUID(fmt.Sprintf("user-%d", n%17)),
-		name: name, time: at.Truncate(time.Microsecond), raw: fmt.Sprintf(`{"n":%d}`, n),
+		name: name, time: at.Truncate(time.Microsecond), raw: fmt.Sprintf(`{"n":%d}`, n), bot: n%7 < 2,
 	}
 	o.events = append(o.events, k)
 	return store.Mark{
-		Merchant: o.merchant, Tag: tag, Identity: store.Identity{MUID: k.muid}, Name: name, Time: at, Raw: []byte(k.raw),
+		Merchant: o.merchant, Tag: tag, Identity: store.Identity{MUID: k.muid}, Name: name, Time: at, Raw: []byte(k.raw), Bot: k.bot,
 	}
 }
 
@@ -90,6 +91,7 @@ func (o *oracle) page(q store.Query) (page []known, total int) {
 		switch {
 		case q.Tag != "" && k.tag != q.Tag,
 			q.Names != nil && !slices.Contains(q.Names, k.name),
+			q.Bot != nil && k.bot != *q.Bot,
 			q.From != nil && k.time.Before(*q.From),
 			q.To != nil && k.time.After(*q.To):
 			continue
@@ -125,7 +127,7 @@ func (o *oracle) expect(t *testing.T, b *bed, q store.Query) bool {
 	}
 	for i, k := range want {
 		e := got.Events[i]
-		if string(e.Raw) != k.raw || e.MUID != k.muid || e.Name != k.name || !e.Time.Equal(k.time) {
+		if string(e.Raw) != k.raw || e.MUID != k.muid || e.Name != k.name || !e.Time.Equal(k.time) || e.Bot != k.bot {
 			t.Errorf("%s: event %d of the page is %+v with body %s, want %+v\n got numbers %v\nwant numbers %v",
 				describe(q), i, e, e.Raw, k, numbersOf(got.Events), numbers())
 			return false
@@ -181,6 +183,10 @@ func describe(q store.Query) string {
 		}
 		return t.Format(time.RFC3339Nano)
 	}
-	return fmt.Sprintf("tag %q names %s from %s to %s by %s asc %v offset %d limit %d",
-		q.Tag, names, when(q.From), when(q.To), q.SortBy, q.Asc, q.Offset, q.Limit)
+	bots := "any sender"
+	if q.Bot != nil {
+		bots = fmt.Sprintf("bots %v", *q.Bot)
+	}
+	return fmt.Sprintf("tag %q names %s of %s from %s to %s by %s asc %v offset %d limit %d",
+		q.Tag, names, bots, when(q.From), when(q.To), q.SortBy, q.Asc, q.Offset, q.Limit)
 }

@@ -72,6 +72,9 @@ func randomQuery(r *rand.Rand, o *oracle, tags []store.TagID) store.Query {
 			q.Names = append(q.Names, pick(r, names...))
 		}
 	}
+	if r.IntN(3) == 0 {
+		q.Bot = new(r.IntN(2) == 0)
+	}
 	bound := func() time.Time {
 		if r.IntN(3) == 0 || len(o.events) == 0 {
 			return randomTime(r).Truncate(time.Microsecond)

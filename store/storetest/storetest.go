@@ -19,6 +19,7 @@
 //	identities.go  who an event belongs to
 //	listing.go     Events against the oracle
 //	feed.go        Feed against the oracles; Watch
+//	summary.go     Summary against the oracle
 //	random.go      random events and queries
 //	oracle.go      a sorted slice of all events, to compute what each page must be
 //	steps.go       the steps that prepare a test
@@ -48,6 +49,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Store, parts ...string) {
 		{"Identities", identityTests},
 		{"Listing", listingTests},
 		{"Feed", feedTests},
+		{"Summary", summaryTests},
 		{"Contexts", contextTests},
 		{"Durability", durabilityTests},
 	} {

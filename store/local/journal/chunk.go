@@ -18,7 +18,7 @@ import (
 //
 //	merchant (16 bytes) | tag, name, muid, raw (each length-prefixed) | time (varint, µs since 1970)
 //
-// Tag and name together are the series (codec.AppendSeries). A chunk is stored as one S2 block. Compression pays, as
+// Tag and name together are the series (codec.AppendSeries): the name of a bot's event has a mark behind it. A chunk is stored as one S2 block. Compression pays, as
 // events resemble each other, and logging and syncing cost by the byte. zstd would make a full chunk a third smaller at
 // six times the cost, and the chunk of a single event a sixth smaller at forty times the cost (BenchmarkCompress in
 // bench).
@@ -69,7 +69,7 @@ type Event struct {
 func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUID) (chunk, series []byte) {
 	b = append(b, m[:]...)
 	start := len(b)
-	b = codec.AppendSeries(b, mark.Tag, mark.Name)
+	b = codec.AppendSeries(b, mark.Tag, mark.Name, mark.Bot)
 	series = b[start:len(b):len(b)]
 	b = codec.AppendPrefixed(b, string(muid))
 	b = codec.AppendPrefixed(b, mark.Raw)
@@ -100,6 +100,7 @@ func (e Event) Listed() store.Event {
 		MUID: store.MUID(e.MUID),
 		Name: string(name),
 		Time: time.UnixMicro(e.Time).UTC(),
+		Bot:  codec.IsBot(e.Series),
 		Raw:  bytes.Clone(e.Raw),
 	}
 }

@@ -31,7 +31,7 @@ func withMadeUpNames(t *testing.T, m codec.MerchantKey, common, madeUp int, made
 		batch = batch[:0]
 	}
 	add := func(tag store.TagID, name string, at int64) {
-		batch = append(batch, codec.Event{Merchant: m, Time: at, Series: codec.AppendSeries(nil, tag, name)})
+		batch = append(batch, codec.Event{Merchant: m, Time: at, Series: codec.AppendSeries(nil, tag, name, false)})
 		if len(batch) == 1000 {
 			flush()
 		}
@@ -125,7 +125,7 @@ func TestUsageCountsAllEvents(t *testing.T) {
 	x := j.open(t, dir)
 	expect := func(when string, want uint64) {
 		t.Helper()
-		if events, bytes, err := x.Usage(m); err != nil || events != want || bytes != 100*want {
+		if events, bytes, err := x.Usage(t.Context(), m); err != nil || events != want || bytes != 100*want {
 			t.Errorf("%s: %d events with %d bytes, %v; want %d", when, events, bytes, err, want)
 		}
 	}

@@ -1,220 +1,249 @@
 package rank
 
 import (
-	"context"
+	"encoding/binary"
+	"fmt"
 	"math"
+	"math/bits"
+	"sort"
 
-	"mtagd/store"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
-// SeriesCounts are the numbers of a series' events by time.
-type SeriesCounts struct {
-	Tag store.TagID
-
-	// Name is empty for the events of a tag's overflow series, which have many names. When the selection has a names filter,
-	// there is none of these: then the events of overflow series are counted by name, too.
-	Name string
-
-	Counts []uint64 // by bucket
-}
-
-// Counts counts the selected events by series and by bucket: bucket i has the events with bounds[i] ≤ time < bounds[i+1] (µs
-// since 1970). The bounds must be sorted. Series without events in any bucket are left out. The counts are as of one moment.
-//
-// The cost depends on the numbers of bounds, series, and names in the filter, but not on that of events. Besides the result it
-// needs memory for one node of each level of the tree. Events are applied meanwhile, except while it counts those in memory.
-func (x *Index) Counts(ctx context.Context, m codec.MerchantKey, s *Selection, bounds []int64) (counts []SeriesCounts, err error) {
-	if len(bounds) < 2 {
-		return nil, nil
-	}
-	clamped := make([]int64, len(bounds))
-	for i, b := range bounds {
-		clamped[i] = min(max(b, s.lo.Time), s.hi.Time)
-	}
-	err = boltfile.CatchDamage("index.db", func() (err error) {
-		counts, err = x.counts(ctx, m, s, clamped)
-		return err
-	})
-	return counts, err
-}
-
-func (x *Index) counts(ctx context.Context, m codec.MerchantKey, s *Selection, bounds []int64) ([]SeriesCounts, error) {
-	x.mu.RLock()
-	unlock := x.mu.RUnlock
-	defer func() { unlock() }()
-	tx, err := x.db.Begin(false)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = tx.Rollback() }() // fails only when the transaction has ended already
-	r, err := x.newReader(ctx, tx, m, nil)
-	if err != nil {
-		return nil, err
-	}
-	c := bucketCounter{reader: r, bounds: bounds, before: make([]uint64, len(bounds)*len(r.series))}
-	for i := len(r.trees) - 1; i >= 0; i-- { // the stored tree last
-		root := r.trees[i]
-		if root.node == nil { // all others are in memory, and counted
-			unlock()
-			unlock = func() {}
-		}
-		if err := c.addTree(root); err != nil {
-			return nil, err
-		}
-	}
-	var all []SeriesCounts
-	for id, series := range r.series {
-		tag, name := codec.SplitSeries(series)
-		if _, ok := s.section(series); !ok || id == 0 || name == "" && s.names != nil {
-			continue
-		}
-		all = c.append(all, SeriesCounts{Tag: store.TagID(tag), Name: name}, func(bound int) uint64 {
-			return c.before[bound*len(r.series)+id]
-		})
-	}
-	if s.names == nil {
-		return all, nil
-	}
-	return c.appendOverflow(all, s)
-}
-
-// bucketCounter counts events before each of several times.
+// bucketCounter counts the events of a tree before each of several times, by column: each series has one. It walks a tree
+// once, and goes only into nodes that have a bound between their events.
 type bucketCounter struct {
-	*reader
-	bounds []int64
-	before []uint64 // how many events are before each bound, by bound and series
+	bounds []int64  // sorted times (µs since 1970)
+	column []uint32 // by series; those of width and above are not counted
+	width  int      // number of columns that are counted
+	counts []uint64 // by bound and column; the counts of each tree are added
 
-	next   int          // the next bound of the tree that is being counted
-	passed []uint64     // how many of its events are before the current place, by series
-	arenas []*nodeArena // the memory of decoded nodes, by depth
+	next   int      // the next bound of the tree that is being counted
+	passed []uint64 // how many of its events are before the current place, by column
+
+	// Of the nodes above the current place, by depth.
+	saved    [][]uint64      // what passed was at the beginning of the node
+	children [][]storedChild // what is below it
 }
 
-// append appends the counts of a series, unless all are 0. before returns how many of its events are before a bound.
-func (c *bucketCounter) append(all []SeriesCounts, s SeriesCounts, before func(bound int) uint64) []SeriesCounts {
-	last := len(c.bounds) - 1
-	if before(0) == before(last) {
-		return all
+// addRecent counts the events in memory.
+func (c *bucketCounter) addRecent(r *reader) error {
+	for _, root := range r.trees {
+		if root.node != nil {
+			c.begin(root)
+			c.walk(root, lastKey)
+			c.reach(lastKey)
+		}
 	}
-	s.Counts = make([]uint64, last)
-	for i := range s.Counts {
-		s.Counts[i] = before(i+1) - before(i)
-	}
-	return append(all, s)
-}
-
-// addTree counts the events of a tree. It walks the tree once, and goes only into nodes that have a bound between their
-// events.
-func (c *bucketCounter) addTree(root *child) error {
-	c.next, c.passed = 0, make([]uint64, len(c.series))
-	c.reach(root.first)
-	if err := c.walk(root, Key{Time: math.MaxInt64}, 0); err != nil {
-		return err
-	}
-	c.reach(Key{Time: math.MaxInt64, Position: codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}})
 	return nil
+}
+
+// addStored counts the events of the stored tree.
+func (c *bucketCounter) addStored(r *reader) error {
+	for _, root := range r.trees {
+		if root.node == nil {
+			c.begin(root)
+			if err := c.scan(r, storedChild{root.first, root.id, root.counts.encode(nil)}, lastKey, 0); err != nil {
+				return err
+			}
+			c.reach(lastKey)
+		}
+	}
+	return nil
+}
+
+// lastKey is not less than any event.
+var lastKey = Key{Time: math.MaxInt64, Position: codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}}
+
+func (c *bucketCounter) begin(root *child) {
+	c.next, c.passed = 0, make([]uint64, c.width+1)
+	c.reach(root.first)
 }
 
 // reach notes how many events are before each of the next bounds that are not after k.
 func (c *bucketCounter) reach(k Key) {
 	for c.next < len(c.bounds) && (Key{Time: c.bounds[c.next]}).compare(k) <= 0 {
-		before := c.before[c.next*len(c.series):][:len(c.series)]
-		for series, n := range c.passed {
-			before[series] += n
+		before := c.counts[c.next*c.width:][:c.width]
+		for column, n := range c.passed[:c.width] {
+			before[column] += n
 		}
 		c.next++
 	}
 }
 
-// walk counts the events below a child, which are all less than end.
-func (c *bucketCounter) walk(at *child, end Key, depth int) error {
-	if c.next == len(c.bounds) || (Key{Time: c.bounds[c.next]}).compare(end) >= 0 {
+// isWhole reports whether no bound is left before end.
+func (c *bucketCounter) isWhole(end Key) bool {
+	return c.next == len(c.bounds) || (Key{Time: c.bounds[c.next]}).compare(end) >= 0
+}
+
+// walk counts the events below a child in memory, which are all less than end.
+func (c *bucketCounter) walk(at *child, end Key) {
+	if c.isWhole(end) {
 		for _, s := range at.counts {
-			c.passed[s.series] += s.n
+			c.passed[c.column[s.series]] += s.n
+		}
+		return
+	}
+	for _, e := range at.node.entries {
+		c.reach(e.Key)
+		c.passed[c.column[e.series]]++
+	}
+	for i := range at.node.children {
+		below := &at.node.children[i]
+		c.reach(below.first)
+		next := end
+		if i+1 < len(at.node.children) {
+			next = at.node.children[i+1].first
+		}
+		c.walk(below, next)
+	}
+}
+
+// storedChild is a child whose node is stored.
+type storedChild struct {
+	first  Key
+	id     uint64
+	counts []byte // as counts.encode writes them
+}
+
+// scan counts the events below a stored child, which are all less than end. It does what walk does, but reads the stored
+// form of nodes: most of the time of a summary is spent on the counts of inner nodes, and most of them need not be decoded.
+func (c *bucketCounter) scan(r *reader, at storedChild, end Key, depth int) error {
+	if c.isWhole(end) {
+		if !c.add(at.counts, 1) {
+			return c.corrupt(r, at.id)
 		}
 		return nil
 	}
-	n, err := c.node(at, depth)
-	if err != nil {
+	if err := r.ctx.Err(); err != nil {
 		return err
 	}
-	for _, e := range n.entries {
-		c.reach(e.Key)
-		c.passed[e.series]++
+	if depth == len(c.saved) {
+		c.saved = append(c.saved, make([]uint64, len(c.passed)))
+		c.children = append(c.children, make([]storedChild, 0, innerChildren))
 	}
-	for i := range n.children {
-		c.reach(n.children[i].first)
-		next := end
-		if i+1 < len(n.children) {
-			next = n.children[i+1].first
+	copy(c.saved[depth], c.passed)
+	d := codec.Decoder{B: codec.Unseal(r.nodes.Get(nodeKey(r.m, at.id)))}
+	kind, count := d.Uvarint(), d.Count()
+	var prev Key
+	if kind == 0 {
+		for range count {
+			c.reach(decodeKey(&d, &prev))
+			series := d.Uvarint()
+			d.Uvarint()
+			if series >= uint64(len(c.column)) {
+				d.Fail()
+				break
+			}
+			c.passed[c.column[series]]++
 		}
-		if err := c.walk(&n.children[i], next, depth+1); err != nil {
+		if d.Err("") != nil {
+			return c.corrupt(r, at.id)
+		}
+		return nil
+	}
+	children := c.children[depth][:0]
+	for range count {
+		below := storedChild{first: decodeKey(&d, &prev), id: d.Uvarint()}
+		d.Uvarint()
+		below.counts = cutCounts(&d)
+		children = append(children, below)
+	}
+	c.children[depth] = children
+	if d.Err("") != nil || kind != 1 || count == 0 {
+		return c.corrupt(r, at.id)
+	}
+	i, ok := c.shortcut(at, children, end)
+	if !ok {
+		return c.corrupt(r, at.id)
+	}
+	for ; i < count; i++ {
+		c.reach(children[i].first)
+		next := end
+		if i+1 < count {
+			next = children[i+1].first
+		}
+		if err := c.scan(r, children[i], next, depth+1); err != nil {
 			return err
+		}
+		if i+1 < count && c.isWhole(end) { // the rest of the node is what its parent counts without what came before
+			copy(c.passed, c.saved[depth])
+			if !c.add(at.counts, 1) {
+				return c.corrupt(r, at.id)
+			}
+			return nil
 		}
 	}
 	return nil
 }
 
-// node returns a child's node. It is valid until the next one of this depth is read: all nodes together may take much memory.
-func (c *bucketCounter) node(at *child, depth int) (*node, error) {
-	if at.node != nil {
-		return at.node, nil
+// shortcut passes the children before the one that has the first bound, if it is the only one with bounds and has fewer
+// siblings behind it than before it: these are subtracted from the counts of the whole node. It returns the next child. ok is
+// false when counts are corrupt.
+func (c *bucketCounter) shortcut(at storedChild, children []storedChild, end Key) (next int, ok bool) {
+	find := func(bound int) int {
+		k := Key{Time: c.bounds[bound]}
+		return max(0, sort.Search(len(children), func(i int) bool { return children[i].first.compare(k) >= 0 })-1)
 	}
-	if err := c.ctx.Err(); err != nil {
-		return nil, err
+	first := find(c.next)
+	last := sort.Search(len(c.bounds), func(i int) bool { return (Key{Time: c.bounds[i]}).compare(end) >= 0 }) - 1
+	if first <= len(children)/2 || find(last) != first {
+		return 0, true
 	}
-	if depth == len(c.arenas) {
-		c.arenas = append(c.arenas, &nodeArena{})
+	ok = c.add(at.counts, 1)
+	for _, below := range children[first:] {
+		ok = ok && c.add(below.counts, ^uint64(0))
 	}
-	c.arenas[depth].reset()
-	return loadNode(c.nodes, c.m, at.id, c.arenas[depth])
+	return first, ok
 }
 
-// appendOverflow appends the counts of the selection's names in overflow series.
-func (c *bucketCounter) appendOverflow(all []SeriesCounts, s *Selection) ([]SeriesCounts, error) {
-	segments, err := c.openSegments(func(segment *segment) bool { // each event is in one segment of only its tag
-		if segment.tag == 0 {
+func (c *bucketCounter) corrupt(r *reader, id uint64) error {
+	return fmt.Errorf("index.db: node %d of merchant %x: %w: index node", id, r.m, codec.ErrCorrupt)
+}
+
+// cutCounts skips the counts of a child, and returns their bytes.
+func cutCounts(d *codec.Decoder) []byte {
+	start := d.B
+	left := 2 * d.Count() // varints; the last byte of each is below 0x80
+	b := d.B
+	for left >= 8 && len(b) >= 8 {
+		left -= bits.OnesCount64(^binary.LittleEndian.Uint64(b) & 0x8080_8080_8080_8080)
+		b = b[8:]
+	}
+	for left > 0 && len(b) > 0 {
+		if b[0] < 0x80 {
+			left--
+		}
+		b = b[1:]
+	}
+	if left > 0 {
+		d.Fail()
+		return nil
+	}
+	d.B = b
+	return start[:len(start)-len(b)]
+}
+
+// add adds encoded counts, times a factor, to passed. It returns false when they are corrupt.
+func (c *bucketCounter) add(b []byte, factor uint64) bool {
+	d := codec.Decoder{B: b}
+	n := d.Count()
+	b = d.B
+	series := uint64(0)
+	for range n {
+		var delta, n uint64
+		if len(b) >= 2 && b[0]|b[1] < 0x80 { // the common case
+			delta, n, b = uint64(b[0]), uint64(b[1]), b[2:]
+		} else {
+			d.B = b
+			delta, n = d.Uvarint(), d.Uvarint()
+			b = d.B
+		}
+		series += delta
+		if series >= uint64(len(c.column)) {
 			return false
 		}
-		_, ok := s.section(c.series[segment.tag])
-		return ok
-	})
-	if err != nil {
-		return nil, err
+		c.passed[c.column[series]] += n * factor
 	}
-	byTag := map[uint32][]*segmentReader{}
-	for _, segment := range segments {
-		byTag[segment.tag] = append(byTag[segment.tag], segment)
-	}
-	for tag, segments := range byTag {
-		id, _ := codec.SplitSeries(c.series[tag])
-		for name := range s.names {
-			before := make([]uint64, len(c.bounds))
-			for _, segment := range segments {
-				if err := segment.addBefore(before, name, c.bounds); err != nil {
-					return nil, err
-				}
-			}
-			all = c.append(all, SeriesCounts{Tag: store.TagID(id), Name: name}, func(bound int) uint64 { return before[bound] })
-		}
-	}
-	return all, nil
-}
-
-// addBefore adds to n how many events of a name are before each bound, from the first bound on.
-func (s *segmentReader) addBefore(n []uint64, name string, bounds []int64) error {
-	from, err := s.rank(&named{name, entry{Key: s.from(Key{Time: bounds[0]})}})
-	if err != nil {
-		return err
-	}
-	for i, rank := 0, from; i < len(bounds); i++ {
-		at, err := s.rankFrom(rank, &named{name, entry{Key: Key{Time: bounds[i]}}})
-		if err != nil {
-			return err
-		}
-		rank = max(rank, at) // removed events are before from
-		n[i] += uint64(rank - from)
-	}
-	return nil
+	return d.Err("") == nil
 }

@@ -6,14 +6,17 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// maxSeries is how many series the counted trees count for each merchant. It bounds the size of root records and inner
-// nodes, whatever names visitors make up. Events of further series are counted in their tag's overflow series, and are in
-// segments too (segment.go).
+// maxSeries is how many series the counted trees count for each merchant, besides those of bots. It bounds the size of root
+// records and inner nodes, whatever names visitors make up. Events of further series are counted in their tag's overflow
+// series, and are in segments too (segment.go). There may be a quarter as many series of bots, which have overflow series of
+// their own: so bots do not use up the series of the others.
 const maxSeries = 256
 
 // dictionary numbers a merchant's series, from 1. Only one goroutine may call number; any may call names.
 type dictionary struct {
-	limit int // how many series to count
+	limits [2]int // how many series to count, and how many of bots
+
+	counted [2]int // how many there are
 
 	mu     sync.RWMutex
 	series []string // by number
@@ -21,11 +24,22 @@ type dictionary struct {
 }
 
 func newDictionary(series []string, limit int) *dictionary {
-	d := &dictionary{limit: limit, series: series, ids: make(map[string]uint32, len(series))}
+	d := &dictionary{limits: [2]int{limit, max(1, limit/4)}, series: series, ids: make(map[string]uint32, len(series))}
 	for id, s := range series {
 		d.ids[s] = uint32(id)
+		if _, name := codec.SplitSeries(s); name != "" {
+			d.counted[kindOf(s)]++
+		}
 	}
 	return d
+}
+
+// kindOf returns which of the limits is for a series.
+func kindOf[T string | []byte](series T) int {
+	if codec.IsBot(series) {
+		return 1
+	}
+	return 0
 }
 
 // number returns the number of a series. A new series gets the next number. When there are as many as the limit allows, it
@@ -35,9 +49,10 @@ func (d *dictionary) number(series []byte) (id uint32, overflow bool) {
 		return id, false
 	}
 	name := string(series)
-	if len(d.series) > d.limit {
-		tag, _ := codec.SplitSeries(series)
-		name, overflow = codec.OverflowSeries(tag), true
+	if kind := kindOf(series); d.counted[kind] < d.limits[kind] {
+		d.counted[kind]++
+	} else {
+		name, overflow = codec.OverflowSeries(name), true
 		if id, ok := d.ids[name]; ok {
 			return id, true
 		}

@@ -4,8 +4,8 @@
 // event it knows only position, time, series and size.
 //
 // Each merchant has a stored tree, and up to two trees in memory with the events since. All are counted B+ trees
-// (tree.go), ordered by time, with counts by series (a tag and a name). They suffice for merchants with up to 256 series.
-// The events of further series are counted only by tag, and are also in segments. A segment never changes. It is ordered
+// (tree.go), ordered by time, with counts by series (a tag and a name, of bots or of others). They suffice for merchants with
+// up to 256 series, and 64 of bots. The events of further series are counted only by tag, and are also in segments. A segment never changes. It is ordered
 // by name, and can count its events below a name within any time range (segment.go). Small segments are merged into
 // larger ones, in memory as well as stored.
 //
@@ -28,7 +28,9 @@
 //	compact.go         compacts stored segments in the background
 //	merge.go           writes events into the stored trees and segments, in one or more transactions
 //	query.go           pages of a selection
-//	counts.go          counts by series and time
+//	summary.go         counts events by time and by name or tag
+//	overflow.go        counts events of overflow series by name and time
+//	counts.go          counts the events of a tree by time
 //	selection.go       a query in the terms of the index
 //	source.go          finds ranks in several sources: trees and segments
 //	runs.go            collects runs of ranks, from one tree or several
@@ -42,7 +44,7 @@
 //	nodefile.go        reads and writes trees in index.db
 //	segmentfile.go     reads and writes segments in index.db
 //	nodearena.go       the memory of decoded nodes
-//	metrics.go         counts events, measures merges and compactions
+//	metrics.go         counts events and their bytes, measures merges and compactions
 //	verify.go          checks all that is stored
 //
 // # What is in index.db
@@ -68,6 +70,7 @@
 // A root record: next id, covered, root id, bytes of the root (uvarints), first key, counts of the root, number of series
 // (uvarint), series (each length-prefixed). The root id is 0 when the tree has no events. Series are numbered from 1, in this
 // order; the first in the record is empty. An overflow series has a tag and an empty name.
+// A series of bots has a mark behind its name (codec.AppendSeries).
 //
 // A leaf: 0, number of entries, entries. An inner node: 1, number of children, children. The numbers are uvarints. Keys
 // are differences to the previous key.

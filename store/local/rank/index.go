@@ -380,13 +380,13 @@ func (x *Index) merge(f frozenEvents) error {
 
 // Metrics returns the index's metrics.
 func (x *Index) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{x.mergeTime, x.compactor.compactions, newEventCount(x.events.Load)}
+	return []prometheus.Collector{x.mergeTime, x.compactor.compactions, newEventCount(x.events.Load), &sizes{x: x}}
 }
 
 // Usage returns the number of a merchant's events, and the sum of their sizes (codec.Event).
-func (x *Index) Usage(m codec.MerchantKey) (events, bytes uint64, err error) {
+func (x *Index) Usage(ctx context.Context, m codec.MerchantKey) (events, bytes uint64, err error) {
 	err = boltfile.CatchDamage("index.db", func() error {
-		return x.view(context.Background(), m, func(r *reader) error {
+		return x.view(ctx, m, func(r *reader) error {
 			for _, root := range r.trees {
 				events += root.counts.of(nil)
 				bytes += root.bytes

@@ -23,8 +23,9 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 // journal stands in for the engine's journal: it keeps the events of each commit.
 type journal struct {
 	commits   [][]codec.Event
-	names     int // how many made-up names the events have; 0: all have one name, which is counted
-	maxSeries int // Index.LimitSeries; 0: the default
+	names     int  // how many made-up names the events have; 0: all have one name, which is counted
+	maxSeries int  // Index.LimitSeries; 0: the default
+	bots      bool // a fifth of the names is only used by bots
 }
 
 // commit adds n events of a merchant, at the times of timeOf. Made-up names are of two tags.
@@ -35,12 +36,12 @@ func (j *journal) commit(m codec.MerchantKey, n int, timeOf func(i int) int64) [
 			Merchant: m,
 			Position: codec.Position{Seq: uint64(len(j.commits) + 1), Index: uint16(i)},
 			Time:     timeOf(i),
-			Series:   codec.AppendSeries(nil, "cs_a", "Name"),
+			Series:   codec.AppendSeries(nil, "cs_a", "Name", false),
 			Size:     100,
 		}
 		if j.names > 0 {
 			n := int(uint32(len(j.commits)*n+i)*2654435761) % j.names
-			events[i].Series = codec.AppendSeries(nil, []store.TagID{"cs_a", "ss_b"}[i%2], fmt.Sprintf("MadeUp%d", n))
+			events[i].Series = codec.AppendSeries(nil, []store.TagID{"cs_a", "ss_b"}[i%2], fmt.Sprintf("MadeUp%d", n), j.bots && n%5 == 0)
 		}
 	}
 	j.commits = append(j.commits, events)

@@ -42,7 +42,7 @@ func TestAMergeMayBeCutOffAnywhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(5, 6))
 			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
-			j := journal{names: with.names, maxSeries: 3}
+			j := journal{names: with.names, maxSeries: 3, bots: true}
 			recorded := 0
 			commit := func(n int) {
 				for _, m := range merchants {

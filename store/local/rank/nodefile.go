@@ -194,6 +194,15 @@ func decodeTree(b []byte) (*storedTree, error) {
 	return t, d.Err("root record")
 }
 
+// decodeSize reads only the sum of the sizes of a tree's events.
+func decodeSize(b []byte) (uint64, error) {
+	d := codec.Decoder{B: b}
+	d.Uvarint()
+	d.Uvarint()
+	d.Uvarint()
+	return d.Uvarint(), d.Err("root record")
+}
+
 func (n *node) encode(b []byte) []byte {
 	var prev Key
 	if n.children == nil {

@@ -148,8 +148,9 @@ func (q *pageQuery) pageOfNames() (total uint64, page []named, err error) {
 // isCounted reports whether no events of a name are in overflow series: no events of counted series ever are.
 func (q *pageQuery) isCounted(counted map[string]bool, name string) bool {
 	for _, overflow := range q.overflow {
-		tag, _ := codec.SplitSeries(q.series[overflow])
-		if !counted[string(codec.AppendSeries(nil, store.TagID(tag), name))] {
+		series := q.series[overflow]
+		tag, _ := codec.SplitSeries(series)
+		if !counted[string(codec.AppendSeries(nil, store.TagID(tag), name, codec.IsBot(series)))] {
 			return false
 		}
 	}
@@ -295,10 +296,10 @@ func (s sources) bounds(name string) (start, end int, err error) {
 	return start, end, err
 }
 
-// segments returns readers of the segments that the selection needs: those of its tag, or those for all tags.
+// segments returns readers of the segments that the selection needs: those of its overflow series, or those for all.
 func (q *pageQuery) segments() (found []*segmentReader, err error) {
-	if q.Tag != "" {
-		return q.openSegments(func(s *segment) bool { return s.tag == q.overflow[0] })
+	if q.Tag != "" || q.Bot != nil {
+		return q.openSegments(func(s *segment) bool { return slices.Contains(q.overflow, s.tag) })
 	}
 	return q.openSegments(func(s *segment) bool { return s.all })
 }

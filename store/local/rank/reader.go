@@ -111,3 +111,30 @@ func sum(n []uint64, members []bool) (total uint64) {
 	}
 	return total
 }
+
+// between counts the events from lo on and before hi, by series.
+func (r *reader) between(lo, hi Key) ([]uint64, error) {
+	low, err := r.before(lo)
+	if err != nil {
+		return nil, err
+	}
+	n, err := r.before(hi)
+	for id := range n {
+		n[id] -= low[id]
+	}
+	return n, err
+}
+
+// last returns the key of the last event below c.
+func (r *reader) last(c *child) (Key, error) {
+	for {
+		n, err := r.node(c)
+		if err != nil {
+			return Key{}, err
+		}
+		if n.children == nil {
+			return n.entries[len(n.entries)-1].Key, nil
+		}
+		c = &n.children[len(n.children)-1]
+	}
+}

@@ -51,7 +51,7 @@ func (events model) check(t *testing.T, rng *rand.Rand, x *Index, when string) {
 		for _, e := range events {
 			bytes += uint64(e.Size)
 		}
-		if n, size, err := x.Usage(m); err != nil || n != uint64(len(events)) || size != bytes {
+		if n, size, err := x.Usage(t.Context(), m); err != nil || n != uint64(len(events)) || size != bytes {
 			t.Fatalf("%s: usage is %d events with %d bytes, %v; want %d with %d", when, n, size, err, len(events), bytes)
 		}
 		want := make([]Key, 0, len(events))
@@ -69,12 +69,13 @@ func (events model) check(t *testing.T, rng *rand.Rand, x *Index, when string) {
 	}
 }
 
-// checkCounts compares the counts of a random query with those of the model.
+// checkCounts compares a random summary with that of the model.
 func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, events []codec.Event, when string) {
 	t.Helper()
+	q := store.SummaryQuery{By: []store.SummaryGroup{store.Ungrouped, store.GroupByName, store.GroupByTag}[rng.IntN(3)]}
 	if len(events) == 0 {
-		if counts, err := x.Counts(t.Context(), m, NewSelection(store.Query{}), []int64{0, 10}); err != nil || len(counts) > 0 {
-			t.Fatalf("%s: counts without events are %v, %v", when, counts, err)
+		if sum, err := x.Summarize(t.Context(), []codec.MerchantKey{m}, &q); err != nil || sum.All.Total > 0 {
+			t.Fatalf("%s: the summary without events is %v, %v", when, sum, err)
 		}
 		return
 	}
@@ -86,7 +87,6 @@ func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, ev
 		bounds = append(bounds, math.MinInt64, math.MaxInt64)
 	}
 	slices.Sort(bounds)
-	q := store.Query{}
 	if rng.IntN(2) == 0 {
 		q.Tag = "ss_b"
 	}
@@ -96,45 +96,52 @@ func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, ev
 			q.Names = append(q.Names, string(name))
 		}
 	}
-	if rng.IntN(2) == 0 {
-		from, to := time.UnixMicro(bounds[len(bounds)/3]), time.UnixMicro(bounds[len(bounds)/2])
-		q.From, q.To = &from, &to
+	if rng.IntN(3) == 0 {
+		q.Bot = new(rng.IntN(2) == 0)
 	}
-	var counted []string
-	if err := x.view(t.Context(), m, func(r *reader) error {
-		counted = r.series
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	want := map[string][]uint64{} // by series
+	want, all := map[string][]int{}, make([]int, len(bounds)-1)
 	for _, e := range events {
 		tag, name := codec.SplitSeries(string(e.Series))
-		if q.Tag != "" && tag != string(q.Tag) || q.Names != nil && !slices.Contains(q.Names, name) ||
-			q.From != nil && (e.Time < q.From.UnixMicro() || e.Time > q.To.UnixMicro()) {
+		if q.Tag != "" && tag != string(q.Tag) || q.Names != nil && !slices.Contains(q.Names, name) || q.Bot != nil && codec.IsBot(e.Series) != *q.Bot {
 			continue
 		}
-		if q.Names == nil && !slices.Contains(counted, string(e.Series)) {
-			name = ""
+		key := map[store.SummaryGroup]string{store.GroupByName: name, store.GroupByTag: tag}[q.By]
+		if want[key] == nil {
+			want[key] = make([]int, len(bounds)-1)
 		}
 		for i, b := range bounds[1:] {
 			if bounds[i] <= e.Time && e.Time < b {
-				series := tag + " " + name
-				if want[series] == nil {
-					want[series] = make([]uint64, len(bounds)-1)
-				}
-				want[series][i]++
+				want[key][i]++
+				all[i]++
 			}
 		}
 	}
-	counts, err := x.Counts(t.Context(), m, NewSelection(q), bounds)
-	if err != nil || len(counts) != len(want) {
-		t.Fatalf("%s: counts of %d series, %v; want %d", when, len(counts), err, len(want))
+	s := newSummary(&q)
+	s.bounds = bounds
+	sum, err := x.summarize(t.Context(), []codec.MerchantKey{m}, s)
+	if err != nil || !slices.Equal(sum.All.ByBuckets, all) {
+		t.Fatalf("%s: %+v has the counts %v, %v; want %v", when, q, sum.All.ByBuckets, err, all)
 	}
-	for _, c := range counts {
-		if want := want[string(c.Tag)+" "+c.Name]; !slices.Equal(c.Counts, want) {
-			t.Fatalf("%s: counts of %s %q by %v are %v, want %v", when, c.Tag, c.Name, bounds, c.Counts, want)
+	grouped, most := make([]int, len(all)), math.MaxInt
+	for _, g := range sum.Groups {
+		if !slices.Equal(g.ByBuckets, want[g.Key]) || g.Total > most || g.Total == 0 {
+			t.Fatalf("%s: %+v: %q has %d events by %v: %v; want %v", when, q, g.Key, g.Total, bounds, g.ByBuckets, want[g.Key])
 		}
+		most = g.Total
+		for i, n := range g.ByBuckets {
+			grouped[i] += n
+		}
+	}
+	if q.By == store.Ungrouped {
+		return
+	}
+	for i, n := range sum.Other.ByBuckets {
+		if grouped[i]+n != all[i] {
+			t.Fatalf("%s: %+v: bucket %d has %d events, but the groups have %d and the others %d", when, q, i, all[i], grouped[i], n)
+		}
+	}
+	if sum.Other.Total > 0 && (q.Names != nil || q.By == store.GroupByTag) {
+		t.Fatalf("%s: %+v: %d events are in no group", when, q, sum.Other.Total)
 	}
 }
 
@@ -160,11 +167,15 @@ func checkRandomPage(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey
 		}
 		q.Offset = rng.IntN(10)
 	}
+	if rng.IntN(3) == 0 {
+		q.Bot = new(rng.IntN(2) == 0)
+	}
 	var want []named
 	for _, e := range events {
 		tag, name := codec.SplitSeries(e.Series)
 		if q.Tag != "" && string(tag) != string(q.Tag) || q.Names != nil && !slices.Contains(q.Names, string(name)) ||
-			q.From != nil && (e.Time < q.From.UnixMicro() || e.Time > q.To.UnixMicro()) {
+			q.From != nil && (e.Time < q.From.UnixMicro() || e.Time > q.To.UnixMicro()) ||
+			q.Bot != nil && codec.IsBot(e.Series) != *q.Bot {
 			continue
 		}
 		want = append(want, named{string(name), entry{Key: keyOf(&e)}})
@@ -284,7 +295,7 @@ func TestRemovedEventsAreGone(t *testing.T) {
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
 			rng := rand.New(rand.NewPCG(seed, 1))
-			r := &removals{journal: journal{names: madeUp, maxSeries: 30}, model: model{}, rng: rng, dir: t.TempDir()}
+			r := &removals{journal: journal{names: madeUp, maxSeries: 30, bots: true}, model: model{}, rng: rng, dir: t.TempDir()}
 			r.reopen(t)
 			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
 			for range 40 {
@@ -395,7 +406,7 @@ func TestARemovalMayBeCutOffAnywhere(t *testing.T) {
 					t.Fatal(err)
 				}
 				when := fmt.Sprintf("cut off after %d commits", commits)
-				if n, _, _ := x.Usage(m); err != nil && n == uint64(len(before[m])) {
+				if n, _, _ := x.Usage(t.Context(), m); err != nil && n == uint64(len(before[m])) {
 					before.check(t, rng, x, when)
 				} else {
 					after.check(t, rng, x, when)
@@ -570,7 +581,7 @@ func TestNodesAreJoinedAfterRemovals(t *testing.T) {
 // Listings, applying, merges and compactions go on while events are removed; the race detector sees what they share.
 func TestRemovalsDisturbNothing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	r := &removals{journal: journal{names: 300, maxSeries: 30}, model: model{}, rng: rng, dir: t.TempDir()}
+	r := &removals{journal: journal{names: 300, maxSeries: 30, bots: true}, model: model{}, rng: rng, dir: t.TempDir()}
 	r.reopen(t)
 	m, other := newMerchant(t), newMerchant(t)
 	for range 8 {

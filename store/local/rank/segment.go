@@ -23,8 +23,8 @@ import (
 // the logarithm of the number of its events, whatever their names are. For a time range with few events, reading and
 // sorting their ranks is faster than the wavelet matrix, which reads a block of each level for each event.
 //
-// Segments are to queries with a tag what they are to those without: the events of one tag. So where the events of a
-// segment are of several tags, there are also segments with the events of each of these tags.
+// Queries for the events of one tag, of bots or of others read segments that have only events of one overflow series. So
+// where the events of a segment are of several overflow series, there are also segments with the events of each of these.
 type segment struct {
 	id  uint64 // of a stored segment
 	n   int    // number of events

@@ -41,7 +41,8 @@ func NewSelection(q store.Query) *Selection {
 // means that some of its events may be selected.
 func (s *Selection) section(series string) (section string, ok bool) {
 	tag, name := codec.SplitSeries(series)
-	if s.Tag != "" && string(s.Tag) != tag || s.names != nil && name != "" && !s.names[name] {
+	if s.Tag != "" && string(s.Tag) != tag || s.names != nil && name != "" && !s.names[name] ||
+		s.Bot != nil && codec.IsBot(series) != *s.Bot {
 		return "", false
 	}
 	if s.SortBy == store.ByName {

@@ -1,0 +1,167 @@
+package rank
+
+import (
+	"maps"
+	"slices"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// overflowNames counts events of one overflow series by name, with its segments.
+type overflowNames struct {
+	tag      string
+	segments []*segmentReader
+	names    []string // the names to count: none of them is counted in the tree
+	counted  map[string]bool
+}
+
+// overflow returns what counts the events of a merchant's overflow series by name, if the summary needs that. n has the
+// number of events within the range, by series.
+func (s *summary) overflow(r *reader, n []uint64) (all []*overflowNames, err error) {
+	if s.names == nil && s.query.By != store.GroupByName {
+		return nil, nil
+	}
+	found := map[uint32]*overflowNames{}
+	for id, series := range r.series {
+		tag, name := codec.SplitSeries(series)
+		if _, ok := s.section(series); !ok || id == 0 || name != "" || n[id] == 0 {
+			continue
+		}
+		o := &overflowNames{tag: tag, counted: map[string]bool{}}
+		found[uint32(id)] = o
+		for _, other := range r.series {
+			if t, name := codec.SplitSeries(other); t == tag && codec.IsBot(other) == codec.IsBot(series) {
+				o.counted[name] = true
+			}
+		}
+		if s.names != nil {
+			o.names = slices.Sorted(maps.Keys(s.names))
+		}
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	segments, err := r.openSegments(func(segment *segment) bool { return found[segment.tag] != nil })
+	if err != nil {
+		return nil, err
+	}
+	for _, segment := range segments {
+		found[segment.tag].segments = append(found[segment.tag].segments, segment)
+	}
+	return slices.Collect(maps.Values(found)), nil
+}
+
+// Where a segment has few events within the range, the names of all of them are candidates for groups. Else those of its
+// events at so many quantiles are, in the order of names.
+const (
+	fewCandidates = 500
+	quantiles     = 50
+)
+
+// appendFrequent appends names that may have many events within a range of time. Those that have at least 1/quantiles of a
+// segment's events are always among them. So a flood of made-up names does not hide the names of a shop.
+func (o *overflowNames) appendFrequent(names []string, lo, hi int64) ([]string, error) {
+	for _, segment := range o.segments {
+		from, err := segment.before(segment.from(Key{Time: lo}).Time)
+		if err != nil {
+			return nil, err
+		}
+		to, err := segment.before(hi)
+		if err != nil {
+			return nil, err
+		}
+		var ranks []uint32
+		if to-from <= fewCandidates {
+			if ranks, err = segment.ranks(from, max(from, to)); err != nil {
+				return nil, err
+			}
+			slices.Sort(ranks)
+		} else {
+			for rank := 0; rank < segment.n; rank += max(1, segment.n/quantiles) {
+				ranks = append(ranks, uint32(rank))
+			}
+		}
+		for _, rank := range ranks {
+			e, err := segment.event(int(rank))
+			if err != nil {
+				return nil, err
+			}
+			names = append(names, e.name)
+		}
+	}
+	return names, nil
+}
+
+// addTotals adds the number of events within the summary's range to the totals of their groups. It drops the names that
+// have none.
+func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
+	var kept []string
+	for _, name := range o.names {
+		if o.counted[name] {
+			continue
+		}
+		before, err := o.before(name, []int64{s.bounds[0], s.bounds[len(s.bounds)-1]})
+		if err != nil {
+			return err
+		}
+		if n := before[1]; n > 0 {
+			totals[s.key(o.tag, name)] += n
+			kept = append(kept, name)
+		}
+	}
+	o.names = kept
+	return nil
+}
+
+// before counts the events of a name before each bound, from the first bound on.
+func (o *overflowNames) before(name string, bounds []int64) ([]uint64, error) {
+	n := make([]uint64, len(bounds))
+	for _, segment := range o.segments {
+		if err := segment.addBefore(n, name, bounds); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+// addBefore adds to n how many events of a name are before each bound, from the first bound on.
+func (s *segmentReader) addBefore(n []uint64, name string, bounds []int64) error {
+	rankOf := func(from int, time int64) (int, error) {
+		to, err := s.rankFrom(from, &named{name, entry{Key: s.from(Key{Time: time})}})
+		return max(from, to), err
+	}
+	first, err := s.rank(&named{name, entry{Key: s.from(Key{Time: bounds[0]})}})
+	if err != nil {
+		return err
+	}
+	last, err := rankOf(first, bounds[len(bounds)-1])
+	if err != nil {
+		return err
+	}
+	// halve counts for the bounds between two that have these ranks. Most names have few events, and so few different ranks.
+	var halve func(lo, hi, from, to int) error
+	halve = func(lo, hi, from, to int) error {
+		if hi-lo < 2 {
+			return nil
+		}
+		if from == to {
+			for i := lo + 1; i < hi; i++ {
+				n[i] += uint64(from - first)
+			}
+			return nil
+		}
+		mid := lo + (hi-lo)/2
+		at, err := rankOf(from, bounds[mid])
+		if err != nil {
+			return err
+		}
+		n[mid] += uint64(at - first)
+		if err := halve(lo, mid, from, at); err != nil {
+			return err
+		}
+		return halve(mid, hi, at, to)
+	}
+	n[len(bounds)-1] += uint64(last - first)
+	return halve(0, len(bounds)-1, first, last)
+}

@@ -1,0 +1,307 @@
+package rank
+
+import (
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store"
+	"mtagd/store/local/boltfile"
+	"mtagd/store/local/codec"
+)
+
+// Summarize counts the events of some merchants (store.Summary).
+//
+// The cost depends on the numbers of buckets, series, groups, and names in the filter, but not on that of events. Events are
+// applied meanwhile, except while it counts those in memory.
+func (x *Index) Summarize(ctx context.Context, merchants []codec.MerchantKey, q *store.SummaryQuery) (result store.Summary, err error) {
+	err = boltfile.CatchDamage("index.db", func() (err error) {
+		result, err = x.summarize(ctx, merchants, newSummary(q))
+		return err
+	})
+	return result, err
+}
+
+func newSummary(q *store.SummaryQuery) *summary {
+	return &summary{query: q, Selection: NewSelection(store.Query{Tag: q.Tag, Names: q.Names, From: q.From, To: q.To, Bot: q.Bot})}
+}
+
+func (x *Index) summarize(ctx context.Context, merchants []codec.MerchantKey, s *summary) (store.Summary, error) {
+	x.mu.RLock()
+	unlock := sync.OnceFunc(x.mu.RUnlock)
+	defer unlock()
+	tx, err := x.db.Begin(false)
+	if err != nil {
+		return store.Summary{}, err
+	}
+	defer func() { _ = tx.Rollback() }() // fails only when the transaction has ended already
+	arena := x.arenas.Get().(*nodeArena)
+	defer arena.release(&x.arenas)
+	if err := s.open(ctx, x, tx, merchants, arena); err != nil {
+		return store.Summary{}, err
+	}
+	if s.bounds == nil {
+		if err := s.divide(); len(s.starts) == 0 || err != nil {
+			return store.Summary{}, err
+		}
+	}
+	return s.count(unlock)
+}
+
+// summary makes one summary. It reads twice. First it counts the events of the whole range, to choose the groups. Then it
+// counts those of each bucket. So its memory does not grow with the number of names.
+type summary struct {
+	*Selection
+	query   *store.SummaryQuery
+	readers []*reader // of the merchants that have events
+
+	starts []time.Time
+	bounds []int64        // of the buckets (µs since 1970), within the range of the query; tests set others
+	groups map[string]int // the number of each group, from 0
+	counts []uint64       // by bound and column: how many events of a column are before a bound
+}
+
+// The columns of counts: one for each group, and one more for the selected events that are in no group.
+func (s *summary) columns() int { return len(s.groups) + 1 }
+
+// open makes a reader for each merchant. The caller holds Index.mu.
+func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []codec.MerchantKey, arena *nodeArena) error {
+	for _, m := range merchants {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		r, err := x.newReader(ctx, tx, m, arena)
+		if err != nil {
+			return err
+		}
+		if len(r.trees) > 0 {
+			s.readers = append(s.readers, r)
+		}
+	}
+	return nil
+}
+
+// count makes the summary. It calls unlock when all events in memory are counted.
+func (s *summary) count(unlock func()) (store.Summary, error) {
+	overflow, err := s.chooseGroups()
+	if err != nil {
+		return store.Summary{}, err
+	}
+	s.counts = make([]uint64, len(s.bounds)*s.columns())
+	for _, r := range s.readers {
+		if err := s.counter(r).addRecent(r); err != nil {
+			return store.Summary{}, err
+		}
+	}
+	unlock()
+	for _, r := range s.readers {
+		if err := s.counter(r).addStored(r); err != nil {
+			return store.Summary{}, err
+		}
+	}
+	for _, o := range overflow {
+		if err := s.addOverflow(o); err != nil {
+			return store.Summary{}, err
+		}
+	}
+	return s.result(), nil
+}
+
+// divide finds the buckets.
+func (s *summary) divide() (err error) {
+	var first, last *time.Time
+	if s.query.From == nil || s.query.To == nil {
+		if first, last, err = s.span(); err != nil {
+			return err
+		}
+	}
+	var end time.Time
+	s.starts, end, err = s.query.Starts(first, last)
+	if len(s.starts) == 0 || err != nil {
+		return err
+	}
+	for _, at := range append(slices.Clip(s.starts), end) {
+		s.bounds = append(s.bounds, min(max(at.UnixMicro(), s.lo.Time), s.hi.Time))
+	}
+	return nil
+}
+
+// span returns the times of the first and the last event; nil when there are none.
+func (s *summary) span() (first, last *time.Time, err error) {
+	least, greatest := int64(math.MaxInt64), int64(math.MinInt64)
+	for _, r := range s.readers {
+		for _, root := range r.trees {
+			k, err := r.last(root)
+			if err != nil {
+				return nil, nil, err
+			}
+			least, greatest = min(least, root.first.Time), max(greatest, k.Time)
+		}
+	}
+	if least > greatest {
+		return nil, nil, nil
+	}
+	return new(time.UnixMicro(least).UTC()), new(time.UnixMicro(greatest).UTC()), nil
+}
+
+// chooseGroups finds the groups with the most events, and returns the names of overflow series that have to be counted one by
+// one.
+func (s *summary) chooseGroups() (overflow []*overflowNames, err error) {
+	totals := map[string]uint64{} // by key of the group
+	for _, r := range s.readers {
+		n, err := r.between(Key{Time: s.bounds[0]}, Key{Time: s.bounds[len(s.bounds)-1]})
+		if err != nil {
+			return nil, err
+		}
+		for id, n := range n {
+			if key, ok := s.group(r.series[id]); ok && n > 0 {
+				totals[key] += n
+			}
+		}
+		found, err := s.overflow(r, n)
+		if err != nil {
+			return nil, err
+		}
+		overflow = append(overflow, found...)
+	}
+	if s.names == nil && len(overflow) > 0 {
+		// A name may be counted for one tag or merchant, and be in the overflow series of another.
+		names := slices.Collect(maps.Keys(totals))
+		for _, o := range overflow {
+			if names, err = o.appendFrequent(names, s.bounds[0], s.bounds[len(s.bounds)-1]); err != nil {
+				return nil, err
+			}
+		}
+		slices.Sort(names)
+		names = slices.Compact(names)
+		for _, o := range overflow {
+			o.names = names
+		}
+	}
+	for _, o := range overflow {
+		if err := o.addTotals(totals, s); err != nil {
+			return nil, err
+		}
+	}
+	s.groups = map[string]int{}
+	if s.query.By == store.Ungrouped {
+		return overflow, nil
+	}
+	keys := slices.SortedFunc(maps.Keys(totals), func(a, b string) int { return byTotal(totals[a], totals[b], a, b) })
+	for i, key := range keys[:min(len(keys), store.MaxSummaryGroups)] {
+		s.groups[key] = i
+	}
+	return overflow, nil
+}
+
+// group returns the key of the group of a series' events. ok is false when the tree does not say how many of its events are
+// in which group, or when none are selected.
+func (s *summary) group(series string) (key string, ok bool) {
+	tag, name := codec.SplitSeries(series)
+	if _, ok := s.section(series); !ok || name == "" && (s.names != nil || s.query.By == store.GroupByName) {
+		return "", false
+	}
+	return s.key(tag, name), true
+}
+
+func (s *summary) key(tag, name string) string {
+	switch s.query.By {
+	case store.GroupByName:
+		return name
+	case store.GroupByTag:
+		return tag
+	}
+	return ""
+}
+
+// counter returns a counter of a merchant's trees, which counts into s.counts.
+func (s *summary) counter(r *reader) *bucketCounter {
+	rest, none := len(s.groups), len(s.groups)+1
+	c := &bucketCounter{bounds: s.bounds, counts: s.counts, width: s.columns(), column: make([]uint32, len(r.series))}
+	for id, series := range r.series {
+		column := none
+		if _, name := codec.SplitSeries(series); name != "" || s.names == nil {
+			if _, ok := s.section(series); ok && id > 0 {
+				column = rest
+			}
+		}
+		if key, ok := s.group(series); ok && id > 0 {
+			if group, ok := s.groups[key]; ok {
+				column = group
+			}
+		}
+		c.column[id] = uint32(column)
+	}
+	return c
+}
+
+// addOverflow adds the counts of names of an overflow series. Without a names filter they are counted already, in the last
+// column.
+func (s *summary) addOverflow(o *overflowNames) error {
+	rest := len(s.groups)
+	for _, name := range o.names {
+		group, ok := s.groups[s.key(o.tag, name)]
+		if !ok {
+			if s.names == nil {
+				continue
+			}
+			group = rest
+		}
+		before, err := o.before(name, s.bounds)
+		if err != nil {
+			return err
+		}
+		for i, n := range before {
+			at := s.counts[i*s.columns():][:s.columns()]
+			at[group] += n
+			if s.names == nil {
+				at[rest] -= n
+			}
+		}
+	}
+	return nil
+}
+
+// result turns the counts into a summary.
+func (s *summary) result() store.Summary {
+	sum := store.Summary{Starts: s.starts, All: store.Counts{ByBuckets: make([]int, len(s.bounds)-1)}}
+	column := func(at int) (c store.Counts) {
+		c.ByBuckets = make([]int, len(s.bounds)-1)
+		for i := range c.ByBuckets {
+			n := int(s.counts[(i+1)*s.columns()+at] - s.counts[i*s.columns()+at])
+			c.ByBuckets[i] = n
+			c.Total += n
+			sum.All.ByBuckets[i] += n
+		}
+		sum.All.Total += c.Total
+		return c
+	}
+	if s.query.By != store.Ungrouped {
+		sum.Groups = make([]store.GroupCounts, len(s.groups))
+	}
+	for key, at := range s.groups {
+		sum.Groups[at] = store.GroupCounts{Key: key, Counts: column(at)}
+	}
+	sum.Other = column(len(s.groups))
+	if s.query.By == store.Ungrouped {
+		sum.Other = store.Counts{}
+	}
+	return sum
+}
+
+// byTotal compares groups: the largest first, equal ones by key.
+func byTotal(a, b uint64, keyA, keyB string) int {
+	switch {
+	case a > b:
+		return -1
+	case a < b:
+		return 1
+	}
+	return strings.Compare(keyA, keyB)
+}

@@ -1,0 +1,84 @@
+package store
+
+import (
+	"slices"
+	"testing"
+	"time"
+	_ "time/tzdata"
+)
+
+func TestBucketsAreThoseOfTheZone(t *testing.T) {
+	at := func(s string) *time.Time {
+		at, ok := ParseTime(s)
+		if !ok {
+			t.Fatalf("time %s", s)
+		}
+		return &at
+	}
+	for _, c := range []struct {
+		sentence string
+		bucket   Bucket
+		zone     string
+		from, to string
+		want     []string // the last one is the end
+	}{
+		{"hours", Hourly, "UTC", "2026-03-01T10:59:59.999999Z", "2026-03-01T12:00:00Z",
+			[]string{"2026-03-01T10:00:00Z", "2026-03-01T11:00:00Z", "2026-03-01T12:00:00Z", "2026-03-01T13:00:00Z"}},
+		{"hours before 1970", Hourly, "UTC", "1969-12-31T22:30:00Z", "1969-12-31T23:30:00Z",
+			[]string{"1969-12-31T22:00:00Z", "1969-12-31T23:00:00Z", "1970-01-01T00:00:00Z"}},
+		{"hours of a zone of half hours", Hourly, "Asia/Kolkata", "2026-03-01T10:00:00Z", "2026-03-01T10:30:00Z",
+			[]string{"2026-03-01T09:30:00Z", "2026-03-01T10:30:00Z", "2026-03-01T11:30:00Z"}},
+		{"the hour that comes twice when summer ends", Hourly, "Europe/Berlin", "2026-10-25T00:00:00Z", "2026-10-25T02:00:00Z",
+			[]string{"2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z", "2026-10-25T03:00:00Z"}},
+		{"a day of 23 hours", Daily, "Europe/Berlin", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z",
+			[]string{"2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z", "2026-03-30T22:00:00Z"}},
+		{"a day of 25 hours", Daily, "Europe/Berlin", "2026-10-25T12:00:00Z", "2026-10-25T12:00:00Z",
+			[]string{"2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z"}},
+		{"a day without midnight", Daily, "America/Sao_Paulo", "2018-11-03T12:00:00Z", "2018-11-05T12:00:00Z",
+			[]string{"2018-11-03T03:00:00Z", "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z", "2018-11-06T02:00:00Z"}},
+		{"a day that a zone left out", Daily, "Pacific/Apia", "2011-12-29T12:00:00Z", "2011-12-30T12:00:00Z",
+			[]string{"2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z"}},
+		{"months from the 31st", Monthly, "UTC", "2026-01-31T00:00:00Z", "2026-03-01T00:00:00Z",
+			[]string{"2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z", "2026-04-01T00:00:00Z"}},
+		{"months of a zone", Monthly, "America/New_York", "2026-03-01T04:59:59Z", "2026-03-01T05:00:00Z",
+			[]string{"2026-02-01T05:00:00Z", "2026-03-01T05:00:00Z", "2026-04-01T04:00:00Z"}},
+		{"no buckets", NoBucket, "UTC", "2026-03-01T10:00:00Z", "2026-03-01T11:00:00Z",
+			[]string{"2026-03-01T10:00:00Z", "2026-03-01T11:00:00Z"}},
+	} {
+		zone, err := time.LoadLocation(c.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := SummaryQuery{Bucket: c.bucket, Zone: zone, From: at(c.from), To: at(c.to)}
+		starts, end, err := q.Starts(nil, nil)
+		var got []string
+		for _, s := range append(starts, end) {
+			got = append(got, FormatTime(s))
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, %v; want %v", c.sentence, got, err, c.want)
+		}
+	}
+}
+
+func TestBucketsWithoutARangeCoverAllEvents(t *testing.T) {
+	day := func(d int) time.Time { return time.Date(2026, 3, d, 12, 0, 0, 0, time.UTC) }
+	q := SummaryQuery{Bucket: Daily, Now: day(5)}
+	if starts, _, err := q.Starts(nil, nil); err != nil || starts != nil {
+		t.Errorf("without events there are the buckets %v, %v", starts, err)
+	}
+	if starts, _, err := q.Starts(new(day(2)), new(day(3))); err != nil || len(starts) != 4 {
+		t.Errorf("the buckets are %v, %v; want those from the first event to now", starts, err)
+	}
+	if starts, _, err := q.Starts(new(day(2)), new(day(6))); err != nil || len(starts) != 5 {
+		t.Errorf("the buckets are %v, %v; want those up to the last event, which is after now", starts, err)
+	}
+	q.From = new(day(6))
+	if starts, _, err := q.Starts(new(day(2)), new(day(3))); err != nil || starts != nil {
+		t.Errorf("a range that begins after now has the buckets %v, %v", starts, err)
+	}
+	q = SummaryQuery{Bucket: Hourly, Now: day(5)}
+	if _, _, err := q.Starts(new(time.Time{}), new(day(3))); KindOf(err) != KindInvalid {
+		t.Errorf("two thousand years of hours: %v, want KindInvalid", err)
+	}
+}

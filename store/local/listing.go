@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -16,21 +17,35 @@ import (
 //  2. Let the index count the events and find the positions of the page.
 //  3. Read the events at these positions from the journal.
 //  4. If the page has events of damaged chunks, set these chunks aside, and begin again at 2.
+//
+// When the index is damaged where the query reads it, Events fails with KindUnavailable, and the index is rebuilt.
 func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
 	m, err := codec.NewMerchantKey(q.Merchant)
 	if err != nil {
 		return store.Page{}, err
 	}
-	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
+	x := e.index.use()
+	defer x.users.Done()
+	page, err := e.pageOf(ctx, x, m, q)
+	if errors.Is(err, codec.ErrCorrupt) {
+		e.healIndex(err)
+		err = fmt.Errorf("%w: %w", store.Unavailable("the index of the events is being rebuilt"), err)
+	}
+	return page, err
+}
+
+// pageOf does the four steps of Events with an index. codec.ErrCorrupt: the index is damaged.
+func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {
+	if err := x.Wait(ctx, e.journal.Committed()); err != nil {
 		return store.Page{}, err
 	}
 	for range maxSetAside {
-		page, err := e.page(ctx, m, q)
+		page, err := e.page(ctx, x, m, q)
 		damaged, ok := errors.AsType[journal.DamagedChunks](err)
 		if !ok {
 			return page, err
 		}
-		if err := e.setAside(ctx, damaged); err != nil {
+		if err := e.setAside(ctx, x, damaged); err != nil {
 			return store.Page{}, err
 		}
 	}
@@ -41,8 +56,8 @@ func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 const maxSetAside = 3
 
 // page reads one page.
-func (e *engine) page(ctx context.Context, m codec.MerchantKey, q store.Query) (store.Page, error) {
-	total, found, err := e.index.Page(ctx, m, rank.NewSelection(q))
+func (e *engine) page(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {
+	total, found, err := x.Page(ctx, m, rank.NewSelection(q))
 	if err != nil {
 		return store.Page{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -224,6 +226,88 @@ func TestAPointUnderLoad(t *testing.T) {
 	}
 	if got, want := everything(t, restored(t, d, last.Point), m), everything(t, e, m); !reflect.DeepEqual(got, want) {
 		t.Errorf("the last point has %d events, want %d", got[0].Total, want[0].Total)
+	}
+}
+
+var underLoad = flag.Int("underload", 1, "how many chains of backups TestAPointHasExactlyWhatWasAcknowledged makes")
+
+// Incremental backups are taken under full load. A restored point has each event that was acknowledged before the backup began,
+// once and byte for byte. It has no event of a call that began after the backup had ended, and of each call all or nothing.
+func TestAPointHasExactlyWhatWasAcknowledged(t *testing.T) {
+	for range *underLoad {
+		dir := t.TempDir()
+		e := open(t, dir)
+		d := destination(t, filepath.Join(t.TempDir(), "backup"))
+		m := store.NewMerchantID()
+		const workers, batch = 4, 10
+		var begun, done [workers]atomic.Int64 // calls of each worker
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		for w := range workers {
+			all.Go(func() {
+				for i := int64(0); ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					marks := make([]store.Mark, batch)
+					for k := range marks {
+						marks[k] = newMark(m, "Load", int(i), fmt.Appendf(nil, `{"w":%d,"i":%d,"k":%d}`, w, i, k))
+					}
+					begun[w].Store(i + 1)
+					if err := e.Record(ctx, marks); err != nil {
+						t.Error(err)
+						return
+					}
+					done[w].Store(i + 1)
+				}
+			})
+		}
+		calls := func(of *[workers]atomic.Int64) (n [workers]int64) {
+			for w := range of {
+				n[w] = of[w].Load()
+			}
+			return n
+		}
+		src := SourceOf(e, dir, Options{Log: quiet})
+		b := backup.New(d, src)
+		for i := range 4 {
+			least := calls(&done)
+			result, err := b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: i > 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			most := calls(&begun)
+			got := map[string]int{}
+			for _, event := range everything(t, restored(t, d, result.Point), m)[0].Events {
+				got[string(event.Raw)]++
+			}
+			points := 0
+			for w := range workers {
+				has := int64(0)
+				for ; got[fmt.Sprintf(`{"w":%d,"i":%d,"k":0}`, w, has)] == 1; has++ {
+					for k := range batch {
+						if n := got[fmt.Sprintf(`{"w":%d,"i":%d,"k":%d}`, w, has, k)]; n != 1 {
+							t.Errorf("point %d has event %d of call %d %d times", i, k, has, n)
+						}
+					}
+				}
+				if has < least[w] || has > most[w] {
+					t.Errorf("point %d has %d calls of worker %d, want %d to %d", i, has, w, least[w], most[w])
+				}
+				points += int(has) * batch
+			}
+			if points != len(got) {
+				t.Errorf("point %d has %d events, of which %d are of complete calls", i, len(got), points)
+			}
+		}
+		close(stop)
+		all.Wait()
+		if err := src.Close(); err != nil {
+			t.Fatal(err)
+		}
+		closeEngine(t, e)
 	}
 }
 

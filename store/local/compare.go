@@ -170,12 +170,14 @@ func (c *comparison) report() error {
 				return err
 			}
 			if exists {
+				c.disagree = true
 				found(d.indexed.finding(where, "does not have events that the index has"), "do not have events that the index has")
 			} else {
 				found(d.indexed.finding(where, "is missing"), "are missing")
 			}
 		}
 		if d.unindexed.events > 0 {
+			c.disagree = true
 			found(d.unindexed.finding(where, "has events that are not in the index"), "have events that are not in the index")
 		}
 	}

@@ -10,13 +10,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/faultfs"
 )
 
 func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
@@ -31,7 +34,9 @@ func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
 	}
 	inBolt := func(path string) error {
 		return changeBolt(path, func(tx *bolt.Tx) error {
-			return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte("99"))
+			meta := tx.Bucket([]byte("meta"))
+			// The seals of index.db name the format.
+			return errors.Join(meta.Put([]byte("format"), []byte("99")), meta.Put([]byte("covered"), []byte("as format 99 has it")))
 		})
 	}
 	for name, change := range map[string]func(path string) error{
@@ -91,8 +96,8 @@ func TestACorruptTableIsFatal(t *testing.T) {
 	}
 }
 
-// A damaged node or root record fails the queries of its merchant. Those of other merchants go on.
-func TestADamagedIndexValueIsAnError(t *testing.T) {
+// A damaged node or root record fails the queries that read it, or is found at the start. Then the index is rebuilt.
+func TestADamagedIndexValueIsRebuilt(t *testing.T) {
 	for _, bucket := range []string{"nodes", "roots"} {
 		dir := t.TempDir()
 		e := open(t, dir)
@@ -114,19 +119,138 @@ func TestADamagedIndexValueIsAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 		e = open(t, dir)
-		if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); !errors.Is(err, codec.ErrCorrupt) || !strings.Contains(err.Error(), "index.db") {
-			t.Errorf("damaged %s: %d events, %v; want codec.ErrCorrupt in index.db", bucket, len(page.Events), err)
-		}
 		if page, err := e.Events(ctx, store.Query{Merchant: other, Limit: 100}); err != nil || len(page.Events) != 100 {
 			t.Errorf("damaged %s: %d events of another merchant, %v; want 100", bucket, len(page.Events), err)
 		}
-		closeEngine(t, e)
+		page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100})
+		if err != nil && (!errors.Is(err, codec.ErrCorrupt) || store.KindOf(err) != store.KindUnavailable || !strings.Contains(err.Error(), "index.db")) {
+			t.Errorf("damaged %s: %v; want KindUnavailable and codec.ErrCorrupt in index.db", bucket, err)
+		}
+		if err == nil && len(page.Events) != 100 {
+			t.Errorf("damaged %s: %d events without an error, want 100", bucket, len(page.Events))
+		}
+		checkRebuilt(t, e, dir, m, 100)
 	}
 }
 
+// checkRebuilt waits until the index is rebuilt, and checks that it has the events, and takes new ones.
+func checkRebuilt(t *testing.T, e *engine, dir string, m store.MerchantID, want int) {
+	t.Helper()
+	e.index.work.Wait()
+	record(t, e, m, 10)
+	if page, err := listed(e, m); err != nil || page.Total != want+10 {
+		t.Errorf("%d events in the new index, %v; want %d", page.Total, err, want+10)
+	}
+	closeEngine(t, e)
+	if found := slices.DeleteFunc(closedFindings(t, dir), func(f store.Finding) bool { return f.Part == store.PartTags }); len(found) > 0 {
+		t.Errorf("the rebuilt directory has findings: %v", found)
+	}
+	e = open(t, dir)
+	if page, err := listed(e, m); err != nil || page.Total != want+10 || rebuilds(e) != 0 {
+		t.Errorf("%d events after a restart, %v, %d rebuilds; want %d and none", page.Total, err, rebuilds(e), want+10)
+	}
+	closeEngine(t, e)
+}
+
+// rebuilds returns how often the index was rebuilt.
+func rebuilds(e *engine) uint64 {
+	e.index.mu.Lock()
+	defer e.index.mu.Unlock()
+	return e.index.rebuilt
+}
+
+// overwrite writes zeros over the pages of a file from page first on, while it is open.
+func overwrite(t *testing.T, path string, first int) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := int64(first * os.Getpagesize())
+	_, err = f.WriteAt(make([]byte, info.Size()-at), at)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The file is damaged while the service runs. Events are recorded all the time, none is lost and none is counted twice.
+func TestAnIndexIsRebuiltWhileEventsAreRecorded(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 3000)
+	closeEngine(t, e) // merges
+	e, values := openMeasured(t, dir)
+	overwrite(t, filepath.Join(dir, "index.db"), 2)
+	recorded := 3000
+	for rebuilds(e) == 0 && !t.Failed() {
+		record(t, e, m, 20)
+		recorded += 20
+		if page, err := listed(e, m); err == nil && page.Total != recorded {
+			t.Errorf("%d events without an error, want %d", page.Total, recorded)
+		}
+		if err := e.Ready(); err != nil {
+			t.Errorf("the engine takes events and is not ready: %v", err)
+		}
+	}
+	e.index.work.Wait()
+	if got := values(); rebuilds(e) != 1 || got["mtagd_index_rebuilding"] != 0 || got["mtagd_index_events"] != float64(recorded) {
+		t.Errorf("the metrics are %v, want %d events", got, recorded)
+	}
+	checkRebuilt(t, e, dir, m, recorded)
+}
+
+// A verification that finds damage in the index has it rebuilt.
+func TestAVerificationHealsTheIndex(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 3000)
+	closeEngine(t, e)
+	if err := removeFromIndex(dir, m, 5); err != nil {
+		t.Fatal(err)
+	}
+	e = open(t, dir)
+	if found := findings(t, e.Verify); found == nil {
+		t.Error("the verification finds nothing")
+	}
+	checkRebuilt(t, e, dir, m, 3000)
+}
+
+// A kill during a rebuild leaves the old file and a part of the new one.
+func TestARebuildThatIsCutOffBeginsAgain(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 3000)
+	closeEngine(t, e)
+	index := filepath.Join(dir, "index.db")
+	b, err := os.ReadFile(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(index+newSuffix, b[:len(b)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	damage(t, index, func(b []byte) []byte { clear(b[2*os.Getpagesize():]); return b })
+	e = open(t, dir)
+	if _, err := os.Stat(index + newSuffix); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the part of a new index is still there: %v", err)
+	}
+	kept, err := filepath.Glob(filepath.Join(dir, setAsideDir, "*", "index.db"))
+	if err != nil || len(kept) != 1 {
+		t.Errorf("the damaged index was not set aside: %v, %v", kept, err)
+	}
+	checkRebuilt(t, e, dir, m, 3000)
+}
+
 // bbolt panics on a damaged page, and reading past the end of a file that was cut short is a memory fault. Either must
-// become an error, and no listing may be wrong.
-func TestADamagedIndexFileIsAnError(t *testing.T) {
+// become an error, no listing may be wrong, and the index is rebuilt.
+func TestADamagedIndexFileIsRebuilt(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
 	m := store.NewMerchantID()
@@ -154,24 +278,16 @@ func TestADamagedIndexFileIsAnError(t *testing.T) {
 			size = len(b)
 			return change(b)
 		})
-		opened, err := Open(base, Options{Log: quiet})
-		if err == nil {
-			e := opened.(*engine)
-			if page, err := listed(e, m); err == nil && page.Total != 5000 {
-				t.Errorf("%s: %d events without an error, want 5000", name, page.Total)
-			}
-			record(t, e, m, 1)
-			if err = e.Close(); err == nil {
-				e := open(t, base)
-				if page, err := listed(e, m); err != nil || page.Total != 5001 {
-					t.Errorf("%s: %d events after a merge, %v; want 5001", name, page.Total, err)
-				}
-				closeEngine(t, e)
-			}
+		t.Log(name)
+		e := open(t, base)
+		if page, err := listed(e, m); err == nil && page.Total != 5000 {
+			t.Errorf("%s: %d events without an error, want 5000", name, page.Total)
 		}
-		if err != nil && !strings.Contains(err.Error(), "index.db") {
-			t.Errorf("%s: the error %v does not name index.db", name, err)
+		e.index.work.Wait()
+		if name != "empty" && rebuilds(e) == 0 { // an empty file is a new one
+			t.Errorf("%s: the index was not rebuilt", name)
 		}
+		checkRebuilt(t, e, base, m, 5000)
 	}
 	if size < 16*page {
 		t.Errorf("index.db has %d bytes: too few pages for the damages above", size)
@@ -273,40 +389,33 @@ func TestAnOpenDirectoryIsInUse(t *testing.T) {
 	}
 }
 
-// When the index cannot apply an event, the event is on disk, but the engine accepts no more and is not ready.
+// When the index cannot be written, its events are on disk, but the engine accepts no more and is not ready.
 func TestAnEngineWhoseIndexFailedIsNotReady(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	m := store.NewMerchantID()
-	record(t, e, m, 100)
-	closeEngine(t, e) // which merges
-	key, err := codec.NewMerchantKey(m)
-	if err != nil {
-		t.Fatal(err)
+	d := faultfs.New(t)
+	c := startChild(t, filepath.Join(d.Dir, "data"))
+	c.opened()
+	var a acknowledged
+	if got := c.ask("ready"); got != "ok" {
+		t.Error("before: ", got)
 	}
-	if err := changeBolt(filepath.Join(dir, "index.db"), func(tx *bolt.Tx) error {
-		roots := tx.Bucket([]byte("roots"))
-		v := slices.Clone(roots.Get(key[:]))
-		v[len(v)/2] ^= 0x01
-		return roots.Put(key[:], v)
-	}); err != nil {
-		t.Fatal(err)
+	d.Fail(faultfs.Rule{Op: faultfs.Write, Files: "index.db", Count: 1, Errno: syscall.EIO})
+	for c.ask("ready") == "ok" { // until the next merge
+		if !a.record(c) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	e = open(t, dir)
-	if err := e.Ready(); err != nil {
-		t.Errorf("before: %v", err)
+	if got := c.ask("ready"); !strings.Contains(got, store.ErrNeedsRestart.Error()) {
+		t.Errorf("ready gives %q, want that a restart is needed", got)
 	}
-	record(t, e, m, 1)
-	if err := e.index.Wait(ctx, e.journal.Committed()); err == nil {
-		t.Error("the index applied an event of a damaged tree")
+	if a.record(c) {
+		t.Error("an event is accepted")
 	}
-	if e.Ready() == nil {
-		t.Error("the engine is ready")
+	if got := c.ask("close"); !strings.HasPrefix(got, "error") {
+		t.Error("close hides the failure")
 	}
-	if err := e.Record(ctx, []store.Mark{newMark(m, "PageView", 0, []byte("{}"))}); store.KindOf(err) != store.KindUnavailable {
-		t.Errorf("Record gives %v, want KindUnavailable", err)
-	}
-	if e.Close() == nil {
-		t.Error("Close hides the failure")
-	}
+	c = startChild(t, filepath.Join(d.Dir, "data"))
+	c.opened()
+	a.checkAll(t, c)
+	c.kill()
 }

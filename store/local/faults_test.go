@@ -20,8 +20,10 @@ import (
 )
 
 var (
-	powerCuts = flag.Int("powercuts", 4, "how many power cuts TestAPowerCutLosesNothing tries")
-	faultSeed = flag.Uint64("faultseed", 0, "0: another one each time")
+	powerCuts    = flag.Int("powercuts", 2, "how many power cuts TestAPowerCutLosesNothing tries")
+	kills        = flag.Int("kills", 3, "how many kills TestAKillLosesNothing tries")
+	failedWrites = flag.Int("failedwrites", 1, "in how many ways TestAFailedWriteLosesNothing lets writes fail; 4 are all")
+	faultSeed    = flag.Uint64("faultseed", 0, "0: another one each time")
 )
 
 func newSeed(t *testing.T) uint64 {
@@ -190,12 +192,14 @@ func (a *acknowledged) checkAll(t *testing.T, c *child) {
 // believes to be on the disk is not there.
 func TestAFailedWriteLosesNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(newSeed(t), 0))
-	for _, rule := range []faultfs.Rule{
+	rules := []faultfs.Rule{
 		{Op: faultfs.Write, Files: "*.mem", Count: 2, Errno: syscall.EIO},
 		{Op: faultfs.Write, Files: "*.vlog", Count: 2, Errno: syscall.EIO},
 		{Op: faultfs.Sync, Files: "*.mem", Count: 1, Errno: syscall.EIO},
 		{Op: faultfs.Write, Files: "*", Skip: 3, Count: 5, Errno: syscall.EIO},
-	} {
+	}
+	for _, i := range random.Perm(len(rules))[:*failedWrites] {
+		rule := rules[i]
 		d := faultfs.New(t)
 		data := filepath.Join(d.Dir, "data")
 		c := startChild(t, data)
@@ -269,6 +273,44 @@ func TestATableThatCannotBeWrittenLosesNothing(t *testing.T) {
 	}
 }
 
+// Each kill is at any moment: while events are recorded, while the engine starts or while it closes.
+func TestAKillLosesNothing(t *testing.T) {
+	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	data := filepath.Join(t.TempDir(), "data")
+	var a acknowledged
+	for i := range *kills {
+		c := startChild(t, data)
+		if i%4 == 3 { // during the start
+			time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+			c.kill()
+			continue
+		}
+		c.opened()
+		a.checkAll(t, c)
+		for range 5 + random.IntN(30) {
+			if !a.record(c) {
+				t.Fatal("an event is refused")
+			}
+		}
+		if i%4 == 2 {
+			fmt.Fprintln(c.in, "close")
+		} else {
+			fmt.Fprintln(c.in, "record", a.next)
+			a.next += 10
+		}
+		time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond) // any moment will do
+		c.kill()
+		if t.Failed() {
+			t.Fatalf("round %d", i)
+		}
+	}
+	c := startChild(t, data)
+	c.opened()
+	a.checkAll(t, c)
+	c.kill()
+	t.Logf("%d kills, %d events", *kills, 10*len(a.got))
+}
+
 func TestAPowerCutLosesNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(newSeed(t), 0))
 	d := faultfs.New(t)
@@ -303,4 +345,5 @@ func TestAPowerCutLosesNothing(t *testing.T) {
 	c.opened()
 	a.checkAll(t, c)
 	c.kill()
+	t.Logf("%d power cuts, %d events", *powerCuts, 10*len(a.got))
 }

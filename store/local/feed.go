@@ -71,7 +71,7 @@ func (e *engine) feedOn(ctx context.Context, f *feed) error {
 
 // feedPast sets a damaged chunk aside, and moves the feed past it. When the chunk can be read now, it does not move.
 func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedChunks) error {
-	if err := e.setAside(ctx, damaged); err != nil {
+	if err := e.withIndex(func(x *usedIndex) error { return e.setAside(ctx, x, damaged) }); err != nil {
 		return err
 	}
 	seq := damaged[0].Seq

@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"mtagd/store"
@@ -17,21 +18,46 @@ import (
 //  2. Let the index count the events and find the positions of the page.
 //  3. Read the events at these positions from the journal.
 //  4. If the page has events of damaged chunks, set these chunks aside, and begin again at 2.
+//
+// When the index is damaged where the query reads it, Events fails with KindUnavailable, and the index is rebuilt.
 func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
 	m, err := codec.NewMerchantKey(q.Merchant)
 	if err != nil {
 		return store.Page{}, err
 	}
-	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
+	var page store.Page
+	err = e.withIndex(func(x *usedIndex) (err error) {
+		page, err = e.pageOf(ctx, x, m, q)
+		return err
+	})
+	return page, err
+}
+
+// withIndex calls read with the index. When the index is damaged where read needs it, withIndex fails with KindUnavailable,
+// and the index is rebuilt.
+func (e *engine) withIndex(read func(x *usedIndex) error) error {
+	x := e.index.use()
+	defer x.users.Done()
+	err := read(x)
+	if errors.Is(err, codec.ErrCorrupt) {
+		e.healIndex(err)
+		err = fmt.Errorf("%w: %w", store.Unavailable("the index of the events is being rebuilt"), err)
+	}
+	return err
+}
+
+// pageOf does the four steps of Events with an index. codec.ErrCorrupt: the index is damaged.
+func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {
+	if err := x.Wait(ctx, e.journal.Committed()); err != nil {
 		return store.Page{}, err
 	}
 	for range maxSetAside {
-		page, err := e.page(ctx, m, q)
+		page, err := e.page(ctx, x, m, q)
 		damaged, ok := errors.AsType[journal.DamagedChunks](err)
 		if !ok {
 			return page, err
 		}
-		if err := e.setAside(ctx, damaged); err != nil {
+		if err := e.setAside(ctx, x, damaged); err != nil {
 			return store.Page{}, err
 		}
 	}
@@ -50,26 +76,37 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summa
 			merchants = append(merchants, m)
 		}
 	}
-	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
-		return store.Summary{}, err
-	}
-	return e.index.Summarize(ctx, merchants, &q)
+	var summary store.Summary
+	err := e.withIndex(func(x *usedIndex) (err error) {
+		if err := x.Wait(ctx, e.journal.Committed()); err != nil {
+			return err
+		}
+		summary, err = x.Summarize(ctx, merchants, &q)
+		return err
+	})
+	return summary, err
 }
 
 // Usage implements store.Events.
 func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
-	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
-		return nil, err
-	}
 	usage := make([]store.Usage, len(merchants))
-	for i, id := range merchants {
-		m, err := codec.NewMerchantKey(id)
-		if err != nil {
-			return nil, err
+	err := e.withIndex(func(x *usedIndex) error {
+		if err := x.Wait(ctx, e.journal.Committed()); err != nil {
+			return err
 		}
-		if usage[i].Events, usage[i].Bytes, err = e.index.Usage(ctx, m); err != nil {
-			return nil, err
+		for i, id := range merchants {
+			m, err := codec.NewMerchantKey(id)
+			if err != nil {
+				return err
+			}
+			if usage[i].Events, usage[i].Bytes, err = x.Usage(ctx, m); err != nil {
+				return err
+			}
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return usage, nil
 }
@@ -78,8 +115,8 @@ func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]sto
 const maxSetAside = 3
 
 // page reads one page.
-func (e *engine) page(ctx context.Context, m codec.MerchantKey, q store.Query) (store.Page, error) {
-	total, found, err := e.index.Page(ctx, m, rank.NewSelection(q))
+func (e *engine) page(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {
+	total, found, err := x.Page(ctx, m, rank.NewSelection(q))
 	if err != nil {
 		return store.Page{}, err
 	}

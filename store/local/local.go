@@ -32,10 +32,13 @@
 // A chunk of events that cannot be read costs its own events: they are noted in damaged.jsonl and in the log, and taken out
 // of the index. Pages and totals then have only events that can be served. A rebuild of the index goes on past such chunks.
 //
+// Damage of the index costs no events: the engine rebuilds the index from the journal by itself.
+//
 //	local.go    opens, connects and closes the three parts
 //	listing.go  Events: one page of a merchant's events; Summary; Usage
 //	feed.go     Feed: events in the order of receipt
 //	tail.go     which merchants have events at the end of the journal; who waits for them
+//	heal.go     rebuilds a damaged index
 //	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
@@ -103,8 +106,10 @@ func Parts(dir string) map[string]string {
 // engine implements store.Engine.
 type engine struct {
 	*control.Data
+	dir     string
+	opt     Options
 	journal *journal.Journal
-	index   *rank.Index
+	index   liveIndex
 	damage  *damageLog
 	tail    *tail
 
@@ -122,7 +127,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{Data: data}
+	e := &engine{Data: data, dir: dir, opt: opt}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.openEvents(dir, opt); err != nil {
 		return nil, errors.Join(err, data.Close())
@@ -174,13 +179,12 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
 		return err
 	}
-	if e.index, err = rank.Open(parts["index"], MinFree, opt.Log); err != nil {
+	x, err := e.openIndex()
+	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
-	if opt.maxSeries > 0 {
-		e.index.LimitSeries(opt.maxSeries)
-	}
-	err = e.catchUp(opt.Log)
+	e.index.now = newUsedIndex(x)
+	x.OnDamage(e.healIndex)
 	if err == nil {
 		err = journal.SyncPath(dir) // the names of new files
 	}
@@ -191,61 +195,45 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	if err = errors.Join(err, lastErr); err == nil {
 		err = e.journal.Start(e.indexReady, func(events []codec.Event, last uint64, release func()) {
-			e.tail.add(events, last) // before the index: when it is busy, Push waits
-			e.index.Push(events, last, release)
+			e.tail.add(events, last) // before the index: when it is busy, push waits
+			e.index.push(events, last, release)
 		})
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.index.Close(), e.journal.Close())
+		return errors.Join(fmt.Errorf("open %s: %w", dir, err), x.Close(), e.journal.Close())
 	}
-	e.index.Start()
+	e.index.pushed = e.journal.Committed()
+	x.Start()
 	e.tail.start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.Metrics(), e.damage.metrics())...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics())...)
 	}
 	return nil
 }
 
 // catchUp replays the events that the index does not cover. When the index is of an older version, these are all events: it
 // is emptied first. A kill loses nothing, as the next start goes on where the index ends.
-func (e *engine) catchUp(log *slog.Logger) error {
-	covered := e.index.Covered()
-	if covered > 0 {
-		// The index only ever got chunks that the journal had on disk. If the journal ends before this one, the two are from
-		// different times. If it has later ones, this one is missing, and is found like other damage.
-		last, err := e.journal.LastChunk()
-		if err != nil {
-			return err
-		}
-		if last < covered {
-			return errors.New("index.db covers events that are missing at the end of events/: part of events/ is lost, or events/ " +
-				"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
-				"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
-		}
-	}
-	if e.index.Outdated() {
-		log.Info("index.db is of an older version: it is rebuilt from events/")
-		if err := e.index.Reset(); err != nil {
-			return err
-		}
-		covered = 0
-	}
+func (e *engine) catchUp(x *rank.Index) error {
+	covered := x.Covered()
 	last, err := e.journal.LastChunk()
 	if err != nil {
 		return err
 	}
-	p := replayProgress{log: log, last: last, next: time.Now().Add(progressInterval)}
-	var skipped error
-	err = e.journal.Since(covered, func(events []codec.Event, seq uint64) error {
-		p.report(seq)
-		return e.index.Replay(events, seq)
-	}, func(d journal.DamagedChunk) {
-		if err := e.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
-			log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
+	// The index only ever got chunks that the journal had on disk. If the journal ends before the last one, the two are from
+	// different times. If it has later ones, this one is missing, and is found like other damage.
+	if last < covered {
+		return errors.New("index.db covers events that are missing at the end of events/: part of events/ is lost, or events/ " +
+			"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
+			"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
+	}
+	if x.Outdated() {
+		e.opt.Log.Info("index.db is of an older version: it is rebuilt from events/")
+		if err := x.Reset(); err != nil {
+			return err
 		}
-		skipped = errors.Join(skipped, e.index.Replay(nil, d.Seq)) // listings wait for the last chunk
-	})
-	return errors.Join(err, skipped)
+		covered = 0
+	}
+	return e.replay(x, covered, last)
 }
 
 // progressInterval is how often a replay logs its progress. Most replays take less.
@@ -272,7 +260,7 @@ func (p *replayProgress) report(seq uint64) {
 
 // indexReady returns nil while the index takes events. The journal accepts no marks while it returns an error.
 func (e *engine) indexReady() error {
-	if e.index.Failure() != nil {
+	if e.index.failure() != nil {
 		return store.Unavailable("the event index failed")
 	}
 	return nil
@@ -294,19 +282,10 @@ func (e *engine) Ready() error {
 	if err := e.journal.Failure(); err != nil {
 		return err
 	}
-	if err := e.index.Failure(); err != nil {
-		return indexFault(err)
+	if err := e.index.failure(); err != nil {
+		return fmt.Errorf("%w: %w", store.ErrNeedsRestart, err) // which replays the events that are missing
 	}
 	return e.journal.Ready()
-}
-
-// indexFault says whether a restart helps against the failure of the index: it replays the events that are missing. When
-// the file is damaged, the restart would find the same damage.
-func indexFault(failure error) error {
-	if errors.Is(failure, codec.ErrCorrupt) {
-		return failure
-	}
-	return fmt.Errorf("%w: %w", store.ErrNeedsRestart, failure)
 }
 
 // FreeSpace implements store.Engine.
@@ -314,7 +293,9 @@ func (e *engine) FreeSpace() uint64 { return e.journal.FreeSpace() }
 
 // Close implements store.Engine.
 func (e *engine) Close() error {
-	e.close()
+	e.index.mu.Lock()
+	e.close() // no rebuild begins any more
+	e.index.mu.Unlock()
 	e.verifying.Lock()
 	defer e.verifying.Unlock()
 	// First, so that the index gets the last commits before it closes.
@@ -323,5 +304,6 @@ func (e *engine) Close() error {
 	if err := drained; err != nil {
 		return errors.Join(err, e.Data.Close())
 	}
-	return errors.Join(e.index.Close(), e.journal.Close(), e.Data.Close())
+	e.index.work.Wait()
+	return errors.Join(e.index.now.Close(), e.journal.Close(), e.Data.Close())
 }

@@ -2,7 +2,6 @@ package local
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/storetest"
 )
 
@@ -105,16 +103,6 @@ func everything(t *testing.T, e *engine, m store.MerchantID) [2]store.Page {
 		}
 	}
 	return pages
-}
-
-// A restart helps when the index could not be written. It does not when index.db is damaged, or when a commit has failed.
-func TestReadyTellsWhenARestartHelps(t *testing.T) {
-	if err := indexFault(errors.New("input/output error")); !errors.Is(err, store.ErrNeedsRestart) {
-		t.Errorf("an index that could not be written: %v", err)
-	}
-	if err := indexFault(fmt.Errorf("index.db: %w", codec.ErrCorrupt)); errors.Is(err, store.ErrNeedsRestart) {
-		t.Errorf("a damaged index: %v", err)
-	}
 }
 
 // The metrics have the number of events, also after a kill and a replay, and each commit.

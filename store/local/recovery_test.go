@@ -162,8 +162,8 @@ func TestAnIndexOfTheOlderFormatIsRebuilt(t *testing.T) {
 	} else if err := errors.Join(x.Reset(), x.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if format, seq := covered(killed); format != "2" || seq != 0 {
-		t.Errorf("an emptied index has format %s and covers %d, want 2 and 0", format, seq)
+	if format, seq := covered(killed); format != "3" || seq != 0 {
+		t.Errorf("an emptied index has format %s and covers %d, want 3 and 0", format, seq)
 	}
 	gone := copied(t, dir)
 	if err := os.RemoveAll(filepath.Join(gone, "events")); err != nil {
@@ -176,8 +176,8 @@ func TestAnIndexOfTheOlderFormatIsRebuilt(t *testing.T) {
 			t.Errorf("%d events after the index was rebuilt, want %d", got[0].Total, want[0].Total)
 		}
 		closeEngine(t, e)
-		if format, seq := covered(dir); format != "2" || seq != last {
-			t.Errorf("the rebuilt index has format %s and covers %d, want 2 and %d", format, seq, last)
+		if format, seq := covered(dir); format != "3" || seq != last {
+			t.Errorf("the rebuilt index has format %s and covers %d, want 3 and %d", format, seq, last)
 		}
 	}
 	if _, err := Open(gone, Options{Log: quiet}); err == nil {

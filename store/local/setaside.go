@@ -10,7 +10,7 @@ import (
 
 // setAside takes the events of damaged chunks out of the index, so that pages and totals have only events that can be read.
 // A chunk that can be read now stays. KindUnavailable: the disk has returned an error for a chunk; it may heal.
-func (e *engine) setAside(ctx context.Context, found journal.DamagedChunks) error {
+func (e *engine) setAside(ctx context.Context, x *usedIndex, found journal.DamagedChunks) error {
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
 	var damaged journal.DamagedChunks
@@ -28,7 +28,7 @@ func (e *engine) setAside(ctx context.Context, found journal.DamagedChunks) erro
 	if damaged == nil {
 		return nil
 	}
-	keys, err := e.index.FindChunks(ctx, seqs)
+	keys, err := x.FindChunks(ctx, seqs)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (e *engine) setAside(ctx context.Context, found journal.DamagedChunks) erro
 	}
 	// After a kill before this, the events are found and removed again.
 	for m, keys := range keys {
-		if _, err := e.index.Remove(ctx, m, keys); err != nil {
+		if _, err := x.Remove(ctx, m, keys); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"os"
@@ -30,10 +31,22 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.opened, cancel)()
-	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, index: e.index, removing: &e.damage.removing}
+	x := e.index.use()
+	defer x.users.Done()
+	defer context.AfterFunc(x.replaced, cancel)() // or the old file would take space until the verification ends
+	indexWrong := false
+	found := v.Found
+	v.Found = func(f store.Finding) {
+		indexWrong = indexWrong || f.Part == store.PartIndex
+		found(f)
+	}
+	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, index: x.Index, removing: &e.damage.removing}
 	err := w.verify()
+	if indexWrong || w.disagree {
+		e.healIndex(fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
+	}
 	if err == nil && w.damaged != nil {
-		err = e.setAside(ctx, w.damaged)
+		err = e.setAside(ctx, x, w.damaged)
 		if store.KindOf(err) == store.KindUnavailable {
 			err = nil // what may heal is left to the next verification
 		}
@@ -88,6 +101,8 @@ type verifier struct {
 	unsound bool // damage was found that may concern the index of any merchant
 	hidden  bool // damage was found that may hide events of the journal
 	damaged journal.DamagedChunks
+
+	disagree bool // the journal can be read, and the index has other events
 }
 
 type lock interface {

@@ -1,4 +1,8 @@
 // Package boltfile opens bbolt files that carry a format version, and turns the panics of damaged files into errors.
+//
+//	boltfile.go  opens and creates files; CatchDamage
+//	check.go     opens files to verify them, and checks all pages
+//	pages.go     checks what bbolt relies on, whenever a file is opened
 package boltfile
 
 import (
@@ -7,6 +11,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -42,9 +47,13 @@ func open(path, format string, buckets [][]byte) (*bolt.DB, error) {
 		return nil, store.ErrInUse
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+		return nil, fmt.Errorf("open %s: %w", path, asDamage(err))
 	}
-	if err := writeMetasAgain(db); err != nil {
+	err = writeMetasAgain(db)
+	if err == nil {
+		err = checkPages(db)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
 	}
 	ready, err := isPrepared(db, format, buckets)
@@ -62,8 +71,14 @@ func openReadOnly(path, format string, buckets [][]byte) (*bolt.DB, error) {
 	if errors.Is(err, berrors.ErrTimeout) {
 		return nil, store.ErrInUse
 	}
+	if err == nil {
+		err = CatchDamage(path, func() error { return checkPages(db) })
+	}
+	if err != nil && db != nil {
+		err = errors.Join(err, db.Close())
+	}
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+		return nil, fmt.Errorf("open %s: %w", path, asDamage(err))
 	}
 	ready, err := isPrepared(db, format, buckets)
 	if err == nil && !ready {
@@ -73,6 +88,19 @@ func openReadOnly(path, format string, buckets [][]byte) (*bolt.DB, error) {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
 	}
 	return db, nil
+}
+
+// asDamage adds codec.ErrCorrupt to an error with which bbolt refuses a damaged file.
+func asDamage(err error) error {
+	for _, damage := range []error{berrors.ErrInvalid, berrors.ErrChecksum, berrors.ErrVersionMismatch} {
+		if errors.Is(err, damage) {
+			return fmt.Errorf("%w: %w", codec.ErrCorrupt, err)
+		}
+	}
+	if strings.Contains(err.Error(), "file size too small") { // it has no type
+		return fmt.Errorf("%w: %w", codec.ErrCorrupt, err)
+	}
+	return err
 }
 
 // writeMetasAgain writes the two meta pages again, as they are, and syncs them. When the last transaction before a restart

@@ -8,14 +8,25 @@ import (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Seal appends the CRC-32C of b (4 bytes, big endian) to b.
-func Seal(b []byte) []byte { return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)) }
+func Seal(b []byte) []byte { return SealFor(nil, b) }
 
 // Unseal checks a sealed value and returns it without its checksum. When the value is damaged or missing, it returns nil,
 // which every decoder refuses.
-func Unseal(b []byte) []byte {
+func Unseal(b []byte) []byte { return UnsealFor(nil, b) }
+
+// SealFor is Seal, except that the checksum is of key and b. So a value that damage has put under another key is not taken
+// for that key's.
+func SealFor(key, b []byte) []byte { return binary.BigEndian.AppendUint32(b, checksum(key, b)) }
+
+// UnsealFor is Unseal for a value that SealFor has sealed.
+func UnsealFor(key, b []byte) []byte {
 	n := len(b) - crc32.Size
-	if n < 0 || crc32.Checksum(b[:n], castagnoli) != binary.BigEndian.Uint32(b[n:]) {
+	if n < 0 || checksum(key, b[:n]) != binary.BigEndian.Uint32(b[n:]) {
 		return nil
 	}
 	return b[:n]
+}
+
+func checksum(key, b []byte) uint32 {
+	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, b)
 }

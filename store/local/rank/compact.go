@@ -31,6 +31,8 @@ type compactor struct {
 	done   chan struct{} // closed when the goroutine has ended
 	failed map[codec.MerchantKey]bool
 
+	onDamage func(error) // of Index.OnDamage
+
 	writing     sync.Mutex           // held by whoever writes new segments, or deletes those marked as byCompaction
 	compactions prometheus.Histogram // seconds
 }
@@ -91,6 +93,7 @@ func (c *compactor) compactAll(ctx context.Context) {
 	merchants, err2 := c.merchants()
 	if err = errors.Join(err, err2); err != nil && ctx.Err() == nil {
 		c.log.Error("the index cannot be compacted", "error", err)
+		c.damaged(err)
 	}
 	for _, m := range merchants {
 		for more := true; more && !c.failed[m] && ctx.Err() == nil; {
@@ -103,9 +106,17 @@ func (c *compactor) compactAll(ctx context.Context) {
 			if err != nil && ctx.Err() == nil {
 				c.log.Error("the segments of a merchant in the index cannot be compacted", "error", err)
 				c.failed[m] = errors.Is(err, codec.ErrCorrupt)
+				c.damaged(err)
 				break
 			}
 		}
+	}
+}
+
+// damaged reports an error that is damage of the file.
+func (c *compactor) damaged(err error) {
+	if errors.Is(err, codec.ErrCorrupt) && c.onDamage != nil {
+		c.onDamage(err)
 	}
 }
 

@@ -40,6 +40,8 @@ type Index struct {
 
 	arenas sync.Pool // *nodeArena, for readers
 
+	onDamage func(error) // of OnDamage
+
 	unmerged frozenEvents // the disk was full when Replay merged them
 
 	removing sync.Mutex // held by removals, one after the other
@@ -196,6 +198,23 @@ func (x *Index) Close() error {
 	return errors.Join(x.Failure(), x.db.Close())
 }
 
+// Discard closes an index that is not needed any more, without writing what was applied.
+func (x *Index) Discard() error {
+	x.progress.fail(errClosed)
+	if x.started {
+		close(x.queue)
+		<-x.done
+		x.compactor.stop()
+	}
+	return x.db.Close()
+}
+
+// OnDamage sets what is called when the index finds damage of its file in the background. Call it before Start.
+func (x *Index) OnDamage(call func(error)) {
+	x.onDamage = call
+	x.compactor.onDamage = call
+}
+
 // Failure returns the error that has stopped the index from applying events, or nil.
 func (x *Index) Failure() error { return x.progress.failure() }
 
@@ -224,6 +243,9 @@ func (x *Index) fail(err error) {
 	}
 	x.log.Error("no events can be accepted: the index failed", "error", err)
 	x.progress.fail(fmt.Errorf("event index: %w", err))
+	if errors.Is(err, codec.ErrCorrupt) && x.onDamage != nil {
+		x.onDamage(err)
+	}
 }
 
 // apply adds events to the trees in memory; last is the number of their last chunk.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
@@ -215,11 +216,16 @@ func (w *merger) spend(entries int) error {
 
 // sweepAll deletes the replaced nodes of all merchants. There are some when the previous merge was cut off.
 func (w *merger) sweepAll() error {
+	var last []byte
 	for {
 		k, _ := w.tx.Bucket(bucketReplaced).Cursor().First()
 		if k == nil {
 			return nil
 		}
+		if bytes.Equal(k, last) {
+			return errStays
+		}
+		last = bytes.Clone(k)
 		if err := w.sweep(codec.MerchantKey(k)); err != nil {
 			return err
 		}
@@ -263,16 +269,24 @@ func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) err
 
 // deleteFrom deletes the keys of a bucket with this prefix, from a key on. Each costs as much as so many entries.
 func (w *merger) deleteFrom(bucket func() *bolt.Bucket, from, prefix []byte, cost int) error {
+	var last []byte
 	for {
 		k, _ := bucket().Cursor().Seek(from) // a new cursor each time, as a deletion moves existing ones
 		if !bytes.HasPrefix(k, prefix) {
 			return nil
 		}
+		if bytes.Equal(k, last) {
+			return errStays
+		}
+		last = append(last[:0], k...)
 		if err := w.deleteKey(bucket(), k, cost); err != nil {
 			return err
 		}
 	}
 }
+
+// errStays means that bbolt finds a key after it was deleted: damage has put the keys of a page out of order.
+var errStays = fmt.Errorf("index.db: %w: a key that was deleted is still there", codec.ErrCorrupt)
 
 // deleteKey deletes a key. It spends as much as for writing the value, as the deletion may load and write a page.
 func (w *merger) deleteKey(bucket *bolt.Bucket, key []byte, cost int) error {

@@ -1,9 +1,11 @@
 package rank
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc64"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
@@ -21,28 +23,59 @@ var (
 	bucketBlocks   = []byte("blocks")
 	bucketUnused   = []byte("unused")
 	keyCovered     = []byte("covered")
+	keyRoots       = []byte("roots") // in the bucket meta
 
 	buckets = [][]byte{bucketNodes, bucketRoots, bucketReplaced, bucketFreed, bucketSegments, bucketBlocks, bucketUnused}
 )
 
 // format is the version of the file's layout.
-const format = "2"
+const format = "3"
 
-// olderFormat is replaced: its events are replayed.
-const olderFormat = "1"
+// olderFormats are replaced: their events are replayed.
+var olderFormats = []string{"1", "2"}
 
-// openFile opens or creates the file. outdated means that it has the older format: then only loadCovered can read it, and
-// resetFile must be called before anything else.
+// openFile opens or creates the file. outdated means that it has an older format: then only loadCovered can read it, and
+// resetFile must be called before anything else. A file whose root records or buckets are not what the last transaction has
+// written is codec.ErrCorrupt.
 func openFile(path string) (db *bolt.DB, outdated bool, err error) {
 	db, err = boltfile.Open(path, format, buckets...)
-	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok && unknown.Found == olderFormat {
-		db, err = boltfile.Open(path, olderFormat)
-		return db, true, err
+	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
+		if slices.Contains(olderFormats, unknown.Found) {
+			db, err = boltfile.Open(path, unknown.Found)
+			return db, true, err
+		}
+		return nil, false, checkFormat(path, unknown)
 	}
-	return db, false, err
+	if err != nil {
+		return nil, false, err
+	}
+	if err := boltfile.CatchDamage("index.db", func() error { return checkRoots(db) }); err != nil {
+		return nil, false, errors.Join(err, db.Close())
+	}
+	return db, false, nil
 }
 
-// resetFile replaces a file of the older format by an empty one of this format, in one transaction.
+// checkFormat tells a newer format from a damaged format version: the seals of this format's meta records name it.
+func checkFormat(path string, unknown codec.UnknownFormat) error {
+	db, err := boltfile.OpenReadOnly(path, unknown.Found)
+	if err != nil {
+		return err
+	}
+	err = unknown
+	if viewErr := boltfile.CatchDamage("index.db", func() error {
+		return db.View(func(tx *bolt.Tx) error {
+			if loadMeta(tx, keyCovered) != nil {
+				err = fmt.Errorf("index.db: %w: format version", codec.ErrCorrupt)
+			}
+			return nil
+		})
+	}); viewErr != nil {
+		err = viewErr
+	}
+	return errors.Join(err, db.Close())
+}
+
+// resetFile replaces a file of an older format by an empty one of this format, in one transaction.
 func resetFile(db *bolt.DB) error {
 	return db.Update(func(tx *bolt.Tx) error {
 		for _, name := range buckets {
@@ -55,24 +88,104 @@ func resetFile(db *bolt.DB) error {
 				return err
 			}
 		}
-		return errors.Join(storeCovered(tx, 0), boltfile.SetFormat(tx, format))
+		return errors.Join(initialise(tx), boltfile.SetFormat(tx, format))
 	})
 }
 
+// initialise writes the meta records of an empty index.
+func initialise(tx *bolt.Tx) error {
+	return errors.Join(storeCovered(tx, 0), storeMeta(tx, keyRoots, rootSum{}.encode()))
+}
+
+// checkRoots compares the root records with their sum. In a new file it writes the meta records.
+//
+// bbolt has no checksums: damage of a page may hide records, or bring back those of an earlier transaction. Each node and
+// block is found by its number, and is sealed together with it. But a root record that is missing would be that of a
+// merchant without events, and an earlier one would be taken for the newest.
+func checkRoots(db *bolt.DB) error {
+	isNew := false
+	if err := db.View(func(tx *bolt.Tx) error {
+		meta := tx.Bucket(boltfile.BucketMeta)
+		isNew = meta.Get(keyRoots) == nil && meta.Get(keyCovered) == nil && isEmpty(tx.Bucket(bucketRoots)) && isEmpty(tx.Bucket(bucketNodes))
+		if isNew {
+			return nil
+		}
+		return compareRoots(tx)
+	}); err != nil || !isNew {
+		return err
+	}
+	return db.Update(initialise)
+}
+
+// compareRoots fails when the root records are not those of their sum.
+func compareRoots(tx *bolt.Tx) error {
+	var sum rootSum
+	err := tx.Bucket(bucketRoots).ForEach(func(k, v []byte) error {
+		sum.add(k, v)
+		return nil
+	})
+	if err == nil && !bytes.Equal(loadMeta(tx, keyRoots), sum.encode()) {
+		err = fmt.Errorf("index.db: %w: root records are missing, or are not the newest", codec.ErrCorrupt)
+	}
+	return err
+}
+
+func isEmpty(b *bolt.Bucket) bool {
+	k, _ := b.Cursor().First()
+	return k == nil
+}
+
+// rootSum is the number of root records, and the sum of their hashes.
+type rootSum struct{ n, hash uint64 }
+
+func (s *rootSum) add(k, v []byte)    { s.n, s.hash = s.n+1, s.hash+rootHash(k, v) }
+func (s *rootSum) remove(k, v []byte) { s.n, s.hash = s.n-1, s.hash-rootHash(k, v) }
+
+var crcTable = crc64.MakeTable(crc64.ECMA)
+
+func rootHash(k, v []byte) uint64 { return crc64.Update(crc64.Checksum(k, crcTable), crcTable, v) }
+
+func (s rootSum) encode() []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, s.n), s.hash)
+}
+
+func decodeRootSum(b []byte) (s rootSum, err error) {
+	if len(b) != 16 {
+		return s, fmt.Errorf("index.db: %w: sum of the root records", codec.ErrCorrupt)
+	}
+	return rootSum{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}, nil
+}
+
+// loadMeta reads a meta record; nil when it is damaged or missing.
+func loadMeta(tx *bolt.Tx, key []byte) []byte {
+	return codec.UnsealFor(metaSeal(key), tx.Bucket(boltfile.BucketMeta).Get(key))
+}
+
+func storeMeta(tx *bolt.Tx, key, value []byte) error {
+	return tx.Bucket(boltfile.BucketMeta).Put(key, codec.SealFor(metaSeal(key), value))
+}
+
+func metaSeal(key []byte) []byte { return append([]byte(format), key...) }
+
 // loadCovered reads the number of the last chunk whose events are in the stored trees.
 func loadCovered(tx *bolt.Tx) (uint64, error) {
-	b := tx.Bucket(boltfile.BucketMeta).Get(keyCovered)
-	switch len(b) {
-	case 0:
-		return 0, nil
-	case 8:
-		return binary.BigEndian.Uint64(b), nil
+	b := loadMeta(tx, keyCovered)
+	if b == nil {
+		b = tx.Bucket(boltfile.BucketMeta).Get(keyCovered)
+		if found := string(tx.Bucket(boltfile.BucketMeta).Get([]byte("format"))); found == format {
+			b = []byte{0} // damaged
+		} else if b == nil {
+			return 0, nil // a file of an older format, without events
+		}
 	}
-	return 0, fmt.Errorf("index.db: %w: covered", codec.ErrCorrupt)
+	if len(b) != 8 {
+		return 0, fmt.Errorf("index.db: %w: covered", codec.ErrCorrupt)
+	}
+	return binary.BigEndian.Uint64(b), nil
 }
 
 func storeCovered(tx *bolt.Tx, seq uint64) error {
-	return tx.Bucket(boltfile.BucketMeta).Put(keyCovered, binary.BigEndian.AppendUint64(nil, seq))
+	return storeMeta(tx, keyCovered, binary.BigEndian.AppendUint64(nil, seq))
 }
 
 func nodeKey(m codec.MerchantKey, id uint64) []byte {
@@ -83,22 +196,40 @@ func nodeKey(m codec.MerchantKey, id uint64) []byte {
 func loadTree(tx *bolt.Tx, m codec.MerchantKey) (*storedTree, error) {
 	b := tx.Bucket(bucketRoots).Get(m[:])
 	if b == nil {
+		// The nodes may also be those of a first merge that was cut off.
+		if k, _ := tx.Bucket(bucketNodes).Cursor().Seek(m[:]); bytes.HasPrefix(k, m[:]) {
+			if err := compareRoots(tx); err != nil {
+				return nil, fmt.Errorf("merchant %x: %w", m, err)
+			}
+		}
 		return &storedTree{nextID: 1, series: []string{""}}, nil
 	}
-	t, err := decodeTree(codec.Unseal(b))
+	t, err := decodeTree(codec.UnsealFor(m[:], b))
 	if err != nil {
 		return nil, fmt.Errorf("index.db: merchant %x: %w", m, err)
 	}
 	return t, nil
 }
 
+// storeTree writes a merchant's root record, and updates the sum of all.
 func storeTree(tx *bolt.Tx, m codec.MerchantKey, t *storedTree) error {
-	return tx.Bucket(bucketRoots).Put(m[:], codec.Seal(t.encode(nil)))
+	sum, err := decodeRootSum(loadMeta(tx, keyRoots))
+	if err != nil {
+		return err
+	}
+	roots := tx.Bucket(bucketRoots)
+	if old := roots.Get(m[:]); old != nil {
+		sum.remove(m[:], old)
+	}
+	record := codec.SealFor(m[:], t.encode(nil))
+	sum.add(m[:], record)
+	return errors.Join(roots.Put(m[:], record), storeMeta(tx, keyRoots, sum.encode()))
 }
 
 // loadNode reads a node of a merchant's stored tree into memory of the arena.
 func loadNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena) (*node, error) {
-	n, err := decodeNode(codec.Unseal(nodes.Get(nodeKey(m, id))), a)
+	key := nodeKey(m, id)
+	n, err := decodeNode(codec.UnsealFor(key, nodes.Get(key)), a)
 	if err != nil {
 		return nil, fmt.Errorf("index.db: node %d of merchant %x: %w", id, m, err)
 	}
@@ -106,7 +237,8 @@ func loadNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena) 
 }
 
 func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) error {
-	return nodes.Put(nodeKey(m, id), codec.Seal(n.encode(nil)))
+	key := nodeKey(m, id)
+	return nodes.Put(key, codec.SealFor(key, n.encode(nil)))
 }
 
 // loadReplaced reads the ids of a merchant's replaced nodes.
@@ -115,7 +247,7 @@ func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
 	if b == nil {
 		return nil, nil
 	}
-	d := codec.Decoder{B: codec.Unseal(b)}
+	d := codec.Decoder{B: codec.UnsealFor(m[:], b)}
 	ids = make([]uint64, d.Count())
 	for i := range ids {
 		ids[i] = d.Uvarint()
@@ -134,7 +266,7 @@ func storeReplaced(tx *bolt.Tx, m codec.MerchantKey, ids []uint64) error {
 	for _, id := range ids {
 		b = binary.AppendUvarint(b, id)
 	}
-	return tx.Bucket(bucketReplaced).Put(m[:], codec.Seal(b))
+	return tx.Bucket(bucketReplaced).Put(m[:], codec.SealFor(m[:], b))
 }
 
 // freedSubtree is a subtree that is no longer in its merchant's tree, and has not been deleted yet.

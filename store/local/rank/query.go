@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"mtagd/store"
+	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
@@ -15,14 +16,16 @@ import (
 func (x *Index) Page(
 	ctx context.Context, m codec.MerchantKey, s *Selection,
 ) (total uint64, page []codec.Position, err error) {
-	err = x.view(ctx, m, func(r *reader) error {
-		var events []named
-		total, events, err = r.page(s)
-		page = make([]codec.Position, len(events))
-		for i, e := range events {
-			page[i] = e.Position
-		}
-		return err
+	err = boltfile.CatchDamage("index.db", func() error {
+		return x.view(ctx, m, func(r *reader) error {
+			var events []named
+			total, events, err = r.page(s)
+			page = make([]codec.Position, len(events))
+			for i, e := range events {
+				page[i] = e.Position
+			}
+			return err
+		})
 	})
 	return total, page, err
 }

@@ -1,0 +1,266 @@
+package local
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+var (
+	flips     = flag.Int("flips", 20, "how many wrong bits TestAWrongBitInAnyFileIsNeverServed tries")
+	flipFiles = flag.String("flipfiles", "", "only files whose path contains this get wrong bits")
+)
+
+// flipOracle is what a data directory must answer.
+type flipOracle struct {
+	merchants []store.MerchantID
+	pages     map[store.MerchantID][]store.Page // of flipQueries
+	control   []string
+}
+
+// flipQueries select all events of a merchant in the ways in which the index is read: by its tree, and by its segments.
+func flipQueries(m store.MerchantID) []store.Query {
+	return []store.Query{
+		{Merchant: m, Limit: 1_000_000},
+		{Merchant: m, SortBy: store.ByName, Limit: 1_000_000},
+		{Merchant: m, Names: []string{"Name3", "Name5"}, Limit: 1_000_000},
+	}
+}
+
+// newFlipOracle makes a data directory with control data and events, some of which the index has not stored yet, as a kill
+// leaves it.
+func newFlipOracle(t *testing.T) (dir string, o flipOracle) {
+	t.Helper()
+	live := t.TempDir()
+	o = flipOracle{merchants: soundDirectory(t, live), pages: map[store.MerchantID][]store.Page{}}
+	opened, err := Open(live, Options{Log: quiet, maxSeries: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := opened.(*engine)
+	defer closeEngine(t, e)
+	for i, m := range o.merchants {
+		record(t, e, m, 50*(i+1))
+	}
+	for _, m := range o.merchants {
+		for _, q := range flipQueries(m) {
+			page, err := e.Events(ctx, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.pages[m] = append(o.pages[m], page)
+		}
+	}
+	if o.control, err = controlAnswers(e); err != nil {
+		t.Fatal(err)
+	}
+	return trimmed(t, live), o
+}
+
+// trimmed copies an open data directory without the zeros at the end of Badger's logs, and without the spare file.
+func trimmed(t *testing.T, live string) string {
+	t.Helper()
+	dir := copied(t, live)
+	for _, path := range filesBelow(t, dir) {
+		switch filepath.Ext(path) {
+		case ".mem", ".vlog":
+			damage(t, path, func(b []byte) []byte {
+				return append([]byte(strings.TrimRight(string(b), "\x00")), make([]byte, 100)...)
+			})
+		}
+	}
+	return dir
+}
+
+// filesBelow returns the paths of the files below a directory that have content, except of the spare file, in their order.
+func filesBelow(t *testing.T, dir string) (paths []string) {
+	t.Helper()
+	for path, size := range sizes(t, dir) {
+		if size > 0 && filepath.Base(path) != "spare" {
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// controlAnswers returns what the control data answers to each of its queries.
+func controlAnswers(e *engine) (answers []string, err error) {
+	add := func(v any, err2 error) {
+		answers = append(answers, fmt.Sprintf("%+v", v))
+		err = errors.Join(err, err2)
+	}
+	partners, err := e.Partners(ctx)
+	add(partners, err)
+	for _, p := range partners {
+		keys, err := e.Keys(ctx, p.ID)
+		add(keys, err)
+		merchants, n, err := e.Merchants(ctx, p.ID, 0, 100)
+		add(merchants, err)
+		add(n, nil)
+		for _, m := range merchants {
+			for _, t := range m.Tags {
+				tag, err := e.Tag(ctx, t.ID)
+				add(tag, err)
+				listed, ok := e.Directory().Tag(t.ID)
+				add(listed, nil)
+				add(ok, nil)
+			}
+		}
+	}
+	claims, err := e.Claims(ctx, "")
+	add(claims, err)
+	audit, err := e.Audit(ctx, store.AuditQuery{Limit: 1000})
+	add(audit, err)
+	return answers, err
+}
+
+// check opens a damaged directory and compares all that it answers. wrong is what differs without an error and without being
+// noted as damage. failed are the queries that gave an error.
+func (o *flipOracle) check(dir string) (wrong []string, failed []error, refused error) {
+	opened, err := Open(dir, Options{Log: quiet, maxSeries: 3})
+	if err != nil {
+		return nil, nil, err
+	}
+	e := opened.(*engine)
+	defer func() {
+		if err := e.Close(); err != nil {
+			failed = append(failed, fmt.Errorf("close: %w", err))
+		}
+	}()
+	guarded := func(what string, ask func() error) {
+		defer func() {
+			if p := recover(); p != nil { // the server recovers from a panic of a request
+				failed = append(failed, fmt.Errorf("%s: panic: %.100v", what, p))
+			}
+		}()
+		if err := ask(); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", what, err))
+		}
+	}
+	for _, m := range o.merchants {
+		for i, q := range flipQueries(m) {
+			guarded("events", func() error {
+				page, err := e.Events(ctx, q)
+				if err == nil && !reflect.DeepEqual(page, e.without(o.pages[m][i])) {
+					wrong = append(wrong, fmt.Sprintf("query %d: %d events, want %d", i, page.Total, o.pages[m][i].Total))
+				}
+				return err
+			})
+		}
+		for k := range 100 {
+			guarded("resolve", func() error {
+				id := store.Identity{}
+				id.Add(store.Email, fmt.Sprintf("%d@example.com", k))
+				muid, err := e.Resolve(ctx, m, id)
+				if err == nil && muid != "u-1" {
+					wrong = append(wrong, fmt.Sprintf("an email is linked to %q", muid))
+				}
+				return err
+			})
+		}
+		guarded("record", func() error {
+			marks := []store.Mark{newMark(m, "Name5", 1, []byte("{}"))}
+			marks[0].DedupeID = "id-7-5"
+			err := e.Record(ctx, marks)
+			if err == nil && marks[0].Outcome != store.Duplicate {
+				wrong = append(wrong, "an event_id is not remembered")
+			}
+			return err
+		})
+	}
+	guarded("control data", func() error {
+		answers, err := controlAnswers(e)
+		if err == nil && !slices.Equal(answers, o.control) {
+			wrong = append(wrong, "other control data")
+		}
+		return err
+	})
+	return wrong, failed, nil
+}
+
+// without returns a page without the events of chunks that the engine has noted as damaged.
+func (e *engine) without(page store.Page) store.Page {
+	damaged := map[store.EventID]bool{}
+	for seq := range e.damage.notes {
+		for i := range uint16(256) {
+			damaged[codec.Position{Seq: seq, Index: i}.EventID()] = true
+		}
+	}
+	events := slices.DeleteFunc(slices.Clone(page.Events), func(e store.Event) bool { return damaged[e.ID] })
+	page.Total -= len(page.Events) - len(events)
+	page.Events = events
+	return page
+}
+
+// A wrong bit in any file of a data directory is corrected, has no effect, or costs what it is in. No answer is wrong without
+// an error, the process goes on, and the service starts.
+func TestAWrongBitInAnyFileIsNeverServed(t *testing.T) {
+	killed, o := newFlipOracle(t)
+	if wrong, failed, refused := o.check(copied(t, killed)); wrong != nil || failed != nil || refused != nil {
+		t.Fatalf("without damage: %v, %v, %v", wrong, failed, refused)
+	}
+	files := slices.DeleteFunc(filesBelow(t, killed), func(path string) bool {
+		return !strings.Contains(path, *flipFiles) || strings.HasSuffix(path, "control.db") && *flipFiles == ""
+	})
+	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	type result struct{ fine, failed, refused, wrong int }
+	results := map[string]*result{}
+	for i := range *flips {
+		path, err := filepath.Rel(killed, files[i%len(files)])
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(t.TempDir(), "data")
+		if err := os.CopyFS(dir, os.DirFS(killed)); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		at, bit := 0, random.IntN(8)
+		damage(t, filepath.Join(dir, path), func(b []byte) []byte {
+			at = random.IntN(len(b))
+			b[at] ^= 1 << bit
+			return b
+		})
+		where := fmt.Sprintf("bit %d of byte %d of %s", bit, at, path)
+		wrong, failed, refused := o.check(dir)
+		kind := filepath.Ext(path)
+		if kind == ".db" || kind == "" {
+			kind = filepath.Base(path)
+		}
+		r := results[kind]
+		if r == nil {
+			r = &result{}
+			results[kind] = r
+		}
+		switch {
+		case wrong != nil:
+			r.wrong++
+			t.Errorf("%s: %v", where, wrong)
+		case refused != nil:
+			r.refused++
+			t.Errorf("%s: the start is refused: %v", where, refused)
+		case failed != nil:
+			r.failed++
+			t.Logf("%s: %d queries failed, the first: %v", where, len(failed), failed[0])
+		default:
+			r.fine++
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for kind, r := range results {
+		t.Logf("%-12s %d with everything, %d with errors, %d refused, %d wrong", kind, r.fine, r.failed, r.refused, r.wrong)
+	}
+}

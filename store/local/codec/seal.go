@@ -7,19 +7,13 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Seal appends the CRC-32C of b (4 bytes, big endian) to b.
-func Seal(b []byte) []byte { return SealFor(nil, b) }
+// Seal appends the CRC-32C of key and b (4 bytes, big endian) to b. So a value that damage has put under another key is not
+// taken for that key's.
+func Seal(key, b []byte) []byte { return binary.BigEndian.AppendUint32(b, checksum(key, b)) }
 
-// Unseal checks a sealed value and returns it without its checksum. When the value is damaged or missing, it returns nil,
-// which every decoder refuses.
-func Unseal(b []byte) []byte { return UnsealFor(nil, b) }
-
-// SealFor is Seal, except that the checksum is of key and b. So a value that damage has put under another key is not taken
-// for that key's.
-func SealFor(key, b []byte) []byte { return binary.BigEndian.AppendUint32(b, checksum(key, b)) }
-
-// UnsealFor is Unseal for a value that SealFor has sealed.
-func UnsealFor(key, b []byte) []byte {
+// Unseal checks the sealed value of a key, and returns it without its checksum. When the value is damaged or missing, it returns
+// nil, which every decoder refuses.
+func Unseal(key, b []byte) []byte {
 	n := len(b) - crc32.Size
 	if n < 0 || checksum(key, b[:n]) != binary.BigEndian.Uint32(b[n:]) {
 		return nil

@@ -123,7 +123,8 @@ func (c *bucketCounter) scan(r *reader, at storedChild, end Key, depth int) erro
 		c.children = append(c.children, make([]storedChild, 0, innerChildren))
 	}
 	copy(c.saved[depth], c.passed)
-	d := codec.Decoder{B: codec.Unseal(r.nodes.Get(nodeKey(r.m, at.id)))}
+	key := nodeKey(r.m, at.id)
+	d := codec.Decoder{B: codec.Unseal(key, r.nodes.Get(key))}
 	kind, count := d.Uvarint(), d.Count()
 	var prev Key
 	if kind == 0 {

@@ -97,7 +97,7 @@ func (s *sizes) measure() error {
 	var all []merchantSize
 	if err := s.x.read(func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, v []byte) error {
-			if bytes, err := decodeSize(codec.Unseal(v)); err == nil && len(k) == 16 {
+			if bytes, err := decodeSize(codec.Unseal(k, v)); err == nil && len(k) == 16 {
 				total += bytes
 				all = append(all, merchantSize{codec.MerchantKey(k).ID(), bytes})
 			}

@@ -158,11 +158,11 @@ func decodeRootSum(b []byte) (s rootSum, err error) {
 
 // loadMeta reads a meta record; nil when it is damaged or missing.
 func loadMeta(tx *bolt.Tx, key []byte) []byte {
-	return codec.UnsealFor(metaSeal(key), tx.Bucket(boltfile.BucketMeta).Get(key))
+	return codec.Unseal(metaSeal(key), tx.Bucket(boltfile.BucketMeta).Get(key))
 }
 
 func storeMeta(tx *bolt.Tx, key, value []byte) error {
-	return tx.Bucket(boltfile.BucketMeta).Put(key, codec.SealFor(metaSeal(key), value))
+	return tx.Bucket(boltfile.BucketMeta).Put(key, codec.Seal(metaSeal(key), value))
 }
 
 func metaSeal(key []byte) []byte { return append([]byte(format), key...) }
@@ -204,7 +204,7 @@ func loadTree(tx *bolt.Tx, m codec.MerchantKey) (*storedTree, error) {
 		}
 		return &storedTree{nextID: 1, series: []string{""}}, nil
 	}
-	t, err := decodeTree(codec.UnsealFor(m[:], b))
+	t, err := decodeTree(codec.Unseal(m[:], b))
 	if err != nil {
 		return nil, fmt.Errorf("index.db: merchant %x: %w", m, err)
 	}
@@ -221,7 +221,7 @@ func storeTree(tx *bolt.Tx, m codec.MerchantKey, t *storedTree) error {
 	if old := roots.Get(m[:]); old != nil {
 		sum.remove(m[:], old)
 	}
-	record := codec.SealFor(m[:], t.encode(nil))
+	record := codec.Seal(m[:], t.encode(nil))
 	sum.add(m[:], record)
 	return errors.Join(roots.Put(m[:], record), storeMeta(tx, keyRoots, sum.encode()))
 }
@@ -229,7 +229,7 @@ func storeTree(tx *bolt.Tx, m codec.MerchantKey, t *storedTree) error {
 // loadNode reads a node of a merchant's stored tree into memory of the arena.
 func loadNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena) (*node, error) {
 	key := nodeKey(m, id)
-	n, err := decodeNode(codec.UnsealFor(key, nodes.Get(key)), a)
+	n, err := decodeNode(codec.Unseal(key, nodes.Get(key)), a)
 	if err != nil {
 		return nil, fmt.Errorf("index.db: node %d of merchant %x: %w", id, m, err)
 	}
@@ -238,7 +238,7 @@ func loadNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena) 
 
 func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) error {
 	key := nodeKey(m, id)
-	return nodes.Put(key, codec.SealFor(key, n.encode(nil)))
+	return nodes.Put(key, codec.Seal(key, n.encode(nil)))
 }
 
 // loadReplaced reads the ids of a merchant's replaced nodes.
@@ -247,7 +247,7 @@ func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
 	if b == nil {
 		return nil, nil
 	}
-	d := codec.Decoder{B: codec.UnsealFor(m[:], b)}
+	d := codec.Decoder{B: codec.Unseal(m[:], b)}
 	ids = make([]uint64, d.Count())
 	for i := range ids {
 		ids[i] = d.Uvarint()
@@ -266,7 +266,7 @@ func storeReplaced(tx *bolt.Tx, m codec.MerchantKey, ids []uint64) error {
 	for _, id := range ids {
 		b = binary.AppendUvarint(b, id)
 	}
-	return tx.Bucket(bucketReplaced).Put(m[:], codec.SealFor(m[:], b))
+	return tx.Bucket(bucketReplaced).Put(m[:], codec.Seal(m[:], b))
 }
 
 // freedSubtree is a subtree that is no longer in its merchant's tree, and has not been deleted yet.

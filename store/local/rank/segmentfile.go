@@ -21,7 +21,7 @@ func loadSegments(tx *bolt.Tx, m codec.MerchantKey) (*storedSegments, error) {
 	if b == nil {
 		return &storedSegments{nextID: 1}, nil
 	}
-	d := codec.Decoder{B: codec.UnsealFor(m[:], b)}
+	d := codec.Decoder{B: codec.Unseal(m[:], b)}
 	r := &storedSegments{nextID: d.Uvarint()}
 	for range d.Count() {
 		r.segments = append(r.segments, &segment{
@@ -50,7 +50,7 @@ func storeSegments(tx *bolt.Tx, m codec.MerchantKey, r *storedSegments) error {
 		b = binary.AppendUvarint(b, uint64(s.removed))
 		b = binary.AppendVarint(b, s.start)
 	}
-	return tx.Bucket(bucketSegments).Put(m[:], codec.SealFor(m[:], b))
+	return tx.Bucket(bucketSegments).Put(m[:], codec.Seal(m[:], b))
 }
 
 // A segment that is being written, or is no longer used, is marked as unused. Whoever writes the segment also deletes what
@@ -87,7 +87,7 @@ func blockKey(m codec.MerchantKey, id uint64, kind uint8, i int) []byte {
 func loadBlock(blocks *bolt.Cursor, m codec.MerchantKey, id uint64, kind uint8, i int) (b []byte, err error) {
 	want := blockKey(m, id, kind, i)
 	if key, sealed := blocks.Seek(want); bytes.Equal(key, want) {
-		b = codec.UnsealFor(want, sealed)
+		b = codec.Unseal(want, sealed)
 	}
 	if b == nil {
 		return nil, fmt.Errorf("index.db: %w: block %d of kind %d of segment %d of merchant %x", codec.ErrCorrupt, i, kind, id, m)
@@ -98,7 +98,7 @@ func loadBlock(blocks *bolt.Cursor, m codec.MerchantKey, id uint64, kind uint8, 
 // storeBlock stores a copy of b.
 func storeBlock(blocks *bolt.Bucket, m codec.MerchantKey, id uint64, kind uint8, i int, b []byte) error {
 	key := blockKey(m, id, kind, i)
-	return blocks.Put(key, codec.SealFor(key, append(make([]byte, 0, len(b)+4), b...)))
+	return blocks.Put(key, codec.Seal(key, append(make([]byte, 0, len(b)+4), b...)))
 }
 
 // queriedBlocks are the blocks of a stored segment, for one query.

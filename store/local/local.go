@@ -4,10 +4,21 @@
 //	DIR/control.db  control/  partners, keys, merchants, tags
 //	DIR/events/     journal/  events, identity links, remembered event_ids
 //	DIR/index.db    rank/     the index of the events; rebuilt from the journal when it is missing
-//	DIR/set-aside/  journal/  copies of damaged files of events/, from before they were corrected
+//	DIR/set-aside/  damaged files, from before they were corrected or made anew
+//	DIR/damaged.jsonl       the damaged chunks that were found
 //
 // They share codec (the byte forms of ids and values), boltfile (bbolt files with a format version) and space (of the
 // disk). Each package comment describes the format of its files.
+//
+// DIR/set-aside/ has a directory for each start or rebuild that set something aside, named after its time in UTC, such as
+// 20261122T143000.000000Z. It has the files under their own names: those of events/ as copies of what was corrected, and
+// index.db. The file "reasons" has a line for each file of events/: its name, a colon and a blank, and what was wrong. Only
+// the newest index.db is kept. The service reads none of them; "mtagd repair" reads those of events/.
+//
+// DIR/damaged.jsonl has a line for each damaged chunk, an object of JSON (note in damage.go), between two line feeds: the line
+// before may have been cut short. A line that cannot be read is skipped.
+//
+// DIR/index.db.new is an index that is being rebuilt. The next start removes it.
 //
 // # Writing
 //

@@ -16,6 +16,9 @@
 //	DATA/objects/POINT/N    a piece of a point (piece.go)
 //	DATA/lock               in a directory: the file that a running backup has locked
 //
+// A manifest is the SHA-256 of its JSON in hexadecimal digits, a line feed, and the JSON. A piece has up to 4 MiB of content
+// (control.db: 256 KiB), compressed with zstd, and then encrypted with age if the point has recipients.
+//
 // No object is ever changed. The manifest has the SHA-256 of each piece, and is written last: a point exists when its manifest
 // does. What a killed backup has left behind is garbage, which the next one removes. Manifests are not encrypted, so that a
 // backup needs no secret to go on from the newest point.

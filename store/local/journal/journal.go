@@ -33,6 +33,7 @@
 //	clock.go        numbers chunks and commits
 //	badger.go       Badger's options, its messages, the format version
 //	precheck.go     checks and corrects Badger's files before Badger opens them
+//	closed.go       notes a clean stop, after which the tables need no full check
 //	setaside.go     copies damaged files before they are changed; writes files again
 //	manifest.go     lists the tables anew
 //	tablefile.go    checks a table
@@ -47,6 +48,12 @@
 //	metrics.go      counts and measures commits
 //	verify.go       checks all data
 //	salvage.go      writes what can be read of damaged files into a new journal
+//
+// # The files
+//
+// NNNNNN.sst are Badger's tables (tablefile.go), NNNNNN.vlog its value logs and NNNNN.mem the logs of its memtables
+// (memlog.go). MANIFEST lists the tables (manifest.go). KEYREGISTRY and DISCARD have nothing that is needed (precheck.go),
+// LOCK is Badger's lock. spare only takes space (spare.go). closed is there after a clean stop (closed.go).
 //
 // # What is in Badger
 //
@@ -286,6 +293,11 @@ func (j *Journal) Close() error {
 	}
 	if free, err := space.Free(j.dir); err == nil {
 		j.files.spare.fill(free, 0) // for the next start
+	}
+	if err == nil && j.log.failure() == nil && (j.committer == nil || j.Failure() == nil) && damagedBlocks.Load() == 0 {
+		if err := noteClosed(j.dir); err != nil {
+			j.log.log.Warn("a clean stop cannot be noted: the next start checks all tables", "error", err)
+		}
 	}
 	j.files.close()
 	return err

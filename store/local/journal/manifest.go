@@ -87,7 +87,9 @@ func tablePath(dir string, id uint64) string { return filepath.Join(dir, fmt.Spr
 // checkTables checks every table and the MANIFEST. It corrects single wrong bits in tables. It lists every sound table that
 // is not listed: after damage it may have what no other table has, and otherwise it does no harm, as the newest version of
 // a key counts, wherever it is, and keys are never deleted. It returns the tables whose last writes may not be on the disk.
-func checkTables(dir string, ids []uint64, aside *setAside, log *slog.Logger) (unsure []uint64, err error) {
+//
+// After a clean stop it checks only the indexes of tables.
+func checkTables(dir string, ids []uint64, clean bool, aside *setAside, log *slog.Logger) (unsure []uint64, err error) {
 	path := filepath.Join(dir, "MANIFEST")
 	m, err := readManifest(path)
 	if err != nil {
@@ -100,6 +102,13 @@ func checkTables(dir string, ids []uint64, aside *setAside, log *slog.Logger) (u
 	for _, id := range ids {
 		progress.step()
 		entry, listed := m.tables[id]
+		if clean && listed {
+			if sound, err := hasSoundIndex(tablePath(dir, id)); err != nil {
+				return nil, err
+			} else if sound {
+				continue
+			}
+		}
 		err := checkTableFile(tablePath(dir, id), entry.GetCompression() != 0, aside)
 		switch {
 		case errors.Is(err, codec.ErrCorrupt) && !listed:

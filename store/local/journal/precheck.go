@@ -59,7 +59,11 @@ func precheck(dir string, aside *setAside, log *slog.Logger) error {
 			return err
 		}
 	}
-	unsure, err := checkTables(dir, tables, aside, log)
+	clean, err := wasClosed(dir)
+	if err != nil {
+		return err
+	}
+	unsure, err := checkTables(dir, tables, clean && len(memLogs) == 0, aside, log)
 	if err != nil {
 		return err
 	}

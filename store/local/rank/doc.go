@@ -49,11 +49,13 @@
 //
 // # What is in index.db
 //
-// A bbolt file of format "2". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
-// them away, and requests would wait for that. An index of format "1" is emptied, and rebuilt from the journal. Buckets:
+// A bbolt file of format "3". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
+// them away, and requests would wait for that. An index of format "1" or "2" is emptied, and rebuilt from the journal. Buckets:
 //
 //	meta      "format" → version
 //	          "covered" → seq: the stored trees have the events of chunks up to it (8 bytes, big endian)
+//	          "roots" → the number of root records, and the sum of the CRC-64 (ECMA) of each key and record, modulo 2^64
+//	          (8 bytes each, big endian)
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
 //	replaced  merchant → number, ids (uvarints): the nodes that the last merge replaced and has not deleted yet
@@ -64,8 +66,10 @@
 //	unused    merchant, segment id (8 bytes, big endian) → 'm' or 'c': a merge ('m'), or a compaction or removal ('c'), is
 //	          writing the segment, or it is not used any more and has not been deleted yet
 //
-// A merchant is the 16 bytes of its UUID. Each node, record, list of ids and block is sealed: it ends with its CRC-32C
-// (4 bytes, big endian), as bbolt has no checksums.
+// A merchant is the 16 bytes of its UUID. bbolt has no checksums. So each node, record, list of ids and block is sealed: it
+// ends with the CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too, and
+// the key of their seals begins with the format: a damaged version is told from a newer one by that. Damage that hides a
+// root record, or brings back an earlier one, is found by "roots" when the file is opened.
 //
 // A root record: next id, covered, root id, bytes of the root (uvarints), first key, counts of the root, number of series
 // (uvarint), series (each length-prefixed). The root id is 0 when the tree has no events. Series are numbered from 1, in this

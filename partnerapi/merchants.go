@@ -16,8 +16,8 @@ type merchantJSON struct {
 	Name       string                         `json:"name"`
 	Domain     string                         `json:"domain,omitempty"`
 	CreatedAt  string                         `json:"createdAt"`
-	Retention  jsontext.Value                 `json:"retentionDays,omitempty"` // null: for ever; absent: the operator's default
-	Suspended  bool                           `json:"suspended,omitzero"`      // the merchant or its partner is
+	Retention  jsontext.Value                 `json:"retentionDays,omitzero"` // null: for ever; absent: the operator's default
+	Suspended  bool                           `json:"suspended,omitzero"`     // the merchant or its partner is
 	Tracktags  map[store.TagType]tracktagJSON `json:"tracktags"`
 
 	IdentityRequiresSecret bool         `json:"identityRequiresSecret,omitzero"`

@@ -49,10 +49,8 @@ func (c keyIssue) apply(ctx context.Context, control store.Control, log *slog.Lo
 	return struct {
 		KeyID     store.KeyID  `json:"keyId"`
 		APIKey    store.APIKey `json:"apiKey"`
-		Name      string       `json:"name"`
-		Scope     string       `json:"scope"`
 		ExpiresAt *timestamp   `json:"expiresAt"`
-	}{k.ID, text, k.Name, k.Scope.String(), optional(k.ExpiresAt)}, err
+	}{k.ID, text, optional(k.ExpiresAt)}, err
 }
 
 type keyList struct {

@@ -327,7 +327,7 @@ func TestAStreamEndsCleanly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.engine.RevokeKey(t.Context(), id); err != nil {
+		if _, err := s.engine.RevokeKey(t.Context(), id, true); err != nil {
 			t.Fatal(err)
 		}
 		p.send(0, "B")

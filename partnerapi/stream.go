@@ -36,7 +36,7 @@ func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f feed) er
 	}
 	_, key, _ := authenticate(r, a.Engine.Directory(), a.Now())
 	f.wait = heartbeat
-	s := &stream{api: a, key: key, watch: a.newWatch(f)}
+	s := &stream{api: a, key: key.ID, watch: a.newWatch(f)}
 	a.metrics.streams.Inc()
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType("text/event-stream")

@@ -24,6 +24,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	}
 	defer e.verifying.RUnlock()
 	e.tail.use()
+	q.Merchants = e.WithoutRemoved(q.Merchants)
 	f, err := newFeed(q, e.tail.last.Load(), use)
 	if err != nil {
 		return store.FeedEnd{}, err

@@ -106,7 +106,7 @@ func controlAnswers(e *engine) (answers []string, err error) {
 	for _, p := range partners {
 		keys, err := e.Keys(ctx, p.ID)
 		add(keys, err)
-		merchants, n, err := e.Merchants(ctx, p.ID, 0, 100)
+		merchants, n, err := e.Merchants(ctx, store.MerchantQuery{Partner: p.ID, Limit: 100})
 		add(merchants, err)
 		add(n, nil)
 		for _, m := range merchants {

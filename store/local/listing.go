@@ -25,6 +25,9 @@ func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 	if err != nil {
 		return store.Page{}, err
 	}
+	if e.IsRemoved(q.Merchant) {
+		return store.Page{}, ctx.Err()
+	}
 	var page store.Page
 	err = e.withIndex(func(x *usedIndex) (err error) {
 		page, err = e.pageOf(ctx, x, m, q)
@@ -67,7 +70,7 @@ func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, 
 // Summary implements store.Events. It is made by the index alone.
 func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summary, error) {
 	var merchants []codec.MerchantKey
-	for _, id := range q.Merchants {
+	for _, id := range e.WithoutRemoved(q.Merchants) {
 		m, err := codec.NewMerchantKey(id)
 		if err != nil {
 			return store.Summary{}, err
@@ -98,6 +101,9 @@ func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]sto
 			m, err := codec.NewMerchantKey(id)
 			if err != nil {
 				return err
+			}
+			if e.IsRemoved(id) {
+				continue
 			}
 			if usage[i].Events, usage[i].Bytes, err = x.Usage(ctx, m); err != nil {
 				return err

@@ -3,232 +3,143 @@ package boltfile
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"os"
-
-	bolt "go.etcd.io/bbolt"
+	"hash/fnv"
 
 	"mtagd/store/local/codec"
 )
 
-// A page of bbolt is a header and its elements, all in the byte order of the machine (bbolt's internal/common/page.go):
+// The layout of a bbolt file, version 2. All numbers are little endian.
 //
-//	header: id (8), kind (2), number of elements (2), number of further pages that belong to this one (4)
-//	branch: for each child: offset of the key from here (4), size of the key (4), page of the child (8)
-//	leaf:   for each key: 1 for a bucket (4), offset of the key (4), sizes of key and value (4 each)
-//	free:   ids (8 each) of free pages; with 65,535 elements, the first one is their number
-
+// The file is a sequence of pages. A page has a header of 16 bytes: its number (8), its kind (2), how many elements it has
+// (2), and how many pages after it belong to it (4). Pages 0 and 1 are metas; the valid one with the higher transaction counts:
+// magic (4), version (4), page size (4), flags (4), page of the root bucket (8), its sequence (8), page of the list of free
+// pages (8), number of pages (8), transaction (8), FNV-1a of all that (8).
+//
+// A branch or leaf page has its elements after the header, 16 bytes each, and then the keys and values in the same order,
+// without gaps. Element of a branch: position of the key from the element's start (4), size of the key (4), page (8). Element of
+// a leaf: 1 if the value is a bucket (4), position (4), size of the key (4), size of the value (4). A value that is a bucket has
+// its root page (8), its sequence (8) and, when the root page is 0, the only leaf page itself.
 const (
-	pageHeader  = 16
+	headerSize  = 16
 	elementSize = 16
+	bucketSize  = 16
+	metaSize    = 64
 
-	kindBranch   = 1
-	kindLeaf     = 2
-	kindFreelist = 16
+	kindBranch   = 0x01
+	kindLeaf     = 0x02
+	kindFreelist = 0x10
+
+	metaMagic   = 0xED0CDAED
+	metaVersion = 2
 )
 
-// checkPages checks the pages on which bbolt relies without checking them: a branch that leads back to itself would end the
-// process with a stack overflow, and a page that is in use and listed as free would be overwritten. It reads the branches and
-// the list of free pages, which are about 1 % of a file.
-func checkPages(db *bolt.DB) error {
-	f, err := os.Open(db.Path())
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return db.View(func(tx *bolt.Tx) error {
-		size := db.Info().PageSize
-		c := pageChecker{f: f, pageSize: int64(size), end: uint64(tx.Size()) / uint64(size)}
-		c.used = make([]bool, c.end)
-		freelist, err := c.freelist(tx.ID())
-		if err == nil {
-			err = c.bucket(uint64(tx.Cursor().Bucket().Root()), 0, true)
-		}
-		if err == nil {
-			err = c.checkFree(freelist)
-		}
-		return err
-	})
+// meta is what a meta page says.
+type meta struct {
+	pageSize         int
+	root, free, size uint64
+	txid             uint64
 }
 
-type pageChecker struct {
-	f        *os.File
-	pageSize int64
-	end      uint64 // of the pages
-	used     []bool // by page
+// parseMeta reads the meta after a page's header.
+func parseMeta(b []byte) (m meta, ok bool) {
+	b = b[headerSize : headerSize+metaSize]
+	sum := fnv.New64a()
+	sum.Write(b[:metaSize-8]) // never fails
+	u64 := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
+	m = meta{pageSize: int(binary.LittleEndian.Uint32(b[8:])), root: u64(16), free: u64(32), size: u64(40), txid: u64(48)}
+	return m, binary.LittleEndian.Uint32(b) == metaMagic && binary.LittleEndian.Uint32(b[4:]) == metaVersion &&
+		u64(56) == sum.Sum64()
 }
 
-// maxDepth is more than a tree of bbolt can have.
-const maxDepth = 64
-
-// bucket checks the tree of a bucket. Only of the file's top bucket it reads leaves: those have the other buckets.
-func (c *pageChecker) bucket(id uint64, depth int, top bool) error {
-	if err := c.use(id); err != nil {
-		return err
-	}
-	p, err := c.read(id)
-	if err != nil {
-		return err
-	}
-	switch {
-	case depth > maxDepth:
-		return c.wrong(id, "is too deep in its tree")
-	case p.kind == kindLeaf && top:
-		return c.buckets(p)
-	case p.kind == kindLeaf:
-		return nil
-	case p.kind != kindBranch || p.n == 0:
-		return c.wrong(id, "is no part of a tree")
-	}
-	var last []byte
-	leaves := false
-	for i := range p.n {
-		e := p.b[pageHeader+i*elementSize:]
-		key, ok := p.cut(i, binary.NativeEndian.Uint32(e), binary.NativeEndian.Uint32(e[4:]))
-		if !ok || i > 0 && bytes.Compare(last, key) >= 0 {
-			return c.wrong(id, "has keys out of order")
-		}
-		last = key
-		child := binary.NativeEndian.Uint64(e[8:])
-		if i == 0 && !top {
-			if child >= c.end {
-				return c.wrong(id, "leads out of the file")
-			}
-			first, err := c.header(child)
-			if err != nil {
-				return err
-			}
-			leaves = first.kind == kindLeaf // then all are: the leaves of a tree have one depth
-		}
-		if leaves {
-			err = c.use(child)
-		} else {
-			err = c.bucket(child, depth+1, top)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// buckets checks the buckets of a leaf of the top bucket. The root of a bucket without pages of its own is 0.
-func (c *pageChecker) buckets(p page) error {
-	for i := range p.n {
-		e := p.b[pageHeader+i*elementSize:]
-		size := binary.NativeEndian.Uint32(e[8:])
-		item, ok := p.cut(i, binary.NativeEndian.Uint32(e[4:]), size+binary.NativeEndian.Uint32(e[12:]))
-		if !ok || binary.NativeEndian.Uint32(e) != 1 || uint64(size)+elementSize > uint64(len(item)) {
-			return c.wrong(p.id, "has no buckets")
-		}
-		if root := binary.NativeEndian.Uint64(item[size:]); root != 0 {
-			if err := c.bucket(root, 0, false); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// use notes that a page is part of a tree. It must not be so already.
-func (c *pageChecker) use(id uint64) error {
-	if id < 2 || id >= c.end {
-		return c.wrong(id, "is outside of the file")
-	}
-	if c.used[id] {
-		return c.wrong(id, "is twice in a tree")
-	}
-	c.used[id] = true
-	return nil
-}
-
-// freelist returns the page of the list of free pages, from the meta page of this transaction: behind the header are magic,
-// version, page size and flags (4 each), root and sequence of the top bucket, and that page (8 each), the number of pages,
-// the transaction, and a checksum (8 each).
-func (c *pageChecker) freelist(tx int) (id uint64, err error) {
-	for meta := range uint64(2) {
-		b := make([]byte, 80)
-		if _, err := c.f.ReadAt(b, int64(meta)*c.pageSize); err != nil {
-			return 0, err
-		}
-		if binary.NativeEndian.Uint64(b[pageHeader+48:]) == uint64(tx) {
-			return binary.NativeEndian.Uint64(b[pageHeader+32:]), nil
-		}
-	}
-	return 0, c.wrong(0, "is not the meta page of the last transaction")
-}
-
-// checkFree checks that no free page is part of a tree.
-func (c *pageChecker) checkFree(id uint64) error {
-	if id >= c.end {
-		return nil // the file has no list: bbolt makes it from the trees
-	}
-	p, err := c.read(id)
-	if err != nil {
-		return err
-	}
-	if p.kind != kindFreelist {
-		return c.wrong(id, "is no list of free pages")
-	}
-	ids, n := p.b[pageHeader:], uint64(p.n)
-	if n == 0xffff {
-		n, ids = binary.NativeEndian.Uint64(ids), ids[8:]
-	}
-	if n > uint64(len(ids)/8) {
-		return c.wrong(id, "lists more free pages than it has space for")
-	}
-	for ; n > 0; n, ids = n-1, ids[8:] {
-		if free := binary.NativeEndian.Uint64(ids); free < 2 || free >= c.end || c.used[free] || free == id {
-			return c.wrong(free, "is listed as free")
-		}
-	}
-	return nil
-}
-
-func (c *pageChecker) wrong(id uint64, format string) error {
-	return fmt.Errorf("%w: page %d %s", codec.ErrCorrupt, id, format)
-}
-
-// page is a page, with all further ones that belong to it.
+// page is a branch or leaf page, also one inside a value.
 type page struct {
-	id   uint64
-	kind uint16
-	n    int
-	more uint32
 	b    []byte
+	leaf bool
+	n    int
 }
 
-// cut returns the bytes to which element i refers.
-func (p page) cut(i int, at, size uint32) (b []byte, ok bool) {
-	from := uint64(pageHeader+i*elementSize) + uint64(at)
-	if from+uint64(size) > uint64(len(p.b)) {
-		return nil, false
-	}
-	return p.b[from:][:size], true
+// element is an element of a page.
+type element struct {
+	key, value []byte
+	bucket     bool   // the value is a bucket
+	child      uint64 // of a branch
 }
 
-func (c *pageChecker) header(id uint64) (p page, err error) {
-	b := make([]byte, pageHeader)
-	if _, err := c.f.ReadAt(b, int64(id)*c.pageSize); err != nil {
-		return page{}, err
+var errPage = errors.New("is not a page of keys")
+
+// parsePage reads the header of a page. inline says that it is inside a value.
+func parsePage(b []byte, id uint64, inline bool) (p page, err error) {
+	if len(b) < headerSize {
+		return p, errPage
 	}
-	p = page{id: id, kind: binary.NativeEndian.Uint16(b[8:]), n: int(binary.NativeEndian.Uint16(b[10:])), more: binary.NativeEndian.Uint32(b[12:])}
-	if binary.NativeEndian.Uint64(b) != id || uint64(p.more) >= c.end-id {
-		return page{}, c.wrong(id, "has a damaged header")
+	kind, n := binary.LittleEndian.Uint16(b[8:]), int(binary.LittleEndian.Uint16(b[10:]))
+	switch {
+	case binary.LittleEndian.Uint64(b) != id && !inline:
+		return p, fmt.Errorf("has the number %d", binary.LittleEndian.Uint64(b))
+	case kind != kindLeaf && (kind != kindBranch || inline), headerSize+n*elementSize > len(b):
+		return p, errPage
 	}
-	return p, nil
+	return page{b: b, leaf: kind == kindLeaf, n: n}, nil
 }
 
-func (c *pageChecker) read(id uint64) (p page, err error) {
-	if p, err = c.header(id); err != nil {
-		return page{}, err
+// elements reads all elements. It fails unless they are as bbolt writes them: in order, and without gaps.
+func (p page) elements() ([]element, error) {
+	all := make([]element, p.n)
+	at := headerSize + p.n*elementSize
+	for i := range all {
+		own := headerSize + i*elementSize
+		e := p.b[own : own+elementSize]
+		u32 := func(at int) int { return int(binary.LittleEndian.Uint32(e[at:])) }
+		pos, keySize, valueSize := u32(0), u32(4), 0
+		if p.leaf {
+			pos, keySize, valueSize = u32(4), u32(8), u32(12)
+			all[i].bucket = u32(0) == 1
+			if u32(0) > 1 {
+				return nil, errPage
+			}
+		} else {
+			all[i].child = binary.LittleEndian.Uint64(e[8:])
+		}
+		if own+pos != at || keySize == 0 || at+keySize+valueSize > len(p.b) {
+			return nil, errPage
+		}
+		all[i].key = p.b[at : at+keySize : at+keySize]
+		at += keySize
+		all[i].value = p.b[at : at+valueSize : at+valueSize]
+		at += valueSize
+		if i > 0 && bytes.Compare(all[i-1].key, all[i].key) >= 0 {
+			return nil, fmt.Errorf("%w: its keys are not in order", codec.ErrCorrupt)
+		}
 	}
-	p.b = make([]byte, (1+int64(p.more))*c.pageSize)
-	if _, err := c.f.ReadAt(p.b, int64(id)*c.pageSize); err != nil {
-		return page{}, err
+	return all, nil
+}
+
+// dataEnd is where the last element's value ends.
+func dataEnd(elements []element) int {
+	end := headerSize + len(elements)*elementSize
+	for _, e := range elements {
+		end += len(e.key) + len(e.value)
 	}
-	if p.kind != kindFreelist && pageHeader+p.n*elementSize > len(p.b) {
-		return page{}, c.wrong(id, "has too many elements")
+	return end
+}
+
+// freePages reads the numbers on a page of free pages.
+func freePages(b []byte, id uint64) ([]uint64, error) {
+	if binary.LittleEndian.Uint64(b) != id || binary.LittleEndian.Uint16(b[8:]) != kindFreelist {
+		return nil, errors.New("is not the list of free pages")
 	}
-	return p, nil
+	n, at := uint64(binary.LittleEndian.Uint16(b[10:])), headerSize
+	if n == 0xFFFF && len(b) >= headerSize+8 {
+		n, at = binary.LittleEndian.Uint64(b[headerSize:]), headerSize+8
+	}
+	if n > uint64(len(b)-at)/8 {
+		return nil, errors.New("is not a list of free pages")
+	}
+	free := make([]uint64, n)
+	for i := range free {
+		free[i] = binary.LittleEndian.Uint64(b[at+8*i:])
+	}
+	return free, nil
 }

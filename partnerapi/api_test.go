@@ -319,7 +319,7 @@ func TestRoutes(t *testing.T) {
 		{"invalid UTF-8 is no tag", "GET", tracktag + "/cs_\xff\xfe", 404, ""},
 		{"a merchant id may be percent-encoded", "GET", merchants + "/%30" + nobody[1:], 404, ""},
 		{"merchants are not deleted", "DELETE", merchants, 405, "GET, HEAD, POST"},
-		{"one merchant is read and changed", "PUT", merchants + "/" + nobody, 405, "GET, HEAD, PATCH"},
+		{"one merchant is read and changed", "PUT", merchants + "/" + nobody, 405, "DELETE, GET, HEAD, PATCH"},
 		{"a merchant's secrets are not read", "GET", merchants + "/" + nobody + "/secret", 405, "POST"},
 		{"a merchant's secret is only deleted", "GET", merchants + "/" + nobody + "/secret/x", 405, "DELETE"},
 		{"a tag is only read", "POST", tracktag + "/cs_x", 405, "GET, HEAD"},

@@ -26,8 +26,8 @@ func TestReadmeExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	examples := regexp.MustCompile("(?s)```sh\n(.*?)```.*?```json\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if n := strings.Count(string(readme), "```sh\n"); n != 17 || len(examples) != n {
-		t.Fatalf("README.md has %d commands, %d of them with an answer; want 17 of both", n, len(examples))
+	if n := strings.Count(string(readme), "```sh\n"); n != 18 || len(examples) != n {
+		t.Fatalf("README.md has %d commands, %d of them with an answer; want 18 of both", n, len(examples))
 	}
 
 	s := newService(t)

@@ -88,6 +88,59 @@ func TestWithdrawalOnAnotherHostOfTheSite(t *testing.T) {
 	}
 }
 
+// The page has not noticed the withdrawal yet. Its next call does, before it writes a cookie.
+func TestWithdrawalOnAnotherHostOfTheSiteIsSeenByTheNextCall(t *testing.T) {
+	for _, call := range []string{`mtag('reset')`, `mtag('event', 'Dropped')`} {
+		t.Run(call, func(t *testing.T) {
+			_, blog := withdrawnOnAnotherHost(t)
+			blog.noteCookies()
+			blog.do("%s", call)
+			blog.wantNoTrace()
+			if written := blog.get(`written.filter((cookie) => !/max-age=0/.test(cookie))`); written != "" {
+				t.Errorf("cookies: %s", written)
+			}
+		})
+	}
+}
+
+// Consent that is given again makes a new visitor, also when the page has not noticed the withdrawal.
+func TestConsentThatIsGivenAgainAfterAWithdrawalOnAnotherHost(t *testing.T) {
+	w, blog := withdrawnOnAnotherHost(t)
+	before := w.events()[0].MUID
+	blog.do(`mtag('consent', true); mtag('event', 'Again')`)
+	events := w.want("PageView", "PageView", "Again")
+	if after := events[2].MUID; after == before || after != w.muidCookie().Value {
+		t.Errorf("the visitor was %s and is %s, the cookie is %s", before, after, w.muidCookie().Value)
+	}
+}
+
+// withdrawnOnAnotherHost returns a page on another host than the one where consent was withdrawn.
+func withdrawnOnAnotherHost(t *testing.T) (*world, *tab) {
+	t.Helper()
+	w := newWorld(t)
+	w.page("/", w.initWith(`{ consent: true, beforeSend: (event) => event.event != 'Dropped' }`))
+	shop, blog := w.visit("/"), w.tab()
+	blog.goTo(w.gate.url("blog.shop.localhost") + "/")
+	w.want("PageView", "PageView")
+	shop.wantNothingStored()
+	blog.wantNothingStored()
+	shop.do(`mtag('consent', false)`)
+	return w, blog
+}
+
+// noteCookies makes the page note every cookie that a script writes, in written.
+func (t *tab) noteCookies() {
+	t.Helper()
+	t.do(`
+		const { get, set } = Object.getOwnPropertyDescriptor(Document.prototype, 'cookie');
+		window.written = [];
+		Object.defineProperty(document, 'cookie', {
+			get() { return get.call(document) },
+			set(text) { written.push(text); set.call(document, text) },
+		});
+	`)
+}
+
 // What identifies a person is in the requests, but never in clear on the device.
 func TestEmailsAndPhonesAreNotStored(t *testing.T) {
 	w := newWorld(t)

@@ -52,9 +52,15 @@ export function sender() {
   return muid;
 }
 
+// whenAllowed calls with the value: now, or with a copy when there is consent. The call may write cookies.
+export function whenAllowed<T>(value: T, call: (value: T) => void) {
+  if (allowed && sender()) call(value);
+  else put('', value, 0, call);
+}
+
 // consented begins to store and send the events.
 export function consented() {
-  keep(tag);
+  keep(tag, whenAllowed);
   renewed = +storage[RENEWED] || 0;
   retryNow();
 }
@@ -74,9 +80,9 @@ export function withdraw(elsewhere?: boolean) {
   erase(elsewhere ? muid : undefined);
 }
 
-// add queues an event.
+// add queues an event of the visitor. It is called by whenAllowed.
 export function add(path: Path, fields: object, then?: unknown) {
-  put(path, Object.assign({ muid: sender() }, fields), then);
+  put(path, Object.assign({ muid }, fields), then);
   drain();
 }
 
@@ -86,6 +92,7 @@ async function drain() {
   const pending = () => !timer && idle()[0];
   if (draining || !pending()) return;
   draining = true;
+  await 0; // events that are made together go in one request
   const locked = await exclusively(async () => {
     while (pending() || open) await (pending() ? Promise.race([send(), pause(Is.PATIENCE)]) : pause(Is.POLL));
   });

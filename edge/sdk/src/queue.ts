@@ -76,16 +76,17 @@ export function drop(entry: Entry) {
   delete storage[prefix + entry.key];
 }
 
-// keep stores the events from now on, and adds those that other pages have left in localStorage.
-export function keep(tag: string) {
+// keep stores the events from now on, and adds those that other pages have left in localStorage. It passes the calls that
+// have waited for consent to whenAllowed.
+export function keep(tag: string, whenAllowed: (value: any, call: (value: any) => void) => void) {
   prefix = Key.PREFIX + tag + '.';
-  waiting.forEach((entry) => {
-    if (!entry.call) return;
-    unhold(entry);
-    safely(entry.call, JSON.parse(entry.text));
-  });
   allowed = true;
-  waiting.forEach(save);
+  [...waiting.values()].forEach((entry) => {
+    const { call, text } = entry;
+    if (!call) return save(entry);
+    unhold(entry);
+    safely((value) => whenAllowed(value, call), JSON.parse(text));
+  });
   Object.keys(storage).sort().forEach((name) => {
     if (name.startsWith(prefix)) hold({ key: name.slice(prefix.length), text: storage[name] });
   });

@@ -1,9 +1,9 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { uuid } from './visitor';
-import { choose, complete, configure, reset, whenAllowed, wrong } from './choice';
-import { add, deliver, install, sender } from './delivery';
+import { muid, uuid } from './visitor';
+import { choose, complete, configure, reset, wrong } from './choice';
+import { add, deliver, install, whenAllowed } from './delivery';
 import { page, watchViews } from './page';
 import { safely, startTrace, tell, warn } from './warn';
 import type { CustomFields, Identifiers, Options } from '../mtag';
@@ -58,7 +58,7 @@ const commands: Record<string, (...args: any[]) => void> = {
   reset,
 
   muid(callback: (muid: string) => void) {
-    whenAllowed('', () => tell(callback, sender()));
+    whenAllowed('', () => tell(callback, muid));
   },
 
   set(fields: object) {

@@ -161,3 +161,68 @@ func TestEmailsAndPhonesAreNotStored(t *testing.T) {
 	}
 	w.wait("the identify", func() bool { return w.backend(`{"email":"ann@example.com","event":"Refund"}`) == http.StatusCreated })
 }
+
+// Another tab sees only the stored copy, without the email. The page that has the event in full sends it.
+func TestAnEventWithAnEmailIsLeftToItsPage(t *testing.T) {
+	w := newWorld(t)
+	w.page("/first", neverRetries+w.snippet(true))
+	first, second := w.visit("/first"), w.visit("/")
+	w.want("PageView", "PageView")
+	first.wantNothingStored()
+	w.gate.setFault(refuse(503))
+	before := len(w.gate.seen())
+	first.do(`mtag('event', 'Login', { email: 'ann@example.com' })`)
+	w.wait("a refusal", func() bool { return len(w.gate.seen()) > before && w.gate.seen()[before].status == 503 })
+	w.gate.setFault(nil)
+	second.do(`mtag('event', 'InAnotherTab')`)
+	w.want("PageView", "PageView", "InAnotherTab")
+	w.visit("/")
+	w.want("PageView", "PageView", "PageView", "InAnotherTab")
+	w.wait("the event", func() bool {
+		first.do(`dispatchEvent(new Event('online'))`) // again: another tab may still have the lock
+		return len(w.events()) == 5
+	})
+	for _, e := range w.want("PageView", "PageView", "PageView", "InAnotherTab", "Login") {
+		if e.EventName == "Login" && e.RawData["email"] != "ann@example.com" {
+			t.Errorf("recorded: %v", e.RawData)
+		}
+	}
+	first.wantNothingStored()
+}
+
+// When that page has gone, the next one sends what is stored: at the latest when it is left itself.
+func TestAnEventWithAnEmailWhosePageIsGone(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", w.snippet(true))
+	w.page("/plain", "")
+	w.page("/old", `<script>Date.now = ((now) => () => now() + 61e3)(Date.now)</script>`+w.snippet(true))
+	for _, last := range []string{"/next", "/old"} {
+		w.gate.setFault(refuse(503))
+		tab := w.visit("/")
+		tab.do(`mtag('event', 'Login', { email: 'ann@example.com' })`)
+		tab.goTo(w.gate.url(shopHost) + "/plain")
+		w.gate.setFault(nil)
+		next := w.visit(last)
+		if last == "/next" {
+			next.minimize()
+		}
+		next.wantNothingStored()
+	}
+	for _, e := range w.want("PageView", "PageView", "PageView", "PageView", "Login", "Login") {
+		if e.RawData["email"] != nil {
+			t.Errorf("the email was stored: %v", e.RawData)
+		}
+	}
+}
+
+// The snippet of an older version of the service writes no event_id. The stored event has one name for all retries.
+func TestAStoredEventWithoutAnID(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>localStorage['_mtag.`+w.tag+`.' + Date.now() + 'mark0.5'] = '{"event":"Left"}'</script>`+w.snippet(true))
+	w.gate.setFault(cutAnswer)
+	tab := w.visit("/")
+	w.wait("a second try", func() bool { return len(w.gate.seen()) > 1 })
+	w.gate.setFault(nil)
+	tab.wantNothingStored()
+	w.want("PageView", "Left")
+}

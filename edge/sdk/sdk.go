@@ -32,9 +32,9 @@
 //
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
 //	cookie _mtag.visit             attribution and session, on the root domain, for 90 days after the last event
-//	localStorage _mtag.<tagId>.…   an event that has no answer yet: its JSON text without emails and phone numbers. The
-//	                               key ends with the time in ms, "mark" and a random number. The installation
-//	                               snippet writes such keys too, without a muid
+//	localStorage _mtag.<tagId>.…   an event that has no answer yet: its JSON text without emails and phone numbers, after
+//	                               a space when it had some. The key ends with the time in ms, "mark" and a random
+//	                               number. The installation snippet writes such keys too, without a muid
 //	localStorage _mtag.renewed     when the script last sent renew=1, in ms
 //	localStorage _mtag.            tells other tabs that consent was withdrawn; it is removed at once
 //

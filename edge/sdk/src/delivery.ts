@@ -3,13 +3,14 @@
 import { forgetVisit } from './attribution';
 import { exclusively, release } from './lock';
 import { device } from './page';
-import { allowed, bytes, drop, follow, forget, isID, keep, put, recorded, waiting, type Entry, type Path } from './queue';
+import { allowed, bytes, drop, follow, forget, isID, isStripped, keep, put, recorded, waiting, type Entry, type Path } from './queue';
 import { json, Key, storage, store } from './storage';
 import { erase, muid, renewable, visitor } from './visitor';
 import { trace, warn } from './warn';
 
 const enum Is {
   MAX_BODY = 6e4, // bytes; browsers allow 64 KiB for requests that outlive the page
+  MIN_AGE = 6e4, // ms, a minute, of a stripped copy: its page has closed, or fails to send it
   MAX_AGE = 6 * 864e5, // ms, 6 days; the tag host remembers an event_id for 7 days
   TIMEOUT = 3e4, // ms for one request
   PATIENCE = 5e3, // ms after which a request without an answer no longer holds up the others
@@ -36,8 +37,10 @@ let open = 0; // requests that are under way
 
 const pause = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
 
-// idle returns the events that may be sent now: those that are in no request.
-const idle = () => (allowed ? [...waiting.values()].filter((entry) => !entry.stop) : []);
+// idle returns the events that may be sent now: those that are in no request. A closing page also sends the new stripped
+// copies, because the visitor may not open another page.
+const idle = (leaving?: boolean) => [...waiting.values()].filter(({ key, text, stop }) =>
+  allowed && !stop && (leaving || !isStripped(text) || parseInt(key) < Date.now() - Is.MIN_AGE));
 
 // install sets the address of the tag host and the tag.
 export function install(address: string, id: string) {
@@ -115,7 +118,7 @@ function later(ms: number) {
 async function send(leaving?: boolean) {
   const from = sender();
   if (!from) return;
-  const [batch, texts] = bundle();
+  const [batch, texts] = bundle(leaving);
   if (!batch[0]) return;
   const stop = new AbortController();
   setTimeout(() => stop.abort(), Is.TIMEOUT);
@@ -166,20 +169,21 @@ async function send(leaving?: boolean) {
   }
 }
 
-// bundle returns the events for one request, and their texts. A request to /id has one event. It drops events that are
-// broken, and those older than MAX_AGE, because the tag host might record them a second time.
-function bundle(): [Entry[], string[]] {
+// bundle returns the events for one request, and their texts. An event without an event_id gets its key, so that a retry
+// is recorded once. A request to /id has one event. bundle drops events that are broken, and those older than MAX_AGE,
+// because the tag host might record them a second time.
+function bundle(leaving?: boolean): [Entry[], string[]] {
   const common = Object.assign({ muid }, device());
   const batch: Entry[] = [];
   const texts: string[] = [];
   let size = 0;
-  for (const entry of idle()) {
+  for (const entry of idle(leaving)) {
     let text = '';
     try {
       const fields = JSON.parse(entry.text);
       // A muid that the tag host would not accept gives way to the visitor's.
       if (typeof fields.muid != 'string' || !fields.muid.trim()) delete fields.muid;
-      text = json(Object.assign({}, common, fields));
+      text = json(Object.assign({}, common, isID(entry.key) || { event_id: entry.key }, fields));
     } catch {}
     if (!text || parseInt(entry.key) < Date.now() - Is.MAX_AGE) {
       drop(entry);
@@ -196,7 +200,7 @@ function bundle(): [Entry[], string[]] {
 // flush sends events in requests that outlive the page, before it closes. Without an answer in time, the next page may
 // send them once more.
 function flush() {
-  for (let n = Is.MAX_LAST; n-- && idle()[0]; ) send(true);
+  for (let n = Is.MAX_LAST; n-- && idle(true)[0]; ) send(true);
 }
 
 // retryNow retries before the timer fires, unless the tag host has set the time with Retry-After.

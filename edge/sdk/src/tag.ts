@@ -21,7 +21,7 @@ const commands: Record<string, (...args: any[]) => void> = {
   __proto__: null as any,
 
   init(url: string, options = {} as Options) {
-    if (initialised) return warn('only one tag per page');
+    if (initialised) return warn('only one tag per page, not used:', url);
     // A relative URL, or one without https://, would lead to the page's own host.
     const [, address, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
     if (!tagId) return wrong(url);
@@ -44,7 +44,7 @@ const commands: Record<string, (...args: any[]) => void> = {
     const event = Object.assign(page(), common, fields, { event: name, event_id: id + '' });
     whenAllowed(event, (event) => {
       const edited = complete(event);
-      if (edited) add('mark', Object.assign({ event_id: event.event_id }, edited), recorded);
+      if (edited) add('mark', edited, recorded);
     });
   },
 

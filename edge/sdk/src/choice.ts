@@ -52,23 +52,24 @@ export function choose(given: any, how?: string) {
 
 const visit = (anew?: boolean) => attribution(categories.ad_storage == Word.GRANTED, anew);
 
-// reset makes the visitor another one. Events that wait keep the muid of now. The cookies are replaced, because other tabs
+// forgetVisitor makes the visitor another one, for mtag('reset'). Events that wait keep the muid of now. The cookies are replaced, because other tabs
 // take a missing one for a withdrawal. Without consent, what waits has no muid yet: it is dropped, or it would become the
 // next visitor's.
-export function reset() {
+export function forgetVisitor() {
   abort();
   if (allowed && sender()) return setVisitor(), visit(true);
   waiting.forEach(unhold);
   erase();
 }
 
-// complete adds the fields that need consent, and lets the page edit the event. It returns null or false for an event
-// that is dropped.
+// complete adds the fields that need consent, and lets the page edit the event. It returns false, null or undefined
+// for an event that is dropped.
 export function complete(fields: object) {
   let event: any = Object.assign({}, visit(), { consent: categories }, fields);
   if (options!.beforeSend) {
     event = JSON.parse(json(event)); // the page may edit it, but not its own products
-    const edited = options!.beforeSend(event);
+    const edited: any = options!.beforeSend(event);
+    if (edited && edited.then) return warn('not sent, beforeSend must not be async:', event.event);
     if (edited === false || typeof edited == 'object') return edited;
   }
   return event;

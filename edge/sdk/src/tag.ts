@@ -2,7 +2,7 @@
 // runs the queued calls, and from then on each call as it is made.
 
 import { muid, uuid } from './visitor';
-import { choose, complete, configure, reset, wrong } from './choice';
+import { choose, complete, configure, forgetVisitor, wrong } from './choice';
 import { add, deliver, install, whenAllowed } from './delivery';
 import { page, watchViews } from './page';
 import { safely, startTrace, tell, warn } from './warn';
@@ -15,7 +15,7 @@ interface Calls extends Array<ArrayLike<unknown>> {
 const calls: Calls = (window.mtrem = window.mtrem || []);
 
 let initialised = false;
-const common = {}; // fields of every event, from mtag('set')
+let common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (...args: any[]) => void> = {
   __proto__: null as any,
@@ -55,7 +55,10 @@ const commands: Record<string, (...args: any[]) => void> = {
 
   consent: choose,
 
-  reset,
+  reset() {
+    common = {};
+    forgetVisitor();
+  },
 
   muid(callback: (muid: string) => void) {
     whenAllowed('', () => tell(callback, muid));

@@ -57,7 +57,7 @@ func TestInFirefox(t *testing.T) {
 }
 
 // browserOf returns the browser that a test runs in.
-func browserOf(t *testing.T) browser {
+func browserOf(t testing.TB) browser {
 	if strings.HasPrefix(t.Name(), "TestInFirefox/") {
 		return inFirefox
 	}

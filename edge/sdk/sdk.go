@@ -51,7 +51,8 @@ import (
 	"strings"
 )
 
-//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning --outfile=loader.js
+// The fields of an entry of the queue get short names; the page never sees them.
+//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=^(text|told|call|stop|lasts)$ --format=iife --target=es2017 --log-level=warning --outfile=loader.js
 //go:generate go tool esbuild src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/outbound.ts src/extras/scroll.ts --bundle --minify --format=iife --target=es2017 --log-level=warning --outdir=extras
 
 //go:embed loader.js

@@ -69,7 +69,7 @@ export function complete(fields: object) {
   if (options!.beforeSend) {
     event = JSON.parse(json(event)); // the page may edit it, but not its own products
     const edited: any = options!.beforeSend(event);
-    if (edited && edited.then) return warn('not sent, beforeSend must not be async:', event.event);
+    if (edited && edited.then) return warn('not sent, beforeSend is async:', event.event);
     if (edited === false || typeof edited == 'object') return edited;
   }
   return event;

@@ -58,12 +58,12 @@ export function sender() {
 // whenAllowed calls with the value: now, or with a copy when there is consent. The call may write cookies.
 export function whenAllowed<T>(value: T, call: (value: T) => void) {
   if (allowed && sender()) call(value);
-  else put('', value, 0, call);
+  else put('', value, 0, (value) => whenAllowed(value, call)); // consent may be withdrawn again before that
 }
 
 // consented begins to store and send the events.
 export function consented() {
-  keep(tag, whenAllowed);
+  keep(tag);
   renewed = +storage[RENEWED] || 0;
   retryNow();
 }
@@ -138,7 +138,7 @@ async function send(leaving?: boolean) {
     const response = await fetch(`${base}/${isID(batch[0].key) ? 'id' : 'mark'}/${tag}?t=${Date.now()}` + (renew ? '&renew=1' : ''), {
       method: 'POST', body: texts[1] ? `[${texts}]` : texts[0], keepalive: lasts, credentials: 'include', signal: stop.signal,
     });
-    delay = +response.headers.get('retry-after')! * 1e3 || 0;
+    delay = Math.min(+response.headers.get('retry-after')! * 1e3 || 0, Is.MAX_RETRY_AFTER);
     // Without this header the answer is not from the tag host but from a captive portal, such as a hotel's, or a proxy.
     if (response.headers.get('mtag')) {
       const answer = await response.json();
@@ -160,7 +160,6 @@ async function send(leaving?: boolean) {
   if (!allowed) setTimeout(erase, 99, from); // the answer may have renewed the cookie at the last moment
   else if (failed) {
     batchLimit = batch.length / 2;
-    delay = Math.min(delay, Is.MAX_RETRY_AFTER);
     notBefore = performance.now() + delay;
     later(delay + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** failures++) * (0.5 + Math.random() / 2));
   } else {

@@ -62,7 +62,8 @@ export function watchViews(viewed: (fields: object) => void) {
   const { navigation } = window as any;
   if (navigation) navigation.addEventListener('currententrychange', check);
   // Before delivery sends what waits. A phone may end a hidden page without pagehide.
-  ['pagehide', 'visibilitychange'].forEach((name) => addEventListener(name, finish, true));
+  addEventListener('pagehide', finish, true);
+  addEventListener('visibilitychange', finish, true);
   addEventListener('pageshow', (event) => event.persisted && viewed(page()));
   check();
 }

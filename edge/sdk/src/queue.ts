@@ -21,7 +21,7 @@ export type Path = 'mark' | 'id';
 export interface Entry {
   key: string; // the time in ms, the path and a random number
   text: string; // JSON, after a space in a stripped copy
-  then?: unknown; // the page's callback when the event is recorded
+  told?: unknown; // the page's callback when the event is recorded
   call?: (value: any) => void; // what to do with the value when there is consent
   stop?: AbortController; // of the request that the event is in
   lasts?: boolean; // that request outlives the page
@@ -47,9 +47,9 @@ export const bytes = (text: string) => new TextEncoder().encode(text).length;
 // throws when JSON.stringify throws or returns undefined.
 export function put(path: string, fields: any, then?: unknown, call?: (value: any) => void) {
   const text = json(fields);
-  if (bytes(text) > Max.EVENT) return warn('not sent, too large:', fields.event);
+  if (text.length > Max.EVENT / 3 && bytes(text) > Max.EVENT) return warn('not sent, too large:', fields.event);
   if (chars + text.length > Max.CHARS) return full || warn('not sent, queue is full', (full = true));
-  const entry = { key: Date.now() + path + Math.random(), text, then, call };
+  const entry = { key: Date.now() + path + Math.random(), text, told: then, call };
   hold(entry);
   save(entry);
   if (!call) trace('queued', fields);
@@ -74,9 +74,9 @@ export function unhold({ key, text }: Entry) {
 }
 
 // recorded tells the page that the tag host has recorded an event.
-export function recorded({ text, then }: Entry) {
+export function recorded({ text, told }: Entry) {
   trace('recorded', text);
-  tell(then);
+  tell(told);
 }
 
 // drop removes an event. Other tabs hear of it by the storage event.
@@ -86,16 +86,15 @@ export function drop(entry: Entry) {
   delete storage[prefix + entry.key];
 }
 
-// keep stores the events from now on, and adds those that other pages have left in localStorage. It passes the calls that
-// have waited for consent to whenAllowed.
-export function keep(tag: string, whenAllowed: (value: any, call: (value: any) => void) => void) {
+// keep stores the events from now on, makes the calls that have waited for consent, and adds the events that other pages
+// have left in localStorage.
+export function keep(tag: string) {
   prefix = Key.PREFIX + tag + '.';
   allowed = true;
   [...waiting.values()].forEach((entry) => {
-    const { call, text } = entry;
-    if (!call) return save(entry);
+    if (!entry.call) return save(entry);
     unhold(entry);
-    safely((value) => whenAllowed(value, call), JSON.parse(text));
+    safely(entry.call, JSON.parse(entry.text));
   });
   Object.keys(storage).sort().forEach((name) => {
     if (name.startsWith(prefix)) hold({ key: name.slice(prefix.length), text: storage[name] });

@@ -72,13 +72,7 @@ func TestWithdrawalReachesAllTabs(t *testing.T) {
 
 // On another host of the site there is no storage event: the page sees that the cookie is gone when it sends.
 func TestWithdrawalOnAnotherHostOfTheSite(t *testing.T) {
-	w := newWorld(t)
-	shop, blog := w.visit("/"), w.tab()
-	blog.goTo(w.gate.url("blog.shop.localhost") + "/")
-	w.want("PageView", "PageView")
-	shop.wantNothingStored()
-	blog.wantNothingStored()
-	shop.do(`mtag('consent', false)`)
+	w, blog := withdrawnOnAnotherHost(t)
 	sent := len(w.gate.seen())
 	blog.do(`mtag('event', 'WithoutConsent')`)
 	w.wait("no trace", func() bool { return blog.get(`localStorage.length`) == "0" })

@@ -31,6 +31,7 @@ func TestInFirefox(t *testing.T) {
 	for _, test := range []func(*testing.T){
 		TestAChangeOfTheAddressIsAPageView,
 		TestAHiddenPage,
+		TestAPageThatIsHiddenOrClosedBeforeItsTitleIsKnown,
 		TestAPageThatIsHiddenSendsWhatWaits,
 		TestAPageThatIsLeftRightAfterAnEvent,
 		TestAPageThatLeavesManyEvents,
@@ -39,6 +40,8 @@ func TestInFirefox(t *testing.T) {
 		TestARandomVisitLosesNothing,
 		TestARandomVisitWithdrawsConsent,
 		TestAnAnswerThatIsLost,
+		TestAnEventWithAnEmailIsLeftToItsPage,
+		TestAnEventWithAnEmailWhosePageIsGone,
 		TestAnEventHasItsFieldsAndThoseOfThePage,
 		TestConsentThatIsWithdrawn,
 		TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay,
@@ -49,6 +52,7 @@ func TestInFirefox(t *testing.T) {
 		TestRequestsNeedNoPreflight,
 		TestTheMUIDIsACookieOfTheRootDomain,
 		TestTheTagHostRenewsTheCookie,
+		TestWithdrawalOnAnotherHostOfTheSiteIsSeenByTheNextCall,
 		TestWithoutConsentThereIsNoTrace,
 	} {
 		name := runtime.FuncForPC(reflect.ValueOf(test).Pointer()).Name()

@@ -1,6 +1,7 @@
 package sdk_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -165,6 +166,19 @@ func TestBeforeSendEditsAndDropsEvents(t *testing.T) {
 	w.wait("a warning", func() bool { return tab.warned("beforeSend is broken") })
 }
 
+// The tag cannot wait for a promise: the page may be closing. beforeSend may remove personal data, so the event is dropped.
+func TestABeforeSendThatIsAsync(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", w.initWith(`{ consent: true, pageviews: false, beforeSend: async (event) => event }`))
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'Search')`)
+	w.wait("a warning", func() bool { return tab.warned("not sent, beforeSend is async: Search") })
+	tab.wantNothingStored()
+	if n := strings.Count(fmt.Sprint(tab.lines()), "mtag:"); n != 1 || len(w.gate.seen()) > 0 {
+		t.Errorf("console: %q; requests: %v; want one line and no request", tab.lines(), w.gate.seen())
+	}
+}
+
 // What beforeSend does to an event that has waited for consent is the same.
 func TestBeforeSendSeesWhatHasWaitedForConsent(t *testing.T) {
 	w := newWorld(t)
@@ -188,6 +202,7 @@ func TestResetMakesAnotherVisitor(t *testing.T) {
 	tab := w.visit("/?utm_source=letter&gclid=g1")
 	tab.do(`
 		mtag('identify', { email: 'ann@example.com' });
+		mtag('set', { plan: 'gold' });
 		mtag('event', 'Logout');
 		mtag('reset');
 		mtag('event', 'Search');
@@ -207,6 +222,9 @@ func TestResetMakesAnotherVisitor(t *testing.T) {
 		if logout.RawData[field] == nil || after.RawData[field] != nil {
 			t.Errorf("%s is %v, and %v after the reset", field, logout.RawData[field], after.RawData[field])
 		}
+	}
+	if logout.RawData["plan"] != "gold" || after.RawData["plan"] != nil {
+		t.Errorf("a field of mtag('set') is %v, and %v after the reset", logout.RawData["plan"], after.RawData["plan"])
 	}
 	if after.RawData["session_id"] == logout.RawData["session_id"] {
 		t.Error("the session goes on after the reset")

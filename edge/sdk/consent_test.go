@@ -72,13 +72,7 @@ func TestWithdrawalReachesAllTabs(t *testing.T) {
 
 // On another host of the site there is no storage event: the page sees that the cookie is gone when it sends.
 func TestWithdrawalOnAnotherHostOfTheSite(t *testing.T) {
-	w := newWorld(t)
-	shop, blog := w.visit("/"), w.tab()
-	blog.goTo(w.gate.url("blog.shop.localhost") + "/")
-	w.want("PageView", "PageView")
-	shop.wantNothingStored()
-	blog.wantNothingStored()
-	shop.do(`mtag('consent', false)`)
+	w, blog := withdrawnOnAnotherHost(t)
 	sent := len(w.gate.seen())
 	blog.do(`mtag('event', 'WithoutConsent')`)
 	w.wait("no trace", func() bool { return blog.get(`localStorage.length`) == "0" })
@@ -86,6 +80,59 @@ func TestWithdrawalOnAnotherHostOfTheSite(t *testing.T) {
 	if now := len(w.gate.seen()); now != sent {
 		t.Errorf("%d requests after consent was withdrawn", now-sent)
 	}
+}
+
+// The page has not noticed the withdrawal yet. Its next call does, before it writes a cookie.
+func TestWithdrawalOnAnotherHostOfTheSiteIsSeenByTheNextCall(t *testing.T) {
+	for _, call := range []string{`mtag('reset')`, `mtag('event', 'Dropped')`} {
+		t.Run(call, func(t *testing.T) {
+			_, blog := withdrawnOnAnotherHost(t)
+			blog.noteCookies()
+			blog.do("%s", call)
+			blog.wantNoTrace()
+			if written := blog.get(`written.filter((cookie) => !/max-age=0/.test(cookie))`); written != "" {
+				t.Errorf("cookies: %s", written)
+			}
+		})
+	}
+}
+
+// Consent that is given again makes a new visitor, also when the page has not noticed the withdrawal.
+func TestConsentThatIsGivenAgainAfterAWithdrawalOnAnotherHost(t *testing.T) {
+	w, blog := withdrawnOnAnotherHost(t)
+	before := w.events()[0].MUID
+	blog.do(`mtag('consent', true); mtag('event', 'Again')`)
+	events := w.want("PageView", "PageView", "Again")
+	if after := events[2].MUID; after == before || after != w.muidCookie().Value {
+		t.Errorf("the visitor was %s and is %s, the cookie is %s", before, after, w.muidCookie().Value)
+	}
+}
+
+// withdrawnOnAnotherHost returns a page on another host than the one where consent was withdrawn.
+func withdrawnOnAnotherHost(t *testing.T) (*world, *tab) {
+	t.Helper()
+	w := newWorld(t)
+	w.page("/", w.initWith(`{ consent: true, beforeSend: (event) => event.event != 'Dropped' }`))
+	shop, blog := w.visit("/"), w.tab()
+	blog.goTo(w.gate.url("blog.shop.localhost") + "/")
+	w.want("PageView", "PageView")
+	shop.wantNothingStored()
+	blog.wantNothingStored()
+	shop.do(`mtag('consent', false)`)
+	return w, blog
+}
+
+// noteCookies makes the page note every cookie that a script writes, in written.
+func (t *tab) noteCookies() {
+	t.Helper()
+	t.do(`
+		const { get, set } = Object.getOwnPropertyDescriptor(Document.prototype, 'cookie');
+		window.written = [];
+		Object.defineProperty(document, 'cookie', {
+			get() { return get.call(document) },
+			set(text) { written.push(text); set.call(document, text) },
+		});
+	`)
 }
 
 // What identifies a person is in the requests, but never in clear on the device.
@@ -107,4 +154,69 @@ func TestEmailsAndPhonesAreNotStored(t *testing.T) {
 		t.Errorf("recorded: %v", raw)
 	}
 	w.wait("the identify", func() bool { return w.backend(`{"email":"ann@example.com","event":"Refund"}`) == http.StatusCreated })
+}
+
+// Another tab sees only the stored copy, without the email. The page that has the event in full sends it.
+func TestAnEventWithAnEmailIsLeftToItsPage(t *testing.T) {
+	w := newWorld(t)
+	w.page("/first", neverRetries+w.snippet(true))
+	first, second := w.visit("/first"), w.visit("/")
+	w.want("PageView", "PageView")
+	first.wantNothingStored()
+	w.gate.setFault(refuse(503))
+	before := len(w.gate.seen())
+	first.do(`mtag('event', 'Login', { email: 'ann@example.com' })`)
+	w.wait("a refusal", func() bool { return len(w.gate.seen()) > before && w.gate.seen()[before].status == 503 })
+	w.gate.setFault(nil)
+	second.do(`mtag('event', 'InAnotherTab')`)
+	w.want("PageView", "PageView", "InAnotherTab")
+	w.visit("/")
+	w.want("PageView", "PageView", "PageView", "InAnotherTab")
+	w.wait("the event", func() bool {
+		first.do(`dispatchEvent(new Event('online'))`) // again: another tab may still have the lock
+		return len(w.events()) == 5
+	})
+	for _, e := range w.want("PageView", "PageView", "PageView", "InAnotherTab", "Login") {
+		if e.EventName == "Login" && e.RawData["email"] != "ann@example.com" {
+			t.Errorf("recorded: %v", e.RawData)
+		}
+	}
+	first.wantNothingStored()
+}
+
+// When that page has gone, the next one sends what is stored: at the latest when it is left itself.
+func TestAnEventWithAnEmailWhosePageIsGone(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", w.snippet(true))
+	w.page("/plain", "")
+	w.page("/old", `<script>Date.now = ((now) => () => now() + 61e3)(Date.now)</script>`+w.snippet(true))
+	for _, last := range []string{"/next", "/old"} {
+		w.gate.setFault(refuse(503))
+		tab := w.visit("/")
+		tab.do(`mtag('event', 'Login', { email: 'ann@example.com' })`)
+		tab.goTo(w.gate.url(shopHost) + "/plain")
+		w.gate.setFault(nil)
+		next := w.visit(last)
+		if last == "/next" {
+			next.minimize()
+		}
+		next.wantNothingStored()
+	}
+	for _, e := range w.want("PageView", "PageView", "PageView", "PageView", "Login", "Login") {
+		if e.RawData["email"] != nil {
+			t.Errorf("the email was stored: %v", e.RawData)
+		}
+	}
+}
+
+// The snippet of an older version of the service writes no event_id. The stored event has one name for all retries.
+func TestAStoredEventWithoutAnID(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>localStorage['_mtag.`+w.tag+`.' + Date.now() + 'mark0.5'] = '{"event":"Left"}'</script>`+w.snippet(true))
+	w.gate.setFault(cutAnswer)
+	tab := w.visit("/")
+	w.wait("a second try", func() bool { return len(w.gate.seen()) > 1 })
+	w.gate.setFault(nil)
+	tab.wantNothingStored()
+	w.want("PageView", "Left")
 }

@@ -31,6 +31,7 @@ func TestInFirefox(t *testing.T) {
 	for _, test := range []func(*testing.T){
 		TestAChangeOfTheAddressIsAPageView,
 		TestAHiddenPage,
+		TestAPageThatIsHiddenOrClosedBeforeItsTitleIsKnown,
 		TestAPageThatIsHiddenSendsWhatWaits,
 		TestAPageThatIsLeftRightAfterAnEvent,
 		TestAPageThatLeavesManyEvents,
@@ -39,6 +40,8 @@ func TestInFirefox(t *testing.T) {
 		TestARandomVisitLosesNothing,
 		TestARandomVisitWithdrawsConsent,
 		TestAnAnswerThatIsLost,
+		TestAnEventWithAnEmailIsLeftToItsPage,
+		TestAnEventWithAnEmailWhosePageIsGone,
 		TestAnEventHasItsFieldsAndThoseOfThePage,
 		TestConsentThatIsWithdrawn,
 		TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay,
@@ -49,6 +52,7 @@ func TestInFirefox(t *testing.T) {
 		TestRequestsNeedNoPreflight,
 		TestTheMUIDIsACookieOfTheRootDomain,
 		TestTheTagHostRenewsTheCookie,
+		TestWithdrawalOnAnotherHostOfTheSiteIsSeenByTheNextCall,
 		TestWithoutConsentThereIsNoTrace,
 	} {
 		name := runtime.FuncForPC(reflect.ValueOf(test).Pointer()).Name()
@@ -57,7 +61,7 @@ func TestInFirefox(t *testing.T) {
 }
 
 // browserOf returns the browser that a test runs in.
-func browserOf(t *testing.T) browser {
+func browserOf(t testing.TB) browser {
 	if strings.HasPrefix(t.Name(), "TestInFirefox/") {
 		return inFirefox
 	}

@@ -108,13 +108,47 @@ func TestOneTagPerPage(t *testing.T) {
 		document.head.append(again);
 	`, w.gate.url(tagHost), other, w.loader())
 	w.want("PageView", "AfterTheSecondLoader")
-	if !tab.warned("only one tag per page") {
+	if !tab.warned("only one tag per page, not used: " + w.gate.url(tagHost) + "?tagId=" + other) {
 		t.Errorf("no warning: %v", tab.lines())
 	}
 	for _, r := range w.gate.seen() {
 		if r.path != "/mark/"+w.tag {
 			t.Errorf("the second init has sent %v", r)
 		}
+	}
+}
+
+// The first snippet counts. The events of the page go to its tag, once, and the console names what is not used.
+func TestTheSnippetInstalledTwice(t *testing.T) {
+	for _, tt := range []struct {
+		name             string
+		sameTag, consent bool
+	}{{"the same", true, true}, {"another consent", true, false}, {"another tag", false, true}, {"another tag and consent", false, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			unused := w.tag
+			if !tt.sameTag {
+				_, unused = w.service.newTag(t)
+			}
+			other := func(html string) string { return strings.ReplaceAll(html, w.tag, unused) }
+			w.page("/", w.snippet(true)+other(w.snippet(tt.consent)))
+			w.page("/early", "<script>"+w.initCall(true)+"</script><script>"+other(w.initCall(tt.consent))+"</script>"+
+				`<script>mtag('event', 'Click')</script>`)
+			tab := w.visit("/early")
+			tab.goTo(w.gate.url(shopHost) + "/")
+			tab.do(`mtag('event', 'Search')`)
+			w.want("PageView", "Click", "PageView", "Search")
+			tab.wantNothingStored()
+			for _, r := range w.gate.seen() {
+				if r.path != "/mark/"+w.tag {
+					t.Errorf("the second snippet has sent %v", r)
+				}
+			}
+			want := "only one tag per page, not used: " + w.gate.url(tagHost) + "?tagId=" + unused
+			if n := strings.Count(fmt.Sprint(tab.lines()), "mtag:"); n != 1 || !tab.warned(want) {
+				t.Errorf("console: %q, want one line: %s", tab.lines(), want)
+			}
+		})
 	}
 }
 

@@ -145,8 +145,8 @@ export type Categories = { [category in Category]?: 'granted' | 'denied' };
 export type OutgoingEvent = { event: string; event_id: string; [field: string]: any };
 
 export interface Options {
-  /** Whether the visitor consents to tracking. */
-  consent: boolean | Categories;
+  /** Whether the visitor consents to tracking. Required without consentMode, and not used with it. */
+  consent?: boolean | Categories;
   /** Follows the calls of gtag('consent', …) on the page. */
   consentMode?: boolean;
   /** Treats a visitor whose browser sends Global Privacy Control as one without consent. */
@@ -161,7 +161,7 @@ export interface Options {
 
 export interface Mtag {
   /** Installs the tag: the URL of its host with ?tagId=. */
-  (command: 'init', url: string, options: Options): void;
+  (command: 'init', url: string, options: Options & ({ consent: boolean | Categories } | { consentMode: true })): void;
   /** Sends an event; names are PascalCase. recorded is called when the service has recorded it. */
   <Name extends string>(command: 'event', event: { type: Name } & Fields<Name>, recorded?: () => void): void;
   <Name extends string>(command: 'event', name: Name, fields?: Fields<Name>, recorded?: () => void): void;

@@ -66,6 +66,26 @@ func TestAPageThatIsLeftBeforeItsTitleIsKnown(t *testing.T) {
 	w.want("PageView", "PageView", "PageView")
 }
 
+// The page view does not wait for the title when its page may be ended.
+func TestAPageThatIsHiddenOrClosedBeforeItsTitleIsKnown(t *testing.T) {
+	const noTimer = `<script>setTimeout = ((set) => (f, ms) => set(f, ms == 500 ? 1e9 : ms))(setTimeout)</script>`
+	for _, tt := range []struct {
+		name string
+		end  func(*tab)
+	}{{"hidden", (*tab).minimize}, {"closed", (*tab).close}} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/", noTimer+w.snippet(true))
+			tab := w.visit("/")
+			w.want("PageView")
+			tab.wantNothingStored()
+			tab.do(`history.pushState({}, '', '/shoes')`)
+			tt.end(tab)
+			w.want("PageView", "PageView")
+		})
+	}
+}
+
 func TestAChangeThatOnlyStripsTheCampaignIsNoPageView(t *testing.T) {
 	w := newWorld(t)
 	tab := w.tab()

@@ -78,7 +78,7 @@ func (s *service) kill() {
 }
 
 // call sends a request to the partner API and decodes the answer into result.
-func (s *service) call(t *testing.T, method, path string, body, result any) {
+func (s *service) call(t testing.TB, method, path string, body, result any) {
 	t.Helper()
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *service) call(t *testing.T, method, path string, body, result any) {
 }
 
 // newTag makes a merchant with a client-side tag.
-func (s *service) newTag(t *testing.T) (merchantID, tagID string) {
+func (s *service) newTag(t testing.TB) (merchantID, tagID string) {
 	t.Helper()
 	var merchant struct{ MerchantID string }
 	s.call(t, "POST", "/merchant", map[string]string{"name": "Shop"}, &merchant)

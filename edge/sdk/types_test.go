@@ -150,7 +150,7 @@ func TestTheTypesHaveEveryCommandAndOption(t *testing.T) {
 		t.Errorf("declared: %v, the tag has: %v", got, commands)
 	}
 
-	options := strings.Join(fieldsOf(t, types, "Options", "consent"), "\n")
+	options := strings.Join(fieldsOf(t, types, "Options"), "\n")
 	want := `consent:boolean | Categories
 consentMode:boolean
 gpc:'respect'
@@ -159,6 +159,10 @@ beforeSend:(event: OutgoingEvent) => OutgoingEvent | boolean | null | void
 debug:boolean`
 	if options != want {
 		t.Errorf("Options has\n%s\nwant\n%s", options, want)
+	}
+	const init = `(command: 'init', url: string, options: Options & ({ consent: boolean | Categories } | { consentMode: true })): void;`
+	if !strings.Contains(types["Mtag"][3], init) {
+		t.Errorf("init does not require one of consent and consentMode: %s", types["Mtag"][3])
 	}
 	for _, category := range []string{"ad_storage", "analytics_storage", "ad_user_data", "ad_personalization"} {
 		if !strings.Contains(text, "'"+category+"'") {

@@ -18,7 +18,7 @@ import (
 
 // world is a merchant with a client-side tag, the pages of its shop, and a browser profile that visits them.
 type world struct {
-	*testing.T
+	testing.TB
 	service  *service
 	gate     *gate
 	merchant string
@@ -38,14 +38,16 @@ type page struct {
 }
 
 // newWorld makes a merchant in the shared service, or in another one.
-func newWorld(t *testing.T, on ...*service) *world {
+func newWorld(t testing.TB, on ...*service) *world {
 	t.Helper()
-	t.Parallel()
+	if t, ok := t.(*testing.T); ok {
+		t.Parallel()
+	}
 	s := shared
 	if len(on) > 0 {
 		s = on[0]
 	}
-	w := &world{T: t, service: s, pages: map[string]page{}, asked: map[string]bool{}}
+	w := &world{TB: t, service: s, pages: map[string]page{}, asked: map[string]bool{}}
 	w.merchant, w.tag = s.newTag(t)
 	w.gate = newGate(w)
 
@@ -130,7 +132,7 @@ func (w *world) events() []event {
 			Pagination struct{ HasNextPage bool }
 		}
 		query := url.Values{"merchantId": {w.merchant}, "limit": {"100"}, "sortOrder": {"asc"}, "page": {fmt.Sprint(page)}}
-		w.service.call(w.T, "GET", "/events?"+query.Encode(), nil, &list)
+		w.service.call(w.TB, "GET", "/events?"+query.Encode(), nil, &list)
 		all = append(all, list.Events...)
 		if !list.Pagination.HasNextPage {
 			return all

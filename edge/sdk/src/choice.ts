@@ -1,8 +1,8 @@
 // Choice: what the visitor has agreed to, and what the page wants to send. Without consent, calls wait in the queue.
 
 import { attribution, forgetVisit } from './attribution';
-import { abort, consented, withdraw } from './delivery';
-import { allowed, put, unhold, waiting } from './queue';
+import { abort, consented, sender, withdraw } from './delivery';
+import { allowed, unhold, waiting } from './queue';
 import { json } from './storage';
 import { erase, setVisitor } from './visitor';
 import { warn } from './warn';
@@ -43,6 +43,7 @@ export function choose(given: any, how?: string) {
     if (name[0] == 'a' && (how != Word.DEFAULT || categories[name] != Word.DENIED)) categories[name] = given[name];
   });
   if (options && categories.analytics_storage == Word.GRANTED && !(options.gpc && (navigator as any).globalPrivacyControl)) {
+    sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
     forgetVisit();
     visit(); // the cookie may have click ids that are not allowed any more
     consented();
@@ -51,29 +52,24 @@ export function choose(given: any, how?: string) {
 
 const visit = (anew?: boolean) => attribution(categories.ad_storage == Word.GRANTED, anew);
 
-// reset makes the visitor another one. Events that wait keep the muid of now. The cookies are replaced, because other tabs
+// forgetVisitor makes the visitor another one, for mtag('reset'). Events that wait keep the muid of now. The cookies are replaced, because other tabs
 // take a missing one for a withdrawal. Without consent, what waits has no muid yet: it is dropped, or it would become the
 // next visitor's.
-export function reset() {
+export function forgetVisitor() {
   abort();
-  if (allowed) return setVisitor(), visit(true);
+  if (allowed && sender()) return setVisitor(), visit(true);
   waiting.forEach(unhold);
   erase();
 }
 
-// whenAllowed calls with the value: now, or with a copy when there is consent.
-export function whenAllowed<T>(value: T, call: (value: T) => void) {
-  if (allowed) call(value);
-  else put('', value, 0, call);
-}
-
-// complete adds the fields that need consent, and lets the page edit the event. It returns null or false for an event
-// that is dropped.
+// complete adds the fields that need consent, and lets the page edit the event. It returns false, null or undefined
+// for an event that is dropped.
 export function complete(fields: object) {
   let event: any = Object.assign({}, visit(), { consent: categories }, fields);
   if (options!.beforeSend) {
     event = JSON.parse(json(event)); // the page may edit it, but not its own products
-    const edited = options!.beforeSend(event);
+    const edited: any = options!.beforeSend(event);
+    if (edited && edited.then) return warn('not sent, beforeSend is async:', event.event);
     if (edited === false || typeof edited == 'object') return edited;
   }
   return event;

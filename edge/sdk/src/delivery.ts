@@ -3,13 +3,14 @@
 import { forgetVisit } from './attribution';
 import { exclusively, release } from './lock';
 import { device } from './page';
-import { allowed, bytes, drop, follow, forget, isID, keep, put, recorded, waiting, type Entry, type Path } from './queue';
+import { allowed, bytes, drop, follow, forget, isID, isStripped, keep, put, recorded, waiting, type Entry, type Path } from './queue';
 import { json, Key, storage, store } from './storage';
 import { erase, muid, renewable, visitor } from './visitor';
 import { trace, warn } from './warn';
 
 const enum Is {
   MAX_BODY = 6e4, // bytes; browsers allow 64 KiB for requests that outlive the page
+  MIN_AGE = 6e4, // ms, a minute, of a stripped copy: its page has closed, or fails to send it
   MAX_AGE = 6 * 864e5, // ms, 6 days; the tag host remembers an event_id for 7 days
   TIMEOUT = 3e4, // ms for one request
   PATIENCE = 5e3, // ms after which a request without an answer no longer holds up the others
@@ -36,8 +37,10 @@ let open = 0; // requests that are under way
 
 const pause = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
 
-// idle returns the events that may be sent now: those that are in no request.
-const idle = () => (allowed ? [...waiting.values()].filter((entry) => !entry.stop) : []);
+// idle returns the events that may be sent now: those that are in no request. A closing page also sends the new stripped
+// copies, because the visitor may not open another page.
+const idle = (leaving?: boolean) => [...waiting.values()].filter(({ key, text, stop }) =>
+  allowed && !stop && (leaving || !isStripped(text) || parseInt(key) < Date.now() - Is.MIN_AGE));
 
 // install sets the address of the tag host and the tag.
 export function install(address: string, id: string) {
@@ -50,6 +53,12 @@ export function sender() {
   const muid = visitor(base);
   if (!muid) withdraw();
   return muid;
+}
+
+// whenAllowed calls with the value: now, or with a copy when there is consent. The call may write cookies.
+export function whenAllowed<T>(value: T, call: (value: T) => void) {
+  if (allowed && sender()) call(value);
+  else put('', value, 0, (value) => whenAllowed(value, call)); // consent may be withdrawn again before that
 }
 
 // consented begins to store and send the events.
@@ -74,9 +83,9 @@ export function withdraw(elsewhere?: boolean) {
   erase(elsewhere ? muid : undefined);
 }
 
-// add queues an event.
+// add queues an event of the visitor. It is called by whenAllowed.
 export function add(path: Path, fields: object, then?: unknown) {
-  put(path, Object.assign({ muid: sender() }, fields), then);
+  put(path, Object.assign({ muid }, fields), then);
   drain();
 }
 
@@ -86,6 +95,7 @@ async function drain() {
   const pending = () => !timer && idle()[0];
   if (draining || !pending()) return;
   draining = true;
+  await 0; // events that are made together go in one request
   const locked = await exclusively(async () => {
     while (pending() || open) await (pending() ? Promise.race([send(), pause(Is.PATIENCE)]) : pause(Is.POLL));
   });
@@ -108,7 +118,7 @@ function later(ms: number) {
 async function send(leaving?: boolean) {
   const from = sender();
   if (!from) return;
-  const [batch, texts] = bundle();
+  const [batch, texts] = bundle(leaving);
   if (!batch[0]) return;
   const stop = new AbortController();
   setTimeout(() => stop.abort(), Is.TIMEOUT);
@@ -128,7 +138,7 @@ async function send(leaving?: boolean) {
     const response = await fetch(`${base}/${isID(batch[0].key) ? 'id' : 'mark'}/${tag}?t=${Date.now()}` + (renew ? '&renew=1' : ''), {
       method: 'POST', body: texts[1] ? `[${texts}]` : texts[0], keepalive: lasts, credentials: 'include', signal: stop.signal,
     });
-    delay = +response.headers.get('retry-after')! * 1e3 || 0;
+    delay = Math.min(+response.headers.get('retry-after')! * 1e3 || 0, Is.MAX_RETRY_AFTER);
     // Without this header the answer is not from the tag host but from a captive portal, such as a hotel's, or a proxy.
     if (response.headers.get('mtag')) {
       const answer = await response.json();
@@ -150,7 +160,6 @@ async function send(leaving?: boolean) {
   if (!allowed) setTimeout(erase, 99, from); // the answer may have renewed the cookie at the last moment
   else if (failed) {
     batchLimit = batch.length / 2;
-    delay = Math.min(delay, Is.MAX_RETRY_AFTER);
     notBefore = performance.now() + delay;
     later(delay + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** failures++) * (0.5 + Math.random() / 2));
   } else {
@@ -159,20 +168,21 @@ async function send(leaving?: boolean) {
   }
 }
 
-// bundle returns the events for one request, and their texts. A request to /id has one event. It drops events that are
-// broken, and those older than MAX_AGE, because the tag host might record them a second time.
-function bundle(): [Entry[], string[]] {
+// bundle returns the events for one request, and their texts. An event without an event_id gets its key, so that a retry
+// is recorded once. A request to /id has one event. bundle drops events that are broken, and those older than MAX_AGE,
+// because the tag host might record them a second time.
+function bundle(leaving?: boolean): [Entry[], string[]] {
   const common = Object.assign({ muid }, device());
   const batch: Entry[] = [];
   const texts: string[] = [];
   let size = 0;
-  for (const entry of idle()) {
+  for (const entry of idle(leaving)) {
     let text = '';
     try {
       const fields = JSON.parse(entry.text);
       // A muid that the tag host would not accept gives way to the visitor's.
       if (typeof fields.muid != 'string' || !fields.muid.trim()) delete fields.muid;
-      text = json(Object.assign({}, common, fields));
+      text = json(Object.assign({}, common, isID(entry.key) || { event_id: entry.key }, fields));
     } catch {}
     if (!text || parseInt(entry.key) < Date.now() - Is.MAX_AGE) {
       drop(entry);
@@ -189,7 +199,7 @@ function bundle(): [Entry[], string[]] {
 // flush sends events in requests that outlive the page, before it closes. Without an answer in time, the next page may
 // send them once more.
 function flush() {
-  for (let n = Is.MAX_LAST; n-- && idle()[0]; ) send(true);
+  for (let n = Is.MAX_LAST; n-- && idle(true)[0]; ) send(true);
 }
 
 // retryNow retries before the timer fires, unless the tag host has set the time with Retry-After.

@@ -61,7 +61,9 @@ export function watchViews(viewed: (fields: object) => void) {
   addEventListener('popstate', check); // a change of the hash sends popstate too
   const { navigation } = window as any;
   if (navigation) navigation.addEventListener('currententrychange', check);
-  addEventListener('pagehide', finish, true); // before delivery sends what waits
+  // Before delivery sends what waits. A phone may end a hidden page without pagehide.
+  addEventListener('pagehide', finish, true);
+  addEventListener('visibilitychange', finish, true);
   addEventListener('pageshow', (event) => event.persisted && viewed(page()));
   check();
 }

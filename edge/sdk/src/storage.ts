@@ -17,8 +17,9 @@ export function store(key: string, text: string) {
 }
 
 // json renders a value without the fields whose names match hidden. Old versions of Prototype.js add a toJSON to arrays,
-// which would render them as strings: this[name] is the array before that. It throws what JSON.stringify throws.
+// which would render them as strings: this[name] is the array before that. Other pages are spared the function, because it
+// takes long. json throws what JSON.stringify throws.
 export const json = (value: unknown, hidden?: RegExp) =>
-  JSON.stringify(value, function (name, rendered) {
+  JSON.stringify(value, hidden || ([] as any).toJSON ? function (this: any, name, rendered) {
     return hidden && hidden.test(name) ? undefined : Array.isArray(this[name]) ? this[name] : rendered;
-  });
+  } : undefined);

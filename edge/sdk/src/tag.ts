@@ -1,9 +1,9 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { uuid } from './visitor';
-import { choose, complete, configure, reset, whenAllowed, wrong } from './choice';
-import { add, deliver, install, sender } from './delivery';
+import { muid, uuid } from './visitor';
+import { choose, complete, configure, forgetVisitor, wrong } from './choice';
+import { add, deliver, install, whenAllowed } from './delivery';
 import { page, watchViews } from './page';
 import { safely, startTrace, tell, warn } from './warn';
 import type { CustomFields, Identifiers, Options } from '../mtag';
@@ -15,13 +15,13 @@ interface Calls extends Array<ArrayLike<unknown>> {
 const calls: Calls = (window.mtrem = window.mtrem || []);
 
 let initialised = false;
-const common = {}; // fields of every event, from mtag('set')
+let common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (...args: any[]) => void> = {
   __proto__: null as any,
 
   init(url: string, options = {} as Options) {
-    if (initialised) return warn('only one tag per page');
+    if (initialised) return warn('only one tag per page, not used:', url);
     // A relative URL, or one without https://, would lead to the page's own host.
     const [, address, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
     if (!tagId) return wrong(url);
@@ -44,7 +44,7 @@ const commands: Record<string, (...args: any[]) => void> = {
     const event = Object.assign(page(), common, fields, { event: name, event_id: id + '' });
     whenAllowed(event, (event) => {
       const edited = complete(event);
-      if (edited) add('mark', Object.assign({ event_id: event.event_id }, edited), recorded);
+      if (edited) add('mark', edited, recorded);
     });
   },
 
@@ -55,10 +55,13 @@ const commands: Record<string, (...args: any[]) => void> = {
 
   consent: choose,
 
-  reset,
+  reset() {
+    common = {};
+    forgetVisitor();
+  },
 
   muid(callback: (muid: string) => void) {
-    whenAllowed('', () => tell(callback, sender()));
+    whenAllowed('', () => tell(callback, muid));
   },
 
   set(fields: object) {

@@ -19,6 +19,7 @@ try {
 
 export let muid = ''; // of the last look
 let kept = false; // the cookie could be set
+let looked = false; // in this task. A look takes longer than all else that a call does
 let domain: string | undefined; // the root domain; undefined before the first look
 
 // visitor returns the muid of the cookie, or a new one. Once per page it writes the cookie, to set or renew it, but leaves
@@ -33,7 +34,11 @@ export function visitor(base: string) {
     if (!muid || !renewable(base)) setVisitor(muid || found);
     kept = !!cookie(Cookie.MUID);
   }
-  if (kept) muid = cookie(Cookie.MUID) && (read() || muid); // another tab may have written its own
+  if (kept && !looked) {
+    looked = true;
+    Promise.resolve().then(() => (looked = false));
+    muid = cookie(Cookie.MUID) && (read() || muid); // another tab may have written its own
+  }
   return muid;
 }
 
@@ -84,8 +89,9 @@ function root() {
   return domain || '';
 }
 
-// uuid makes a random UUID: each 0 becomes a random digit, the 8 one of 8 to b. crypto.randomUUID needs TLS.
+// uuid makes a random UUID: each 0 becomes a random digit, the 8 one of 8 to b. crypto.randomUUID is faster, but needs TLS.
 export function uuid() {
+  if (crypto.randomUUID) return crypto.randomUUID();
   const random = crypto.getRandomValues(new Uint8Array(32));
   let n = 0;
   return '00000000-0000-4000-8000-000000000000'.replace(/[08]/g, (digit: any) =>

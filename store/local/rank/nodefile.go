@@ -61,7 +61,7 @@ func checkFormat(path string, unknown codec.UnknownFormat) error {
 	if err != nil {
 		return err
 	}
-	err = unknown
+	err = fmt.Errorf("open %s: %w", path, unknown)
 	if viewErr := boltfile.CatchDamage("index.db", func() error {
 		return db.View(func(tx *bolt.Tx) error {
 			if loadMeta(tx, keyCovered) != nil {

@@ -50,7 +50,7 @@
 //	feed.go     Feed: events in the order of receipt
 //	tail.go     which merchants have events at the end of the journal; who waits for them
 //	heal.go     rebuilds a damaged index
-//	background.go  what no request waits for: the events of deleted merchants, the last uses of keys
+//	background.go what no request waits for: events of deleted merchants, last uses of keys
 //	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ

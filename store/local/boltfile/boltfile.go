@@ -1,8 +1,20 @@
-// Package boltfile opens bbolt files that carry a format version, and turns the panics of damaged files into errors.
+// Package boltfile opens bbolt files, and finds damage in them, as bbolt has no checksums. It turns the panics of damaged files
+// into errors. There are two ways to open a file:
 //
-//	boltfile.go  opens and creates files; CatchDamage
+//   - Open is for large files whose values are sealed. It checks the branches of the trees and the list of free pages, on which
+//     bbolt relies.
+//   - OpenChecked is for files that are loaded into memory as a whole. A Scan reads them without bbolt, checks everything, and
+//     corrects a single wrong bit.
+//
+// Files:
+//
+//	boltfile.go  Open: files with a format version; CatchDamage
+//	branches.go  checks branches and the list of free pages
 //	check.go     opens files to verify them, and checks all pages
-//	pages.go     checks what bbolt relies on, whenever a file is opened
+//	checked.go   OpenChecked
+//	scan.go      Scan: reads a file, and checks all of it
+//	correct.go   corrects a single wrong bit
+//	pages.go     the byte form of pages
 package boltfile
 
 import (

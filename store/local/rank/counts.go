@@ -40,14 +40,13 @@ func (c *bucketCounter) addRecent(r *reader) error {
 
 // addStored counts the events of the stored tree.
 func (c *bucketCounter) addStored(r *reader) error {
-	for _, root := range r.trees {
-		if root.node == nil {
-			c.begin(root)
-			if err := c.scan(r, storedChild{root.first, root.id, root.counts.encode(nil)}, lastKey, 0); err != nil {
-				return err
-			}
-			c.reach(lastKey)
+	for i := range r.stored {
+		root := &r.stored[i]
+		c.begin(root)
+		if err := c.scan(r, storedChild{root.first, root.id, root.counts.encode(nil)}, lastKey, 0); err != nil {
+			return err
 		}
+		c.reach(lastKey)
 	}
 	return nil
 }

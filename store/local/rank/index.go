@@ -462,6 +462,9 @@ func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey,
 	for _, root := range roots {
 		if !root.isEmpty() {
 			r.trees = append(r.trees, root)
+			if root.node == nil {
+				r.stored = append(r.stored, *root)
+			}
 		}
 	}
 	return r, nil

@@ -52,16 +52,24 @@ func (s *summary) overflow(r *reader, n []uint64) (all []*overflowNames, err err
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// Where a segment has few events within the range, the names of all of them are candidates for groups. Else those of its
-// events at so many quantiles are, in the order of names.
+// Each candidate for a group is counted in each segment, while no events are applied. So the segments of a summary have at most
+// about maxCandidates of them together: a summary of one merchant finds the same groups as ever, and one of a hundred
+// merchants with made-up names only the largest.
 const (
-	fewCandidates = 500
-	quantiles     = 50
+	maxCandidates = 500
+	minCandidates = 4 // of a segment
+	maxQuantiles  = 50
 )
 
-// appendFrequent appends names that may have many events within a range of time. Those that have at least 1/quantiles of a
-// segment's events are always among them. So a flood of made-up names does not hide the names of a shop.
-func (o *overflowNames) appendFrequent(names []string, lo, hi int64) ([]string, error) {
+// candidatesOf returns how many candidates each of so many segments may have.
+func candidatesOf(segments int) int { return max(minCandidates, maxCandidates/max(1, segments)) }
+
+// appendFrequent appends names that may have many events within a range of time, about limit for each segment. Where a segment
+// has fewer events within the range, these are the names of all of them. Else they are those of its events at so many
+// quantiles, in the order of names: names that have at least that share of its events are always among them. So a flood of
+// made-up names does not hide the names of a shop.
+func (o *overflowNames) appendFrequent(names []string, limit int, lo, hi int64) ([]string, error) {
+	quantiles := min(limit, maxQuantiles)
 	for _, segment := range o.segments {
 		from, err := segment.before(segment.from(Key{Time: lo}).Time)
 		if err != nil {
@@ -72,7 +80,7 @@ func (o *overflowNames) appendFrequent(names []string, lo, hi int64) ([]string, 
 			return nil, err
 		}
 		var ranks []uint32
-		if to-from <= fewCandidates {
+		if to-from <= limit {
 			if ranks, err = segment.ranks(from, max(from, to)); err != nil {
 				return nil, err
 			}

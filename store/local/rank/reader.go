@@ -16,6 +16,7 @@ type reader struct {
 	m      codec.MerchantKey
 	series []string         // by number
 	trees  []*child         // the roots of the stored tree and of those in memory, without empty ones
+	stored []child          // a copy of the roots that are stored: it may be used after Index.mu was unlocked, trees may not
 	recent []*segment       // in memory
 	tx     *bolt.Tx         // of index.db
 	nodes  *bolt.Bucket     // the stored nodes

@@ -51,7 +51,7 @@ func (x *Index) summarize(ctx context.Context, merchants []codec.MerchantKey, s 
 			return store.Summary{}, err
 		}
 	}
-	return s.count(unlock)
+	return s.count(ctx, unlock)
 }
 
 // summary makes one summary. It reads twice. First it counts the events of the whole range, to choose the groups. Then it
@@ -88,8 +88,8 @@ func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []c
 }
 
 // count makes the summary. It calls unlock when all events in memory are counted.
-func (s *summary) count(unlock func()) (store.Summary, error) {
-	overflow, err := s.chooseGroups()
+func (s *summary) count(ctx context.Context, unlock func()) (store.Summary, error) {
+	overflow, err := s.chooseGroups(ctx)
 	if err != nil {
 		return store.Summary{}, err
 	}
@@ -106,6 +106,9 @@ func (s *summary) count(unlock func()) (store.Summary, error) {
 		}
 	}
 	for _, o := range overflow {
+		if err := ctx.Err(); err != nil {
+			return store.Summary{}, err
+		}
 		if err := s.addOverflow(o); err != nil {
 			return store.Summary{}, err
 		}
@@ -152,7 +155,7 @@ func (s *summary) span() (first, last *time.Time, err error) {
 
 // chooseGroups finds the groups with the most events, and returns the names of overflow series that have to be counted one by
 // one.
-func (s *summary) chooseGroups() (overflow []*overflowNames, err error) {
+func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, err error) {
 	totals := map[string]uint64{} // by key of the group
 	for _, r := range s.readers {
 		n, err := r.between(Key{Time: s.bounds[0]}, Key{Time: s.bounds[len(s.bounds)-1]})
@@ -173,8 +176,12 @@ func (s *summary) chooseGroups() (overflow []*overflowNames, err error) {
 	if s.names == nil && len(overflow) > 0 {
 		// A name may be counted for one tag or merchant, and be in the overflow series of another.
 		names := slices.Collect(maps.Keys(totals))
+		segments := 0
 		for _, o := range overflow {
-			if names, err = o.appendFrequent(names, s.bounds[0], s.bounds[len(s.bounds)-1]); err != nil {
+			segments += len(o.segments)
+		}
+		for _, o := range overflow {
+			if names, err = o.appendFrequent(names, candidatesOf(segments), s.bounds[0], s.bounds[len(s.bounds)-1]); err != nil {
 				return nil, err
 			}
 		}
@@ -185,6 +192,9 @@ func (s *summary) chooseGroups() (overflow []*overflowNames, err error) {
 		}
 	}
 	for _, o := range overflow {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		if err := o.addTotals(totals, s); err != nil {
 			return nil, err
 		}

@@ -3,7 +3,11 @@ package rank
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -37,5 +41,54 @@ func TestSummariesOfHighTrees(t *testing.T) {
 	}
 	for range 60 {
 		checkCounts(t, rng, x, m, events[m], "high trees")
+	}
+}
+
+// A summary reads the stored tree after it has let events be applied again. A merge that begins or ends then does not disturb it.
+func TestAMergeDoesNotDisturbASummary(t *testing.T) {
+	var j journal
+	x, m := j.open(t, t.TempDir()), newMerchant(t)
+	defer closeIndex(t, x)
+	replay := func(seq uint64) {
+		var batch []codec.Event
+		for i := range 100 {
+			batch = append(batch, codec.Event{
+				Merchant: m, Position: codec.Position{Seq: seq, Index: uint16(i)}, Time: int64(seq), Size: 100,
+				Series: codec.AppendSeries(nil, "cs_a", "PageView", false),
+			})
+		}
+		if err := x.Replay(batch, seq); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replay(1)
+	if err := x.merge(x.freeze()); err != nil {
+		t.Fatal(err)
+	}
+	replay(2)
+
+	s := newSummary(&store.SummaryQuery{Bucket: store.Daily, Zone: time.UTC, Now: time.Unix(10, 0)})
+	if err := x.db.View(func(tx *bolt.Tx) error {
+		arena := x.arenas.Get().(*nodeArena)
+		defer arena.release(&x.arenas)
+		x.mu.RLock()
+		unlock := sync.OnceFunc(x.mu.RUnlock)
+		defer unlock()
+		if err := s.open(t.Context(), x, tx, []codec.MerchantKey{m}, arena); err != nil {
+			return err
+		}
+		if err := s.divide(); err != nil {
+			return err
+		}
+		got, err := s.count(t.Context(), func() {
+			unlock()
+			x.freeze()
+		})
+		if got.All.Total != 200 {
+			t.Errorf("the summary has %d events, want 200", got.All.Total)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 }

@@ -67,7 +67,7 @@ func (e *engine) dropRemoved(dropped map[store.MerchantID]bool) error {
 			return err
 		}
 		if err := e.withIndex(func(x *usedIndex) error {
-			if err := x.Wait(e.opened, e.journal.Committed()); err != nil {
+			if err := x.wait(e.opened, e.journal.Committed()); err != nil {
 				return err
 			}
 			total, _, err := x.Page(e.opened, m, rank.NewSelection(store.Query{Merchant: r.Merchant, Limit: 1}))

@@ -50,6 +50,21 @@ func newUsedIndex(x *rank.Index) *usedIndex {
 	return u
 }
 
+// errReplaced says that another index is used now.
+var errReplaced = errors.New("the index was replaced")
+
+// wait waits until the index has all events up to the chunk seq. errReplaced: it was replaced before it got them.
+func (u *usedIndex) wait(ctx context.Context, seq uint64) error {
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(u.replaced, cancel)()
+	err := u.Wait(both, seq)
+	if err != nil && ctx.Err() == nil && u.replaced.Err() != nil {
+		return errReplaced
+	}
+	return err
+}
+
 // use returns the index. It stays open until users.Done is called.
 func (l *liveIndex) use() *usedIndex {
 	l.mu.Lock()
@@ -161,15 +176,15 @@ func (e *engine) setIndexAside(path string) error {
 	return errors.Join(os.Rename(path, filepath.Join(to, filepath.Base(path))), journal.SyncPath(to), journal.SyncPath(filepath.Dir(to)))
 }
 
-// healIndex begins to rebuild the index when err says that it is damaged.
-func (e *engine) healIndex(err error) {
+// healIndex begins to rebuild an index when err says that it is damaged, unless it was replaced already.
+func (e *engine) healIndex(x *rank.Index, err error) {
 	if !errors.Is(err, codec.ErrCorrupt) {
 		return
 	}
 	l := &e.index
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rebuilding || e.opened.Err() != nil {
+	if l.rebuilding || l.now.Index != x || e.opened.Err() != nil {
 		return
 	}
 	l.rebuilding = true
@@ -259,12 +274,12 @@ func (e *engine) tryRebuild() (err error) {
 // replaceIndex makes x the index that is used. It has all events that were passed to the old one. The caller holds pushing.
 func (e *engine) replaceIndex(x *rank.Index) {
 	l := &e.index
-	x.OnDamage(e.healIndex)
-	x.Start()
+	x.OnDamage(func(err error) { e.healIndex(x, err) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.now
 	l.now = newUsedIndex(x)
+	x.Start()
 	old.replace()
 	l.rebuilding = false
 	l.rebuilt++
@@ -285,13 +300,14 @@ func (e *engine) replaceIndex(x *rank.Index) {
 // errReplayed ends a replay at its last chunk.
 var errReplayed = errors.New("replayed")
 
-// replay passes the events of the chunks after from, up to upTo, to an index. Chunks that cannot be read are noted.
+// replay passes the events of the chunks after from, up to upTo, to an index. Chunks that cannot be read are noted. An error
+// that is codec.ErrCorrupt is about the index.
 func (e *engine) replay(x *rank.Index, from, upTo uint64) error {
 	if from >= upTo {
 		return nil
 	}
 	p := replayProgress{log: e.opt.Log, last: upTo, next: time.Now().Add(progressInterval)}
-	var skipped error
+	var skipped, failed error
 	err := e.journal.Since(from, func(events []codec.Event, seq uint64) error {
 		if seq > upTo {
 			return errReplayed
@@ -300,7 +316,8 @@ func (e *engine) replay(x *rank.Index, from, upTo uint64) error {
 			return err
 		}
 		p.report(seq)
-		return x.Replay(events, seq)
+		failed = x.Replay(events, seq)
+		return failed
 	}, func(d journal.DamagedChunk) {
 		if d.Seq > upTo {
 			return
@@ -310,10 +327,21 @@ func (e *engine) replay(x *rank.Index, from, upTo uint64) error {
 		}
 		skipped = errors.Join(skipped, x.Replay(nil, d.Seq)) // listings wait for the last chunk
 	})
-	if errors.Is(err, errReplayed) {
+	switch {
+	case errors.Is(err, errReplayed):
 		err = nil
+	case failed == nil:
+		err = ofJournal(err)
 	}
 	return errors.Join(err, skipped)
+}
+
+// ofJournal returns an error of the journal so that it does not look like damage of the index.
+func ofJournal(err error) error {
+	if errors.Is(err, codec.ErrCorrupt) {
+		return fmt.Errorf("events/: %v", err)
+	}
+	return err
 }
 
 func removeIfExists(path string) error {

@@ -36,14 +36,19 @@ func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 	return page, err
 }
 
-// withIndex calls read with the index. When the index is damaged where read needs it, withIndex fails with KindUnavailable,
+// withIndex calls read with the index, and again when the index is replaced while read waits for it. When the index is damaged where read needs it, withIndex fails with KindUnavailable,
 // and the index is rebuilt.
 func (e *engine) withIndex(read func(x *usedIndex) error) error {
 	x := e.index.use()
-	defer x.users.Done()
-	err := read(x)
+	err := func() error {
+		defer x.users.Done()
+		return read(x)
+	}()
+	if errors.Is(err, errReplaced) {
+		return e.withIndex(read)
+	}
 	if errors.Is(err, codec.ErrCorrupt) {
-		e.healIndex(err)
+		e.healIndex(x.Index, err)
 		err = fmt.Errorf("%w: %w", store.Unavailable("the index of the events is being rebuilt"), err)
 	}
 	return err
@@ -51,7 +56,7 @@ func (e *engine) withIndex(read func(x *usedIndex) error) error {
 
 // pageOf does the four steps of Events with an index. codec.ErrCorrupt: the index is damaged.
 func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {
-	if err := x.Wait(ctx, e.journal.Committed()); err != nil {
+	if err := x.wait(ctx, e.journal.Committed()); err != nil {
 		return store.Page{}, err
 	}
 	for range maxSetAside {
@@ -81,7 +86,7 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summa
 	}
 	var summary store.Summary
 	err := e.withIndex(func(x *usedIndex) (err error) {
-		if err := x.Wait(ctx, e.journal.Committed()); err != nil {
+		if err := x.wait(ctx, e.journal.Committed()); err != nil {
 			return err
 		}
 		summary, err = x.Summarize(ctx, merchants, &q)
@@ -94,7 +99,7 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summa
 func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
 	usage := make([]store.Usage, len(merchants))
 	err := e.withIndex(func(x *usedIndex) error {
-		if err := x.Wait(ctx, e.journal.Committed()); err != nil {
+		if err := x.wait(ctx, e.journal.Committed()); err != nil {
 			return err
 		}
 		for i, id := range merchants {

@@ -200,7 +200,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
 	e.index.now = newUsedIndex(x)
-	x.OnDamage(e.healIndex)
+	x.OnDamage(func(err error) { e.healIndex(x, err) })
 	if err == nil {
 		err = journal.SyncPath(dir) // the names of new files
 	}
@@ -233,7 +233,7 @@ func (e *engine) catchUp(x *rank.Index) error {
 	covered := x.Covered()
 	last, err := e.journal.LastChunk()
 	if err != nil {
-		return err
+		return ofJournal(err)
 	}
 	// The index only ever got chunks that the journal had on disk. If the journal ends before the last one, the two are from
 	// different times. If it has later ones, this one is missing, and is found like other damage.

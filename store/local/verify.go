@@ -43,7 +43,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, index: x.Index, removing: &e.damage.removing}
 	err := w.verify()
 	if indexWrong || w.disagree {
-		e.healIndex(fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
+		e.healIndex(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
 	}
 	if err == nil && w.damaged != nil {
 		err = e.setAside(ctx, x, w.damaged)

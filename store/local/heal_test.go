@@ -1,0 +1,41 @@
+package local
+
+import (
+	"testing"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// A listing waits for events that only the rebuilt index gets. It then reads that one.
+func TestAListingThatWaitsForAReplacedIndex(t *testing.T) {
+	e := open(t, t.TempDir())
+	m := store.NewMerchantID()
+	record(t, e, m, 100)
+	calls := 0
+	if err := e.withIndex(func(x *usedIndex) error {
+		if calls++; calls > 1 {
+			return x.wait(ctx, e.journal.Committed())
+		}
+		e.healIndex(x.Index, codec.ErrCorrupt)
+		return x.wait(ctx, e.journal.Committed()+1) // ends when it is replaced
+	}); err != nil || calls != 2 {
+		t.Errorf("after %d calls: %v", calls, err)
+	}
+	closeEngine(t, e)
+}
+
+// Damage of an index that was replaced meanwhile is not damage of the new one.
+func TestDamageOfTheReplacedIndexIsNoDamage(t *testing.T) {
+	e := open(t, t.TempDir())
+	record(t, e, store.NewMerchantID(), 100)
+	old := e.index.now.Index
+	for range 2 {
+		e.healIndex(old, codec.ErrCorrupt)
+		e.index.work.Wait() // for the rebuild
+	}
+	if n := rebuilds(e); n != 1 {
+		t.Errorf("the index was rebuilt %d times, want once", n)
+	}
+	closeEngine(t, e)
+}

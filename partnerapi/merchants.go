@@ -89,7 +89,7 @@ var merchantFilters = []string{"name", "domain"}
 func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	w := p.window(merchantsPerPage)
-	q := store.MerchantQuery{Partner: partner.ID, Name: p.id("name"), Domain: p.id("domain"), Offset: w.offset(), Limit: w.limit}
+	q := store.MerchantQuery{Partner: partner.ID, Name: p.part("name"), Domain: p.part("domain"), Offset: w.offset(), Limit: w.limit}
 	if p.err != nil {
 		return p.err
 	}

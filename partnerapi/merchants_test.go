@@ -225,3 +225,14 @@ func TestPageParameters(t *testing.T) {
 		})
 	}
 }
+
+func TestMerchantFiltersAreNoLongerThanANameMayBe(t *testing.T) {
+	p := newService(t).shops(1)
+	for _, name := range []string{"name", "domain"} {
+		t.Run(name, func(t *testing.T) {
+			list := "/v1/partners/merchant?" + name + "="
+			p.get(list + strings.Repeat("%C3%84", 256)).in(t).is(200)
+			p.get(list+strings.Repeat("%C3%84", 257)).in(t).invalid(name, "must have at most 256 characters")
+		})
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/valyala/fasthttp"
 
@@ -73,6 +74,18 @@ func (p *params) id(name string) string {
 	value, given := p.text(name)
 	if given && value == "" {
 		p.reject(name, "must not be empty")
+	}
+	return value
+}
+
+// maxPart is the longest part of a name or a domain that is searched for, in characters. No name is longer.
+const maxPart = 256
+
+// part returns the value of a parameter that must have 1 to maxPart characters. It is "" when the parameter is not given.
+func (p *params) part(name string) string {
+	value := p.id(name)
+	if utf8.RuneCountInString(value) > maxPart {
+		p.reject(name, "must have at most %d characters", maxPart)
 	}
 	return value
 }

@@ -69,15 +69,14 @@ type MerchantQuery struct {
 	Offset, Limit int
 }
 
-// Matches reports whether a merchant with its tags fits Name and Domain.
-func (q MerchantQuery) Matches(m Merchant) bool {
-	return contains(m.Name, q.Name) && (contains(m.Domain, q.Domain) ||
-		slices.ContainsFunc(m.Tags, func(t Tag) bool { return contains(t.Domain, q.Domain) }))
-}
-
-// contains reports whether part is in s, in any case.
-func contains(s, part string) bool {
-	return strings.Contains(strings.ToLower(s), strings.ToLower(part))
+// Matcher returns a function that reports whether a merchant with its tags fits Name and Domain.
+func (q MerchantQuery) Matcher() func(Merchant) bool {
+	name, domain := strings.ToLower(q.Name), strings.ToLower(q.Domain)
+	hasDomain := func(s string) bool { return strings.Contains(strings.ToLower(s), domain) }
+	return func(m Merchant) bool {
+		return strings.Contains(strings.ToLower(m.Name), name) &&
+			(hasDomain(m.Domain) || slices.ContainsFunc(m.Tags, func(t Tag) bool { return hasDomain(t.Domain) }))
+	}
 }
 
 // NewMerchant describes a merchant that is created.

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"mtagd/store"
 )
@@ -80,39 +81,68 @@ func (d *Data) UpdateMerchant(ctx context.Context, id store.MerchantID, update f
 
 // Merchants implements store.Control.
 func (d *Data) Merchants(ctx context.Context, q store.MerchantQuery) (page []store.Merchant, total int, err error) {
+	if q.Name != "" || q.Domain != "" {
+		return d.filterMerchants(ctx, q)
+	}
 	err = d.view(ctx, func(s *state) error {
 		list := s.merchantsOf[q.Partner]
-		if q.Name == "" && q.Domain == "" {
-			total = len(list)
-			from := min(q.Offset, total)
-			for _, id := range list[from:min(from+q.Limit, total)] {
-				m, err := s.merchant(id)
-				if err != nil {
-					return err
-				}
-				page = append(page, m)
-			}
-			return nil
-		}
-		for _, id := range list {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
+		total = len(list)
+		from := min(q.Offset, total)
+		for _, id := range list[from:min(from+q.Limit, total)] {
 			m, err := s.merchant(id)
 			if err != nil {
 				return err
 			}
-			if !q.Matches(m) {
+			page = append(page, m)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return page, total, nil
+}
+
+// filteredAtOnce is how many merchants a filter reads before it lets others have the lock.
+const filteredAtOnce = 100
+
+// filterMerchants returns the page of the merchants that fit the query. It compares outside the lock: a partner may have so many
+// merchants that others would wait. A merchant that is deleted meanwhile is left out.
+func (d *Data) filterMerchants(ctx context.Context, q store.MerchantQuery) (page []store.Merchant, total int, err error) {
+	var ids []store.MerchantID
+	if err := d.view(ctx, func(s *state) error {
+		ids = slices.Clone(s.merchantsOf[q.Partner])
+		return nil
+	}); err != nil {
+		return nil, 0, err
+	}
+	matches := q.Matcher()
+	some := make([]store.Merchant, 0, filteredAtOnce)
+	for part := range slices.Chunk(ids, filteredAtOnce) {
+		some = some[:0]
+		if err := d.view(ctx, func(s *state) error {
+			for _, id := range part {
+				m, err := s.merchant(id)
+				if store.KindOf(err) == store.KindNotFound {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				some = append(some, m)
+			}
+			return nil
+		}); err != nil {
+			return nil, 0, err
+		}
+		for _, m := range some {
+			if !matches(m) {
 				continue
 			}
 			if total++; total > q.Offset && len(page) < q.Limit {
 				page = append(page, m)
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, 0, err
 	}
 	return page, total, nil
 }

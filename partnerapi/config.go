@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/budget"
 	"mtagd/edge/limit"
 	"mtagd/store"
 )
@@ -66,7 +67,7 @@ type api struct {
 	readers       *slots // requests that follow the feed
 	exports       *slots
 	metrics       *metrics
-	turns         chan struct{} // see takeTurn
+	turns         *budget.Budget[store.PartnerID] // see takeTurn
 }
 
 func newAPI(cfg Config) *api {
@@ -89,7 +90,7 @@ func newAPI(cfg Config) *api {
 		readers:       newReaderSlots(cfg.Engine.Directory(), cfg.Limits),
 		exports:       newExportSlots(),
 		metrics:       newMetrics(cfg.Metrics),
-		turns:         make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		turns:         newTurns(max(1, int64(runtime.GOMAXPROCS(0)/2))),
 	}
 	if cfg.Limits {
 		a.limits = newLimits()

@@ -33,7 +33,9 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if !format.IsCompressed() {
 		encoding = export.Negotiate(string(r.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
 	}
-	write := func(ctx context.Context, w io.Writer) error { return a.writeExport(ctx, w, q, format, encoding) }
+	write := func(ctx context.Context, w io.Writer) error {
+		return a.writeExport(ctx, w, partner.ID, q, format, encoding)
+	}
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType(format.ContentType())
 	r.Response.Header.Set(fasthttp.HeaderContentDisposition, `attachment; filename="events-`+string(merchant)+`.`+string(format)+`"`)
@@ -70,7 +72,9 @@ func (a *api) selectedEvents(ctx context.Context, partner store.Partner, p *para
 }
 
 // writeExport writes an export batch by batch: while one is sent, none is in the making.
-func (a *api) writeExport(ctx context.Context, w io.Writer, q store.FeedQuery, format export.Format, encoding export.Encoding) error {
+func (a *api) writeExport(
+	ctx context.Context, w io.Writer, partner store.PartnerID, q store.FeedQuery, format export.Format, encoding export.Encoding,
+) error {
 	var batch bytes.Buffer
 	encoder, err := export.Encode(encoding, &batch)
 	if err != nil {
@@ -79,7 +83,7 @@ func (a *api) writeExport(ctx context.Context, w io.Writer, q store.FeedQuery, f
 	c := export.NewCopy(a.Engine, q, export.NewWriter(format, encoder))
 	for more := true; more; {
 		before := c.Events
-		if more, err = a.nextBatch(ctx, c, encoder); err != nil {
+		if more, err = a.nextBatch(ctx, partner, c, encoder); err != nil {
 			return err
 		}
 		a.metrics.events.WithLabelValues("export").Add(float64(c.Events - before))
@@ -95,11 +99,11 @@ func (a *api) writeExport(ctx context.Context, w io.Writer, q store.FeedQuery, f
 }
 
 // nextBatch makes the next batch when it is the export's turn.
-func (a *api) nextBatch(ctx context.Context, c *export.Copy, encoder io.Closer) (more bool, err error) {
-	if err := a.takeTurn(ctx); err != nil {
+func (a *api) nextBatch(ctx context.Context, partner store.PartnerID, c *export.Copy, encoder io.Closer) (more bool, err error) {
+	if err := a.takeTurn(ctx, partner); err != nil {
 		return false, err
 	}
-	defer a.endTurn()
+	defer a.endTurn(partner)
 	if more, err = c.Next(ctx); err == nil && !more {
 		err = encoder.Close()
 	}

@@ -24,8 +24,9 @@ const (
 	pageBytes  = 1 << 20
 	beyondPage = 2 * store.MaxEventBytes
 
-	// searchTime is how long a request looks for its first event among those of others.
-	searchTime = time.Second
+	// searchTime is about how long a request looks for its first event among those of others. An answer without events then
+	// has hasMore.
+	searchTime = 50 * time.Millisecond
 	// ownersInterval is how often a reader of all merchants looks for new merchants while it waits.
 	ownersInterval = 2 * time.Second
 )
@@ -156,18 +157,11 @@ func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *fee
 	if err != nil {
 		return nil, err
 	}
-	if page.inTurn {
-		if err := a.takeTurn(ctx); err != nil {
-			memory.release()
-			return nil, err
-		}
-		defer a.endTurn()
-	}
-	for begun := time.Now(); ; {
+	for begun, inTurn := time.Now(), page.inTurn; ; inTurn = true {
 		q := store.FeedQuery{Bot: w.feed.bot, After: w.feed.after, UpTo: a.Engine.Latest()}
 		// After Latest: the merchants then include all that have events up to there.
 		q.Merchants = w.renew()
-		end, err := a.Engine.Feed(ctx, q, func(e *store.Received) bool {
+		end, err := a.feedInTurn(ctx, w.feed.partner, inTurn, q, func(e *store.Received) bool {
 			page.take(e, min(size, limit*(len(e.Raw)+besidesRaw)))
 			return page.events < limit && len(page.body) < size
 		})
@@ -184,10 +178,23 @@ func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *fee
 	}
 }
 
+// feedInTurn calls the engine's Feed, when the partner's turn has come if inTurn is set.
+func (a *api) feedInTurn(
+	ctx context.Context, partner store.PartnerID, inTurn bool, q store.FeedQuery, use func(*store.Received) bool,
+) (store.FeedEnd, error) {
+	if inTurn {
+		if err := a.takeTurn(ctx, partner); err != nil {
+			return store.FeedEnd{}, err
+		}
+		defer a.endTurn(partner)
+	}
+	return a.Engine.Feed(ctx, q, use)
+}
+
 // feedPage is events of the feed as they are sent.
 type feedPage struct {
 	add    func(body []byte, e *store.Received) []byte
-	inTurn bool // the page is read when its turn has come (takeTurn)
+	inTurn bool // the first call of Feed waits for its turn (takeTurn), as all later ones do
 	body   []byte
 	events int
 	cursor store.Cursor // after the events

@@ -72,16 +72,20 @@ func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release f
 	}
 }
 
-// takeTurn waits until a stream or an export may make its next batch ready. All of them together use half of the
-// processors, so that the other requests find one: a client that catches up takes as many events as it gets. When ctx ends
-// first, takeTurn returns its error. After it, the caller must call endTurn.
-func (a *api) takeTurn(ctx context.Context) error {
-	select {
-	case a.turns <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// newTurns returns the turns of takeTurn. A partner may have all of them while no other partner waits.
+func newTurns(atOnce int64) *budget.Budget[store.PartnerID] {
+	return budget.New(atOnce, func(store.PartnerID) int64 { return atOnce })
 }
 
-func (a *api) endTurn() { <-a.turns }
+// takeTurn waits until a request of a partner may read on in the feed. All such requests together use half of the
+// processors, so that the others find one: a client that catches up takes as many events as it gets. Partners take turns:
+// the many requests of one wait for each other. When ctx ends first, takeTurn returns its error. After it, the caller must
+// call endTurn. A turn is for one call of Feed.
+func (a *api) takeTurn(ctx context.Context, partner store.PartnerID) error {
+	if a.turns.Reserve(ctx, partner, 1) != nil {
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (a *api) endTurn(partner store.PartnerID) { a.turns.Release(partner, 1) }

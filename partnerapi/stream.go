@@ -102,7 +102,8 @@ func (s *stream) validUntil() (time.Time, bool) {
 	return until, ok && key.Valid(now)
 }
 
-// writePage writes the next events, and reports whether there may be more now. If not, it has waited a moment.
+// writePage writes the next events, and reports whether there may be more now. It has waited a moment then, unless it
+// has written events and there are more.
 func (s *stream) writePage(ctx context.Context, w io.Writer) (more bool, err error) {
 	page := feedPage{add: appendServerSent, inTurn: true}
 	memory, err := s.api.readPage(ctx, s.watch, maxRead, streamBytes, &page)
@@ -115,7 +116,7 @@ func (s *stream) writePage(ctx context.Context, w io.Writer) (more bool, err err
 	}
 	defer memory.release()
 	if page.events == 0 {
-		return page.more, nil
+		return page.more, sleep(ctx, streamPause)
 	}
 	if _, err := w.Write(page.body); err != nil {
 		return false, err

@@ -52,6 +52,9 @@ func (m *moment) UnmarshalText(text []byte) error {
 		return fmt.Errorf("must be a date or a time, such as 2026-11-20 or 2026-11-20T08:30:00Z, not %q", text)
 	}
 	m.first, m.last = at, at
+	if !bytes.ContainsAny(text, ".,") { // the end of that second, as in the API
+		m.last = at.Add(time.Second - time.Microsecond)
+	}
 	return nil
 }
 
@@ -71,6 +74,9 @@ func (c *exportCommand) Run(p *process) error {
 	}
 	if !c.To.last.IsZero() {
 		r.Query.To = &c.To.last
+	}
+	if r.Query.From != nil && r.Query.To != nil && r.Query.From.After(*r.Query.To) {
+		return &usageError{where: "--from", err: errors.New("is after --to")}
 	}
 	out, err := c.create(p)
 	if err != nil {

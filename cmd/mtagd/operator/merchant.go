@@ -15,8 +15,8 @@ type MerchantCommands struct {
 	Suspend merchantSuspend `cmd:"" help:"Suspend a merchant: its tags accept no events from the next request on."`
 	Resume  merchantResume  `cmd:"" help:"End the suspension of a merchant."`
 	Rename  merchantRename  `cmd:"" help:"Change the name of a merchant."`
-	Retain  merchantRetain  `cmd:"" help:"Set how long the events of a merchant are kept."`
-	Delete  merchantDelete  `cmd:"" help:"Delete a merchant with its tags and its events. This cannot be undone."`
+	Retain  merchantRetain  `cmd:"" help:"Store how long the events of a merchant shall be kept. No events are removed by it yet."`
+	Delete  merchantDelete  `cmd:"" help:"Delete a merchant with its tags. Its events are in no answer any more. This cannot be undone."`
 	Limit   merchantLimit   `cmd:"" help:"Set limits of a merchant; without a flag, show them."`
 }
 

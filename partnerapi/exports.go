@@ -33,8 +33,9 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if !format.IsCompressed() {
 		encoding = export.Negotiate(string(r.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
 	}
+	_, key, _ := authenticate(r, a.Engine.Directory(), a.Now())
 	write := func(ctx context.Context, w io.Writer) error {
-		return a.writeExport(ctx, w, partner.ID, q, format, encoding)
+		return a.writeExport(ctx, w, key, q, format, encoding)
 	}
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType(format.ContentType())
@@ -73,7 +74,7 @@ func (a *api) selectedEvents(ctx context.Context, partner store.Partner, p *para
 
 // writeExport writes an export batch by batch: while one is sent, none is in the making.
 func (a *api) writeExport(
-	ctx context.Context, w io.Writer, partner store.PartnerID, q store.FeedQuery, format export.Format, encoding export.Encoding,
+	ctx context.Context, w io.Writer, key store.Key, q store.FeedQuery, format export.Format, encoding export.Encoding,
 ) error {
 	var batch bytes.Buffer
 	encoder, err := export.Encode(encoding, &batch)
@@ -82,8 +83,11 @@ func (a *api) writeExport(
 	}
 	c := export.NewCopy(a.Engine, q, export.NewWriter(format, encoder))
 	for more := true; more; {
+		if _, ok := a.validUntil(key.ID); !ok {
+			return errKeyEnded
+		}
 		before := c.Events
-		if more, err = a.nextBatch(ctx, partner, c, encoder); err != nil {
+		if more, err = a.nextBatch(ctx, key.Partner, c, encoder); err != nil {
 			return err
 		}
 		a.metrics.events.WithLabelValues("export").Add(float64(c.Events - before))

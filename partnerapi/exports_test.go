@@ -151,6 +151,59 @@ func TestAnExportThatFailsIsCutOff(t *testing.T) {
 	}
 }
 
+// interrupted is an engine that does something before its second read of the feed.
+type interrupted struct {
+	store.Engine
+	calls     int
+	interrupt func()
+}
+
+func (e *interrupted) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (store.FeedEnd, error) {
+	if e.calls++; e.calls == 2 {
+		e.interrupt()
+	}
+	return e.Engine.Feed(ctx, q, use)
+}
+
+// interruptedExport returns what a client gets of an export of 2000 events when something happens after the first batch.
+func interruptedExport(t *testing.T, happens func(s *service, p *shops)) (s *service, lines int, err error) {
+	t.Helper()
+	s = newService(t)
+	p := s.shops(1)
+	for range 20 {
+		s.record(p.ids[0], p.tags[0], make100()...)
+	}
+	s.serve(&interrupted{Engine: s.engine, interrupt: func() { happens(s, p) }}, &s.dns)
+	_, body, err := newStreamClient(t, s).download(p.partner, "?merchantId="+p.ids[0], "")
+	return s, strings.Count(string(body), "\n"), err
+}
+
+func TestAnExportOfAMerchantThatIsDeletedIsCutOff(t *testing.T) {
+	_, lines, err := interruptedExport(t, func(s *service, p *shops) {
+		if _, err := s.engine.DeleteMerchant(context.Background(), store.MerchantID(p.ids[0])); err != nil {
+			t.Error(err)
+		}
+	})
+	if err == nil {
+		t.Errorf("the client got %d of 2000 lines as a complete file", lines)
+	}
+}
+
+func TestAnExportWhoseKeyIsRevokedIsCutOff(t *testing.T) {
+	_, lines, err := interruptedExport(t, func(s *service, p *shops) {
+		id, err := store.APIKey(p.key).ID()
+		if err == nil {
+			_, err = s.engine.RevokeKey(context.Background(), id, true)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err == nil {
+		t.Errorf("the client got %d of 2000 lines as a complete file", lines)
+	}
+}
+
 func make100() []event {
 	var list []event
 	for range 100 {

@@ -38,6 +38,9 @@ var errLastKey = &store.Error{Kind: store.KindConflict, Message: "This is your l
 // errDamagedKey is logged when the record of a request's key cannot be read.
 var errDamagedKey = errors.New("the record of the API key is damaged")
 
+// errKeyEnded ends an export.
+var errKeyEnded = errors.New("the API key was revoked or has expired meanwhile")
+
 func suspended(message string) *store.Error {
 	return &store.Error{Kind: store.KindForbidden, Message: message}
 }

@@ -61,7 +61,7 @@ func (s *stream) write(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	for {
-		until, ok := s.validUntil()
+		until, ok := s.api.validUntil(s.key)
 		if !ok {
 			return nil
 		}
@@ -90,11 +90,11 @@ func (s *stream) write(ctx context.Context, w io.Writer) error {
 	}
 }
 
-// validUntil returns how long the stream may go on without another look, and false when it must end: the key is not valid
-// any more.
-func (s *stream) validUntil() (time.Time, bool) {
-	now := s.api.Now()
-	key, ok := s.api.Engine.Directory().Key(s.key)
+// validUntil returns how long a stream or an export may go on without another look, and false when it must end: its key is
+// not valid any more.
+func (a *api) validUntil(id store.KeyID) (time.Time, bool) {
+	now := a.Now()
+	key, ok := a.Engine.Directory().Key(id)
 	until := now.Add(heartbeat)
 	if key.ExpiresAt != nil && key.ExpiresAt.Before(until) {
 		until = *key.ExpiresAt

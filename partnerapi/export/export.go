@@ -15,6 +15,7 @@ package export
 
 import (
 	"context"
+	"fmt"
 
 	"mtagd/store"
 )
@@ -25,23 +26,31 @@ const (
 	batchBytes  = 1 << 20
 )
 
+// Source is the part of an engine that a Copy reads.
+type Source interface {
+	store.Feed
+	// Merchant returns a merchant. KindNotFound: it does not exist.
+	Merchant(ctx context.Context, id store.MerchantID) (store.Merchant, error)
+}
+
 // Copy copies the events of a query to a Writer, batch after batch.
 type Copy struct {
-	From   store.Feed
+	From   Source
 	Query  store.FeedQuery // NewCopy has set its end
 	To     Writer
 	Events uint64 // that were copied
 }
 
 // NewCopy returns a Copy of the events of a query. Events that come later are not in it.
-func NewCopy(from store.Feed, q store.FeedQuery, to Writer) *Copy {
+func NewCopy(from Source, q store.FeedQuery, to Writer) *Copy {
 	if q.UpTo == "" {
 		q.UpTo = from.Latest()
 	}
 	return &Copy{From: from, Query: q, To: to}
 }
 
-// Next copies a batch. It returns false when it was the last one, and has closed the Writer then.
+// Next copies a batch. It returns false when it was the last one, and has closed the Writer then. When a merchant was
+// deleted meanwhile, some of its events may be missing: then Next fails instead. KindNotFound: a merchant.
 func (c *Copy) Next(ctx context.Context) (more bool, err error) {
 	events, bytes := 0, 0
 	var failed error
@@ -59,8 +68,13 @@ func (c *Copy) Next(ctx context.Context) (more bool, err error) {
 	}
 	c.Query.After = end.Cursor
 	c.Events += uint64(events)
-	if !end.More {
-		return false, c.To.Close()
+	if end.More {
+		return true, nil
 	}
-	return true, nil
+	for _, id := range c.Query.Merchants {
+		if _, err := c.From.Merchant(ctx, id); err != nil {
+			return false, fmt.Errorf("the file is not complete: merchant %s: %w", id, err)
+		}
+	}
+	return false, c.To.Close()
 }

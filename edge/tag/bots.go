@@ -8,8 +8,9 @@ import (
 )
 
 // bots knows which user agents call themselves bots. Package useragent has the rules: a well-known name, a name with bot in
-// it, or an address for webmasters. They take microseconds, so results are remembered. The memory is bounded, also when each
-// request has another user agent.
+// it, or an address for webmasters. They take about 2 µs for a browser's, but up to 40 µs for 256 bytes that are made up for
+// that, and more than twice as much for twice as many. So results are remembered, a long user agent is cut, and a request has only
+// maxParsed parsed. The memory is bounded, also when each request has another user agent.
 type bots struct {
 	mu     sync.RWMutex
 	recent map[string]bool
@@ -17,8 +18,9 @@ type bots struct {
 }
 
 const (
-	maxUserAgent  = 512  // bytes; the rest of a longer one is ignored
+	maxUserAgent  = 256  // bytes; the rest of a longer one is ignored
 	maxUserAgents = 2048 // in each of the two maps
+	maxParsed     = 16   // of the events of one request; the rest is judged by the request's own User-Agent
 )
 
 func newBots() *bots { return &bots{recent: map[string]bool{}} }
@@ -26,28 +28,45 @@ func newBots() *bots { return &bots{recent: map[string]bool{}} }
 // isBot reports whether a user agent calls itself a bot. It does not keep userAgent, and does not allocate when it remembers
 // the result.
 func (b *bots) isBot(userAgent string) bool {
+	is, ok := b.remembered(userAgent)
+	if !ok {
+		is = b.parse(userAgent)
+	}
+	return is
+}
+
+// remembered returns what isBot reports, and true, when that takes no parsing.
+func (b *bots) remembered(userAgent string) (is, ok bool) {
 	if userAgent == "" {
-		return false
+		return false, true
 	}
 	userAgent = userAgent[:min(len(userAgent), maxUserAgent)]
 	b.mu.RLock()
-	is, ok := b.recent[userAgent]
-	b.mu.RUnlock()
-	if ok {
-		return is
-	}
-	userAgent = strings.Clone(userAgent)
-	b.mu.RLock()
-	is, ok = b.old[userAgent]
-	b.mu.RUnlock()
+	is, ok = b.recent[userAgent]
+	fresh := ok
 	if !ok {
-		is = useragent.Parse(userAgent).Bot
+		is, ok = b.old[userAgent]
 	}
+	b.mu.RUnlock()
+	if ok && !fresh {
+		b.remember(strings.Clone(userAgent), is)
+	}
+	return is, ok
+}
+
+// parse applies the rules to a user agent, and remembers the result.
+func (b *bots) parse(userAgent string) bool {
+	userAgent = strings.Clone(userAgent[:min(len(userAgent), maxUserAgent)])
+	is := useragent.Parse(userAgent).Bot
+	b.remember(userAgent, is)
+	return is
+}
+
+func (b *bots) remember(userAgent string, is bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.recent) >= maxUserAgents {
 		b.old, b.recent = b.recent, make(map[string]bool, maxUserAgents)
 	}
 	b.recent[userAgent] = is
-	return is
 }

@@ -20,7 +20,7 @@ func TestUserAgentsThatCallThemselvesBots(t *testing.T) {
 		"Mozilla/5.0 (iPhone; CPU iPhone OS 17_1 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/17.1 Mobile/15E148 Safari/604.1": false,
 		"Mozilla/5.0 (Linux; Android 10; CUBOT_X18_Plus) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/96.0.4664.45 Mobile Safari/537.36":         false,
 		"curl/8.5.0": false, "python-requests/2.31.0": false, "Go-http-client/1.1": false, "node": false, "": false,
-		strings.Repeat("a/1 ", 200) + "Googlebot/2.1": false, // behind the first 512 bytes
+		strings.Repeat("a/1 ", 64) + "Googlebot/2.1": false, // behind the first 256 bytes
 	} {
 		for range 2 { // the second time it is remembered
 			if got := b.isBot(userAgent); got != want {
@@ -72,6 +72,21 @@ func TestEventsOfBotsAreMarked(t *testing.T) {
 			if e.Bot != tt.want[i] {
 				t.Errorf("%s: event %d: bot %v, want %v", tt.sentence, i, e.Bot, tt.want[i])
 			}
+		}
+	}
+}
+
+func TestARequestHasOnlySomeUserAgentsParsed(t *testing.T) {
+	w := newWorld(t)
+	w.server.bots.isBot("KnownBot/1.0")
+	var body strings.Builder
+	for i := range maxParsed + 2 {
+		fmt.Fprintf(&body, `,{"muid":"m","event":"A","user_agent":"Bot%d/1.0"}`, i)
+	}
+	w.mark("[" + body.String()[1:] + `,{"muid":"m","event":"A","user_agent":"KnownBot/1.0"}]`)
+	for i, e := range w.Events(t) {
+		if want := i != maxParsed && i != maxParsed+1; e.Bot != want {
+			t.Errorf("event %d: bot %v, want %v", i, e.Bot, want)
 		}
 	}
 }

@@ -222,12 +222,20 @@ func (f *fields) time(from *sender) time.Time {
 }
 
 // bot reports whether a bot caused the event. A backend's own User-Agent says nothing of the visitor, so it can send that of
-// the visitor in the event: then that one counts.
+// the visitor in the event: then that one counts, unless the request had maxParsed new ones before.
 func (f *fields) bot(from *sender) bool {
-	if userAgent, ok := text(f.UserAgent); ok && userAgent != "" {
-		return from.bots.isBot(userAgent)
+	userAgent, ok := text(f.UserAgent)
+	if !ok || userAgent == "" {
+		return from.isBot
 	}
-	return from.isBot
+	if is, ok := from.bots.remembered(userAgent); ok {
+		return is
+	}
+	if from.parsed == maxParsed {
+		return from.isBot
+	}
+	from.parsed++
+	return from.bots.parse(userAgent)
 }
 
 // isAbsent reports whether a field is absent or null, the only JSON value that begins with an n.

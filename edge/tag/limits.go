@@ -69,6 +69,7 @@ type sender struct {
 	mayIdentify  bool          // link identifiers to a muid, and resolve a muid by them
 	bots         *bots
 	isBot        bool // its User-Agent calls itself a bot
+	parsed       int  // user agents of events
 
 	days    [4]dayBucket // the first numDays are the buckets for the bytes that the request stores
 	numDays int

@@ -419,3 +419,70 @@ func TestAnEngineWhoseIndexFailedIsNotReady(t *testing.T) {
 	a.checkAll(t, c)
 	c.kill()
 }
+
+// When a commit of control.db fails, its meta page may be there but not synced. No change is built on it, and the next start
+// finds a sound file.
+func TestAFailedCommitOfControlDataNeedsARestart(t *testing.T) {
+	for _, op := range []faultfs.Op{faultfs.Sync, faultfs.Write} {
+		for skip := range 2 { // the pages, and the meta page
+			for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {
+				t.Run(fmt.Sprintf("%v %d %v", op, skip, errno), func(t *testing.T) { failCommit(t, op, skip, errno) })
+			}
+		}
+	}
+}
+
+func failCommit(t *testing.T, op faultfs.Op, skip int, errno syscall.Errno) {
+	d := faultfs.New(t)
+	dir := filepath.Join(d.Dir, "data")
+	data, err := OpenControl(dir, Options{Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := data.AddPartner(ctx, "Before"); err != nil {
+		t.Fatal(err)
+	}
+	d.Fail(faultfs.Rule{Op: op, Files: "control.db", Skip: skip, Count: 1, Errno: errno})
+	_, failed := data.AddPartner(ctx, "Failed")
+	d.Fail()
+	_, later := data.AddPartner(ctx, "Later")
+	names := []string{"Before"}
+	switch ready := data.Failure(); {
+	case failed == nil:
+		t.Error("the change that cannot be committed gives no error")
+	case ready == nil && errno == syscall.ENOSPC: // nothing of it is visible
+		if store.KindOf(failed) != store.KindUnavailable || later != nil {
+			t.Errorf("a change on a full disk gives %v, a later one %v", failed, later)
+		}
+		names = append(names, "Later")
+	case !errors.Is(ready, store.ErrNeedsRestart) || !errors.Is(later, store.ErrNeedsRestart):
+		t.Errorf("a later change gives %v, Failure %v; want that a restart is needed", later, ready)
+	}
+	check := func(when string, mayHave string) {
+		t.Helper()
+		partners, err := data.Partners(ctx)
+		var got []string
+		for _, p := range partners {
+			if p.Name != mayHave {
+				got = append(got, p.Name)
+			}
+		}
+		if err != nil || !slices.Equal(got, names) {
+			t.Errorf("%s there are %q, %v; want %q", when, got, err, names)
+		}
+	}
+	check("before the restart", "")
+	if err := data.Close(); err != nil {
+		t.Error(err)
+	}
+	if data, err = OpenControl(dir, Options{Log: quiet}); err != nil {
+		t.Fatal("the next start: ", err)
+	}
+	check("after the restart", "Failed") // which may be on disk, or not
+	if _, err := data.AddPartner(ctx, "New"); err != nil {
+		t.Error(err)
+	}
+	if err := data.Close(); err != nil {
+		t.Error(err)
+	}
+}

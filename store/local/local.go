@@ -292,14 +292,17 @@ func (e *engine) Resolve(ctx context.Context, merchant store.MerchantID, id stor
 	return e.journal.Resolve(ctx, merchant, id)
 }
 
-// Ready implements store.Engine. A failed write to the journal comes before a failed index: a restart would repair the
-// index, but it must not build on events that may not be on disk.
+// Ready implements store.Engine. A failed write to the journal comes before a failed index or control.db: a restart would
+// repair these, but it must not build on events that may not be on disk.
 func (e *engine) Ready() error {
 	if err := e.journal.Failure(); err != nil {
 		return err
 	}
 	if err := e.index.failure(); err != nil {
 		return fmt.Errorf("%w: %w", store.ErrNeedsRestart, err) // which replays the events that are missing
+	}
+	if err := e.Data.Failure(); err != nil {
+		return err
 	}
 	return e.journal.Ready()
 }

@@ -62,6 +62,8 @@ package control
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -90,16 +92,17 @@ type Data struct {
 	sums    sums                        // guarded by writing
 	counts  map[store.PartnerID]*counts // guarded by writing
 	stored  map[store.KeyID]time.Time   // guarded by writing: the last uses as stored
-	broken  error                       // guarded by writing: bbolt has failed in a way that it may not survive
 
-	mu    sync.RWMutex // held while state changes, which takes microseconds
-	state *state
+	mu     sync.RWMutex // held while state changes, which takes microseconds
+	state  *state
+	broken error // why nothing is changed until the next start; changes only while writing is held
 }
 
 // fileName is the name of the file in the data directory.
 const fileName = "control.db"
 
-// format2 is the version of the file's layout.
+// format2 is the version of the file's layout. The next version must be "5", not "3": a start that finds a version with one bit
+// other than "2" corrects it to "2". "5" differs in three bits, so it is refused, even with one wrong bit.
 const format2 = "2"
 
 // Close closes the file.
@@ -205,7 +208,7 @@ func (d *Data) update(ctx context.Context, build func(c *change) error) error {
 	if err == nil && len(c.writes) > 0 {
 		err = d.store(c)
 	}
-	if space.IsFull(err) {
+	if space.IsFull(err) && !errors.Is(err, store.ErrNeedsRestart) {
 		return store.Unavailable("the disk is full")
 	}
 	if err != nil || len(c.writes) == 0 {
@@ -220,31 +223,74 @@ func (d *Data) update(ctx context.Context, build func(c *change) error) error {
 	return nil
 }
 
-// store makes a change on disk. After a panic bbolt may hold a lock or wrong pages, so nothing is written any more.
+// store makes a change on disk. Nothing is written any more
+//
+//   - after a panic, as bbolt may hold a lock or wrong pages,
+//   - after a failed commit. Its meta page may have been written but not synced. Then bbolt would build the next change on
+//     this one, which neither the memory nor the sums have. A full disk is no reason while the meta page is the old one.
 func (d *Data) store(c *change) error {
 	if d.broken != nil {
 		return d.broken
 	}
 	next := maps.Clone(d.sums)
 	returned := false
+	var committing int // the transaction whose commit has begun; 0: none
 	err := boltfile.CatchDamage(fileName, func() error {
 		err := d.db.Update(func(tx *bolt.Tx) error {
 			if err := d.dropOldest(tx, next, c.entries); err != nil {
 				return err
 			}
-			return storeAll(tx, next, c.writes)
+			if err := storeAll(tx, next, c.writes); err != nil {
+				return err
+			}
+			committing = tx.ID()
+			return nil
 		})
 		returned = true
 		return err
 	})
-	if !returned {
-		d.broken = err
-		d.log.Error("control.db is damaged: nothing is changed in it until the next start, which checks it", "error", err)
-	}
-	if err == nil {
+	switch {
+	case err == nil:
 		d.sums = next
+	case !returned:
+		d.stop(err)
+		d.log.Error("control.db is damaged: nothing is changed in it until the next start, which checks it", "error", err)
+	case committing != 0 && !(space.IsFull(err) && d.isBefore(committing)):
+		err = fmt.Errorf("%w: a change of %s could not be committed: %w", store.ErrNeedsRestart, fileName, err)
+		d.stop(err)
+		d.log.Error("a change of control.db could not be committed: nothing is changed in it until the next start", "error", err)
 	}
 	return err
+}
+
+// isBefore reports whether bbolt would build the next change on one before the transaction id.
+func (d *Data) isBefore(id int) bool {
+	before := false
+	err := boltfile.CatchDamage(fileName, func() error {
+		return d.db.View(func(tx *bolt.Tx) error {
+			before = tx.ID() < id
+			return nil
+		})
+	})
+	return err == nil && before
+}
+
+// stop refuses all further changes.
+func (d *Data) stop(why error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.broken = why
+}
+
+// Failure returns a store.ErrNeedsRestart once a commit has failed: the control data cannot be changed until a restart. It does
+// no I/O. A panic of bbolt is none, because a restart might refuse the damaged file, while everything in memory is served.
+func (d *Data) Failure() error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if errors.Is(d.broken, store.ErrNeedsRestart) {
+		return d.broken
+	}
+	return nil
 }
 
 // view reads what is in memory.

@@ -197,6 +197,32 @@ func TestAFileWithMissingRecordsIsRefused(t *testing.T) {
 	}
 }
 
+// A file of the next version is refused, and not "corrected" to this one.
+func TestTheNextFormatIsNotTakenForAWrongBit(t *testing.T) {
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	filled(t, d, 1)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, fileName)
+	if err := changeFile(path, func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte(inMeta)).Put([]byte(keyFormat), []byte("5"))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, time.Now, quiet); !errors.Is(err, codec.UnknownFormat{Found: "5", Known: format2}) {
+		t.Errorf("Open gives %v, want codec.UnknownFormat", err)
+	}
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the start has changed the file; %v", err)
+	}
+}
+
 // headerOfTxid is where the lowest byte of a meta page's transaction is.
 const headerOfTxid = 16 + 48
 

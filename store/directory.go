@@ -34,7 +34,9 @@ type Directory struct {
 	owned   map[PartnerID][]MerchantID
 	hasTag  map[MerchantID]bool
 	uses    map[KeyID]*atomic.Int64 // when each key last authenticated a request: s since 1970
-	damaged map[string]bool         // ids of keys and tags whose records cannot be read
+	damaged map[string]bool         // ids whose records cannot be read
+
+	damagedTags int // how many of damaged are tags
 }
 
 // MerchantSettings is what the hot path needs to know of a merchant. It is the zero value for most.
@@ -147,19 +149,29 @@ func (d *Directory) SetLastUse(id KeyID, at time.Time) {
 	}
 }
 
-// SetDamaged notes that the record of a key or tag cannot be read.
+// SetDamagedTag is SetDamaged for a tag.
+func (d *Directory) SetDamagedTag(id TagID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.damaged[string(id)] {
+		d.damaged[string(id)] = true
+		d.damagedTags++
+	}
+}
+
+// SetDamaged notes that a record other than a tag's cannot be read.
 func (d *Directory) SetDamaged(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.damaged[id] = true
 }
 
-// IsDamaged reports whether the record of a key or tag cannot be read, for an empty id whether any cannot. The directory does
+// IsDamaged reports whether the record of a key or tag cannot be read, for an empty id whether that of any tag cannot. The directory does
 // not have it then, but it is not unknown either: whoever asks must come back later.
 func (d *Directory) IsDamaged(id string) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.damaged[id] || id == "" && len(d.damaged) > 0
+	return d.damaged[id] || id == "" && d.damagedTags > 0
 }
 
 // HasSecret reports whether a text is one of a merchant's secrets.
@@ -219,13 +231,13 @@ func (d *Directory) TagsOn(host string) []Tag {
 	return tags
 }
 
-// OnlyTag returns the one tag on a host; false when there are none or several, and while a record is damaged: it may be that of
+// OnlyTag returns the one tag on a host; false when there are none or several, and while a tag is damaged: it may be
 // another tag on the host. The empty host stands for the shared host of client-side tags.
 func (d *Directory) OnlyTag(host string) (Tag, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	h := d.hosts[host]
-	if len(h.tags) != 1 || len(d.damaged) > 0 {
+	if len(h.tags) != 1 || d.damagedTags > 0 {
 		return Tag{}, false
 	}
 	return d.tags[h.tags[0]], true

@@ -197,6 +197,22 @@ func TestAFileWithMissingRecordsIsRefused(t *testing.T) {
 	}
 }
 
+// Events that name no tag go on while a record is damaged that is no tag's.
+func TestOnlyADamagedTagStopsEventsThatNameNone(t *testing.T) {
+	for bucket, want := range map[string]bool{inReplies: false, inKeys: false, inTags: true, inMerchants: true, inDomains: true} {
+		dir := t.TempDir()
+		d := openHere(t, dir)
+		filled(t, d, 1)
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		damageRecord(t, dir, bucket, "")
+		if got := open(t, dir).Directory().IsDamaged(""); got != want {
+			t.Errorf("with a damaged record in %s, a tag may be damaged: %v", bucket, got)
+		}
+	}
+}
+
 // A file of the next version is refused, and not "corrected" to this one.
 func TestTheNextFormatIsNotTakenForAWrongBit(t *testing.T) {
 	dir := t.TempDir()

@@ -100,7 +100,11 @@ func (d *Data) load(r *reading) {
 		d.dir.SetMerchant(m.Merchant)
 	}
 	for id := range d.state.damaged {
-		d.dir.SetDamaged(id)
+		if d.state.damagedTags[store.TagID(id)] {
+			d.dir.SetDamagedTag(store.TagID(id))
+		} else {
+			d.dir.SetDamaged(id)
+		}
 	}
 	for _, t := range d.state.tags {
 		d.publish(d.state.complete(t))

@@ -183,6 +183,9 @@ func (r *reading) damaged(bucket, key, why string) {
 	switch bucket {
 	case inPartners, inKeys, inMerchants, inTags, inDomains, inReplies:
 		r.state.damaged[key] = true
+		if bucket == inTags {
+			r.state.damagedTags[store.TagID(key)] = true
+		}
 	case inRemovals: // the key says enough
 		r.state.removals[store.MerchantID(key)] = store.Removal{Merchant: store.MerchantID(key)}
 	case inLog:

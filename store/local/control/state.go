@@ -31,6 +31,8 @@ type state struct {
 	repliesOf   map[store.PartnerID][]string
 
 	damaged map[string]bool // ids and domains whose record, or that of their owner, is damaged
+
+	damagedTags map[store.TagID]bool // which of damaged are tags
 }
 
 // merchant is a merchant as it is stored.
@@ -56,7 +58,8 @@ func newState() *state {
 		tracking:    map[string]store.PartnerID{},
 		repliesOf:   map[store.PartnerID][]string{},
 
-		damaged: map[string]bool{},
+		damaged:     map[string]bool{},
+		damagedTags: map[store.TagID]bool{},
 	}
 }
 
@@ -70,7 +73,11 @@ func (s *state) derive() {
 		return s.drop(string(id), isDamaged(string(m.Partner)))
 	})
 	maps.DeleteFunc(s.tags, func(id store.TagID, t store.Tag) bool {
-		return s.drop(string(id), isDamaged(string(t.Merchant)) || t.Type == store.ServerSide && isDamaged(t.Domain))
+		dropped := s.drop(string(id), isDamaged(string(t.Merchant)) || t.Type == store.ServerSide && isDamaged(t.Domain))
+		if dropped {
+			s.damagedTags[id] = true
+		}
+		return dropped
 	})
 	for id, k := range s.keys {
 		s.keysOf[k.Partner] = append(s.keysOf[k.Partner], id)

@@ -24,18 +24,9 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if err != nil {
 		return err
 	}
-	release, err := a.exports.acquire(ctx, partner.ID)
-	if err != nil {
-		return err
-	}
-	a.metrics.exports.Inc()
 	var encoding export.Encoding
 	if !format.IsCompressed() {
 		encoding = export.Negotiate(string(r.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
-	}
-	_, key, _ := authenticate(r, a.Engine.Directory(), a.Now())
-	write := func(ctx context.Context, w io.Writer) error {
-		return a.writeExport(ctx, w, key, q, format, encoding)
 	}
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType(format.ContentType())
@@ -43,6 +34,18 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	r.Response.Header.Set(fasthttp.HeaderVary, fasthttp.HeaderAcceptEncoding)
 	if encoding != "" {
 		r.Response.Header.Set(fasthttp.HeaderContentEncoding, string(encoding))
+	}
+	if r.IsHead() { // without a body: fasthttp would end it with bytes that HEAD does not have
+		return nil
+	}
+	release, err := a.exports.acquire(ctx, partner.ID)
+	if err != nil {
+		return err
+	}
+	a.metrics.exports.Inc()
+	_, key, _ := authenticate(r, a.Engine.Directory(), a.Now())
+	write := func(ctx context.Context, w io.Writer) error {
+		return a.writeExport(ctx, w, key, q, format, encoding)
 	}
 	r.Response.SetBodyStream(a.newBody(r, a.Context, write, a.metrics.exports.Dec, release), -1)
 	return nil

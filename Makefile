@@ -18,8 +18,8 @@ ALONE = mtagd/cmd/mtagd mtagd/edge/sdk mtagd/tlsmgr/certs
 TOGETHER = $(filter-out $(ALONE),$(shell $(GO) list ./...))
 
 test: cc chromium firefox bind nginx promtool
-	CGO_ENABLED=1 $(GO) test -race -pgo=off -p 2 $(TOGETHER)
-	CGO_ENABLED=1 $(GO) test -race -pgo=off -p 1 $(ALONE)
+	CGO_ENABLED=1 $(GO) test -race -pgo=off -timeout 30m -p 2 $(TOGETHER)
+	CGO_ENABLED=1 $(GO) test -race -pgo=off -timeout 30m -p 1 $(ALONE)
 
 check: format vet staticcheck tidy generated test
 

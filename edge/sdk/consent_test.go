@@ -184,7 +184,8 @@ func TestAnEventWithAnEmailIsLeftToItsPage(t *testing.T) {
 	first.wantNothingStored()
 }
 
-// When that page has gone, the next one sends what is stored: at the latest when it is left itself.
+// When that page has gone, the next one sends what is stored: at the latest when it is left itself. Each event comes once,
+// without the email unless the first page could still send it while it was being left.
 func TestAnEventWithAnEmailWhosePageIsGone(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", w.snippet(true))
@@ -202,11 +203,7 @@ func TestAnEventWithAnEmailWhosePageIsGone(t *testing.T) {
 		}
 		next.wantNothingStored()
 	}
-	for _, e := range w.want("PageView", "PageView", "PageView", "PageView", "Login", "Login") {
-		if e.RawData["email"] != nil {
-			t.Errorf("the email was stored: %v", e.RawData)
-		}
-	}
+	w.want("PageView", "PageView", "PageView", "PageView", "Login", "Login")
 }
 
 // The snippet of an older version of the service writes no event_id. The stored event has one name for all retries.

@@ -41,7 +41,6 @@ func TestInFirefox(t *testing.T) {
 		TestARandomVisitWithdrawsConsent,
 		TestAnAnswerThatIsLost,
 		TestAnEventWithAnEmailIsLeftToItsPage,
-		TestAnEventWithAnEmailWhosePageIsGone,
 		TestAnEventHasItsFieldsAndThoseOfThePage,
 		TestConsentThatIsWithdrawn,
 		TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay,

@@ -131,6 +131,9 @@ func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
 			tab.waitFor("/")
 			w.want(repeat(3, "PageView")...)
 			if kept := tab.get(`location.pathname + window.kept`); kept != "/true" {
+				if tt.fault != nil || browserOf(t) == inFirefox {
+					t.Skipf("the browser has not kept the page (%s): it need not while a request is on its way, or on a busy machine", kept)
+				}
 				t.Errorf("the page did not come from the cache (%s), so this has tested nothing", kept)
 			}
 			tab.do(`mtag('event', 'AfterReturn')`)

@@ -118,29 +118,37 @@ func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
 		fault fault
 	}{{"with an empty queue", nil}, {"before the next try", refuse(503)}} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.page("/next", w.snippet(true))
-			w.gate.setFault(tt.fault)
-			tab := w.visit("/")
-			tab.do(`window.kept = true`)
-			w.wait("an answer", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status > 0 })
-			tab.goTo(w.gate.url(shopHost) + "/next")
-			w.gate.setFault(nil)
-			w.want("PageView", "PageView")
-			tab.do(`history.back()`)
-			tab.waitFor("/")
-			w.want(repeat(3, "PageView")...)
-			if kept := tab.get(`location.pathname + window.kept`); kept != "/true" {
-				if tt.fault != nil || browserOf(t) == inFirefox {
-					t.Skipf("the browser has not kept the page (%s): it need not while a request is on its way, or on a busy machine", kept)
+			// A busy browser may drop a page.
+			for range 3 {
+				if returnsFromTheCache(t, tt.fault) {
+					return
 				}
-				t.Errorf("the page did not come from the cache (%s), so this has tested nothing", kept)
 			}
-			tab.do(`mtag('event', 'AfterReturn')`)
-			w.want("PageView", "PageView", "PageView", "AfterReturn")
-			tab.wantNothingStored()
+			t.Error("no page came from the cache, so this has tested nothing")
 		})
 	}
+}
+
+// returnsFromTheCache leaves a page, comes back and checks the events. It returns false when the page did not come from the
+// cache.
+func returnsFromTheCache(t *testing.T, f fault) bool {
+	w := newWorld(t)
+	w.page("/next", w.snippet(true))
+	w.gate.setFault(f)
+	tab := w.visit("/")
+	tab.do(`window.kept = true`)
+	w.wait("an answer", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status > 0 })
+	tab.goTo(w.gate.url(shopHost) + "/next")
+	w.gate.setFault(nil)
+	w.want("PageView", "PageView")
+	tab.do(`history.back()`)
+	tab.waitFor("/")
+	w.want(repeat(3, "PageView")...)
+	kept := tab.get(`location.pathname + window.kept`)
+	tab.do(`mtag('event', 'AfterReturn')`)
+	w.want("PageView", "PageView", "PageView", "AfterReturn")
+	tab.wantNothingStored()
+	return kept == "/true"
 }
 
 // Chromium does not prerender in a tab that the test drives, so the page in this tab navigates by itself.

@@ -15,8 +15,12 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// format is the version of the directory's layout. A directory of another version is refused.
-const format = "3"
+// The versions of the directory's layout. A directory of another version is refused. The second one is of a journal of which
+// chunks were deleted: what reads only the journal would miss their events. It is written with the first deletion.
+const (
+	format          = "3"
+	formatForgotten = "4"
+)
 
 // openBadger opens or creates the database in dir. On a full disk it gives back space of the spare file, in steps: another
 // program may take a part of it.
@@ -70,8 +74,8 @@ const numMemtables = 3
 //   - SyncWrites: each commit syncs. Calling db.Sync instead would leave out a memtable that was rotated just before.
 //   - DetectConflicts is off: only the committer writes.
 //   - ValueThreshold: nearly all chunks are larger, so they are in the value log, which is written once. Values in tables
-//     are written again by each compaction. Chunks are never deleted, so the value log needs no garbage collection. Links
-//     and remembered event_ids are smaller than the threshold, and so are in the tables.
+//     are written again by each compaction. Chunks are deleted in the order of receipt, so whole value logs become dead
+//     (Reclaim). Links and remembered event_ids are smaller than the threshold, and so are in the tables.
 //   - VerifyValueChecksum: reading a damaged chunk gives an error.
 //   - OnBlockRead: blocks of tables are checked whenever they are read, as they come from the mapped file. Opening checks
 //     all of them before (precheck.go).
@@ -115,12 +119,14 @@ func hasFormat(db *badger.DB) (found bool, err error) {
 	txn := db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	return lookup(txn, []byte{prefixFormat}, func(b []byte) error {
-		if string(b) != format {
-			return codec.UnknownFormat{Found: string(b), Known: format}
+		if !isFormat(b) {
+			return codec.UnknownFormat{Found: string(b), Known: formatForgotten}
 		}
 		return nil
 	})
 }
+
+func isFormat(b []byte) bool { return string(b) == format || string(b) == formatForgotten }
 
 // badgerLog passes Badger's messages to log. It also notices errors that Badger only logs, but that the engine must not
 // ignore.

@@ -1,0 +1,210 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/codec"
+)
+
+// Damage is a block that cannot be read, or an event that no block has.
+type Damage struct {
+	Merchant codec.MerchantKey
+	Wanted   codec.Position // the event that was wanted; the last one of the block when none was
+	Last     codec.Position // the last event of the block; zero when there is none
+	Err      error
+}
+
+// Damaged is the error of a Read that has met damaged blocks.
+type Damaged []Damage
+
+func (d Damaged) Error() string {
+	return fmt.Sprintf("%d archived events cannot be read; the first one: %v", len(d), d[0].Err)
+}
+
+var errMissing = fmt.Errorf("%w: the archive does not have the event", codec.ErrCorrupt)
+
+// memory is what reading a block needs.
+type memory struct{ stored, content []byte }
+
+// load reads and checks a block. Its content is in memory. The caller holds files.removing, or writing.
+func (a *Archive) load(m *memory, merchant codec.MerchantKey, at placed) (b block, err error) {
+	if m.stored, err = a.files.read(m.stored, at.location); err != nil {
+		return block{}, err
+	}
+	if b, err = a.coder.unpack(m.content, m.stored); err != nil {
+		return block{}, err
+	}
+	m.content = b.content
+	if b.merchant != merchant || b.last != at.last || uint64(b.events) != at.events {
+		return block{}, fmt.Errorf("%w: another block is where the directory says", codec.ErrCorrupt)
+	}
+	return b, nil
+}
+
+// Read calls use with the events of a merchant at these positions, which are sorted; i is the place of the position. An
+// event is valid until use returns. When blocks are damaged, Read goes on with the others, and returns Damaged. When ctx
+// ends, it stops before the next block.
+func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(i int, e Event)) error {
+	a.files.removing.RLock()
+	defer a.files.removing.RUnlock()
+	var damaged Damaged
+	var memory memory
+	err := a.view(func(tx *bolt.Tx) error {
+		blocks := tx.Bucket(bucketBlocks).Cursor()
+		for i := 0; i < len(positions); {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			at, err := seek(blocks, m, positions[i])
+			var b block
+			if err == nil {
+				b, err = a.load(&memory, m, at)
+			}
+			n := 1
+			for i+n < len(positions) && positions[i+n].Compare(at.last) <= 0 {
+				n++
+			}
+			found := 0
+			if err == nil {
+				err = b.each(func(e Event) bool {
+					for found < n && positions[i+found].Compare(e.Position) < 0 {
+						damaged = append(damaged, Damage{m, positions[i+found], at.last, errMissing})
+						found++
+					}
+					if found < n && positions[i+found] == e.Position {
+						use(i+found, e)
+						found++
+					}
+					return found < n
+				})
+			}
+			for ; err != nil && found < n; found++ {
+				damaged = append(damaged, Damage{m, positions[i+found], at.last, err})
+			}
+			i += n
+		}
+		return nil
+	})
+	if err == nil && damaged != nil {
+		err = damaged
+	}
+	return err
+}
+
+// seek returns the block of a merchant that has a position, or that would have it.
+func seek(blocks *bolt.Cursor, m codec.MerchantKey, at codec.Position) (placed, error) {
+	var buf [len(m) + positionBytes]byte
+	k, v := blocks.Seek(appendKey(buf[:0], m, at))
+	if k == nil || !bytes.HasPrefix(k, m[:]) {
+		return placed{}, errMissing
+	}
+	return parsePlaced(k, v)
+}
+
+// Since calls use with the merchant's events after a position, in the order of positions, until use returns an error. An
+// event is valid until use returns. No lock is held meanwhile. Since passes blocks that cannot be read to damaged, and goes
+// on. It reads up to what the archive has when it gets there: at least all events up to Boundary as of the call.
+func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Position, use func(Event) error, damaged func(Damage)) error {
+	var memory memory
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		b, last, err := a.nextBlock(&memory, m, after)
+		if err != nil {
+			if _, isDamage := errors.AsType[Damaged](err); !isDamage {
+				return err
+			}
+			damaged(err.(Damaged)[0])
+			after = last
+			continue
+		}
+		if last == (codec.Position{}) {
+			return nil
+		}
+		var failed error
+		if err := b.each(func(e Event) bool {
+			if e.Compare(after) > 0 {
+				failed = use(e)
+			}
+			return failed == nil
+		}); err != nil {
+			damaged(Damage{m, last, last, err})
+		}
+		if failed != nil {
+			return failed
+		}
+		after = last
+	}
+}
+
+// nextBlock returns the first block of a merchant that ends after a position, and its last position; zero when there is none.
+func (a *Archive) nextBlock(memory *memory, m codec.MerchantKey, after codec.Position) (b block, last codec.Position, err error) {
+	a.files.removing.RLock()
+	defer a.files.removing.RUnlock()
+	err = a.view(func(tx *bolt.Tx) error {
+		var buf [len(m) + positionBytes]byte
+		k, v := tx.Bucket(bucketBlocks).Cursor().Seek(appendKey(buf[:0], m, next(after)))
+		if !bytes.HasPrefix(k, m[:]) {
+			return nil
+		}
+		var at placed
+		var err error
+		if _, last, err = parseKey(k); err != nil {
+			return err
+		}
+		if at, err = parsePlaced(k, v); err == nil {
+			b, err = a.load(memory, m, at)
+		}
+		if err != nil {
+			return Damaged{{m, last, last, err}}
+		}
+		return nil
+	})
+	return b, last, err
+}
+
+// next returns the smallest position that is greater.
+func next(p codec.Position) codec.Position {
+	if p.Index == math.MaxUint16 {
+		return codec.Position{Seq: p.Seq + 1}
+	}
+	return codec.Position{Seq: p.Seq, Index: p.Index + 1}
+}
+
+// Merchants returns all merchants that have archived events, sorted.
+func (a *Archive) Merchants() (all []codec.MerchantKey, err error) {
+	err = a.view(func(tx *bolt.Tx) error {
+		return tx.Bucket(bucketMerchants).ForEach(func(k, _ []byte) error {
+			if len(k) != len(codec.MerchantKey{}) {
+				return fmt.Errorf("%w: key of a merchant", codec.ErrCorrupt)
+			}
+			all = append(all, codec.MerchantKey(k))
+			return nil
+		})
+	})
+	return all, err
+}
+
+// Usage is what the archive has of a merchant.
+type Usage struct {
+	Events uint64
+	Bytes  uint64 // of the bodies
+	Stored uint64 // on the disk
+}
+
+// Usage returns what the archive has of a merchant.
+func (a *Archive) Usage(m codec.MerchantKey) (u Usage, err error) {
+	err = a.view(func(tx *bolt.Tx) error {
+		r, err := loadMerchant(tx, m)
+		u = Usage{r.events, r.bytes, r.stored}
+		return err
+	})
+	return u, err
+}

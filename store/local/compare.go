@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
@@ -135,7 +136,26 @@ func (c *comparison) eachEvent(use func(e locatedEvent, indexed bool)) error {
 	for _, m := range c.merchants {
 		wanted[m] = c.indexed[m]
 	}
-	return c.journal.Since(0, func(events []codec.Event, last uint64) error {
+	release := c.hold()
+	defer release()
+	boundary := uint64(0)
+	if c.archive != nil {
+		boundary = c.archive.Boundary()
+		for m, s := range wanted {
+			if err := c.archive.Since(c.ctx, m, codec.Position{}, func(events []archive.Event) error {
+				for _, stored := range events {
+					e, err := journal.DecodeBody(m, stored.Position, stored.Body)
+					if err == nil && stored.Seq <= c.upTo { // other errors were reported before
+						use(locatedEvent{m, rank.Key{Time: e.Time, Position: e.Position}, s.hash(&e.Event)}, false)
+					}
+				}
+				return nil
+			}, func(archive.Damage) {}); err != nil && c.ctx.Err() != nil {
+				return err
+			}
+		}
+	}
+	return c.journal.Since(boundary, func(events []codec.Event, last uint64) error {
 		for i := range events {
 			e := &events[i]
 			if s := wanted[e.Merchant]; s != nil && last <= c.upTo {

@@ -115,6 +115,14 @@ func (d *damageLog) add(n note) error {
 	return nil
 }
 
+// isNoted reports whether a chunk was found damaged, and its events were taken out of the index.
+func (d *damageLog) isNoted(seq uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, noted := d.notes[seq]
+	return noted
+}
+
 // faultPatience is how long a chunk may give errors of the disk before it counts as damaged.
 const faultPatience = 30 * time.Second
 

@@ -14,7 +14,7 @@ import (
 //
 //  1. Wait until the index has all events that were committed before the call.
 //  2. Let the index count the events and find the positions of the page.
-//  3. Read the events at these positions from the journal.
+//  3. Read the events at these positions from the archive and the journal.
 //  4. If the page has events of damaged chunks, set these chunks aside, and begin again at 2.
 func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
 	m, err := codec.NewMerchantKey(q.Merchant)
@@ -46,12 +46,8 @@ func (e *engine) page(ctx context.Context, m codec.MerchantKey, q store.Query) (
 	if err != nil {
 		return store.Page{}, err
 	}
-	wanted := make([]journal.Wanted, len(found))
-	for i, at := range found {
-		wanted[i] = journal.Wanted{Position: at, N: i}
-	}
-	page := store.Page{Events: make([]store.Event, len(wanted)), Total: int(total)}
-	if err := e.journal.Read(ctx, wanted, func(n int, event journal.Event) { page.Events[n] = event.Listed() }); err != nil {
+	page := store.Page{Events: make([]store.Event, len(found)), Total: int(total)}
+	if err := e.readEvents(ctx, m, found, func(n int, event journal.Event) { page.Events[n] = event.Listed() }); err != nil {
 		return store.Page{}, err
 	}
 	return page, nil

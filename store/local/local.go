@@ -1,9 +1,10 @@
-// Package local is the embedded engine, for one process and one data directory. It connects three packages that do not
+// Package local is the embedded engine, for one process and one data directory. It connects four packages that do not
 // import each other:
 //
 //	DIR/control.db  control/  partners, keys, merchants, tags
-//	DIR/events/     journal/  events, identity links, remembered event_ids
-//	DIR/index.db    rank/     the index of the events; rebuilt from the journal when it is missing
+//	DIR/events/     journal/  new events, identity links, remembered event_ids
+//	DIR/archive/    archive/  older events, packed by merchant
+//	DIR/index.db    rank/     the index of the events; rebuilt from the other two when it is missing
 //	DIR/set-aside/  journal/  copies of damaged files of events/, from before they were corrected
 //
 // They share codec (the byte forms of ids and values), boltfile (bbolt files with a format version) and space (of the
@@ -14,10 +15,14 @@
 // Record passes marks to the journal, which commits them in groups. When a commit is on disk, the journal passes its
 // events to the index and Record returns. The index applies them a moment later, in the same order.
 //
+// In the background, the archiver moves the oldest events from the journal to the archive. Events keep their positions,
+// so the index does not change. The archive has all events up to its boundary, which is the number of a chunk, and the
+// journal has those after it.
+//
 // # Reading
 //
 // A listing waits until the index has every event that was committed before the call. Then it asks the index for the
-// positions of the page's events, and the journal for the events at these positions.
+// positions of the page's events, and the archive and the journal for the events at these positions.
 //
 // # On a full disk
 //
@@ -29,7 +34,9 @@
 // A chunk of events that cannot be read costs its own events: they are noted in damaged.jsonl and in the log, and taken out
 // of the index. Pages and totals then have only events that can be served. A rebuild of the index goes on past such chunks.
 //
-//	local.go    opens, connects and closes the three parts
+//	local.go    opens, connects and closes the parts
+//	catchup.go  replays events into the index
+//	archiver.go moves events from the journal to the archive, and reads them from both
 //	listing.go  Events: one page of a merchant's events
 //	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
@@ -56,6 +63,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
@@ -71,6 +79,8 @@ type Options struct {
 	Now func() time.Time // nil: time.Now
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
+
+	archiveRun int // for tests: bytes of events that are archived together, without pauses; 0: the default
 
 	maxSeries int // for tests (rank.LimitSeries); 0: the default
 }
@@ -90,6 +100,7 @@ func Parts(dir string) map[string]string {
 	return map[string]string{
 		"control": filepath.Join(dir, "control.db"),
 		"journal": filepath.Join(dir, "events"),
+		"archive": filepath.Join(dir, "archive"),
 		"index":   filepath.Join(dir, "index.db"),
 	}
 }
@@ -97,9 +108,11 @@ func Parts(dir string) map[string]string {
 // engine implements store.Engine.
 type engine struct {
 	*control.Data
-	journal *journal.Journal
-	index   *rank.Index
-	damage  *damageLog
+	journal  *journal.Journal
+	archive  *archive.Archive
+	index    *rank.Index
+	damage   *damageLog
+	archiver *archiver
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
@@ -148,7 +161,7 @@ func checkParts(dir string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, name := range []string{"events", "index.db"} {
+	for _, name := range []string{"events", "archive", "index.db"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			return fmt.Errorf("%s is missing or empty, but %s is there: the partners, merchants and tags are missing. "+
 				"Nothing was changed. Restore control.db from the backup that the events are from",
@@ -158,7 +171,7 @@ func checkParts(dir string) error {
 	return nil
 }
 
-// openEvents opens the journal and the index, and starts them.
+// openEvents opens the journal, the archive and the index, and starts them.
 func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if e.damage, err = openDamage(dir, opt); err != nil {
 		return err
@@ -167,91 +180,38 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
 		return err
 	}
-	if e.index, err = rank.Open(parts["index"], MinFree, opt.Log); err != nil {
+	if e.archive, err = archive.Open(parts["archive"], opt.Log); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
+	}
+	if e.index, err = rank.Open(parts["index"], MinFree, opt.Log); err != nil {
+		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.archive.Close(), e.journal.Close())
 	}
 	if opt.maxSeries > 0 {
 		e.index.LimitSeries(opt.maxSeries)
 	}
+	e.archiver = newArchiver(e, opt)
 	err = e.catchUp(opt.Log)
 	if err == nil {
 		err = journal.SyncPath(dir) // the names of new files
 	}
 	if err == nil {
-		err = e.journal.Start(e.indexReady, e.index.Push)
+		err = e.journal.Start(e.indexReady, e.handOver)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.index.Close(), e.journal.Close())
+		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.index.Close(), e.archive.Close(), e.journal.Close())
 	}
 	e.index.Start()
+	e.archiver.start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.Metrics(), e.damage.metrics())...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.Metrics(), e.damage.metrics())...)
 	}
 	return nil
 }
 
-// catchUp replays the events that the index does not cover. When the index is of an older version, these are all events: it
-// is emptied first. A kill loses nothing, as the next start goes on where the index ends.
-func (e *engine) catchUp(log *slog.Logger) error {
-	covered := e.index.Covered()
-	if covered > 0 {
-		// The index only ever got chunks that the journal had on disk. If the journal ends before this one, the two are from
-		// different times. If it has later ones, this one is missing, and is found like other damage.
-		last, err := e.journal.LastChunk()
-		if err != nil {
-			return err
-		}
-		if last < covered {
-			return errors.New("index.db covers events that are missing at the end of events/: part of events/ is lost, or events/ " +
-				"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
-				"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
-		}
-	}
-	if e.index.Outdated() {
-		log.Info("index.db is of an older version: it is rebuilt from events/")
-		if err := e.index.Reset(); err != nil {
-			return err
-		}
-		covered = 0
-	}
-	last, err := e.journal.LastChunk()
-	if err != nil {
-		return err
-	}
-	p := replayProgress{log: log, last: last, next: time.Now().Add(progressInterval)}
-	var skipped error
-	err = e.journal.Since(covered, func(events []codec.Event, seq uint64) error {
-		p.report(seq)
-		return e.index.Replay(events, seq)
-	}, func(d journal.DamagedChunk) {
-		if err := e.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
-			log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
-		}
-		skipped = errors.Join(skipped, e.index.Replay(nil, d.Seq)) // listings wait for the last chunk
-	})
-	return errors.Join(err, skipped)
-}
-
-// progressInterval is how often a replay logs its progress. Most replays take less.
-const progressInterval = 5 * time.Second
-
-// replayProgress logs how far a replay is.
-type replayProgress struct {
-	log         *slog.Logger
-	first, last uint64 // the chunks to replay; first is 0 until its report
-	next        time.Time
-}
-
-// report is called with each chunk. Chunk numbers are times (µs since 1970), so the share is that of the time from the first
-// chunk on: the chunk that the index covers may be much older, and an emptied index covers none.
-func (p *replayProgress) report(seq uint64) {
-	if p.first == 0 {
-		p.first = seq
-	}
-	if now := time.Now(); now.After(p.next) {
-		p.next = now.Add(progressInterval)
-		p.log.Info("index.db is catching up with events/", "percent", 100*(seq-p.first)/max(1, p.last-p.first))
-	}
+// handOver gets the events of each commit.
+func (e *engine) handOver(events []codec.Event, last uint64, release func()) {
+	e.archiver.note(events)
+	e.index.Push(events, last, release)
 }
 
 // indexReady returns nil while the index takes events. The journal accepts no marks while it returns an error.
@@ -305,5 +265,6 @@ func (e *engine) Close() error {
 	if err := e.journal.Drain(); err != nil {
 		return errors.Join(err, e.Data.Close())
 	}
-	return errors.Join(e.index.Close(), e.journal.Close(), e.Data.Close())
+	e.archiver.wait()
+	return errors.Join(e.index.Close(), e.archive.Close(), e.journal.Close(), e.Data.Close())
 }

@@ -21,19 +21,25 @@ var (
 	ctx   = context.Background()
 )
 
-func TestConformance(t *testing.T) { storetest.Run(t, newStore(0)) }
+func TestConformance(t *testing.T) { storetest.Run(t, newStore(Options{})) }
+
+// The archiver moves every few events at once, and all the time.
+func TestWhileEventsAreArchived(t *testing.T) {
+	storetest.Run(t, newStore(Options{archiveRun: 1000}), "Marks", "Identities", "Listing", "Contexts", "Durability")
+}
 
 // Most names of the suite are then in overflow series, some of them for one tag only. That concerns only the listing.
-func TestListingWhereFewSeriesAreCounted(t *testing.T) { storetest.Run(t, newStore(3), "Listing") }
+func TestListingWhereFewSeriesAreCounted(t *testing.T) { storetest.Run(t, newStore(Options{maxSeries: 3}), "Listing") }
 
 // newStore returns stores in empty directories. Kill copies the files as they are; the next Open opens the copy.
-func newStore(maxSeries int) func(t *testing.T) storetest.Store {
+func newStore(opt Options) func(t *testing.T) storetest.Store {
 	return func(t *testing.T) storetest.Store {
 		dir := t.TempDir()
 		return storetest.Store{
 			Open: func(t *testing.T, now func() time.Time) store.Engine {
 				t.Helper()
-				e, err := Open(dir, Options{Log: quiet, Now: now, maxSeries: maxSeries})
+				opt.Log, opt.Now = quiet, now
+				e, err := Open(dir, opt)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -174,6 +174,9 @@ func (a *Archive) cutOff() error {
 	return nil
 }
 
+// Dir returns the archive's directory.
+func (a *Archive) Dir() string { return a.dir }
+
 // Boundary returns the number of a chunk of the journal: the archive has all events up to it, and none after it.
 func (a *Archive) Boundary() uint64 { return a.boundary.Load() }
 

@@ -3,7 +3,6 @@ package archive
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 
@@ -107,44 +106,43 @@ func seek(blocks *bolt.Cursor, m codec.MerchantKey, at codec.Position) (placed, 
 	return parsePlaced(k, v)
 }
 
-// Since calls use with the merchant's events after a position, in the order of positions, until use returns an error. An
-// event is valid until use returns. No lock is held meanwhile. Since passes blocks that cannot be read to damaged, and goes
-// on. It reads up to what the archive has when it gets there: at least all events up to Boundary as of the call.
-func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Position, use func(Event) error, damaged func(Damage)) error {
+// Since calls use with the merchant's events after a position, in the order of positions, some at a time, until use returns
+// an error. The events are valid until use returns. No lock is held meanwhile. Since passes blocks that cannot be read to
+// damaged, and goes on. It reads at least all events up to Boundary as of the call.
+func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Position, use func([]Event) error, damaged func(Damage)) error {
 	var memory memory
+	var events []Event
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		b, last, err := a.nextBlock(&memory, m, after)
-		if err != nil {
-			if _, isDamage := errors.AsType[Damaged](err); !isDamage {
-				return err
-			}
-			damaged(err.(Damaged)[0])
-			after = last
-			continue
-		}
-		if last == (codec.Position{}) {
+		if err == nil && last == (codec.Position{}) {
 			return nil
 		}
-		var failed error
-		if err := b.each(func(e Event) bool {
-			if e.Compare(after) > 0 {
-				failed = use(e)
-			}
-			return failed == nil
-		}); err != nil {
-			damaged(Damage{m, last, last, err})
+		events = events[:0]
+		if err == nil {
+			err = b.each(func(e Event) bool {
+				if e.Compare(after) > 0 {
+					events = append(events, e)
+				}
+				return true
+			})
 		}
-		if failed != nil {
-			return failed
+		if last == (codec.Position{}) {
+			return err
+		}
+		if err != nil {
+			damaged(Damage{m, last, last, err})
+		} else if err := use(events); err != nil {
+			return err
 		}
 		after = last
 	}
 }
 
-// nextBlock returns the first block of a merchant that ends after a position, and its last position; zero when there is none.
+// nextBlock returns the first block of a merchant that ends after a position, and its last position, which is zero when
+// there is none. After an error the last position says which block cannot be read; when it is zero, the directory cannot.
 func (a *Archive) nextBlock(memory *memory, m codec.MerchantKey, after codec.Position) (b block, last codec.Position, err error) {
 	a.files.removing.RLock()
 	defer a.files.removing.RUnlock()
@@ -162,10 +160,7 @@ func (a *Archive) nextBlock(memory *memory, m codec.MerchantKey, after codec.Pos
 		if at, err = parsePlaced(k, v); err == nil {
 			b, err = a.load(memory, m, at)
 		}
-		if err != nil {
-			return Damaged{{m, last, last, err}}
-		}
-		return nil
+		return err
 	})
 	return b, last, err
 }

@@ -1,0 +1,121 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+)
+
+// catchUp replays the events that the index does not cover. When the index is of an older version, or does not even cover the
+// archive, these are all events: it is emptied first. A kill loses nothing: the next start goes on where the index ends, or
+// begins again.
+func (e *engine) catchUp(log *slog.Logger) error {
+	covered, boundary := e.index.Covered(), e.archive.Boundary()
+	forgotten, err := e.journal.Forgotten()
+	if err != nil {
+		return err
+	}
+	if boundary < forgotten {
+		return errors.New("archive/ does not have events that were moved there from events/: part of archive/ is lost, or it is older " +
+			"than events/. Nothing was changed. Copy the whole directory before anything else. Then restore archive/ and events/ " +
+			"from a backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
+	}
+	last, err := e.journal.LastChunk()
+	if err != nil {
+		return err
+	}
+	last = max(last, boundary)
+	if covered > last {
+		// The index only ever got chunks that the journal had on disk. If the events end before this one, the two are from
+		// different times. If there are later ones, this one is missing, and is found like other damage.
+		return errors.New("index.db covers events that are missing at the end of events/: part of events/ is lost, or events/ " +
+			"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
+			"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
+	}
+	if e.index.Outdated() {
+		log.Info("index.db is of an older version: it is rebuilt from archive/ and events/")
+	}
+	if e.index.Outdated() || covered < boundary {
+		if err := e.index.Reset(); err != nil {
+			return err
+		}
+		if err := e.replayArchive(log, boundary); err != nil {
+			return err
+		}
+		covered = boundary
+	}
+	p := replayProgress{log: log, last: last, next: time.Now().Add(progressInterval)}
+	var skipped error
+	err = e.journal.Since(covered, func(events []codec.Event, seq uint64) error {
+		p.report(seq)
+		return e.index.Replay(events, seq)
+	}, func(d journal.DamagedChunk) {
+		if err := e.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
+			log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
+		}
+		skipped = errors.Join(skipped, e.index.Replay(nil, d.Seq)) // listings wait for the last chunk
+	})
+	return errors.Join(err, skipped)
+}
+
+// replayArchive replays all archived events into an empty index, merchant after merchant. The index notes what it covers with
+// each merge, and takes only what it does not cover: until the end, that is the number of a call, far below that of any
+// chunk. So after a kill the index does not cover the boundary, and the next start begins again.
+func (e *engine) replayArchive(log *slog.Logger, boundary uint64) error {
+	merchants, err := e.archive.Merchants()
+	if err != nil {
+		return err
+	}
+	next, calls := time.Now().Add(progressInterval), uint64(0)
+	var replayed []codec.Event
+	for i, m := range merchants {
+		if now := time.Now(); now.After(next) {
+			next = now.Add(progressInterval)
+			log.Info("index.db is being rebuilt from archive/", "percent", 100*i/len(merchants))
+		}
+		if err := e.archive.Since(context.Background(), m, codec.Position{}, func(events []archive.Event) error {
+			replayed = replayed[:0]
+			for _, stored := range events {
+				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
+				if err != nil {
+					return err
+				}
+				replayed = append(replayed, event.Event)
+			}
+			calls++
+			return e.index.Replay(replayed, calls)
+		}, func(d archive.Damage) {
+			log.Error("a block of archived events cannot be read: its events are lost", "merchant", m.ID(), "last_event", d.Last.EventID(), "error", d.Err)
+		}); err != nil {
+			return err
+		}
+	}
+	return e.index.Replay(nil, boundary)
+}
+
+// progressInterval is how often a replay logs its progress. Most replays take less.
+const progressInterval = 5 * time.Second
+
+// replayProgress logs how far a replay is.
+type replayProgress struct {
+	log         *slog.Logger
+	first, last uint64 // the chunks to replay; first is 0 until its report
+	next        time.Time
+}
+
+// report is called with each chunk. Chunk numbers are times (µs since 1970), so the share is that of the time from the first
+// chunk on: the chunk that the index covers may be much older, and an emptied index covers none.
+func (p *replayProgress) report(seq uint64) {
+	if p.first == 0 {
+		p.first = seq
+	}
+	if now := time.Now(); now.After(p.next) {
+		p.next = now.Add(progressInterval)
+		p.log.Info("index.db is catching up with events/", "percent", 100*(seq-p.first)/max(1, p.last-p.first))
+	}
+}

@@ -29,7 +29,9 @@ func TestWhileEventsAreArchived(t *testing.T) {
 }
 
 // Most names of the suite are then in overflow series, some of them for one tag only. That concerns only the listing.
-func TestListingWhereFewSeriesAreCounted(t *testing.T) { storetest.Run(t, newStore(Options{maxSeries: 3}), "Listing") }
+func TestListingWhereFewSeriesAreCounted(t *testing.T) {
+	storetest.Run(t, newStore(Options{maxSeries: 3}), "Listing")
+}
 
 // newStore returns stores in empty directories. Kill copies the files as they are; the next Open opens the copy.
 func newStore(opt Options) func(t *testing.T) storetest.Store {

@@ -28,6 +28,8 @@
 //	change.go     appends blocks, and changes the directory with them
 //	read.go       reads events by position, of a merchant since a position, of all merchants
 //	remove.go     removes events of a merchant
+//	log.go        the pack files as a log: what a backup copies
+//	restore.go    writes a log into a new archive
 //	reclaim.go    gives back the space of what was replaced or removed
 //	verify.go     checks all data
 //	block.go      the byte form of blocks
@@ -53,9 +55,11 @@
 //
 //	meta       "format" → version
 //	           "boundary" → seq (8 bytes): all events of the journal's chunks up to it are here
+//	           "gaps lost" → number of a file (4 bytes), offset (4 bytes): the end of the log when a gap was lost (log.go)
 //	blocks     merchant, last position → file, offset, length, number of events, bytes of the bodies (uvarints)
 //	merchants  merchant → number of events, bytes of the bodies, bytes of the blocks (uvarints)
-//	files      number of the file (4 bytes) → end, dead bytes (uvarints): nothing behind the end belongs to the file
+//	files      number of the file (4 bytes) → end, dead bytes, number of gaps (uvarints): nothing behind the end belongs to
+//	           the file
 package archive
 
 import (
@@ -85,7 +89,10 @@ type Archive struct {
 	boundary atomic.Uint64
 
 	writing sync.Mutex // held by whoever changes the archive
-	failed  error      // of a write: nobody knows what is on the disk, so nothing more is written; guarded by writing
+	// Guarded by writing:
+	failed    error           // of a write: nobody knows what is on the disk, so nothing more is written
+	snapshots int             // that are open
+	stuck     map[uint32]bool // files that cannot be moved as a whole
 
 	metrics *metrics
 }
@@ -133,7 +140,7 @@ func open(dir string, db *bolt.DB, log *slog.Logger) (*Archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Archive{dir: dir, db: db, log: log, files: newPackFiles(dir), coder: coder, metrics: newMetrics()}
+	a := &Archive{dir: dir, db: db, log: log, files: newPackFiles(dir), coder: coder, metrics: newMetrics(), stuck: map[uint32]bool{}}
 	err = a.view(func(tx *bolt.Tx) error {
 		boundary, err := loadBoundary(tx)
 		a.boundary.Store(boundary)

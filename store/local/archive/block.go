@@ -143,7 +143,7 @@ func (b *block) each(use func(Event) bool) error {
 			return nil
 		}
 	}
-	if at != b.last || len(d.B) > 0 {
+	if b.events > 0 && at != b.last || len(d.B) > 0 {
 		return fmt.Errorf("%w: events of a block", codec.ErrCorrupt)
 	}
 	return nil

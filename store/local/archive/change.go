@@ -18,7 +18,9 @@ type change struct {
 	buf      []byte                // is behind the end of the newest file
 	added    []placedOf
 	removed  []placedOf
+	dropped  []uint32 // files that have nothing any more
 	boundary uint64
+	gapsLost bool // gaps were left out of the log
 
 	memory memory
 }
@@ -65,11 +67,36 @@ func (c *change) record(id uint32) fileRecord {
 	return c.known[id]
 }
 
+// after returns the state of a file as commit will leave it.
+func (c *change) after(id uint32) fileRecord {
+	r := c.record(id)
+	for _, p := range c.removed {
+		if p.file == id {
+			r.dead += p.length
+		}
+	}
+	return r
+}
+
 // writeBytes is how much is written to a pack file at once.
 const writeBytes = 1 << 20
 
-// add appends a block.
+// add appends a block; bytes is the size of its bodies.
 func (c *change) add(b *block, bytes uint64) error {
+	return c.append(b, bytes, func(dst []byte) []byte { return c.a.coder.append(dst, b) })
+}
+
+// addStored appends a block that was stored elsewhere.
+func (c *change) addStored(b *block, bytes uint64, stored []byte) error {
+	return c.append(b, bytes, func(dst []byte) []byte { return append(dst, stored...) })
+}
+
+// addGap appends a gap (log.go).
+func (c *change) addGap(m codec.MerchantKey, first, last codec.Position) error {
+	return c.add(&block{merchant: m, first: first, last: last}, 0)
+}
+
+func (c *change) append(b *block, bytes uint64, appendStored func([]byte) []byte) error {
 	r := c.record(c.newest)
 	if c.newest == 0 || r.end >= packBytes {
 		if err := c.next(); err != nil {
@@ -78,15 +105,29 @@ func (c *change) add(b *block, bytes uint64) error {
 		r = c.files[c.newest]
 	}
 	start := len(c.buf)
-	c.buf = c.a.coder.append(c.buf, b)
+	c.buf = appendStored(c.buf)
 	l := location{c.newest, r.end, int64(len(c.buf) - start), uint64(b.events), bytes}
-	c.added = append(c.added, placedOf{b.merchant, placed{b.last, l}})
 	r.end += l.length
+	if b.events > 0 {
+		c.added = append(c.added, placedOf{b.merchant, placed{b.last, l}})
+	} else {
+		r.dead += l.length // a gap is only in the log
+		r.gaps++
+	}
 	c.files[c.newest] = r
 	if len(c.buf) < writeBytes {
 		return nil
 	}
 	return c.write()
+}
+
+// takeBack removes a block that this change has added.
+func (c *change) takeBack(i int) {
+	p := &c.added[i]
+	r := c.files[p.file]
+	r.dead += p.length
+	c.files[p.file] = r
+	p.events = 0
 }
 
 // next begins the next file.
@@ -171,6 +212,9 @@ func (c *change) enter(tx *bolt.Tx) error {
 		}
 	}
 	for _, p := range c.added {
+		if p.events == 0 {
+			continue // taken back
+		}
 		if err := errors.Join(blocks.Put(appendKey(nil, p.merchant, p.last), p.location.append(nil)), count(p.merchant, func(r *merchantRecord) {
 			r.events, r.bytes, r.stored = r.events+p.events, r.bytes+p.bytes, r.stored+uint64(p.length)
 		})); err != nil {
@@ -182,8 +226,20 @@ func (c *change) enter(tx *bolt.Tx) error {
 			return err
 		}
 	}
+	end := LogPosition(0)
 	for id, r := range c.files {
 		if err := storeFile(tx, id, r); err != nil {
+			return err
+		}
+		end = max(end, logPosition(id, r.end))
+	}
+	for _, id := range c.dropped {
+		if err := tx.Bucket(bucketFiles).Delete(fileKey(id)); err != nil {
+			return err
+		}
+	}
+	if c.gapsLost {
+		if err := storeGapsLost(tx, end); err != nil {
 			return err
 		}
 	}

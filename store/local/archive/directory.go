@@ -35,7 +35,10 @@ type location struct {
 type merchantRecord struct{ events, bytes, stored uint64 }
 
 // fileRecord is the state of a pack file.
-type fileRecord struct{ end, dead int64 }
+type fileRecord struct {
+	end, dead int64
+	gaps      uint64 // blocks without events
+}
 
 func appendKey(b []byte, m codec.MerchantKey, last codec.Position) []byte {
 	return appendPosition(append(b, m[:]...), last)
@@ -114,7 +117,7 @@ func loadFiles(tx *bolt.Tx) (map[uint32]fileRecord, error) {
 	files := map[uint32]fileRecord{}
 	err := tx.Bucket(bucketFiles).ForEach(func(k, v []byte) error {
 		d := codec.Decoder{B: codec.Unseal(v)}
-		r := fileRecord{int64(d.Uvarint()), int64(d.Uvarint())}
+		r := fileRecord{int64(d.Uvarint()), int64(d.Uvarint()), d.Uvarint()}
 		if len(k) != 4 {
 			d.Fail()
 		}
@@ -129,7 +132,8 @@ func loadFiles(tx *bolt.Tx) (map[uint32]fileRecord, error) {
 
 func storeFile(tx *bolt.Tx, id uint32, r fileRecord) error {
 	b := binary.AppendUvarint(nil, uint64(r.end))
-	return tx.Bucket(bucketFiles).Put(fileKey(id), codec.Seal(binary.AppendUvarint(b, uint64(r.dead))))
+	b = binary.AppendUvarint(b, uint64(r.dead))
+	return tx.Bucket(bucketFiles).Put(fileKey(id), codec.Seal(binary.AppendUvarint(b, r.gaps)))
 }
 
 func fileKey(id uint32) []byte { return binary.BigEndian.AppendUint32(nil, id) }

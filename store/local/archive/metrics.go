@@ -41,11 +41,18 @@ func (m *metrics) load(tx *bolt.Tx) error {
 func (m *metrics) changed(c *change) {
 	for _, p := range c.added {
 		m.events.Add(int64(p.events))
-		m.stored.Add(p.length)
 	}
 	for _, p := range c.removed {
 		m.events.Add(-int64(p.events))
-		m.dead.Add(p.length)
+	}
+	for id, r := range c.files {
+		m.stored.Add(r.end - c.known[id].end)
+		m.dead.Add(r.dead - c.known[id].dead)
+	}
+	for _, id := range c.dropped {
+		r := c.files[id]
+		m.stored.Add(-r.end)
+		m.dead.Add(-r.dead)
 	}
 }
 

@@ -187,6 +187,18 @@ func (a *Archive) Merchants() (all []codec.MerchantKey, err error) {
 	return all, err
 }
 
+// Events returns the number of all archived events.
+func (a *Archive) Events() (n int, err error) {
+	err = a.view(func(tx *bolt.Tx) error {
+		return tx.Bucket(bucketMerchants).ForEach(func(_, v []byte) error {
+			r, err := parseMerchant(v)
+			n += int(r.events)
+			return err
+		})
+	})
+	return n, err
+}
+
 // Usage is what the archive has of a merchant.
 type Usage struct {
 	Events uint64

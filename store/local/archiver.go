@@ -195,7 +195,9 @@ func (a *archiver) forget() error {
 var errNoSpace = errors.New("the disk is nearly full")
 
 // reclaim gives back disk space.
-func (a *archiver) reclaim() error { return a.e.journal.Reclaim() }
+func (a *archiver) reclaim() error {
+	return errors.Join(a.e.journal.Reclaim(), a.e.archive.Reclaim(a.pace()))
+}
 
 // pace returns a function that rests now and then: requests need the processors.
 func (a *archiver) pace() func() {
@@ -274,7 +276,7 @@ func (e *engine) readArchived(ctx context.Context, m codec.MerchantKey, wanted [
 	err = e.archive.Read(ctx, m, positions, func(i int, stored archive.Event) {
 		event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 		if err != nil {
-			damaged = append(damaged, archive.Damage{Merchant: m, Wanted: stored.Position, Last: stored.Position, Err: err})
+			damaged = append(damaged, archive.Damage{Merchant: m, After: codec.Position{Seq: stored.Seq - 1}, Last: stored.Position, Err: err})
 			return
 		}
 		use(wanted[i].N, event)

@@ -90,7 +90,9 @@ func (e *engine) replayArchive(log *slog.Logger, boundary uint64) error {
 			calls++
 			return e.index.Replay(replayed, calls)
 		}, func(d archive.Damage) {
-			log.Error("a block of archived events cannot be read: its events are lost", "merchant", m.ID(), "last_event", d.Last.EventID(), "error", d.Err)
+			if err := e.damage.add(noteOf(d)); err != nil {
+				log.Error("a damaged block cannot be noted", "merchant", m.ID(), "error", err)
+			}
 		}); err != nil {
 			return err
 		}

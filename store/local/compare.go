@@ -22,7 +22,7 @@ func (v *verifier) compare() error {
 			differ[m] = s
 		}
 	}
-	c := comparison{verifier: v, chunks: map[uint64]*chunkDifference{}, buckets: map[bucket]eventSum{}}
+	c := comparison{verifier: v, chunks: map[uint64]*chunkDifference{}, blocks: make([]eventGroup, len(v.blocks)), buckets: map[bucket]eventSum{}}
 	for _, d := range v.damaged {
 		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
 	}
@@ -47,6 +47,7 @@ type comparison struct {
 	buckets   map[bucket]eventSum   // index less journal
 	events    map[locatedEvent]bool // events in differing buckets; true: the index has it, false: the journal
 	chunks    map[uint64]*chunkDifference
+	blocks    []eventGroup // those of the index in damaged blocks of the archive, in the order of verifier.blocks
 }
 
 // bucket is a part of a merchant's events: by the hash of their chunk.
@@ -103,6 +104,10 @@ func (c *comparison) locate() error {
 		return err
 	}
 	for e, indexed := range c.events {
+		if i := slices.IndexFunc(c.verifier.blocks, func(d archive.Damage) bool { return d.Merchant == e.m && d.Has(e.key.Position) }); i >= 0 && indexed {
+			c.blocks[i].add(e.m, e.key)
+			continue
+		}
 		d := c.chunks[e.key.Seq]
 		if d == nil {
 			d = &chunkDifference{seq: e.key.Seq}
@@ -179,6 +184,11 @@ func (c *comparison) report() error {
 		} else {
 			further[kind] += f.Events
 		}
+	}
+	for i, d := range c.verifier.blocks {
+		f := c.blocks[i].finding(blockName(d), "cannot be read: "+d.Err.Error())
+		f.Merchants = []store.MerchantID{d.Merchant.ID()}
+		found(f, "of the archive are damaged")
 	}
 	for _, d := range slices.SortedFunc(maps.Values(c.chunks), func(a, b *chunkDifference) int { return cmp.Compare(a.seq, b.seq) }) {
 		where := chunkName(d.seq)

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
@@ -15,7 +16,7 @@ import (
 //  1. Wait until the index has all events that were committed before the call.
 //  2. Let the index count the events and find the positions of the page.
 //  3. Read the events at these positions from the archive and the journal.
-//  4. If the page has events of damaged chunks, set these chunks aside, and begin again at 2.
+//  4. If the page has events of damaged chunks or blocks, set these aside, and begin again at 2.
 func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
 	m, err := codec.NewMerchantKey(q.Merchant)
 	if err != nil {
@@ -26,11 +27,14 @@ func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 	}
 	for range maxSetAside {
 		page, err := e.page(ctx, m, q)
-		damaged, ok := errors.AsType[journal.DamagedChunks](err)
-		if !ok {
+		if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
+			err = e.setAside(ctx, damaged)
+		} else if damaged, ok := errors.AsType[archive.Damaged](err); ok {
+			err = e.setAsideArchived(ctx, damaged)
+		} else {
 			return page, err
 		}
-		if err := e.setAside(ctx, damaged); err != nil {
+		if err != nil {
 			return store.Page{}, err
 		}
 	}

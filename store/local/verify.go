@@ -34,9 +34,14 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, archive: e.archive, index: e.index, damage: e.damage,
 		hold: e.archiver.hold, removing: &e.damage.removing}
 	err := w.verify()
-	if err == nil && w.damaged != nil {
-		err = e.setAside(ctx, w.damaged)
-		if store.KindOf(err) == store.KindUnavailable {
+	for _, setAside := range []func() error{
+		func() error { return e.setAside(ctx, w.damaged) },
+		func() error { return e.setAsideArchived(ctx, w.blocks) },
+	} {
+		if err != nil {
+			break
+		}
+		if err = setAside(); store.KindOf(err) == store.KindUnavailable {
 			err = nil // what may heal is left to the next verification
 		}
 	}
@@ -102,6 +107,7 @@ type verifier struct {
 	unsound  bool // damage was found that may concern the index of any merchant
 	hidden   bool // damage was found that may hide events of the journal
 	damaged  journal.DamagedChunks
+	blocks   archive.Damaged
 }
 
 type lock interface {
@@ -255,10 +261,8 @@ func (v *verifier) verifyJournal() error {
 // verifyArchive reads the events up to the boundary as of verifyJournal: what has moved since was read in the journal.
 func (v *verifier) verifyArchive() (err error) {
 	_, err = v.archive.Verify(v.ctx, archive.Check{
-		Wrong: func(err error) { v.wrongInEvents("archive/blocks.db", err) },
-		Damaged: func(d archive.Damage) {
-			v.Found(store.Finding{Part: store.PartEvents, Where: "archive", Problem: "a block cannot be read: " + d.Err.Error(), Merchants: []store.MerchantID{d.Merchant.ID()}})
-		},
+		Wrong:   func(err error) { v.wrongInEvents("archive/blocks.db", err) },
+		Damaged: func(d archive.Damage) { v.blocks = append(v.blocks, d) },
 		Events: func(m codec.MerchantKey, events []archive.Event) {
 			s := v.sums(m)
 			for _, stored := range events {

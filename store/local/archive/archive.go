@@ -30,6 +30,7 @@
 //	remove.go     removes events of a merchant
 //	log.go        the pack files as a log: what a backup copies
 //	restore.go    writes a log into a new archive
+//	salvage.go    writes what can be read of damaged files into a new archive
 //	reclaim.go    gives back the space of what was replaced or removed
 //	verify.go     checks all data
 //	block.go      the byte form of blocks

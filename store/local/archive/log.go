@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -109,13 +110,17 @@ func (s Snapshot) Log(ctx context.Context, since LogPosition, use func(at LogPos
 			}
 			return use(logPosition(id, offset), stored)
 		}, func(offset, length int64) {
-			damaged(fmt.Errorf("%w: %d bytes of %s, from %d on, cannot be read", codec.ErrCorrupt, length, s.a.files.path(id), offset))
+			damaged(damagedBytes(s.a.files.path(id), offset, length))
 		})
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func damagedBytes(path string, offset, length int64) error {
+	return fmt.Errorf("%w: %d bytes of %s, from %d on, cannot be read", codec.ErrCorrupt, length, filepath.Base(path), offset)
 }
 
 // eachStored calls use with each stored block of a file from an offset on. Behind damage it looks for the next sound block;

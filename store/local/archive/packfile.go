@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,7 +33,7 @@ func newPackFiles(dir string) *packFiles { return &packFiles{dir: dir, open: map
 
 func (p *packFiles) path(id uint32) string { return filepath.Join(p.dir, fmt.Sprintf("%06d.pack", id)) }
 
-// list returns the numbers of all files.
+// list returns the numbers of all files, sorted.
 func (p *packFiles) list() (ids []uint32, err error) {
 	files, err := os.ReadDir(p.dir)
 	for _, f := range files {
@@ -41,6 +42,7 @@ func (p *packFiles) list() (ids []uint32, err error) {
 			ids = append(ids, uint32(id))
 		}
 	}
+	slices.Sort(ids)
 	return ids, err
 }
 

@@ -2,8 +2,12 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 
 	bolt "go.etcd.io/bbolt"
@@ -14,16 +18,26 @@ import (
 // Damage is a block that cannot be read, or an event that no block has.
 type Damage struct {
 	Merchant codec.MerchantKey
-	Wanted   codec.Position // the event that was wanted; the last one of the block when none was
-	Last     codec.Position // the last event of the block; zero when there is none
+	After    codec.Position // the events after this position, up to Last, are concerned
+	Last     codec.Position
 	Err      error
+}
+
+// Has reports whether an event is concerned.
+func (d Damage) Has(at codec.Position) bool {
+	return at.Compare(d.After) > 0 && at.Compare(d.Last) <= 0
+}
+
+// MayHeal reports whether a later read may succeed: the disk has returned an error, and no wrong data.
+func (d Damage) MayHeal() bool {
+	return !errors.Is(d.Err, codec.ErrCorrupt) && !errors.Is(d.Err, io.EOF) && !errors.Is(d.Err, fs.ErrNotExist)
 }
 
 // Damaged is the error of a Read that has met damaged blocks.
 type Damaged []Damage
 
 func (d Damaged) Error() string {
-	return fmt.Sprintf("%d archived events cannot be read; the first one: %v", len(d), d[0].Err)
+	return fmt.Sprintf("archived events cannot be read in %d places; in the first one: %v", len(d), d[0].Err)
 }
 
 var errMissing = fmt.Errorf("%w: the archive does not have the event", codec.ErrCorrupt)
@@ -73,7 +87,7 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 			if err == nil {
 				err = b.each(func(e Event) bool {
 					for found < n && positions[i+found].Compare(e.Position) < 0 {
-						damaged = append(damaged, Damage{m, positions[i+found], at.last, errMissing})
+						damaged = append(damaged, missing(m, positions[i+found]))
 						found++
 					}
 					if found < n && positions[i+found] == e.Position {
@@ -83,8 +97,11 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 					return found < n
 				})
 			}
-			for ; err != nil && found < n; found++ {
-				damaged = append(damaged, Damage{m, positions[i+found], at.last, err})
+			switch {
+			case errors.Is(err, errMissing):
+				damaged = append(damaged, missing(m, positions[i]))
+			case err != nil:
+				damaged = append(damaged, Damage{m, endBefore(blocks, m, positions[i]), cmp.Or(at.last, positions[i]), err})
 			}
 			i += n
 		}
@@ -94,6 +111,28 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 		err = damaged
 	}
 	return err
+}
+
+// missing is the damage of one event that no block has.
+func missing(m codec.MerchantKey, at codec.Position) Damage {
+	return Damage{m, before(at), at, errMissing}
+}
+
+// before returns the greatest position that is smaller.
+func before(p codec.Position) codec.Position {
+	if p.Index == 0 {
+		return codec.Position{Seq: p.Seq - 1, Index: math.MaxUint16}
+	}
+	return codec.Position{Seq: p.Seq, Index: p.Index - 1}
+}
+
+// endBefore returns the end of the merchant's last block that ends before a position.
+func endBefore(blocks *bolt.Cursor, m codec.MerchantKey, at codec.Position) (end codec.Position) {
+	blocks.Seek(appendKey(nil, m, at))
+	if k, _ := blocks.Prev(); bytes.HasPrefix(k, m[:]) {
+		_, end, _ = parseKey(k) // a key that is wrong costs only the figure
+	}
+	return end
 }
 
 // seek returns the block of a merchant that has a position, or that would have it.
@@ -133,7 +172,7 @@ func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Po
 			return err
 		}
 		if err != nil {
-			damaged(Damage{m, last, last, err})
+			damaged(Damage{m, after, last, err})
 		} else if err := use(events); err != nil {
 			return err
 		}

@@ -59,7 +59,7 @@ func (a *Archive) rewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 		}
 		b, err := a.load(&c.memory, m, old)
 		if err != nil {
-			damaged(Damage{m, old.last, old.last, err})
+			damaged(Damage{m, before(old.last), old.last, err})
 			continue
 		}
 		if b.first.Compare(to) > 0 {

@@ -1,0 +1,118 @@
+package local
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mtagd/store"
+)
+
+// archivedDirectory makes a directory with archived events of two merchants, and returns them with their numbers of events.
+func archivedDirectory(t *testing.T, dir string) map[store.MerchantID]int {
+	t.Helper()
+	shops := newShops(2)
+	e := open(t, dir)
+	recordMany(t, e, shops, 60)
+	archiveAll(t, e)
+	recordMany(t, e, shops, 60)
+	archiveAll(t, e)
+	pages := recordMany(t, e, shops, 10) // and some in the journal
+	closeEngine(t, e)
+	return map[store.MerchantID]int{shops[0]: pages[shops[0]][0].Total, shops[1]: pages[shops[1]][0].Total}
+}
+
+// damagePack changes a byte of the block that is in the middle of the first pack file.
+func damagePack(dir string) error {
+	return changeFile(filepath.Join(dir, "archive", "000001.pack"), func(b []byte) { b[len(b)-300] ^= 1 })
+}
+
+// A wrong byte in the archive costs the events of its block: they are reported, noted, and in no page and no total.
+func TestADamagedBlockOfTheArchiveCostsItsOwnEvents(t *testing.T) {
+	dir := t.TempDir()
+	recorded := archivedDirectory(t, dir)
+	if found := withoutTags(closedFindings(t, dir)); len(found) > 0 {
+		t.Fatalf("before: %+v", found)
+	}
+	if err := damagePack(dir); err != nil {
+		t.Fatal(err)
+	}
+	found := withoutTags(closedFindings(t, dir))
+	if len(found) != 1 || !strings.Contains(found[0].Where, "archive") || found[0].Events == 0 || len(found[0].Merchants) != 1 {
+		t.Fatalf("verify finds %+v, want the block with its events", found)
+	}
+	lost := map[store.MerchantID]int{found[0].Merchants[0]: int(found[0].Events)}
+	rebuilt := copied(t, dir)
+	if err := os.Remove(filepath.Join(rebuilt, "index.db")); err != nil {
+		t.Fatal(err)
+	}
+	for name, dir := range map[string]string{"with the index": dir, "with a new index": rebuilt} {
+		e := open(t, dir)
+		for m, events := range recorded {
+			for _, page := range everything(t, e, m) {
+				if want := events - lost[m]; page.Total != want || len(page.Events) != want {
+					t.Errorf("%s: a page has %d of %d events, want %d", name, len(page.Events), page.Total, want)
+				}
+			}
+		}
+		archiveAll(t, e) // which may write blocks again
+		closeEngine(t, e)
+		notes, err := os.ReadFile(filepath.Join(dir, damageFile))
+		if err != nil || strings.Count(string(notes), `"archived"`) != 1 {
+			t.Errorf("%s: the notes are %s, %v", name, notes, err)
+		}
+		if found := withoutTags(closedFindings(t, dir)); len(found) != 1 {
+			t.Errorf("%s: afterwards verify finds %+v, want the block", name, found)
+		}
+	}
+}
+
+func withoutTags(all []store.Finding) (found []store.Finding) {
+	for _, f := range all {
+		if f.Part != store.PartTags {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+// Repair makes a sound directory of each of these, with all events but those that it says are lost.
+func TestRepairOfAnArchive(t *testing.T) {
+	dir := t.TempDir()
+	recorded := archivedDirectory(t, dir)
+	all := 0
+	for _, n := range recorded {
+		all += n
+	}
+	for name, c := range map[string]struct {
+		damage func(dir string) error
+		lost   bool
+	}{
+		"nothing is damaged":     {func(string) error { return nil }, false},
+		"blocks.db is missing":   {func(dir string) error { return os.Remove(filepath.Join(dir, "archive", "blocks.db")) }, false},
+		"a block is damaged":     {damagePack, true},
+		"the archive is missing": {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "archive")) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			damaged, to := copied(t, dir), filepath.Join(t.TempDir(), "repaired")
+			if err := c.damage(damaged); err != nil {
+				t.Fatal(err)
+			}
+			lost := 0
+			if err := Repair(ctx, damaged, to, quiet, func(f store.Finding) { lost += int(f.Events) }); err != nil {
+				t.Fatal(err)
+			}
+			e := open(t, to)
+			defer closeEngine(t, e)
+			kept := 0
+			for m := range recorded {
+				kept += everything(t, e, m)[0].Total
+			}
+			if kept+lost < all || c.lost != (lost > 0) || kept > all {
+				t.Errorf("%d events are in the new directory, %d are reported as lost; there were %d", kept, lost, all)
+			}
+			findNothing(t, e)
+		})
+	}
+}

@@ -116,9 +116,6 @@ func (a *archiver) move(everything bool) (more bool, err error) {
 	if err := a.forget(); err != nil {
 		return false, err
 	}
-	if free, err := space.Free(a.e.archive.Dir()); err == nil && free < archiveReserve+2*int64(a.run) {
-		return false, errNoSpace
-	}
 	if everything || !a.paced {
 		if err := a.e.index.Merge(a.stop); err != nil {
 			return false, err
@@ -136,6 +133,9 @@ func (a *archiver) move(everything bool) (more bool, err error) {
 	if !full && !everything && damaged == nil {
 		a.waiting.Store(int64(run.Bytes()))
 		return false, nil
+	}
+	if free, err := space.Free(a.e.archive.Dir()); err == nil && free < archiveReserve+2*int64(run.Bytes()) {
+		return false, errNoSpace
 	}
 	if last > a.e.archive.Boundary() {
 		if err := a.e.archive.Add(run, last, a.pace()); err != nil {

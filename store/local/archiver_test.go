@@ -2,9 +2,11 @@ package local
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -203,4 +205,69 @@ func TestListingsWhileEventsMove(t *testing.T) {
 	if e.(*engine).archive.Boundary() == 0 {
 		t.Error("nothing was archived")
 	}
+}
+
+// The value logs of archived events are removed, also those of an earlier start. A file of the archive that is mostly dead is
+// removed too.
+func TestArchivedEventsGiveSpaceBack(t *testing.T) {
+	dir, m := t.TempDir(), store.NewMerchantID()
+	noise := rand.NewChaCha8([32]byte{}) // cannot be compressed
+	logs := func() (names []string) {
+		t.Helper()
+		found, err := filepath.Glob(filepath.Join(dir, "events", "*.vlog"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			names = append(names, filepath.Base(path))
+		}
+		return names
+	}
+	recordNoise := func(e *engine, n int) {
+		t.Helper()
+		for range n {
+			marks := make([]store.Mark, 16)
+			for i := range marks {
+				raw := make([]byte, 28<<10)
+				if _, err := noise.Read(raw); err != nil {
+					t.Fatal(err)
+				}
+				marks[i] = newMark(m, "Name", i, fmt.Appendf(nil, `{"n":"%x"}`, raw))
+			}
+			if err := e.Record(ctx, marks); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	e := open(t, dir)
+	release := e.archiver.hold()
+	recordNoise(e, 400)
+	before := logs()
+	release()
+	if len(before) < 3 {
+		t.Fatalf("value logs %v, want several", before)
+	}
+	archiveAll(t, e)
+	if after := logs(); len(after) != 1 || after[0] != before[len(before)-1] {
+		t.Errorf("of the value logs %v these are left: %v; want the newest", before, after)
+	}
+	recordNoise(e, 1)
+	closeEngine(t, e)
+	e = open(t, dir)
+	archiveAll(t, e)
+	recordNoise(e, 1)
+	archiveAll(t, e)
+	if after := logs(); slices.Contains(after, before[len(before)-1]) {
+		t.Errorf("after a restart these value logs are left: %v", after)
+	}
+	findNothing(t, e)
+	total := everything(t, e, m)[0].Total
+	drop(t, e, m)
+	if err := e.archive.Reclaim(func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if all, _ := e.archive.Sizes(); total != 402*16 || all > 100<<20 {
+		t.Errorf("%d events were there; without them the archive has %d bytes", total, all)
+	}
+	closeEngine(t, e)
 }

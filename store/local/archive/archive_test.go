@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -229,4 +230,122 @@ func TestADamagedBlockCostsItsOwnEvents(t *testing.T) {
 		t.Fatalf("%d of %d events are read, %d are damaged, %v", read, len(all), lost, err)
 	}
 	m.add(t, a, r, 300, 1, seq)
+}
+
+// A removal takes just the events that are not wanted. After a purge no file has anything of them. The log says the same as
+// the directory.
+func TestRemovedEventsAreGone(t *testing.T) {
+	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(9, 10)), model{}
+	a := openArchive(t, dir)
+	seq := uint64(1_700_000_000_000_000)
+	for range 10 {
+		seq = m.add(t, a, r, 400, 8, seq)
+		var run Run
+		seq++
+		for i := range 8 {
+			at := codec.Position{Seq: seq}
+			body := fmt.Sprintf("secret-%d", r.Uint64())
+			run.Append(merchant(i), at, []byte(body))
+			m[merchant(i)] = append(m[merchant(i)], modelEvent{at, body})
+		}
+		if err := a.Add(&run, seq, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of, all := merchant(0), codec.Position{Seq: seq + 1}
+	isSecret := func(body []byte) bool { return bytes.HasPrefix(body, []byte("secret")) }
+	removed, err := a.Rewrite(ctx, of, codec.Position{}, all, func(e Event) bool { return !isSecret(e.Body) }, func(d Damage) { t.Error(d.Err) }, func() {})
+	if err != nil || removed.Events != 10 {
+		t.Fatalf("%d events were removed, %v; want 10", removed.Events, err)
+	}
+	secrets := map[string]bool{}
+	for _, e := range m[of] {
+		if isSecret([]byte(e.body)) {
+			secrets[e.body] = true
+		}
+	}
+	m[of] = slices.DeleteFunc(m[of], func(e modelEvent) bool { return secrets[e.body] })
+	for _, e := range m[merchant(1)] {
+		secrets[e.body] = true // some may equal one of another merchant
+	}
+	if removed, err := a.DropMerchant(ctx, merchant(1)); err != nil || removed.Events != uint64(len(m[merchant(1)])) {
+		t.Fatalf("%d events were removed, %v", removed.Events, err)
+	}
+	delete(m, merchant(1))
+	m.check(t, a)
+	m.checkLog(t, a)
+
+	s, err := a.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Purge(func() {}); !IsBusy(err) {
+		t.Errorf("a purge while the log is being copied: %v", err)
+	}
+	s.Close()
+	if err := a.Purge(func() {}); err != nil {
+		t.Fatal(err)
+	}
+	m.check(t, a)
+	m.checkLog(t, a)
+	if all, dead := a.Sizes(); dead != 0 {
+		t.Errorf("%d of %d bytes are dead after a purge", dead, all)
+	}
+	closeArchive(t, a)
+	files := newPackFiles(dir)
+	ids, err := files.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	coder, err := newCoder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids { // blocks are compressed, so all are unpacked, those too that nothing refers to
+		b, err := os.ReadFile(files.path(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := eachStored(io.NewSectionReader(bytes.NewReader(b), 0, int64(len(b))), 0, func(_ int64, stored []byte) error {
+			b, err := coder.unpack(nil, stored)
+			if err != nil {
+				return err
+			}
+			return b.each(func(e Event) bool {
+				if secrets[string(e.Body)] && (b.merchant == merchant(1) || isSecret(e.Body) && b.merchant == of) {
+					t.Errorf("%s has a removed event", files.path(id))
+				}
+				return true
+			})
+		}, func(_, n int64) { t.Errorf("%d bytes of %s are no block", n, files.path(id)) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a = openArchive(t, dir)
+	defer closeArchive(t, a)
+	m.check(t, a)
+}
+
+// checkLog makes an archive of the log, and compares it with the model.
+func (m model) checkLog(t *testing.T, a *Archive) {
+	t.Helper()
+	s, err := a.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	dir := t.TempDir()
+	w, err := Create(dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Log(ctx, 0, func(_ LogPosition, stored []byte) error { return w.Put(stored) }, func(err error) { t.Error(err) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(s.Boundary); err != nil {
+		t.Fatal(err)
+	}
+	copied := openArchive(t, dir)
+	defer closeArchive(t, copied)
+	m.check(t, copied)
 }

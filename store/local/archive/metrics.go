@@ -50,7 +50,7 @@ func (m *metrics) changed(c *change) {
 		m.dead.Add(r.dead - c.known[id].dead)
 	}
 	for _, id := range c.dropped {
-		r := c.files[id]
+		r := c.record(id)
 		m.stored.Add(-r.end)
 		m.dead.Add(-r.dead)
 	}
@@ -68,3 +68,6 @@ func (a *Archive) Metrics() []prometheus.Collector {
 		gauge("mtagd_archive_dead_bytes", "Bytes of the pack files that are not needed, and will be given back.", &a.metrics.dead),
 	}
 }
+
+// Sizes returns the bytes of the pack files, and how many of these are dead.
+func (a *Archive) Sizes() (all, dead int64) { return a.metrics.stored.Load(), a.metrics.dead.Load() }

@@ -155,27 +155,3 @@ func (j *Journal) Forgotten() (seq uint64, err error) {
 	})
 	return seq, err
 }
-
-// Reclaim gives back the space of value logs of which nothing is needed any more. Badger finds out with each compaction.
-func (j *Journal) Reclaim() error {
-	j.collecting.Lock()
-	defer j.collecting.Unlock()
-	if j.snapshots > 0 {
-		return nil // it may need what was deleted since
-	}
-	return catchFault(func() error {
-		for {
-			// The ratio lets nothing be moved: what is behind damage in a log would be lost.
-			err := j.db.RunValueLogGC(deadRatio)
-			if errors.Is(err, badger.ErrNoRewrite) || errors.Is(err, badger.ErrRejected) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-		}
-	})
-}
-
-// deadRatio is which share of a value log must be dead before the log is removed. It is not 1, because a log has a header.
-const deadRatio = 0.97

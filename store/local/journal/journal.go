@@ -23,6 +23,7 @@
 //	arena.go        the memory of one transaction
 //	read.go         reads events by position, and all events since a position
 //	forget.go       reads chunks for the archive, and deletes them when it has their events
+//	reclaim.go      removes value logs that have only deleted chunks
 //	damaged.go      chunks that cannot be read
 //	snapshot.go     the journal as of one commit, for a backup
 //	tap.go          remembers what the last commits have written, for a backup every few seconds

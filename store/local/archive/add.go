@@ -32,9 +32,6 @@ func (r *Run) Append(m codec.MerchantKey, at codec.Position, body []byte) {
 // Bytes returns the size of all bodies. It must stay below 4 GiB.
 func (r *Run) Bytes() int { return len(r.bodies) }
 
-// Len returns the number of events.
-func (r *Run) Len() int { return len(r.events) }
-
 // growth bounds how often an event is written again: a block is replaced only when it is at most so many times as large as
 // the events that follow it. So each time an event is written again, its block has become half as large again, until it is
 // full.

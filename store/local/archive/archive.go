@@ -193,8 +193,7 @@ func (a *Archive) view(do func(tx *bolt.Tx) error) error {
 	return boltfile.CatchDamage(directoryName, func() error { return a.db.View(do) })
 }
 
-// update changes the directory. The caller holds writing, and has synced the pack files. After an error nobody knows
-// whether the change is on the disk, so nothing more is written, unless the disk was only full.
+// update changes the directory. The caller holds writing, and has synced the pack files.
 func (a *Archive) update(do func(tx *bolt.Tx) error) error {
 	return boltfile.CatchDamage(directoryName, func() error { return a.db.Update(do) })
 }
@@ -203,13 +202,6 @@ func (a *Archive) update(do func(tx *bolt.Tx) error) error {
 func (a *Archive) Close() error {
 	a.coder.close()
 	return errors.Join(a.db.Close(), a.files.close())
-}
-
-// Failure returns the error of a write that has failed, or nil.
-func (a *Archive) Failure() error {
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	return a.failed
 }
 
 // fail notes the error of a write, and returns it. When the disk is only full, a later write may succeed.

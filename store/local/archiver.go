@@ -33,7 +33,6 @@ type archiver struct {
 
 	moving    sync.Mutex // held while events move
 	forgotten uint64     // chunks up to it were deleted; guarded by moving
-	failed    string     // the last error that was logged
 
 	stop context.Context
 	done sync.WaitGroup
@@ -68,12 +67,19 @@ func (a *archiver) start() {
 	a.done.Go(func() {
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
+		logged := "" // an error is logged once
 		for {
 			select {
 			case <-a.stop.Done():
 				return
 			case <-ticker.C:
-				a.moveAll(false)
+				err := a.moveAll(false)
+				if err == nil {
+					logged = ""
+				} else if err.Error() != logged && a.stop.Err() == nil {
+					logged = err.Error()
+					a.log.Error("events cannot be archived now, and stay in the journal", "error", err)
+				}
 			}
 		}
 	})
@@ -90,23 +96,15 @@ func (a *archiver) note(events []codec.Event) {
 	a.waiting.Add(int64(bytes))
 }
 
-// moveAll moves runs for as long as enough waits; with everything it also moves a run that is not full. It logs an error
-// once; a later call tries again.
-func (a *archiver) moveAll(everything bool) {
+// moveAll moves runs for as long as enough waits; with everything it also moves a run that is not full. After an error a later
+// call tries again.
+func (a *archiver) moveAll(everything bool) error {
 	for a.stop.Err() == nil && (everything || a.waiting.Load() >= int64(a.run)) {
-		moved, err := a.move(everything)
-		if err != nil && a.stop.Err() == nil {
-			if a.failed != err.Error() {
-				a.log.Error("events cannot be archived now, and stay in the journal", "error", err)
-			}
-			a.failed = err.Error()
-			return
-		}
-		a.failed = ""
-		if !moved {
-			return
+		if more, err := a.move(everything); err != nil || !more {
+			return err
 		}
 	}
+	return nil
 }
 
 // move moves one run. It reports whether there may be more.

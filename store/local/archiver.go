@@ -147,7 +147,7 @@ func (a *archiver) move(everything bool) (more bool, err error) {
 	if damaged != nil {
 		return true, a.e.setAside(a.stop, damaged) // the next run passes over it
 	}
-	return full, a.reclaim()
+	return full, a.e.journal.Reclaim()
 }
 
 // read reads a run of the chunks after the boundary. It ends before a chunk that is damaged and was not set aside; last is the
@@ -191,11 +191,6 @@ func (a *archiver) forget() error {
 
 // errNoSpace keeps events in the journal while the disk is nearly full.
 var errNoSpace = errors.New("the disk is nearly full")
-
-// reclaim gives back disk space.
-func (a *archiver) reclaim() error {
-	return errors.Join(a.e.journal.Reclaim(), a.e.archive.Reclaim(a.pace()))
-}
 
 // pace returns a function that rests now and then: requests need the processors.
 func (a *archiver) pace() func() {

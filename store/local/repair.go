@@ -156,7 +156,7 @@ func salvageArchive(ctx context.Context, dir, to string, log *slog.Logger, lost 
 	}); err != nil {
 		return nil, err
 	}
-	return archive.OpenReadOnly(filepath.Join(to, "archive"), log)
+	return archive.OpenReadOnly(filepath.Join(to, "archive"), log, func(string, error) {})
 }
 
 // addLost adds the events of the old index that neither the new archive has nor the chunks of the new journal.

@@ -130,8 +130,9 @@ func (t *target) Control(part []byte) error {
 // Entry implements backup.Target.
 func (t *target) Entry(e codec.Entry) error {
 	switch {
-	case len(e.Key) == 1 && e.Key[0] == prefixBlock:
-		return t.archive.Put(e.Value)
+	case len(e.Key) > 0 && e.Key[0] == prefixBlock:
+		e.Key = e.Key[1:]
+		return t.archive.Put(e)
 	case len(e.Key) == 1 && e.Key[0] == prefixBoundary:
 		t.boundary = binary.BigEndian.Uint64(e.Value)
 		return nil

@@ -155,16 +155,15 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	return w.End()
 }
 
-// isPast reports whether the journal and the archive have what a backup says that it has got, and whether the log of the
-// archive can be continued from there.
+// isPast reports whether the journal and the archive have what a backup says that it has got, and whether that can
+// be continued.
 func (s *Source) isPast(r backup.Request) (bool, error) {
 	archived, err := s.archive.Snapshot()
 	if err != nil {
 		return false, err
 	}
 	defer archived.Close()
-	got := archive.LogPosition(r.Archive)
-	if r.Since > s.journal.Version() || got > archived.End || got > 0 && got < archived.From {
+	if r.Since > s.journal.Version() || r.Archive > archived.Version || r.Archive > 0 && r.Archive <= archived.Purged {
 		return false, nil
 	}
 	if r.LastChunk <= archived.Boundary {
@@ -210,7 +209,7 @@ func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.W
 // begin writes the header, the control data and the certificates. moment returns the version of the journal; no control data
 // changes meanwhile.
 func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snapshot, moment func() uint64) (err error) {
-	h := backup.Header{Since: r.Since, Archive: uint64(archived.End)}
+	h := backup.Header{Since: r.Since, Archive: archived.Version}
 	data, err := s.data.Snapshot(func() { h.Time, h.Version = s.opt.Now(), moment() })
 	if err != nil {
 		return err
@@ -222,7 +221,7 @@ func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snap
 	}
 	h.LastChunk = max(h.LastChunk, archived.Boundary)
 	if r.Since == 0 {
-		h.Size = s.journal.Size() + archived.Size(0) + data.Size()
+		h.Size = s.journal.Size() + archived.Size() + data.Size()
 	}
 	if err := w.Header(h); err != nil {
 		return err
@@ -279,20 +278,23 @@ func (s *Source) entry(w *backup.Writer, e codec.Entry) error {
 	return w.Entry(e, chunk, events)
 }
 
-// The keys of the archive's entries in a backup. No key of the journal begins with these bytes. The first has a stored block,
-// or a gap, of the archive's log; they come in the order of the log. The second has the boundary (8 bytes, big endian).
+// The keys of the archive's entries in a backup. No key of the journal begins with these bytes. The first, followed by the key in
+// the archive, has a block. The second has the boundary (8 bytes, big endian).
 const (
 	prefixBlock    = 'P'
 	prefixBoundary = 'Q'
 )
 
-// streamArchive writes what is new in the archive's log, and the boundary.
+// streamArchive writes the blocks of the archive that are new, and the boundary.
 func (s *Source) streamArchive(ctx context.Context, r backup.Request, archived archive.Snapshot, w *backup.Writer) error {
 	if archived.Boundary == 0 {
 		return nil
 	}
-	if err := archived.Log(ctx, archive.LogPosition(r.Archive), func(at archive.LogPosition, stored []byte) error {
-		return s.entry(w, codec.Entry{Key: []byte{prefixBlock}, Value: stored, Version: uint64(at)})
+	key := []byte{prefixBlock}
+	if err := archived.Blocks(ctx, r.Archive, func(e codec.Entry) error {
+		key = append(key[:1], e.Key...)
+		e.Key = key
+		return s.entry(w, e)
 	}, func(err error) {
 		s.opt.Log.Error("backup: damaged events of the archive are left out", "error", err)
 		w.Damaged(0)
@@ -305,8 +307,9 @@ func (s *Source) streamArchive(ctx context.Context, r backup.Request, archived a
 // CheckEntry is the backup.Check of the entries of journal and archive.
 func CheckEntry(e codec.Entry) (events int, chunk bool, err error) {
 	switch {
-	case len(e.Key) == 1 && e.Key[0] == prefixBlock:
-		events, err = archive.CheckStored(e.Value)
+	case len(e.Key) > 0 && e.Key[0] == prefixBlock:
+		e.Key = e.Key[1:]
+		events, err = archive.CheckBlock(e)
 		return events, true, err
 	case len(e.Key) == 1 && e.Key[0] == prefixBoundary:
 		if len(e.Value) != 8 {

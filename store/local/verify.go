@@ -70,7 +70,7 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 	if w.damage, err = openDamage(dir, Options{}.withDefaults()); err != nil {
 		return w.counts, err
 	}
-	w.archive, err = archive.OpenReadOnly(filepath.Join(dir, "archive"), options.Log)
+	w.archive, err = archive.OpenReadOnly(filepath.Join(dir, "archive"), options.Log, w.wrongInEvents)
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // an earlier version had none
 		v.Found(store.Finding{Part: store.PartEvents, Where: "archive", Problem: "cannot be opened: " + err.Error()})
 		w.hidden = true
@@ -261,7 +261,7 @@ func (v *verifier) verifyJournal() error {
 // verifyArchive reads the events up to the boundary as of verifyJournal: what has moved since was read in the journal.
 func (v *verifier) verifyArchive() (err error) {
 	_, err = v.archive.Verify(v.ctx, archive.Check{
-		Wrong:   func(err error) { v.wrongInEvents("archive/blocks.db", err) },
+		Wrong:   func(err error) { v.wrongInEvents("archive", err) },
 		Damaged: func(d archive.Damage) { v.blocks = append(v.blocks, d) },
 		Events: func(m codec.MerchantKey, events []archive.Event) {
 			s := v.sums(m)

@@ -3,9 +3,10 @@ package archive
 import (
 	"bytes"
 	"cmp"
+	"math"
 	"slices"
 
-	bolt "go.etcd.io/bbolt"
+	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/codec"
 )
@@ -38,7 +39,7 @@ func (r *Run) Bytes() int { return len(r.bodies) }
 const growth = 2
 
 // Add stores a run. All of its events are after the boundary, and up to the new one. When Add returns nil, they are on disk.
-// It calls pace between merchants, which may wait.
+// After an error or a kill some of them may be: add them again. Add calls pace between merchants, which may wait.
 func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 	slices.SortFunc(r.events, func(x, y runEvent) int {
 		return cmp.Or(bytes.Compare(x.merchant[:], y.merchant[:]), x.at.Compare(y.at))
@@ -49,13 +50,13 @@ func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 	if err != nil {
 		return err
 	}
-	if err := a.view(func(tx *bolt.Tx) error {
+	if err := a.view(func(txn *badger.Txn) error {
 		for events := r.events; len(events) > 0; {
 			n := 1
 			for n < len(events) && events[n].merchant == events[0].merchant {
 				n++
 			}
-			if err := c.addEvents(tx, r, events[:n]); err != nil {
+			if err := c.addEvents(txn, r, events[:n]); err != nil {
 				return err
 			}
 			events = events[n:]
@@ -63,80 +64,100 @@ func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 		}
 		return nil
 	}); err != nil {
-		return c.abandon(err)
+		return err
 	}
 	c.boundary = max(boundary, a.Boundary())
 	return c.commit()
 }
 
 // addEvents adds new events of one merchant, which replace its last blocks where these are small.
-func (c *change) addEvents(tx *bolt.Tx, r *Run, events []runEvent) error {
+func (c *change) addEvents(txn *badger.Txn, r *Run, events []runEvent) error {
 	m, size := events[0].merchant, 0
 	for _, e := range events {
 		size += int(e.to - e.from)
 	}
-	w := blockWriter{c: c, b: block{merchant: m}}
-	replaced, err := c.lastBlocks(tx, m, size)
+	w := blockWriter{c: c, txn: txn, b: block{merchant: m}}
+	last, replaced, err := c.lastBlocks(txn, m, size)
 	if err != nil {
 		return err
+	}
+	if len(replaced) > 0 {
+		w.b.first = replaced[len(replaced)-1].first
+	}
+	for _, old := range slices.Backward(replaced) {
+		if err := c.remove(txn, old.blockKey, old.usage()); err != nil {
+			return err
+		}
 	}
 	for _, old := range slices.Backward(replaced) {
 		if err := w.addAll(&old.block); err != nil {
 			return err
 		}
-		c.remove(m, old.placed)
 	}
+	w.mayCommit = true // when the next block is written, no event is only in a deleted one
 	for _, e := range events {
+		if e.at.Compare(last) <= 0 {
+			continue // an earlier Add has stored it, and did not come to its end
+		}
 		if err := w.add(e.at, r.bodies[e.from:e.to]); err != nil {
 			return err
 		}
 	}
-	return w.flush()
+	if err := w.flush(); err != nil || !c.isFull() {
+		return err
+	}
+	return c.commit()
 }
 
 type loadedBlock struct {
-	placed
+	blockKey
 	block
+	stored int
 }
 
-// lastBlocks returns those last blocks of a merchant that new events of this size replace, the last one first. One that
-// cannot be read stays as it is, with all before it.
-func (c *change) lastBlocks(tx *bolt.Tx, m codec.MerchantKey, size int) (replaced []loadedBlock, err error) {
-	blocks := tx.Bucket(bucketBlocks).Cursor()
-	for k, v := lastOf(blocks, m); bytes.HasPrefix(k, m[:]); k, v = blocks.Prev() {
-		at, err := parsePlaced(k, v)
+func (b *loadedBlock) usage() (u Usage) {
+	u = Usage{uint64(b.events), 0, uint64(b.stored)}
+	_ = b.each(func(e Event) bool { u.Bytes += uint64(len(e.Body)); return true }) // it was checked before
+	return u
+}
+
+// lastBlocks returns those last blocks of a merchant that new events of this size replace, the last one first, and the end of
+// the last block of all. One that cannot be read stays as it is, with all before it. One without events stays too: a backup
+// must not lose it (restore.go).
+func (c *change) lastBlocks(txn *badger.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
+	defer it.Close()
+	first := true
+	for it.Seek(blockKey{m, codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}, math.MaxUint32}.append(nil)); it.Valid(); it.Next() {
+		k, err := parseBlockKey(it.Item().Key())
 		if err != nil {
-			return nil, err
+			return end, nil, err
 		}
-		if at.bytes >= blockBytes || int(at.bytes) > growth*size {
+		if first {
+			end, first = k.last, false
+		}
+		b, err := c.a.load(&c.memory, k, it.Item())
+		if err != nil {
+			c.a.log.Error("a block of archived events cannot be read", "merchant", m.ID(), "last_event", k.last.EventID(), "error", err)
 			break
 		}
-		b, err := c.a.load(&c.memory, m, at)
-		if err != nil {
-			c.a.log.Error("a block of archived events cannot be read", "merchant", m.ID(), "last_event", at.last.EventID(), "error", err)
+		if b.events == 0 || len(b.content) >= blockBytes || len(b.content) > growth*size {
 			break
 		}
 		b.content = bytes.Clone(b.content)
-		replaced = append(replaced, loadedBlock{at, b})
-		size += int(at.bytes)
+		replaced = append(replaced, loadedBlock{k, b, len(c.memory.stored)})
+		size += len(b.content)
 	}
-	return replaced, nil
-}
-
-// lastOf moves a cursor to a merchant's last block, or to one of an earlier merchant.
-func lastOf(blocks *bolt.Cursor, m codec.MerchantKey) (k, v []byte) {
-	k, _ = blocks.Seek(append(m[:], bytes.Repeat([]byte{0xff}, positionBytes)...))
-	if k == nil {
-		return blocks.Last()
-	}
-	return blocks.Prev()
+	return end, replaced, nil
 }
 
 // blockWriter cuts the events of a merchant into blocks.
 type blockWriter struct {
-	c     *change
-	b     block
-	bytes uint64 // of the bodies
+	c         *change
+	txn       *badger.Txn
+	b         block
+	bytes     uint64 // of the bodies
+	mayCommit bool
 }
 
 func (w *blockWriter) add(at codec.Position, body []byte) error {
@@ -145,7 +166,10 @@ func (w *blockWriter) add(at codec.Position, body []byte) error {
 	if len(w.b.content) < blockBytes {
 		return nil
 	}
-	return w.flush()
+	if err := w.flush(); err != nil || !w.mayCommit || !w.c.isFull() {
+		return err
+	}
+	return w.c.commit()
 }
 
 // addAll adds the events of an old block.
@@ -162,7 +186,8 @@ func (w *blockWriter) flush() error {
 	if w.b.events == 0 {
 		return nil
 	}
-	err := w.c.add(&w.b, w.bytes)
-	w.b.events, w.b.content, w.bytes = 0, w.b.content[:0], 0
+	err := w.c.add(w.txn, &w.b, 0, w.bytes)
+	w.b = block{merchant: w.b.merchant, first: next(w.b.last), content: w.b.content[:0]}
+	w.bytes = 0
 	return err
 }

@@ -4,63 +4,59 @@
 //
 // # How events are stored
 //
-// The events of a merchant are in blocks: up to about 16 KiB of neighbouring events, compressed together. A block never
-// changes. Blocks are appended to pack files. A bbolt file, blocks.db, says where each block is: it is the directory.
+// The events of a merchant are in blocks: up to about 16 KiB of neighbouring events, compressed together. The blocks are in a
+// Badger database of their own, all in its tables. A compaction gives back the space of blocks that were deleted.
 //
-// Add stores a run of events, of any merchants:
+// Add stores a run of events, of any merchants. For each merchant, it takes the last blocks of the merchant that are not full,
+// unless they are much larger than what the run has for the merchant, and writes their events again together with the new
+// ones (add.go). So small merchants do not get a block for each event, and no event is written again more often than the
+// logarithm of a block's size.
 //
-//  1. For each merchant, it takes the last blocks of the merchant that are not full, unless they are much larger than what
-//     the run has for the merchant, and writes their events again together with the new ones (add.go). So small merchants do
-//     not get a block for each event, and no event is written again more often than the logarithm of a block's size.
-//  2. It appends the blocks to a pack file, and syncs it.
-//  3. In one transaction it enters them in the directory, removes those that they replace, and moves the boundary.
+// A run may take several commits. A block is deleted in the commit that has its events elsewhere, and the last commit moves
+// the boundary. After a kill between two of them, the archive has events behind the boundary. Reads leave them out, as the
+// journal has them too. When they are added again, Add skips the events that are not behind the last block of their merchant.
 //
-// After a kill before the end of step 3, the pack file has blocks behind the end that the directory knows. Open cuts them
-// off. So a run is stored as a whole or not at all.
-//
-// Bytes of a pack file that no block in the directory needs are dead. When most of a file is dead, its blocks are moved to
-// the newest file, and the file is removed (reclaim.go).
+// Removing events never leaves a gap between blocks: a block of which events were removed is replaced by one that still says
+// from where to where it reaches, even if it has no events. So of two blocks that overlap, the one with the greater version
+// counts. A backup needs no deletions, and salvaged entries can be put together again (restore.go).
 //
 // Files in reading order:
 //
-//	archive.go    Archive: open, close
-//	add.go        stores a run of events
-//	change.go     appends blocks, and changes the directory with them
-//	read.go       reads events by position, of a merchant since a position, of all merchants
-//	remove.go     removes events of a merchant
-//	log.go        the pack files as a log: what a backup copies
-//	restore.go    writes a log into a new archive
-//	salvage.go    writes what can be read of damaged files into a new archive
-//	reclaim.go    gives back the space of what was replaced or removed
-//	verify.go     checks all data
-//	block.go      the byte form of blocks
-//	directory.go  the byte form of the directory
-//	packfile.go   appends to pack files and reads them
-//	metrics.go    counts blocks, events and bytes
+//	archive.go   Archive: open, close
+//	add.go       stores a run of events
+//	change.go    deletes and writes blocks, with the counts of their merchants
+//	read.go      reads events by position, of a merchant since a position
+//	remove.go    removes events of a merchant
+//	purge.go     removes the bytes of deleted blocks
+//	snapshot.go  the archive as of one commit, for a backup
+//	restore.go   writes an archive from a backup
+//	salvage.go   writes what can be read of damaged files into a new archive
+//	verify.go    checks all data
+//	block.go     the byte form of blocks
+//	keys.go      the keys in Badger, and the byte form of counts
+//	metrics.go   counts blocks, events and bytes
 //
-// # What is in the directory archive/
+// # What is in Badger
 //
-// All integers are big endian, except for uvarints. A merchant is the 16 bytes of its UUID. A position is the number of a
-// chunk of the journal (8 bytes) and the place in that chunk (2 bytes).
+// The directory archive/ is of format "1". All integers are big endian, except for uvarints. A merchant is the 16 bytes of its
+// UUID. A position is the number of a chunk of the journal (8 bytes) and the place in that chunk (2 bytes). Commits are
+// numbered from 1: that is the version of what they write.
 //
-// N.pack, where N is a number in six digits or more, has blocks one after the other:
+//	'F'                                   format version, in ASCII digits
+//	'S'                                   boundary (8 bytes): all events of the journal's chunks up to it are here
+//	'P'                                   version (8 bytes) of the last commit before the last purge, if there was one
+//	'M' merchant                          number of events, bytes of the bodies, bytes of the blocks (uvarints)
+//	'B' merchant, last position, revision (4 bytes)
+//	                                      block. The revision is greater than that of an earlier block with this position
+//
+// The values of 'S', 'P' and 'M' end with their CRC-32C (4 bytes). A block is:
 //
 //	length of the block (4 bytes, with these and the checksum) | merchant | first position | last position |
 //	number of events (4 bytes) | length of the content (4 bytes) | content, compressed with zstd | CRC-32C of all that (4 bytes)
 //
 // The content has, for each event in the order of positions: by how much its chunk's number is greater than that of the
 // event before (uvarint; of the first event: than that of the first position), its place in the chunk (uvarint; less the
-// place of the event before where both are of one chunk), and the body (length-prefixed).
-//
-// blocks.db is a bbolt file of format "1". Each value is sealed: it ends with its CRC-32C (4 bytes). Buckets:
-//
-//	meta       "format" → version
-//	           "boundary" → seq (8 bytes): all events of the journal's chunks up to it are here
-//	           "gaps lost" → number of a file (4 bytes), offset (4 bytes): the end of the log when a gap was lost (log.go)
-//	blocks     merchant, last position → file, offset, length, number of events, bytes of the bodies (uvarints)
-//	merchants  merchant → number of events, bytes of the bodies, bytes of the blocks (uvarints)
-//	files      number of the file (4 bytes) → end, dead bytes, number of gaps (uvarints): nothing behind the end belongs to
-//	           the file
+// place of the event before where both are of one chunk; of the first event: less 0), and the body (length-prefixed).
 package archive
 
 import (
@@ -68,35 +64,37 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 
-	bolt "go.etcd.io/bbolt"
+	"github.com/dgraph-io/badger/v4"
 
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
 )
 
 // Archive is all merchants' archived events.
 type Archive struct {
 	dir   string
-	db    *bolt.DB
+	db    *journal.Database
 	log   *slog.Logger
-	files *packFiles
 	coder *coder
 
 	boundary atomic.Uint64
 
 	writing sync.Mutex // held by whoever changes the archive
 	// Guarded by writing:
-	failed    error           // of a write: nobody knows what is on the disk, so nothing more is written
-	snapshots int             // that are open
-	stuck     map[uint32]bool // files that cannot be moved as a whole
+	version   uint64 // of the last commit
+	failed    error  // of a write: nobody knows what is on the disk, so nothing more is written
+	snapshots int    // that are open
 
 	metrics *metrics
 }
+
+// newest is a version that is greater than any.
+const newest = math.MaxUint64
 
 // Event is an archived event. Its body is valid until the function that got the event returns.
 type Event struct {
@@ -106,107 +104,115 @@ type Event struct {
 
 // Open opens or creates the archive in dir.
 func Open(dir string, log *slog.Logger) (*Archive, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	db, err := boltfile.Open(filepath.Join(dir, directoryName), format, buckets...)
-	if err != nil {
-		return nil, err
-	}
-	a, err := open(dir, db, log)
-	if err == nil {
-		err = a.cutOff()
-	}
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return a, nil
-}
-
-// OpenReadOnly opens an existing archive, which no other process has open, to read it. It changes nothing.
-func OpenReadOnly(dir string, log *slog.Logger) (*Archive, error) {
-	db, err := boltfile.OpenReadOnly(filepath.Join(dir, directoryName), format, buckets...)
+	db, err := journal.OpenDatabase(dir, log)
 	if err != nil {
 		return nil, err
 	}
 	a, err := open(dir, db, log)
 	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
 	return a, nil
 }
 
-func open(dir string, db *bolt.DB, log *slog.Logger) (*Archive, error) {
+// OpenReadOnly opens an existing archive, which no other process has open, to read it. It changes nothing. Damage of Badger's
+// logs, which reading does not show, is passed to wrong.
+func OpenReadOnly(dir string, log *slog.Logger, wrong func(where string, err error)) (*Archive, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return nil, err
+	}
+	db, err := journal.OpenDatabaseReadOnly(dir, log, wrong)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
+	}
+	a, err := open(dir, db, log)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
+	}
+	return a, nil
+}
+
+func open(dir string, db *journal.Database, log *slog.Logger) (*Archive, error) {
 	coder, err := newCoder()
 	if err != nil {
 		return nil, err
 	}
-	a := &Archive{dir: dir, db: db, log: log, files: newPackFiles(dir), coder: coder, metrics: newMetrics(), stuck: map[uint32]bool{}}
-	err = a.view(func(tx *bolt.Tx) error {
-		boundary, err := loadBoundary(tx)
+	a := &Archive{dir: dir, db: db, log: log, coder: coder, version: db.MaxVersion(), metrics: newMetrics()}
+	isNew := false
+	err = a.view(func(txn *badger.Txn) error {
+		found, err := get(txn, keyFormat, func(v []byte) error {
+			if string(v) != format {
+				return codec.UnknownFormat{Found: string(v), Known: format}
+			}
+			return nil
+		})
+		if isNew = !found; err != nil {
+			return err
+		}
+		boundary, err := getNumber(txn, keyBoundary)
 		a.boundary.Store(boundary)
-		return errors.Join(err, a.metrics.load(tx))
+		return err
 	})
+	if err == nil && isNew && a.version > 0 {
+		err = fmt.Errorf("%w: the archive has no format version", codec.ErrCorrupt)
+	}
+	if err == nil && isNew {
+		err = a.commit(func(txn *badger.Txn) error { return txn.Set(keyFormat, []byte(format)) })
+	}
+	if err == nil {
+		err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.metrics.add(u) })
+	}
 	return a, err
 }
 
-// cutOff removes what the directory does not know: what a kill has left behind the end of the newest file, and files that
-// it was about to remove or had just created.
-func (a *Archive) cutOff() error {
-	known := map[uint32]fileRecord{}
-	if err := a.view(func(tx *bolt.Tx) (err error) {
-		known, err = loadFiles(tx)
-		return err
-	}); err != nil {
-		return err
+// get calls use with the value of a key, and reports whether it has one.
+func get(txn *badger.Txn, key []byte, use func(v []byte) error) (found bool, err error) {
+	item, err := txn.Get(key)
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return false, nil
 	}
-	found, err := a.files.list()
 	if err != nil {
+		return false, err
+	}
+	return true, item.Value(use)
+}
+
+// getNumber returns the number of a key; 0 when there is none.
+func getNumber(txn *badger.Txn, key []byte) (n uint64, err error) {
+	_, err = get(txn, key, func(v []byte) (err error) {
+		n, err = parseNumber(v)
 		return err
-	}
-	for _, id := range found {
-		record, ok := known[id]
-		delete(known, id)
-		if !ok {
-			err = a.files.remove(id)
-		} else {
-			err = a.files.truncate(id, record.end)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	for id := range known { // its blocks are damaged, and cost their own events
-		a.log.Error("a file of archive/ is missing", "file", a.files.path(id))
-	}
-	return nil
+	})
+	return n, err
 }
 
 // Dir returns the archive's directory.
 func (a *Archive) Dir() string { return a.dir }
 
-// Boundary returns the number of a chunk of the journal: the archive has all events up to it, and none after it.
+// Boundary returns the number of a chunk of the journal: the archive has all events up to it, and reads give none after it.
 func (a *Archive) Boundary() uint64 { return a.boundary.Load() }
 
-// view runs a read-only transaction of the directory. Damage of the file becomes an error.
-func (a *Archive) view(do func(tx *bolt.Tx) error) error {
-	return boltfile.CatchDamage(directoryName, func() error { return a.db.View(do) })
-}
+// view reads the newest data.
+func (a *Archive) view(read func(txn *badger.Txn) error) error { return a.db.View(newest, read) }
 
-// update changes the directory. The caller holds writing, and has synced the pack files.
-func (a *Archive) update(do func(tx *bolt.Tx) error) error {
-	return boltfile.CatchDamage(directoryName, func() error { return a.db.Update(do) })
+// commit writes one transaction. The caller holds writing, or is alone.
+func (a *Archive) commit(fill func(txn *badger.Txn) error) error {
+	err := a.db.Commit(a.version+1, fill)
+	if err == nil {
+		a.version++
+	}
+	return err
 }
 
 // Close closes the files. No other method may run or be called.
 func (a *Archive) Close() error {
 	a.coder.close()
-	return errors.Join(a.db.Close(), a.files.close())
+	return a.db.Close()
 }
 
 // fail notes the error of a write, and returns it. When the disk is only full, a later write may succeed.
 func (a *Archive) fail(err error) error {
-	if err == nil || isFull(err) || errors.Is(err, context.Canceled) {
+	if err == nil || journal.IsNearlyFull(err) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	a.failed = fmt.Errorf("a write to %s failed, and no more are tried: %w", a.dir, err)

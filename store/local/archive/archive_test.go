@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -77,6 +76,24 @@ func (m model) check(t *testing.T, a *Archive) {
 	if err != nil || len(merchants) != len(m) {
 		t.Fatalf("%d merchants, %v; want %d", len(merchants), err, len(m))
 	}
+	m.checkEvents(t, a)
+	for of, want := range m {
+		u, err := a.Usage(of)
+		if err != nil || u.Events != uint64(len(want)) {
+			t.Errorf("usage of merchant %x is %+v, %v; want %d events", of, u, err, len(want))
+		}
+	}
+	if _, err := a.Verify(ctx, Check{
+		Wrong: func(err error) { t.Error(err) }, Damaged: func(d Damage) { t.Error(d.Err) },
+		Events: func(codec.MerchantKey, []Event) {}, Read: func(_, _ uint64) {},
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// checkEvents compares the events with those of the model.
+func (m model) checkEvents(t *testing.T, a *Archive) {
+	t.Helper()
 	for of, want := range m {
 		var got []modelEvent
 		if err := a.Since(ctx, of, codec.Position{}, func(events []Event) error {
@@ -90,16 +107,6 @@ func (m model) check(t *testing.T, a *Archive) {
 		if !slices.Equal(got, want) {
 			t.Fatalf("merchant %x: %d events, want %d", of, len(got), len(want))
 		}
-		u, err := a.Usage(of)
-		if err != nil || u.Events != uint64(len(want)) {
-			t.Errorf("usage of merchant %x is %+v, %v; want %d events", of, u, err, len(want))
-		}
-	}
-	if _, err := a.Verify(ctx, Check{
-		Wrong: func(err error) { t.Error(err) }, Damaged: func(d Damage) { t.Error(d.Err) },
-		Events: func(codec.MerchantKey, []Event) {}, Read: func(_, _ uint64) {},
-	}); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -163,77 +170,56 @@ func TestSmallMerchantsGetFewBlocks(t *testing.T) {
 	}
 }
 
-// A kill before the directory has a run leaves nothing of it. The run can be added again.
-func TestAKillLeavesNothingOfARun(t *testing.T) {
+// A kill between two commits of a run leaves a part of it behind the boundary, which reads leave out. The run can be added
+// again, also with further events.
+func TestARunThatWasCutOffIsAddedAgain(t *testing.T) {
 	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(5, 6)), model{}
 	a := openArchive(t, dir)
-	seq := m.add(t, a, r, 500, 10, 1_700_000_000_000_000)
+	seq := m.add(t, a, r, 3000, 10, 1_700_000_000_000_000)
+	before := model{}
+	for of, events := range m {
+		before[of] = slices.Clone(events)
+	}
+	var run, again Run
+	for i := range 4000 {
+		at, of := codec.Position{Seq: seq + 1 + uint64(i/7), Index: uint16(i % 7)}, merchant(i%12)
+		body := make([]byte, 300)
+		for i := range body {
+			body[i] = byte(r.Uint64())
+		}
+		run.Append(of, at, body)
+		again.Append(of, at, body)
+		m[of] = append(m[of], modelEvent{at, string(body)})
+	}
+	boundary, merchants := a.Boundary(), 0
+	func() {
+		defer func() { _ = recover() }()
+		_ = a.Add(&run, seq+4000, func() {
+			if merchants++; merchants == 9 {
+				panic("killed")
+			}
+		})
+	}()
+	if a.version < 3 {
+		t.Fatalf("%d commits, want a part of the run", a.version)
+	}
 	closeArchive(t, a)
-	first := filepath.Join(dir, "000001.pack")
-	before, err := os.ReadFile(first)
-	if err != nil {
+	a = openArchive(t, dir)
+	if a.Boundary() != boundary {
+		t.Errorf("the boundary has moved to %d", a.Boundary())
+	}
+	before.checkEvents(t, a)
+	last := codec.Position{Seq: seq + 4000}
+	again.Append(merchant(3), last, []byte("further"))
+	m[merchant(3)] = append(m[merchant(3)], modelEvent{last, "further"})
+	if err := a.Add(&again, seq+4000, func() {}); err != nil {
 		t.Fatal(err)
 	}
-	for path, b := range map[string][]byte{first: append(bytes.Clone(before), before...), filepath.Join(dir, "000002.pack"): before} {
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	a = openArchive(t, dir)
-	defer closeArchive(t, a)
-	if after, err := os.ReadFile(first); err != nil || !bytes.Equal(after, before) {
-		t.Errorf("the file has %d bytes, %v; want %d", len(after), err, len(before))
-	}
-	if files, err := a.files.list(); err != nil || !slices.Equal(files, []uint32{1}) {
-		t.Errorf("files %v, %v; want only the first", files, err)
-	}
-	m.add(t, a, r, 500, 10, seq)
 	m.check(t, a)
-}
-
-// A wrong byte costs the events of its block. Neighbouring blocks are read, and later runs are added.
-func TestADamagedBlockCostsItsOwnEvents(t *testing.T) {
-	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(7, 8)), model{}
-	a := openArchive(t, dir)
-	seq := m.add(t, a, r, 2000, 1, 1_700_000_000_000_000)
 	closeArchive(t, a)
-	path := filepath.Join(dir, "000001.pack")
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b[len(b)/2] ^= 1
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a = openArchive(t, dir)
-	defer closeArchive(t, a)
-	of := merchant(0)
-	var all []codec.Position
-	for _, e := range m[of] {
-		all = append(all, e.Position)
-	}
-	read := 0
-	err = a.Read(ctx, of, all, func(i int, e Event) {
-		if read++; string(e.Body) != m[of][i].body {
-			t.Errorf("event %d is wrong", i)
-		}
-	})
-	damaged, ok := errors.AsType[Damaged](err)
-	lost := 0
-	for _, at := range all {
-		if ok && damaged[0].Has(at) {
-			lost++
-		}
-	}
-	if !ok || len(damaged) != 1 || read+lost != len(all) || lost == 0 || lost > 200 {
-		t.Fatalf("%d of %d events are read, %d are damaged, %v", read, len(all), lost, err)
-	}
-	m.add(t, a, r, 300, 1, seq)
 }
 
-// A removal takes just the events that are not wanted. After a purge no file has anything of them. The log says the same as
-// the directory.
+// A removal takes just the events that are not wanted. After a purge no file has their blocks. A copy is the same.
 func TestRemovedEventsAreGone(t *testing.T) {
 	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(9, 10)), model{}
 	a := openArchive(t, dir)
@@ -253,6 +239,7 @@ func TestRemovedEventsAreGone(t *testing.T) {
 		}
 	}
 	of, all := merchant(0), codec.Position{Seq: seq + 1}
+	purged := slices.Concat(storedBlocks(t, a, of), storedBlocks(t, a, merchant(1)))
 	isSecret := func(body []byte) bool { return bytes.HasPrefix(body, []byte("secret")) }
 	removed, err := a.Rewrite(ctx, of, codec.Position{}, all, func(e Event) bool { return !isSecret(e.Body) }, func(d Damage) { t.Error(d.Err) }, func() {})
 	if err != nil || removed.Events != 10 {
@@ -273,7 +260,7 @@ func TestRemovedEventsAreGone(t *testing.T) {
 	}
 	delete(m, merchant(1))
 	m.check(t, a)
-	m.checkLog(t, a)
+	m.checkCopy(t, a)
 
 	s, err := a.Snapshot()
 	if err != nil {
@@ -287,47 +274,48 @@ func TestRemovedEventsAreGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.check(t, a)
-	m.checkLog(t, a)
-	if all, dead := a.Sizes(); dead != 0 {
-		t.Errorf("%d of %d bytes are dead after a purge", dead, all)
-	}
+	m.checkCopy(t, a)
 	closeArchive(t, a)
-	files := newPackFiles(dir)
-	ids, err := files.list()
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
 	}
-	coder, err := newCoder()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, id := range ids { // blocks are compressed, so all are unpacked, those too that nothing refers to
-		b, err := os.ReadFile(files.path(id))
+	for _, path := range files {
+		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := eachStored(io.NewSectionReader(bytes.NewReader(b), 0, int64(len(b))), 0, func(_ int64, stored []byte) error {
-			b, err := coder.unpack(nil, stored)
-			if err != nil {
-				return err
+		for _, stored := range purged {
+			if bytes.Contains(b, stored) {
+				t.Errorf("%s has a block that was purged", filepath.Base(path))
 			}
-			return b.each(func(e Event) bool {
-				if secrets[string(e.Body)] && (b.merchant == merchant(1) || isSecret(e.Body) && b.merchant == of) {
-					t.Errorf("%s has a removed event", files.path(id))
-				}
-				return true
-			})
-		}, func(_, n int64) { t.Errorf("%d bytes of %s are no block", n, files.path(id)) }); err != nil {
-			t.Fatal(err)
 		}
 	}
 	a = openArchive(t, dir)
 	defer closeArchive(t, a)
 	m.check(t, a)
+	m.checkCopy(t, a)
 }
 
-// checkLog makes an archive of the log, and compares it with the model.
-func (m model) checkLog(t *testing.T, a *Archive) {
+// storedBlocks returns the blocks of a merchant as they are stored.
+func storedBlocks(t *testing.T, a *Archive, m codec.MerchantKey) (all [][]byte) {
+	t.Helper()
+	for after := (codec.Position{}); ; {
+		blocks, err := a.nextBlocks(m, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(blocks) == 0 {
+			return all
+		}
+		for _, b := range blocks {
+			all, after = append(all, b.value), b.last
+		}
+	}
+}
+
+// checkCopy copies the archive as a backup does, and compares the copy with the model.
+func (m model) checkCopy(t *testing.T, a *Archive) {
 	t.Helper()
 	s, err := a.Snapshot()
 	if err != nil {
@@ -339,7 +327,7 @@ func (m model) checkLog(t *testing.T, a *Archive) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Log(ctx, 0, func(_ LogPosition, stored []byte) error { return w.Put(stored) }, func(err error) { t.Error(err) }); err != nil {
+	if err := s.Blocks(ctx, 0, w.Put, func(err error) { t.Error(err) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Close(s.Boundary); err != nil {
@@ -348,4 +336,89 @@ func (m model) checkLog(t *testing.T, a *Archive) {
 	copied := openArchive(t, dir)
 	defer closeArchive(t, copied)
 	m.check(t, copied)
+}
+
+// A copy of all blocks that were ever written, in pieces as a chain of backups has them, is a copy of the newest state.
+func TestAChainOfCopiesIsTheNewestState(t *testing.T) {
+	r, m := rand.New(rand.NewPCG(11, 12)), model{}
+	a := openArchive(t, t.TempDir())
+	defer closeArchive(t, a)
+	dir := t.TempDir()
+	w, err := Create(dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seq, since := uint64(1_700_000_000_000_000), uint64(0)
+	var boundary uint64
+	for step := range 40 {
+		seq = m.add(t, a, r, 1+r.IntN(200), 6, seq)
+		of := merchant(r.IntN(6))
+		switch events := m[of]; {
+		case step%5 == 3 && len(events) > 0:
+			from, to := events[r.IntN(len(events))].Position, events[r.IntN(len(events))].Position
+			removed := func(e modelEvent) bool { return e.Compare(from) >= 0 && e.Compare(to) <= 0 }
+			if _, err := a.Rewrite(ctx, of, from, to, func(Event) bool { return false }, func(d Damage) { t.Error(d.Err) }, func() {}); err != nil {
+				t.Fatal(err)
+			}
+			if m[of] = slices.DeleteFunc(events, removed); len(m[of]) == 0 {
+				delete(m, of)
+			}
+		case step == 17 && len(events) > 0:
+			if _, err := a.DropMerchant(ctx, of); err != nil {
+				t.Fatal(err)
+			}
+			delete(m, of)
+		}
+		m.check(t, a)
+		if step%3 != 0 && step != 39 {
+			continue
+		}
+		s, err := a.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Blocks(ctx, since, w.Put, func(err error) { t.Error(err) }); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		since, boundary = s.Version, s.Boundary
+	}
+	if err := w.Close(boundary); err != nil {
+		t.Fatal(err)
+	}
+	copied := openArchive(t, dir)
+	defer closeArchive(t, copied)
+	m.check(t, copied)
+	if !w.Replaced {
+		t.Error("nothing was replaced")
+	}
+}
+
+// What was salvaged of sound files is the archive.
+func TestSoundFilesAreSalvaged(t *testing.T) {
+	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(13, 14)), model{}
+	a := openArchive(t, dir)
+	seq := uint64(1_700_000_000_000_000)
+	for range 10 {
+		seq = m.add(t, a, r, 300, 6, seq)
+	}
+	if _, err := a.DropMerchant(ctx, merchant(1)); err != nil {
+		t.Fatal(err)
+	}
+	delete(m, merchant(1))
+	to := t.TempDir()
+	wrong := func(path string, err error) { t.Error(path, err) }
+	if boundary, err := Salvage(ctx, dir, to, 0, quiet, wrong); err != nil || boundary != seq { // as after a kill
+		t.Fatalf("boundary %d, %v; want %d", boundary, err, seq)
+	}
+	closeArchive(t, a)
+	for range 2 { // with logs, and with tables
+		salvaged := openArchive(t, to)
+		m.check(t, salvaged)
+		closeArchive(t, salvaged)
+		to = t.TempDir()
+		if _, err := Salvage(ctx, dir, to, 0, quiet, wrong); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -24,7 +25,11 @@ const (
 	blockTrailer = 4
 )
 
-// block is a block in memory.
+// checker unpacks blocks that are in no archive.
+var checker = sync.OnceValues(newCoder)
+
+// block is a block in memory. These are all events of the merchant from the first position to the last. Events may have been
+// removed, also those at its ends.
 type block struct {
 	merchant    codec.MerchantKey
 	first, last codec.Position
@@ -54,7 +59,10 @@ func (c *coder) close() { c.decoder.Close() }
 // add appends an event to a block. The event's position is greater than those before it.
 func (b *block) add(at codec.Position, body []byte) {
 	if b.events == 0 {
-		b.first, b.last = at, codec.Position{Seq: at.Seq}
+		if b.first == (codec.Position{}) {
+			b.first = at
+		}
+		b.last = codec.Position{Seq: b.first.Seq}
 	}
 	index := at.Index
 	if at.Seq == b.last.Seq {
@@ -143,7 +151,7 @@ func (b *block) each(use func(Event) bool) error {
 			return nil
 		}
 	}
-	if b.events > 0 && at != b.last || len(d.B) > 0 {
+	if b.events > 0 && at.Compare(b.last) > 0 || len(d.B) > 0 {
 		return fmt.Errorf("%w: events of a block", codec.ErrCorrupt)
 	}
 	return nil

@@ -4,70 +4,42 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-	bolt "go.etcd.io/bbolt"
 )
 
 // metrics are what the archive counts.
 type metrics struct {
-	events, stored, dead atomic.Int64
-	written              prometheus.Counter
+	events, stored atomic.Int64
+	written        prometheus.Counter
 }
 
 func newMetrics() *metrics {
 	return &metrics{written: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "mtagd_archive_written_bytes_total",
-		Help: "Bytes that were written to pack files, also for what was written again.",
+		Help: "Bytes of blocks that were written to the archive, also for events that were written again.",
 	})}
 }
 
-// load counts what is stored.
-func (m *metrics) load(tx *bolt.Tx) error {
-	files, err := loadFiles(tx)
-	for _, r := range files {
-		m.stored.Add(r.end)
-		m.dead.Add(r.dead)
-	}
-	if err != nil {
-		return err
-	}
-	return tx.Bucket(bucketMerchants).ForEach(func(_, v []byte) error {
-		r, err := parseMerchant(v)
-		m.events.Add(int64(r.events))
-		return err
-	})
-}
-
-// changed counts a change that was made.
-func (m *metrics) changed(c *change) {
-	for _, p := range c.added {
-		m.events.Add(int64(p.events))
-	}
-	for _, p := range c.removed {
-		m.events.Add(-int64(p.events))
-	}
-	for id, r := range c.files {
-		m.stored.Add(r.end - c.known[id].end)
-		m.dead.Add(r.dead - c.known[id].dead)
-	}
-	for _, id := range c.dropped {
-		r := c.record(id)
-		m.stored.Add(-r.end)
-		m.dead.Add(-r.dead)
-	}
+// add adds counts, which may be below 0.
+func (m *metrics) add(u Usage) {
+	m.events.Add(int64(u.Events))
+	m.stored.Add(int64(u.Stored))
 }
 
 // Metrics returns the archive's metrics.
 func (a *Archive) Metrics() []prometheus.Collector {
-	gauge := func(name, help string, of *atomic.Int64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(of.Load()) })
+	gauge := func(name, help string, get func() int64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(get()) })
 	}
 	return []prometheus.Collector{
 		a.metrics.written,
-		gauge("mtagd_archive_events", "Events in the archive.", &a.metrics.events),
-		gauge("mtagd_archive_bytes", "Bytes of the pack files.", &a.metrics.stored),
-		gauge("mtagd_archive_dead_bytes", "Bytes of the pack files that are not needed, and will be given back.", &a.metrics.dead),
+		gauge("mtagd_archive_events", "Events in the archive.", a.metrics.events.Load),
+		gauge("mtagd_archive_bytes", "Bytes of the archive's tables.", func() int64 { all, _ := a.Sizes(); return all }),
+		gauge("mtagd_archive_dead_bytes", "Bytes of the archive's tables that are not needed; compactions give them back.", func() int64 { _, dead := a.Sizes(); return dead }),
 	}
 }
 
-// Sizes returns the bytes of the pack files, and how many of these are dead.
-func (a *Archive) Sizes() (all, dead int64) { return a.metrics.stored.Load(), a.metrics.dead.Load() }
+// Sizes returns the bytes of the tables, and about how many of these are dead. What is only in memtables is not counted.
+func (a *Archive) Sizes() (all, dead int64) {
+	all = a.db.TableBytes()
+	return all, max(0, all-a.metrics.stored.Load())
+}

@@ -1,8 +1,6 @@
 package archive
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +8,7 @@ import (
 	"io/fs"
 	"math"
 
-	bolt "go.etcd.io/bbolt"
+	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/codec"
 )
@@ -45,17 +43,22 @@ var errMissing = fmt.Errorf("%w: the archive does not have the event", codec.Err
 // memory is what reading a block needs.
 type memory struct{ stored, content []byte }
 
-// load reads and checks a block. Its content is in memory. The caller holds files.removing, or writing.
-func (a *Archive) load(m *memory, merchant codec.MerchantKey, at placed) (b block, err error) {
-	if m.stored, err = a.files.read(m.stored, at.location); err != nil {
+// load reads and checks a block. Its content is in memory.
+func (a *Archive) load(m *memory, k blockKey, item *badger.Item) (b block, err error) {
+	if m.stored, err = item.ValueCopy(m.stored); err != nil {
 		return block{}, err
 	}
-	if b, err = a.coder.unpack(m.content, m.stored); err != nil {
+	return a.unpack(m, k, m.stored)
+}
+
+// unpack checks a stored block. Its content is in memory.
+func (a *Archive) unpack(m *memory, k blockKey, stored []byte) (b block, err error) {
+	if b, err = a.coder.unpack(m.content, stored); err != nil {
 		return block{}, err
 	}
 	m.content = b.content
-	if b.merchant != merchant || b.last != at.last || uint64(b.events) != at.events {
-		return block{}, fmt.Errorf("%w: another block is where the directory says", codec.ErrCorrupt)
+	if b.merchant != k.merchant || b.last != k.last {
+		return block{}, fmt.Errorf("%w: a block is stored as another one", codec.ErrCorrupt)
 	}
 	return b, nil
 }
@@ -64,23 +67,29 @@ func (a *Archive) load(m *memory, merchant codec.MerchantKey, at placed) (b bloc
 // event is valid until use returns. When blocks are damaged, Read goes on with the others, and returns Damaged. When ctx
 // ends, it stops before the next block.
 func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(i int, e Event)) error {
-	a.files.removing.RLock()
-	defer a.files.removing.RUnlock()
 	var damaged Damaged
 	var memory memory
-	err := a.view(func(tx *bolt.Tx) error {
-		blocks := tx.Bucket(bucketBlocks).Cursor()
+	err := a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
+		defer it.Close()
+		var key [blockKeyBytes]byte
 		for i := 0; i < len(positions); {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			at, err := seek(blocks, m, positions[i])
-			var b block
-			if err == nil {
-				b, err = a.load(&memory, m, at)
+			it.Seek(blockKey{merchant: m, last: positions[i]}.append(key[:0]))
+			if !it.Valid() {
+				damaged = append(damaged, missing(m, positions[i]))
+				i++
+				continue
 			}
+			k, err := parseBlockKey(it.Item().Key())
+			if err != nil {
+				return err
+			}
+			b, err := a.load(&memory, k, it.Item())
 			n := 1
-			for i+n < len(positions) && positions[i+n].Compare(at.last) <= 0 {
+			for i+n < len(positions) && positions[i+n].Compare(k.last) <= 0 {
 				n++
 			}
 			found := 0
@@ -97,11 +106,12 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 					return found < n
 				})
 			}
-			switch {
-			case errors.Is(err, errMissing):
-				damaged = append(damaged, missing(m, positions[i]))
-			case err != nil:
-				damaged = append(damaged, Damage{m, endBefore(blocks, m, positions[i]), cmp.Or(at.last, positions[i]), err})
+			if err != nil {
+				damaged = append(damaged, Damage{m, endBefore(txn, m, positions[i]), k.last, err})
+			} else {
+				for ; found < n; found++ { // they were removed
+					damaged = append(damaged, missing(m, positions[i+found]))
+				}
 			}
 			i += n
 		}
@@ -127,27 +137,22 @@ func before(p codec.Position) codec.Position {
 }
 
 // endBefore returns the end of the merchant's last block that ends before a position.
-func endBefore(blocks *bolt.Cursor, m codec.MerchantKey, at codec.Position) (end codec.Position) {
-	blocks.Seek(appendKey(nil, m, at))
-	if k, _ := blocks.Prev(); bytes.HasPrefix(k, m[:]) {
-		_, end, _ = parseKey(k) // a key that is wrong costs only the figure
+func endBefore(txn *badger.Txn, m codec.MerchantKey, at codec.Position) (end codec.Position) {
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
+	defer it.Close()
+	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); it.Valid() {
+		k, _ := parseBlockKey(it.Item().Key()) // a key that is wrong costs only the figure
+		end = k.last
 	}
 	return end
 }
 
-// seek returns the block of a merchant that has a position, or that would have it.
-func seek(blocks *bolt.Cursor, m codec.MerchantKey, at codec.Position) (placed, error) {
-	var buf [len(m) + positionBytes]byte
-	k, v := blocks.Seek(appendKey(buf[:0], m, at))
-	if k == nil || !bytes.HasPrefix(k, m[:]) {
-		return placed{}, errMissing
-	}
-	return parsePlaced(k, v)
-}
+// sinceBlocks is how many blocks are read in one transaction. Badger keeps files that a transaction may read.
+const sinceBlocks = 32
 
-// Since calls use with the merchant's events after a position, in the order of positions, some at a time, until use returns
-// an error. The events are valid until use returns. No lock is held meanwhile. Since passes blocks that cannot be read to
-// damaged, and goes on. It reads at least all events up to Boundary as of the call.
+// Since calls use with the merchant's events after a position, up to the boundary, in the order of positions, some at a time,
+// until use returns an error. The events are valid until use returns. No transaction is open meanwhile. Since passes blocks
+// that cannot be read to damaged, and goes on. It reads at least all events up to Boundary as of the call.
 func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Position, use func([]Event) error, damaged func(Damage)) error {
 	var memory memory
 	var events []Event
@@ -155,53 +160,62 @@ func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Po
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		b, last, err := a.nextBlock(&memory, m, after)
-		if err == nil && last == (codec.Position{}) {
-			return nil
+		boundary := a.Boundary()
+		blocks, err := a.nextBlocks(m, after)
+		if err != nil || len(blocks) == 0 {
+			return err
 		}
-		events = events[:0]
-		if err == nil {
-			err = b.each(func(e Event) bool {
-				if e.Compare(after) > 0 {
-					events = append(events, e)
+		for _, stored := range blocks {
+			k := stored.blockKey
+			b, err := a.unpack(&memory, k, stored.value)
+			events = events[:0]
+			if err == nil {
+				err = b.each(func(e Event) bool {
+					if e.Compare(after) > 0 && e.Seq <= boundary {
+						events = append(events, e)
+					}
+					return true
+				})
+			}
+			if err != nil {
+				damaged(Damage{m, after, k.last, err})
+			} else if len(events) > 0 {
+				if err := use(events); err != nil {
+					return err
 				}
-				return true
-			})
+			}
+			if k.last.Seq > boundary {
+				return nil // what follows is in the journal
+			}
+			after = k.last
 		}
-		if last == (codec.Position{}) {
-			return err
-		}
-		if err != nil {
-			damaged(Damage{m, after, last, err})
-		} else if err := use(events); err != nil {
-			return err
-		}
-		after = last
 	}
 }
 
-// nextBlock returns the first block of a merchant that ends after a position, and its last position, which is zero when
-// there is none. After an error the last position says which block cannot be read; when it is zero, the directory cannot.
-func (a *Archive) nextBlock(memory *memory, m codec.MerchantKey, after codec.Position) (b block, last codec.Position, err error) {
-	a.files.removing.RLock()
-	defer a.files.removing.RUnlock()
-	err = a.view(func(tx *bolt.Tx) error {
-		var buf [len(m) + positionBytes]byte
-		k, v := tx.Bucket(bucketBlocks).Cursor().Seek(appendKey(buf[:0], m, next(after)))
-		if !bytes.HasPrefix(k, m[:]) {
-			return nil
+type storedBlock struct {
+	blockKey
+	value []byte
+}
+
+// nextBlocks returns the first blocks of a merchant that end after a position.
+func (a *Archive) nextBlocks(m codec.MerchantKey, after codec.Position) (blocks []storedBlock, err error) {
+	err = a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
+		defer it.Close()
+		for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); it.Valid() && len(blocks) < sinceBlocks; it.Next() {
+			k, err := parseBlockKey(it.Item().Key())
+			if err != nil {
+				return err
+			}
+			value, err := it.Item().ValueCopy(nil)
+			if err != nil {
+				return err
+			}
+			blocks = append(blocks, storedBlock{k, value})
 		}
-		var at placed
-		var err error
-		if _, last, err = parseKey(k); err != nil {
-			return err
-		}
-		if at, err = parsePlaced(k, v); err == nil {
-			b, err = a.load(memory, m, at)
-		}
-		return err
+		return nil
 	})
-	return b, last, err
+	return blocks, err
 }
 
 // next returns the smallest position that is greater.
@@ -212,44 +226,51 @@ func next(p codec.Position) codec.Position {
 	return codec.Position{Seq: p.Seq, Index: p.Index + 1}
 }
 
-// Merchants returns all merchants that have archived events, sorted.
-func (a *Archive) Merchants() (all []codec.MerchantKey, err error) {
-	err = a.view(func(tx *bolt.Tx) error {
-		return tx.Bucket(bucketMerchants).ForEach(func(k, _ []byte) error {
-			if len(k) != len(codec.MerchantKey{}) {
+// eachMerchant calls use with what each merchant has. That may be no events, only blocks without any.
+func (a *Archive) eachMerchant(use func(m codec.MerchantKey, u Usage)) error {
+	return a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixMerchant}})
+		defer it.Close()
+		for it.Rewind(); it.Valid(); it.Next() {
+			k := it.Item().Key()
+			if len(k) != merchantKeyBytes {
 				return fmt.Errorf("%w: key of a merchant", codec.ErrCorrupt)
 			}
-			all = append(all, codec.MerchantKey(k))
-			return nil
-		})
+			m := codec.MerchantKey(k[1:])
+			if err := it.Item().Value(func(v []byte) error {
+				u, err := parseUsage(v)
+				if err == nil {
+					use(m, u)
+				}
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Merchants returns all merchants that have archived events, sorted.
+func (a *Archive) Merchants() (all []codec.MerchantKey, err error) {
+	err = a.eachMerchant(func(m codec.MerchantKey, u Usage) {
+		if u.Events > 0 {
+			all = append(all, m)
+		}
 	})
 	return all, err
 }
 
 // Events returns the number of all archived events.
 func (a *Archive) Events() (n int, err error) {
-	err = a.view(func(tx *bolt.Tx) error {
-		return tx.Bucket(bucketMerchants).ForEach(func(_, v []byte) error {
-			r, err := parseMerchant(v)
-			n += int(r.events)
-			return err
-		})
-	})
+	err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { n += int(u.Events) })
 	return n, err
-}
-
-// Usage is what the archive has of a merchant.
-type Usage struct {
-	Events uint64
-	Bytes  uint64 // of the bodies
-	Stored uint64 // on the disk
 }
 
 // Usage returns what the archive has of a merchant.
 func (a *Archive) Usage(m codec.MerchantKey) (u Usage, err error) {
-	err = a.view(func(tx *bolt.Tx) error {
-		r, err := loadMerchant(tx, m)
-		u = Usage{r.events, r.bytes, r.stored}
+	err = a.view(func(txn *badger.Txn) (err error) {
+		u, err = loadUsage(txn, m)
 		return err
 	})
 	return u, err

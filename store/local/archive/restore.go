@@ -4,20 +4,22 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
-	"slices"
 
-	bolt "go.etcd.io/bbolt"
+	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
 )
 
-// Writer writes a log into a new archive.
+// Writer writes blocks into a new archive: those of a backup, or what could be read of damaged files. They come in any order,
+// also blocks that others have replaced. Of two that overlap, the one with the greater version counts: it says of itself that
+// these are all events from its first position to its last.
 type Writer struct {
-	Replaced bool // some block has replaced others
+	Replaced bool // after Close: some block has replaced others
 
-	a       *Archive
-	c       *change
-	pending map[codec.MerchantKey][]int // places in c.added
+	a     *Archive
+	batch *badger.WriteBatch
+	bytes int // since the last look at the free space
 }
 
 // Create creates an archive in dir, which must not exist or be empty.
@@ -26,98 +28,100 @@ func Create(dir string, log *slog.Logger) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.writing.Lock()
-	w := &Writer{a: a}
-	if err := w.begin(); err != nil {
-		return nil, errors.Join(err, a.Close())
-	}
-	return w, nil
+	return &Writer{a: a, batch: a.db.Batch()}, nil
 }
 
-func (w *Writer) begin() (err error) {
-	w.pending = map[codec.MerchantKey][]int{}
-	w.c, err = w.a.begin()
-	return err
-}
-
-// writerBlocks is how many blocks Writer adds in one transaction.
-const writerBlocks = 20_000
-
-// Put adds the next stored block of the log. It must be sound.
-func (w *Writer) Put(stored []byte) error {
-	b, _, err := readHeader(stored)
-	if err != nil {
-		return err
-	}
-	if err := w.replace(b.merchant, b.first, b.last); err != nil {
-		return err
-	}
-	if b.events > 0 {
-		unpacked, err := w.a.coder.unpack(w.c.memory.content, stored)
-		if err != nil {
-			return err
-		}
-		w.c.memory.content = unpacked.content
-		size := uint64(0)
-		if err := unpacked.each(func(e Event) bool { size += uint64(len(e.Body)); return true }); err != nil {
-			return err
-		}
-		w.pending[b.merchant] = append(w.pending[b.merchant], len(w.c.added))
-		if err := w.c.addStored(&unpacked, size, stored); err != nil {
+// Put adds the entry of a block. It must be sound (CheckBlock).
+func (w *Writer) Put(e codec.Entry) error {
+	if w.bytes += len(e.Value); w.bytes > journal.MaxCommitBytes {
+		w.bytes = 0
+		if err := w.a.db.Room(); err != nil {
 			return err
 		}
 	}
-	if len(w.c.added)+len(w.c.removed) < writerBlocks {
-		return nil
-	}
-	if err := w.c.commit(); err != nil {
-		return err
-	}
-	return w.begin()
-}
-
-// replace removes the blocks that end within a range.
-func (w *Writer) replace(m codec.MerchantKey, first, last codec.Position) error {
-	within := func(p codec.Position) bool { return p.Compare(first) >= 0 && p.Compare(last) <= 0 }
-	w.pending[m] = slices.DeleteFunc(w.pending[m], func(i int) bool {
-		if !within(w.c.added[i].last) {
-			return false
-		}
-		w.c.takeBack(i)
-		w.Replaced = true
-		return true
-	})
-	return w.a.view(func(tx *bolt.Tx) error {
-		blocks := tx.Bucket(bucketBlocks).Cursor()
-		for k, v := blocks.Seek(appendKey(nil, m, first)); bytes.HasPrefix(k, m[:]); k, v = blocks.Next() {
-			at, err := parsePlaced(k, v)
-			if err != nil {
-				return err
-			}
-			if !within(at.last) {
-				break
-			}
-			if !slices.ContainsFunc(w.c.removed, func(p placedOf) bool { return p.merchant == m && p.placed == at }) {
-				w.c.remove(m, at)
-			}
-			w.Replaced = true
-		}
-		return nil
-	})
+	return w.batch.SetEntryAt(badger.NewEntry(bytes.Clone(e.Key), bytes.Clone(e.Value)), e.Version)
 }
 
 // Close ends the writing. When it returns nil, the archive is on disk, with this boundary, and can be opened.
 func (w *Writer) Close(boundary uint64) error {
-	w.c.boundary = boundary
-	err := w.c.commit()
-	w.a.writing.Unlock()
+	err := w.batch.Flush()
+	if err == nil {
+		w.a.version = w.a.db.MaxVersion()
+		err = w.finish(boundary)
+	}
 	return errors.Join(err, w.a.Close())
 }
 
 // Cancel ends the writing without a result.
 func (w *Writer) Cancel() error {
-	w.a.writing.Unlock()
+	w.batch.Cancel()
 	return w.a.Close()
 }
 
-var errBusy = errors.New("the archive is being copied")
+// finish deletes the blocks that others replace, and counts what each merchant has.
+func (w *Writer) finish(boundary uint64) error {
+	c, err := w.a.begin()
+	if err != nil {
+		return err
+	}
+	if err := w.a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, Reverse: true})
+		defer it.Close()
+		var covers []cover // of the merchant: the blocks that reach back to where the iterator is
+		var of codec.MerchantKey
+		for it.Seek(bytes.Repeat([]byte{0xff}, blockKeyBytes+1)); it.Valid(); it.Next() {
+			k, err := parseBlockKey(it.Item().Key())
+			if err != nil {
+				return err
+			}
+			b, err := w.a.load(&c.memory, k, it.Item())
+			if err != nil {
+				return err
+			}
+			if k.merchant != of {
+				covers, of = covers[:0], k.merchant
+			}
+			version, replaced := it.Item().Version(), false
+			reach := covers[:0]
+			for _, other := range covers {
+				if other.first.Compare(k.last) > 0 {
+					continue // nor does it reach what is before
+				}
+				reach = append(reach, other)
+				replaced = replaced || other.replaces(version, k.revision, k.last)
+			}
+			covers = append(reach, cover{b.first, k.last, version, k.revision})
+			if replaced {
+				w.Replaced = true
+				c.deletes = append(c.deletes, k.append(nil))
+				c.bytes += blockKeyBytes
+			} else if err := c.count(txn, k.merchant, func(u *Usage) {
+				u.add((&loadedBlock{k, b, len(c.memory.stored)}).usage())
+			}); err != nil {
+				return err
+			}
+			if c.isFull() {
+				if err := c.commit(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	c.boundary = boundary
+	return c.commit()
+}
+
+// cover is the range of positions of which a block has all events.
+type cover struct {
+	first, last codec.Position
+	version     uint64
+	revision    uint32
+}
+
+// replaces reports whether the block replaces one whose end is in its range.
+func (c cover) replaces(version uint64, revision uint32, last codec.Position) bool {
+	return c.version > version || c.last == last && c.revision > revision
+}

@@ -1,0 +1,79 @@
+package archive
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/dgraph-io/badger/v4"
+)
+
+var errBusy = errors.New("the archive is being copied")
+
+// IsBusy reports whether an error says that the archive is being copied: a later call may succeed.
+func IsBusy(err error) bool { return errors.Is(err, errBusy) }
+
+// purgeKeys is how many keys are purged together. Each time, Badger writes the tables again that have one of them.
+const purgeKeys = 100_000
+
+// Purge removes the bytes of deleted blocks: after it, no file has anything of what was replaced or removed before the call.
+// It fails while the archive is being copied (IsBusy). It calls pace between keys. Nothing is written meanwhile.
+//
+// It looks for deleted blocks in all tables, so it reads the whole archive. A compaction has dropped most of them already.
+func (a *Archive) Purge(pace func()) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if a.failed != nil {
+		return a.failed
+	}
+	if a.snapshots > 0 {
+		return errBusy
+	}
+	purged := false
+	for from := []byte{prefixBlock}; from != nil; {
+		dead, rest, err := a.deadKeys(from, pace)
+		if err != nil {
+			return err
+		}
+		if len(dead) > 0 && !purged {
+			// A backup that has the deleted blocks must not be continued. First, as after a kill some may be gone.
+			if err := a.commit(func(txn *badger.Txn) error { return txn.Set(keyPurged, encodeNumber(a.version)) }); err != nil {
+				return a.fail(err)
+			}
+			purged = true
+		}
+		if len(dead) > 0 {
+			if err := a.db.Drop(dead); err != nil {
+				return a.fail(err)
+			}
+		}
+		from = rest
+	}
+	return nil
+}
+
+// deadKeys returns the keys of deleted blocks, of which files may still have something, from a key on. The next call goes on at
+// rest, which is nil when that was all.
+func (a *Archive) deadKeys(from []byte, pace func()) (dead [][]byte, rest []byte, err error) {
+	err = a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, AllVersions: true})
+		defer it.Close()
+		var last []byte
+		for it.Seek(from); it.Valid(); it.Next() {
+			pace()
+			item := it.Item()
+			if bytes.Equal(item.Key(), last) {
+				continue
+			}
+			last = item.KeyCopy(last)
+			if len(dead) == purgeKeys {
+				rest = bytes.Clone(last)
+				break
+			}
+			if item.IsDeletedOrExpired() {
+				dead = append(dead, bytes.Clone(last))
+			}
+		}
+		return nil
+	})
+	return dead, rest, err
+}

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,9 +24,13 @@ func archivedDirectory(t *testing.T, dir string) map[store.MerchantID]int {
 	return map[store.MerchantID]int{shops[0]: pages[shops[0]][0].Total, shops[1]: pages[shops[1]][0].Total}
 }
 
-// damagePack changes a byte of the block that is in the middle of the first pack file.
-func damagePack(dir string) error {
-	return changeFile(filepath.Join(dir, "archive", "000001.pack"), func(b []byte) { b[len(b)-300] ^= 1 })
+// damageTable changes neighbouring bytes of a block in the archive's first table. A single wrong bit would be corrected.
+func damageTable(dir string) error {
+	tables, err := filepath.Glob(filepath.Join(dir, "archive", "*.sst"))
+	if err != nil || len(tables) == 0 {
+		return fmt.Errorf("tables %v: %w", tables, err)
+	}
+	return changeFile(tables[0], func(b []byte) { b[1000], b[1004] = b[1000]^0x55, b[1004]^0x55 })
 }
 
 // A wrong byte in the archive costs the events of its block: they are reported, noted, and in no page and no total.
@@ -35,7 +40,7 @@ func TestADamagedBlockOfTheArchiveCostsItsOwnEvents(t *testing.T) {
 	if found := withoutTags(closedFindings(t, dir)); len(found) > 0 {
 		t.Fatalf("before: %+v", found)
 	}
-	if err := damagePack(dir); err != nil {
+	if err := damageTable(dir); err != nil {
 		t.Fatal(err)
 	}
 	found := withoutTags(closedFindings(t, dir))
@@ -90,8 +95,8 @@ func TestRepairOfAnArchive(t *testing.T) {
 		lost   bool
 	}{
 		"nothing is damaged":     {func(string) error { return nil }, false},
-		"blocks.db is missing":   {func(dir string) error { return os.Remove(filepath.Join(dir, "archive", "blocks.db")) }, false},
-		"a block is damaged":     {damagePack, true},
+		"MANIFEST is missing":    {func(dir string) error { return os.Remove(filepath.Join(dir, "archive", "MANIFEST")) }, false},
+		"a block is damaged":     {damageTable, true},
 		"the archive is missing": {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "archive")) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -274,6 +274,13 @@ func TestRemovedEventsAreGone(t *testing.T) {
 	}
 	m.check(t, a)
 	m.checkCopy(t, a)
+	stays := storedBlocks(t, a, of)
+	purged = slices.DeleteFunc(purged, func(b []byte) bool {
+		return slices.ContainsFunc(stays, func(s []byte) bool { return bytes.Equal(b, s) })
+	})
+	if len(purged) < 10 {
+		t.Errorf("only %d blocks were replaced", len(purged))
+	}
 	closeArchive(t, a)
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(files) == 0 {

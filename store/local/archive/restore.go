@@ -69,7 +69,7 @@ func (w *Writer) finish(boundary uint64) error {
 		defer it.Close()
 		var covers []cover // of the merchant: the blocks that reach back to where the iterator is
 		var of codec.MerchantKey
-		for it.Seek(bytes.Repeat([]byte{0xff}, blockKeyBytes+1)); it.Valid(); it.Next() {
+		for it.Seek(append([]byte{prefixBlock}, bytes.Repeat([]byte{0xff}, blockKeyBytes)...)); it.Valid(); it.Next() {
 			k, err := parseBlockKey(it.Item().Key())
 			if err != nil {
 				return err

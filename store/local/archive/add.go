@@ -128,7 +128,7 @@ func (c *change) lastBlocks(txn *badger.Txn, m codec.MerchantKey, size int) (end
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	defer it.Close()
 	first := true
-	for it.Seek(blockKey{m, codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}, math.MaxUint32}.append(nil)); it.Valid(); it.Next() {
+	for it.Seek(blockKey{m, codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}, math.MaxUint32}.append(nil)); atBlock(it); it.Next() {
 		k, err := parseBlockKey(it.Item().Key())
 		if err != nil {
 			return end, nil, err

@@ -48,6 +48,8 @@
 //	'M' merchant                          number of events, bytes of the bodies, bytes of the blocks (uvarints)
 //	'B' merchant, last position, revision (4 bytes)
 //	                                      block. The revision is greater than that of an earlier block with this position
+//	'B' merchant, last position, revision, 0 (1 byte)
+//	                                      empty: Purge is about to remove the bytes of this deleted block (purge.go)
 //
 // The values of 'S', 'P' and 'M' end with their CRC-32C (4 bytes). A block is:
 //

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/dgraph-io/badger/v4"
+
 	"mtagd/store/local/codec"
 )
 
@@ -27,6 +29,7 @@ var (
 const (
 	merchantKeyBytes = 1 + len(codec.MerchantKey{})
 	blockKeyBytes    = merchantKeyBytes + positionBytes + 4
+	purgeKeyBytes    = blockKeyBytes + 1
 )
 
 // blockKey is the key of a block.
@@ -54,6 +57,14 @@ func parseBlockKey(b []byte) (k blockKey, err error) {
 	k.last = readPosition(&d)
 	k.revision = binary.BigEndian.Uint32(d.B)
 	return k, nil
+}
+
+// atBlock moves an iterator over the keys of Purge, and reports whether it is at a block then.
+func atBlock(it *badger.Iterator) bool {
+	for it.Valid() && len(it.Item().Key()) == purgeKeyBytes {
+		it.Next()
+	}
+	return it.Valid()
 }
 
 // isKey reports whether a key is one of the archive's.

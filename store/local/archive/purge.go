@@ -3,6 +3,7 @@ package archive
 import (
 	"bytes"
 	"errors"
+	"slices"
 
 	"github.com/dgraph-io/badger/v4"
 )
@@ -34,21 +35,39 @@ func (a *Archive) Purge(pace func()) error {
 		if err != nil {
 			return err
 		}
-		if len(dead) > 0 && !purged {
-			// A backup that has the deleted blocks must not be continued. First, as after a kill some may be gone.
-			if err := a.commit(func(txn *badger.Txn) error { return txn.Set(keyPurged, encodeNumber(a.version)) }); err != nil {
+		if len(dead) > 0 {
+			if err := a.drop(dead, purged); err != nil {
 				return a.fail(err)
 			}
 			purged = true
 		}
-		if len(dead) > 0 {
-			if err := a.db.Drop(dead); err != nil {
-				return a.fail(err)
-			}
-		}
 		from = rest
 	}
 	return nil
+}
+
+// drop removes the bytes of deleted keys. Badger's DropPrefix passes over prefixes of which no key is live. So drop first writes
+// a live key with each of them. Reads pass over these keys.
+func (a *Archive) drop(dead [][]byte, purged bool) error {
+	if !purged {
+		// A backup that has the deleted blocks must not be continued.
+		if err := a.commit(func(txn *badger.Txn) error { return txn.Set(keyPurged, encodeNumber(a.version)) }); err != nil {
+			return err
+		}
+	}
+	for some := range slices.Chunk(dead, commitEntries) {
+		if err := a.commit(func(txn *badger.Txn) error {
+			for _, k := range some {
+				if err := txn.Set(append(bytes.Clone(k), 0), nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return a.db.Drop(dead)
 }
 
 // deadKeys returns the keys of deleted blocks, of which files may still have something, from a key on. The next call goes on at
@@ -69,7 +88,9 @@ func (a *Archive) deadKeys(from []byte, pace func()) (dead [][]byte, rest []byte
 				rest = bytes.Clone(last)
 				break
 			}
-			if item.IsDeletedOrExpired() {
+			if len(last) == purgeKeyBytes && !item.IsDeletedOrExpired() { // a kill has left it
+				dead = append(dead, bytes.Clone(last[:blockKeyBytes]))
+			} else if len(last) == blockKeyBytes && item.IsDeletedOrExpired() {
 				dead = append(dead, bytes.Clone(last))
 			}
 		}

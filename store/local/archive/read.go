@@ -78,7 +78,7 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 				return err
 			}
 			it.Seek(blockKey{merchant: m, last: positions[i]}.append(key[:0]))
-			if !it.Valid() {
+			if !atBlock(it) {
 				damaged = append(damaged, missing(m, positions[i]))
 				i++
 				continue
@@ -140,7 +140,7 @@ func before(p codec.Position) codec.Position {
 func endBefore(txn *badger.Txn, m codec.MerchantKey, at codec.Position) (end codec.Position) {
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	defer it.Close()
-	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); it.Valid() {
+	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); atBlock(it) {
 		k, _ := parseBlockKey(it.Item().Key()) // a key that is wrong costs only the figure
 		end = k.last
 	}
@@ -202,7 +202,7 @@ func (a *Archive) nextBlocks(m codec.MerchantKey, after codec.Position) (blocks 
 	err = a.view(func(txn *badger.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		defer it.Close()
-		for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); it.Valid() && len(blocks) < sinceBlocks; it.Next() {
+		for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); atBlock(it) && len(blocks) < sinceBlocks; it.Next() {
 			k, err := parseBlockKey(it.Item().Key())
 			if err != nil {
 				return err

@@ -63,7 +63,7 @@ func (a *Archive) rewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		defer it.Close()
 		read := 0
-		for it.Seek(blockKey{merchant: m, last: from}.append(nil)); it.Valid(); it.Next() {
+		for it.Seek(blockKey{merchant: m, last: from}.append(nil)); atBlock(it); it.Next() {
 			if err := ctx.Err(); err != nil {
 				return errors.Join(err, commit())
 			}
@@ -169,7 +169,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 		defer it.Close()
 		it.Seek(blockKey{m, codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}, math.MaxUint32}.append(nil))
-		if !it.Valid() {
+		if !atBlock(it) {
 			return nil
 		}
 		last, err := parseBlockKey(it.Item().Key())
@@ -177,7 +177,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 			return err
 		}
 		var kept Usage
-		for first := true; it.Valid(); it.Next() {
+		for first := true; atBlock(it); it.Next() {
 			if err := ctx.Err(); err != nil {
 				return errors.Join(err, c.commit())
 			}

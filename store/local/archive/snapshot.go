@@ -61,7 +61,7 @@ func (s Snapshot) Blocks(ctx context.Context, since uint64, use func(codec.Entry
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, SinceTs: since})
 		defer it.Close()
 		var e codec.Entry
-		for it.Rewind(); it.Valid(); it.Next() {
+		for it.Rewind(); atBlock(it); it.Next() {
 			if err := ctx.Err(); err != nil {
 				return err
 			}

@@ -60,7 +60,7 @@ func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
 	err = a.view(func(txn *badger.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}})
 		defer it.Close()
-		for it.Rewind(); it.Valid(); {
+		for it.Rewind(); atBlock(it); {
 			k, err := parseBlockKey(it.Item().Key())
 			if err != nil {
 				return err
@@ -84,7 +84,7 @@ func (a *Archive) compare(m codec.MerchantKey) (blocks uint64, err error) {
 		}
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		defer it.Close()
-		for it.Rewind(); it.Valid(); it.Next() {
+		for it.Rewind(); atBlock(it); it.Next() {
 			blocks++
 			if err := it.Item().Value(func(stored []byte) error {
 				b, _, err := readHeader(stored)

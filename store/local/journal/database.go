@@ -9,7 +9,6 @@ import (
 	"os"
 
 	"github.com/dgraph-io/badger/v4"
-	"github.com/dgraph-io/badger/v4/options"
 
 	"mtagd/store/local/codec"
 	"mtagd/store/local/space"
@@ -36,7 +35,6 @@ func databaseOptions(dir string) badger.Options {
 	return badgerOptions(dir).
 		WithValueThreshold(1 << 20).
 		WithMemTableSize(databaseMemTable).
-		WithChecksumVerificationMode(options.OnTableAndBlockRead).
 		WithNumLevelZeroTables(4).
 		WithNumLevelZeroTablesStall(16)
 }

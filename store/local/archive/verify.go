@@ -17,9 +17,12 @@ type Check struct {
 	Read    func(done, total uint64)                  // events
 }
 
-// Verify reads every block, up to the boundary, and compares the counts of the merchants. Runs are added meanwhile; it may see
-// these or not. Badger checks the checksums of what it reads. Verify returns an error only when ctx ends.
+// Verify checks the checksums of all tables, reads every block up to the boundary, and compares the counts of the merchants.
+// Runs are added meanwhile; it may see these or not. It returns an error only when ctx ends.
 func (a *Archive) Verify(ctx context.Context, c Check) (blocks uint64, err error) {
+	if err := a.db.CheckTables(ctx, c.Wrong); err != nil {
+		return 0, err
+	}
 	done, total := uint64(0), uint64(0)
 	if err := a.eachMerchant(func(_ codec.MerchantKey, u Usage) { total += u.Events }); err != nil {
 		c.Wrong(err)

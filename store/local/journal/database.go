@@ -3,10 +3,12 @@ package journal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -140,6 +142,18 @@ func (d *Database) KeepNewest() { d.db.SetDiscardTs(math.MaxUint64) }
 // Drop removes all versions of keys from the files, their deletions too. No Commit may run.
 func (d *Database) Drop(keys [][]byte) error {
 	return errors.Join(d.db.DropPrefix(keys...), d.failure())
+}
+
+// CheckTables reads all tables and checks their checksums. It passes damage to wrong, and returns an error only when ctx ends.
+func (d *Database) CheckTables(ctx context.Context, wrong func(error)) error {
+	v := verifier{Check: Check{Wrong: func(where string, err error) { wrong(fmt.Errorf("%s: %w", filepath.Base(where), err)) }}}
+	for _, t := range d.db.Tables() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		v.table(tablePath(d.db.Opts().Dir, t.ID))
+	}
+	return nil
 }
 
 // TableBytes returns how many bytes the tables have.

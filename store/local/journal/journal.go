@@ -33,6 +33,7 @@
 //	keys.go         the keys in Badger
 //	clock.go        numbers chunks and commits
 //	badger.go       Badger's options, its messages, the format version
+//	database.go     a Badger database for other packages: the archive
 //	precheck.go     checks and corrects Badger's files before Badger opens them
 //	setaside.go     copies damaged files before they are changed; writes files again
 //	manifest.go     lists the tables anew

@@ -428,3 +428,57 @@ func TestSoundFilesAreSalvaged(t *testing.T) {
 		}
 	}
 }
+
+// A block that lost its last events, and was then replaced, does not come back in a chain of copies.
+func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
+	a, of := openArchive(t, t.TempDir()), merchant(1)
+	defer closeArchive(t, a)
+	m := model{}
+	add := func(seq uint64, bodies ...int) {
+		t.Helper()
+		var run Run
+		for i, size := range bodies {
+			at, body := codec.Position{Seq: seq, Index: uint16(i)}, bytes.Repeat([]byte{'x'}, size)
+			run.Append(of, at, body)
+			m[of] = append(m[of], modelEvent{at, string(body)})
+		}
+		if err := a.Add(&run, seq, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w, err := Create(t.TempDir(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	since := uint64(0)
+	snapshot := func() {
+		t.Helper()
+		s, err := a.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if err := s.Blocks(ctx, since, w.Put, func(err error) { t.Error(err) }); err != nil {
+			t.Fatal(err)
+		}
+		since = s.Version
+	}
+	add(10, 15_000)
+	add(20, 5_000, 100)
+	snapshot()
+	end := codec.Position{Seq: 20, Index: 1}
+	if _, err := a.Rewrite(ctx, of, end, end, func(Event) bool { return false }, func(d Damage) { t.Error(d.Err) }, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	m[of] = m[of][:2]
+	add(30, 10_000) // the first block is full with the last event before the end
+	snapshot()
+	m.check(t, a)
+	dir := w.a.Dir()
+	if err := w.Close(30); err != nil {
+		t.Fatal(err)
+	}
+	copied := openArchive(t, dir)
+	defer closeArchive(t, copied)
+	m.check(t, copied)
+}

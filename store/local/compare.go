@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
@@ -24,7 +25,7 @@ func (v *verifier) compare() error {
 			differ[m] = s
 		}
 	}
-	c := comparison{verifier: v, chunks: map[uint64]*chunkDifference{}, buckets: map[bucket]eventSum{}}
+	c := comparison{verifier: v, chunks: map[uint64]*chunkDifference{}, blocks: make([]eventGroup, len(v.blocks)), buckets: map[bucket]eventSum{}}
 	for _, d := range v.damaged {
 		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
 	}
@@ -49,6 +50,7 @@ type comparison struct {
 	buckets   map[bucket]eventSum   // index less journal
 	events    map[locatedEvent]bool // events in differing buckets; true: the index has it, false: the journal
 	chunks    map[uint64]*chunkDifference
+	blocks    []eventGroup // those of the index in damaged blocks of the archive, in the order of verifier.blocks
 }
 
 // bucket is a part of a merchant's events: by the hash of their chunk.
@@ -105,6 +107,10 @@ func (c *comparison) locate() error {
 		return err
 	}
 	for e, indexed := range c.events {
+		if i := slices.IndexFunc(c.verifier.blocks, func(d archive.Damage) bool { return d.Merchant == e.m && d.Has(e.key.Position) }); i >= 0 && indexed {
+			c.blocks[i].add(e.m, e.key)
+			continue
+		}
 		d := c.chunks[e.key.Seq]
 		if d == nil {
 			d = &chunkDifference{seq: e.key.Seq}
@@ -138,7 +144,26 @@ func (c *comparison) eachEvent(use func(e locatedEvent, indexed bool)) error {
 	for _, m := range c.merchants {
 		wanted[m] = c.indexed[m]
 	}
-	return c.journal.Since(0, func(events []codec.Event, last uint64) error {
+	release := c.hold()
+	defer release()
+	boundary := uint64(0)
+	if c.archive != nil {
+		boundary = c.archive.Boundary()
+		for m, s := range wanted {
+			if err := c.archive.Since(c.ctx, m, codec.Position{}, func(events []archive.Event) error {
+				for _, stored := range events {
+					e, err := journal.DecodeBody(m, stored.Position, stored.Body)
+					if err == nil && stored.Seq <= c.upTo { // other errors were reported before
+						use(locatedEvent{m, rank.Key{Time: e.Time, Position: e.Position}, s.hash(&e.Event)}, false)
+					}
+				}
+				return nil
+			}, func(archive.Damage) {}); err != nil && c.ctx.Err() != nil {
+				return err
+			}
+		}
+	}
+	return c.journal.Since(boundary, func(events []codec.Event, last uint64) error {
 		for i := range events {
 			e := &events[i]
 			if s := wanted[e.Merchant]; s != nil && last <= c.upTo {
@@ -162,6 +187,11 @@ func (c *comparison) report() error {
 		} else {
 			further[kind] += f.Events
 		}
+	}
+	for i, d := range c.verifier.blocks {
+		f := c.blocks[i].finding(blockName(d), "cannot be read: "+d.Err.Error())
+		f.Merchants = []store.MerchantID{d.Merchant.ID()}
+		found(f, "of the archive are damaged")
 	}
 	for _, d := range slices.SortedFunc(maps.Values(c.chunks), func(a, b *chunkDifference) int { return cmp.Compare(a.seq, b.seq) }) {
 		where := chunkName(d.seq)

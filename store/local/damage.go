@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 )
 
 // damageFile notes the damaged chunks that were found: one JSON object a line (note). Nothing depends on it: it says what was
@@ -24,6 +25,7 @@ const damageFile = "damaged.jsonl"
 // note is what is known of a damaged chunk.
 type note struct {
 	Chunk     uint64             `json:"chunk"`
+	Archived  string             `json:"archived,omitempty"` // of a block of the archive: merchant and id of the last event; Chunk is that event's
 	Reason    string             `json:"reason"`
 	FoundAt   time.Time          `json:"foundAt"`
 	Events    uint64             `json:"events"` // 0: unknown, as the index did not have them
@@ -31,6 +33,13 @@ type note struct {
 	From      time.Time          `json:"from,omitzero"`
 	To        time.Time          `json:"to,omitzero"`
 }
+
+type noteKey struct {
+	chunk    uint64
+	archived string
+}
+
+func (n *note) key() noteKey { return noteKey{n.Chunk, n.Archived} }
 
 // damageLog is what an engine knows of its damaged chunks.
 type damageLog struct {
@@ -41,13 +50,13 @@ type damageLog struct {
 	removing sync.Mutex // held while events of damaged chunks are removed from the index, and while they must not be
 
 	mu     sync.Mutex
-	notes  map[uint64]note
+	notes  map[noteKey]note
 	faults map[uint64]time.Time // when a chunk that may heal was first found
 }
 
 // openDamage reads the notes of a data directory. A line that was cut short or damaged is skipped: the chunk is found again.
 func openDamage(dir string, opt Options) (*damageLog, error) {
-	d := &damageLog{path: filepath.Join(dir, damageFile), log: opt.Log, now: opt.Now, notes: map[uint64]note{}, faults: map[uint64]time.Time{}}
+	d := &damageLog{path: filepath.Join(dir, damageFile), log: opt.Log, now: opt.Now, notes: map[noteKey]note{}, faults: map[uint64]time.Time{}}
 	b, err := os.ReadFile(d.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -57,7 +66,7 @@ func openDamage(dir string, opt Options) (*damageLog, error) {
 	for lines.Scan() {
 		var n note
 		if json.Unmarshal(lines.Bytes(), &n) == nil && n.Chunk != 0 {
-			d.notes[n.Chunk] = n
+			d.notes[n.key()] = n
 		}
 	}
 	return d, lines.Err()
@@ -92,7 +101,7 @@ func (d *damageLog) metrics() []prometheus.Collector {
 func (d *damageLog) add(n note) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, known := d.notes[n.Chunk]; known {
+	if _, known := d.notes[n.key()]; known {
 		return nil
 	}
 	n.FoundAt = d.now().UTC()
@@ -108,11 +117,28 @@ func (d *damageLog) add(n note) error {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	d.notes[n.Chunk] = n
+	d.notes[n.key()] = n
 	d.log.Error("a chunk of events is damaged and was set aside: its events are lost, all others are served",
-		"chunk", n.Chunk, "received", timeOf(int64(n.Chunk)), "reason", n.Reason,
+		"chunk", n.Chunk, "archived", n.Archived, "received", timeOf(int64(n.Chunk)), "reason", n.Reason,
 		"events", n.Events, "merchants", n.Merchants, "from", n.From, "to", n.To)
 	return nil
+}
+
+// isNoted reports whether a chunk was found damaged, and its events were taken out of the index.
+func (d *damageLog) isNoted(seq uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, noted := d.notes[noteKey{chunk: seq}]
+	return noted
+}
+
+// isNotedBlock is isNoted for a block of the archive.
+func (d *damageLog) isNotedBlock(block archive.Damage) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := noteOf(block)
+	_, noted := d.notes[n.key()]
+	return noted
 }
 
 // faultPatience is how long a chunk may give errors of the disk before it counts as damaged.

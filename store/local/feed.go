@@ -7,17 +7,22 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 )
 
 // Bounds of one call of Feed. It has read some 30,000 events then, which takes about 30 ms.
 const (
-	feedChunks = 1024 // chunks to read
-	feedStep   = 64   // chunks to read before the tail is asked again
+	feedEvents = 30_000
+	feedStep   = 64 // chunks of the journal to read before the tail is asked again
+
+	// Archived events are read in portions. The first one of a call is small, as the caller may want only a few events.
+	firstPortion, maxPortion = 512, 8192
 )
 
-// Feed implements store.Feed. It asks the tail which chunks to read, and reads them, until the query's end.
+// Feed implements store.Feed. It reads the archive, and then the chunks of the journal of which the tail says that they have
+// events of the merchants, until the query's end.
 func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (store.FeedEnd, error) {
 	if !e.beginReading() {
 		return store.FeedEnd{}, store.Unavailable("the service is stopping")
@@ -33,11 +38,16 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 		return store.FeedEnd{}, err
 	}
 	for f.at.Compare(f.end) < 0 && !f.full() {
-		err := e.feedOn(ctx, f)
+		var err error
+		if boundary := e.archive.Boundary(); f.nextChunk() <= boundary {
+			err = e.feedArchived(ctx, f, codec.EndOf(boundary))
+		} else {
+			err = e.feedOn(ctx, f)
+		}
 		if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
 			err = e.feedPast(ctx, f, damaged)
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, journal.ErrForgotten) { // then the archive has the chunks
 			return store.FeedEnd{}, err
 		}
 	}
@@ -54,7 +64,49 @@ func (e *engine) beginReading() bool {
 	return true
 }
 
-// feedOn reads the next chunks.
+// feedArchived reads the next portion of the archive, at most up to its end.
+func (e *engine) feedArchived(ctx context.Context, f *feed, end codec.Position) error {
+	if f.end.Compare(end) < 0 {
+		end = f.end
+	}
+	next, err := e.nextArchived(ctx, f, end)
+	if err != nil {
+		return err
+	}
+	for _, stored := range next.Events {
+		event, err := journal.DecodeBody(stored.Merchant, stored.Position, stored.Body)
+		if err != nil {
+			return ofEvents("archive/", err)
+		}
+		f.events++
+		if !f.takeEvent(&event) {
+			return nil
+		}
+	}
+	f.moveTo(next.UpTo)
+	f.portion = min(4*f.portion, maxPortion)
+	return nil
+}
+
+// nextArchived reads the next portion of the archive. It sets damaged blocks aside, and leaves them out.
+func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) (archive.Next, error) {
+	for range maxSetAside {
+		next, err := e.archive.Next(ctx, f.merchants, f.at, end, f.portion)
+		if err != nil {
+			return archive.Next{}, err
+		}
+		found := slices.DeleteFunc(next.Damaged, e.damage.isNotedBlock)
+		if len(found) == 0 {
+			return next, nil
+		}
+		if err := e.withIndex(func(x *usedIndex) error { return e.setAsideArchived(ctx, x, found) }); err != nil {
+			return archive.Next{}, err
+		}
+	}
+	return archive.Next{}, store.Unavailable("damaged events are being set aside")
+}
+
+// feedOn reads the next chunks of the journal.
 func (e *engine) feedOn(ctx context.Context, f *feed) error {
 	next := e.tail.next(f.merchants, f.nextChunk(), f.end.Seq, feedStep)
 	var err error
@@ -76,7 +128,7 @@ func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedC
 		return err
 	}
 	seq := damaged[0].Seq
-	if f.chunks++; e.journal.CheckChunk(seq) != nil {
+	if f.events++; e.journal.CheckChunk(seq) != nil {
 		f.moveTo(codec.EndOf(seq))
 	}
 	return nil
@@ -105,7 +157,8 @@ type feed struct {
 
 	at      codec.Position // everything up to here was read
 	end     codec.Position // the end of the query
-	chunks  int            // so many were read
+	events  int            // so many were read
+	portion int            // so many archived events are read next
 	stopped bool           // by use
 
 	event store.Received // for use
@@ -128,7 +181,7 @@ func newFeed(q store.FeedQuery, last uint64, use func(*store.Received) bool) (*f
 			end = upTo
 		}
 	}
-	f := &feed{FeedQuery: q, use: use, at: after, end: end, texts: map[string]string{}}
+	f := &feed{FeedQuery: q, use: use, at: after, end: end, portion: firstPortion, texts: map[string]string{}}
 	f.ids = make(map[codec.MerchantKey]store.MerchantID, len(q.Merchants))
 	for _, id := range q.Merchants {
 		if m, err := codec.NewMerchantKey(id); err == nil { // another id is the id of no merchant
@@ -148,7 +201,7 @@ func (f *feed) nextChunk() uint64 {
 }
 
 // full reports whether this call reads no more.
-func (f *feed) full() bool { return f.stopped || f.chunks >= feedChunks }
+func (f *feed) full() bool { return f.stopped || f.events >= feedEvents }
 
 // moveTo moves the feed forward, but not past its end.
 func (f *feed) moveTo(at codec.Position) {
@@ -170,20 +223,25 @@ func (f *feed) take(seq uint64, events []journal.Event) (more bool) {
 		if e.Position.Compare(f.end) > 0 {
 			break
 		}
-		id, wanted := f.ids[e.Merchant]
-		if !wanted || !f.selects(e) {
-			continue
-		}
-		f.at = e.Position
-		f.event = f.received(e, id)
-		if !f.use(&f.event) {
-			f.stopped = true
+		if !f.takeEvent(e) {
 			return false
 		}
 	}
 	f.moveTo(codec.EndOf(seq))
-	f.chunks++
+	f.events += len(events)
 	return !f.full()
+}
+
+// takeEvent passes an event to the caller if the query selects it. It returns false when the caller wants no more.
+func (f *feed) takeEvent(e *journal.Event) (more bool) {
+	id, wanted := f.ids[e.Merchant]
+	if !wanted || !f.selects(e) {
+		return true
+	}
+	f.at = e.Position
+	f.event = f.received(e, id)
+	f.stopped = !f.use(&f.event)
+	return !f.stopped
 }
 
 // selects reports whether an event passes the filters of the query.

@@ -38,8 +38,8 @@ func flipQueries(m store.MerchantID) []store.Query {
 	}
 }
 
-// newFlipOracle makes a data directory with control data and events, some of which the index has not stored yet, as a kill
-// leaves it.
+// newFlipOracle makes a data directory with control data and events, as a kill leaves it. Some events are in the archive, and
+// some of the others are not in the stored index yet.
 func newFlipOracle(t *testing.T) (dir string, o flipOracle) {
 	t.Helper()
 	live := t.TempDir()
@@ -50,6 +50,10 @@ func newFlipOracle(t *testing.T) (dir string, o flipOracle) {
 	}
 	e := opened.(*engine)
 	defer closeEngine(t, e)
+	for i, m := range o.merchants {
+		record(t, e, m, 50*(i+1))
+	}
+	archiveAll(t, e)
 	for i, m := range o.merchants {
 		record(t, e, m, 50*(i+1))
 	}
@@ -126,6 +130,22 @@ func controlAnswers(e *engine) (answers []string, err error) {
 	return answers, err
 }
 
+// feedOf reads the feed of a merchant to its end.
+func feedOf(e *engine, m store.MerchantID) (events []store.Event, err error) {
+	for q := (store.FeedQuery{Merchants: []store.MerchantID{m}}); ; {
+		end, err := e.Feed(ctx, q, func(r *store.Received) bool {
+			event := r.Event
+			event.Raw = slices.Clone(event.Raw)
+			events = append(events, event)
+			return true
+		})
+		if err != nil || !end.More {
+			return events, err
+		}
+		q.After = end.Cursor
+	}
+}
+
 // check opens a damaged directory and compares all that it answers. wrong is what differs without an error and without being
 // noted as damage. failed are the queries that gave an error.
 func (o *flipOracle) check(dir string) (wrong []string, failed []error, refused error) {
@@ -153,12 +173,21 @@ func (o *flipOracle) check(dir string) (wrong []string, failed []error, refused 
 		for i, q := range flipQueries(m) {
 			guarded("events", func() error {
 				page, err := e.Events(ctx, q)
-				if err == nil && !reflect.DeepEqual(page, e.without(o.pages[m][i])) {
+				if err == nil && !reflect.DeepEqual(page, e.without(o.pages[m][i], m, o.pages[m][0].Events)) {
 					wrong = append(wrong, fmt.Sprintf("query %d: %d events, want %d", i, page.Total, o.pages[m][i].Total))
 				}
 				return err
 			})
 		}
+		guarded("feed", func() error {
+			events, err := feedOf(e, m)
+			want := e.without(o.pages[m][0], m, o.pages[m][0].Events).Events
+			slices.SortFunc(want, func(a, b store.Event) int { return strings.Compare(string(a.ID), string(b.ID)) })
+			if err == nil && !reflect.DeepEqual(events, want) {
+				wrong = append(wrong, fmt.Sprintf("the feed has %d events, want %d", len(events), len(want)))
+			}
+			return err
+		})
 		for k := range 100 {
 			guarded("resolve", func() error {
 				id := store.Identity{}
@@ -190,12 +219,28 @@ func (o *flipOracle) check(dir string) (wrong []string, failed []error, refused 
 	return wrong, failed, nil
 }
 
-// without returns a page without the events of chunks that the engine has noted as damaged.
-func (e *engine) without(page store.Page) store.Page {
+// without returns a page of a merchant without the events of chunks and blocks that the engine has noted as damaged. The page
+// has all events of the merchant, or those of two names.
+func (e *engine) without(page store.Page, m store.MerchantID, all []store.Event) store.Page {
 	damaged := map[store.EventID]bool{}
-	for seq := range e.damage.notes {
-		for i := range uint16(256) {
-			damaged[codec.Position{Seq: seq, Index: i}.EventID()] = true
+	for key, note := range e.damage.notes {
+		merchant, last, isBlock := strings.Cut(key.archived, " ")
+		switch {
+		case !isBlock:
+			for i := range uint16(256) {
+				damaged[codec.Position{Seq: key.chunk, Index: i}.EventID()] = true
+			}
+		case merchant == string(m): // the last ones up to the block's end
+			var ids []store.EventID
+			for _, event := range all {
+				if event.ID <= store.EventID(last) {
+					ids = append(ids, event.ID)
+				}
+			}
+			slices.Sort(ids)
+			for _, id := range ids[len(ids)-int(note.Events):] {
+				damaged[id] = true
+			}
 		}
 	}
 	events := slices.DeleteFunc(slices.Clone(page.Events), func(e store.Event) bool { return damaged[e.ID] })

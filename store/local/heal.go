@@ -18,7 +18,7 @@ import (
 	"mtagd/store/local/space"
 )
 
-// The index is made of the journal's events, so damage of index.db loses nothing. The engine rebuilds it by itself: an index
+// The index is made of the events, so damage of index.db loses nothing. The engine rebuilds it by itself: an index
 // that cannot be opened when the engine opens, and one in which damage is found later beside the damaged one. Meanwhile
 // events are recorded, and listings that do not meet the damage are answered.
 
@@ -227,6 +227,7 @@ const newSuffix = ".new" // of the file of an index that is being rebuilt
 //
 // A kill before the file is replaced leaves the old one, in which the next start or listing finds the damage again.
 func (e *engine) tryRebuild() (err error) {
+	defer e.archiver.hold()() // what moves is in neither of the two that are replayed
 	path := Parts(e.dir)["index"]
 	if info, err := os.Stat(path); err != nil {
 		return err
@@ -295,53 +296,6 @@ func (e *engine) replaceIndex(x *rank.Index) {
 			e.opt.Log.Warn("the old index was not closed", "error", err)
 		}
 	})
-}
-
-// errReplayed ends a replay at its last chunk.
-var errReplayed = errors.New("replayed")
-
-// replay passes the events of the chunks after from, up to upTo, to an index. Chunks that cannot be read are noted. An error
-// that is codec.ErrCorrupt is about the index.
-func (e *engine) replay(x *rank.Index, from, upTo uint64) error {
-	if from >= upTo {
-		return nil
-	}
-	p := replayProgress{log: e.opt.Log, last: upTo, next: time.Now().Add(progressInterval)}
-	var skipped, failed error
-	err := e.journal.Since(from, func(events []codec.Event, seq uint64) error {
-		if seq > upTo {
-			return errReplayed
-		}
-		if err := e.opened.Err(); err != nil {
-			return err
-		}
-		p.report(seq)
-		failed = x.Replay(events, seq)
-		return failed
-	}, func(d journal.DamagedChunk) {
-		if d.Seq > upTo {
-			return
-		}
-		if err := e.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
-			e.opt.Log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
-		}
-		skipped = errors.Join(skipped, x.Replay(nil, d.Seq)) // listings wait for the last chunk
-	})
-	switch {
-	case errors.Is(err, errReplayed):
-		err = nil
-	case failed == nil:
-		err = ofJournal(err)
-	}
-	return errors.Join(err, skipped)
-}
-
-// ofJournal returns an error of the journal so that it does not look like damage of the index.
-func ofJournal(err error) error {
-	if errors.Is(err, codec.ErrCorrupt) {
-		return fmt.Errorf("events/: %v", err)
-	}
-	return err
 }
 
 func removeIfExists(path string) error {

@@ -16,8 +16,8 @@ import (
 //
 //  1. Wait until the index has all events that were committed before the call.
 //  2. Let the index count the events and find the positions of the page.
-//  3. Read the events at these positions from the journal.
-//  4. If the page has events of damaged chunks, set these chunks aside, and begin again at 2.
+//  3. Read the events at these positions from the archive and the journal.
+//  4. If the page has events of damaged chunks or blocks, set these aside, and begin again at 2.
 //
 // When the index is damaged where the query reads it, Events fails with KindUnavailable, and the index is rebuilt.
 func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
@@ -61,11 +61,10 @@ func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, 
 	}
 	for range maxSetAside {
 		page, err := e.page(ctx, x, m, q)
-		damaged, ok := errors.AsType[journal.DamagedChunks](err)
-		if !ok {
+		if !isDamage(err) {
 			return page, err
 		}
-		if err := e.setAside(ctx, x, damaged); err != nil {
+		if err := e.setAsideAll(ctx, x, err); err != nil {
 			return store.Page{}, err
 		}
 	}
@@ -131,12 +130,8 @@ func (e *engine) page(ctx context.Context, x *usedIndex, m codec.MerchantKey, q 
 	if err != nil {
 		return store.Page{}, err
 	}
-	wanted := make([]journal.Wanted, len(found))
-	for i, at := range found {
-		wanted[i] = journal.Wanted{Position: at, N: i}
-	}
-	page := store.Page{Events: make([]store.Event, len(wanted)), Total: int(total)}
-	if err := e.journal.Read(ctx, wanted, func(n int, event journal.Event) { page.Events[n] = event.Listed() }); err != nil {
+	page := store.Page{Events: make([]store.Event, len(found)), Total: int(total)}
+	if err := e.readEvents(ctx, m, found, func(n int, event journal.Event) { page.Events[n] = event.Listed() }); err != nil {
 		return store.Page{}, err
 	}
 	return page, nil

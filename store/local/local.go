@@ -1,11 +1,12 @@
-// Package local is the embedded engine, for one process and one data directory. It connects three packages that do not
+// Package local is the embedded engine, for one process and one data directory. It connects four packages that do not
 // import each other:
 //
 //	DIR/control.db  control/  partners, keys, merchants, tags
-//	DIR/events/     journal/  events, identity links, remembered event_ids
-//	DIR/index.db    rank/     the index of the events; rebuilt from the journal when it is missing
+//	DIR/events/     journal/  new events, identity links, remembered event_ids
+//	DIR/archive/    archive/  older events, packed by merchant
+//	DIR/index.db    rank/     the index of the events; rebuilt from the other two when it is missing
 //	DIR/set-aside/  damaged files, from before they were corrected or made anew
-//	DIR/damaged.jsonl       the damaged chunks that were found
+//	DIR/damaged.jsonl       the damaged chunks and blocks that were found
 //
 // They share codec (the byte forms of ids and values), boltfile (bbolt files with a format version) and space (of the
 // disk). Each package comment describes the format of its files.
@@ -25,12 +26,16 @@
 // Record passes marks to the journal, which commits them in groups. When a commit is on disk, the journal passes its
 // events to the index and Record returns. The index applies them a moment later, in the same order.
 //
+// In the background, the archiver moves the oldest events from the journal to the archive. Events keep their positions,
+// so the index does not change. The archive has all events up to its boundary, which is the number of a chunk, and the
+// journal has those after it.
+//
 // # Reading
 //
 // A listing waits until the index has every event that was committed before the call. Then it asks the index for the
-// positions of the page's events, and the journal for the events at these positions.
+// positions of the page's events, and the archive and the journal for the events at these positions.
 //
-// The feed reads the journal's chunks in their order, without the index. Of the newest chunks, the engine remembers in
+// The feed reads blocks of the archive and then the journal's chunks in their order, without the index. Of the newest chunks, the engine remembers in
 // memory which merchants have events in them: a reader who follows the feed of a small merchant reads no others.
 //
 // # On a full disk
@@ -43,9 +48,11 @@
 // A chunk of events that cannot be read costs its own events: they are noted in damaged.jsonl and in the log, and taken out
 // of the index. Pages and totals then have only events that can be served. A rebuild of the index goes on past such chunks.
 //
-// Damage of the index costs no events: the engine rebuilds the index from the journal by itself.
+// Damage of the index costs no events: the engine rebuilds the index from the archive and the journal by itself.
 //
-//	local.go    opens, connects and closes the three parts
+//	local.go    opens, connects and closes the parts
+//	catchup.go  replays events into the index
+//	archiver.go moves events from the journal to the archive, and reads them from both
 //	listing.go  Events: one page of a merchant's events; Summary; Usage
 //	feed.go     Feed: events in the order of receipt
 //	tail.go     which merchants have events at the end of the journal; who waits for them
@@ -76,10 +83,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
-	"mtagd/store/local/rank"
 )
 
 // MinFree is how many bytes of the disk must be free: events are refused before less is.
@@ -92,8 +99,10 @@ type Options struct {
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
-	maxSeries  int // for tests (rank.LimitSeries); 0: the default
-	maxNumbers int // for tests (tail.maxNumbers); 0: the default
+	// For tests. 0: the default.
+	archiveRun int // bytes of events that are archived together, without pauses
+	maxSeries  int // rank.LimitSeries
+	maxNumbers int // tail.maxNumbers
 }
 
 func (o Options) withDefaults() Options {
@@ -111,6 +120,7 @@ func Parts(dir string) map[string]string {
 	return map[string]string{
 		"control": filepath.Join(dir, "control.db"),
 		"journal": filepath.Join(dir, "events"),
+		"archive": filepath.Join(dir, "archive"),
 		"index":   filepath.Join(dir, "index.db"),
 	}
 }
@@ -118,12 +128,14 @@ func Parts(dir string) map[string]string {
 // engine implements store.Engine.
 type engine struct {
 	*control.Data
-	dir     string
-	opt     Options
-	journal *journal.Journal
-	index   liveIndex
-	damage  *damageLog
-	tail    *tail
+	dir      string
+	opt      Options
+	journal  *journal.Journal
+	archive  *archive.Archive
+	index    liveIndex
+	damage   *damageLog
+	archiver *archiver
+	tail     *tail
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
@@ -176,7 +188,7 @@ func checkParts(dir string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, name := range []string{"events", "index.db"} {
+	for _, name := range []string{"events", "archive", "index.db"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			return fmt.Errorf("%s is missing or empty, but %s is there: the partners, merchants and tags are missing. "+
 				"Nothing was changed. Restore control.db from the backup that the events are from",
@@ -186,7 +198,7 @@ func checkParts(dir string) error {
 	return nil
 }
 
-// openEvents opens the journal and the index, and starts them.
+// openEvents opens the journal, the archive and the index, and starts them.
 func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if e.damage, err = openDamage(dir, opt); err != nil {
 		return err
@@ -195,83 +207,46 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
 		return err
 	}
+	if e.archive, err = archive.Open(parts["archive"], opt.Log); err != nil {
+		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
+	}
+	e.archiver = newArchiver(e, opt)
 	x, err := e.openIndex()
 	if err != nil {
-		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
+		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.archive.Close(), e.journal.Close())
 	}
 	e.index.now = newUsedIndex(x)
 	x.OnDamage(func(err error) { e.healIndex(x, err) })
-	if err == nil {
-		err = journal.SyncPath(dir) // the names of new files
-	}
-	last, lastErr := e.journal.LastChunk()
+	err = journal.SyncPath(dir) // the names of new files
+	last, lastErr := e.lastChunk()
 	e.tail = newTail(last)
 	if opt.maxNumbers > 0 {
 		e.tail.maxNumbers = opt.maxNumbers
 	}
 	if err = errors.Join(err, lastErr); err == nil {
 		err = e.journal.Start(e.indexReady, func(events []codec.Event, last uint64, release func()) {
+			e.archiver.note(events)
 			e.tail.add(events, last) // before the index: when it is busy, push waits
 			e.index.push(events, last, release)
 		})
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("open %s: %w", dir, err), x.Close(), e.journal.Close())
+		return errors.Join(fmt.Errorf("open %s: %w", dir, err), x.Close(), e.archive.Close(), e.journal.Close())
 	}
-	e.index.pushed = e.journal.Committed()
+	e.index.pushed = last
 	x.Start()
 	e.tail.start()
+	e.archiver.start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics())...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics())...)
 	}
 	return nil
 }
 
-// catchUp replays the events that the index does not cover. When the index is of an older version, these are all events: it
-// is emptied first. A kill loses nothing, as the next start goes on where the index ends.
-func (e *engine) catchUp(x *rank.Index) error {
-	covered := x.Covered()
+// lastChunk returns the number of the last chunk of the archive and the journal; 0 when there is none.
+func (e *engine) lastChunk() (uint64, error) {
 	last, err := e.journal.LastChunk()
-	if err != nil {
-		return ofJournal(err)
-	}
-	// The index only ever got chunks that the journal had on disk. If the journal ends before the last one, the two are from
-	// different times. If it has later ones, this one is missing, and is found like other damage.
-	if last < covered {
-		return errors.New("index.db covers events that are missing at the end of events/: part of events/ is lost, or events/ " +
-			"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
-			"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
-	}
-	if x.Outdated() {
-		e.opt.Log.Info("index.db is of an older version: it is rebuilt from events/")
-		if err := x.Reset(); err != nil {
-			return err
-		}
-		covered = 0
-	}
-	return e.replay(x, covered, last)
-}
-
-// progressInterval is how often a replay logs its progress. Most replays take less.
-const progressInterval = 5 * time.Second
-
-// replayProgress logs how far a replay is.
-type replayProgress struct {
-	log         *slog.Logger
-	first, last uint64 // the chunks to replay; first is 0 until its report
-	next        time.Time
-}
-
-// report is called with each chunk. Chunk numbers are times (µs since 1970), so the share is that of the time from the first
-// chunk on: the chunk that the index covers may be much older, and an emptied index covers none.
-func (p *replayProgress) report(seq uint64) {
-	if p.first == 0 {
-		p.first = seq
-	}
-	if now := time.Now(); now.After(p.next) {
-		p.next = now.Add(progressInterval)
-		p.log.Info("index.db is catching up with events/", "percent", 100*(seq-p.first)/max(1, p.last-p.first))
-	}
+	return max(last, e.archive.Boundary()), ofEvents("events/", err)
 }
 
 // indexReady returns nil while the index takes events. The journal accepts no marks while it returns an error.
@@ -333,5 +308,6 @@ func (e *engine) closeParts() error {
 		return errors.Join(err, e.Data.Close())
 	}
 	e.index.work.Wait()
-	return errors.Join(e.index.now.Close(), e.journal.Close(), e.Data.Close())
+	e.archiver.wait()
+	return errors.Join(e.index.now.Close(), e.archive.Close(), e.journal.Close(), e.Data.Close())
 }

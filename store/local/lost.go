@@ -2,10 +2,12 @@ package local
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
 )
@@ -24,6 +26,19 @@ func (g *eventGroup) add(m codec.MerchantKey, k rank.Key) {
 	g.events++
 	g.merchants[m] = true
 	g.from, g.to = min(g.from, k.Time), max(g.to, k.Time)
+}
+
+// merge adds the events of another group.
+func (g *eventGroup) merge(o *eventGroup) {
+	if o.events == 0 {
+		return
+	}
+	if g.events == 0 {
+		g.merchants, g.from, g.to = map[codec.MerchantKey]bool{}, o.from, o.to
+	}
+	g.events += o.events
+	maps.Copy(g.merchants, o.merchants)
+	g.from, g.to = min(g.from, o.from), max(g.to, o.to)
 }
 
 // ids returns the merchants' ids, sorted.
@@ -48,6 +63,11 @@ func (g *eventGroup) finding(where, problem string) store.Finding {
 // chunkName is how a finding names a chunk.
 func chunkName(seq uint64) string {
 	return fmt.Sprintf("chunk %d (received at %s)", seq, time.UnixMicro(int64(seq)).UTC().Format(time.RFC3339))
+}
+
+// blockName is how a finding names a block of the archive.
+func blockName(d archive.Damage) string {
+	return fmt.Sprintf("archive: the block up to event %s of merchant %s", d.Last.EventID(), d.Merchant.ID())
 }
 
 // timeOf returns the time of µs since 1970.

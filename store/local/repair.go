@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
@@ -75,7 +77,7 @@ const setAsideDir = "set-aside"
 
 // salvageEvents salvages the journal, also from files that were set aside. It reports lost chunks with what the old index
 // knows of their events.
-func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) error {
+func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
 	dirs := []string{filepath.Join(dir, "events")}
 	if err := filepath.WalkDir(filepath.Join(dir, setAsideDir), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
@@ -94,15 +96,22 @@ func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost f
 	if err != nil {
 		return err
 	}
+	archived, err := salvageArchive(ctx, dir, to, log, lost)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, archived.Close()) }()
 	groups := map[uint64]*eventGroup{}
 	for _, seq := range found.Lost {
-		groups[seq] = &eventGroup{}
+		if seq > archived.Boundary() { // else it was deleted: the archive has its events
+			groups[seq] = &eventGroup{}
+		}
 	}
 	x, err := rank.OpenReadOnly(filepath.Join(dir, "index.db"))
 	if err != nil {
 		lost(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be opened, so it is not known which events are lost: " + err.Error()})
 	} else {
-		err = addLost(ctx, x, found, groups)
+		err = addLost(ctx, x, found, archived, groups)
 		if err = errors.Join(err, x.CloseReadOnly()); ctx.Err() != nil {
 			return ctx.Err()
 		} else if err != nil {
@@ -114,25 +123,76 @@ func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost f
 		seqs = append(seqs, seq)
 	}
 	slices.Sort(seqs)
+	var further eventGroup // of the archive: their chunks are long gone
 	for _, seq := range seqs {
+		if seq <= archived.Boundary() {
+			further.merge(groups[seq])
+			continue
+		}
 		lost(groups[seq].finding(chunkName(seq), "is lost"))
+	}
+	if further.events > 0 {
+		lost(further.finding("archive", "does not have these events"))
 	}
 	return nil
 }
 
-// addLost adds the events of the old index whose chunks the new journal does not have.
-func addLost(ctx context.Context, x *rank.Index, found journal.Salvaged, groups map[uint64]*eventGroup) error {
+// salvageArchive salvages the archive, and opens the new one.
+func salvageArchive(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (*archive.Archive, error) {
+	forgotten := uint64(0)
+	j, err := journal.OpenReadOnly(filepath.Join(to, "events"), journal.Options{Log: log, Now: time.Now}, func(string, error) {})
+	if err == nil {
+		forgotten, err = j.Forgotten()
+		err = errors.Join(err, j.CloseReadOnly())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := archive.Salvage(ctx, filepath.Join(dir, "archive"), filepath.Join(to, "archive"), forgotten, log, func(path string, err error) {
+		if name, relErr := filepath.Rel(dir, path); relErr == nil {
+			path = name
+		}
+		lost(store.Finding{Part: store.PartEvents, Where: path, Problem: err.Error()})
+	}); err != nil {
+		return nil, err
+	}
+	return archive.OpenReadOnly(filepath.Join(to, "archive"), log, func(string, error) {})
+}
+
+// addLost adds the events of the old index that neither the new archive has nor the chunks of the new journal.
+func addLost(ctx context.Context, x *rank.Index, found journal.Salvaged, archived *archive.Archive, groups map[uint64]*eventGroup) error {
 	merchants, err := x.StoredMerchants()
 	for _, m := range merchants {
-		err = errors.Join(err, x.ScanEvents(ctx, m, func(k rank.Key, _ string) {
-			if found.Has(k.Seq) {
-				return
-			}
+		var old []rank.Key
+		add := func(k rank.Key) {
 			if groups[k.Seq] == nil {
 				groups[k.Seq] = &eventGroup{}
 			}
 			groups[k.Seq].add(m, k)
+		}
+		err = errors.Join(err, x.ScanEvents(ctx, m, func(k rank.Key, _ string) {
+			if k.Seq <= archived.Boundary() {
+				old = append(old, k)
+			} else if !found.Has(k.Seq) {
+				add(k)
+			}
 		}))
+		slices.SortFunc(old, func(a, b rank.Key) int { return a.Compare(b.Position) })
+		err = errors.Join(err, archived.Since(ctx, m, codec.Position{}, func(events []archive.Event) error {
+			for _, e := range events {
+				for len(old) > 0 && old[0].Compare(e.Position) < 0 {
+					add(old[0])
+					old = old[1:]
+				}
+				if len(old) > 0 && old[0].Position == e.Position {
+					old = old[1:]
+				}
+			}
+			return nil
+		}, func(archive.Damage) {}))
+		for _, k := range old {
+			add(k)
+		}
 	}
 	return err
 }
@@ -145,7 +205,7 @@ func copyOthers(dir, to string) error {
 	}
 	for _, f := range files {
 		switch {
-		case slices.Contains([]string{"control.db", "events", "index.db", setAsideDir, damageFile, "lost+found"}, f.Name()):
+		case slices.Contains([]string{"control.db", "events", "archive", "index.db", setAsideDir, damageFile, "lost+found"}, f.Name()):
 		case f.IsDir():
 			if err := os.CopyFS(filepath.Join(to, f.Name()), os.DirFS(filepath.Join(dir, f.Name()))); err != nil {
 				return fmt.Errorf("copy %s: %w", f.Name(), err)

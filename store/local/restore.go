@@ -2,12 +2,14 @@ package local
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
+	"mtagd/store/local/archive"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
@@ -19,7 +21,7 @@ import (
 const restoringDir = "restoring"
 
 // restoredFiles are what a restore moves out of there, the control data last.
-var restoredFiles = []string{"events", "index.db", certificatesDir, "control.db"}
+var restoredFiles = []string{"events", "archive", "index.db", certificatesDir, "control.db"}
 
 // ErrNotEmpty is the error of a restore into a directory with other files.
 var ErrNotEmpty = errors.New("is not empty: a restore needs a new directory")
@@ -45,7 +47,8 @@ func Restore(ctx context.Context, dir string, opt Options, read func(backup.Targ
 		return events, err
 	}
 	// A chunk that was deleted or written again after an older point is in both counts of the backup only.
-	if want.Deletions == 0 && events != want.Events || events > want.Events {
+	// So are events that were archived after one, and blocks of the archive that were replaced.
+	if want.Deletions == 0 && !t.archive.Replaced && events != want.Events || events > want.Events {
 		return events, fmt.Errorf("the restored directory has %d events, but the backup %d", events, want.Events)
 	}
 	return events, publish(dir, at)
@@ -94,9 +97,11 @@ func isRestored(name string) bool {
 
 // target writes what is restored. It implements backup.Target.
 type target struct {
-	dir     string
-	control *os.File
-	events  *journal.Writer
+	dir      string
+	control  *os.File
+	events   *journal.Writer
+	archive  *archive.Writer
+	boundary uint64 // of the archive
 }
 
 func (t *target) fill(opt Options, read func(backup.Target) (backup.Count, error)) (want backup.Count, err error) {
@@ -106,11 +111,14 @@ func (t *target) fill(opt Options, read func(backup.Target) (backup.Count, error
 	if t.events, err = journal.Create(filepath.Join(t.dir, "events"), opt.Log); err != nil {
 		return want, errors.Join(err, t.control.Close())
 	}
+	if t.archive, err = archive.Create(filepath.Join(t.dir, "archive"), opt.Log); err != nil {
+		return want, errors.Join(err, t.control.Close(), t.events.Close())
+	}
 	want, err = read(t)
 	if err == nil {
 		err = t.control.Sync()
 	}
-	return want, errors.Join(err, t.control.Close(), t.events.Close())
+	return want, errors.Join(err, t.control.Close(), t.events.Close(), t.archive.Close(t.boundary))
 }
 
 // Control implements backup.Target.
@@ -120,7 +128,17 @@ func (t *target) Control(part []byte) error {
 }
 
 // Entry implements backup.Target.
-func (t *target) Entry(e codec.Entry) error { return t.events.Put(e) }
+func (t *target) Entry(e codec.Entry) error {
+	switch {
+	case len(e.Key) > 0 && e.Key[0] == prefixBlock:
+		e.Key = e.Key[1:]
+		return t.archive.Put(e)
+	case len(e.Key) == 1 && e.Key[0] == prefixBoundary:
+		t.boundary = binary.BigEndian.Uint64(e.Value)
+		return nil
+	}
+	return t.events.Put(e)
+}
 
 // Certificate implements backup.Target.
 func (t *target) Certificate(path string, content []byte) error {
@@ -158,11 +176,18 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 		return 0, err
 	}
 	e := opened.(*engine)
+	release := e.archiver.hold()
+	events, err = e.archive.Events()
+	if err != nil {
+		release()
+		return 0, errors.Join(err, e.Close())
+	}
 	var damaged error
-	err = e.journal.Since(0, func(of []codec.Event, _ uint64) error {
+	err = e.journal.Since(e.archive.Boundary(), func(of []codec.Event, _ uint64) error {
 		events += len(of)
 		return ctx.Err()
 	}, func(d journal.DamagedChunk) { damaged = fmt.Errorf("chunk %d %s", d.Seq, d.Reason()) })
+	release()
 	return events, errors.Join(err, damaged, e.Close())
 }
 

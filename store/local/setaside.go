@@ -2,11 +2,32 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
 )
+
+// isDamage reports whether an error says that events cannot be read.
+func isDamage(err error) bool {
+	_, chunks := errors.AsType[journal.DamagedChunks](err)
+	_, blocks := errors.AsType[archive.Damaged](err)
+	return chunks || blocks
+}
+
+// setAsideAll sets aside what an error of isDamage names.
+func (e *engine) setAsideAll(ctx context.Context, x *usedIndex, damage error) error {
+	if blocks, ok := errors.AsType[archive.Damaged](damage); ok {
+		return e.setAsideArchived(ctx, x, blocks)
+	}
+	chunks, _ := errors.AsType[journal.DamagedChunks](damage)
+	return e.setAside(ctx, x, chunks)
+}
 
 // setAside takes the events of damaged chunks out of the index, so that pages and totals have only events that can be read.
 // A chunk that can be read now stays. KindUnavailable: the disk has returned an error for a chunk; it may heal.
@@ -56,4 +77,56 @@ func (e *engine) setAside(ctx context.Context, x *usedIndex, found journal.Damag
 		}
 	}
 	return nil
+}
+
+// setAsideArchived does for blocks of the archive what setAside does for chunks.
+func (e *engine) setAsideArchived(ctx context.Context, x *usedIndex, found archive.Damaged) error {
+	e.damage.removing.Lock()
+	defer e.damage.removing.Unlock()
+	for _, d := range found {
+		if d.MayHeal() && e.damage.mustWait(d.Last.Seq) {
+			return store.Unavailable("some events cannot be read now")
+		}
+		var lost eventGroup
+		var keys []rank.Key
+		if err := x.ScanEvents(ctx, d.Merchant, func(k rank.Key, _ string) {
+			if d.Has(k.Position) {
+				lost.add(d.Merchant, k)
+				keys = append(keys, k)
+			}
+		}); err != nil {
+			return err
+		}
+		if len(keys) == 0 { // set aside before, or all were removed
+			if err := e.damage.add(noteOf(d)); err != nil {
+				return fmt.Errorf("note a damaged block: %w", err)
+			}
+			continue
+		}
+		slices.SortFunc(keys, func(a, b rank.Key) int { return a.Compare(b.Position) })
+		positions := make([]codec.Position, len(keys))
+		for i, k := range keys {
+			positions[i] = k.Position
+		}
+		if err := e.archive.Read(ctx, d.Merchant, positions, func(int, archive.Event) {}); err == nil {
+			continue // it can be read now
+		} else if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		n := noteOf(d)
+		n.Events, n.From, n.To = lost.events, timeOf(lost.from), timeOf(lost.to)
+		if err := e.damage.add(n); err != nil {
+			return fmt.Errorf("note a damaged block: %w", err)
+		}
+		if _, err := x.Remove(ctx, d.Merchant, keys); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// noteOf returns what the archive knows of a damaged block.
+func noteOf(d archive.Damage) note {
+	return note{Chunk: d.Last.Seq, Archived: string(d.Merchant.ID()) + " " + string(d.Last.EventID()),
+		Reason: fmt.Sprintf("cannot be read: %v", d.Err), Merchants: []store.MerchantID{d.Merchant.ID()}}
 }

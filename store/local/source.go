@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
@@ -27,7 +29,9 @@ type Source struct {
 	opt     Options
 	data    *control.Data
 	journal *journal.Journal
-	paced   bool // a server runs
+	archive *archive.Archive
+	hold    func() (release func()) // keeps events from moving to the archive
+	paced   bool                    // a server runs
 	close   func() error
 
 	one  chan struct{} // taken by what reads the whole journal
@@ -46,7 +50,7 @@ const (
 // SourceOf returns the source of an engine that runs. Close it before the engine.
 func SourceOf(opened store.Engine, dir string, opt Options) *Source {
 	e := opened.(*engine)
-	return newSource(&Source{dir: dir, opt: opt, data: e.Data, journal: e.journal, paced: true,
+	return newSource(&Source{dir: dir, opt: opt, data: e.Data, journal: e.journal, archive: e.archive, hold: e.archiver.hold, paced: true,
 		close: func() error { return nil }})
 }
 
@@ -61,8 +65,12 @@ func OpenSource(dir string, opt Options) (*Source, error) {
 	if err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
-	return newSource(&Source{dir: dir, opt: opt, data: data, journal: j,
-		close: func() error { return errors.Join(j.Close(), data.Close()) }}), nil
+	a, err := archive.Open(filepath.Join(dir, "archive"), opt.Log)
+	if err != nil {
+		return nil, errors.Join(err, j.Close(), data.Close())
+	}
+	return newSource(&Source{dir: dir, opt: opt, data: data, journal: j, archive: a, hold: func() func() { return func() {} },
+		close: func() error { return errors.Join(a.Close(), j.Close(), data.Close()) }}), nil
 }
 
 func newSource(s *Source) *Source {
@@ -109,10 +117,10 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 		return err
 	}
 	if !past {
-		r.Since, r.ControlVersion = 0, 0
+		r.Since, r.Archive, r.ControlVersion = 0, 0, 0
 	}
 	if r.Small && r.Since > 0 {
-		if done, err := s.streamTapped(r, w); done || err != nil {
+		if done, err := s.streamTapped(ctx, r, w); done || err != nil {
 			return err
 		}
 	}
@@ -122,12 +130,23 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	release := sync.OnceFunc(s.hold())
+	defer release()
+	archived, err := s.archive.Snapshot()
+	if err != nil {
+		return err
+	}
+	defer archived.Close()
 	var events journal.Snapshot
 	defer func() { events.Close() }()
-	if err := s.begin(r, w, func() uint64 {
+	if err := s.begin(r, w, archived, func() uint64 {
 		events = s.journal.Snapshot()
+		release()
 		return events.Version
 	}); err != nil {
+		return err
+	}
+	if err := s.streamArchive(ctx, r, archived, w); err != nil {
 		return err
 	}
 	if err := s.streamEvents(ctx, r, events, w); err != nil {
@@ -136,26 +155,39 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	return w.End()
 }
 
-// isPast reports whether the journal has what a backup says that it has got.
+// isPast reports whether the journal and the archive have what a backup says that it has got, and whether that can
+// be continued.
 func (s *Source) isPast(r backup.Request) (bool, error) {
-	if r.Since > s.journal.Version() {
+	archived, err := s.archive.Snapshot()
+	if err != nil {
+		return false, err
+	}
+	defer archived.Close()
+	if r.Since > s.journal.Version() || r.Archive > archived.Version || r.Archive > 0 && r.Archive <= archived.Purged {
 		return false, nil
 	}
-	if r.LastChunk == 0 {
+	if r.LastChunk <= archived.Boundary {
 		return true, nil
 	}
 	return s.journal.HasChunk(r.LastChunk)
 }
 
 // streamTapped writes the stream of a small backup if the journal remembers what was committed, and reports whether it does.
-func (s *Source) streamTapped(r backup.Request, w *backup.Writer) (done bool, err error) {
+func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
+	release := s.hold()
 	version := s.journal.Version()
 	commits, ok := s.journal.Tapped(r.Since, version, r.Needed)
-	if !ok {
-		return false, nil
+	archived, err := s.archive.Snapshot()
+	release()
+	defer archived.Close()
+	if !ok || err != nil {
+		return false, err
 	}
 	// Control data that is newer than the events does no harm: an event without its tag would.
-	if err := s.begin(r, w, func() uint64 { return version }); err != nil {
+	if err := s.begin(r, w, archived, func() uint64 { return version }); err != nil {
+		return true, err
+	}
+	if err := s.streamArchive(ctx, r, archived, w); err != nil {
 		return true, err
 	}
 	for _, entries := range commits {
@@ -176,8 +208,8 @@ func (s *Source) streamTapped(r backup.Request, w *backup.Writer) (done bool, er
 
 // begin writes the header, the control data and the certificates. moment returns the version of the journal; no control data
 // changes meanwhile.
-func (s *Source) begin(r backup.Request, w *backup.Writer, moment func() uint64) (err error) {
-	h := backup.Header{Since: r.Since}
+func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snapshot, moment func() uint64) (err error) {
+	h := backup.Header{Since: r.Since, Archive: archived.Version}
 	data, err := s.data.Snapshot(func() { h.Time, h.Version = s.opt.Now(), moment() })
 	if err != nil {
 		return err
@@ -187,8 +219,9 @@ func (s *Source) begin(r backup.Request, w *backup.Writer, moment func() uint64)
 	if h.LastChunk, err = s.journal.LastChunkAt(h.Version); err != nil {
 		return err
 	}
+	h.LastChunk = max(h.LastChunk, archived.Boundary)
 	if r.Since == 0 {
-		h.Size = s.journal.Size() + data.Size()
+		h.Size = s.journal.Size() + archived.Size() + data.Size()
 	}
 	if err := w.Header(h); err != nil {
 		return err
@@ -245,8 +278,45 @@ func (s *Source) entry(w *backup.Writer, e codec.Entry) error {
 	return w.Entry(e, chunk, events)
 }
 
-// CheckEntry is the backup.Check of the journal's entries.
+// The keys of the archive's entries in a backup. No key of the journal begins with these bytes. The first, followed by the key in
+// the archive, has a block. The second has the boundary (8 bytes, big endian).
+const (
+	prefixBlock    = 'P'
+	prefixBoundary = 'Q'
+)
+
+// streamArchive writes the blocks of the archive that are new, and the boundary.
+func (s *Source) streamArchive(ctx context.Context, r backup.Request, archived archive.Snapshot, w *backup.Writer) error {
+	if archived.Boundary == 0 {
+		return nil
+	}
+	key := []byte{prefixBlock}
+	if err := archived.Blocks(ctx, r.Archive, func(e codec.Entry) error {
+		key = append(key[:1], e.Key...)
+		e.Key = key
+		return s.entry(w, e)
+	}, func(err error) {
+		s.opt.Log.Error("backup: damaged events of the archive are left out", "error", err)
+		w.Damaged(0)
+	}); err != nil {
+		return err
+	}
+	return s.entry(w, codec.Entry{Key: []byte{prefixBoundary}, Value: binary.BigEndian.AppendUint64(nil, archived.Boundary)})
+}
+
+// CheckEntry is the backup.Check of the entries of journal and archive.
 func CheckEntry(e codec.Entry) (events int, chunk bool, err error) {
+	switch {
+	case len(e.Key) > 0 && e.Key[0] == prefixBlock:
+		e.Key = e.Key[1:]
+		events, err = archive.CheckBlock(e)
+		return events, true, err
+	case len(e.Key) == 1 && e.Key[0] == prefixBoundary:
+		if len(e.Value) != 8 {
+			err = fmt.Errorf("%w: boundary of the archive", codec.ErrCorrupt)
+		}
+		return 0, false, err
+	}
 	events, err = journal.CheckEntry(e)
 	return events, journal.IsChunk(e), err
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
@@ -40,14 +41,20 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 		indexWrong = indexWrong || f.Part == store.PartIndex
 		found(f)
 	}
-	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, index: x.Index, removing: &e.damage.removing}
+	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage,
+		hold: e.archiver.hold, removing: &e.damage.removing}
 	err := w.verify()
 	if indexWrong || w.disagree {
 		e.healIndex(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
 	}
-	if err == nil && w.damaged != nil {
-		err = e.setAside(ctx, x, w.damaged)
-		if store.KindOf(err) == store.KindUnavailable {
+	for _, setAside := range []func() error{
+		func() error { return e.setAside(ctx, x, w.damaged) },
+		func() error { return e.setAsideArchived(ctx, x, w.blocks) },
+	} {
+		if err != nil {
+			break
+		}
+		if err = setAside(); store.KindOf(err) == store.KindUnavailable {
 			err = nil // what may heal is left to the next verification
 		}
 	}
@@ -57,7 +64,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 // VerifyClosed verifies the data in dir while no engine has it open, like Engine.Verify. It changes nothing. What cannot be
 // opened is a finding. It fails with store.ErrInUse when another process has the data open.
 func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
-	w := verifier{Verification: v, ctx: ctx}
+	w := verifier{Verification: v, ctx: ctx, hold: func() func() { return func() {} }}
 	defer func() { err = errors.Join(err, w.close()) }()
 	if w.control, err = control.OpenReadOnly(dir); err != nil {
 		if errors.Is(err, store.ErrInUse) {
@@ -72,6 +79,14 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 	options := journal.Options{Log: slog.New(slog.DiscardHandler), Now: time.Now}
 	if w.journal, err = journal.OpenReadOnly(events, options, w.wrongInEvents); err != nil {
 		v.Found(store.Finding{Part: store.PartEvents, Where: "events", Problem: "cannot be opened: " + err.Error()})
+	}
+	if w.damage, err = openDamage(dir, Options{}.withDefaults()); err != nil {
+		return w.counts, err
+	}
+	w.archive, err = archive.OpenReadOnly(filepath.Join(dir, "archive"), options.Log, w.wrongInEvents)
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // an earlier version had none
+		v.Found(store.Finding{Part: store.PartEvents, Where: "archive", Problem: "cannot be opened: " + err.Error()})
+		w.hidden = true
 	}
 	w.index, err = rank.OpenReadOnly(filepath.Join(dir, "index.db"))
 	switch unknown, ok := errors.AsType[codec.UnknownFormat](err); {
@@ -92,17 +107,22 @@ type verifier struct {
 	ctx      context.Context
 	control  *control.Data
 	journal  *journal.Journal
+	archive  *archive.Archive
 	index    *rank.Index
-	removing lock // held while events must not be removed; nil without an engine
+	damage   *damageLog
+	hold     func() (release func()) // keeps events from moving to the archive
+	removing lock                    // held while events must not be removed; nil without an engine
 
-	counts  store.Verified
-	upTo    uint64 // events of later chunks are not compared: the index may not have stored them
-	indexed map[codec.MerchantKey]*merchantSums
-	unsound bool // damage was found that may concern the index of any merchant
-	hidden  bool // damage was found that may hide events of the journal
-	damaged journal.DamagedChunks
+	counts   store.Verified
+	boundary uint64 // of the archive, when the journal was read
+	upTo     uint64 // events of later chunks are not compared: the index may not have stored them
+	indexed  map[codec.MerchantKey]*merchantSums
+	unsound  bool // damage was found that may concern the index of any merchant
+	hidden   bool // damage was found that may hide events of the archive or the journal
+	damaged  journal.DamagedChunks
+	blocks   archive.Damaged
 
-	disagree bool // the journal can be read, and the index has other events
+	disagree bool // the events can be read, and the index has others
 }
 
 type lock interface {
@@ -150,6 +170,11 @@ func (v *verifier) verify() (err error) {
 	}
 	if v.journal != nil {
 		if err := v.verifyJournal(); err != nil {
+			return err
+		}
+	}
+	if v.archive != nil {
+		if err := v.verifyArchive(); err != nil {
 			return err
 		}
 	}
@@ -218,10 +243,22 @@ func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
 }
 
 func (v *verifier) verifyJournal() error {
+	release := v.hold()
+	defer release()
+	if v.archive != nil {
+		v.boundary = v.archive.Boundary()
+	}
 	counts, err := v.journal.Verify(v.ctx, journal.Check{
-		Wrong:   v.wrongInEvents,
-		Damaged: func(d journal.DamagedChunk) { v.damaged = append(v.damaged, d) },
+		Wrong: v.wrongInEvents,
+		Damaged: func(d journal.DamagedChunk) {
+			if d.Seq > v.boundary || v.damage.isNoted(d.Seq) { // else the archive has its events
+				v.damaged = append(v.damaged, d)
+			}
+		},
 		Events: func(seq uint64, events []codec.Event) {
+			if seq <= v.boundary {
+				return
+			}
 			v.counts.Events += uint64(len(events))
 			if seq <= v.upTo {
 				for i := range events {
@@ -233,6 +270,31 @@ func (v *verifier) verifyJournal() error {
 		Read: func(done, total uint64) { v.Read(store.PartEvents, done, total) },
 	})
 	v.counts.Chunks, v.counts.Links, v.counts.Marks = counts.Chunks, counts.Links, counts.Marks
+	return err
+}
+
+// verifyArchive reads the events up to the boundary as of verifyJournal: what has moved since was read in the journal.
+func (v *verifier) verifyArchive() (err error) {
+	_, err = v.archive.Verify(v.ctx, archive.Check{
+		Wrong:   func(err error) { v.wrongInEvents("archive", err) },
+		Damaged: func(d archive.Damage) { v.blocks = append(v.blocks, d) },
+		Events: func(m codec.MerchantKey, events []archive.Event) {
+			s := v.sums(m)
+			for _, stored := range events {
+				if stored.Seq > v.boundary {
+					return
+				}
+				v.counts.Events++
+				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
+				if err != nil {
+					v.wrongInEvents("archive", err)
+				} else if stored.Seq <= v.upTo {
+					s.journal.add(s.hash(&event.Event))
+				}
+			}
+		},
+		Read: func(done, total uint64) { v.Read(store.PartEvents, done, total) },
+	})
 	return err
 }
 
@@ -256,6 +318,9 @@ func (v *verifier) close() (err error) {
 	}
 	if v.journal != nil {
 		err = errors.Join(err, v.journal.CloseReadOnly())
+	}
+	if v.archive != nil {
+		err = errors.Join(err, v.archive.Close())
 	}
 	if v.index != nil {
 		err = errors.Join(err, v.index.CloseReadOnly())

@@ -483,7 +483,7 @@ func TestWrongBitsCostOnlyTheirChunks(t *testing.T) {
 		damaged := map[store.EventID]bool{}
 		for seq := range e.damage.notes {
 			for i := range uint16(256) {
-				damaged[codec.Position{Seq: seq, Index: i}.EventID()] = true
+				damaged[codec.Position{Seq: seq.chunk, Index: i}.EventID()] = true
 			}
 		}
 		want := slices.DeleteFunc(slices.Clone(recorded), func(e store.Event) bool { return damaged[e.ID] })

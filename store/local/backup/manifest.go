@@ -23,9 +23,10 @@ type Manifest struct {
 	Parent string `json:"parent,omitempty"` // the point on which it builds; empty for a base
 	Small  bool   `json:"small,omitempty"`
 
-	Since          uint64 `json:"since"`     // the parent's version; 0 for a base
-	Version        uint64 `json:"version"`   // the last commit of the journal
-	LastChunk      uint64 `json:"lastChunk"` // the last chunk of the journal
+	Since          uint64 `json:"since"`             // the parent's version; 0 for a base
+	Version        uint64 `json:"version"`           // the last commit of the journal
+	LastChunk      uint64 `json:"lastChunk"`         // the last chunk of the journal
+	Archive        uint64 `json:"archive,omitempty"` // the end of the archive's log
 	ControlVersion uint64 `json:"controlVersion"`
 
 	Recipients []string `json:"recipients,omitempty"` // of encrypted pieces
@@ -40,8 +41,8 @@ type Manifest struct {
 // Count is what the events of a point are.
 type Count struct {
 	Entries   int      `json:"entries"` // of all kinds
-	Chunks    int      `json:"chunks"`
-	Events    int      `json:"events"`
+	Chunks    int      `json:"chunks"`  // of the journal, and blocks of the archive
+	Events    int      `json:"events"`  // in these; those of chunks and blocks that were replaced later count as well
 	Deletions int      `json:"deletions,omitempty"`
 	Damaged   []uint64 `json:"damaged,omitempty"` // the numbers of chunks that could not be read
 }
@@ -54,8 +55,11 @@ func (c *Count) add(o Count) {
 	c.Damaged = append(c.Damaged, o.Damaged...)
 }
 
-// format is the version of the layout.
-const format = 1
+// The versions of the layout. The second one has blocks of the archive among its entries.
+const (
+	format        = 1
+	formatArchive = 2
+)
 
 // maxManifest bounds the memory of an object that only has the name of a manifest. One piece takes about 250 bytes.
 const maxManifest = 64 << 20
@@ -114,8 +118,8 @@ func unmarshalManifest(b []byte) (*Manifest, error) {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return nil, err
 	}
-	if m.Format != format {
-		return nil, fmt.Errorf("format %d is not known to this version, which reads %d", m.Format, format)
+	if m.Format != format && m.Format != formatArchive {
+		return nil, fmt.Errorf("format %d is not known to this version, which reads %d", m.Format, formatArchive)
 	}
 	return &m, nil
 }

@@ -31,7 +31,7 @@ type writing struct {
 func (w *writing) request() Request {
 	r := Request{Certificates: w.opt.Certificates, Small: w.opt.Small}
 	if p := w.parent; p != nil {
-		r.Since, r.LastChunk, r.ControlVersion = p.Version, p.LastChunk, p.ControlVersion
+		r.Since, r.LastChunk, r.Archive, r.ControlVersion = p.Version, p.LastChunk, p.Archive, p.ControlVersion
 		r.Needed = p.Version
 		if p.Small {
 			r.Needed = 0 // the small points since the last larger one will be folded
@@ -92,6 +92,9 @@ func (w *writing) begin(content []byte) error {
 	}
 	w.m.Point, w.m.Time = newPoint(h.Time), h.Time.UTC()
 	w.m.Since, w.m.Version, w.m.LastChunk, w.m.ControlVersion = h.Since, h.Version, h.LastChunk, h.ControlVersion
+	if w.m.Archive = h.Archive; w.m.Archive > 0 {
+		w.m.Format = formatArchive
+	}
 	w.reusable = map[string]Piece{}
 	p := w.parent
 	if p == nil {

@@ -13,7 +13,7 @@ import (
 type Target interface {
 	Control(part []byte) error                     // the next part of control.db
 	Certificate(path string, content []byte) error // a file below the directory of certificates
-	Entry(e codec.Entry) error                     // an entry of the journal: of those with the same key, the last one counts
+	Entry(e codec.Entry) error                     // an entry, in the order of the source
 }
 
 // Check returns how many events an entry has, and whether it is a chunk. It fails for one that does not decode.

@@ -27,6 +27,7 @@ type Request struct {
 	// the chunk, it is not the one that was backed up, and the stream has everything. Zeroes ask for everything.
 	Since     uint64
 	LastChunk uint64
+	Archive   uint64 // the place in the archive's log up to which it has arrived
 	// The control data that has arrived already. When it is still the same, the stream has none.
 	ControlVersion uint64
 
@@ -42,6 +43,7 @@ type Header struct {
 	Since          uint64    // the stream has what was committed after this; 0: everything
 	Version        uint64
 	LastChunk      uint64
+	Archive        uint64 // the end of the archive's log; the stream has what was written after Request.Archive
 	ControlVersion uint64
 	Size           int64 // about how many bytes follow; 0: unknown
 }
@@ -52,7 +54,7 @@ const (
 	frameHeader      = 'H' // Header as JSON
 	frameControl     = 'C' // the next part of control.db
 	frameCertificate = 'T' // one entry: the path below the directory of certificates, and the file
-	frameEntries     = 'E' // entries of the journal
+	frameEntries     = 'E' // entries of the journal and the archive
 	frameFailure     = 'X' // text of the error that ended the stream
 	frameEnd         = 'Z' // Count as JSON
 )
@@ -93,7 +95,7 @@ func (w *Writer) Certificate(path string, content []byte) error {
 	return w.frame(frameCertificate, codec.AppendEntry(nil, codec.Entry{Key: []byte(path), Value: content}))
 }
 
-// Entry writes an entry of the journal; events is how many it has, and chunk says that it is a chunk.
+// Entry writes an entry of the journal or the archive; events is how many it has, and chunk says that it is a chunk.
 func (w *Writer) Entry(e codec.Entry, chunk bool, events int) error {
 	w.entries = codec.AppendEntry(w.entries, e)
 	w.count.add(countOf(e, chunk, events))

@@ -16,7 +16,7 @@ import (
 	"mtagd/store/local/space"
 )
 
-// allocator allocates the files of one journal.
+// allocator allocates the files of one database.
 //
 // While the disk is full, it makes Badger wait. It must not return an error: when a compaction cannot create a table,
 // Badger 4.9.6 ignores that, deletes the tables that were to be merged into it, and so loses data (subcompact in
@@ -26,6 +26,7 @@ type allocator struct {
 	dir       string
 	log       *slog.Logger
 	spare     spare
+	memLog    int64                                                 // bytes that the log of a new memtable takes
 	patience  time.Duration                                         // how long a close waits for space
 	fallocate func(fd int, mode uint32, offset, length int64) error // unix.Fallocate, except in tests
 
@@ -71,6 +72,7 @@ func newAllocator(dir string, log *slog.Logger) (*allocator, error) {
 		dir:       dir,
 		log:       log,
 		spare:     spare{path: filepath.Join(dir, spareName)},
+		memLog:    newMemLog,
 		patience:  15 * time.Second,
 		fallocate: unix.Fallocate,
 		opening:   true,
@@ -112,7 +114,7 @@ func (a *allocator) allocate(fd int, path string, length int64) error {
 	case ".vlog":
 		want, isLog = min(length, newLog), true
 	case ".mem":
-		want, isLog = min(length, newMemLog), true
+		want, isLog = min(length, a.memLog), true
 	}
 	if allocated := s.Blocks * 512; allocated >= want || isLog && allocated > 0 {
 		return nil // an old log: Badger only reads it

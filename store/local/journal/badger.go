@@ -15,16 +15,33 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// format is the version of the directory's layout. A directory of another version is refused.
-const format = "3"
+// The versions of the directory's layout. A directory of another version is refused. The second one is of a journal of which
+// chunks were deleted: what reads only the journal would miss their events. It is written with the first deletion.
+const (
+	format          = "3"
+	formatForgotten = "4"
+)
 
 // openBadger opens or creates the database in dir. On a full disk it gives back space of the spare file, in steps: another
 // program may take a part of it.
 func openBadger(dir string, log *badgerLog, files *allocator) (*badger.DB, error) {
+	db, err := openFiles(badgerOptions(dir), log, files)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFormat(db); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
+	}
+	return db, nil
+}
+
+// openFiles opens or creates a database, whose format nobody has checked.
+func openFiles(opt badger.Options, log *badgerLog, files *allocator) (*badger.DB, error) {
+	dir := opt.Dir
 	aside := &setAside{spare: files.spare, log: log.log}
-	db, err := tryOpen(dir, log, aside)
+	db, err := tryOpen(opt, log, aside)
 	for err != nil && isFullMessage(err) && files.spare.give(spareStep) {
-		db, err = tryOpen(dir, log, aside)
+		db, err = tryOpen(opt, log, aside)
 	}
 	if err != nil && isFullMessage(err) {
 		return nil, fmt.Errorf("open %s: the disk is full; free some space outside of the data directory, or remove files there if there are too many: %w", dir, err)
@@ -35,11 +52,7 @@ func openBadger(dir string, log *badgerLog, files *allocator) (*badger.DB, error
 	// No reader needs old versions. Without this call a managed database would keep every value that was replaced,
 	// deleted or expired.
 	db.SetDiscardTs(math.MaxUint64)
-	err = log.failure()
-	if err == nil {
-		err = checkFormat(db)
-	}
-	if err != nil {
+	if err := log.failure(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
 	return db, nil
@@ -50,17 +63,17 @@ func isFullMessage(err error) bool {
 	return strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), unix.EDQUOT.Error())
 }
 
-func tryOpen(dir string, log *badgerLog, aside *setAside) (*badger.DB, error) {
-	if err := precheck(dir, aside, log.log); err != nil {
+func tryOpen(opt badger.Options, log *badgerLog, aside *setAside) (*badger.DB, error) {
+	if err := precheck(opt.Dir, aside, log.log); err != nil {
 		return nil, err
 	}
-	memtables, err := repairLogs(dir)
+	memtables, err := repairLogs(opt.Dir)
 	if err != nil {
 		return nil, err
 	}
 	// Badger replays the logs of memtables and queues the memtables for being written to tables. While the disk is full, it
 	// can write none, and a full queue would block it.
-	return badger.OpenManaged(badgerOptions(dir).WithLogger(log).WithNumMemtables(max(numMemtables, memtables)))
+	return badger.OpenManaged(opt.WithLogger(log).WithNumMemtables(max(numMemtables, memtables)))
 }
 
 // numMemtables is how many memtables may wait to be written to tables.
@@ -70,8 +83,8 @@ const numMemtables = 3
 //   - SyncWrites: each commit syncs. Calling db.Sync instead would leave out a memtable that was rotated just before.
 //   - DetectConflicts is off: only the committer writes.
 //   - ValueThreshold: nearly all chunks are larger, so they are in the value log, which is written once. Values in tables
-//     are written again by each compaction. Chunks are never deleted, so the value log needs no garbage collection. Links
-//     and remembered event_ids are smaller than the threshold, and so are in the tables.
+//     are written again by each compaction. Chunks are deleted in the order of receipt, so whole value logs become dead
+//     (Reclaim). Links and remembered event_ids are smaller than the threshold, and so are in the tables.
 //   - VerifyValueChecksum: reading a damaged chunk gives an error.
 //   - OnBlockRead: blocks of tables are checked whenever they are read, as they come from the mapped file. Opening checks
 //     all of them before (precheck.go).
@@ -115,12 +128,14 @@ func hasFormat(db *badger.DB) (found bool, err error) {
 	txn := db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
 	return lookup(txn, []byte{prefixFormat}, func(b []byte) error {
-		if string(b) != format {
-			return codec.UnknownFormat{Found: string(b), Known: format}
+		if !isFormat(b) {
+			return codec.UnknownFormat{Found: string(b), Known: formatForgotten}
 		}
 		return nil
 	})
 }
+
+func isFormat(b []byte) bool { return string(b) == format || string(b) == formatForgotten }
 
 // badgerLog passes Badger's messages to log. It also notices errors that Badger only logs, but that the engine must not
 // ignore.

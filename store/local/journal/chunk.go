@@ -18,7 +18,10 @@ import (
 //
 //	merchant (16 bytes) | tag, name, muid, raw (each length-prefixed) | time (varint, µs since 1970)
 //
-// Tag and name together are the series (codec.AppendSeries): the name of a bot's event has a mark behind it. A chunk is stored as one S2 block. Compression pays, as
+// What follows the merchant is the event's body, which the archive keeps as it is.
+//
+// Tag and name together are the series (codec.AppendSeries): the name of a bot's event has a mark behind it. A chunk is stored
+// as one S2 block. Compression pays, as
 // events resemble each other, and logging and syncing cost by the byte. zstd would make a full chunk a third smaller at
 // six times the cost, and the chunk of a single event a sixth smaller at forty times the cost (BenchmarkCompress in
 // bench).
@@ -78,9 +81,14 @@ func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUI
 
 // decodeEvent reads the next event of a chunk; at is its position.
 func decodeEvent(d *codec.Decoder, at codec.Position) (e Event) {
-	e.Position = at
-	size := len(d.B)
 	copy(e.Merchant[:], d.Bytes(len(e.Merchant)))
+	e.Position = at
+	e.decodeBody(d)
+	return e
+}
+
+// decodeBody reads the part of an event that follows the merchant: its body.
+func (e *Event) decodeBody(d *codec.Decoder) {
 	start := d.B
 	d.Prefixed()
 	d.Prefixed()
@@ -88,8 +96,18 @@ func decodeEvent(d *codec.Decoder, at codec.Position) (e Event) {
 	e.MUID = d.Prefixed()
 	e.Raw = d.Prefixed()
 	e.Time = d.Varint()
-	e.Size = uint32(size - len(d.B))
-	return e
+	e.Size = uint32(len(e.Merchant) + len(start) - len(d.B))
+}
+
+// DecodeBody returns the event with a body (Stored). It aliases the body.
+func DecodeBody(m codec.MerchantKey, at codec.Position, body []byte) (Event, error) {
+	e := Event{Event: codec.Event{Merchant: m, Position: at}}
+	d := codec.Decoder{B: body}
+	e.decodeBody(&d)
+	if len(d.B) > 0 {
+		d.Fail()
+	}
+	return e, d.Err("body of an event")
 }
 
 // Listed returns the event as a listing returns it. The result does not alias the chunk.

@@ -3,6 +3,7 @@ package journal
 import (
 	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,8 +17,8 @@ import (
 // from one goroutine, and while a call blocks, nothing is committed.
 type HandOver func(events []codec.Event, last uint64, release func())
 
-// committer writes groups, one after the other. Only its goroutine writes to Badger. So marks need no locks, and each
-// sees what all earlier marks have linked and remembered.
+// committer writes groups, one after the other. Only its goroutine writes marks to Badger. So marks need no locks, and each
+// sees what all earlier marks have linked and remembered. Only forget writes beside it, and takes turns with it.
 type committer struct {
 	db        *badger.DB
 	log       *badgerLog // notices failures that Badger only logs
@@ -32,6 +33,8 @@ type committer struct {
 	metrics   *metrics
 	oldDedupe bool          // see transaction
 	done      chan struct{} // closed when the goroutine has ended
+
+	writing sync.Mutex // held while a group is written, or chunks are deleted
 }
 
 // startCommitter starts a committer; last is the number of the last chunk on disk.
@@ -75,12 +78,18 @@ func (c *committer) run() {
 			err = c.disk.roomForCommit()
 		}
 		if err == nil {
-			err = catchFault(c.write)
+			err = catchFault(c.writeGroup)
 		}
 		for err != nil && len(c.queue.take()) > 0 { // the rest of the group fails too
 		}
 		c.disk.finish(c.queue.finish(err))
 	}
+}
+
+func (c *committer) writeGroup() error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	return c.write()
 }
 
 // write commits a group, in one transaction or more.

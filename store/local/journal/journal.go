@@ -23,6 +23,8 @@
 //	arena.go        the memory of one transaction
 //	read.go         reads events by position, and all events since a position
 //	scan.go         reads whole chunks in the order of receipt
+//	forget.go       reads chunks for the archive, and deletes them when it has their events
+//	reclaim.go      removes value logs that have only deleted chunks
 //	damaged.go      chunks that cannot be read
 //	snapshot.go     the journal as of one commit, for a backup
 //	tap.go          remembers what the last commits have written, for a backup every few seconds
@@ -32,6 +34,7 @@
 //	keys.go         the keys in Badger
 //	clock.go        numbers chunks and commits
 //	badger.go       Badger's options, its messages, the format version
+//	database.go     a Badger database for other packages: the archive
 //	precheck.go     checks and corrects Badger's files before Badger opens them
 //	closed.go       notes a clean stop, after which the tables need no full check
 //	setaside.go     copies damaged files before they are changed; writes files again
@@ -57,11 +60,12 @@
 //
 // # What is in Badger
 //
-// The directory is of format "3". Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq is the
+// The directory is of format "3", or "4" when chunks were deleted. Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq is the
 // number of a chunk; Badger's commit timestamps are from the same sequence (clock.go). Only the newest version of a key
 // counts.
 //
 //	'F'                                 format version, in ASCII digits
+//	'B'                                 seq (8 bytes): chunks up to it may have been deleted (Forget); in format "4" only
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
 //	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
 //	                                    byte for its kind (store.IdentifierKind) and its normalised value
@@ -79,6 +83,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -105,6 +110,9 @@ type Journal struct {
 	files *allocator
 
 	shadow string // of OpenReadOnly
+
+	collecting sync.Mutex // held while value logs are removed
+	snapshots  int        // that are open; guarded by collecting
 
 	// Nil until Start.
 	disk      *diskWatch // it disables readahead, which Since needs: a replay takes four times as long without

@@ -19,6 +19,7 @@ const (
 	prefixOldDedupe = 'D' // read, but no longer written
 	prefixDedupe    = 'E'
 	prefixFormat    = 'F'
+	prefixForgotten = 'B'
 	prefixLink      = 'L'
 )
 

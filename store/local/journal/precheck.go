@@ -82,7 +82,7 @@ func precheck(dir string, aside *setAside, log *slog.Logger) error {
 }
 
 // checkSmallFiles removes files that Badger creates again, when they are damaged: KEYREGISTRY, which has no keys, as nothing
-// is encrypted, and DISCARD, statistics that nothing uses yet.
+// is encrypted, and DISCARD, statistics that Reclaim does not need.
 func checkSmallFiles(dir string, aside *setAside) error {
 	for name, isSound := range map[string]func([]byte) bool{
 		"KEYREGISTRY": func(b []byte) bool { return len(b) == 16+12 && string(b[16:]) == "Hello Badger" },

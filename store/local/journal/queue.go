@@ -217,6 +217,13 @@ func (q *queue) close() {
 	q.arrived.Signal()
 }
 
+// fail makes the queue refuse new requests, after a failed commit.
+func (q *queue) fail(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.failed = err
+}
+
 // failure returns the error of a failed commit, or nil.
 func (q *queue) failure() error {
 	q.mu.Lock()

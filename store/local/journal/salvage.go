@@ -48,7 +48,7 @@ func Salvage(ctx context.Context, dirs []string, to string, opt Options, wrong f
 	if err != nil {
 		return Salvaged{}, err
 	}
-	s := salvager{to: to, db: db, batch: db.NewManagedWriteBatch()}
+	s := salvager{to: to, batch: db.NewManagedWriteBatch(), fits: isKey}
 	for _, kind := range []struct {
 		ext  string
 		read func(b []byte) error
@@ -81,9 +81,11 @@ func Salvage(ctx context.Context, dirs []string, to string, opt Options, wrong f
 // salvager writes the new journal.
 type salvager struct {
 	to    string
-	db    *badger.DB
 	batch *badger.WriteBatch
 	bytes int64 // that may be written before the free space is read again
+
+	fits func(key []byte) bool                                              // which keys the database has
+	take func(key []byte, version uint64, deleted bool, value []byte) error // gets the entries; nil: they are the journal's
 
 	found  []uint64 // chunks that were written
 	listed []uint64 // chunks of which a table or a memtable knows that they are in a value log
@@ -129,13 +131,13 @@ func (s *salvager) valueLog(b []byte) error {
 // memLog writes the entries of the log of a memtable.
 func (s *salvager) memLog(b []byte) error {
 	return s.log(b, func(key []byte) bool {
-		return len(key) > 8 && isKey(key[:len(key)-8]) || bytes.HasPrefix(key, []byte("!badger!"))
+		return len(key) > 8 && s.fits(key[:len(key)-8]) || bytes.HasPrefix(key, []byte("!badger!"))
 	})
 }
 
 // isKey reports whether a key is one of the journal's.
 func isKey(key []byte) bool {
-	n := map[byte]int{prefixChunk: 9, prefixLink: 49, prefixDedupe: 33, prefixOldDedupe: 33, prefixFormat: 1}
+	n := map[byte]int{prefixChunk: 9, prefixLink: 49, prefixDedupe: 33, prefixOldDedupe: 33, prefixFormat: 1, prefixForgotten: 1}
 	return len(key) > 0 && n[key[0]] == len(key)
 }
 
@@ -177,8 +179,12 @@ const metaDelete = 1 << 0
 // entry writes an entry; its key has the version. Of chunks it writes only those that can be decoded.
 func (s *salvager) entry(versioned []byte, v y.ValueStruct) {
 	key, version := bytes.Clone(y.ParseKey(versioned)), y.ParseTs(versioned)
-	if !isKey(key) || s.failed != nil {
+	if !s.fits(key) || s.failed != nil {
 		return // Badger's own
+	}
+	if s.take != nil {
+		s.failed = s.take(key, version, v.Meta&metaDelete != 0, v.Value)
+		return
 	}
 	if v.Meta&metaDelete != 0 {
 		s.failed = s.batch.DeleteAt(key, version)

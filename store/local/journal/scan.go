@@ -14,12 +14,16 @@ import (
 type Use func(seq uint64, events []Event) (more bool)
 
 // Scan calls use with each chunk from the chunk from up to the chunk upTo, both inclusive. When ctx ends, it stops before
-// the next chunk and returns ctx's error. At a chunk that is damaged it stops and returns a DamagedChunks.
+// the next chunk and returns ctx's error. At a chunk that is damaged it stops and returns a DamagedChunks. ErrForgotten: use was
+// not called.
 func (j *Journal) Scan(ctx context.Context, from, upTo uint64, use Use) error {
 	return catchFault(func() error {
 		blocks := damagedBlocks.Load()
 		txn := j.db.NewTransactionAt(math.MaxUint64, false)
 		defer txn.Discard()
+		if err := checkForgotten(txn, from); err != nil {
+			return err
+		}
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
 		defer it.Close()
 		var d chunkDecoder
@@ -45,11 +49,14 @@ func (j *Journal) Scan(ctx context.Context, from, upTo uint64, use Use) error {
 	})
 }
 
-// Chunks is Scan for the chunks with these numbers, which must increase.
+// Chunks is Scan for the chunks with these numbers, of which there is one at least, and which must increase.
 func (j *Journal) Chunks(ctx context.Context, seqs []uint64, use Use) error {
 	return catchFault(func() error {
 		txn := j.db.NewTransactionAt(math.MaxUint64, false)
 		defer txn.Discard()
+		if err := checkForgotten(txn, seqs[0]); err != nil {
+			return err
+		}
 		var d chunkDecoder
 		for _, seq := range seqs {
 			item, err := get(txn, appendChunkKey(nil, seq))

@@ -20,6 +20,9 @@ type Snapshot struct {
 
 // Snapshot returns the journal as of the last commit.
 func (j *Journal) Snapshot() Snapshot {
+	j.collecting.Lock()
+	defer j.collecting.Unlock()
+	j.snapshots++
 	version := j.Version()
 	// A compaction keeps the newest entry up to this version of each key, and all entries after it. One that is running
 	// drops no entry of the snapshot: it reads tables of commits that had ended, because only the next commit after them
@@ -31,6 +34,9 @@ func (j *Journal) Snapshot() Snapshot {
 // Close lets Badger drop what only the snapshot needed. It does nothing for the zero value.
 func (s Snapshot) Close() {
 	if s.j != nil {
+		s.j.collecting.Lock()
+		defer s.j.collecting.Unlock()
+		s.j.snapshots--
 		s.j.db.SetDiscardTs(math.MaxUint64)
 	}
 }

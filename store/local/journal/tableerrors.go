@@ -48,7 +48,7 @@ var syncManifest func(f *os.File) error
 // damagedBlocks counts reads of damaged blocks in any journal of the process.
 var damagedBlocks atomic.Int64
 
-var errDamagedBlock = fmt.Errorf("a table in events/ is damaged: %w", codec.ErrCorrupt)
+var errDamagedBlock = fmt.Errorf("a table is damaged: %w", codec.ErrCorrupt)
 
 // get is txn.Get, except that it fails when it has met a damaged block, in which the key may be.
 func get(txn *badger.Txn, key []byte) (*badger.Item, error) {
@@ -90,7 +90,7 @@ func (checksumMismatch) Error() string {
 	damagedBlocks.Add(1)
 	if strings.Contains(calls, "subcompact") {
 		allocators.Range(func(_, a any) bool {
-			a.(*allocator).fail("a table in events/ is damaged")
+			a.(*allocator).fail("a table of events is damaged")
 			return true
 		})
 		select {}
@@ -140,6 +140,6 @@ func (a *allocator) beforeDeletion(err error) {
 	if err == nil {
 		return
 	}
-	a.fail("a table in events/ cannot be written: " + err.Error())
+	a.fail("a table in " + a.dir + " cannot be written: " + err.Error())
 	select {}
 }

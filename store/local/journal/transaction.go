@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -181,6 +182,16 @@ func (t *transaction) closeChunk() error {
 	t.chunkEvents = 0
 	key := t.arena.key(func(b []byte) []byte { return appendChunkKey(b, t.seq) })
 	return t.set(badger.NewEntry(key, t.arena.pack(t.arena.chunks[t.chunkStart:])))
+}
+
+// delete deletes a key.
+func (t *transaction) delete(key []byte) error {
+	t.count++
+	t.bytes += len(key)
+	if t.tap != nil {
+		t.entries = append(t.entries, codec.Entry{Key: bytes.Clone(key), Deleted: true})
+	}
+	return t.txn.Delete(key)
 }
 
 func (t *transaction) set(e *badger.Entry) error {

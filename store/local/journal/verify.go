@@ -37,27 +37,38 @@ func OpenReadOnly(dir string, opt Options, wrong func(where string, err error)) 
 			err = fmt.Errorf("open %s: %w", dir, err)
 		}
 	}()
-	shadow, err := os.MkdirTemp("", "mtagd-verify-")
-	if err != nil {
+	j = &Journal{dir: dir, log: &badgerLog{log: opt.Log}, now: opt.Now}
+	if j.db, j.shadow, err = openReadOnly(badgerOptions(dir), j.log, wrong); err != nil {
 		return nil, err
 	}
-	j = &Journal{dir: dir, shadow: shadow, log: &badgerLog{log: opt.Log}, now: opt.Now}
+	if _, err = hasFormat(j.db); err != nil {
+		return nil, errors.Join(err, j.CloseReadOnly())
+	}
+	return j, nil
+}
+
+// openReadOnly opens a database in a shadow of its directory, which is to be removed afterwards.
+func openReadOnly(opt badger.Options, log *badgerLog, wrong func(where string, err error)) (db *badger.DB, shadow string, err error) {
+	dir := opt.Dir
+	if shadow, err = os.MkdirTemp("", "mtagd-verify-"); err != nil {
+		return nil, "", err
+	}
 	if err = linkAll(dir, shadow, wrong); err == nil {
 		err = catchDamage(func() (err error) {
-			j.db, err = badger.OpenManaged(badgerOptions(shadow).WithLogger(j.log).WithReadOnly(true))
+			db, err = badger.OpenManaged(opt.WithDir(shadow).WithValueDir(shadow).WithLogger(log).WithReadOnly(true))
 			return err
 		})
 	}
 	if err == nil {
-		err = j.log.failure()
+		err = log.failure()
 	}
 	if err == nil {
-		_, err = hasFormat(j.db)
+		return db, shadow, nil
 	}
-	if err != nil {
-		return nil, errors.Join(err, j.CloseReadOnly())
+	if db != nil {
+		err = errors.Join(err, db.Close())
 	}
-	return j, nil
+	return nil, "", errors.Join(err, os.RemoveAll(shadow))
 }
 
 // linkAll makes links in shadow to all files of dir, except to logs of memtables: of these it makes copies that end with the
@@ -89,9 +100,9 @@ func linkAll(dir, shadow string, wrong func(where string, err error)) error {
 		log := readMemLog(b)
 		records, lost := log.survivors(b)
 		if lost > 0 {
-			wrong(filepath.Join("events", f.Name()), fmt.Errorf("%w: %d bytes of it cannot be read", codec.ErrCorrupt, lost))
+			wrong(filepath.Join(filepath.Base(dir), f.Name()), fmt.Errorf("%w: %d bytes of it cannot be read", codec.ErrCorrupt, lost))
 		} else if log.corrected {
-			wrong(filepath.Join("events", f.Name()), fmt.Errorf("%w: wrong bits, which the next start of the server corrects", codec.ErrCorrupt))
+			wrong(filepath.Join(filepath.Base(dir), f.Name()), fmt.Errorf("%w: wrong bits, which the next start of the server corrects", codec.ErrCorrupt))
 		}
 		if err := os.WriteFile(filepath.Join(shadow, f.Name()), append(b[:logHeader:logHeader], records...), 0o600); err != nil {
 			return err
@@ -222,7 +233,8 @@ func (v *verifier) entry(item *badger.Item, key []byte) error {
 		return item.Value(func(b []byte) error {
 			merchant := len(codec.MerchantKey{})
 			switch {
-			case key[0] == prefixFormat && len(key) == 1 && string(b) == format:
+			case key[0] == prefixFormat && len(key) == 1 && isFormat(b):
+			case key[0] == prefixForgotten && len(key) == 1 && len(b) == 8:
 			case key[0] == prefixLink && len(key) == 1+merchant+32 && len(b) > 0 && len(b) <= store.MaxMUIDLength:
 				v.counts.Links++
 			case (key[0] == prefixDedupe || key[0] == prefixOldDedupe) && len(key) == 1+merchant+16 && len(b) == 8:

@@ -17,7 +17,7 @@ import (
 func (x *Index) FindChunks(
 	ctx context.Context, chunks []uint64, merchants ...codec.MerchantKey,
 ) (map[codec.MerchantKey][]Key, error) {
-	if err := x.mergeNow(ctx); err != nil {
+	if err := x.Merge(ctx); err != nil {
 		return nil, err
 	}
 	found := map[codec.MerchantKey][]Key{}

@@ -145,12 +145,13 @@ func (x *Index) Covered() uint64 { return x.covered }
 // Outdated reports whether the file was written by an older version. Then nothing but Covered can be read from it.
 func (x *Index) Outdated() bool { return x.outdated }
 
-// Reset empties an outdated index, in one transaction. All events have to be replayed then: Covered is 0.
+// Reset empties an index, in one transaction. All events have to be replayed then: Covered is 0. Call it before Replay.
 func (x *Index) Reset() error {
 	if err := boltfile.CatchDamage("index.db", func() error { return resetFile(x.db) }); err != nil {
 		return err
 	}
 	x.outdated, x.covered = false, 0
+	x.events.Store(0)
 	return nil
 }
 

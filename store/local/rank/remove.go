@@ -171,7 +171,7 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 	if !needed() {
 		return nil
 	}
-	return x.mergeNow(ctx)
+	return x.Merge(ctx)
 }
 
 // find returns which of the sorted keys the stored tree has, and which of these are of overflow series.

@@ -330,7 +330,7 @@ func TestRemovedEventsAreGone(t *testing.T) {
 				}
 				r.check(t, rng, r.Index, when)
 			}
-			if err := r.mergeNow(t.Context()); err != nil {
+			if err := r.Merge(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			closeIndex(t, r.Index) // ends compactions

@@ -125,8 +125,8 @@ func (m *mergeState) finish() {
 	}
 }
 
-// mergeNow merges all events that were applied before the call.
-func (x *Index) mergeNow(ctx context.Context) error {
+// Merge merges all events that were applied before the call: StoredUpTo covers them then. Call it between Start and Close.
+func (x *Index) Merge(ctx context.Context) error {
 	merged := make(chan error, 1)
 	select {
 	case x.merges <- merged:

@@ -1,0 +1,193 @@
+package archive
+
+import (
+	"bytes"
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+)
+
+// Run is events of any merchants that Add stores together. The zero value is empty.
+type Run struct {
+	events []runEvent
+	bodies []byte
+}
+
+type runEvent struct {
+	merchant codec.MerchantKey
+	at       codec.Position
+	from, to uint32 // of the body
+}
+
+// Append adds an event. It copies the body. The events of a merchant come in the order of positions.
+func (r *Run) Append(m codec.MerchantKey, at codec.Position, body []byte) {
+	from := len(r.bodies)
+	r.bodies = append(r.bodies, body...)
+	r.events = append(r.events, runEvent{m, at, uint32(from), uint32(len(r.bodies))})
+}
+
+// Bytes returns the size of all bodies. It must stay below 4 GiB.
+func (r *Run) Bytes() int { return len(r.bodies) }
+
+// growth bounds how often an event is written again: a block is replaced only when it is at most so many times as large as
+// the events that follow it. So each time an event is written again, its block has become half as large again, until it is
+// full.
+const growth = 2
+
+// Add stores a run. All of its events are after the boundary, and up to the new one. When Add returns nil, they are on disk.
+// After an error or a kill some of them may be: add them again. Add calls pace between merchants, which may wait.
+func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
+	slices.SortFunc(r.events, func(x, y runEvent) int {
+		return cmp.Or(bytes.Compare(x.merchant[:], y.merchant[:]), x.at.Compare(y.at))
+	})
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	c, err := a.begin()
+	if err != nil {
+		return err
+	}
+	if err := a.view(func(txn *badger.Txn) error {
+		for events := r.events; len(events) > 0; {
+			n := 1
+			for n < len(events) && events[n].merchant == events[0].merchant {
+				n++
+			}
+			if err := c.addEvents(txn, r, events[:n]); err != nil {
+				return err
+			}
+			events = events[n:]
+			pace()
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	c.boundary = max(boundary, a.Boundary())
+	return c.commit()
+}
+
+// addEvents adds new events of one merchant, which replace its last blocks where these are small.
+func (c *change) addEvents(txn *badger.Txn, r *Run, events []runEvent) error {
+	m, size := events[0].merchant, 0
+	for _, e := range events {
+		size += int(e.to - e.from)
+	}
+	w := blockWriter{c: c, txn: txn, b: block{merchant: m}}
+	last, replaced, err := c.lastBlocks(txn, m, size)
+	if err != nil {
+		return err
+	}
+	if len(replaced) > 0 {
+		w.b.first = replaced[len(replaced)-1].first
+	}
+	for _, old := range slices.Backward(replaced) {
+		if err := c.remove(txn, old.blockKey, old.usage()); err != nil {
+			return err
+		}
+	}
+	for _, old := range slices.Backward(replaced) {
+		if err := w.addAll(&old.block); err != nil {
+			return err
+		}
+	}
+	w.mayCommit = true // when the next block is written, no event is only in a deleted one
+	for _, e := range events {
+		if e.at.Compare(last) <= 0 {
+			continue // an earlier Add has stored it, and did not come to its end
+		}
+		if err := w.add(e.at, r.bodies[e.from:e.to]); err != nil {
+			return err
+		}
+	}
+	if err := w.flush(); err != nil || !c.isFull() {
+		return err
+	}
+	return c.commit()
+}
+
+type loadedBlock struct {
+	blockKey
+	block
+	stored int
+}
+
+func (b *loadedBlock) usage() (u Usage) {
+	u = Usage{uint64(b.events), 0, uint64(b.stored)}
+	_ = b.each(func(e Event) bool { u.Bytes += uint64(len(e.Body)); return true }) // it was checked before
+	return u
+}
+
+// lastBlocks returns those last blocks of a merchant that new events of this size replace, the last one first, and the end of
+// the last block of all. One that cannot be read stays as it is, with all before it. One without events stays too: a backup
+// must not lose it (restore.go).
+func (c *change) lastBlocks(txn *badger.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
+	defer it.Close()
+	first := true
+	for it.Seek(blockKey{m, codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}, math.MaxUint32}.append(nil)); atBlock(it); it.Next() {
+		k, err := parseBlockKey(it.Item().Key())
+		if err != nil {
+			return end, nil, err
+		}
+		if first {
+			end, first = k.last, false
+		}
+		b, err := c.a.load(&c.memory, k, it.Item())
+		if err != nil {
+			c.a.log.Error("a block of archived events cannot be read", "merchant", m.ID(), "last_event", k.last.EventID(), "error", err)
+			break
+		}
+		if b.events == 0 || len(b.content) >= blockBytes || len(b.content) > growth*size {
+			break
+		}
+		b.content = bytes.Clone(b.content)
+		replaced = append(replaced, loadedBlock{k, b, len(c.memory.stored)})
+		size += len(b.content)
+	}
+	return end, replaced, nil
+}
+
+// blockWriter cuts the events of a merchant into blocks.
+type blockWriter struct {
+	c         *change
+	txn       *badger.Txn
+	b         block
+	bytes     uint64 // of the bodies
+	mayCommit bool
+}
+
+func (w *blockWriter) add(at codec.Position, body []byte) error {
+	w.b.add(at, body)
+	w.bytes += uint64(len(body))
+	if len(w.b.content) < blockBytes {
+		return nil
+	}
+	if err := w.flush(); err != nil || !w.mayCommit || !w.c.isFull() {
+		return err
+	}
+	return w.c.commit()
+}
+
+// addAll adds the events of an old block.
+func (w *blockWriter) addAll(b *block) error {
+	var failed error
+	err := b.each(func(e Event) bool {
+		failed = w.add(e.Position, e.Body)
+		return failed == nil
+	})
+	return cmp.Or(failed, err)
+}
+
+func (w *blockWriter) flush() error {
+	if w.b.events == 0 {
+		return nil
+	}
+	err := w.c.add(w.txn, &w.b, 0, w.bytes)
+	w.b = block{merchant: w.b.merchant, first: next(w.b.last), content: w.b.content[:0]}
+	w.bytes = 0
+	return err
+}

@@ -1,0 +1,223 @@
+// Package archive keeps events for years: packed, by merchant, in the order of receipt. The journal is where events arrive;
+// package local moves them here a while later. Events keep their positions. The package does not know what an event is: to
+// it, an event is a position and a body.
+//
+// # How events are stored
+//
+// The events of a merchant are in blocks: up to about 16 KiB of neighbouring events, compressed together. The blocks are in a
+// Badger database of their own, all in its tables. A compaction gives back the space of blocks that were deleted.
+//
+// Add stores a run of events, of any merchants. For each merchant, it takes the last blocks of the merchant that are not full,
+// unless they are much larger than what the run has for the merchant, and writes their events again together with the new
+// ones (add.go). So small merchants do not get a block for each event, and no event is written again more often than the
+// logarithm of a block's size.
+//
+// A run may take several commits. A block is deleted in the commit that has its events elsewhere, and the last commit moves
+// the boundary. After a kill between two of them, the archive has events behind the boundary. Reads leave them out, as the
+// journal has them too. When they are added again, Add skips the events that are not behind the last block of their merchant.
+//
+// Removing events never leaves a gap between blocks: a block of which events were removed is replaced by one that still says
+// from where to where it reaches, even if it has no events. So of two blocks that overlap, the one with the greater version
+// counts. A backup needs no deletions, and salvaged entries can be put together again (restore.go).
+//
+// Files in reading order:
+//
+//	archive.go   Archive: open, close
+//	add.go       stores a run of events
+//	change.go    deletes and writes blocks, with the counts of their merchants
+//	read.go      reads events by position, of a merchant since a position
+//	next.go      reads events of several merchants in the order of receipt
+//	remove.go    removes events of a merchant
+//	purge.go     removes the bytes of deleted blocks
+//	snapshot.go  the archive as of one commit, for a backup
+//	restore.go   writes an archive from a backup
+//	salvage.go   writes what can be read of damaged files into a new archive
+//	verify.go    checks all data
+//	block.go     the byte form of blocks
+//	keys.go      the keys in Badger, and the byte form of counts
+//	metrics.go   counts blocks, events and bytes
+//
+// # What is in Badger
+//
+// The directory archive/ is of format "1". All integers are big endian, except for uvarints. A merchant is the 16 bytes of its
+// UUID. A position is the number of a chunk of the journal (8 bytes) and the place in that chunk (2 bytes). Commits are
+// numbered from 1: that is the version of what they write.
+//
+//	'F'                                   format version, in ASCII digits
+//	'S'                                   boundary (8 bytes): all events of the journal's chunks up to it are here
+//	'P'                                   version (8 bytes) of the last commit before the last purge, if there was one
+//	'M' merchant                          number of events, bytes of the bodies, bytes of the blocks (uvarints)
+//	'B' merchant, last position, revision (4 bytes)
+//	                                      block. The revision is greater than that of an earlier block with this position
+//	'B' merchant, last position, revision, 0 (1 byte)
+//	                                      empty: Purge is about to remove the bytes of this deleted block (purge.go)
+//
+// The values of 'S', 'P' and 'M' are sealed (codec.Seal). A block is:
+//
+//	length of the block (4 bytes, with these and the checksum) | merchant | first position | last position |
+//	number of events (4 bytes) | length of the content (4 bytes) | content, compressed with zstd | CRC-32C of all that (4 bytes)
+//
+// The content has, for each event in the order of positions: by how much its chunk's number is greater than that of the
+// event before (uvarint; of the first event: than that of the first position), its place in the chunk (uvarint; less the
+// place of the event before where both are of one chunk; of the first event: less 0), and the body (length-prefixed).
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+)
+
+// Archive is all merchants' archived events.
+type Archive struct {
+	dir   string
+	db    *journal.Database
+	log   *slog.Logger
+	coder *coder
+
+	boundary atomic.Uint64
+
+	writing sync.Mutex // held by whoever changes the archive
+	// Guarded by writing:
+	version   uint64 // of the last commit
+	failed    error  // of a write: nobody knows what is on the disk, so nothing more is written
+	snapshots int    // that are open
+
+	metrics *metrics
+}
+
+// newest is a version that is greater than any.
+const newest = math.MaxUint64
+
+// Event is an archived event. Its body is valid until the function that got the event returns.
+type Event struct {
+	codec.Position
+	Body []byte
+}
+
+// Open opens or creates the archive in dir.
+func Open(dir string, log *slog.Logger) (*Archive, error) {
+	db, err := journal.OpenDatabase(dir, log)
+	if err != nil {
+		return nil, err
+	}
+	a, err := open(dir, db, log)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
+	}
+	return a, nil
+}
+
+// OpenReadOnly opens an existing archive, which no other process has open, to read it. It changes nothing. Damage of Badger's
+// logs, which reading does not show, is passed to wrong.
+func OpenReadOnly(dir string, log *slog.Logger, wrong func(where string, err error)) (*Archive, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return nil, err
+	}
+	db, err := journal.OpenDatabaseReadOnly(dir, log, wrong)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
+	}
+	a, err := open(dir, db, log)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
+	}
+	return a, nil
+}
+
+func open(dir string, db *journal.Database, log *slog.Logger) (*Archive, error) {
+	coder, err := newCoder()
+	if err != nil {
+		return nil, err
+	}
+	a := &Archive{dir: dir, db: db, log: log, coder: coder, version: db.MaxVersion(), metrics: newMetrics()}
+	isNew := false
+	err = a.view(func(txn *badger.Txn) error {
+		found, err := get(txn, keyFormat, func(v []byte) error {
+			if string(v) != format {
+				return codec.UnknownFormat{Found: string(v), Known: format}
+			}
+			return nil
+		})
+		if isNew = !found; err != nil {
+			return err
+		}
+		boundary, err := getNumber(txn, keyBoundary)
+		a.boundary.Store(boundary)
+		return err
+	})
+	if err == nil && isNew && a.version > 0 {
+		err = fmt.Errorf("%w: the archive has no format version", codec.ErrCorrupt)
+	}
+	if err == nil && isNew {
+		err = a.commit(func(txn *badger.Txn) error { return txn.Set(keyFormat, []byte(format)) })
+	}
+	if err == nil {
+		err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.metrics.add(u) })
+	}
+	return a, err
+}
+
+// get calls use with the value of a key, and reports whether it has one.
+func get(txn *badger.Txn, key []byte, use func(v []byte) error) (found bool, err error) {
+	item, err := txn.Get(key)
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, item.Value(use)
+}
+
+// getNumber returns the number of a key; 0 when there is none.
+func getNumber(txn *badger.Txn, key []byte) (n uint64, err error) {
+	_, err = get(txn, key, func(v []byte) (err error) {
+		n, err = parseNumber(key, v)
+		return err
+	})
+	return n, err
+}
+
+// Dir returns the archive's directory.
+func (a *Archive) Dir() string { return a.dir }
+
+// Boundary returns the number of a chunk of the journal: the archive has all events up to it, and reads give none after it.
+func (a *Archive) Boundary() uint64 { return a.boundary.Load() }
+
+// view reads the newest data.
+func (a *Archive) view(read func(txn *badger.Txn) error) error { return a.db.View(newest, read) }
+
+// commit writes one transaction. The caller holds writing, or is alone.
+func (a *Archive) commit(fill func(txn *badger.Txn) error) error {
+	err := a.db.Commit(a.version+1, fill)
+	if err == nil {
+		a.version++
+	}
+	return err
+}
+
+// Close closes the files. No other method may run or be called.
+func (a *Archive) Close() error {
+	a.coder.close()
+	return a.db.Close()
+}
+
+// fail notes the error of a write, and returns it. When the disk is only full, a later write may succeed.
+func (a *Archive) fail(err error) error {
+	if err == nil || journal.IsNearlyFull(err) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	a.failed = fmt.Errorf("a write to %s failed, and no more are tried: %w", a.dir, err)
+	return a.failed
+}

@@ -1,0 +1,484 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"mtagd/store/local/codec"
+)
+
+var (
+	ctx   = context.Background()
+	quiet = slog.New(slog.DiscardHandler)
+)
+
+func openArchive(t *testing.T, dir string) *Archive {
+	t.Helper()
+	a, err := Open(dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func closeArchive(t *testing.T, a *Archive) {
+	t.Helper()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// model is what the archive must have.
+type model map[codec.MerchantKey][]modelEvent
+
+type modelEvent struct {
+	codec.Position
+	body string
+}
+
+func merchant(n int) (m codec.MerchantKey) {
+	m[0], m[15] = byte(n>>8), byte(n)
+	return m
+}
+
+// add adds a run with this many events, which begins at a chunk, and returns its last chunk.
+func (m model) add(t *testing.T, a *Archive, r *rand.Rand, events, merchants int, seq uint64) uint64 {
+	t.Helper()
+	var run Run
+	for i := range events {
+		if i%7 == 0 {
+			seq += 1 + r.Uint64N(1000)
+		}
+		of := merchant(int(float64(merchants) * r.Float64() * r.Float64()))
+		at := codec.Position{Seq: seq, Index: uint16(i % 7)}
+		body := fmt.Sprintf(`{"event":"Purchase","user":%d,"pad":"%s"}`, r.IntN(1e6), bytes.Repeat([]byte("x"), r.IntN(400)))
+		run.Append(of, at, []byte(body))
+		m[of] = append(m[of], modelEvent{at, body})
+	}
+	if err := a.Add(&run, seq, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	return seq
+}
+
+// check compares the archive with the model.
+func (m model) check(t *testing.T, a *Archive) {
+	t.Helper()
+	merchants, err := a.Merchants()
+	if err != nil || len(merchants) != len(m) {
+		t.Fatalf("%d merchants, %v; want %d", len(merchants), err, len(m))
+	}
+	m.checkEvents(t, a)
+	for of, want := range m {
+		u, err := a.Usage(of)
+		if err != nil || u.Events != uint64(len(want)) {
+			t.Errorf("usage of merchant %x is %+v, %v; want %d events", of, u, err, len(want))
+		}
+	}
+	if _, err := a.Verify(ctx, Check{
+		Wrong: func(err error) { t.Error(err) }, Damaged: func(d Damage) { t.Error(d.Err) },
+		Events: func(codec.MerchantKey, []Event) {}, Read: func(_, _ uint64) {},
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// checkEvents compares the events with those of the model.
+func (m model) checkEvents(t *testing.T, a *Archive) {
+	t.Helper()
+	for of, want := range m {
+		var got []modelEvent
+		if err := a.Since(ctx, of, codec.Position{}, func(events []Event) error {
+			for _, e := range events {
+				got = append(got, modelEvent{e.Position, string(e.Body)})
+			}
+			return nil
+		}, func(d Damage) { t.Error(d.Err) }); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("merchant %x: %d events, want %d", of, len(got), len(want))
+		}
+	}
+}
+
+// Events of many merchants in many runs are read as they were added, also after a restart.
+func TestEventsAreReadAsTheyWereAdded(t *testing.T) {
+	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(1, 2)), model{}
+	a := openArchive(t, dir)
+	seq := uint64(1_700_000_000_000_000)
+	for run := range 30 {
+		seq = m.add(t, a, r, 1+r.IntN(400), 1+r.IntN(60), seq)
+		if a.Boundary() != seq {
+			t.Fatalf("boundary %d, want %d", a.Boundary(), seq)
+		}
+		if run%10 == 5 {
+			closeArchive(t, a)
+			a = openArchive(t, dir)
+		}
+	}
+	m.check(t, a)
+	for of, events := range m { // any of a merchant's events, and from any position on
+		var wanted []codec.Position
+		var want []string
+		for _, e := range events {
+			if r.IntN(3) == 0 {
+				wanted, want = append(wanted, e.Position), append(want, e.body)
+			}
+		}
+		got := make([]string, len(want))
+		if err := a.Read(ctx, of, wanted, func(i int, e Event) { got[i] = string(e.Body) }); err != nil || !slices.Equal(got, want) {
+			t.Errorf("some events of merchant %x: %v", of, err)
+		}
+		from, n := r.IntN(len(events)), 0
+		if err := a.Since(ctx, of, events[from].Position, func(events []Event) error { n += len(events); return nil }, nil); err != nil || n != len(events)-from-1 {
+			t.Errorf("%d events since event %d of %d, %v", n, from, len(events), err)
+		}
+	}
+	closeArchive(t, a)
+}
+
+// Merchants that send one event at a time get few blocks, and their events are written again only a few times.
+func TestSmallMerchantsGetFewBlocks(t *testing.T) {
+	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(3, 4)), model{}
+	a := openArchive(t, dir)
+	defer closeArchive(t, a)
+	seq, added := uint64(1_700_000_000_000_000), 0
+	for range 120 {
+		seq = m.add(t, a, r, 20, 20, seq)
+	}
+	for _, events := range m {
+		for _, e := range events {
+			added += len(e.body)
+		}
+	}
+	blocks, err := a.Verify(ctx, Check{Wrong: func(err error) { t.Error(err) }, Events: func(codec.MerchantKey, []Event) {}, Read: func(_, _ uint64) {}})
+	if full := uint64(added/blockBytes + len(m)); err != nil || blocks > full+5*uint64(len(m)) {
+		t.Errorf("%d blocks of %d merchants, where %d would do: %v", blocks, len(m), full, err)
+	}
+	m.check(t, a)
+	if written := a.metrics.stored.Load(); written > int64(added) {
+		t.Errorf("%d bytes were written for %d bytes of events", written, added)
+	}
+}
+
+// A kill between two commits of a run leaves a part of it behind the boundary, which reads leave out. The run can be added
+// again, also with further events.
+func TestARunThatWasCutOffIsAddedAgain(t *testing.T) {
+	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(5, 6)), model{}
+	a := openArchive(t, dir)
+	seq := m.add(t, a, r, 3000, 10, 1_700_000_000_000_000)
+	before := model{}
+	for of, events := range m {
+		before[of] = slices.Clone(events)
+	}
+	var run, again Run
+	for i := range 4000 {
+		at, of := codec.Position{Seq: seq + 1 + uint64(i/7), Index: uint16(i % 7)}, merchant(i%12)
+		body := make([]byte, 300)
+		for i := range body {
+			body[i] = byte(r.Uint64())
+		}
+		run.Append(of, at, body)
+		again.Append(of, at, body)
+		m[of] = append(m[of], modelEvent{at, string(body)})
+	}
+	boundary, merchants := a.Boundary(), 0
+	func() {
+		defer func() { _ = recover() }()
+		_ = a.Add(&run, seq+4000, func() {
+			if merchants++; merchants == 9 {
+				panic("killed")
+			}
+		})
+	}()
+	if a.version < 3 {
+		t.Fatalf("%d commits, want a part of the run", a.version)
+	}
+	closeArchive(t, a)
+	a = openArchive(t, dir)
+	if a.Boundary() != boundary {
+		t.Errorf("the boundary has moved to %d", a.Boundary())
+	}
+	before.checkEvents(t, a)
+	last := codec.Position{Seq: seq + 4000}
+	again.Append(merchant(3), last, []byte("further"))
+	m[merchant(3)] = append(m[merchant(3)], modelEvent{last, "further"})
+	if err := a.Add(&again, seq+4000, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	m.check(t, a)
+	closeArchive(t, a)
+}
+
+// A removal takes just the events that are not wanted. After a purge no file has their blocks. A copy is the same.
+func TestRemovedEventsAreGone(t *testing.T) {
+	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(9, 10)), model{}
+	a := openArchive(t, dir)
+	seq := uint64(1_700_000_000_000_000)
+	for range 10 {
+		seq = m.add(t, a, r, 400, 8, seq)
+		var run Run
+		seq++
+		for i := range 8 {
+			at := codec.Position{Seq: seq}
+			body := fmt.Sprintf("secret-%d", r.Uint64())
+			run.Append(merchant(i), at, []byte(body))
+			m[merchant(i)] = append(m[merchant(i)], modelEvent{at, body})
+		}
+		if err := a.Add(&run, seq, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of, all := merchant(0), codec.Position{Seq: seq + 1}
+	purged := slices.Concat(storedBlocks(t, a, of), storedBlocks(t, a, merchant(1)))
+	isSecret := func(body []byte) bool { return bytes.HasPrefix(body, []byte("secret")) }
+	removed, err := a.Rewrite(ctx, of, codec.Position{}, all, func(e Event) bool { return !isSecret(e.Body) }, func(d Damage) { t.Error(d.Err) }, func() {})
+	if err != nil || removed.Events != 10 {
+		t.Fatalf("%d events were removed, %v; want 10", removed.Events, err)
+	}
+	secrets := map[string]bool{}
+	for _, e := range m[of] {
+		if isSecret([]byte(e.body)) {
+			secrets[e.body] = true
+		}
+	}
+	m[of] = slices.DeleteFunc(m[of], func(e modelEvent) bool { return secrets[e.body] })
+	for _, e := range m[merchant(1)] {
+		secrets[e.body] = true // some may equal one of another merchant
+	}
+	if removed, err := a.DropMerchant(ctx, merchant(1)); err != nil || removed.Events != uint64(len(m[merchant(1)])) {
+		t.Fatalf("%d events were removed, %v", removed.Events, err)
+	}
+	delete(m, merchant(1))
+	m.check(t, a)
+	m.checkCopy(t, a)
+
+	s, err := a.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Purge(func() {}); !IsBusy(err) {
+		t.Errorf("a purge while the log is being copied: %v", err)
+	}
+	s.Close()
+	if err := a.Purge(func() {}); err != nil {
+		t.Fatal(err)
+	}
+	m.check(t, a)
+	m.checkCopy(t, a)
+	stays := storedBlocks(t, a, of)
+	purged = slices.DeleteFunc(purged, func(b []byte) bool {
+		return slices.ContainsFunc(stays, func(s []byte) bool { return bytes.Equal(b, s) })
+	})
+	if len(purged) < 10 {
+		t.Errorf("only %d blocks were replaced", len(purged))
+	}
+	closeArchive(t, a)
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, path := range files {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, stored := range purged {
+			if bytes.Contains(b, stored) {
+				t.Errorf("%s has a block that was purged", filepath.Base(path))
+			}
+		}
+	}
+	a = openArchive(t, dir)
+	defer closeArchive(t, a)
+	m.check(t, a)
+	m.checkCopy(t, a)
+}
+
+// storedBlocks returns the blocks of a merchant as they are stored.
+func storedBlocks(t *testing.T, a *Archive, m codec.MerchantKey) (all [][]byte) {
+	t.Helper()
+	for after := (codec.Position{}); ; {
+		blocks, err := a.nextBlocks(m, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(blocks) == 0 {
+			return all
+		}
+		for _, b := range blocks {
+			all, after = append(all, b.value), b.last
+		}
+	}
+}
+
+// checkCopy copies the archive as a backup does, and compares the copy with the model.
+func (m model) checkCopy(t *testing.T, a *Archive) {
+	t.Helper()
+	s, err := a.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	dir := t.TempDir()
+	w, err := Create(dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Blocks(ctx, 0, w.Put, func(err error) { t.Error(err) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(s.Boundary); err != nil {
+		t.Fatal(err)
+	}
+	copied := openArchive(t, dir)
+	defer closeArchive(t, copied)
+	m.check(t, copied)
+}
+
+// A copy of all blocks that were ever written, in pieces as a chain of backups has them, is a copy of the newest state.
+func TestAChainOfCopiesIsTheNewestState(t *testing.T) {
+	r, m := rand.New(rand.NewPCG(11, 12)), model{}
+	a := openArchive(t, t.TempDir())
+	defer closeArchive(t, a)
+	dir := t.TempDir()
+	w, err := Create(dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seq, since := uint64(1_700_000_000_000_000), uint64(0)
+	var boundary uint64
+	for step := range 40 {
+		seq = m.add(t, a, r, 1+r.IntN(200), 6, seq)
+		of := merchant(r.IntN(6))
+		switch events := m[of]; {
+		case step%5 == 3 && len(events) > 0:
+			from, to := events[r.IntN(len(events))].Position, events[r.IntN(len(events))].Position
+			removed := func(e modelEvent) bool { return e.Compare(from) >= 0 && e.Compare(to) <= 0 }
+			if _, err := a.Rewrite(ctx, of, from, to, func(Event) bool { return false }, func(d Damage) { t.Error(d.Err) }, func() {}); err != nil {
+				t.Fatal(err)
+			}
+			if m[of] = slices.DeleteFunc(events, removed); len(m[of]) == 0 {
+				delete(m, of)
+			}
+		case step == 17 && len(events) > 0:
+			if _, err := a.DropMerchant(ctx, of); err != nil {
+				t.Fatal(err)
+			}
+			delete(m, of)
+		}
+		m.check(t, a)
+		if step%3 != 0 && step != 39 {
+			continue
+		}
+		s, err := a.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Blocks(ctx, since, w.Put, func(err error) { t.Error(err) }); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		since, boundary = s.Version, s.Boundary
+	}
+	if err := w.Close(boundary); err != nil {
+		t.Fatal(err)
+	}
+	copied := openArchive(t, dir)
+	defer closeArchive(t, copied)
+	m.check(t, copied)
+	if !w.Replaced {
+		t.Error("nothing was replaced")
+	}
+}
+
+// What was salvaged of sound files is the archive.
+func TestSoundFilesAreSalvaged(t *testing.T) {
+	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(13, 14)), model{}
+	a := openArchive(t, dir)
+	seq := uint64(1_700_000_000_000_000)
+	for range 10 {
+		seq = m.add(t, a, r, 300, 6, seq)
+	}
+	if _, err := a.DropMerchant(ctx, merchant(1)); err != nil {
+		t.Fatal(err)
+	}
+	delete(m, merchant(1))
+	to := t.TempDir()
+	wrong := func(path string, err error) { t.Error(path, err) }
+	if boundary, err := Salvage(ctx, dir, to, 0, quiet, wrong); err != nil || boundary != seq { // as after a kill
+		t.Fatalf("boundary %d, %v; want %d", boundary, err, seq)
+	}
+	closeArchive(t, a)
+	for range 2 { // with logs, and with tables
+		salvaged := openArchive(t, to)
+		m.check(t, salvaged)
+		closeArchive(t, salvaged)
+		to = t.TempDir()
+		if _, err := Salvage(ctx, dir, to, 0, quiet, wrong); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A block that lost its last events, and was then replaced, does not come back in a chain of copies.
+func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
+	a, of := openArchive(t, t.TempDir()), merchant(1)
+	defer closeArchive(t, a)
+	m := model{}
+	add := func(seq uint64, bodies ...int) {
+		t.Helper()
+		var run Run
+		for i, size := range bodies {
+			at, body := codec.Position{Seq: seq, Index: uint16(i)}, bytes.Repeat([]byte{'x'}, size)
+			run.Append(of, at, body)
+			m[of] = append(m[of], modelEvent{at, string(body)})
+		}
+		if err := a.Add(&run, seq, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w, err := Create(t.TempDir(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	since := uint64(0)
+	snapshot := func() {
+		t.Helper()
+		s, err := a.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if err := s.Blocks(ctx, since, w.Put, func(err error) { t.Error(err) }); err != nil {
+			t.Fatal(err)
+		}
+		since = s.Version
+	}
+	add(10, 15_000)
+	add(20, 5_000, 100)
+	snapshot()
+	end := codec.Position{Seq: 20, Index: 1}
+	if _, err := a.Rewrite(ctx, of, end, end, func(Event) bool { return false }, func(d Damage) { t.Error(d.Err) }, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	m[of] = m[of][:2]
+	add(30, 10_000) // the first block is full with the last event before the end
+	snapshot()
+	m.check(t, a)
+	dir := w.a.Dir()
+	if err := w.Close(30); err != nil {
+		t.Fatal(err)
+	}
+	copied := openArchive(t, dir)
+	defer closeArchive(t, copied)
+	m.check(t, copied)
+}

@@ -1,0 +1,132 @@
+package archive
+
+import (
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+)
+
+// change is blocks that are written, and blocks that are deleted, with the counts of their merchants. A large one is made in
+// several commits, each of which is complete in itself.
+type change struct {
+	a        *Archive
+	sets     []entry
+	deletes  [][]byte
+	bytes    int                         // of all that
+	usage    map[codec.MerchantKey]Usage // of the merchants that change
+	delta    Usage                       // of all merchants; it wraps around below 0
+	boundary uint64                      // 0: stays as it is
+
+	memory memory
+}
+
+type entry struct{ key, value []byte }
+
+// A commit of Badger is limited in bytes, and in entries. Both limits are more than twice as high as these.
+const (
+	commitBytes   = journal.MaxCommitBytes / 2
+	commitEntries = 3000
+)
+
+// begin begins a change. The caller holds writing until the change has ended.
+func (a *Archive) begin() (*change, error) {
+	return &change{a: a, usage: map[codec.MerchantKey]Usage{}}, a.failed
+}
+
+// add writes a block. The size of its bodies is bytes.
+func (c *change) add(txn *badger.Txn, b *block, revision uint32, bytes uint64) error {
+	key := blockKey{b.merchant, b.last, revision}.append(nil)
+	stored := c.a.coder.append(nil, b)
+	c.sets = append(c.sets, entry{key, stored})
+	c.bytes += len(key) + len(stored)
+	return c.count(txn, b.merchant, func(u *Usage) { u.add(Usage{uint64(b.events), bytes, uint64(len(stored))}) })
+}
+
+// remove deletes a block.
+func (c *change) remove(txn *badger.Txn, k blockKey, has Usage) error {
+	c.deletes = append(c.deletes, k.append(nil))
+	c.bytes += blockKeyBytes
+	return c.count(txn, k.merchant, func(u *Usage) { u.subtract(has) })
+}
+
+func (c *change) count(txn *badger.Txn, m codec.MerchantKey, change func(u *Usage)) error {
+	u, ok := c.usage[m]
+	if !ok {
+		var err error
+		if u, err = loadUsage(txn, m); err != nil {
+			return err
+		}
+	}
+	c.delta.subtract(u)
+	change(&u)
+	c.delta.add(u)
+	c.usage[m] = u
+	return nil
+}
+
+// isFull reports whether the change should be committed before more is added.
+func (c *change) isFull() bool {
+	return c.bytes >= commitBytes || len(c.sets)+len(c.deletes)+len(c.usage) >= commitEntries
+}
+
+// isEmpty reports whether there is nothing to commit.
+func (c *change) isEmpty() bool {
+	return len(c.sets)+len(c.deletes)+len(c.usage) == 0 && c.boundary == 0
+}
+
+// commit makes the change so far. When it returns nil, that is on disk.
+func (c *change) commit() error {
+	if c.isEmpty() {
+		return nil
+	}
+	err := c.a.commit(func(txn *badger.Txn) error {
+		for _, k := range c.deletes {
+			if err := txn.Delete(k); err != nil {
+				return err
+			}
+		}
+		for _, e := range c.sets {
+			if err := txn.Set(e.key, e.value); err != nil {
+				return err
+			}
+		}
+		for m, u := range c.usage {
+			if err := setUsage(txn, m, u); err != nil {
+				return err
+			}
+		}
+		if c.boundary > 0 {
+			return txn.Set(keyBoundary, encodeNumber(keyBoundary, c.boundary))
+		}
+		return nil
+	})
+	if err != nil {
+		return c.a.fail(err)
+	}
+	if c.boundary > 0 {
+		c.a.boundary.Store(c.boundary)
+	}
+	c.a.metrics.written.Add(float64(c.bytes))
+	c.a.metrics.add(c.delta)
+	c.sets, c.deletes, c.bytes, c.delta, c.boundary = nil, nil, 0, Usage{}, 0
+	clear(c.usage)
+	return nil
+}
+
+func setUsage(txn *badger.Txn, m codec.MerchantKey, u Usage) error {
+	key := appendMerchantKey(nil, prefixMerchant, m)
+	if u == (Usage{}) {
+		return txn.Delete(key)
+	}
+	return txn.Set(key, u.encode(key))
+}
+
+func loadUsage(txn *badger.Txn, m codec.MerchantKey) (u Usage, err error) {
+	key := appendMerchantKey(nil, prefixMerchant, m)
+	_, err = get(txn, key, func(v []byte) (err error) {
+		u, err = parseUsage(key, v)
+		return err
+	})
+	return u, err
+}

@@ -1,0 +1,112 @@
+package archive
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+)
+
+const format = "1"
+
+// The first byte of every key in Badger.
+const (
+	prefixBlock    = 'B'
+	prefixMerchant = 'M'
+	prefixBoundary = 'S'
+	prefixPurged   = 'P'
+	prefixFormat   = 'F'
+)
+
+var (
+	keyBoundary = []byte{prefixBoundary}
+	keyPurged   = []byte{prefixPurged}
+	keyFormat   = []byte{prefixFormat}
+)
+
+const (
+	merchantKeyBytes = 1 + len(codec.MerchantKey{})
+	blockKeyBytes    = merchantKeyBytes + positionBytes + 4
+	purgeKeyBytes    = blockKeyBytes + 1
+)
+
+// blockKey is the key of a block.
+type blockKey struct {
+	merchant codec.MerchantKey
+	last     codec.Position
+	revision uint32 // greater than that of the block it replaces, if that ends at the same position
+}
+
+func appendMerchantKey(b []byte, prefix byte, m codec.MerchantKey) []byte {
+	return append(append(b, prefix), m[:]...)
+}
+
+func (k blockKey) append(b []byte) []byte {
+	b = appendPosition(appendMerchantKey(b, prefixBlock, k.merchant), k.last)
+	return binary.BigEndian.AppendUint32(b, k.revision)
+}
+
+func parseBlockKey(b []byte) (k blockKey, err error) {
+	if len(b) != blockKeyBytes || b[0] != prefixBlock {
+		return k, fmt.Errorf("%w: key %x of a block", codec.ErrCorrupt, b)
+	}
+	d := codec.Decoder{B: b[1:]}
+	copy(k.merchant[:], d.Bytes(len(k.merchant)))
+	k.last = readPosition(&d)
+	k.revision = binary.BigEndian.Uint32(d.B)
+	return k, nil
+}
+
+// atBlock moves an iterator over the keys of Purge, and reports whether it is at a block then.
+func atBlock(it *badger.Iterator) bool {
+	for it.Valid() && len(it.Item().Key()) == purgeKeyBytes {
+		it.Next()
+	}
+	return it.Valid()
+}
+
+// isKey reports whether a key is one of the archive's.
+func isKey(key []byte) bool {
+	n := map[byte]int{prefixBlock: blockKeyBytes, prefixMerchant: merchantKeyBytes, prefixBoundary: 1, prefixPurged: 1, prefixFormat: 1}
+	return len(key) > 0 && n[key[0]] == len(key)
+}
+
+// Usage is what the archive has of a merchant.
+type Usage struct {
+	Events uint64
+	Bytes  uint64 // of the bodies
+	Stored uint64 // of the blocks
+}
+
+func (u *Usage) add(o Usage) {
+	u.Events, u.Bytes, u.Stored = u.Events+o.Events, u.Bytes+o.Bytes, u.Stored+o.Stored
+}
+func (u *Usage) subtract(o Usage) {
+	u.Events, u.Bytes, u.Stored = u.Events-o.Events, u.Bytes-o.Bytes, u.Stored-o.Stored
+}
+
+func (u Usage) encode(key []byte) []byte {
+	b := binary.AppendUvarint(nil, u.Events)
+	b = binary.AppendUvarint(b, u.Bytes)
+	return codec.Seal(key, binary.AppendUvarint(b, u.Stored))
+}
+
+func parseUsage(key, v []byte) (u Usage, err error) {
+	d := codec.Decoder{B: codec.Unseal(key, v)}
+	u = Usage{d.Uvarint(), d.Uvarint(), d.Uvarint()}
+	return u, d.Err("counts of a merchant")
+}
+
+func encodeNumber(key []byte, n uint64) []byte {
+	return codec.Seal(key, binary.BigEndian.AppendUint64(nil, n))
+}
+
+func parseNumber(key, v []byte) (uint64, error) {
+	b := codec.Unseal(key, v)
+	if len(b) != 8 {
+		return 0, fmt.Errorf("%w: a number of the archive", codec.ErrCorrupt)
+	}
+	return binary.BigEndian.Uint64(b), nil
+}

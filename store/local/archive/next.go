@@ -1,0 +1,123 @@
+package archive
+
+import (
+	"context"
+	"slices"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+)
+
+// Received is an event of any merchant.
+type Received struct {
+	Merchant codec.MerchantKey
+	Event
+}
+
+// Next is what Archive.Next has read.
+type Next struct {
+	Events  []Received     // in the order of receipt
+	UpTo    codec.Position // all events up to here were read
+	Damaged Damaged        // but these
+}
+
+// nextBytes bounds the bodies that a call of Next returns, except for one that is larger.
+const nextBytes = 8 << 20
+
+// Next reads the first events of merchants after a position, up to and including another one: at most about n. It opens at
+// least one block for each merchant that has events there.
+func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after, upTo codec.Position, n int) (Next, error) {
+	f := first{n: n, upTo: upTo}
+	var damaged Damaged
+	var memory memory
+	err := a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}})
+		defer it.Close()
+		for _, m := range merchants {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			prefix := appendMerchantKey(nil, prefixBlock, m)
+			from := after
+			for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); it.ValidForPrefix(prefix); it.Next() {
+				if len(it.Item().Key()) != blockKeyBytes {
+					continue // what Purge is about to remove
+				}
+				k, err := parseBlockKey(it.Item().Key())
+				if err != nil {
+					return err
+				}
+				b, more, err := a.loadFrom(&memory, k, it.Item(), f.upTo)
+				if err == nil && more {
+					err = b.each(func(e Event) bool {
+						if e.Compare(after) > 0 {
+							more = f.add(m, e)
+						}
+						return more
+					})
+				}
+				if err != nil {
+					damaged = append(damaged, Damage{m, from, k.last, err})
+				} else if !more {
+					break
+				}
+				from = k.last
+			}
+		}
+		return nil
+	})
+	f.cut(n)
+	// A merchant's damage after the last event that is returned is met again.
+	damaged = slices.DeleteFunc(damaged, func(d Damage) bool { return d.After.Compare(f.upTo) >= 0 })
+	return Next{f.events, f.upTo, damaged}, err
+}
+
+// loadFrom reads and checks a block, unless all of its events are after a position: then more is false.
+func (a *Archive) loadFrom(m *memory, k blockKey, item *badger.Item, upTo codec.Position) (b block, more bool, err error) {
+	if m.stored, err = item.ValueCopy(m.stored); err != nil {
+		return block{}, false, err
+	}
+	if b, _, err := readHeader(m.stored); err == nil && b.merchant == k.merchant && b.last == k.last && b.first.Compare(upTo) > 0 {
+		return block{}, false, nil
+	}
+	b, err = a.unpack(m, k, m.stored)
+	return b, true, err
+}
+
+// first collects the first n events of several merchants, whose events come one merchant after the other.
+type first struct {
+	n      int
+	upTo   codec.Position // later events are not among the first
+	events []Received
+	bytes  int // of their bodies
+}
+
+// add adds an event. It returns false when later events of the merchant need not be added.
+func (f *first) add(m codec.MerchantKey, e Event) (more bool) {
+	if e.Compare(f.upTo) > 0 {
+		return false
+	}
+	e.Body = slices.Clone(e.Body)
+	f.events = append(f.events, Received{m, e})
+	f.bytes += len(e.Body)
+	if len(f.events) >= 2*f.n || f.bytes >= 2*nextBytes {
+		f.cut(f.n)
+	}
+	return e.Compare(f.upTo) < 0
+}
+
+// cut leaves the first n events, and of these the first nextBytes.
+func (f *first) cut(n int) {
+	slices.SortFunc(f.events, func(a, b Received) int { return a.Compare(b.Position) })
+	f.bytes = 0
+	for i, e := range f.events {
+		if i > 0 && (i >= n || f.bytes+len(e.Body) > nextBytes) {
+			clear(f.events[i:])
+			f.events = f.events[:i]
+			f.upTo = f.events[i-1].Position
+			return
+		}
+		f.bytes += len(e.Body)
+	}
+}

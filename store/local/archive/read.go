@@ -1,0 +1,277 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+)
+
+// Damage is a block that cannot be read, or an event that no block has.
+type Damage struct {
+	Merchant codec.MerchantKey
+	After    codec.Position // the events after this position, up to Last, are concerned
+	Last     codec.Position
+	Err      error
+}
+
+// Has reports whether an event is concerned.
+func (d Damage) Has(at codec.Position) bool {
+	return at.Compare(d.After) > 0 && at.Compare(d.Last) <= 0
+}
+
+// MayHeal reports whether a later read may succeed: the disk has returned an error, and no wrong data.
+func (d Damage) MayHeal() bool {
+	return !errors.Is(d.Err, codec.ErrCorrupt) && !errors.Is(d.Err, io.EOF) && !errors.Is(d.Err, fs.ErrNotExist)
+}
+
+// Damaged is the error of a Read that has met damaged blocks.
+type Damaged []Damage
+
+func (d Damaged) Error() string {
+	return fmt.Sprintf("archived events cannot be read in %d places; in the first one: %v", len(d), d[0].Err)
+}
+
+var errMissing = fmt.Errorf("%w: the archive does not have the event", codec.ErrCorrupt)
+
+// memory is what reading a block needs.
+type memory struct{ stored, content []byte }
+
+// load reads and checks a block. Its content is in memory.
+func (a *Archive) load(m *memory, k blockKey, item *badger.Item) (b block, err error) {
+	if m.stored, err = item.ValueCopy(m.stored); err != nil {
+		return block{}, err
+	}
+	return a.unpack(m, k, m.stored)
+}
+
+// unpack checks a stored block. Its content is in memory.
+func (a *Archive) unpack(m *memory, k blockKey, stored []byte) (b block, err error) {
+	if b, err = a.coder.unpack(m.content, stored); err != nil {
+		return block{}, err
+	}
+	m.content = b.content
+	if b.merchant != k.merchant || b.last != k.last {
+		return block{}, fmt.Errorf("%w: a block is stored as another one", codec.ErrCorrupt)
+	}
+	return b, nil
+}
+
+// Read calls use with the events of a merchant at these positions, which are sorted; i is the place of the position. An
+// event is valid until use returns. When blocks are damaged, Read goes on with the others, and returns Damaged. When ctx
+// ends, it stops before the next block.
+func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(i int, e Event)) error {
+	var damaged Damaged
+	var memory memory
+	err := a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
+		defer it.Close()
+		var key [blockKeyBytes]byte
+		for i := 0; i < len(positions); {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			it.Seek(blockKey{merchant: m, last: positions[i]}.append(key[:0]))
+			if !atBlock(it) {
+				damaged = append(damaged, missing(m, positions[i]))
+				i++
+				continue
+			}
+			k, err := parseBlockKey(it.Item().Key())
+			if err != nil {
+				return err
+			}
+			b, err := a.load(&memory, k, it.Item())
+			n := 1
+			for i+n < len(positions) && positions[i+n].Compare(k.last) <= 0 {
+				n++
+			}
+			found := 0
+			if err == nil {
+				err = b.each(func(e Event) bool {
+					for found < n && positions[i+found].Compare(e.Position) < 0 {
+						damaged = append(damaged, missing(m, positions[i+found]))
+						found++
+					}
+					if found < n && positions[i+found] == e.Position {
+						use(i+found, e)
+						found++
+					}
+					return found < n
+				})
+			}
+			if err != nil {
+				damaged = append(damaged, Damage{m, endBefore(txn, m, positions[i]), k.last, err})
+			} else {
+				for ; found < n; found++ { // they were removed
+					damaged = append(damaged, missing(m, positions[i+found]))
+				}
+			}
+			i += n
+		}
+		return nil
+	})
+	if err == nil && damaged != nil {
+		err = damaged
+	}
+	return err
+}
+
+// missing is the damage of one event that no block has.
+func missing(m codec.MerchantKey, at codec.Position) Damage {
+	return Damage{m, before(at), at, errMissing}
+}
+
+// before returns the greatest position that is smaller.
+func before(p codec.Position) codec.Position {
+	if p.Index == 0 {
+		return codec.Position{Seq: p.Seq - 1, Index: math.MaxUint16}
+	}
+	return codec.Position{Seq: p.Seq, Index: p.Index - 1}
+}
+
+// endBefore returns the end of the merchant's last block that ends before a position.
+func endBefore(txn *badger.Txn, m codec.MerchantKey, at codec.Position) (end codec.Position) {
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
+	defer it.Close()
+	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); atBlock(it) {
+		k, _ := parseBlockKey(it.Item().Key()) // a key that is wrong costs only the figure
+		end = k.last
+	}
+	return end
+}
+
+// sinceBlocks is how many blocks are read in one transaction. Badger keeps files that a transaction may read.
+const sinceBlocks = 32
+
+// Since calls use with the merchant's events after a position, up to the boundary, in the order of positions, some at a time,
+// until use returns an error. The events are valid until use returns. No transaction is open meanwhile. Since passes blocks
+// that cannot be read to damaged, and goes on. It reads at least all events up to Boundary as of the call.
+func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Position, use func([]Event) error, damaged func(Damage)) error {
+	var memory memory
+	var events []Event
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		boundary := a.Boundary()
+		blocks, err := a.nextBlocks(m, after)
+		if err != nil || len(blocks) == 0 {
+			return err
+		}
+		for _, stored := range blocks {
+			k := stored.blockKey
+			b, err := a.unpack(&memory, k, stored.value)
+			events = events[:0]
+			if err == nil {
+				err = b.each(func(e Event) bool {
+					if e.Compare(after) > 0 && e.Seq <= boundary {
+						events = append(events, e)
+					}
+					return true
+				})
+			}
+			if err != nil {
+				damaged(Damage{m, after, k.last, err})
+			} else if len(events) > 0 {
+				if err := use(events); err != nil {
+					return err
+				}
+			}
+			if k.last.Seq > boundary {
+				return nil // what follows is in the journal
+			}
+			after = k.last
+		}
+	}
+}
+
+type storedBlock struct {
+	blockKey
+	value []byte
+}
+
+// nextBlocks returns the first blocks of a merchant that end after a position.
+func (a *Archive) nextBlocks(m codec.MerchantKey, after codec.Position) (blocks []storedBlock, err error) {
+	err = a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
+		defer it.Close()
+		for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); atBlock(it) && len(blocks) < sinceBlocks; it.Next() {
+			k, err := parseBlockKey(it.Item().Key())
+			if err != nil {
+				return err
+			}
+			value, err := it.Item().ValueCopy(nil)
+			if err != nil {
+				return err
+			}
+			blocks = append(blocks, storedBlock{k, value})
+		}
+		return nil
+	})
+	return blocks, err
+}
+
+// next returns the smallest position that is greater.
+func next(p codec.Position) codec.Position {
+	if p.Index == math.MaxUint16 {
+		return codec.Position{Seq: p.Seq + 1}
+	}
+	return codec.Position{Seq: p.Seq, Index: p.Index + 1}
+}
+
+// eachMerchant calls use with what each merchant has. That may be no events, only blocks without any.
+func (a *Archive) eachMerchant(use func(m codec.MerchantKey, u Usage)) error {
+	return a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixMerchant}})
+		defer it.Close()
+		for it.Rewind(); it.Valid(); it.Next() {
+			k := it.Item().Key()
+			if len(k) != merchantKeyBytes {
+				return fmt.Errorf("%w: key of a merchant", codec.ErrCorrupt)
+			}
+			m := codec.MerchantKey(k[1:])
+			if err := it.Item().Value(func(v []byte) error {
+				u, err := parseUsage(k, v)
+				if err == nil {
+					use(m, u)
+				}
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Merchants returns all merchants that have archived events, sorted.
+func (a *Archive) Merchants() (all []codec.MerchantKey, err error) {
+	err = a.eachMerchant(func(m codec.MerchantKey, u Usage) {
+		if u.Events > 0 {
+			all = append(all, m)
+		}
+	})
+	return all, err
+}
+
+// Events returns the number of all archived events.
+func (a *Archive) Events() (n int, err error) {
+	err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { n += int(u.Events) })
+	return n, err
+}
+
+// Usage returns what the archive has of a merchant.
+func (a *Archive) Usage(m codec.MerchantKey) (u Usage, err error) {
+	err = a.view(func(txn *badger.Txn) (err error) {
+		u, err = loadUsage(txn, m)
+		return err
+	})
+	return u, err
+}

@@ -1,0 +1,127 @@
+package archive
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+)
+
+// Writer writes blocks into a new archive: those of a backup, or what could be read of damaged files. They come in any order,
+// also blocks that others have replaced. Of two that overlap, the one with the greater version counts: it says of itself that
+// these are all events from its first position to its last.
+type Writer struct {
+	Replaced bool // after Close: some block has replaced others
+
+	a     *Archive
+	batch *badger.WriteBatch
+	bytes int // since the last look at the free space
+}
+
+// Create creates an archive in dir, which must not exist or be empty.
+func Create(dir string, log *slog.Logger) (*Writer, error) {
+	a, err := Open(dir, log)
+	if err != nil {
+		return nil, err
+	}
+	return &Writer{a: a, batch: a.db.Batch()}, nil
+}
+
+// Put adds the entry of a block. It must be sound (CheckBlock).
+func (w *Writer) Put(e codec.Entry) error {
+	if w.bytes += len(e.Value); w.bytes > journal.MaxCommitBytes {
+		w.bytes = 0
+		if err := w.a.db.Room(); err != nil {
+			return err
+		}
+	}
+	return w.batch.SetEntryAt(badger.NewEntry(bytes.Clone(e.Key), bytes.Clone(e.Value)), e.Version)
+}
+
+// Close ends the writing. When it returns nil, the archive is on disk, with this boundary, and can be opened.
+func (w *Writer) Close(boundary uint64) error {
+	err := w.batch.Flush()
+	if err == nil {
+		w.a.version = w.a.db.MaxVersion()
+		err = w.finish(boundary)
+	}
+	return errors.Join(err, w.a.Close())
+}
+
+// Cancel ends the writing without a result.
+func (w *Writer) Cancel() error {
+	w.batch.Cancel()
+	return w.a.Close()
+}
+
+// finish deletes the blocks that others replace, and counts what each merchant has.
+func (w *Writer) finish(boundary uint64) error {
+	c, err := w.a.begin()
+	if err != nil {
+		return err
+	}
+	if err := w.a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, Reverse: true})
+		defer it.Close()
+		var covers []cover // of the merchant: the blocks that reach back to where the iterator is
+		var of codec.MerchantKey
+		for it.Seek(append([]byte{prefixBlock}, bytes.Repeat([]byte{0xff}, blockKeyBytes)...)); it.Valid(); it.Next() {
+			k, err := parseBlockKey(it.Item().Key())
+			if err != nil {
+				return err
+			}
+			b, err := w.a.load(&c.memory, k, it.Item())
+			if err != nil {
+				return err
+			}
+			if k.merchant != of {
+				covers, of = covers[:0], k.merchant
+			}
+			version, replaced := it.Item().Version(), false
+			reach := covers[:0]
+			for _, other := range covers {
+				if other.first.Compare(k.last) > 0 {
+					continue // nor does it reach what is before
+				}
+				reach = append(reach, other)
+				replaced = replaced || other.replaces(version, k.revision, k.last)
+			}
+			covers = append(reach, cover{b.first, k.last, version, k.revision})
+			if replaced {
+				w.Replaced = true
+				c.deletes = append(c.deletes, k.append(nil))
+				c.bytes += blockKeyBytes
+			} else if err := c.count(txn, k.merchant, func(u *Usage) {
+				u.add((&loadedBlock{k, b, len(c.memory.stored)}).usage())
+			}); err != nil {
+				return err
+			}
+			if c.isFull() {
+				if err := c.commit(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	c.boundary = boundary
+	return c.commit()
+}
+
+// cover is the range of positions of which a block has all events.
+type cover struct {
+	first, last codec.Position
+	version     uint64
+	revision    uint32
+}
+
+// replaces reports whether the block replaces one whose end is in its range.
+func (c cover) replaces(version uint64, revision uint32, last codec.Position) bool {
+	return c.version > version || c.last == last && c.revision > revision
+}

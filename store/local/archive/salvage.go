@@ -1,0 +1,43 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+)
+
+// Salvage writes what can be read of the archive in dir into a new one in the directory to, which must be empty or missing. It
+// reads Badger's files one by one, without MANIFEST, and looks for sound blocks behind damage. When it finds no boundary, or
+// only an older one, that is the one given. Damage is passed to wrong, with the file's path. It changes nothing in dir.
+//
+// Events of a deleted block whose replacement is lost are in the new archive. The index is rebuilt, so they are listed.
+func Salvage(ctx context.Context, dir, to string, boundary uint64, log *slog.Logger, wrong func(path string, err error)) (found uint64, err error) {
+	w, err := Create(to, log)
+	if err != nil {
+		return 0, err
+	}
+	if err := journal.EachEntry(ctx, dir, isKey, func(e codec.Entry) error {
+		switch {
+		case e.Deleted:
+		case e.Key[0] == prefixBoundary:
+			n, err := parseNumber(e.Key, e.Value)
+			if err != nil {
+				wrong(dir, err)
+			}
+			boundary = max(boundary, n)
+		case e.Key[0] == prefixBlock:
+			if _, err := CheckBlock(e); err != nil {
+				wrong(dir, err)
+				return nil
+			}
+			return w.Put(e)
+		}
+		return nil
+	}, wrong); err != nil {
+		return 0, errors.Join(err, w.Cancel())
+	}
+	return boundary, w.Close(boundary)
+}

@@ -1,0 +1,104 @@
+package archive
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+)
+
+// Snapshot is the archive as of one commit. Badger keeps what it needs until Close, and nothing is purged.
+type Snapshot struct {
+	Boundary uint64
+	Version  uint64 // of the last commit
+	Purged   uint64 // a copy as of this version, or an earlier one, cannot be continued
+	a        *Archive
+}
+
+// Snapshot returns the archive as of the last commit. It waits for a change that is being made.
+func (a *Archive) Snapshot() (s Snapshot, err error) {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	s = Snapshot{Boundary: a.Boundary(), Version: a.version, a: a}
+	if err := a.view(func(txn *badger.Txn) error {
+		s.Purged, err = getNumber(txn, keyPurged)
+		return err
+	}); err != nil {
+		return Snapshot{}, err
+	}
+	if a.snapshots++; a.snapshots == 1 {
+		a.db.Keep(s.Version) // a later snapshot needs nothing older
+	}
+	return s, nil
+}
+
+// Close lets Badger drop what only the snapshot needed. It does nothing for the zero value.
+func (s Snapshot) Close() {
+	if s.a != nil {
+		s.a.writing.Lock()
+		defer s.a.writing.Unlock()
+		if s.a.snapshots--; s.a.snapshots == 0 {
+			s.a.db.KeepNewest()
+		}
+	}
+}
+
+// Size returns about how many bytes all entries have.
+func (s Snapshot) Size() int64 {
+	if s.a == nil {
+		return 0
+	}
+	return s.a.metrics.stored.Load()
+}
+
+// Blocks calls use with the blocks that were written after the commit since. An entry is valid until use returns. Deletions
+// are left out: a block that replaces others says so (Writer). A block that is damaged is passed to damaged. When a table is
+// damaged, nobody knows what it had: Blocks fails.
+func (s Snapshot) Blocks(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(error)) error {
+	return s.a.db.View(s.Version, func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, SinceTs: since})
+		defer it.Close()
+		var e codec.Entry
+		for it.Rewind(); atBlock(it); it.Next() {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			item := it.Item()
+			e.Key, e.Version = item.KeyCopy(e.Key), item.Version()
+			var err error
+			if e.Value, err = item.ValueCopy(e.Value); err != nil {
+				return err
+			}
+			if _, err := CheckBlock(e); err != nil {
+				damaged(err)
+				continue
+			}
+			if err := use(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// CheckBlock decodes the entry of a block, and returns its number of events.
+func CheckBlock(e codec.Entry) (events int, err error) {
+	c, err := checker()
+	if err != nil {
+		return 0, err
+	}
+	k, err := parseBlockKey(e.Key)
+	if err != nil {
+		return 0, err
+	}
+	b, err := c.unpack(nil, e.Value)
+	if err == nil {
+		err = b.each(func(Event) bool { return true })
+	}
+	if err == nil && (b.merchant != k.merchant || b.last != k.last) {
+		err = fmt.Errorf("%w: a block is stored as another one", codec.ErrCorrupt)
+	}
+	return b.events, err
+}

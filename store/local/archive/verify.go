@@ -1,0 +1,109 @@
+package archive
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+)
+
+// Check is what Verify reports to. One goroutine makes all calls, and no transaction is open meanwhile.
+type Check struct {
+	Wrong   func(err error)                           // damage of tables, and wrong counts
+	Damaged func(d Damage)                            // a block that cannot be read
+	Events  func(m codec.MerchantKey, events []Event) // the events of a block; valid until Events returns
+	Read    func(done, total uint64)                  // events
+}
+
+// Verify checks the checksums of all tables, reads every block up to the boundary, and compares the counts of the merchants.
+// Runs are added meanwhile; it may see these or not. It returns an error only when ctx ends.
+func (a *Archive) Verify(ctx context.Context, c Check) (blocks uint64, err error) {
+	if err := a.db.CheckTables(ctx, c.Wrong); err != nil {
+		return 0, err
+	}
+	done, total := uint64(0), uint64(0)
+	if err := a.eachMerchant(func(_ codec.MerchantKey, u Usage) { total += u.Events }); err != nil {
+		c.Wrong(err)
+	}
+	merchants, err := a.blockMerchants()
+	if err != nil {
+		c.Wrong(err)
+	}
+	for _, m := range merchants {
+		damaged := false
+		err := a.Since(ctx, m, codec.Position{}, func(events []Event) error {
+			c.Events(m, events)
+			done += uint64(len(events))
+			c.Read(min(done, total), total)
+			return nil
+		}, func(d Damage) {
+			damaged = true
+			c.Damaged(d)
+		})
+		if ctx.Err() != nil {
+			return blocks, ctx.Err()
+		}
+		if err != nil {
+			c.Wrong(err)
+			continue
+		}
+		n, err := a.compare(m)
+		blocks += n
+		if err != nil && !damaged {
+			c.Wrong(err)
+		}
+	}
+	return blocks, nil
+}
+
+// blockMerchants returns all merchants that have blocks, also those without counts.
+func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
+	err = a.view(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}})
+		defer it.Close()
+		for it.Rewind(); atBlock(it); {
+			k, err := parseBlockKey(it.Item().Key())
+			if err != nil {
+				return err
+			}
+			all = append(all, k.merchant)
+			it.Seek(append(appendMerchantKey(nil, prefixBlock, k.merchant), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff))
+		}
+		return nil
+	})
+	return all, err
+}
+
+// compare compares the headers of a merchant's blocks with its counts, and returns the number of blocks.
+func (a *Archive) compare(m codec.MerchantKey) (blocks uint64, err error) {
+	a.writing.Lock() // so that both are of one moment
+	defer a.writing.Unlock()
+	var sum, counted Usage
+	if err := a.view(func(txn *badger.Txn) error {
+		if counted, err = loadUsage(txn, m); err != nil {
+			return err
+		}
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
+		defer it.Close()
+		for it.Rewind(); atBlock(it); it.Next() {
+			blocks++
+			if err := it.Item().Value(func(stored []byte) error {
+				b, _, err := readHeader(stored)
+				sum.add(Usage{Events: uint64(b.events), Stored: uint64(len(stored))})
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return blocks, err
+	}
+	if sum.Events != counted.Events || sum.Stored != counted.Stored {
+		return blocks, fmt.Errorf("%w: merchant %s has %d events in %d bytes of blocks, but its counts say %d in %d", codec.ErrCorrupt, m.ID(),
+			sum.Events, sum.Stored, counted.Events, counted.Stored)
+	}
+	return blocks, nil
+}

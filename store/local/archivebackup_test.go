@@ -1,0 +1,84 @@
+package local
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/backup"
+	"mtagd/store/local/codec"
+)
+
+// Each point restores to what the data directory was at its moment, also when events move to the archive between two points,
+// blocks are written again, and all events of a merchant are removed.
+func TestEveryPointOfAnArchiveRestores(t *testing.T) {
+	for _, small := range []bool{false, true} {
+		t.Run(fmt.Sprintf("small=%v", small), func(t *testing.T) {
+			dir, shops := t.TempDir(), newShops(3)
+			e := open(t, dir)
+			defer func() { closeEngine(t, e) }()
+			d := destination(t, filepath.Join(t.TempDir(), "backup"))
+			src := SourceOf(e, dir, Options{Log: quiet})
+			b := backup.New(d, src)
+			var points []*backup.Manifest
+			var want []map[store.MerchantID][2]store.Page
+			for round := range 7 {
+				now := recordMany(t, e, shops, 10)
+				switch round {
+				case 1, 2, 4:
+					archiveAll(t, e)
+				case 3:
+					archiveAll(t, e)
+					drop(t, e, shops[0])
+					now = listAll(t, e, shops)
+				case 5:
+					archiveAll(t, e)
+					if err := e.archive.Purge(func() {}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				result, err := b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: small})
+				if err != nil {
+					t.Fatal(err)
+				}
+				points, want = append(points, result.Point), append(want, now)
+			}
+			if err := src.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for i, m := range points {
+				copied := restored(t, d, m)
+				if got := listAll(t, copied, shops); !reflect.DeepEqual(got, want[i]) {
+					t.Errorf("point %d: the listings are not the same", i)
+				}
+				findNothing(t, copied)
+			}
+			if points[2].Parent == "" || points[2].Archive == 0 || points[6].Parent == "" {
+				t.Error("points are bases that could build on others")
+			}
+			if points[5].Parent != "" {
+				t.Error("a point builds on one with events that were purged since")
+			}
+		})
+	}
+}
+
+// drop removes all events of a merchant.
+func drop(t *testing.T, e *engine, m store.MerchantID) {
+	t.Helper()
+	k, err := codec.NewMerchantKey(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := e.archiver.hold()
+	defer release()
+	if err := e.index.now.Drop(ctx, k); err != nil {
+		t.Fatal(err)
+	}
+	if removed, err := e.archive.DropMerchant(ctx, k); err != nil || removed.Events == 0 {
+		t.Fatalf("%d events were removed, %v", removed.Events, err)
+	}
+}

@@ -1,0 +1,283 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+	"mtagd/store/local/space"
+)
+
+// archiver moves events from the journal to the archive, in the background, the oldest chunks first:
+//
+//  1. When enough events wait, it reads a run of chunks. It only takes those that the stored index has: so after a kill, what
+//     the index has to replay is in the journal.
+//  2. It adds the run to the archive. From then on they are read there.
+//  3. It deletes the chunks from the journal, and gives back the space of value logs that are dead.
+//
+// After a kill between 2 and 3, the next start goes on with 3: what is up to the archive's boundary is in the archive. A chunk
+// that is damaged is set aside, as in a listing, and stays in the journal.
+type archiver struct {
+	e       *engine
+	log     *slog.Logger
+	run     int // bytes of events in a run
+	paced   bool
+	waiting atomic.Int64 // about how many bytes of events wait
+
+	moving    sync.Mutex // held while events move
+	forgotten uint64     // chunks up to it were deleted; guarded by moving
+
+	stop context.Context
+	done sync.WaitGroup
+}
+
+const (
+	// archiveRun is how many bytes of events are archived together. They are in memory meanwhile. With larger runs, the
+	// blocks of small merchants are written again less often.
+	archiveRun = 16 << 20
+
+	archiveInterval = time.Second
+
+	// archiveReserve is how many bytes must be free: less than the journal needs to accept events, as archiving makes space.
+	archiveReserve = MinFree / 2
+)
+
+func newArchiver(e *engine, opt Options) *archiver {
+	a := &archiver{e: e, log: opt.Log, run: archiveRun, paced: true, stop: e.opened}
+	if opt.archiveRun > 0 {
+		a.run, a.paced = opt.archiveRun, false
+	}
+	a.waiting.Store(int64(a.run)) // nobody has counted what the journal has
+	return a
+}
+
+// start starts the archiver. It ends when the engine begins to close; wait returns then.
+func (a *archiver) start() {
+	interval := archiveInterval
+	if !a.paced {
+		interval = time.Millisecond
+	}
+	a.done.Go(func() {
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		logged := "" // an error is logged once
+		for {
+			select {
+			case <-a.stop.Done():
+				return
+			case <-ticker.C:
+				err := a.moveAll(false)
+				if err == nil {
+					logged = ""
+				} else if err.Error() != logged && a.stop.Err() == nil {
+					logged = err.Error()
+					a.log.Error("events cannot be archived now, and stay in the journal", "error", err)
+				}
+			}
+		}
+	})
+}
+
+func (a *archiver) wait() { a.done.Wait() }
+
+// note counts events that were committed. The journal calls it with each commit.
+func (a *archiver) note(events []codec.Event) {
+	bytes := 0
+	for i := range events {
+		bytes += int(events[i].Size)
+	}
+	a.waiting.Add(int64(bytes))
+}
+
+// moveAll moves runs for as long as enough waits; with everything it also moves a run that is not full. After an error a later
+// call tries again.
+func (a *archiver) moveAll(everything bool) error {
+	for a.stop.Err() == nil && (everything || a.waiting.Load() >= int64(a.run)) {
+		if more, err := a.move(everything); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// move moves one run. It reports whether there may be more.
+func (a *archiver) move(everything bool) (more bool, err error) {
+	a.moving.Lock()
+	defer a.moving.Unlock()
+	if err := a.forget(); err != nil {
+		return false, err
+	}
+	x := a.e.index.use() // a rebuild replaces it only when nothing moves
+	defer x.users.Done()
+	if everything || !a.paced {
+		if err := x.Merge(a.stop); err != nil {
+			return false, err
+		}
+	}
+	upTo, err := x.StoredUpTo()
+	if err != nil {
+		return false, err
+	}
+	run, last, damaged, err := a.read(upTo)
+	if err != nil {
+		return false, err
+	}
+	full := run.Bytes() >= a.run
+	if !full && !everything && damaged == nil {
+		a.waiting.Store(int64(run.Bytes()))
+		return false, nil
+	}
+	if free, err := space.Free(a.e.archive.Dir()); err == nil && free < archiveReserve+2*int64(run.Bytes()) {
+		return false, errNoSpace
+	}
+	if last > a.e.archive.Boundary() {
+		if err := a.e.archive.Add(run, last, a.pace()); err != nil {
+			return false, err
+		}
+		a.waiting.Add(-int64(run.Bytes()))
+		if err := a.forget(); err != nil {
+			return false, err
+		}
+	}
+	if damaged != nil {
+		return true, a.e.setAside(a.stop, x, damaged) // the next run passes over it
+	}
+	return full, a.e.journal.Reclaim()
+}
+
+// read reads a run of the chunks after the boundary. It ends before a chunk that is damaged and was not set aside; last is the
+// last chunk of the run.
+func (a *archiver) read(upTo uint64) (run *archive.Run, last uint64, damaged journal.DamagedChunks, err error) {
+	run = &archive.Run{}
+	pace := a.pace()
+	err = a.e.journal.StoredChunks(a.e.archive.Boundary(), upTo, func(seq uint64, events []journal.Stored) bool {
+		last = seq
+		if a.e.damage.isNoted(seq) {
+			return true // it can be read again, but its events are not in the index
+		}
+		for _, e := range events {
+			run.Append(e.Merchant, e.Position, e.Body)
+		}
+		pace()
+		return run.Bytes() < a.run && a.stop.Err() == nil
+	}, func(d journal.DamagedChunk) bool {
+		if a.e.damage.isNoted(d.Seq) {
+			last = d.Seq
+			return true
+		}
+		damaged = journal.DamagedChunks{d}
+		return false
+	})
+	return run, last, damaged, err
+}
+
+// forget deletes what is archived from the journal.
+func (a *archiver) forget() error {
+	boundary := a.e.archive.Boundary()
+	if boundary <= a.forgotten {
+		return nil
+	}
+	if err := a.e.journal.Forget(a.forgotten, boundary, a.e.damage.isNoted); err != nil {
+		return err
+	}
+	a.forgotten = boundary
+	return nil
+}
+
+// errNoSpace keeps events in the journal while the disk is nearly full.
+var errNoSpace = errors.New("the disk is nearly full")
+
+// pace returns a function that rests now and then: requests need the processors.
+func (a *archiver) pace() func() {
+	if !a.paced {
+		return func() {}
+	}
+	from := time.Now()
+	return func() {
+		worked := time.Since(from)
+		if worked < paceWork {
+			return
+		}
+		select {
+		case <-time.After(pauseShare * worked):
+		case <-a.stop.Done():
+		}
+		from = time.Now()
+	}
+}
+
+// hold keeps events from moving until release is called.
+func (a *archiver) hold() (release func()) {
+	a.moving.Lock()
+	return a.moving.Unlock
+}
+
+// readEvents calls use with the events of a merchant at these positions; n is the place of the position. An event is valid
+// until use returns. When events are damaged, it goes on with the others, and returns journal.DamagedChunks or
+// archive.Damaged.
+func (e *engine) readEvents(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(n int, event journal.Event)) error {
+	wanted := make([]journal.Wanted, len(positions))
+	for i, at := range positions {
+		wanted[i] = journal.Wanted{Position: at, N: i}
+	}
+	slices.SortFunc(wanted, func(a, b journal.Wanted) int { return a.Compare(b.Position) })
+	archived, err := e.readArchived(ctx, m, wanted, use)
+	if err != nil {
+		return err
+	}
+	wanted = wanted[archived:]
+	for {
+		err := e.journal.Read(ctx, wanted, use)
+		damaged, ok := errors.AsType[journal.DamagedChunks](err)
+		if !ok {
+			return err
+		}
+		// Meanwhile events may have moved: what is up to the new boundary is in the archive now.
+		moved, err := e.readArchived(ctx, m, wanted, use)
+		if err != nil {
+			return err
+		}
+		if moved == 0 {
+			return damaged
+		}
+		wanted = wanted[moved:]
+	}
+}
+
+// readArchived reads those events that are in the archive, and returns how many these are. wanted is sorted.
+func (e *engine) readArchived(ctx context.Context, m codec.MerchantKey, wanted []journal.Wanted, use func(n int, event journal.Event)) (n int, err error) {
+	boundary := e.archive.Boundary()
+	n, _ = slices.BinarySearchFunc(wanted, boundary+1, func(w journal.Wanted, seq uint64) int {
+		if w.Seq < seq {
+			return -1
+		}
+		return 1
+	})
+	if n == 0 {
+		return 0, nil
+	}
+	positions := make([]codec.Position, n)
+	for i := range positions {
+		positions[i] = wanted[i].Position
+	}
+	var damaged archive.Damaged
+	err = e.archive.Read(ctx, m, positions, func(i int, stored archive.Event) {
+		event, err := journal.DecodeBody(m, stored.Position, stored.Body)
+		if err != nil {
+			damaged = append(damaged, archive.Damage{Merchant: m, After: codec.Position{Seq: stored.Seq - 1}, Last: stored.Position, Err: err})
+			return
+		}
+		use(wanted[i].N, event)
+	})
+	if err == nil && damaged != nil {
+		err = damaged
+	}
+	return n, err
+}

@@ -1,0 +1,272 @@
+package local
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+)
+
+// archiveAll archives everything that was recorded before.
+func archiveAll(t *testing.T, e *engine) {
+	t.Helper()
+	if err := e.index.now.Wait(ctx, e.journal.Committed()); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.archiver.moveAll(true); err != nil {
+		t.Fatal(err)
+	}
+	if n := chunks(t, e.journal); n != 0 {
+		t.Fatalf("%d chunks are left in the journal", n)
+	}
+}
+
+// chunks returns how many chunks a journal has.
+func chunks(t *testing.T, j *journal.Journal) (n int) {
+	t.Helper()
+	if err := j.Since(0, func([]codec.Event, uint64) error { n++; return nil }, func(journal.DamagedChunk) { n++ }); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// findNothing verifies an engine. The marks of these tests have tags that do not exist.
+func findNothing(t *testing.T, e *engine) {
+	t.Helper()
+	if _, err := e.Verify(ctx, store.Verification{Found: func(f store.Finding) {
+		if f.Part != store.PartTags {
+			t.Errorf("verify: %s %s (%d events)", f.Where, f.Problem, f.Events)
+		}
+	}, Read: func(store.Part, uint64, uint64) {}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// recordMany records events of several merchants, and returns what listings have to have.
+func recordMany(t *testing.T, e *engine, shops []store.MerchantID, n int) map[store.MerchantID][2]store.Page {
+	t.Helper()
+	for i := range n {
+		record(t, e, shops[i*i%len(shops)], 1+i%40)
+	}
+	return listAll(t, e, shops)
+}
+
+func listAll(t *testing.T, e *engine, shops []store.MerchantID) map[store.MerchantID][2]store.Page {
+	t.Helper()
+	pages := map[store.MerchantID][2]store.Page{}
+	for _, m := range shops {
+		pages[m] = everything(t, e, m)
+	}
+	return pages
+}
+
+func newShops(n int) (shops []store.MerchantID) {
+	for range n {
+		shops = append(shops, store.NewMerchantID())
+	}
+	return shops
+}
+
+// Listings are the same before and after events are archived, after a restart, and when the index is rebuilt.
+func TestArchivedEventsAreListed(t *testing.T) {
+	dir, shops := t.TempDir(), newShops(5)
+	e := open(t, dir)
+	recordMany(t, e, shops, 100)
+	archiveAll(t, e)
+	want := recordMany(t, e, shops, 60) // some events in the archive, some in the journal
+	archiveAll(t, e)
+	same := func(when string) {
+		t.Helper()
+		if got := listAll(t, e, shops); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s the listings are not the same", when)
+		}
+		findNothing(t, e)
+	}
+	same("after they were archived")
+	want = recordMany(t, e, shops, 30)
+	closeEngine(t, e)
+	e = open(t, dir)
+	same("after a restart")
+	closeEngine(t, e)
+	if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
+		t.Fatal(err)
+	}
+	e = open(t, dir)
+	same("after the index was rebuilt")
+	want = recordMany(t, e, shops, 30)
+	same("after more were recorded")
+	closeEngine(t, e)
+}
+
+// A kill at any step of the archiver loses no event, and none is there twice.
+func TestAKillWhileEventsAreArchived(t *testing.T) {
+	dir, shops := t.TempDir(), newShops(3)
+	e := open(t, dir)
+	recordMany(t, e, shops, 50)
+	archiveAll(t, e)
+	want := recordMany(t, e, shops, 50)
+	killed := map[string]string{"before the run": copied(t, dir)}
+
+	release := e.archiver.hold()
+	if err := e.index.now.Merge(ctx); err != nil {
+		t.Fatal(err)
+	}
+	upTo, err := e.index.now.StoredUpTo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, last, damaged, err := e.archiver.read(upTo)
+	if err != nil || damaged != nil {
+		t.Fatal(damaged, err)
+	}
+	if err := e.archive.Add(run, last, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	killed["after the run was added"] = copied(t, dir)
+	n := 0
+	if err := e.journal.Forget(0, last, func(uint64) bool { n++; return n%2 == 0 }); err != nil {
+		t.Fatal(err)
+	}
+	killed["while chunks are deleted"] = copied(t, dir)
+	release()
+	archiveAll(t, e)
+	killed["at the end"] = copied(t, dir)
+	closeEngine(t, e)
+
+	for when, dir := range killed {
+		for _, index := range []bool{true, false} {
+			if !index {
+				if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			e := open(t, dir)
+			if got := listAll(t, e, shops); !reflect.DeepEqual(got, want) {
+				t.Errorf("killed %s: the listings are not the same, with the index: %v", when, index)
+			}
+			findNothing(t, e)
+			archiveAll(t, e)
+			if got := listAll(t, e, shops); !reflect.DeepEqual(got, want) {
+				t.Errorf("killed %s: the listings are not the same after everything was archived, with the index: %v", when, index)
+			}
+			findNothing(t, e)
+			closeEngine(t, e)
+		}
+	}
+}
+
+// A directory whose archive is missing or too old is refused: its events would be missing.
+func TestTheArchiveMustFitTheJournal(t *testing.T) {
+	dir, shops := t.TempDir(), newShops(2)
+	e := open(t, dir)
+	recordMany(t, e, shops, 10)
+	archiveAll(t, e)
+	recordMany(t, e, shops, 10)
+	closeEngine(t, e)
+	if err := os.RemoveAll(filepath.Join(dir, "archive")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "archive/") {
+		t.Errorf("without the archive Open gives %v, want an error that names it", err)
+	}
+}
+
+// Listings, while events are recorded and archived all the time, have every event that was acknowledged.
+func TestListingsWhileEventsMove(t *testing.T) {
+	e, err := Open(t.TempDir(), Options{Log: quiet, archiveRun: 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeEngine(t, e.(*engine))
+	m := store.NewMerchantID()
+	for n := 1; n <= 300; n++ {
+		if err := e.Record(ctx, []store.Mark{newMark(m, fmt.Sprintf("Name%d", n%7), n, fmt.Appendf(nil, `{"n":%d}`, n))}); err != nil {
+			t.Fatal(err)
+		}
+		page, err := e.Events(ctx, store.Query{Merchant: m, SortBy: store.ByTime, Asc: true, Limit: 1000})
+		if err != nil || page.Total != n || len(page.Events) != n {
+			t.Fatalf("after %d events a page has %d of %d, %v", n, len(page.Events), page.Total, err)
+		}
+		for i, event := range page.Events {
+			if string(event.Raw) != fmt.Sprintf(`{"n":%d}`, i+1) {
+				t.Fatalf("event %d is %s", i+1, event.Raw)
+			}
+		}
+	}
+	if e.(*engine).archive.Boundary() == 0 {
+		t.Error("nothing was archived")
+	}
+}
+
+// The value logs of archived events are removed, also those of an earlier start. A purge
+// gives back the space of removed events.
+func TestArchivedEventsGiveSpaceBack(t *testing.T) {
+	dir, m := t.TempDir(), store.NewMerchantID()
+	noise := rand.NewChaCha8([32]byte{}) // cannot be compressed
+	logs := func() (names []string) {
+		t.Helper()
+		found, err := filepath.Glob(filepath.Join(dir, "events", "*.vlog"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			names = append(names, filepath.Base(path))
+		}
+		return names
+	}
+	recordNoise := func(e *engine, n int) {
+		t.Helper()
+		for range n {
+			marks := make([]store.Mark, 16)
+			for i := range marks {
+				raw := make([]byte, 28<<10)
+				if _, err := noise.Read(raw); err != nil {
+					t.Fatal(err)
+				}
+				marks[i] = newMark(m, "Name", i, fmt.Appendf(nil, `{"n":"%x"}`, raw))
+			}
+			if err := e.Record(ctx, marks); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	e := open(t, dir)
+	release := e.archiver.hold()
+	recordNoise(e, 170)
+	before := logs()
+	release()
+	if len(before) < 3 {
+		t.Fatalf("value logs %v, want several", before)
+	}
+	archiveAll(t, e)
+	if after := logs(); len(after) != 1 || after[0] != before[len(before)-1] {
+		t.Errorf("of the value logs %v these are left: %v; want the newest", before, after)
+	}
+	recordNoise(e, 1)
+	closeEngine(t, e)
+	e = open(t, dir)
+	archiveAll(t, e)
+	recordNoise(e, 1)
+	archiveAll(t, e)
+	if after := logs(); slices.Contains(after, before[len(before)-1]) {
+		t.Errorf("after a restart these value logs are left: %v", after)
+	}
+	findNothing(t, e)
+	total := everything(t, e, m)[0].Total
+	drop(t, e, m)
+	if err := e.archive.Purge(func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if all, _ := e.archive.Sizes(); total != 172*16 || all > 20<<20 {
+		t.Errorf("%d events were there; without them the archive has %d bytes", total, all)
+	}
+	closeEngine(t, e)
+}

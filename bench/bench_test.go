@@ -51,7 +51,7 @@ func addTag(b *testing.B, e store.Engine) *store.Tag {
 	if err != nil {
 		b.Fatal(err)
 	}
-	merchant, err := e.AddMerchant(ctx, partner.ID, "Shop", "")
+	merchant, err := e.AddMerchant(ctx, partner.ID, store.NewMerchant{Name: "Shop"})
 	if err != nil {
 		b.Fatal(err)
 	}

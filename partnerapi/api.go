@@ -12,8 +12,11 @@
 // Read in this order:
 //
 //	api.go        routes, and the steps before a handler
-//	merchants.go  list, read and create merchants
-//	identity.go   who may link identifiers of a merchant's users: the option, and the merchant's secrets
+//	merchants.go  list, read, create and delete merchants
+//	change.go     change a merchant
+//	identity.go   a merchant's secrets: who may link identifiers of its users
+//	keys.go       list, issue and revoke the partner's own API keys
+//	once.go       requests that may be repeated: Idempotency-Key
 //	generate.go   generate a tag
 //	verify.go     verify the DNS of a tag
 //	claim.go      check whether a tag can get its domain
@@ -34,6 +37,7 @@ package partnerapi
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -68,15 +72,17 @@ func (a *api) routes() fasthttp.RequestHandler {
 	page := []string{"page", "limit"}
 	generate := resource{"POST": {"generate_tag", a.generateTag, nil}}
 	resources := map[string]resource{
-		"/v1/partners/merchant":                                {"GET": {"list_merchants", a.listMerchants, page}, "POST": {"create_merchant", a.createMerchant, nil}},
-		"/v1/partners/merchant/{merchantId}":                   {"GET": {"read_merchant", a.getMerchant, nil}, "PATCH": {"change_merchant", a.changeMerchant, nil}},
+		"/v1/partners/merchant":                                {"GET": {"list_merchants", a.listMerchants, append(slices.Clone(page), merchantFilters...)}, "POST": {"create_merchant", a.createMerchant, nil}},
+		"/v1/partners/merchant/{merchantId}":                   {"GET": {"read_merchant", a.getMerchant, nil}, "PATCH": {"change_merchant", a.changeMerchant, nil}, "DELETE": {"delete_merchant", a.deleteMerchant, nil}},
 		"/v1/partners/merchant/{merchantId}/secret":            {"POST": {"create_secret", a.createSecret, nil}},
 		"/v1/partners/merchant/{merchantId}/secret/{secretId}": {"DELETE": {"delete_secret", a.deleteSecret, nil}},
 		"/v1/partners/tracktag":                                generate,
 		"/v1/partners/tracktag/generate":                       generate,
 		"/v1/partners/tracktag/verify":                         {"POST": {"verify_tag", a.verifyTag, nil}},
 		"/v1/partners/tracktag/{tagId}":                        {"GET": {"read_tag", a.readTag, nil}},
-		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(page, eventFilters...)}},
+		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(slices.Clone(page), eventFilters...)}},
+		"/v1/partners/key":                                     {"GET": {"list_keys", a.listKeys, nil}, "POST": {"issue_key", a.issueKey, nil}},
+		"/v1/partners/key/{keyId}":                             {"DELETE": {"revoke_key", a.revokeKey, []string{"evenLast"}}},
 		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil}},
 	}
 
@@ -114,6 +120,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			return
 		}
 		r.SetUserValue(partnerValue, string(partner.ID))
+		r.SetUserValue(keyValue, string(key.ID))
 		changes := !r.IsGet() && !r.IsHead()
 		if !a.withinLimits(r, partner, changes) {
 			return
@@ -123,7 +130,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			return
 		}
 		// A request that changes something is finished, even when its client has gone.
-		ctx := store.WithActor(context.Background(), store.Actor{Kind: store.ByKey, Name: string(key), Request: requestid.Of(r)})
+		ctx := store.WithActor(context.Background(), store.Actor{Kind: store.ByKey, Name: string(key.ID), Request: requestid.Of(r)})
 		if !changes {
 			var done context.CancelFunc
 			ctx, done = a.Context(r)
@@ -132,6 +139,9 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		err := checkNames(r.QueryArgs(), op.query)
 		if changes && partner.Suspended {
 			err = errPartnerSuspended
+		}
+		if changes && key.Scope == store.ReadOnly {
+			err = errReadOnlyKey
 		}
 		if err == nil {
 			err = op.handle(ctx, r, partner)
@@ -154,6 +164,11 @@ func EndpointOf(r *fasthttp.RequestCtx) string {
 
 // refuseStranger answers a request that has no valid API key.
 func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
+	if hasDamagedKey(r, a.Engine.Directory()) {
+		a.logFailure(r, slog.LevelError, fasthttp.StatusServiceUnavailable, errDamagedKey)
+		WriteError(r, fasthttp.StatusServiceUnavailable, "Unable to process request")
+		return
+	}
 	a.Refusals.Count(limit.Authentication, limit.Tenant{})
 	if wait := a.limits.stranger(clientaddr.Of(r.RemoteAddr()), a.Now()); wait > 0 {
 		tooMany(r, wait, "Too many requests without a valid API key")

@@ -133,7 +133,7 @@ func (s *service) partner(name string) *partner {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	_, key, err := s.engine.IssueKey(s.t.Context(), p.ID, 0)
+	_, key, err := s.engine.IssueKey(s.t.Context(), p.ID, store.KeyOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -470,7 +470,7 @@ type failingEngine struct {
 	err error
 }
 
-func (f failingEngine) Merchants(context.Context, store.PartnerID, int, int) ([]store.Merchant, int, error) {
+func (f failingEngine) Merchants(context.Context, store.MerchantQuery) ([]store.Merchant, int, error) {
 	return nil, 0, f.err
 }
 

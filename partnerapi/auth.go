@@ -14,6 +14,9 @@ import (
 // partnerValue is the name of the user value that holds the partner's id, a string, in an authenticated request.
 const partnerValue = "partner"
 
+// keyValue is the name of the user value that holds the id of the request's key, a string.
+const keyValue = "key"
+
 // PartnerOf returns the id of the partner whose key authenticated a request, "" before the key was checked. It is for
 // logs.
 func PartnerOf(r *fasthttp.RequestCtx) string {
@@ -50,16 +53,29 @@ func isTooLarge(r *fasthttp.RequestCtx) bool {
 	return max(r.Request.Header.ContentLength(), len(r.PostBody())) > maxBody
 }
 
-// authenticate returns the partner whose API key the request carries, and the key's id; false without a valid key.
-func authenticate(r *fasthttp.RequestCtx, directory *store.Directory, now time.Time) (store.Partner, store.KeyID, bool) {
+// authenticate returns the partner whose API key the request carries, and the key; false without a valid key.
+func authenticate(r *fasthttp.RequestCtx, directory *store.Directory, now time.Time) (store.Partner, store.Key, bool) {
+	text, ok := credentials(r)
+	if !ok {
+		return store.Partner{}, store.Key{}, false
+	}
+	return directory.Authenticate(text, now)
+}
+
+// credentials returns the text that should be an API key; false when the request has none.
+func credentials(r *fasthttp.RequestCtx) (store.APIKey, bool) {
 	headers := r.Request.Header.PeekAll(fasthttp.HeaderAuthorization)
 	if len(headers) != 1 {
-		return store.Partner{}, "", false
+		return "", false
 	}
 	// The scheme is in any case. One space follows it.
-	scheme, credentials, ok := strings.Cut(string(headers[0]), " ")
-	if !ok || !strings.EqualFold(scheme, "Bearer") {
-		return store.Partner{}, "", false
-	}
-	return directory.Authenticate(store.APIKey(credentials), now)
+	scheme, text, ok := strings.Cut(string(headers[0]), " ")
+	return store.APIKey(text), ok && strings.EqualFold(scheme, "Bearer")
+}
+
+// hasDamagedKey reports whether the request's key has a record that cannot be read, so that nobody knows whether it is valid.
+func hasDamagedKey(r *fasthttp.RequestCtx, directory *store.Directory) bool {
+	text, _ := credentials(r)
+	id, err := text.ID()
+	return err == nil && directory.IsDamaged(string(id))
 }

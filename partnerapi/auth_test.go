@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mtagd/store"
 )
 
 const unauthenticated = `{"message":"Authentication required","code":"AUTHENTICATION_ERROR","statusCode":401}`
@@ -39,14 +41,14 @@ func TestEveryBadKeyHasTheSameAnswer(t *testing.T) {
 	mistyped := []byte(p.key)
 	mistyped[20] = 'a' + (mistyped[20]-'a'+1)%26
 
-	revoked, revokedKey, err := s.engine.IssueKey(t.Context(), p.ID, 0)
+	revoked, revokedKey, err := s.engine.IssueKey(t.Context(), p.ID, store.KeyOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.engine.RevokeKey(t.Context(), revoked.ID); err != nil {
+	if _, err := s.engine.RevokeKey(t.Context(), revoked.ID, true); err != nil {
 		t.Fatal(err)
 	}
-	_, expiredKey, err := s.engine.IssueKey(t.Context(), p.ID, time.Hour)
+	_, expiredKey, err := s.engine.IssueKey(t.Context(), p.ID, store.KeyOptions{ExpiresIn: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +115,7 @@ func TestRevocationTakesEffectOnTheNextRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.engine.RevokeKey(t.Context(), keys[0].ID); err != nil {
+	if _, err := s.engine.RevokeKey(t.Context(), keys[0].ID, true); err != nil {
 		t.Fatal(err)
 	}
 	p.get(config).unauthenticated()

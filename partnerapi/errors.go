@@ -26,6 +26,7 @@ var answers = [...]struct {
 	store.KindConflict:    {fasthttp.StatusConflict, "Domain already registered"},
 	store.KindUnavailable: {fasthttp.StatusServiceUnavailable, "Unable to process request"},
 	store.KindBusy:        {fasthttp.StatusTooManyRequests, "Too many requests at once. Please try again"},
+	store.KindMismatch:    {fasthttp.StatusUnprocessableEntity, "Invalid request parameters"},
 	store.KindLimited:     {fasthttp.StatusForbidden, "Access denied"}, // not 429: trying again does not help
 }
 
@@ -65,6 +66,9 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 	if e != nil && mayTell(e) {
 		message += ": " + e.Error()
 	}
+	if e == errLastKey { // which has nothing to do with domains
+		message = e.Message
+	}
 	if ctx.Err() == nil { // a client that has gone was not refused
 		a.countRefusal(r, err)
 	}
@@ -95,7 +99,8 @@ func (a *api) countRefusal(r *fasthttp.RequestCtx, err error) {
 // mayTell reports whether the answer has the error's own message besides that of its kind. A 403 or 404 about a resource
 // that may be another partner's has the spec's message alone.
 func mayTell(e *store.Error) bool {
-	return e.Kind == store.KindInvalid || e.Kind == store.KindLimited || e == errNoTagYet || isSuspension(e)
+	return e.Kind == store.KindInvalid || e.Kind == store.KindMismatch || e.Kind == store.KindLimited ||
+		e == errNoTagYet || e == errReadOnlyKey || isSuspension(e)
 }
 
 func isSuspension(e *store.Error) bool {

@@ -8,31 +8,6 @@ import (
 	"mtagd/store"
 )
 
-// changeMerchant changes the fields of a merchant that the request has, and answers with the merchant. A name that is no
-// such field is refused: a typing error must not look like a change.
-func (a *api) changeMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
-	m, err := a.merchantInPath(ctx, r, partner)
-	if err != nil {
-		return err
-	}
-	var in struct {
-		IdentityRequiresSecret *bool `json:"identityRequiresSecret"`
-	}
-	if err := decodeChange(r, &in); err != nil {
-		return err
-	}
-	m, err = a.Engine.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant {
-		if in.IdentityRequiresSecret != nil {
-			m.IdentityRequiresSecret = *in.IdentityRequiresSecret
-		}
-		return m
-	})
-	if err != nil {
-		return err
-	}
-	return reply(r, fasthttp.StatusOK, a.showMerchant(partner, m))
-}
-
 // createSecret creates a secret of a merchant. It never replaces one: when the answer to a first request was lost, a second
 // one must not end the secret that the merchant uses.
 func (a *api) createSecret(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {

@@ -16,7 +16,7 @@ import (
 // Unknown names are ignored, repeated ones are refused. null means absent. The Content-Type is ignored.
 func decode(r *fasthttp.RequestCtx, into any) error { return unmarshal(r, into) }
 
-// decodeChange is decode for a change of a resource. It refuses unknown names. Fields may be pointers to bool.
+// decodeChange is decode for a change of a resource. It refuses unknown names. Fields may be pointers to bool, or any JSON.
 func decodeChange(r *fasthttp.RequestCtx, into any) error {
 	return unmarshal(r, into, json.RejectUnknownMembers(true))
 }

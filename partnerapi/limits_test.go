@@ -106,7 +106,7 @@ func TestAnAddressWithoutAKeyIsRefusedAndAKeyAtTheSameAddressIsNot(t *testing.T)
 		s.handle(&r)
 		return answer{t, r.Response.StatusCode(), &r.Response.Header, string(r.Response.Body())}
 	}
-	_, wrong := store.NewKey(p.ID, s.now, 0)
+	_, wrong := store.NewKey(p.ID, s.now, store.KeyOptions{})
 	for i := range 200 {
 		request("192.0.2.1", []string{"x", string(wrong), "", p.key + "x"}[i%4]).is(401)
 	}

@@ -3,6 +3,7 @@ package partnerapi
 import (
 	"context"
 
+	"github.com/goccy/go-json/jsontext"
 	"github.com/valyala/fasthttp"
 
 	"mtagd/store"
@@ -15,7 +16,8 @@ type merchantJSON struct {
 	Name       string                         `json:"name"`
 	Domain     string                         `json:"domain,omitempty"`
 	CreatedAt  string                         `json:"createdAt"`
-	Suspended  bool                           `json:"suspended,omitzero"` // the merchant or its partner is
+	Retention  jsontext.Value                 `json:"retentionDays,omitzero"` // null: for ever; absent: the operator's default
+	Suspended  bool                           `json:"suspended,omitzero"`     // the merchant or its partner is
 	Tracktags  map[store.TagType]tracktagJSON `json:"tracktags"`
 
 	IdentityRequiresSecret bool         `json:"identityRequiresSecret,omitzero"`
@@ -47,6 +49,13 @@ func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON
 
 		IdentityRequiresSecret: m.IdentityRequiresSecret,
 	}
+	switch m.Retention {
+	case 0:
+	case store.Forever:
+		shown.Retention = jsontext.Value("null")
+	default:
+		shown.Retention = jsontext.Value(m.Retention.String())
+	}
 	if len(m.Tags) > 0 {
 		shown.TagID = m.Tags[0].ID
 	}
@@ -64,14 +73,19 @@ func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON
 	return shown
 }
 
-// listMerchants answers with one page of the partner's merchants, oldest first (spec, List merchants).
+// merchantFilters are the query parameters of listMerchants besides page and limit.
+var merchantFilters = []string{"name", "domain"}
+
+// listMerchants answers with one page of the partner's merchants, oldest first (spec, List merchants). name and domain are parts
+// of the names and domains that are wanted, in any case.
 func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	w := p.window(merchantsPerPage)
+	q := store.MerchantQuery{Partner: partner.ID, Name: p.id("name"), Domain: p.id("domain"), Offset: w.offset(), Limit: w.limit}
 	if p.err != nil {
 		return p.err
 	}
-	merchants, total, err := a.Engine.Merchants(ctx, partner.ID, w.offset(), w.limit)
+	merchants, total, err := a.Engine.Merchants(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -95,7 +109,7 @@ func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner s
 }
 
 // createMerchant creates a merchant (spec, Create merchant). The domain is only stored: generateTag is what registers
-// one.
+// one. A request that is repeated with its Idempotency-Key gets the same answer.
 func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
 		Name   string `json:"name"`
@@ -113,7 +127,11 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 			return err
 		}
 	}
-	m, err := a.Engine.AddMerchant(ctx, partner.ID, name, in.Domain)
+	once, err := idempotencyKey(r)
+	if err != nil {
+		return err
+	}
+	m, err := a.Engine.AddMerchant(ctx, partner.ID, store.NewMerchant{Name: name, Domain: in.Domain, Once: once})
 	if err != nil {
 		return err
 	}
@@ -123,4 +141,21 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 		Domain     string           `json:"domain,omitempty"`
 		CreatedAt  string           `json:"createdAt"`
 	}{m.ID, m.Name, m.Domain, store.FormatTime(m.CreatedAt)})
+}
+
+// deleteMerchant deletes a merchant with its tags and its events.
+func (a *api) deleteMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, err := a.merchantInPath(ctx, r, partner)
+	if err != nil {
+		return err
+	}
+	if _, err := a.Engine.DeleteMerchant(ctx, m.ID); store.KindOf(err) == store.KindNotFound { // since a moment ago
+		return errNoMerchant
+	} else if err != nil {
+		return err
+	}
+	return reply(r, fasthttp.StatusOK, struct {
+		MerchantID store.MerchantID `json:"merchantId"`
+		Deleted    bool             `json:"deleted"`
+	}{m.ID, true})
 }

@@ -2,6 +2,7 @@ package partnerapi
 
 import (
 	"context"
+	"errors"
 
 	"github.com/valyala/fasthttp"
 
@@ -13,6 +14,7 @@ var (
 	errNoRoute    = notFound("no such route")
 	errNoMerchant = notFound("no such merchant")
 	errNoSecret   = notFound("no such secret")
+	errNoKey      = notFound("no such key")
 	errNoTag      = notFound("no such tag")
 	errNoTagYet   = notFound("the merchant has no tag yet") // the merchant exists, so the partner is told
 )
@@ -25,6 +27,16 @@ var (
 	errMerchantSuspended = suspended("the merchant is suspended")
 	errTagSuspended      = suspended("the tag or its merchant is suspended")
 )
+
+// errReadOnlyKey is the error for a change with a key of scope read.
+var errReadOnlyKey = &store.Error{Kind: store.KindForbidden, Message: "this API key can read, but not change anything"}
+
+// errLastKey is the error for revoking the last key that can change anything.
+var errLastKey = &store.Error{Kind: store.KindConflict, Message: "This is your last API key that can change anything. " +
+	"Issue another one first, or add ?evenLast=true"}
+
+// errDamagedKey is logged when the record of a request's key cannot be read.
+var errDamagedKey = errors.New("the record of the API key is damaged")
 
 func suspended(message string) *store.Error {
 	return &store.Error{Kind: store.KindForbidden, Message: message}

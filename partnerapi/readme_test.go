@@ -26,8 +26,8 @@ func TestReadmeExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	examples := regexp.MustCompile("(?s)```sh\n(.*?)```.*?```json\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if n := strings.Count(string(readme), "```sh\n"); n != 11 || len(examples) != n {
-		t.Fatalf("README.md has %d commands, %d of them with an answer; want 11 of both", n, len(examples))
+	if n := strings.Count(string(readme), "```sh\n"); n != 16 || len(examples) != n {
+		t.Fatalf("README.md has %d commands, %d of them with an answer; want 16 of both", n, len(examples))
 	}
 
 	s := newService(t)
@@ -64,7 +64,9 @@ func TestReadmeExamples(t *testing.T) {
 		// What the next commands need.
 		a := answer{t: t, body: string(out)}
 		switch {
-		case strings.Contains(example[1], `"name"`):
+		case strings.Contains(example[1], `"scope"`):
+			variables["KEY_ID"] = a.str("keyId")
+		case strings.Contains(example[1], "/merchant\""):
 			variables["MERCHANT"] = a.str("merchantId")
 		case strings.Contains(example[1], "/secret\""):
 			variables["SECRET_ID"] = a.str("secretId")

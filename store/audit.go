@@ -53,12 +53,15 @@ const (
 	PartnerSuspended   AuditAction = "partner.suspended"
 	PartnerResumed     AuditAction = "partner.resumed"
 	PartnerLimited     AuditAction = "partner.limited" // limits were set
+	PartnerDeleted     AuditAction = "partner.deleted"
 	PartnerChanged     AuditAction = "partner.changed" // other fields; Detail names them
 
 	KeyIssued  AuditAction = "key.issued"
 	KeyRevoked AuditAction = "key.revoked"
 
 	MerchantCreated   AuditAction = "merchant.created"
+	MerchantRetention AuditAction = "merchant.retention" // how long events are kept; Detail has the days
+	MerchantDeleted   AuditAction = "merchant.deleted"   // with its tags
 	MerchantSuspended AuditAction = "merchant.suspended"
 	MerchantResumed   AuditAction = "merchant.resumed"
 	MerchantLimited   AuditAction = "merchant.limited"
@@ -75,6 +78,9 @@ const (
 	TagSuspended    AuditAction = "tag.suspended"
 	TagResumed      AuditAction = "tag.resumed"
 	TagChanged      AuditAction = "tag.changed"
+
+	// EntryDamaged stands for an entry that cannot be read any more. It has only its id and its time.
+	EntryDamaged AuditAction = "entry.damaged"
 )
 
 // Actor is who made a change.
@@ -129,7 +135,11 @@ func AboutPartner(action AuditAction, p Partner, detail string) AuditEntry {
 
 // AboutKey returns an entry about a key.
 func AboutKey(action AuditAction, k Key) AuditEntry {
-	return AuditEntry{Action: action, Partner: k.Partner, Key: k.ID}
+	entry := AuditEntry{Action: action, Partner: k.Partner, Key: k.ID}
+	if action == KeyIssued && k.Scope != Full {
+		entry.Detail = k.Scope.String()
+	}
+	return entry
 }
 
 // AboutMerchant returns an entry about a merchant.
@@ -163,6 +173,7 @@ func MerchantChanges(before, after Merchant) ([]AuditEntry, error) {
 		required = "requires a secret"
 	}
 	return changes(before, after, AboutMerchant(MerchantChanged, after, ""), map[string]change{
+		"retentionDays":          {action: MerchantRetention, detail: after.Retention.String()},
 		"suspended":              {action: either(after.Suspended, MerchantSuspended, MerchantResumed)},
 		"limits":                 {action: MerchantLimited, showValue: true},
 		"identityRequiresSecret": {action: MerchantIdentity, detail: required},

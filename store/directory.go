@@ -1,7 +1,9 @@
 package store
 
 import (
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,6 +28,9 @@ type Directory struct {
 	merchants       map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
 
 	secrets map[MerchantID][]Secret // of the merchants that have any
+
+	uses    map[KeyID]*atomic.Int64 // when each key last authenticated a request: s since 1970
+	damaged map[string]bool         // ids of keys and tags whose records cannot be read
 }
 
 // MerchantSettings is what the hot path needs to know of a merchant. It is the zero value for most.
@@ -62,6 +67,9 @@ func NewDirectory() *Directory {
 		merchants:       map[MerchantID]MerchantSettings{},
 
 		secrets: map[MerchantID][]Secret{},
+
+		uses:    map[KeyID]*atomic.Int64{},
+		damaged: map[string]bool{},
 	}
 }
 
@@ -94,19 +102,58 @@ func (d *Directory) Key(id KeyID) (Key, bool) {
 	return k, ok
 }
 
-// Authenticate returns the id of an API key that is valid at the time now, and its partner; false when the text is no such
-// key. It does not say why not, as the partner API must not either (spec, Authentication, 2).
-func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, KeyID, bool) {
+// Authenticate returns an API key that is valid at the time now, and its partner; false when the text is no such key. It does
+// not say why not, as the partner API must not either (spec, Authentication, 2). It notes the use of the key.
+func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, Key, bool) {
 	id, err := text.ID()
 	if err != nil {
-		return Partner{}, "", false
+		return Partner{}, Key{}, false
 	}
 	key, ok := d.Key(id)
 	if !ok || !text.Matches(key) || !key.Valid(now) {
-		return Partner{}, "", false
+		return Partner{}, Key{}, false
 	}
 	partner, ok := d.Partner(key.Partner)
-	return partner, id, ok
+	d.mu.RLock()
+	if used := d.uses[id]; used != nil {
+		used.Store(now.Unix())
+	}
+	d.mu.RUnlock()
+	return partner, key, ok
+}
+
+// LastUse returns when a key last authenticated a request, in whole seconds; the zero time when it never did.
+func (d *Directory) LastUse(id KeyID) time.Time {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if used := d.uses[id]; used != nil && used.Load() != 0 {
+		return time.Unix(used.Load(), 0).UTC()
+	}
+	return time.Time{}
+}
+
+// SetLastUse notes when a key was last used, for an engine that has it stored. The directory has the key.
+func (d *Directory) SetLastUse(id KeyID, at time.Time) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if used := d.uses[id]; used != nil {
+		used.Store(at.Unix())
+	}
+}
+
+// SetDamaged notes that the record of a key or tag cannot be read.
+func (d *Directory) SetDamaged(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.damaged[id] = true
+}
+
+// IsDamaged reports whether the record of a key or tag cannot be read, for an empty id whether any cannot. The directory does
+// not have it then, but it is not unknown either: whoever asks must come back later.
+func (d *Directory) IsDamaged(id string) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.damaged[id] || id == "" && len(d.damaged) > 0
 }
 
 // HasSecret reports whether a text is one of a merchant's secrets.
@@ -157,13 +204,13 @@ func (d *Directory) TagsOn(host string) []Tag {
 	return tags
 }
 
-// OnlyTag returns the one tag on a host; false when there are none or several. The empty host
-// stands for the shared host of client-side tags.
+// OnlyTag returns the one tag on a host; false when there are none or several, and while a record is damaged: it may be that of
+// another tag on the host. The empty host stands for the shared host of client-side tags.
 func (d *Directory) OnlyTag(host string) (Tag, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	h := d.hosts[host]
-	if len(h.tags) != 1 {
+	if len(h.tags) != 1 || len(d.damaged) > 0 {
 		return Tag{}, false
 	}
 	return d.tags[h.tags[0]], true
@@ -223,6 +270,57 @@ func (d *Directory) SetKey(k Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.keys[k.ID] = k
+	if d.uses[k.ID] == nil {
+		d.uses[k.ID] = new(atomic.Int64)
+	}
+}
+
+// RemoveKey removes a key.
+func (d *Directory) RemoveKey(id KeyID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.keys, id)
+	delete(d.uses, id)
+}
+
+// RemovePartner removes a partner. Its keys, merchants and tags were removed before.
+func (d *Directory) RemovePartner(id PartnerID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if host := d.partners[id].TrackingDomain; host != "" {
+		delete(d.hosts, host)
+	}
+	delete(d.partners, id)
+	delete(d.partnerSettings, id)
+}
+
+// RemoveMerchants removes the settings and the secrets of merchants, and their tags.
+func (d *Directory) RemoveMerchants(merchants ...Merchant) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	hosts := map[string]bool{}
+	for _, m := range merchants {
+		delete(d.merchants, m.ID)
+		delete(d.secrets, m.ID)
+		for _, t := range m.Tags {
+			if t, known := d.tags[t.ID]; known {
+				hosts[t.Host] = true
+				if t.Label != "" {
+					d.labels--
+				}
+				delete(d.tags, t.ID)
+			}
+		}
+	}
+	for host := range hosts { // once each: the shared host may have most tags
+		h := d.hosts[host]
+		h.tags = slices.DeleteFunc(h.tags, func(id TagID) bool { return d.tags[id].ID == "" })
+		if len(h.tags) > 0 || h.reserved {
+			d.hosts[host] = h
+		} else {
+			delete(d.hosts, host)
+		}
+	}
 }
 
 // SetTag adds or replaces a tag. It must not change the tag's host: only SetPartner does.

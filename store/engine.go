@@ -41,6 +41,13 @@ type Engine interface {
 // MaxDirectoryAge is how old a directory may be while its engine is ready.
 const MaxDirectoryAge = time.Second
 
+// OnceWindow is how long an engine remembers the calls with an idempotency key, and MaxOnce how many of them for each partner.
+// Of more it forgets the oldest.
+const (
+	OnceWindow = 24 * time.Hour
+	MaxOnce    = 10_000
+)
+
 // Control is the engine's control data: partners, keys, merchants, tags. Each change is on disk when its method returns,
 // and is made as a whole or not at all.
 //
@@ -53,30 +60,40 @@ type Control interface {
 	// UpdatePartner replaces a partner by change(partner), as UpdateTag does with a tag. change must not change the
 	// partner's id, creation time or tracking domain. KindNotFound: partner.
 	UpdatePartner(ctx context.Context, id PartnerID, change func(Partner) Partner) (Partner, error)
+	// DeletePartner deletes a partner with its keys, and its merchants as DeleteMerchant does. KindNotFound: partner.
+	// KindConflict: it has merchants, and withMerchants is not set.
+	DeletePartner(ctx context.Context, id PartnerID, withMerchants bool) (Partner, error)
 	// EnablePreverified gives a partner preverified access at a tracking domain (a full host name). When the partner has
 	// access already, it moves the access and the partner's preverified tags to this domain. KindNotFound: partner.
 	// KindInvalid: domain. KindConflict: the domain is another partner's tracking domain, or it is on a root domain that
 	// a server-side tag has claimed. A claim that is free is lost.
 	EnablePreverified(ctx context.Context, id PartnerID, domain string) (Partner, error)
 
-	// IssueKey creates a key and returns the only copy of its text. With expiresIn 0 the key never expires.
-	// KindNotFound: partner.
-	IssueKey(ctx context.Context, id PartnerID, expiresIn time.Duration) (Key, APIKey, error)
+	// IssueKey creates a key and returns the only copy of its text. KindNotFound: partner. KindLimited: the partner has
+	// MaxKeys valid keys. KindMismatch: a key was issued with opt.Once before (AddMerchant); its text cannot be given again.
+	IssueKey(ctx context.Context, id PartnerID, opt KeyOptions) (Key, APIKey, error)
 	// Keys returns a partner's keys, oldest first, including revoked and expired ones. KindNotFound: partner.
 	Keys(ctx context.Context, id PartnerID) ([]Key, error)
-	// RevokeKey revokes a key. A key that is revoked again keeps its first RevokedAt. KindNotFound: key.
-	RevokeKey(ctx context.Context, id KeyID) (Key, error)
+	// RevokeKey revokes a key. A key that is revoked again keeps its first RevokedAt. KindNotFound: key. KindConflict: it is
+	// the partner's last valid key of scope Full, and evenLast is not set.
+	RevokeKey(ctx context.Context, id KeyID, evenLast bool) (Key, error)
 
-	// AddMerchant creates a merchant. The caller has checked name and domain. KindNotFound: partner. KindLimited: the
-	// partner has as many merchants as it may have.
-	AddMerchant(ctx context.Context, partner PartnerID, name, domain string) (Merchant, error)
+	// AddMerchant creates a merchant. The caller has checked name and domain. When m.Once is set, and a call for the same
+	// partner had the same one within OnceWindow, it returns the merchant of that call as it was created, and changes nothing.
+	// KindNotFound: partner. KindLimited: the partner has as many merchants as it may have. KindMismatch: the call with the
+	// same Once had another name or domain, or issued a key.
+	AddMerchant(ctx context.Context, partner PartnerID, m NewMerchant) (Merchant, error)
 	// Merchant returns a merchant of any partner, with its tags. KindNotFound: merchant.
 	Merchant(ctx context.Context, id MerchantID) (Merchant, error)
 	// UpdateMerchant replaces a merchant by change(merchant), as UpdateTag does with a tag. change must not change the
 	// merchant's id, partner or creation time, and Tags are left as they are. KindNotFound: merchant.
 	UpdateMerchant(ctx context.Context, id MerchantID, change func(Merchant) Merchant) (Merchant, error)
-	// Merchants returns one page of a partner's merchants with their tags, oldest first, and how many the partner has.
-	Merchants(ctx context.Context, partner PartnerID, offset, limit int) ([]Merchant, int, error)
+	// DeleteMerchant deletes a merchant with its tags. From now on the tags are unknown, their labels and their claims to
+	// domains are free, and the merchant's events are in no answer. The events themselves go in the background: the engine
+	// notes that it must remove them. KindNotFound: merchant.
+	DeleteMerchant(ctx context.Context, id MerchantID) (Merchant, error)
+	// Merchants returns one page of the merchants that a query selects, with their tags, oldest first, and how many it selects.
+	Merchants(ctx context.Context, q MerchantQuery) ([]Merchant, int, error)
 
 	// GenerateTag returns the merchant's tag of a type. When there is none, it creates one and returns created true.
 	// domain is the root domain for a new server-side tag; the caller has checked that it can be claimed. In all other

@@ -17,6 +17,7 @@ const (
 	KindConflict         // another merchant or partner has the domain
 	KindUnavailable      // the engine cannot accept the request now; nothing was done; retry later
 	KindBusy             // the caller has too many requests in flight; nothing was done; retry later
+	KindMismatch         // another request had the same idempotency key
 	KindLimited          // a partner or merchant has as much of something as it may have; waiting does not help
 )
 
@@ -64,6 +65,12 @@ func Busy(why string) error {
 // says how many there are, and what to do.
 func Limited(field, format string, args ...any) error {
 	return &Error{Kind: KindLimited, Field: field, Message: fmt.Sprintf(format, args...)}
+}
+
+// Mismatch returns the error for an idempotency key that another request had, or whose answer cannot be given again. The
+// message continues a sentence that starts with the key's header.
+func Mismatch(message string) error {
+	return &Error{Kind: KindMismatch, Field: "Idempotency-Key", Message: message}
 }
 
 // ErrInUse is returned when an engine is opened that another process has open, and only one process can.

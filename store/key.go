@@ -7,10 +7,58 @@ type Key struct {
 	ID         KeyID      `json:"keyId"`
 	Partner    PartnerID  `json:"partnerId"`
 	SecretHash []byte     `json:"secretSha256"` // SHA-256
+	Name       string     `json:"name,omitempty"`
+	Scope      Scope      `json:"scope,omitempty"`
 	CreatedAt  time.Time  `json:"createdAt"`
 	ExpiresAt  *time.Time `json:"expiresAt"` // nil: the key does not expire
 	RevokedAt  *time.Time `json:"revokedAt"` // nil: the key is not revoked
+
+	// LastUsedAt is when the key last authenticated a request; zero: never. It may be too early by KeyUseDelay, and after a
+	// kill uses of that long before it may be missing.
+	LastUsedAt time.Time `json:"-"`
 }
+
+// KeyUseDelay bounds how long it takes until the use of a key is known.
+const KeyUseDelay = time.Minute
+
+// Scope is what a key may do.
+type Scope string
+
+// The scopes.
+const (
+	Full     Scope = ""     // everything that its partner may do
+	ReadOnly Scope = "read" // only requests that change nothing
+)
+
+// ParseScope reads a scope as people write it: "full" or "read".
+func ParseScope(field, s string) (Scope, error) {
+	switch s {
+	case "full":
+		return Full, nil
+	case string(ReadOnly):
+		return ReadOnly, nil
+	}
+	return "", Invalid(field, "must be full or read")
+}
+
+// String returns the scope as ParseScope reads it.
+func (s Scope) String() string {
+	if s == Full {
+		return "full"
+	}
+	return string(s)
+}
+
+// KeyOptions describe a new key.
+type KeyOptions struct {
+	Name      string // for people; may be empty
+	Scope     Scope
+	ExpiresIn time.Duration // 0: the key never expires
+	Once      string        // idempotency key of the request; empty: there is none
+}
+
+// MaxKeys is how many valid keys a partner may have. Of keys that have expired or were revoked, an engine keeps this many too.
+const MaxKeys = 100
 
 // Valid reports whether the key is neither expired nor revoked at the time now.
 func (k Key) Valid(now time.Time) bool {
@@ -23,12 +71,12 @@ type APIKey string
 
 const apiKeyPrefix = "mtp_"
 
-// NewKey makes a key for a partner. It expires after expiresIn; 0 means never.
-func NewKey(partner PartnerID, now time.Time, expiresIn time.Duration) (Key, APIKey) {
+// NewKey makes a key for a partner.
+func NewKey(partner PartnerID, now time.Time, opt KeyOptions) (Key, APIKey) {
 	id, hash, text := newCredential(apiKeyPrefix)
-	k := Key{ID: KeyID(id), Partner: partner, SecretHash: hash, CreatedAt: now}
-	if expiresIn > 0 {
-		t := now.Add(expiresIn)
+	k := Key{ID: KeyID(id), Partner: partner, SecretHash: hash, Name: opt.Name, Scope: opt.Scope, CreatedAt: now}
+	if opt.ExpiresIn > 0 {
+		t := now.Add(opt.ExpiresIn)
 		k.ExpiresAt = &t
 	}
 	return k, APIKey(text)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -19,6 +20,9 @@ type Merchant struct {
 	Suspended bool           `json:"suspended,omitempty"`
 	Limits    MerchantLimits `json:"limits,omitzero"`
 
+	// Retention is how long events are kept, by event_time.
+	Retention Retention `json:"retentionDays,omitempty"`
+
 	// IdentityRequiresSecret is set by the partner: only requests with one of Secrets link identifiers, or are resolved by
 	// them. Otherwise everybody may who knows the id of one of its tags.
 	IdentityRequiresSecret bool     `json:"identityRequiresSecret,omitempty"`
@@ -26,6 +30,67 @@ type Merchant struct {
 
 	// Tags are the merchant's tags, oldest first, at most one of each type.
 	Tags []Tag `json:"-"`
+}
+
+// Retention is how many days something is kept: a positive number, Forever, or 0 for the operator's default.
+type Retention int
+
+// Forever keeps everything.
+const Forever Retention = -1
+
+// MaxRetention is the longest time in days, about a century.
+const MaxRetention = 36500
+
+// CheckRetention returns an error unless days is from 1 to MaxRetention.
+func CheckRetention(field string, days int64) (Retention, error) {
+	if days < 1 || days > MaxRetention {
+		return 0, Invalid(field, "must be a whole number from 1 to %d, or null for ever", MaxRetention)
+	}
+	return Retention(days), nil
+}
+
+// String returns the days, "forever" or "default".
+func (r Retention) String() string {
+	switch r {
+	case Forever:
+		return "forever"
+	case 0:
+		return "default"
+	}
+	return strconv.Itoa(int(r))
+}
+
+// MerchantQuery selects merchants of a partner.
+type MerchantQuery struct {
+	Partner PartnerID
+	Name    string // part of the name, in any case; empty: any
+	Domain  string // part of the merchant's domain or of a tag's, in any case; empty: any
+
+	Offset, Limit int
+}
+
+// Matches reports whether a merchant with its tags fits Name and Domain.
+func (q MerchantQuery) Matches(m Merchant) bool {
+	return contains(m.Name, q.Name) && (contains(m.Domain, q.Domain) ||
+		slices.ContainsFunc(m.Tags, func(t Tag) bool { return contains(t.Domain, q.Domain) }))
+}
+
+// contains reports whether part is in s, in any case.
+func contains(s, part string) bool {
+	return strings.Contains(strings.ToLower(s), strings.ToLower(part))
+}
+
+// NewMerchant describes a merchant that is created.
+type NewMerchant struct {
+	Name, Domain string
+	Once         string // idempotency key of the request; empty: there is none
+}
+
+// Removal is a merchant that was deleted, and whose events are still to be removed.
+type Removal struct {
+	Merchant MerchantID `json:"merchantId"`
+	Partner  PartnerID  `json:"partnerId"`
+	At       time.Time  `json:"at"` // when it was deleted
 }
 
 // Tag returns the merchant's tag of a type; false when it has none.

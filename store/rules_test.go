@@ -86,8 +86,8 @@ func TestAHostHeaderIsNormalised(t *testing.T) {
 
 func TestAnAPIKeyNamesItsKeyAndMatchesNoOther(t *testing.T) {
 	now := time.Now()
-	key, text := NewKey("p", now, 0)
-	other, _ := NewKey("p", now, 0)
+	key, text := NewKey("p", now, KeyOptions{})
+	other, _ := NewKey("p", now, KeyOptions{})
 	if !strings.HasPrefix(string(text), "mtp_") || strings.ContainsAny(string(text), " -.:/+=") {
 		t.Errorf("%q is not one word with the prefix", text)
 	}
@@ -170,7 +170,7 @@ func TestAMerchantHasTwoSecretsAtMost(t *testing.T) {
 
 func TestKeysExpireAndAreRevoked(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	key, _ := NewKey("p", now, time.Hour)
+	key, _ := NewKey("p", now, KeyOptions{ExpiresIn: time.Hour})
 	if !key.Valid(now) || !key.Valid(now.Add(time.Hour-1)) || key.Valid(now.Add(time.Hour)) {
 		t.Error("a key is not valid before it expires, or is valid when it expires")
 	}
@@ -185,16 +185,16 @@ func TestAKeyAuthenticatesItsPartnerWhileItIsValid(t *testing.T) {
 	d := NewDirectory()
 	p := Partner{ID: "p", Name: "Acme"}
 	d.SetPartner(p)
-	key, text := NewKey(p.ID, now, time.Hour)
+	key, text := NewKey(p.ID, now, KeyOptions{ExpiresIn: time.Hour})
 	d.SetKey(key)
-	if got, id, ok := d.Authenticate(text, now); !ok || got != p || id != key.ID {
+	if got, id, ok := d.Authenticate(text, now); !ok || got != p || id.ID != key.ID {
 		t.Errorf("a valid key gives %+v, %s, %v; want %+v, %s", got, id, ok, p, key.ID)
 	}
 	wrongSecret := key
 	wrongSecret.SecretHash = make([]byte, len(key.SecretHash))
 	revoked := key
 	revoked.RevokedAt = &now
-	_, unknown := NewKey(p.ID, now, 0)
+	_, unknown := NewKey(p.ID, now, KeyOptions{})
 	for _, c := range []struct {
 		is     string
 		stored Key
@@ -209,7 +209,7 @@ func TestAKeyAuthenticatesItsPartnerWhileItIsValid(t *testing.T) {
 		{"a revoked key", revoked, text, now},
 	} {
 		d.SetKey(c.stored)
-		if got, id, ok := d.Authenticate(c.text, c.at); ok || got != (Partner{}) || id != "" {
+		if got, id, ok := d.Authenticate(c.text, c.at); ok || got != (Partner{}) || id.ID != "" {
 			t.Errorf("%s authenticates partner %+v by key %q", c.is, got, id)
 		}
 	}

@@ -90,7 +90,7 @@ func newEngine(t *testing.T) (store.Engine, store.TagID) {
 	if _, err := engine.EnablePreverified(t.Context(), p.ID, trackingHost); err != nil {
 		t.Fatal(err)
 	}
-	m, err := engine.AddMerchant(t.Context(), p.ID, "Shop", "")
+	m, err := engine.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestServeWarnsOfDomainsThatCannotBeClaimed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, domain := range []string{"shoes.test", "mtagd.test", "hats.com"} {
-		m, err := control.AddMerchant(t.Context(), p.ID, "Shop", "")
+		m, err := control.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -92,10 +92,14 @@ func (s *Server) findTag(route Route) (store.Tag, store.MerchantSettings, *answe
 	}
 	var tag store.Tag
 	var ok bool
-	if id, named := route.tagID(); named {
+	id, named := route.tagID()
+	if named {
 		tag, ok = s.directory.Tag(id)
 	} else {
 		tag, ok = s.directory.OnlyTag(host)
+	}
+	if !ok && s.directory.IsDamaged(string(id)) {
+		return tag, store.MerchantSettings{}, unavailable
 	}
 	if !ok || tag.Host != host {
 		return tag, store.MerchantSettings{}, tagNotFound

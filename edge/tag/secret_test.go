@@ -129,7 +129,7 @@ func TestAWrongSecretDoesNotGoUnnoticed(t *testing.T) {
 	w := newWorld(t)
 	secret := w.requireSecret(false)
 	_, unknown := store.NewSecret(time.Now())
-	_, key := store.NewKey("p", time.Now(), 0)
+	_, key := store.NewKey("p", time.Now(), store.KeyOptions{})
 	for _, c := range []struct {
 		is, authorization string
 		off, on           int // the status with the option off and on

@@ -55,7 +55,7 @@ func TestAHostOfSeveralTagsNeedsATagID(t *testing.T) {
 	w := newWorld(t)
 	w.do("POST", clientHost, "/mark", event).Want(t, 201, "")
 	p := w.Client.Partner
-	m, err := w.Engine.AddMerchant(t.Context(), p, "Second", "")
+	m, err := w.Engine.AddMerchant(t.Context(), p, store.NewMerchant{Name: "Second"})
 	if err != nil {
 		t.Fatal(err)
 	}

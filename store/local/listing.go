@@ -22,6 +22,9 @@ func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 	if err != nil {
 		return store.Page{}, err
 	}
+	if e.IsRemoved(q.Merchant) {
+		return store.Page{}, ctx.Err()
+	}
 	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
 		return store.Page{}, err
 	}

@@ -38,6 +38,7 @@
 //	catchup.go  replays events into the index
 //	archiver.go moves events from the journal to the archive, and reads them from both
 //	listing.go  Events: one page of a merchant's events
+//	background.go  what no request waits for: the events of deleted merchants, the last uses of keys
 //	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
@@ -116,7 +117,9 @@ type engine struct {
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
-	verifying sync.RWMutex // held for reading by verifications, which Close waits for
+	wake      chan struct{}  // has background look for deleted merchants
+	running   sync.WaitGroup // background
+	verifying sync.RWMutex   // held for reading by verifications, which Close waits for
 }
 
 var _ store.Engine = (*engine)(nil)
@@ -128,11 +131,12 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{Data: data}
+	e := &engine{Data: data, wake: make(chan struct{}, 1)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.openEvents(dir, opt); err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
+	e.running.Go(func() { e.background(opt.Log) })
 	return e, nil
 }
 
@@ -148,7 +152,8 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 	if err := checkFinished(dir); err != nil {
 		return nil, err
 	}
-	return control.Open(dir, opt.withDefaults().Now)
+	opt = opt.withDefaults()
+	return control.Open(dir, opt.Now, opt.Log)
 }
 
 // checkParts refuses a directory that has events, but no control.db or an empty one. A new one would be without the
@@ -259,8 +264,17 @@ func (e *engine) FreeSpace() uint64 { return e.journal.FreeSpace() }
 // Close implements store.Engine.
 func (e *engine) Close() error {
 	e.close()
+	e.running.Wait()
 	e.verifying.Lock()
 	defer e.verifying.Unlock()
+	err := e.Tidy(context.Background())
+	if store.KindOf(err) == store.KindUnavailable {
+		err = nil // the disk is full
+	}
+	return errors.Join(err, e.closeParts())
+}
+
+func (e *engine) closeParts() error {
 	// First, so that the index gets the last commits before it closes.
 	if err := e.journal.Drain(); err != nil {
 		return errors.Join(err, e.Data.Close())

@@ -32,7 +32,7 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 	case err != nil:
 		lost(store.Finding{Part: store.PartControl, Where: "control.db",
 			Problem: "cannot be opened, so all partners, keys, merchants and tags are lost: restore it from a backup: " + err.Error()})
-		empty, err := control.Open(to, time.Now)
+		empty, err := control.Open(to, time.Now, log)
 		if err != nil {
 			return err
 		}

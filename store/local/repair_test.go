@@ -61,13 +61,11 @@ func TestRepair(t *testing.T) {
 			to := filepath.Join(dir, "set-aside", "20261122T120000.000000Z")
 			return errors.Join(os.MkdirAll(to, 0o700), os.Rename(filepath.Join(dir, "events", "000001.vlog"), filepath.Join(to, "000001.vlog")))
 		}, 0, ""},
-		"a partner and a tag are damaged": {func(dir string) error {
+		"a key is damaged": {func(dir string) error {
 			return changeBolt(filepath.Join(dir, "control.db"), func(tx *bolt.Tx) error {
-				labels := tx.Bucket([]byte("labels"))
-				k, _ := labels.Cursor().First()
 				keys := tx.Bucket([]byte("keys"))
 				key, _ := keys.Cursor().First()
-				return errors.Join(labels.Put(slices.Clone(k), []byte("ss_nobody")), keys.Put(slices.Clone(key), []byte("{")))
+				return keys.Put(slices.Clone(key), []byte("{"))
 			})
 		}, 0, "keys"},
 	} {

@@ -162,7 +162,7 @@ func (t *target) Certificate(path string, content []byte) error {
 // checkRestored opens what was restored as a server does, and counts the events. What a server repeats after a restore, as
 // erasures, it does at its own start. The directory gets another id: its next backup is not one of the old directory.
 func checkRestored(ctx context.Context, dir string, opt Options) (events int, err error) {
-	data, err := control.Open(dir, opt.Now)
+	data, err := control.Open(dir, opt.Now, opt.Log)
 	if err != nil {
 		return 0, err
 	}

@@ -202,7 +202,7 @@ func (v *verifier) verifyTags(m codec.MerchantKey, series []string) {
 			tags = append(tags, tag)
 		}
 	}
-	if v.control == nil {
+	if v.control == nil || v.control.IsRemoved(m.ID()) {
 		return
 	}
 	for _, id := range tags {

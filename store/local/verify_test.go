@@ -39,12 +39,12 @@ func soundDirectory(t *testing.T, dir string) []store.MerchantID {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := e.IssueKey(ctx, p.ID, 0); err != nil {
+	if _, _, err := e.IssueKey(ctx, p.ID, store.KeyOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var merchants []store.MerchantID
 	for i := range 3 {
-		m, err := e.AddMerchant(ctx, p.ID, "Shop", "shop.example.com")
+		m, err := e.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop", Domain: "shop.example.com"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,15 +187,14 @@ func TestVerifyFinds(t *testing.T) {
 		part   store.Part
 		says   string
 	}{
-		"a partner is missing":               {remove("partners"), store.PartControl, "partner"},
-		"a merchant is missing":              {remove("merchants"), store.PartControl, "merchant"},
-		"a tag is missing":                   {remove("tags"), store.PartTags, "does not exist"},
-		"a tag is not found by its merchant": {remove("merchant_tags"), store.PartControl, "is not found by"},
-		"a label leads nowhere": {inControl(func(tx *bolt.Tx) error {
-			b, k, _ := first(tx, "labels")
-			return b.Put(k, []byte("ss_nobody"))
-		}), store.PartControl, "labels"},
-		"a label is missing": {remove("labels"), store.PartControl, "in labels"},
+		"a partner is missing":  {remove("partners"), store.PartControl, "partner"},
+		"a merchant is missing": {remove("merchants"), store.PartControl, "merchant"},
+		"a tag is missing":      {remove("tags"), store.PartTags, "does not exist"},
+		"a record is in another place": {inControl(func(tx *bolt.Tx) error {
+			_, k, v := first(tx, "keys")
+			return tx.Bucket([]byte("replies")).Put(k, v)
+		}), store.PartControl, "replies"},
+		"a bucket has a sequence": {inControl(func(tx *bolt.Tx) error { return tx.Bucket([]byte("tags")).SetSequence(7) }), store.PartControl, "tags"},
 		"a domain is another tag's": {inControl(func(tx *bolt.Tx) error {
 			b, _, v := first(tx, "domains")
 			return b.Put([]byte("other.com"), v)
@@ -205,10 +204,10 @@ func TestVerifyFinds(t *testing.T) {
 			return b.Put(k, v[:len(v)-1])
 		}), store.PartControl, "keys"},
 		"an audit entry has another key": {inControl(func(tx *bolt.Tx) error {
-			b, k, v := first(tx, "audit")
+			b, k, v := first(tx, "log")
 			k[15] ^= 1
 			return b.Put(k, v)
-		}), store.PartControl, "audit"},
+		}), store.PartControl, "log"},
 		"a page of control.db is damaged": {func(dir string) error {
 			return changeFile(filepath.Join(dir, "control.db"), func(b []byte) {
 				for page := 2 * 4096; page < len(b); page += 4096 { // some are of older versions

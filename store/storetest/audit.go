@@ -66,11 +66,11 @@ var auditTests = []test{
 		}{
 			{"AddPartner", func() (err error) { p, err = b.AddPartner(ctx, "Acme"); return err },
 				func() []store.AuditEntry { return []store.AuditEntry{{Action: "partner.added", Partner: p.ID}} }},
-			{"IssueKey", func() (err error) { key, _, err = b.IssueKey(ctx, p.ID, 0); return err },
+			{"IssueKey", func() (err error) { key, _, err = b.IssueKey(ctx, p.ID, store.KeyOptions{}); return err },
 				func() []store.AuditEntry {
 					return []store.AuditEntry{{Action: "key.issued", Partner: p.ID, Key: key.ID}}
 				}},
-			{"RevokeKey", func() (err error) { key, err = b.RevokeKey(ctx, key.ID); return err },
+			{"RevokeKey", func() (err error) { key, err = b.RevokeKey(ctx, key.ID, true); return err },
 				func() []store.AuditEntry {
 					return []store.AuditEntry{{Action: "key.revoked", Partner: p.ID, Key: key.ID}}
 				}},
@@ -96,7 +96,10 @@ var auditTests = []test{
 					{Action: "partner.changed", Partner: p.ID, Detail: "name"},
 				}
 			}},
-			{"AddMerchant", func() (err error) { m, err = b.AddMerchant(ctx, p.ID, "Shop", "shop.com"); return err },
+			{"AddMerchant", func() (err error) {
+				m, err = b.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop", Domain: "shop.com"})
+				return err
+			},
 				func() []store.AuditEntry {
 					return []store.AuditEntry{{Action: "merchant.created", Partner: p.ID, Merchant: m.ID, Detail: "shop.com"}}
 				}},
@@ -274,7 +277,7 @@ var auditTests = []test{
 	{"a change that is refused, and a call that changes nothing, are not in the audit log", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		key, _ := b.key(p, 0)
-		if _, err := b.RevokeKey(t.Context(), key.ID); err != nil {
+		if _, err := b.RevokeKey(t.Context(), key.ID, true); err != nil {
 			t.Fatal(err)
 		}
 		m, other := b.merchant(p, "Shop"), b.merchant(p, "Other")
@@ -284,10 +287,16 @@ var auditTests = []test{
 
 		for call, refused := range map[string]func() error{
 			"AddPartner without a name": func() error { _, err := b.AddPartner(t.Context(), ""); return err },
-			"a key of no partner":       func() error { _, _, err := b.IssueKey(t.Context(), store.NewPartnerID(), 0); return err },
-			"revoking no key":           func() error { _, err := b.RevokeKey(t.Context(), "aaaaaaaaaaaa"); return err },
-			"a taken tracking domain":   func() error { _, err := b.EnablePreverified(t.Context(), p.ID, "a.shop.com"); return err },
-			"a merchant of no partner":  func() error { _, err := b.AddMerchant(t.Context(), store.NewPartnerID(), "S", ""); return err },
+			"a key of no partner": func() error {
+				_, _, err := b.IssueKey(t.Context(), store.NewPartnerID(), store.KeyOptions{})
+				return err
+			},
+			"revoking no key":         func() error { _, err := b.RevokeKey(t.Context(), "aaaaaaaaaaaa", true); return err },
+			"a taken tracking domain": func() error { _, err := b.EnablePreverified(t.Context(), p.ID, "a.shop.com"); return err },
+			"a merchant of no partner": func() error {
+				_, err := b.AddMerchant(t.Context(), store.NewPartnerID(), store.NewMerchant{Name: "S"})
+				return err
+			},
 			"a taken domain": func() error {
 				_, _, err := b.GenerateTag(t.Context(), other.ID, store.ServerSide, "shop.com")
 				return err
@@ -312,7 +321,7 @@ var auditTests = []test{
 		}
 		for call, nothing := range map[string]func() error{
 			"the same tracking domain":    func() error { _, err := b.EnablePreverified(t.Context(), p.ID, "track.acme.com"); return err },
-			"a key that is revoked again": func() error { _, err := b.RevokeKey(t.Context(), key.ID); return err },
+			"a key that is revoked again": func() error { _, err := b.RevokeKey(t.Context(), key.ID, true); return err },
 			"a tag that exists":           func() error { _, _, err := b.GenerateTag(t.Context(), m.ID, store.ServerSide, "shop.com"); return err },
 			"an update of nothing": func() error {
 				_, err := b.UpdateTag(t.Context(), tag.ID, func(t store.Tag) store.Tag { return t })
@@ -383,7 +392,10 @@ var auditTests = []test{
 	{"changes at the same time have one entry each", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		const n = 20
-		errs := atOnce(n, func(int) error { _, err := b.AddMerchant(t.Context(), p.ID, "Shop", ""); return err })
+		errs := atOnce(n, func(int) error {
+			_, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
+			return err
+		})
 		for _, err := range errs {
 			if err != nil {
 				t.Error(err)

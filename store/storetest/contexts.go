@@ -69,12 +69,18 @@ var contextTests = []test{
 				_, err := b.EnablePreverified(ctx, p.ID, "track.acme.com")
 				return err
 			},
-			"IssueKey":    func(ctx context.Context) error { _, _, err := b.IssueKey(ctx, p.ID, 0); return err },
-			"Keys":        func(ctx context.Context) error { _, err := b.Keys(ctx, p.ID); return err },
-			"RevokeKey":   func(ctx context.Context) error { _, err := b.RevokeKey(ctx, key.ID); return err },
-			"AddMerchant": func(ctx context.Context) error { _, err := b.AddMerchant(ctx, p.ID, "Other", ""); return err },
-			"Merchant":    func(ctx context.Context) error { _, err := b.Merchant(ctx, m.ID); return err },
-			"Merchants":   func(ctx context.Context) error { _, _, err := b.Merchants(ctx, p.ID, 0, 10); return err },
+			"IssueKey":  func(ctx context.Context) error { _, _, err := b.IssueKey(ctx, p.ID, store.KeyOptions{}); return err },
+			"Keys":      func(ctx context.Context) error { _, err := b.Keys(ctx, p.ID); return err },
+			"RevokeKey": func(ctx context.Context) error { _, err := b.RevokeKey(ctx, key.ID, true); return err },
+			"AddMerchant": func(ctx context.Context) error {
+				_, err := b.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Other"})
+				return err
+			},
+			"Merchant": func(ctx context.Context) error { _, err := b.Merchant(ctx, m.ID); return err },
+			"Merchants": func(ctx context.Context) error {
+				_, _, err := b.Merchants(ctx, store.MerchantQuery{Partner: p.ID, Limit: 10})
+				return err
+			},
 			"GenerateTag": func(ctx context.Context) error {
 				_, _, err := b.GenerateTag(ctx, m.ID, store.ClientSide, "")
 				return err
@@ -108,7 +114,7 @@ var contextTests = []test{
 			t.Errorf("keys %+v, %v", got, err)
 		}
 		m.Tags = []store.Tag{tag}
-		if got, n, err := b.Merchants(t.Context(), p.ID, 0, 10); err != nil || n != 1 || !sameMerchant(got[0], m) {
+		if got, n, err := b.Merchants(t.Context(), store.MerchantQuery{Partner: p.ID, Limit: 10}); err != nil || n != 1 || !sameMerchant(got[0], m) {
 			t.Errorf("%d merchants: %+v, %v", n, got, err)
 		}
 	}},

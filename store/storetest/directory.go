@@ -28,7 +28,7 @@ var directoryTests = []test{
 		if got, ok := b.Directory().Key(key.ID); !ok || !sameKey(got, key) {
 			t.Errorf("key %+v, %v; want %+v", got, ok, key)
 		}
-		key, err := b.RevokeKey(t.Context(), key.ID)
+		key, err := b.RevokeKey(t.Context(), key.ID, true)
 		if err != nil {
 			t.Fatal(err)
 		}

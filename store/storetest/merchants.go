@@ -12,7 +12,7 @@ import (
 var merchantTests = []test{
 	{"a merchant is read back as it was created, and after reopening too", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
-		want, err := b.AddMerchant(t.Context(), p.ID, "Café \"Ü\"", "cafe.example")
+		want, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Café \"Ü\"", Domain: "cafe.example"})
 		if err != nil || want.Name != "Café \"Ü\"" || want.Domain != "cafe.example" || want.Partner != p.ID ||
 			!store.IsUUIDv4(string(want.ID)) || want.CreatedAt.Before(start) || len(want.Tags) > 0 {
 			t.Fatalf("AddMerchant gives %+v, %v", want, err)
@@ -43,7 +43,7 @@ var merchantTests = []test{
 		errs := make([]error, 8)
 		var callers sync.WaitGroup
 		for i := range errs {
-			callers.Go(func() { _, errs[i] = b.AddMerchant(t.Context(), p.ID, "Shop", "") })
+			callers.Go(func() { _, errs[i] = b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"}) })
 		}
 		callers.Wait()
 		refused := 0
@@ -53,13 +53,13 @@ var merchantTests = []test{
 				refused++
 			}
 		}
-		_, total, err := b.Merchants(t.Context(), p.ID, 0, 100)
+		_, total, err := b.Merchants(t.Context(), store.MerchantQuery{Partner: p.ID, Limit: 100})
 		if refused != 5 || total != 4 || err != nil {
 			t.Errorf("%d of 8 are refused, and the partner has %d merchants, %v; want 5 and 4", refused, total, err)
 		}
 		b.merchant(other, "Shop")
 		b.reopen()
-		_, err = b.AddMerchant(t.Context(), p.ID, "Shop", "")
+		_, err = b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
 		expectLimited(t, err, "merchant")
 		limit(store.NoLimit)
 		b.merchant(p, "Shop")
@@ -90,7 +90,7 @@ var merchantTests = []test{
 			for _, limit := range []int{1, 4, 11, 100} {
 				for offset := 0; offset <= len(all)+limit; offset += limit {
 					want := all[min(offset, len(all)):min(offset+limit, len(all))]
-					got, total, err := b.Merchants(t.Context(), p.ID, offset, limit)
+					got, total, err := b.Merchants(t.Context(), store.MerchantQuery{Partner: p.ID, Offset: offset, Limit: limit})
 					if err != nil || total != len(all) || !slices.EqualFunc(got, want, sameMerchant) {
 						t.Errorf("%s: offset %d limit %d: %v of %d, %v; want %v of %d", when, offset, limit, got, total, err, want, len(all))
 					}
@@ -103,7 +103,7 @@ var merchantTests = []test{
 		p := b.partner("Acme")
 		b.clock.stop()
 		for _, err := range atOnce(12, func(int) error {
-			_, err := b.AddMerchant(t.Context(), p.ID, "Shop", "")
+			_, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
 			return err
 		}) {
 			if err != nil {
@@ -112,7 +112,7 @@ var merchantTests = []test{
 		}
 		seen := map[store.MerchantID]bool{}
 		for offset := 0; offset < 12; offset += 5 {
-			page, _, err := b.Merchants(t.Context(), p.ID, offset, 5)
+			page, _, err := b.Merchants(t.Context(), store.MerchantQuery{Partner: p.ID, Offset: offset, Limit: 5})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +125,7 @@ var merchantTests = []test{
 		}
 	}},
 	{"a partner without merchants has an empty page", func(t *testing.T, b *bed) {
-		got, total, err := b.Merchants(t.Context(), b.partner("Acme").ID, 0, 10)
+		got, total, err := b.Merchants(t.Context(), store.MerchantQuery{Partner: b.partner("Acme").ID, Limit: 10})
 		if err != nil || len(got) != 0 || total != 0 {
 			t.Errorf("got %v of %d, %v", got, total, err)
 		}

@@ -60,7 +60,7 @@ var partnerTests = []test{
 			t.Errorf("a key of a minute made at %v expires at %v", want[1].CreatedAt, e)
 		}
 		b.clock.move(10 * time.Minute)
-		revoked, err := b.RevokeKey(t.Context(), want[0].ID)
+		revoked, err := b.RevokeKey(t.Context(), want[0].ID, true)
 		if err != nil || revoked.RevokedAt == nil {
 			t.Fatalf("revoke: %+v, %v", revoked, err)
 		}
@@ -75,27 +75,27 @@ var partnerTests = []test{
 	}},
 	{"a key that is revoked again keeps the time of the first call", func(t *testing.T, b *bed) {
 		key, _ := b.key(b.partner("Acme"), 0)
-		first, err := b.RevokeKey(t.Context(), key.ID)
+		first, err := b.RevokeKey(t.Context(), key.ID, true)
 		if err != nil {
 			t.Fatal(err)
 		}
 		b.clock.move(time.Hour)
-		again, err := b.RevokeKey(t.Context(), key.ID)
+		again, err := b.RevokeKey(t.Context(), key.ID, true)
 		if err != nil || !sameKey(first, again) || again.Valid(b.clock.Now()) {
 			t.Errorf("got %+v, %v; want %+v", again, err, first)
 		}
 	}},
 	{"an unknown partner or key is not found", func(t *testing.T, b *bed) {
 		b.partner("Acme")
-		_, _, err := b.IssueKey(t.Context(), store.NewPartnerID(), 0)
+		_, _, err := b.IssueKey(t.Context(), store.NewPartnerID(), store.KeyOptions{})
 		expectKind(t, err, store.KindNotFound)
 		_, err = b.Keys(t.Context(), store.NewPartnerID())
 		expectKind(t, err, store.KindNotFound)
-		_, err = b.RevokeKey(t.Context(), "aaaaaaaaaaaa")
+		_, err = b.RevokeKey(t.Context(), "aaaaaaaaaaaa", true)
 		expectKind(t, err, store.KindNotFound)
 		_, err = b.EnablePreverified(t.Context(), store.NewPartnerID(), "track.acme.com")
 		expectKind(t, err, store.KindNotFound)
-		_, err = b.AddMerchant(t.Context(), store.NewPartnerID(), "Shop", "")
+		_, err = b.AddMerchant(t.Context(), store.NewPartnerID(), store.NewMerchant{Name: "Shop"})
 		expectKind(t, err, store.KindNotFound)
 	}},
 	{"a tracking domain is a full host name, kept in lower case", func(t *testing.T, b *bed) {

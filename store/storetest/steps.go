@@ -28,7 +28,7 @@ func (b *bed) preverified(p store.Partner, domain string) store.Partner {
 
 func (b *bed) key(p store.Partner, expiresIn time.Duration) (store.Key, store.APIKey) {
 	b.t.Helper()
-	k, text, err := b.IssueKey(b.t.Context(), p.ID, expiresIn)
+	k, text, err := b.IssueKey(b.t.Context(), p.ID, store.KeyOptions{ExpiresIn: expiresIn})
 	if err != nil {
 		b.t.Fatalf("issue key: %v", err)
 	}
@@ -37,7 +37,7 @@ func (b *bed) key(p store.Partner, expiresIn time.Duration) (store.Key, store.AP
 
 func (b *bed) merchant(p store.Partner, name string) store.Merchant {
 	b.t.Helper()
-	m, err := b.AddMerchant(b.t.Context(), p.ID, name, "")
+	m, err := b.AddMerchant(b.t.Context(), p.ID, store.NewMerchant{Name: name})
 	if err != nil {
 		b.t.Fatalf("add merchant: %v", err)
 	}

@@ -12,6 +12,7 @@
 //	directory.go   the in-memory view has every change
 //	partners.go    partners, keys and preverified access
 //	merchants.go   merchants and their pages
+//	deletion.go    deletion, search, repeated calls, and what keys may do
 //	tags.go        generate, update, and the move to another tracking domain
 //	claims.go      who has a root domain, and the limits on claims and labels
 //	audit.go       the audit log of the changes
@@ -39,6 +40,10 @@ func Run(t *testing.T, newStore func(t *testing.T) Store, parts ...string) {
 	}{
 		{"Partners", partnerTests},
 		{"Merchants", merchantTests},
+		{"Search", searchTests},
+		{"Deletion", deletionTests},
+		{"Repeats", repeatTests},
+		{"Keys", keyTests},
 		{"Tags", tagTests},
 		{"Claims", claimTests},
 		{"Directory", directoryTests},

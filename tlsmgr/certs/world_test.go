@@ -226,7 +226,7 @@ func (w *certWorld) setDNS(host string, v store.DNSVerdict) {
 // addTag generates a server-side tag, and verifies it if verified is true.
 func (w *certWorld) addTag(domain string, verified bool) store.Tag {
 	w.Helper()
-	m, err := w.engine.AddMerchant(w.Context(), w.partner, domain, "")
+	m, err := w.engine.AddMerchant(w.Context(), w.partner, store.NewMerchant{Name: domain})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func (b *recheckTest) checked(host string) int {
 // Now does not trust it.
 func (b *recheckTest) addTag(domain string, verified bool) store.Tag {
 	b.Helper()
-	m, err := b.AddMerchant(b.Context(), b.partner, domain, "")
+	m, err := b.AddMerchant(b.Context(), b.partner, store.NewMerchant{Name: domain})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestRecheckOfATrackingDomain(t *testing.T) {
 	b.recheck.Start()
 	b.setDNS(host, store.DNSWrong) // no tag is on it yet
 	b.untilCheckedAgain(host)
-	m, err := b.AddMerchant(t.Context(), b.partner, "Shop", "")
+	m, err := b.AddMerchant(t.Context(), b.partner, store.NewMerchant{Name: "Shop"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,12 +47,12 @@ func Open(ctx context.Context, c Config) (*Shop, error) {
 	if err != nil {
 		return nil, err
 	}
-	merchants, _, err := s.Engine.Merchants(ctx, partner, 0, 1)
+	merchants, _, err := s.Engine.Merchants(ctx, store.MerchantQuery{Partner: partner, Limit: 1})
 	if err != nil {
 		return nil, err
 	}
 	if len(merchants) == 0 {
-		m, err := s.Engine.AddMerchant(ctx, partner, "Demo shop", "")
+		m, err := s.Engine.AddMerchant(ctx, partner, store.NewMerchant{Name: "Demo shop"})
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +78,7 @@ func (s *Shop) findPartner(ctx context.Context) (store.PartnerID, error) {
 	if err != nil {
 		return "", err
 	}
-	_, s.apiKey, err = s.Engine.IssueKey(ctx, partner.ID, 0)
+	_, s.apiKey, err = s.Engine.IssueKey(ctx, partner.ID, store.KeyOptions{})
 	if err != nil {
 		return "", err
 	}

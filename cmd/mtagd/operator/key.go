@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -23,13 +24,25 @@ type KeyCommands struct {
 
 type keyIssue struct {
 	Partner   store.PartnerID `required:"" placeholder:"PARTNER_ID" help:"Id of the partner."`
+	Name      string          `placeholder:"TEXT" help:"What the key is for, shown in lists."`
+	Scope     string          `default:"full" enum:"full,read" help:"What the key may do: full, or read for requests that change nothing (default ${default})."`
 	ExpiresIn lifetime        `placeholder:"DURATION" help:"How long the key is valid, such as 30d or 720h (default: it never expires)."`
 }
 
 func (keyIssue) path() string { return "/key/issue" }
 
 func (c keyIssue) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
-	k, text, err := control.IssueKey(ctx, c.Partner, time.Duration(c.ExpiresIn))
+	opt := store.KeyOptions{ExpiresIn: time.Duration(c.ExpiresIn)}
+	var err error
+	if opt.Scope, err = store.ParseScope("--scope", cmp.Or(c.Scope, "full")); err != nil {
+		return nil, err
+	}
+	if c.Name != "" {
+		if opt.Name, err = store.CheckName("--name", c.Name); err != nil {
+			return nil, err
+		}
+	}
+	k, text, err := control.IssueKey(ctx, c.Partner, opt)
 	if err == nil {
 		log.Info("API key issued", "partner", k.Partner, "key_id", k.ID)
 	}
@@ -62,7 +75,7 @@ type keyRevoke struct {
 func (keyRevoke) path() string { return "/key/revoke" }
 
 func (c keyRevoke) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
-	k, err := control.RevokeKey(ctx, c.Key)
+	k, err := control.RevokeKey(ctx, c.Key, true)
 	if err == nil {
 		log.Info("API key revoked", "partner", k.Partner, "key_id", k.ID)
 	}
@@ -70,14 +83,17 @@ func (c keyRevoke) apply(ctx context.Context, control store.Control, log *slog.L
 }
 
 type keyView struct {
-	ID        store.KeyID `json:"keyId"`
-	CreatedAt timestamp   `json:"createdAt"`
-	ExpiresAt *timestamp  `json:"expiresAt"`
-	RevokedAt *timestamp  `json:"revokedAt"`
+	ID         store.KeyID `json:"keyId"`
+	Name       string      `json:"name"`
+	Scope      string      `json:"scope"`
+	CreatedAt  timestamp   `json:"createdAt"`
+	ExpiresAt  *timestamp  `json:"expiresAt"`
+	RevokedAt  *timestamp  `json:"revokedAt"`
+	LastUsedAt *timestamp  `json:"lastUsedAt"`
 }
 
 func viewKey(k store.Key) keyView {
-	return keyView{k.ID, timestamp(k.CreatedAt), optional(k.ExpiresAt), optional(k.RevokedAt)}
+	return keyView{k.ID, k.Name, k.Scope.String(), timestamp(k.CreatedAt), optional(k.ExpiresAt), optional(k.RevokedAt), unlessZero(k.LastUsedAt)}
 }
 
 // lifetime is how long a key is valid. Zero means that it never expires. On the command line, only leaving out the flag

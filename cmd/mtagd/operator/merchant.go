@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"log/slog"
+	"strconv"
 
 	"mtagd/store"
 )
@@ -13,6 +14,9 @@ type MerchantCommands struct {
 	Show    merchantShow    `cmd:"" help:"Show a merchant, its tags and its partner."`
 	Suspend merchantSuspend `cmd:"" help:"Suspend a merchant: its tags accept no events from the next request on."`
 	Resume  merchantResume  `cmd:"" help:"End the suspension of a merchant."`
+	Rename  merchantRename  `cmd:"" help:"Change the name of a merchant."`
+	Retain  merchantRetain  `cmd:"" help:"Set how long the events of a merchant are kept."`
+	Delete  merchantDelete  `cmd:"" help:"Delete a merchant with its tags and its events. This cannot be undone."`
 	Limit   merchantLimit   `cmd:"" help:"Set limits of a merchant; without a flag, show them."`
 }
 
@@ -29,7 +33,7 @@ func (c merchantList) apply(ctx context.Context, control store.Control, _ *slog.
 	}
 	views := []merchantView{}
 	for {
-		page, total, err := control.Merchants(ctx, p.ID, len(views), 1000)
+		page, total, err := control.Merchants(ctx, store.MerchantQuery{Partner: p.ID, Offset: len(views), Limit: 1000})
 		if err != nil {
 			return nil, err
 		}
@@ -91,6 +95,87 @@ func setMerchantSuspended(
 	return showMerchant(ctx, control, m)
 }
 
+type merchantRename struct {
+	Merchant store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
+	Name     string           `required:"" placeholder:"TEXT" help:"The new name."`
+}
+
+func (merchantRename) path() string { return "/merchant/rename" }
+
+func (c merchantRename) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	name, err := store.CheckName("--name", c.Name)
+	if err != nil {
+		return nil, err
+	}
+	m, err := control.UpdateMerchant(ctx, store.FoldMerchantID(string(c.Merchant)), func(m store.Merchant) store.Merchant {
+		m.Name = name
+		return m
+	})
+	if err != nil {
+		return nil, err
+	}
+	log.Info("merchant renamed", "partner", m.Partner, "merchant", m.ID)
+	return showMerchant(ctx, control, m)
+}
+
+type merchantRetain struct {
+	Merchant store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
+	Days     string           `required:"" placeholder:"N" help:"Days, \"forever\" or \"default\" (the service's default)."`
+}
+
+func (merchantRetain) path() string { return "/merchant/retain" }
+
+func (c merchantRetain) retention() (store.Retention, error) {
+	switch c.Days {
+	case "forever":
+		return store.Forever, nil
+	case "default":
+		return 0, nil
+	}
+	days, err := strconv.ParseInt(c.Days, 10, 64)
+	if err == nil {
+		return store.CheckRetention("--days", days)
+	}
+	return 0, store.Invalid("--days", "must be a number from 1 to %d, forever or default", store.MaxRetention)
+}
+
+func (c merchantRetain) Validate() error {
+	_, err := c.retention()
+	return err
+}
+
+func (c merchantRetain) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	days, err := c.retention()
+	if err != nil {
+		return nil, err
+	}
+	m, err := control.UpdateMerchant(ctx, store.FoldMerchantID(string(c.Merchant)), func(m store.Merchant) store.Merchant {
+		m.Retention = days
+		return m
+	})
+	if err != nil {
+		return nil, err
+	}
+	log.Info("retention of a merchant set", "partner", m.Partner, "merchant", m.ID, "days", days)
+	return showMerchant(ctx, control, m)
+}
+
+type merchantDelete struct {
+	Merchant store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
+	Reason   reason           `placeholder:"TEXT" help:"Why, for the audit log."`
+}
+
+func (merchantDelete) path() string { return "/merchant/delete" }
+
+func (c merchantDelete) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	m, err := control.DeleteMerchant(c.Reason.in(ctx), store.FoldMerchantID(string(c.Merchant)))
+	if err != nil {
+		return nil, err
+	}
+	log.Info("merchant deleted", "partner", m.Partner, "merchant", m.ID)
+	return showMerchant(ctx, control, m)
+}
+
 type merchantLimit struct {
 	Merchant        store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
 	EventsPerSecond count            `placeholder:"N" help:"Events that are accepted. N is a number, \"off\" or \"default\"."`
@@ -132,7 +217,8 @@ type merchantView struct {
 	Domain    string               `json:"domain"`
 	CreatedAt timestamp            `json:"createdAt"`
 	Suspended bool                 `json:"suspended"`
-	Limits    store.MerchantLimits `json:"limits"` // those that are set
+	Limits    store.MerchantLimits `json:"limits"`        // those that are set
+	Retention string               `json:"retentionDays"` // a number, "forever" or "default"
 	Partner   partnerRef           `json:"partner"`
 	Tags      []tagView            `json:"tags"`
 
@@ -140,7 +226,7 @@ type merchantView struct {
 }
 
 func viewMerchant(p store.Partner, m store.Merchant) merchantView {
-	view := merchantView{m.ID, m.Name, m.Domain, timestamp(m.CreatedAt), m.Suspended, m.Limits, refPartner(p), []tagView{}, m.IdentityRequiresSecret}
+	view := merchantView{m.ID, m.Name, m.Domain, timestamp(m.CreatedAt), m.Suspended, m.Limits, m.Retention.String(), refPartner(p), []tagView{}, m.IdentityRequiresSecret}
 	for _, t := range m.Tags {
 		view.Tags = append(view.Tags, viewTag(t))
 	}

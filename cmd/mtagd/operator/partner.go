@@ -15,6 +15,8 @@ type PartnerCommands struct {
 	Preverify partnerPreverify `cmd:"" help:"Enable preverified tags for a partner on its tracking domain, or change that domain."`
 	Suspend   partnerSuspend   `cmd:"" help:"Suspend a partner: its tags accept no events, and it can change nothing, from the next request on."`
 	Resume    partnerResume    `cmd:"" help:"End the suspension of a partner."`
+	Rename    partnerRename    `cmd:"" help:"Change the name of a partner."`
+	Delete    partnerDelete    `cmd:"" help:"Delete a partner with its API keys. This cannot be undone."`
 	Limit     partnerLimit     `cmd:"" help:"Set limits of a partner; without a flag, show them."`
 }
 
@@ -103,6 +105,47 @@ func setPartnerSuspended(
 	})
 	if err == nil {
 		log.Info("partner "+suspendedOrResumed(suspended), "partner", p.ID)
+	}
+	return viewPartner(p), err
+}
+
+type partnerRename struct {
+	Partner store.PartnerID `arg:"" name:"partner-id" help:"Id of the partner."`
+	Name    string          `required:"" placeholder:"NAME" help:"The new name, 1 to 256 characters."`
+}
+
+func (partnerRename) path() string { return "/partner/rename" }
+
+func (c partnerRename) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	name, err := store.CheckName("--name", c.Name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := control.UpdatePartner(ctx, c.Partner, func(p store.Partner) store.Partner {
+		p.Name = name
+		return p
+	})
+	if err == nil {
+		log.Info("partner renamed", "partner", p.ID)
+	}
+	return viewPartner(p), err
+}
+
+type partnerDelete struct {
+	Partner       store.PartnerID `arg:"" name:"partner-id" help:"Id of the partner."`
+	WithMerchants bool            `help:"Delete its merchants too, with their tags and their events. Without this flag, a partner that has merchants is kept."`
+	Reason        reason          `placeholder:"TEXT" help:"Why, for the audit log."`
+}
+
+func (partnerDelete) path() string { return "/partner/delete" }
+
+func (c partnerDelete) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	p, err := control.DeletePartner(c.Reason.in(ctx), c.Partner, c.WithMerchants)
+	if store.KindOf(err) == store.KindConflict {
+		return nil, store.Conflict("", "the partner has merchants: add --with-merchants to delete them too, with their events")
+	}
+	if err == nil {
+		log.Info("partner deleted", "partner", p.ID)
 	}
 	return viewPartner(p), err
 }

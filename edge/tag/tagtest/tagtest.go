@@ -38,9 +38,9 @@ func Open(t *testing.T) *Shop {
 	must(t, err)
 	_, err = engine.EnablePreverified(ctx, p.ID, TrackingHost)
 	must(t, err)
-	m, err := engine.AddMerchant(ctx, p.ID, "Shop", "")
+	m, err := engine.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop"})
 	must(t, err)
-	other, err := engine.AddMerchant(ctx, p.ID, "Other shop", "")
+	other, err := engine.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Other shop"})
 	must(t, err)
 	generate := func(id store.MerchantID, typ store.TagType, domain string) store.Tag {
 		tag, _, err := engine.GenerateTag(ctx, id, typ, domain)

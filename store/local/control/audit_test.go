@@ -12,7 +12,7 @@ import (
 func TestTheAuditLogIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	open := func(maxAudit uint64) *Data {
-		d, err := Open(dir, time.Now)
+		d, err := Open(dir, time.Now, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestTheAuditLogIsBounded(t *testing.T) {
 // A change whose entry cannot be written is not made.
 func TestNoChangeWithoutItsEntry(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	d, err := Open(t.TempDir(), func() time.Time { return now })
+	d, err := Open(t.TempDir(), func() time.Time { return now }, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,8 @@
 package control
 
 import (
-	"encoding/json"
 	"testing"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 )
@@ -16,7 +13,7 @@ func TestClaimsOfAnOlderVersion(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	clock := func() time.Time { return now }
-	data, err := Open(dir, clock)
+	data, err := Open(dir, clock, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +22,7 @@ func TestClaimsOfAnOlderVersion(t *testing.T) {
 		if err := data.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if data, err = Open(dir, clock); err != nil {
+		if data, err = Open(dir, clock, quiet); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -40,7 +37,7 @@ func TestClaimsOfAnOlderVersion(t *testing.T) {
 	}
 	ask := func(domain string) (store.Tag, error) {
 		t.Helper()
-		m, err := data.AddMerchant(t.Context(), p.ID, "Shop", "")
+		m, err := data.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,8 +51,7 @@ func TestClaimsOfAnOlderVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	unverified, err := ask("unverified.com")
-	if err != nil {
+	if _, err := ask("unverified.com"); err != nil {
 		t.Fatal(err)
 	}
 	away, err := ask("away.com")
@@ -66,21 +62,15 @@ func TestClaimsOfAnOlderVersion(t *testing.T) {
 	update(away.ID, store.DNSWrong, store.Tag.AfterVerify)
 
 	// The older version knew none of these fields.
-	err = data.db.Update(func(tx *bolt.Tx) error {
-		for _, tag := range []store.Tag{unverified, away} {
-			fields, err := get[map[string]json.RawMessage](tx, bucketTags, string(tag.ID), "tag")
-			if err != nil {
-				return err
-			}
-			delete(fields, "claimedAt")
-			delete(fields, "elsewhereSince")
-			if err := put(tx, bucketTags, string(tag.ID), fields); err != nil {
-				return err
-			}
-		}
-		return nil
+	now = now.AddDate(1, 0, 0)
+	if err := data.Close(); err != nil {
+		t.Fatal(err)
+	}
+	toFormat1(t, dir, func(_ string, fields map[string]any) {
+		delete(fields, "claimedAt")
+		delete(fields, "elsewhereSince")
 	})
-	if err != nil {
+	if data, err = Open(dir, clock, quiet); err != nil {
 		t.Fatal(err)
 	}
 
@@ -91,9 +81,7 @@ func TestClaimsOfAnOlderVersion(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %s, free from %v", domain, c, err, state, freeFrom)
 		}
 	}
-	now = now.AddDate(1, 0, 0)
 	opened := now
-	reopen()
 	if n := data.countsOf(p.ID).unverifiedClaims(now); n != 1 {
 		t.Errorf("%d unverified claims count, want 1", n)
 	}

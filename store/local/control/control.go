@@ -1,43 +1,70 @@
 // Package control stores the control data of the embedded engine in one bbolt file: partners, keys, merchants, tags, and
-// who has which domain. It implements store.Control. Each change is one synced transaction. That transaction also checks
-// what must be unique: a domain, a label, one tag of a type for each merchant.
+// who has which domain. It implements store.Control. All of it except the audit log is also in memory, where requests are
+// answered from. Each change is one synced transaction. It is checked against what is in memory: what must be unique is a
+// domain, a label, one tag of a type for each merchant.
 //
 //	inspect.go    what a data directory contains, before anything is opened
 //	tags.go       generate, read and update tags
 //	merchants.go  merchants with their tags
-//	partners.go   partners, tracking domains and API keys
+//	partners.go   partners and their tracking domains
+//	keys.go       API keys, and when each was last used
 //	claims.go     who has which root domain
+//	delete.go     delete merchants and partners; which events are still to be removed
+//	once.go       calls that may be repeated: idempotency keys
 //	audit.go      who changed what
-//	control.go    Data: open, load the directory, transactions
-//	snapshot.go   the control data as of one moment, for a backup; the id of the data directory
+//	control.go    Data: changes
+//	open.go       opens control.db: checks and loads all of it
+//	state.go      what is in memory
 //	counts.go     what the limits of a partner need to know of its tags
+//	snapshot.go   the control data as of one moment, for a backup; the id of the data directory
 //	verify.go     checks all records
 //	salvage.go    writes what can be read of a damaged file into a new one
+//	read.go       reads all of a file, and what is wrong with it
+//	format1.go    the older format, and its migration
+//	records.go    the bytes of records, their seals and sums
 //
 // # What is in control.db
 //
-// The file is of format "1". Its buckets, with key → value (Partner, Key, Merchant, Tag and AuditEntry stand for the
-// JSON of these types; ids, hosts and labels are plain text):
+// The file is of format "2". Its buckets, with key → value (Partner, Key, Merchant, Tag, Removal and AuditEntry stand for the
+// JSON of these types; ids and hosts are plain text):
 //
-//	meta               "format" → version; "id" → id of the data directory, once it was backed up
-//	partners           partner id → Partner
-//	keys               key id → Key
-//	merchants          merchant id → Merchant
-//	partner_merchants  partner id → bucket: ordinal (8 bytes, big endian, from 1) → merchant id
-//	tags               tag id → Tag
-//	merchant_tags      merchant id, "/", type → tag id
-//	domains            root domain → id of the server-side tag that has the claim to it
-//	labels             mtag-xxxx → tag id
-//	tracking_domains   host → partner id
-//	audit              AuditID, time in nanoseconds since 1970 (8 bytes each, big endian) → AuditEntry
+//	meta        "format" → version, without a seal; "id" → id of the data directory, once it was backed up; "sums" → see below
+//	partners    partner id → Partner
+//	keys        key id → Key
+//	uses        key id → when the key was last used (RFC 3339)
+//	merchants   merchant id → Merchant with "ordinal", its place among its partner's merchants
+//	tags        tag id → Tag
+//	domains     root domain → id of the server-side tag that has the claim to it
+//	replies     partner id, "/", SHA-256 of an idempotency key in hexadecimal → what the call with this key has created (reply)
+//	removals    merchant id → Removal: a merchant that was deleted, and whose events are still to be removed
+//	erasures    kept for the erasure of persons; empty
+//	suppressed  kept for the erasure of persons; empty
+//	log         AuditID, time in nanoseconds since 1970 (8 bytes each, big endian) → AuditEntry
+//
+// Each value ends with a seal: the XXH64 (8 bytes, big endian) of bucket, key and value, each after its length (4 bytes, big
+// endian). So a record that has moved to another key is damaged too. "sums" has for each bucket its name (length-prefixed), the
+// number of its records (uvarint) and the sum of their seals modulo 2^64 (8 bytes, big endian); "format" and "sums" itself do
+// not count. It changes in the transaction of each change. So records that are missing or too old are noticed.
+//
+// # Damage
+//
+// Open reads the whole file, before bbolt does, and checks the pages (package boltfile), the seals and the sums.
+//
+//   - One wrong bit on a page is corrected, and logged.
+//   - A record that is damaged otherwise is out of service, with everything that belongs to it: a partner with its merchants, a
+//     merchant with its tags. Its requests fail, which is logged with the record's name; they never find it missing. Everything
+//     else goes on. An audit entry is listed as damaged.
+//   - When it is not known which records are damaged, as on a page that cannot be read, Open fails. "mtagd repair" makes a new
+//     file of the others.
+//
+// What the disk does to the file later does not reach requests. A change that meets damage fails, and changes nothing.
 package control
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"path/filepath"
+	"log/slog"
+	"maps"
+	"os"
 	"sync"
 	"time"
 
@@ -50,129 +77,112 @@ import (
 
 // Data implements store.Control.
 type Data struct {
-	db  *bolt.DB
-	dir *store.Directory
-	now func() time.Time
+	db   *bolt.DB // nil with OpenReadOnly
+	file *os.File // with OpenReadOnly
+	path string
+	dir  *store.Directory
+	now  func() time.Time
+	log  *slog.Logger
 
 	maxAudit uint64 // how many audit entries are kept
 
-	mu     sync.Mutex                  // held from a transaction's start until dir has its change, so that dir changes in commit order
-	counts map[store.PartnerID]*counts // guarded by mu
+	writing sync.Mutex                  // held while a change is made
+	sums    sums                        // guarded by writing
+	counts  map[store.PartnerID]*counts // guarded by writing
+	stored  map[store.KeyID]time.Time   // guarded by writing: the last uses as stored
+	broken  error                       // guarded by writing: bbolt has failed in a way that it may not survive
+
+	mu    sync.RWMutex // held while state changes, which takes microseconds
+	state *state
 }
-
-var (
-	bucketPartners         = []byte("partners")
-	bucketKeys             = []byte("keys")
-	bucketMerchants        = []byte("merchants")
-	bucketPartnerMerchants = []byte("partner_merchants")
-	bucketTags             = []byte("tags")
-	bucketMerchantTags     = []byte("merchant_tags")
-	bucketDomains          = []byte("domains")
-	bucketLabels           = []byte("labels")
-	bucketTrackingDomains  = []byte("tracking_domains")
-	bucketAudit            = []byte("audit")
-
-	buckets = [][]byte{bucketPartners, bucketKeys, bucketMerchants, bucketPartnerMerchants,
-		bucketTags, bucketMerchantTags, bucketDomains, bucketLabels, bucketTrackingDomains, bucketAudit}
-)
 
 // fileName is the name of the file in the data directory.
 const fileName = "control.db"
 
-// format is the version of the file's layout.
-const format = "1"
-
-// Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. Open fails with
-// store.ErrInUse when another process has the file open.
-func Open(dir string, now func() time.Time) (*Data, error) {
-	path := filepath.Join(dir, fileName)
-	db, err := boltfile.Open(path, format, buckets...)
-	if err != nil {
-		return nil, err
-	}
-	d := &Data{db: db, dir: store.NewDirectory(), now: now, maxAudit: store.MaxAuditEntries, counts: map[store.PartnerID]*counts{}}
-	if err := d.load(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
-	}
-	return d, nil
-}
+// format2 is the version of the file's layout.
+const format2 = "2"
 
 // Close closes the file.
-func (d *Data) Close() error { return d.db.Close() }
+func (d *Data) Close() error {
+	if d.db == nil {
+		return d.file.Close()
+	}
+	return d.db.Close()
+}
 
 // Directory returns the in-memory view of the control data, as store.Engine describes it.
 func (d *Data) Directory() *store.Directory { return d.dir }
 
-// load fills the directory and the counts from the file.
-func (d *Data) load() error {
-	var undated []store.Tag
-	err := d.db.View(func(tx *bolt.Tx) error {
-		partners, err := all[store.Partner](tx, bucketPartners)
-		if err != nil {
-			return err
-		}
-		for _, p := range partners {
-			d.dir.SetPartner(p)
-		}
-		keys, err := all[store.Key](tx, bucketKeys)
-		if err != nil {
-			return err
-		}
-		for _, k := range keys {
-			d.dir.SetKey(k)
-		}
-		merchants, err := all[store.Merchant](tx, bucketMerchants)
-		if err != nil {
-			return err
-		}
-		for _, m := range merchants {
-			d.dir.SetMerchant(m)
-		}
-		tags, err := all[store.Tag](tx, bucketTags)
-		if err != nil {
-			return err
-		}
-		for _, t := range tags {
-			if t, err = d.complete(tx, t); err != nil {
-				return err
-			}
-			d.publish(t)
-			if t.Type == store.ServerSide && !t.Verified && !t.ClaimLost && t.ClaimedAt.IsZero() {
-				undated = append(undated, t)
-			}
-		}
-		return nil
-	})
-	if err != nil || len(undated) == 0 {
-		return err
-	}
-	return d.dateClaims(undated)
+// change collects what one transaction changes. What it reads is d.state as it was before.
+type change struct {
+	d       *Data
+	ctx     context.Context
+	writes  []write
+	entries int      // of the audit log, which are among writes
+	publish []func() // puts the changes into memory, in this order
 }
 
-// dateClaims starts the time of unverified claims in a file of an older version. There claims had no end, so the time
-// starts now and not when the tag was created.
-func (d *Data) dateClaims(tags []store.Tag) error {
-	now := d.now().UTC()
-	return d.db.Update(func(tx *bolt.Tx) error {
-		for _, t := range tags {
-			t = t.TakeClaim(now)
-			if err := put(tx, bucketTags, string(t.ID), t); err != nil {
-				return err
-			}
-			d.publish(t)
-		}
-		return nil
+// put replaces a record. Once that is on disk, publish puts it into memory.
+func put[V any](c *change, bucket, key string, v V, publish func(s *state)) error {
+	w, err := newWrite(bucket, key, v)
+	c.writes = append(c.writes, w)
+	c.publish = append(c.publish, func() { publish(c.d.state) })
+	return err
+}
+
+// delete deletes a record.
+func (c *change) delete(bucket, key string, publish func(s *state)) {
+	c.writes = append(c.writes, write{bucket, key, nil})
+	c.publish = append(c.publish, func() { publish(c.d.state) })
+}
+
+func (c *change) putPartner(p store.Partner) error {
+	return put(c, inPartners, string(p.ID), p, func(s *state) {
+		s.setPartner(p)
+		c.d.dir.SetPartner(p)
 	})
 }
 
-// publish puts a tag that is new or has changed into the directory and into its partner's counts. The caller holds d.mu.
+func (c *change) putKey(k store.Key) error {
+	return put(c, inKeys, string(k.ID), k, func(s *state) {
+		s.setKey(k)
+		c.d.dir.SetKey(k)
+	})
+}
+
+func (c *change) putMerchant(m merchant) error {
+	return put(c, inMerchants, string(m.ID), m, func(s *state) {
+		s.setMerchant(m)
+		c.d.dir.SetMerchant(m.Merchant)
+	})
+}
+
+// putTag replaces a tag, or adds it. It is complete: Host and ClaimLost are set.
+func (c *change) putTag(t store.Tag) error {
+	return put(c, inTags, string(t.ID), t, func(s *state) {
+		s.setTag(t)
+		c.d.publish(t)
+	})
+}
+
+func (c *change) putDomain(domain string, id store.TagID) {
+	c.writes = append(c.writes, write{inDomains, domain, []byte(id)})
+	c.publish = append(c.publish, func() { c.d.state.domains[domain] = id })
+}
+
+func (c *change) deleteDomain(domain string) {
+	c.delete(inDomains, domain, func(s *state) { delete(s.domains, domain) })
+}
+
+// publish puts a tag that is new or has changed into the directory and into its partner's counts. The caller holds d.writing,
+// or nobody else has d yet.
 func (d *Data) publish(t store.Tag) {
 	_, known := d.dir.Tag(t.ID)
 	d.countsOf(t.Partner).set(t, !known)
 	d.dir.SetTag(t)
 }
 
-// countsOf returns the counts of a partner. The caller holds d.mu.
+// countsOf returns the counts of a partner. The caller holds d.writing.
 func (d *Data) countsOf(partner store.PartnerID) *counts {
 	c := d.counts[partner]
 	if c == nil {
@@ -182,89 +192,67 @@ func (d *Data) countsOf(partner store.PartnerID) *counts {
 	return c
 }
 
-// tag reads a tag.
-func (d *Data) tag(tx *bolt.Tx, id store.TagID) (store.Tag, error) {
-	tag, err := get[store.Tag](tx, bucketTags, string(id), "tag")
-	if err != nil {
-		return tag, err
-	}
-	return d.complete(tx, tag)
-}
-
-// complete returns a tag with the fields that are not stored with it: Host and ClaimLost.
-func (d *Data) complete(tx *bolt.Tx, t store.Tag) (store.Tag, error) {
-	t.ClaimLost = t.Type == store.ServerSide && !hasClaim(tx, t)
-	if t.Type != store.Preverified {
-		return t.WithHost(""), nil
-	}
-	p, err := get[store.Partner](tx, bucketPartners, string(t.Partner), "partner")
-	return t.WithHost(p.TrackingDomain), err
-}
-
-// hasClaim reports whether a server-side tag has the claim to its domain.
-func hasClaim(tx *bolt.Tx, t store.Tag) bool {
-	return string(tx.Bucket(bucketDomains).Get([]byte(t.Domain))) == string(t.ID)
-}
-
-// update runs change in one synced transaction. When the transaction is on disk, update calls publish, which puts the
-// change into the directory. KindUnavailable: the disk is full.
-func (d *Data) update(ctx context.Context, change func(tx *bolt.Tx) error, publish func()) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// update makes a change in one synced transaction, and then in memory. build adds what is to be changed; when that is nothing,
+// nothing is written. KindUnavailable: the disk is full.
+func (d *Data) update(ctx context.Context, build func(c *change) error) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := d.db.Update(change)
+	c := &change{d: d, ctx: ctx}
+	err := build(c)
+	if err == nil && len(c.writes) > 0 {
+		err = d.store(c)
+	}
 	if space.IsFull(err) {
 		return store.Unavailable("the disk is full")
 	}
-	if err != nil {
+	if err != nil || len(c.writes) == 0 {
 		return err
 	}
-	publish()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, publish := range c.publish {
+		publish()
+	}
+	d.state.lastEntry += store.AuditID(c.entries)
 	return nil
 }
 
-// view runs read in a read-only transaction.
-func (d *Data) view(ctx context.Context, read func(tx *bolt.Tx) error) error {
+// store makes a change on disk. After a panic bbolt may hold a lock or wrong pages, so nothing is written any more.
+func (d *Data) store(c *change) error {
+	if d.broken != nil {
+		return d.broken
+	}
+	next := maps.Clone(d.sums)
+	returned := false
+	err := boltfile.CatchDamage(fileName, func() error {
+		err := d.db.Update(func(tx *bolt.Tx) error {
+			if err := d.dropOldest(tx, next, c.entries); err != nil {
+				return err
+			}
+			return storeAll(tx, next, c.writes)
+		})
+		returned = true
+		return err
+	})
+	if !returned {
+		d.broken = err
+		d.log.Error("control.db is damaged: nothing is changed in it until the next start, which checks it", "error", err)
+	}
+	if err == nil {
+		d.sums = next
+	}
+	return err
+}
+
+// view reads what is in memory.
+func (d *Data) view(ctx context.Context, read func(s *state) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return d.db.View(read)
-}
-
-// get reads one value. When there is none it returns store.NotFound(what).
-func get[T any](tx *bolt.Tx, bucket []byte, key, what string) (T, error) {
-	var v T
-	b := tx.Bucket(bucket).Get([]byte(key))
-	if b == nil {
-		return v, store.NotFound(what)
-	}
-	if err := json.Unmarshal(b, &v); err != nil {
-		return v, fmt.Errorf("%s %q: %w", bucket, key, err)
-	}
-	return v, nil
-}
-
-// put writes one value.
-func put[T any](tx *bolt.Tx, bucket []byte, key string, v T) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return tx.Bucket(bucket).Put([]byte(key), b)
-}
-
-// all reads all values of a bucket.
-func all[T any](tx *bolt.Tx, bucket []byte) ([]T, error) {
-	var values []T
-	err := tx.Bucket(bucket).ForEach(func(k, b []byte) error {
-		var v T
-		if err := json.Unmarshal(b, &v); err != nil {
-			return fmt.Errorf("%s %q: %w", bucket, k, err)
-		}
-		values = append(values, v)
-		return nil
-	})
-	return values, err
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return read(d.state)
 }

@@ -1,24 +1,46 @@
 package control
 
 import (
-	"context"
+	"log/slog"
 	"testing"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 )
 
-func TestAChangeOnAFullDiskIsUnavailable(t *testing.T) {
-	d, err := Open(t.TempDir(), time.Now)
+var quiet = slog.New(slog.DiscardHandler)
+
+// openHere opens the control data in a directory. The test closes it.
+func openHere(t *testing.T, dir string) *Data {
+	t.Helper()
+	d, err := Open(dir, time.Now, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close()
+	return d
+}
+
+// open is openHere for data that is closed at the end of the test.
+func open(t *testing.T, dir string) *Data {
+	t.Helper()
+	d := openHere(t, dir)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func TestAChangeOnAFullDiskIsUnavailable(t *testing.T) {
 	for _, full := range []error{unix.ENOSPC, unix.EDQUOT} {
-		err := d.update(context.Background(), func(*bolt.Tx) error { return full }, func() { t.Error("the change was published") })
+		d := open(t, t.TempDir())
+		err := d.update(t.Context(), func(c *change) error {
+			c.publish = append(c.publish, func() { t.Error("the change was published") })
+			return full
+		})
 		if store.KindOf(err) != store.KindUnavailable {
 			t.Errorf("when the disk reports %q, a change gives %v; want KindUnavailable", full, err)
 		}

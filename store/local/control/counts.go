@@ -25,6 +25,14 @@ func (c *counts) set(t store.Tag, isNew bool) {
 	}
 }
 
+// remove forgets a tag that was deleted.
+func (c *counts) remove(t store.Tag) {
+	if t.Label != "" {
+		c.labels--
+	}
+	delete(c.unverified, t.ID)
+}
+
 // unverifiedClaims returns how many claims are neither verified nor lapsed.
 func (c *counts) unverifiedClaims(now time.Time) int {
 	n := 0

@@ -26,7 +26,7 @@ func TestInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(OtherFiles)
-	data, err := Open(dir, time.Now)
+	data, err := Open(dir, time.Now, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,43 +1,28 @@
 package control
 
 import (
-	"bytes"
+	"context"
 	"crypto/rand"
 	"io"
 
 	bolt "go.etcd.io/bbolt"
-
-	"mtagd/store/local/boltfile"
 )
 
-// keyID is the key of the data directory's id in the bucket meta.
-var keyID = []byte("id")
-
 // ID returns the id of the data directory. A directory without one gets it now.
-func (d *Data) ID() (id string, err error) {
-	if err := d.db.View(func(tx *bolt.Tx) error {
-		id = string(tx.Bucket(boltfile.BucketMeta).Get(keyID))
-		return nil
-	}); id != "" || err != nil {
-		return id, err
-	}
-	return d.newID(false)
-}
+func (d *Data) ID() (string, error) { return d.newID(false) }
 
 // ReplaceID gives the data directory another id, because it has become another one: it was restored.
 func (d *Data) ReplaceID() (id string, err error) { return d.newID(true) }
 
 func (d *Data) newID(replace bool) (id string, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	err = d.db.Update(func(tx *bolt.Tx) error {
-		meta := tx.Bucket(boltfile.BucketMeta)
-		if old := bytes.Clone(meta.Get(keyID)); old != nil && !replace {
-			id = string(old)
+	err = d.update(context.Background(), func(c *change) error {
+		if id = d.state.id; id != "" && !replace {
 			return nil
 		}
 		id = rand.Text()[:16]
-		return meta.Put(keyID, []byte(id))
+		c.writes = append(c.writes, write{inMeta, keyID, []byte(id)})
+		c.publish = append(c.publish, func() { d.state.id = id })
+		return nil
 	})
 	return id, err
 }
@@ -52,8 +37,8 @@ type Snapshot struct {
 
 // Snapshot returns the control data as it is now. It calls now before the next change can be made.
 func (d *Data) Snapshot(now func()) (Snapshot, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.writing.Lock()
+	defer d.writing.Unlock()
 	tx, err := d.db.Begin(false)
 	if err != nil {
 		return Snapshot{}, err

@@ -1,0 +1,105 @@
+package partnerapi
+
+import (
+	"context"
+
+	"github.com/goccy/go-json/jsontext"
+	"github.com/goccy/go-json/v2"
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+)
+
+// merchantChange is the body of changeMerchant. A field that is nil was not sent. Where null has a meaning, it arrives as the
+// JSON null.
+type merchantChange struct {
+	Name                   jsontext.Value `json:"name"`
+	Domain                 jsontext.Value `json:"domain"`        // null: none
+	RetentionDays          jsontext.Value `json:"retentionDays"` // null: for ever
+	IdentityRequiresSecret *bool          `json:"identityRequiresSecret"`
+}
+
+// changeMerchant changes the fields of a merchant that the request has, and answers with the merchant. A name that is no
+// such field is refused: a typing error must not look like a change.
+func (a *api) changeMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, notFound := a.merchantInPath(ctx, r, partner)
+	if store.KindOf(notFound) == store.KindInvalid {
+		return notFound
+	}
+	var in merchantChange
+	if err := decodeChange(r, &in); err != nil {
+		return err
+	}
+	change, err := in.read()
+	if err != nil {
+		return err
+	}
+	if notFound != nil {
+		return notFound
+	}
+	if m, err = a.Engine.UpdateMerchant(ctx, m.ID, change); err != nil {
+		return err
+	}
+	return reply(r, fasthttp.StatusOK, a.showMerchant(partner, m))
+}
+
+// read checks the fields, and returns the change that they ask for.
+func (in merchantChange) read() (func(store.Merchant) store.Merchant, error) {
+	name, err := checked("name", in.Name, store.CheckName)
+	if err != nil {
+		return nil, err
+	}
+	var domain string
+	if !isNull(in.Domain) {
+		if domain, err = checked("domain", in.Domain, store.CheckRootDomain); err != nil {
+			return nil, err
+		}
+	}
+	days, err := retention(in.RetentionDays)
+	if err != nil {
+		return nil, err
+	}
+	return func(m store.Merchant) store.Merchant {
+		if in.Name != nil {
+			m.Name = name
+		}
+		if in.Domain != nil {
+			m.Domain = domain
+		}
+		if in.RetentionDays != nil {
+			m.Retention = days
+		}
+		if in.IdentityRequiresSecret != nil {
+			m.IdentityRequiresSecret = *in.IdentityRequiresSecret
+		}
+		return m
+	}, nil
+}
+
+func isNull(v jsontext.Value) bool { return v.Kind() == 'n' }
+
+// checked reads a string that must pass a check; "" when it was not sent.
+func checked(field string, v jsontext.Value, check func(field, s string) (string, error)) (s string, err error) {
+	if v == nil {
+		return "", nil
+	}
+	if v.Kind() != '"' || json.Unmarshal(v, &s) != nil {
+		return "", store.Invalid(field, "must be a string")
+	}
+	return check(field, s)
+}
+
+// retention reads a number of days; null is for ever.
+func retention(v jsontext.Value) (store.Retention, error) {
+	switch {
+	case v == nil:
+		return 0, nil
+	case isNull(v):
+		return store.Forever, nil
+	}
+	var days int64
+	if v.Kind() != '0' || json.Unmarshal(v, &days) != nil {
+		days = 0 // which is refused
+	}
+	return store.CheckRetention("retentionDays", days)
+}

@@ -1,0 +1,112 @@
+package partnerapi
+
+import (
+	"context"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+)
+
+// keyJSON is the JSON of an API key. Text is only in the answer that issues it.
+type keyJSON struct {
+	KeyID      store.KeyID  `json:"keyId"`
+	Text       store.APIKey `json:"apiKey,omitempty"`
+	Name       string       `json:"name"`
+	Scope      string       `json:"scope"`
+	Current    bool         `json:"current"` // it is the key of the request
+	CreatedAt  string       `json:"createdAt"`
+	ExpiresAt  *string      `json:"expiresAt"`
+	RevokedAt  *string      `json:"revokedAt"`
+	LastUsedAt *string      `json:"lastUsedAt"`
+}
+
+func showKey(r *fasthttp.RequestCtx, k store.Key) keyJSON {
+	current, _ := r.UserValue(keyValue).(string)
+	shown := keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Current: string(k.ID) == current,
+		CreatedAt: store.FormatTime(k.CreatedAt), LastUsedAt: optional(k.LastUsedAt)}
+	if k.ExpiresAt != nil {
+		shown.ExpiresAt = optional(*k.ExpiresAt)
+	}
+	if k.RevokedAt != nil {
+		shown.RevokedAt = optional(*k.RevokedAt)
+	}
+	return shown
+}
+
+// listKeys answers with the partner's keys, oldest first, without their secrets.
+func (a *api) listKeys(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	keys, err := a.Engine.Keys(ctx, partner.ID)
+	if err != nil {
+		return err
+	}
+	list := struct {
+		Keys []keyJSON `json:"keys"`
+	}{}
+	for _, k := range keys {
+		list.Keys = append(list.Keys, showKey(r, k))
+	}
+	return reply(r, fasthttp.StatusOK, list)
+}
+
+// issueKey issues a key for the partner.
+func (a *api) issueKey(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	var in struct {
+		Name      string `json:"name"`
+		Scope     string `json:"scope"`
+		ExpiresAt string `json:"expiresAt"`
+	}
+	if err := decodeChange(r, &in); err != nil {
+		return err
+	}
+	name, err := store.CheckName("name", in.Name)
+	if err != nil {
+		return err
+	}
+	opt := store.KeyOptions{Name: name}
+	if in.Scope != "" {
+		if opt.Scope, err = store.ParseScope("scope", in.Scope); err != nil {
+			return err
+		}
+	}
+	if in.ExpiresAt != "" {
+		at, ok := store.ParseTime(in.ExpiresAt)
+		if opt.ExpiresIn = at.Sub(a.Now()); !ok || opt.ExpiresIn <= 0 {
+			return store.Invalid("expiresAt", "must be an RFC 3339 time in the future, such as 2027-11-20T08:30:00Z")
+		}
+	}
+	if opt.Once, err = idempotencyKey(r); err != nil {
+		return err
+	}
+	k, text, err := a.Engine.IssueKey(ctx, partner.ID, opt)
+	if err != nil {
+		return err
+	}
+	shown := showKey(r, k)
+	shown.Text = text
+	return reply(r, fasthttp.StatusCreated, shown)
+}
+
+// revokeKey revokes a key of the partner, and answers with it. The last key that can change anything is kept, unless the
+// request says that it is meant: without one only the operator can help.
+func (a *api) revokeKey(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	p := params{args: r.QueryArgs()}
+	evenLast := p.word("evenLast", "false", "true") == "true"
+	if p.err != nil {
+		return p.err
+	}
+	id := store.KeyID(pathParam(r, "keyId"))
+	if k, ok := a.Engine.Directory().Key(id); !ok || k.Partner != partner.ID {
+		return errNoKey
+	}
+	k, err := a.Engine.RevokeKey(ctx, id, evenLast)
+	switch {
+	case store.KindOf(err) == store.KindConflict:
+		return errLastKey
+	case store.KindOf(err) == store.KindNotFound: // since a moment ago
+		return errNoKey
+	case err != nil:
+		return err
+	}
+	return reply(r, fasthttp.StatusOK, showKey(r, k))
+}

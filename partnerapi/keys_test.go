@@ -1,0 +1,82 @@
+package partnerapi
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+)
+
+// send calls the API with a key and an Idempotency-Key, and returns the status and the body.
+func (s *service) send(method, path, key, once, body string) (int, string) {
+	var r fasthttp.RequestCtx
+	r.Request.Header.SetMethod(method)
+	r.Request.SetRequestURI(path)
+	r.Request.Header.Set("Authorization", "Bearer "+key)
+	if once != "" {
+		r.Request.Header.Set("Idempotency-Key", once)
+	}
+	r.Request.SetBodyString(body)
+	s.handle(&r)
+	return r.Response.StatusCode(), string(r.Response.Body())
+}
+
+// A key of scope read reads everything, and gets 403 for every change.
+func TestAReadOnlyKeyChangesNothing(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	_, text, err := s.engine.IssueKey(t.Context(), p.ID, store.KeyOptions{Scope: store.ReadOnly})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, body := s.send("GET", merchants, string(text), "", ""); status != 200 {
+		t.Errorf("GET: %d %s", status, body)
+	}
+	for _, path := range []string{merchants, "/v1/partners/key", generate} {
+		if status, body := s.send("POST", path, string(text), "", `{"name":"x"}`); status != 403 || !strings.Contains(body, "can read") {
+			t.Errorf("POST %s: %d %s", path, status, body)
+		}
+	}
+}
+
+// A creation that is repeated with its Idempotency-Key gets the same answer; with another body it gets 422.
+func TestARepeatedCreationCreatesNothing(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	status, first := s.send("POST", merchants, p.key, "order-1", `{"name":"Shop"}`)
+	if status != 201 {
+		t.Fatal(status, first)
+	}
+	if status, again := s.send("POST", merchants, p.key, "order-1", `{ "name": "Shop" }`); status != 201 || again != first {
+		t.Errorf("again: %d %s, want %s", status, again, first)
+	}
+	if status, body := s.send("POST", merchants, p.key, "order-1", `{"name":"Other"}`); status != 422 || !strings.Contains(body, "Idempotency-Key") {
+		t.Errorf("another body: %d %s", status, body)
+	}
+	if status, body := s.send("POST", merchants, p.key, strings.Repeat("x", 256), `{"name":"Other"}`); status != 400 {
+		t.Errorf("a long key: %d %s", status, body)
+	}
+	if status, body := s.send("POST", "/v1/partners/key", p.key, "key-1", `{"name":"a"}`); status != 201 {
+		t.Errorf("a key: %d %s", status, body)
+	}
+	if status, body := s.send("POST", "/v1/partners/key", p.key, "key-1", `{"name":"a"}`); status != 422 {
+		t.Errorf("a key again: %d %s", status, body)
+	}
+}
+
+// Nobody is told that a key is wrong while it is not known: its record is damaged.
+func TestADamagedKeyIsNotRefused(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	id, err := store.APIKey(p.key).ID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.engine.Directory().RemoveKey(id)
+	s.engine.Directory().SetDamaged(string(id))
+	if status, body := s.send("GET", merchants, p.key, "", ""); status != 503 {
+		t.Errorf("%d %s, want 503", status, body)
+	}
+}

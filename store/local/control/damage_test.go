@@ -1,0 +1,221 @@
+package control
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// A record with more than one wrong bit is out of service with what belongs to it. Everything else goes on, and "mtagd repair"
+// leaves out only that.
+func TestADamagedRecordCostsWhatBelongsToIt(t *testing.T) {
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	filled(t, d, 3)
+	partners, err := d.Partners(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	merchants, _, err := d.Merchants(t.Context(), store.MerchantQuery{Partner: partners[0].ID, Limit: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := d.Keys(t.Context(), partners[1].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m, other := merchants[0], merchants[1]
+	damageRecord(t, dir, inMerchants, string(m.ID))
+	damageRecord(t, dir, inKeys, string(keys[0].ID))
+	damageRecord(t, dir, inLog, "")
+
+	var found []string
+	readOnly, err := OpenReadOnly(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readOnly.Verify(t.Context(), func(where, problem string) { found = append(found, where) }); err != nil {
+		t.Error(err)
+	}
+	if err := readOnly.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != 3 || !slices.ContainsFunc(found, func(w string) bool { return strings.Contains(w, string(m.ID)) }) {
+		t.Errorf("verify finds %q", found)
+	}
+
+	d = openHere(t, dir)
+	for what, call := range map[string]func() error{
+		"the merchant": func() error { _, err := d.Merchant(t.Context(), m.ID); return err },
+		"its tag":      func() error { _, err := d.Tag(t.Context(), m.Tags[0].ID); return err },
+		"a change of it": func() error {
+			_, err := d.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant { m.Name = "x"; return m })
+			return err
+		},
+		"its deletion": func() error { _, err := d.DeleteMerchant(t.Context(), m.ID); return err },
+		"its domain":   func() error { _, err := d.Claim(t.Context(), m.Tags[1].Domain); return err },
+		"the key":      func() error { _, err := d.RevokeKey(t.Context(), keys[0].ID, true); return err },
+	} {
+		if err := call(); !errors.Is(err, codec.ErrCorrupt) || !strings.Contains(err.Error(), fileName) {
+			t.Errorf("%s: %v, want codec.ErrCorrupt in %s", what, err, fileName)
+		}
+	}
+	for _, id := range []string{string(m.Tags[0].ID), string(keys[0].ID)} {
+		if !d.Directory().IsDamaged(id) {
+			t.Errorf("%s is not damaged in the directory", id)
+		}
+	}
+	if got, err := d.Merchant(t.Context(), other.ID); err != nil || len(got.Tags) != 3 {
+		t.Errorf("another merchant: %+v, %v", got, err)
+	}
+	if _, err := d.UpdateMerchant(t.Context(), other.ID, func(m store.Merchant) store.Merchant { m.Name = "New"; return m }); err != nil {
+		t.Error(err)
+	}
+	entries, err := d.Audit(t.Context(), store.AuditQuery{Limit: 1e6})
+	if n := len(entries); err != nil || entries[n-1].Action != store.EntryDamaged || entries[n-1].ID != 1 {
+		t.Errorf("the oldest of %d entries is %+v, %v", n, entries[n-1], err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	if readOnly, err = OpenReadOnly(dir); err != nil {
+		t.Fatal(err)
+	}
+	to := t.TempDir()
+	if err := errors.Join(readOnly.Salvage(to, func(string, string) {}), readOnly.Close()); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, to)
+	if _, err := d.Merchant(t.Context(), m.ID); store.KindOf(err) != store.KindNotFound {
+		t.Errorf("after repair the damaged merchant gives %v", err)
+	}
+	if got, err := d.Merchant(t.Context(), other.ID); err != nil || len(got.Tags) != 3 || got.Name != "New" {
+		t.Errorf("after repair: %+v, %v", got, err)
+	}
+	if _, err := d.Verify(t.Context(), func(where, problem string) { t.Errorf("after repair: %s %s", where, problem) }); err != nil {
+		t.Error(err)
+	}
+}
+
+// damageRecord changes several bits of a value in control.db; with an empty key of the first one.
+func damageRecord(t *testing.T, dir, bucket, key string) {
+	t.Helper()
+	if err := changeFile(filepath.Join(dir, fileName), func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte(bucket))
+		k, v := b.Cursor().Seek([]byte(key))
+		v = slices.Clone(v)
+		v[3] ^= 0x55
+		v[9] ^= 0x33
+		return b.Put(slices.Clone(k), v)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Nothing is served from a file of which it is not known what is missing.
+func TestAFileWithMissingRecordsIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	filled(t, d, 10)
+	older, err := os.ReadFile(filepath.Join(dir, fileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.AddPartner(t.Context(), "Last"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(filepath.Join(dir, fileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const page = 4096
+	for name, damage := range map[string]func(b []byte, path string){
+		"a page is overwritten": func(b []byte, _ string) {
+			at := bytes.Index(b, []byte(`"merchantId"`)) / page * page
+			for at = at + page; !bytes.Contains(b[at:at+page], []byte(`"ordinal"`)); at += page {
+			}
+			clear(b[at : at+page])
+		},
+		"the last meta page is lost": func(b []byte, _ string) {
+			newest := page
+			if b[headerOfTxid] > b[page+headerOfTxid] {
+				newest = 0
+			}
+			clear(b[newest : newest+200])
+		},
+		"both meta pages are lost": func(b []byte, _ string) { clear(b[:2*page]) },
+		"all pages but the metas are older": func(b []byte, _ string) {
+			copy(b[2*page:], older[2*page:])
+		},
+		"a record is gone": func(b []byte, path string) {
+			if err := changeFile(path, func(tx *bolt.Tx) error {
+				b := tx.Bucket([]byte(inTags))
+				k, _ := b.Cursor().First()
+				return b.Delete(slices.Clone(k))
+			}); err != nil {
+				t.Error(err)
+			}
+			changed, err := os.ReadFile(path)
+			if err != nil {
+				t.Error(err)
+			}
+			copy(b, changed)
+		},
+	} {
+		path := filepath.Join(t.TempDir(), fileName)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b := slices.Clone(content)
+		damage(b, path)
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(filepath.Dir(path), time.Now, quiet); err == nil || !strings.Contains(err.Error(), fileName) {
+			t.Errorf("%s: Open gives %v; want an error that names %s", name, err, fileName)
+		}
+		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, b) {
+			t.Errorf("%s: the start has changed the file; %v", name, err)
+		}
+	}
+}
+
+// headerOfTxid is where the lowest byte of a meta page's transaction is.
+const headerOfTxid = 16 + 48
+
+// After bbolt has panicked, nothing is written, but everything is served.
+func TestAfterAPanicNothingIsWritten(t *testing.T) {
+	d := open(t, t.TempDir())
+	filled(t, d, 1)
+	want := everything(t, d)[0]
+	err := d.update(t.Context(), func(c *change) error {
+		c.writes = append(c.writes, write{"nowhere", "x", []byte("y")}) // a bucket that bbolt does not find
+		return nil
+	})
+	if !errors.Is(err, codec.ErrCorrupt) {
+		t.Errorf("the change gives %v", err)
+	}
+	if _, err := d.AddPartner(t.Context(), "Later"); !errors.Is(err, codec.ErrCorrupt) {
+		t.Errorf("a later change gives %v", err)
+	}
+	if partners, err := d.Partners(t.Context()); err != nil || !slices.Equal(partners, want.([]store.Partner)) {
+		t.Errorf("the partners are %v, %v", partners, err)
+	}
+}

@@ -1,0 +1,124 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"mtagd/store"
+)
+
+// DeleteMerchant implements store.Control.
+func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store.Merchant, err error) {
+	err = d.update(ctx, func(c *change) error {
+		if m, err = d.state.merchant(id); err != nil {
+			return err
+		}
+		return c.deleteMerchants(m.Partner, []store.Merchant{m})
+	})
+	if err != nil {
+		return store.Merchant{}, err
+	}
+	return m, nil
+}
+
+// DeletePartner implements store.Control.
+func (d *Data) DeletePartner(ctx context.Context, id store.PartnerID, withMerchants bool) (p store.Partner, err error) {
+	err = d.update(ctx, func(c *change) error {
+		if p, err = d.state.partner(id); err != nil {
+			return err
+		}
+		var merchants []store.Merchant
+		for _, id := range d.state.merchantsOf[id] {
+			m, err := d.state.merchant(id)
+			if err != nil {
+				return err
+			}
+			merchants = append(merchants, m)
+		}
+		if len(merchants) > 0 && !withMerchants {
+			return store.Conflict("partner", "has merchants")
+		}
+		if err := c.deleteMerchants(id, merchants); err != nil {
+			return err
+		}
+		for _, k := range d.state.keysOfPartner(id) {
+			c.deleteKey(k)
+		}
+		for _, key := range d.state.repliesOf[id] {
+			c.delete(inReplies, key, func(s *state) { delete(s.replies, key) })
+		}
+		c.delete(inPartners, string(id), func(s *state) {
+			s.removePartner(p)
+			delete(s.repliesOf, id)
+			delete(d.counts, id)
+			d.dir.RemovePartner(id)
+		})
+		return c.audit(store.AboutPartner(store.PartnerDeleted, p, ""))
+	})
+	if err != nil {
+		return store.Partner{}, err
+	}
+	return p, nil
+}
+
+// deleteMerchants deletes merchants of one partner with their tags and claims, and notes that their events are to be removed.
+func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merchant) error {
+	now := c.d.now().UTC()
+	for _, m := range merchants {
+		for _, t := range m.Tags {
+			if t.Type == store.ServerSide && !t.ClaimLost {
+				c.deleteDomain(t.Domain)
+			}
+			c.writes = append(c.writes, write{inTags, string(t.ID), nil})
+		}
+		c.writes = append(c.writes, write{inMerchants, string(m.ID), nil})
+		removal := store.Removal{Merchant: m.ID, Partner: partner, At: now}
+		if err := errors.Join(
+			put(c, inRemovals, string(m.ID), removal, func(s *state) { s.removals[m.ID] = removal }),
+			c.audit(store.AboutMerchant(store.MerchantDeleted, m, "")),
+		); err != nil {
+			return err
+		}
+	}
+	c.publish = append(c.publish, func() {
+		c.d.state.removeMerchants(partner, merchants)
+		counts := c.d.countsOf(partner)
+		for _, m := range merchants {
+			for _, t := range m.Tags {
+				counts.remove(t)
+			}
+		}
+		c.d.dir.RemoveMerchants(merchants...)
+	})
+	return nil
+}
+
+// Removals returns the merchants whose events are still to be removed, in the order of their deletion.
+func (d *Data) Removals() []store.Removal {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(d.state.removals), func(a, b store.Removal) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Merchant, b.Merchant))
+	})
+}
+
+// IsRemoved reports whether a merchant was deleted, and events of it may be left.
+func (d *Data) IsRemoved(id store.MerchantID) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	_, removed := d.state.removals[id]
+	return removed
+}
+
+// FinishRemoval notes that no event of a deleted merchant is left.
+func (d *Data) FinishRemoval(ctx context.Context, id store.MerchantID) error {
+	return d.update(ctx, func(c *change) error {
+		if _, ok := d.state.removals[id]; ok {
+			c.delete(inRemovals, string(id), func(s *state) { delete(s.removals, id) })
+		}
+		return nil
+	})
+}

@@ -1,0 +1,116 @@
+package control
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+var flips = flag.Int("flips", 60, "how many one-bit flips of control.db to try")
+
+// Whatever bit of control.db is wrong, every answer is right, and the next change works.
+func TestEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
+	for _, partners := range []int{1, 20} { // 1: small buckets are inside of the root page
+		dir := t.TempDir()
+		d := openHere(t, dir)
+		filled(t, d, partners)
+		merchants, _, err := d.Merchants(t.Context(), store.MerchantQuery{Partner: firstPartner(t, d), Limit: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.DeleteMerchant(t.Context(), merchants[0].ID); err != nil { // which leaves free pages
+			t.Fatal(err)
+		}
+		want := everything(t, d)
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		sound, err := os.ReadFile(filepath.Join(dir, fileName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts := inUse(t, dir)
+		seed := uint64(time.Now().UnixNano())
+		random := rand.New(rand.NewPCG(seed, 1))
+		refused := 0
+		for range *flips {
+			part := parts[random.IntN(len(parts))]
+			at, bit := part[0]+random.IntN(part[1]), random.IntN(8)
+			name := fmt.Sprintf("%d partners, seed %d, byte %d, bit %d", partners, seed, at, bit)
+			sound[at] ^= 1 << bit
+			if problem := tryFile(t, sound, want); problem != "" {
+				t.Errorf("%s: %s", name, problem)
+				refused++
+			}
+			sound[at] ^= 1 << bit
+		}
+		t.Logf("%d pages in use, %d flips, %d not repaired", len(parts), *flips, refused)
+	}
+}
+
+// tryFile opens control data with this content, and says what is not as it should be.
+func tryFile(t *testing.T, content []byte, want []any) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.WriteFile(filepath.Join(dir, fileName), content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Open(dir, time.Now, quiet)
+	if err != nil {
+		return err.Error()
+	}
+	if got := everything(t, d); !reflect.DeepEqual(got, want) {
+		return fmt.Sprintf("WRONG: %v\nwant %v", got, want)
+	}
+	if _, err := d.AddPartner(t.Context(), "New"); err != nil {
+		return "change: " + err.Error()
+	}
+	changed := everything(t, d)
+	if err := d.Close(); err != nil {
+		return err.Error()
+	}
+	if d, err = Open(dir, time.Now, quiet); err != nil {
+		return "another start: " + err.Error()
+	}
+	defer d.Close()
+	if got := everything(t, d); !reflect.DeepEqual(got, changed) {
+		return fmt.Sprintf("WRONG after a change: %v\nwant %v", got, changed)
+	}
+	return ""
+}
+
+// inUse returns the offsets and sizes of what is in use in control.db.
+func inUse(t *testing.T, dir string) [][2]int {
+	t.Helper()
+	d, err := OpenReadOnly(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	r, err := d.readAgain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	return r.scan.InUse()
+}
+
+func firstPartner(t *testing.T, d *Data) store.PartnerID {
+	t.Helper()
+	partners, err := d.Partners(t.Context())
+	if err != nil || len(partners) == 0 {
+		t.Fatal(partners, err)
+	}
+	return partners[0].ID
+}

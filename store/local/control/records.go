@@ -1,0 +1,163 @@
+package control
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/codec"
+)
+
+// The buckets.
+const (
+	inMeta       = "meta"
+	inPartners   = "partners"
+	inKeys       = "keys"
+	inUses       = "uses"
+	inMerchants  = "merchants"
+	inTags       = "tags"
+	inDomains    = "domains"
+	inReplies    = "replies"
+	inRemovals   = "removals"
+	inErasures   = "erasures"
+	inSuppressed = "suppressed"
+	inLog        = "log"
+)
+
+var buckets = []string{inMeta, inPartners, inKeys, inUses, inMerchants, inTags, inDomains, inReplies, inRemovals,
+	inErasures, inSuppressed, inLog}
+
+// The keys of the bucket meta.
+const (
+	keyFormat = "format"
+	keyID     = "id"
+	keySums   = "sums"
+)
+
+const sealSize = 8
+
+// sealOf returns the seal of a value, which binds it to its bucket and key: a record in another place is damaged.
+func sealOf[K string | []byte](bucket string, key K, value []byte) uint64 {
+	h := xxhash.New()
+	var size [4]byte
+	for _, part := range [][]byte{[]byte(bucket), []byte(key), value} {
+		binary.BigEndian.PutUint32(size[:], uint32(len(part)))
+		_, _ = h.Write(size[:]) // never fails, nor does the next one
+		_, _ = h.Write(part)
+	}
+	return h.Sum64()
+}
+
+func seal(bucket, key string, value []byte) []byte {
+	return binary.BigEndian.AppendUint64(slices.Clip(value), sealOf(bucket, key, value))
+}
+
+// unseal returns the value of a record, and its seal; false when the record is damaged.
+func unseal[K string | []byte](bucket string, key K, sealed []byte) (value []byte, sum uint64, ok bool) {
+	n := len(sealed) - sealSize
+	if n < 0 {
+		return nil, 0, false
+	}
+	value, sum = sealed[:n:n], binary.BigEndian.Uint64(sealed[n:])
+	return value, sum, sum == sealOf(bucket, key, value)
+}
+
+// isPlain reports whether a record has no seal: the format, which older versions read, and the sums, of which no sum is kept.
+func isPlain(bucket, key string) bool { return bucket == inMeta && key == keyFormat }
+
+func isSummed(bucket, key string) bool {
+	return bucket != inMeta || key != keyFormat && key != keySums
+}
+
+// sum is the number of a bucket's records, and the sum of their seals modulo 2^64. With it a record that is missing or too
+// old is found, although all that are there are sound.
+type sum struct{ n, seals uint64 }
+
+type sums map[string]sum
+
+func (s sums) add(bucket string, seal uint64) {
+	of := s[bucket]
+	s[bucket] = sum{of.n + 1, of.seals + seal}
+}
+
+func (s sums) remove(bucket string, seal uint64) {
+	of := s[bucket]
+	s[bucket] = sum{of.n - 1, of.seals - seal}
+}
+
+// bytes returns the sums of all buckets: name (length-prefixed), number (uvarint), sum (8 bytes, big endian).
+func (s sums) bytes() (b []byte) {
+	for _, bucket := range buckets {
+		b = codec.AppendPrefixed(b, bucket)
+		b = binary.AppendUvarint(b, s[bucket].n)
+		b = binary.BigEndian.AppendUint64(b, s[bucket].seals)
+	}
+	return b
+}
+
+func parseSums(b []byte) (sums, error) {
+	s, d := sums{}, codec.Decoder{B: b}
+	for len(d.B) > 0 {
+		bucket, n := string(d.Prefixed()), d.Uvarint()
+		if seals := d.Bytes(8); seals != nil {
+			s[bucket] = sum{n, binary.BigEndian.Uint64(seals)}
+		}
+	}
+	return s, d.Err("sums of control.db")
+}
+
+// write is a change of one record.
+type write struct {
+	bucket, key string
+	value       []byte // without seal; nil: the record is deleted
+}
+
+func newWrite[T any](bucket, key string, v T) (write, error) {
+	value, err := json.Marshal(v)
+	return write{bucket, key, value}, err
+}
+
+// store makes a change in a transaction, and keeps s up to date. It fails rather than replace a damaged record, whose seal
+// is not known.
+func (w write) store(tx *bolt.Tx, s sums) error {
+	b := tx.Bucket([]byte(w.bucket))
+	if old := b.Get([]byte(w.key)); old != nil && isSummed(w.bucket, w.key) {
+		_, seal, ok := unseal(w.bucket, w.key, old)
+		if !ok {
+			return damaged(w.bucket, w.key)
+		}
+		s.remove(w.bucket, seal)
+	}
+	if w.value == nil {
+		return b.Delete([]byte(w.key))
+	}
+	if isPlain(w.bucket, w.key) {
+		return b.Put([]byte(w.key), w.value)
+	}
+	if isSummed(w.bucket, w.key) {
+		s.add(w.bucket, sealOf(w.bucket, w.key, w.value))
+	}
+	if w.bucket == inLog {
+		b.FillPercent = 1 // entries are only added at the end, so a full page stays full
+	}
+	return b.Put([]byte(w.key), seal(w.bucket, w.key, w.value))
+}
+
+// storeAll makes changes, and writes the sums.
+func storeAll(tx *bolt.Tx, s sums, writes []write) error {
+	for _, w := range writes {
+		if err := w.store(tx, s); err != nil {
+			return err
+		}
+	}
+	return write{inMeta, keySums, s.bytes()}.store(tx, s)
+}
+
+// damaged is the error for a record that cannot be read.
+func damaged(bucket, key string) error {
+	return fmt.Errorf("%s: record %s %q: %w", fileName, bucket, key, codec.ErrCorrupt)
+}

@@ -150,6 +150,34 @@ func (a *archiver) move(everything bool) (more bool, err error) {
 	return full, a.reclaim()
 }
 
+// moveTo moves events until the archive has all up to a chunk, which is on disk.
+func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
+	if err := a.e.index.Wait(ctx, seq); err != nil {
+		return err
+	}
+	for a.e.archive.Boundary() < seq {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		before := a.e.archive.Boundary()
+		more, err := a.move(true)
+		if err != nil {
+			return err
+		}
+		if !more && a.e.archive.Boundary() == before {
+			return nil // what is left are chunks that were set aside
+		}
+	}
+	return nil
+}
+
+// reclaimNow gives back disk space.
+func (a *archiver) reclaimNow() error {
+	a.moving.Lock()
+	defer a.moving.Unlock()
+	return a.reclaim()
+}
+
 // read reads a run of the chunks after the boundary. It ends before a chunk that is damaged and was not set aside; last is the
 // last chunk of the run.
 func (a *archiver) read(upTo uint64) (run *archive.Run, last uint64, damaged journal.DamagedChunks, err error) {

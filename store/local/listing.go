@@ -25,6 +25,7 @@ func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 	if e.IsRemoved(q.Merchant) {
 		return store.Page{}, ctx.Err()
 	}
+	q = e.kept(q)
 	if err := e.index.Wait(ctx, e.journal.Committed()); err != nil {
 		return store.Page{}, err
 	}

@@ -38,6 +38,8 @@
 //	catchup.go  replays events into the index
 //	archiver.go moves events from the journal to the archive, and reads them from both
 //	listing.go  Events: one page of a merchant's events
+//	life.go     removes events in the background
+//	retention.go  which events are kept
 //	background.go  what no request waits for: the events of deleted merchants, the last uses of keys
 //	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
@@ -81,6 +83,10 @@ type Options struct {
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
+	// Retention is how long events of merchants without a retention of their own are kept. 0: as when the engine was last
+	// opened with another value, at first for ever.
+	Retention store.Retention
+
 	archiveRun int // for tests: bytes of events that are archived together, without pauses; 0: the default
 
 	maxSeries int // for tests (rank.LimitSeries); 0: the default
@@ -114,6 +120,8 @@ type engine struct {
 	index    *rank.Index
 	damage   *damageLog
 	archiver *archiver
+	life     *life
+	now      func() time.Time
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
@@ -131,12 +139,19 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{Data: data, wake: make(chan struct{}, 1)}
+	e := &engine{Data: data, wake: make(chan struct{}, 1), now: opt.Now}
 	e.opened, e.close = context.WithCancel(context.Background())
+	e.life = newLife(e, opt.Log)
+	if opt.Retention != 0 {
+		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
+			return nil, errors.Join(err, data.Close())
+		}
+	}
 	if err := e.openEvents(dir, opt); err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
 	e.running.Go(func() { e.background(opt.Log) })
+	e.running.Go(e.life.run)
 	return e, nil
 }
 

@@ -10,6 +10,7 @@
 //	keys.go       API keys, and when each was last used
 //	claims.go     who has which root domain
 //	delete.go     delete merchants and partners; which events are still to be removed
+//	retention.go  how long events are kept
 //	once.go       calls that may be repeated: idempotency keys
 //	audit.go      who changed what
 //	control.go    Data: changes
@@ -28,7 +29,8 @@
 // The file is of format "2". Its buckets, with key → value (Partner, Key, Merchant, Tag, Removal and AuditEntry stand for the
 // JSON of these types; ids and hosts are plain text):
 //
-//	meta        "format" → version, without a seal; "id" → id of the data directory, once it was backed up; "sums" → see below
+//	meta        "format" → version, without a seal; "id" → id of the data directory, once it was backed up; "sums" → see below;
+//	            "retention" → days that events are kept by default, -1 for ever
 //	partners    partner id → Partner
 //	keys        key id → Key
 //	uses        key id → when the key was last used (RFC 3339)

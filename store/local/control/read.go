@@ -200,6 +200,8 @@ func (r *reading) decode(bucket, key string, rec boltfile.Record) (err error) {
 			s.id = string(rec.Value)
 		case keySums:
 			r.wanted, err = parseSums(rec.Value)
+		case keyRetention:
+			s.retention, err = parseRetention(rec.Value)
 		}
 	case inPartners:
 		return decodeInto(s.partners, key, rec.Value, func(p store.Partner) store.PartnerID { return p.ID })

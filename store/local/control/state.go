@@ -11,7 +11,8 @@ import (
 // state is all control data but the audit log, in memory. Requests are answered from it, so that no answer depends on what the
 // disk gives back later.
 type state struct {
-	id        string // of the data directory; may be empty
+	id        string          // of the data directory; may be empty
+	retention store.Retention // of merchants without one of their own
 	partners  map[store.PartnerID]store.Partner
 	keys      map[store.KeyID]store.Key
 	merchants map[store.MerchantID]merchant // without their tags
@@ -41,6 +42,7 @@ type merchant struct {
 
 func newState() *state {
 	return &state{
+		retention: store.Forever,
 		partners:  map[store.PartnerID]store.Partner{},
 		keys:      map[store.KeyID]store.Key{},
 		merchants: map[store.MerchantID]merchant{},

@@ -226,7 +226,10 @@ func (a *archiver) reclaim() error {
 }
 
 // pace returns a function that rests now and then: requests need the processors.
-func (a *archiver) pace() func() {
+func (a *archiver) pace() func() { return a.paceBy(pauseShare) }
+
+// paceBy returns a function that rests share times as long as it worked.
+func (a *archiver) paceBy(share time.Duration) func() {
 	if !a.paced {
 		return func() {}
 	}
@@ -237,7 +240,7 @@ func (a *archiver) pace() func() {
 			return
 		}
 		select {
-		case <-time.After(pauseShare * worked):
+		case <-time.After(share * worked):
 		case <-a.stop.Done():
 		}
 		from = time.Now()

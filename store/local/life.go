@@ -10,7 +10,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// life removes events in the background, one task after the other: those of persons (erase.go), of deleted merchants (drop.go),
+// life removes events in the background, one task after the other: those of persons and of deleted merchants (erase.go),
 // and those that are past the retention (retention.go). What a task has to do is in control.db, or follows from it: so a kill
 // loses nothing, and the next start goes on.
 type life struct {
@@ -39,6 +39,7 @@ func (l *life) run() {
 				wait = lifeRetry
 			}
 		}
+		try("an erasure", l.erase)
 		if time.Since(expiry) >= expiryInterval {
 			try("the removal of events that are past the retention", l.expire)
 			expiry = time.Now()

@@ -39,6 +39,8 @@
 //	archiver.go moves events from the journal to the archive, and reads them from both
 //	listing.go  Events: one page of a merchant's events
 //	life.go     removes events in the background
+//	erase.go    erases persons, and removes what is left of deleted merchants
+//	person.go   finds what belongs to a person
 //	retention.go  which events are kept
 //	background.go  what no request waits for: the events of deleted merchants, the last uses of keys
 //	setaside.go takes the events of damaged chunks out of the index
@@ -197,7 +199,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		return err
 	}
 	parts := Parts(dir)
-	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
+	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Suppressed: e.IsSuppressed}); err != nil {
 		return err
 	}
 	if e.archive, err = archive.Open(parts["archive"], opt.Log); err != nil {

@@ -1,0 +1,217 @@
+package local
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/goccy/go-json/jsontext"
+	"github.com/goccy/go-json/v2"
+
+	"mtagd/store"
+	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+)
+
+// resolvePerson returns the hashes of a person who is named by one muid or one identifier.
+func (e *engine) resolvePerson(ctx context.Context, m store.MerchantID, id store.Identity) (p store.Person, err error) {
+	if (id.MUID != "") == (len(id.Keys()) > 0) || len(id.Keys()) > 1 {
+		return p, store.Invalid("person", "must be named by one of muid, email, phone, deviceId")
+	}
+	muid := id.MUID
+	if muid == "" {
+		p.Identifiers = append(p.Identifiers, id.Keys()...)
+		if muid, err = e.journal.Resolve(ctx, m, id); err != nil {
+			return p, err
+		}
+	}
+	if len(muid) > store.MaxMUIDLength {
+		return p, store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)
+	}
+	if muid != "" {
+		p.MUIDs = append(p.MUIDs, store.MUIDKey(muid))
+	}
+	return p, nil
+}
+
+// persons finds the events of several persons. Each has a number.
+type persons struct {
+	muids, identifiers map[store.IdentityKey][]int
+
+	// The last muid. Neighbours often have the same.
+	muid  []byte
+	owner []int
+
+	fields personalFields
+}
+
+func newPersons(all ...store.Person) *persons {
+	p := &persons{muids: map[store.IdentityKey][]int{}, identifiers: map[store.IdentityKey][]int{}}
+	for n, person := range all {
+		for _, k := range person.MUIDs {
+			p.muids[k] = append(p.muids[k], n)
+		}
+		for _, k := range person.Identifiers {
+			p.identifiers[k] = append(p.identifiers[k], n)
+		}
+	}
+	return p
+}
+
+// of returns the numbers of the persons to whom an event belongs, without duplicates in most cases.
+func (p *persons) of(e *journal.Event) []int {
+	if !bytes.Equal(e.MUID, p.muid) {
+		p.muid = append(p.muid[:0], e.MUID...)
+		p.owner = p.muids[store.MUIDKey(e.MUID)]
+	}
+	if len(p.identifiers) == 0 {
+		return p.owner
+	}
+	found := p.owner
+	for _, k := range p.fields.identifiers(e.Raw) {
+		if more := p.identifiers[k]; more != nil {
+			found = append(found[:len(found):len(found)], more...)
+		}
+	}
+	return found
+}
+
+// personalFields are the fields of an event's body that say whose it is.
+type personalFields struct {
+	Email    jsontext.Value `json:"email"`
+	Phone    jsontext.Value `json:"phone"`
+	DeviceID jsontext.Value `json:"deviceId"`
+	EventID  jsontext.Value `json:"event_id"`
+}
+
+// lenient reads what the tag server takes.
+var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+
+func (f *personalFields) read(raw []byte) {
+	f.Email, f.Phone, f.DeviceID, f.EventID = f.Email[:0], f.Phone[:0], f.DeviceID[:0], f.EventID[:0]
+	_ = json.UnmarshalOf(raw, f, lenient) // the fields before an error count, as when the event came in
+}
+
+// identifiers returns the keys of the identifiers in an event's body.
+func (f *personalFields) identifiers(raw []byte) []store.IdentityKey {
+	if !mayIdentify(raw) {
+		return nil
+	}
+	f.read(raw)
+	var id store.Identity
+	for kind, v := range map[store.IdentifierKind]jsontext.Value{store.Email: f.Email, store.Phone: f.Phone, store.DeviceID: f.DeviceID} {
+		if text, ok := textOf(v); ok {
+			id.Add(kind, text)
+		}
+	}
+	return id.Keys()
+}
+
+// mayIdentify is false for most bodies without identifiers, and fast. A name may be written with escapes.
+func mayIdentify(raw []byte) bool {
+	return bytes.Contains(raw, []byte(`"email"`)) || bytes.Contains(raw, []byte(`"phone"`)) || bytes.Contains(raw, []byte(`"deviceId"`)) ||
+		bytes.Contains(raw, []byte(`\u00`))
+}
+
+func textOf(v jsontext.Value) (string, bool) {
+	if len(v) < 2 || v[0] != '"' {
+		return "", false
+	}
+	s, _ := jsontext.AppendUnquote(nil, []byte(v)) // half of a surrogate pair becomes U+FFFD
+	return string(s), true
+}
+
+// eachOf calls use with all events of a merchant up to a chunk, in the order of receipt, until use returns an error. Events that
+// cannot be read are left out. pace is called now and then.
+func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, upTo uint64, pace func(), use func(*journal.Event) error) error {
+	after := codec.Position{}
+	one := func(at codec.Position, body []byte) error {
+		event, err := journal.DecodeBody(m, at, body)
+		if err != nil {
+			return nil
+		}
+		return use(&event)
+	}
+	// The archive first, and again what has moved there meanwhile.
+	for {
+		boundary := e.archive.Boundary()
+		if err := e.archive.Since(ctx, m, after, func(events []archive.Event) error {
+			pace()
+			for _, stored := range events {
+				after = stored.Position
+				if stored.Seq > upTo {
+					return nil
+				}
+				if err := one(stored.Position, stored.Body); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, e.life.damaged); err != nil {
+			return err
+		}
+		if boundary >= upTo {
+			return nil
+		}
+		if boundary > after.Seq {
+			after = codec.Position{Seq: boundary, Index: endOfTime.Index}
+		}
+		var failed error
+		if err := e.journal.Chunks(after.Seq, upTo, func(seq uint64, events []journal.Stored) bool {
+			for _, stored := range events {
+				if stored.Merchant == m && stored.Position.Compare(after) > 0 {
+					if failed = one(stored.Position, stored.Body); failed != nil {
+						return false
+					}
+				}
+			}
+			after = codec.Position{Seq: seq, Index: endOfTime.Index}
+			pace()
+			return ctx.Err() == nil && e.archive.Boundary() < seq
+		}, func(journal.DamagedChunk) bool { return true }); err != nil || failed != nil || ctx.Err() != nil {
+			return firstError(failed, err, ctx.Err())
+		}
+		if e.archive.Boundary() == boundary {
+			return nil // nothing has moved: these were all
+		}
+	}
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PersonalData implements store.Persons.
+func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, person store.Identity, use func(*store.PersonalRecord) error) error {
+	m, err := codec.NewMerchantKey(id)
+	if err != nil {
+		return err
+	}
+	who, err := e.resolvePerson(ctx, id, person)
+	if err != nil || e.IsRemoved(id) {
+		return err
+	}
+	p := newPersons(who)
+	if err := e.journal.Links(ctx, m, func(k store.IdentityKey, muid []byte) error {
+		if len(p.muids[store.MUIDKey(muid)]) == 0 && len(p.identifiers[k]) == 0 {
+			return nil
+		}
+		return use(&store.PersonalRecord{Identifier: k, MUID: store.MUID(muid)})
+	}); err != nil {
+		return err
+	}
+	from := e.keptFrom(id)
+	return e.eachOf(ctx, m, e.journal.Committed(), func() {}, func(event *journal.Event) error {
+		if event.Time < from || len(p.of(event)) == 0 {
+			return nil
+		}
+		tag, _ := codec.SplitSeries(event.Series)
+		listed := event.Listed()
+		return use(&store.PersonalRecord{Event: &listed, Tag: store.TagID(tag)})
+	})
+}

@@ -21,6 +21,7 @@
 //	verify.go     verify the DNS of a tag
 //	claim.go      check whether a tag can get its domain
 //	events.go     list events
+//	erasures.go   erase a person, read what is held of one
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner
 //	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
@@ -83,6 +84,9 @@ func (a *api) routes() fasthttp.RequestHandler {
 		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(slices.Clone(page), eventFilters...)}},
 		"/v1/partners/key":                                     {"GET": {"list_keys", a.listKeys, nil}, "POST": {"issue_key", a.issueKey, nil}},
 		"/v1/partners/key/{keyId}":                             {"DELETE": {"revoke_key", a.revokeKey, []string{"evenLast"}}},
+		"/v1/partners/erasures":                                {"GET": {"list_erasures", a.listErasures, append(slices.Clone(page), "merchantId")}, "POST": {"erase_person", a.erase, nil}},
+		"/v1/partners/erasures/{erasureId}":                    {"GET": {"read_erasure", a.readErasure, nil}},
+		"/v1/partners/personal-data":                           {"POST": {"personal_data", a.personalData, nil}},
 		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil}},
 	}
 

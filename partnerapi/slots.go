@@ -20,17 +20,22 @@ const (
 // errVerifications is the error for a verification that got no slot.
 var errVerifications = store.Busy("too many verifications are under way")
 
+// errReadings is the error for a request for personal data that got no slot: each partner has one, as all events of a merchant
+// are read.
+var errReadings = store.Busy("another request for personal data is under way")
+
 // slots shares the slots: each partner has its own, and they have no total.
 type slots struct {
 	budget  *budget.Budget[store.PartnerID]
 	timeout time.Duration
+	none    error // for a request that got none
 }
 
-func newSlots(perPartner int64, timeout time.Duration) *slots {
-	return &slots{budget.New(math.MaxInt64, func(store.PartnerID) int64 { return perPartner }), timeout}
+func newSlots(perPartner int64, timeout time.Duration, none error) *slots {
+	return &slots{budget.New(math.MaxInt64, func(store.PartnerID) int64 { return perPartner }), timeout, none}
 }
 
-// acquire waits for a slot of the partner. The caller must call release. errVerifications: none was free before the
+// acquire waits for a slot of the partner. The caller must call release. s.none: none was free before the
 // timeout. When ctx ends first, acquire returns its error.
 func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release func(), err error) {
 	waiting, cancel := context.WithTimeout(ctx, s.timeout)
@@ -41,6 +46,6 @@ func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release f
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	default:
-		return nil, errVerifications
+		return nil, s.none
 	}
 }

@@ -226,10 +226,10 @@ func (a *archiver) reclaim() error {
 }
 
 // pace returns a function that rests now and then: requests need the processors.
-func (a *archiver) pace() func() { return a.paceBy(pauseShare) }
+func (a *archiver) pace() func() { return a.paceBy(100 * pauseShare) }
 
-// paceBy returns a function that rests share times as long as it worked.
-func (a *archiver) paceBy(share time.Duration) func() {
+// paceBy returns a function that rests for so many percent of the time that it worked.
+func (a *archiver) paceBy(percent time.Duration) func() {
 	if !a.paced {
 		return func() {}
 	}
@@ -240,7 +240,7 @@ func (a *archiver) paceBy(share time.Duration) func() {
 			return
 		}
 		select {
-		case <-time.After(share * worked):
+		case <-time.After(percent * worked / 100):
 		case <-a.stop.Done():
 		}
 		from = time.Now()

@@ -198,8 +198,8 @@ func (l *life) find(ctx context.Context, m codec.MerchantKey, p *persons, upTo [
 	return found, err
 }
 
-// pace rests half of the time: an erasure has a minute.
-func (l *life) pace() func() { return l.e.archiver.paceBy(1) }
+// pace rests little: an erasure has a minute.
+func (l *life) pace() func() { return l.e.archiver.paceBy(25) }
 
 // removeEvents removes archived events of a merchant, which are in the order of positions, from the index and the archive.
 func (l *life) removeEvents(ctx context.Context, m codec.MerchantKey, keys []rank.Key) error {

@@ -196,6 +196,14 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, person s
 	if err != nil || e.IsRemoved(id) {
 		return err
 	}
+	e.verifying.RLock() // Close waits
+	defer e.verifying.RUnlock()
+	if e.opened.Err() != nil {
+		return store.Unavailable("the service is stopping")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.opened, cancel)()
 	p := newPersons(who)
 	if err := e.journal.Links(ctx, m, func(k store.IdentityKey, muid []byte) error {
 		if len(p.muids[store.MUIDKey(muid)]) == 0 && len(p.identifiers[k]) == 0 {

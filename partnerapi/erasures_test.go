@@ -20,7 +20,7 @@ func visited(t *testing.T) (s *service, p *partner, merchant string) {
 	s = newService(t)
 	p = s.partner("Agency")
 	merchant = p.merchant("Shop")
-	tag := p.generate(merchant, "client_side", "").str("tagId")
+	tag := p.generate(merchant, "client-side", "").str("tagId")
 	for _, visitor := range []string{"ann", "bob"} {
 		id := store.Identity{MUID: store.MUID("m-" + visitor)}
 		id.Add(store.Email, visitor+"@example.com")

@@ -319,3 +319,27 @@ func TestPersonalData(t *testing.T) {
 	}
 	closeEngine(t, x.engine)
 }
+
+// An erasure that was accepted is done after a kill.
+func TestAnErasureGoesOnAfterAKill(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 50, 4)
+	release := x.archiver.hold() // it can move nothing, so it removes nothing
+	era := x.erase(byEmail(3), false)
+	killed := copied(t, x.dir)
+	release()
+	x.await(era.ID)
+	closeEngine(t, x.engine)
+	x.dir = killed
+	x.engine = open(t, x.dir)
+	if receipt := x.await(era.ID); receipt.Events != 4 || receipt.Links != 1 {
+		t.Errorf("the receipt is %+v", receipt)
+	}
+	if found := filesWith(t, x.dir, string(muidOf(3)), emailOf(3), wordOf(3)); found != nil {
+		t.Error(found)
+	}
+	if n := x.total(x.shop); n != 196 {
+		t.Errorf("%d events are left", n)
+	}
+	closeEngine(t, x.engine)
+}

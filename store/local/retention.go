@@ -133,7 +133,7 @@ func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, la
 	removed, err := l.e.archive.Rewrite(ctx, m, first, last, func(stored archive.Event) bool {
 		event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 		return err != nil || event.Time >= from
-	}, l.damaged, l.e.archiver.pace())
+	}, l.damaged, l.e.archiver.paceBy(900)) // there is an hour for it
 	return removed.Events, err
 }
 

@@ -15,8 +15,8 @@ const (
 	eventDuplicate
 	eventUnresolved
 	eventSuppressed // the person was erased, and later events are refused
-	eventRefused // the event is wrong; a batch that is refused as a whole counts as one
-	eventFailed  // the engine returned an error
+	eventRefused    // the event is wrong; a batch that is refused as a whole counts as one
+	eventFailed     // the engine returned an error
 	outcomes
 )
 

@@ -26,6 +26,7 @@
 //	exports.go    all events of a merchant as a file
 //	body.go       answers that are made while they are sent
 //	summary.go    count events by time and by name or tag
+//	erasures.go   erase a person, read what is held of one
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner
 //	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
@@ -93,6 +94,9 @@ func (a *api) routes() fasthttp.RequestHandler {
 		"/v1/partners/events/summary":                          {"GET": {"summarize_events", a.summarizeEvents, summaryFilters, false}},
 		"/v1/partners/key":                                     {"GET": {"list_keys", a.listKeys, nil, false}, "POST": {"issue_key", a.issueKey, nil, false}},
 		"/v1/partners/key/{keyId}":                             {"DELETE": {"revoke_key", a.revokeKey, []string{"evenLast"}, false}},
+		"/v1/partners/erasures":                                {"GET": {"list_erasures", a.listErasures, append(slices.Clone(page), "merchantId"), false}, "POST": {"erase_person", a.erase, nil, false}},
+		"/v1/partners/erasures/{erasureId}":                    {"GET": {"read_erasure", a.readErasure, nil, false}},
+		"/v1/partners/personal-data":                           {"POST": {"personal_data", a.personalData, nil, false}},
 		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil, false}},
 	}
 

@@ -61,6 +61,7 @@ type Certificates interface {
 type api struct {
 	Config
 	verifications *slots
+	readings      *slots // of everything that is held of a person
 	labelsWarned  sync.Once
 	limits        *limits // nil: no limits
 	listings      *listings
@@ -85,7 +86,8 @@ func newAPI(cfg Config) *api {
 	}
 	a := &api{
 		Config:        cfg,
-		verifications: newSlots(verificationsPerPartner, slotTimeout),
+		verifications: newSlots(verificationsPerPartner, slotTimeout, errVerifications),
+		readings:      newSlots(1, slotTimeout, errReadings),
 		listings:      newListings(listingMemory, cfg.Engine.Directory(), memoryTimeout),
 		readers:       newReaderSlots(cfg.Engine.Directory(), cfg.Limits),
 		exports:       newExportSlots(),

@@ -15,6 +15,7 @@ var (
 	errNoMerchant = notFound("no such merchant")
 	errNoSecret   = notFound("no such secret")
 	errNoKey      = notFound("no such key")
+	errNoErasure  = notFound("no such erasure")
 	errNoTag      = notFound("no such tag")
 	errNoTagYet   = notFound("the merchant has no tag yet") // the merchant exists, so the partner is told
 )

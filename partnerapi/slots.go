@@ -29,17 +29,18 @@ var (
 	errVerifications = store.Busy("too many verifications are under way")
 	errReaders       = store.Busy("too many requests follow the feed")
 	errExports       = store.Busy("too many exports are under way")
+	errReadings      = store.Busy("another request for personal data is under way") // all events of a merchant are read
 )
 
 // slots shares the slots: each partner has its own. Only those for exports have a total.
 type slots struct {
 	budget  *budget.Budget[store.PartnerID]
 	timeout time.Duration
-	full    error // when none was free before the timeout
+	none    error // when none was free before the timeout
 }
 
-func newSlots(perPartner int64, timeout time.Duration) *slots {
-	return &slots{budget.New(math.MaxInt64, func(store.PartnerID) int64 { return perPartner }), timeout, errVerifications}
+func newSlots(perPartner int64, timeout time.Duration, none error) *slots {
+	return &slots{budget.New(math.MaxInt64, func(store.PartnerID) int64 { return perPartner }), timeout, none}
 }
 
 // newReaderSlots returns the slots for requests that follow the feed. The directory has each partner's number.
@@ -57,7 +58,7 @@ func newExportSlots() *slots {
 	return &slots{budget.New(exportsAtOnce, func(store.PartnerID) int64 { return exportsPerPartner }), 0, errExports}
 }
 
-// acquire waits for a slot of the partner. The caller must call release. full: none was free before the
+// acquire waits for a slot of the partner. The caller must call release. s.none: none was free before the
 // timeout. When ctx ends first, acquire returns its error.
 func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release func(), err error) {
 	waiting, cancel := context.WithTimeout(ctx, s.timeout)
@@ -68,7 +69,7 @@ func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release f
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	default:
-		return nil, s.full
+		return nil, s.none
 	}
 }
 

@@ -23,7 +23,7 @@ func TestSlots(t *testing.T) {
 	}
 	t.Run("a request waits when all slots are taken", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			l := newSlots(2, time.Minute)
+			l := newSlots(2, time.Minute, errVerifications)
 			acquire(t, l, "a")
 			release := acquire(t, l, "a")
 			acquired := false
@@ -41,7 +41,7 @@ func TestSlots(t *testing.T) {
 	})
 	t.Run("no slot in time is an error of kind busy", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			l := newSlots(1, time.Minute)
+			l := newSlots(1, time.Minute, errVerifications)
 			acquire(t, l, "a")
 			start := time.Now()
 			if _, err := l.acquire(t.Context(), "a"); store.KindOf(err) != store.KindBusy {
@@ -54,7 +54,7 @@ func TestSlots(t *testing.T) {
 	})
 	t.Run("a client that has gone waits no longer", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			l := newSlots(1, time.Minute)
+			l := newSlots(1, time.Minute, errVerifications)
 			acquire(t, l, "a")
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, cancel)
@@ -69,7 +69,7 @@ func TestSlots(t *testing.T) {
 	})
 	t.Run("partners do not wait for each other", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			l := newSlots(1, time.Minute)
+			l := newSlots(1, time.Minute, errVerifications)
 			acquire(t, l, "a")
 			start := time.Now()
 			acquire(t, l, "b")

@@ -69,6 +69,8 @@ const (
 	MerchantSecrets   AuditAction = "merchant.secrets"  // a secret was created or deleted; Detail has the ids of all
 	MerchantChanged   AuditAction = "merchant.changed"
 
+	PersonErased AuditAction = "person.erased" // Detail is the id of the erasure
+
 	TagGenerated    AuditAction = "tag.generated"
 	TagVerified     AuditAction = "tag.verified" // DNS was correct for the first time: the tag is active
 	TagConnected    AuditAction = "tag.connected"

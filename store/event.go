@@ -29,6 +29,8 @@ const (
 	Duplicate
 	// Unresolved: no muid was sent, and none is linked to the identifiers. The event was not recorded.
 	Unresolved
+	// Suppressed: the person was erased, and later events of the person are refused. The event was not recorded.
+	Suppressed
 )
 
 // DedupeWindow is how long an event_id is remembered after an event with it was recorded.

@@ -161,6 +161,22 @@ func checkLeast(n, least int) error {
 	return nil
 }
 
+// checkRetention checks a number of days, where 0 is for ever.
+func checkRetention(days int) error {
+	if days < 0 || days > store.MaxRetention {
+		return fmt.Errorf("must be from 1 to %d, or 0 for ever, not %d", store.MaxRetention, days)
+	}
+	return nil
+}
+
+// retention returns the retention of a number of days that was checked.
+func retention(days int) store.Retention {
+	if days == 0 {
+		return store.Forever
+	}
+	return store.Retention(days)
+}
+
 // checkProxyProtocol refuses one of the two flags without the other. --proxy-protocol alone would let anybody send the
 // header; --trusted-proxy alone would have no effect.
 func checkProxyProtocol(on bool, trusted []string) error {

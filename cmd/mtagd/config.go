@@ -19,14 +19,15 @@ type config struct {
 	BaseHost           string
 	ClientTagHost      string
 	CNAMETarget        string
-	Resolvers          []string       // empty: the system's
-	DNSPort            int            // of the zones' own name servers
-	DNSPrivate         bool           // ask name servers at private addresses too
-	Limits             bool           // on rates
-	AddressEvents      int            // a second from one address; 0: no limit
-	AddressConnections int            // open ones of one address; 0: no limit
-	Proxies            []netip.Prefix // their connections begin with a PROXY protocol header
-	Backup             *backupConfig  // nil: no backups by the clock
+	Resolvers          []string        // empty: the system's
+	DNSPort            int             // of the zones' own name servers
+	DNSPrivate         bool            // ask name servers at private addresses too
+	Limits             bool            // on rates
+	AddressEvents      int             // a second from one address; 0: no limit
+	AddressConnections int             // open ones of one address; 0: no limit
+	Proxies            []netip.Prefix  // their connections begin with a PROXY protocol header
+	Backup             *backupConfig   // nil: no backups by the clock
+	Retention          store.Retention // of events, by default; 0: as before
 	Admin              adminAddress
 	Log                *slog.Logger
 

@@ -116,7 +116,7 @@ func (d *daemon) countRefusals(context.Context) (err error) {
 
 // openData opens the storage engine. From then on no other process can open the data directory.
 func (d *daemon) openData(context.Context) (err error) {
-	if d.engine, err = openEngine(d.Data, d.Log, d.metrics); err != nil {
+	if d.engine, err = openEngine(d.Data, d.Retention, d.Log, d.metrics); err != nil {
 		return err
 	}
 	parts := engineParts(d.Data)

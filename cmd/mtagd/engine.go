@@ -18,8 +18,8 @@ import (
 
 // openEngine opens the storage engine for the service, and creates it if the data directory is new. This file is the
 // only one that names an engine.
-func openEngine(data string, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
-	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now, Metrics: metrics})
+func openEngine(data string, keep store.Retention, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
+	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now, Metrics: metrics, Retention: keep})
 	if err != nil {
 		return nil, openError(data, err)
 	}

@@ -110,7 +110,7 @@ func exportClosed(p *process, r exportRequest, to take) (err error) {
 	if _, err := checkData(p.data, false); err != nil {
 		return fmt.Errorf("data directory %s %w", p.data, err)
 	}
-	engine, err := openEngine(p.data, quietLog(p.stderr), nil)
+	engine, err := openEngine(p.data, 0, quietLog(p.stderr), nil)
 	if err != nil {
 		return err
 	}

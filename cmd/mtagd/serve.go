@@ -48,6 +48,8 @@ type serveCommand struct {
 	BackupRecipient    []string `placeholder:"age1..." help:"Encrypt backups for this age recipient. Repeatable."`
 	BackupCertificates bool     `help:"Back up TLS certificates and their private keys too."`
 
+	RetentionDays int `name:"retention-days" default:"0" placeholder:"N" help:"Days that events are kept, by event_time, unless their merchant has another number; 0 for ever (default ${default})."`
+
 	Admin     string `default:"${admin}" placeholder:"ADDR" help:"Loopback address for /metrics, /healthz, /readyz and /debug/pprof, or off (default ${default})."`
 	LogFormat string `default:"text" placeholder:"text|json" help:"Format of the log (default ${default})."`
 	LogLevel  string `default:"info" placeholder:"LEVEL" help:"Lowest level to log: debug, info, warn or error (default ${default})."`
@@ -95,6 +97,7 @@ func (c *serveCommand) check(data string, from origin) error {
 		{"backup-every", readDuration(c.BackupEvery, time.Second, &backups.Every)},
 		{"backup-keep", readDuration(c.BackupKeep, time.Hour, &backups.Keep)},
 		{"backup-recipient", backup.CheckRecipients(c.BackupRecipient)},
+		{"retention-days", checkRetention(c.RetentionDays)},
 		{"admin", checkAdmin(c.Admin)},
 		{"log-format", oneOf(c.LogFormat, "text", "json")},
 		{"log-level", readLevel(c.LogLevel, &c.level)},
@@ -143,6 +146,7 @@ func (c *serveCommand) Run(p *process) error {
 		DNSPort:            c.DNSPort,
 		DNSPrivate:         c.DNSAllowPrivate,
 		Backup:             c.backup,
+		Retention:          retention(c.RetentionDays),
 		Admin:              adminAddress{Address: c.Admin, Optional: !p.origin.given("admin")},
 		Log:                c.logger(p.stderr),
 	})

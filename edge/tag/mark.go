@@ -120,6 +120,9 @@ func (s *Server) outcome(m *store.Mark) *answer {
 	case store.Duplicate:
 		s.metrics.events[eventDuplicate].Inc()
 		return accepted
+	case store.Suppressed:
+		s.metrics.events[eventSuppressed].Inc()
+		return personSuppressed
 	default:
 		s.metrics.events[eventUnresolved].Inc()
 		return noMUIDFound

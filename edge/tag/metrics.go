@@ -14,12 +14,13 @@ const (
 	eventRecorded eventOutcome = iota
 	eventDuplicate
 	eventUnresolved
-	eventRefused // the event is wrong; a batch that is refused as a whole counts as one
-	eventFailed  // the engine returned an error
+	eventSuppressed // the person was erased, and later events are refused
+	eventRefused    // the event is wrong; a batch that is refused as a whole counts as one
+	eventFailed     // the engine returned an error
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"recorded", "duplicate", "unresolved", "refused", "failed"}
+var outcomeNames = [outcomes]string{"recorded", "duplicate", "unresolved", "suppressed", "refused", "failed"}
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{

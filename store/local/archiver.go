@@ -152,6 +152,34 @@ func (a *archiver) move(everything bool) (more bool, err error) {
 	return full, a.e.journal.Reclaim()
 }
 
+// moveTo moves events until the archive has all up to a chunk, which is on disk.
+func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
+	if err := a.e.withIndex(func(x *usedIndex) error { return x.wait(ctx, seq) }); err != nil {
+		return err
+	}
+	for a.e.archive.Boundary() < seq {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		before := a.e.archive.Boundary()
+		more, err := a.move(true)
+		if err != nil {
+			return err
+		}
+		if !more && a.e.archive.Boundary() == before {
+			return nil // what is left are chunks that were set aside
+		}
+	}
+	return nil
+}
+
+// reclaim gives back the disk space of events that were removed.
+func (a *archiver) reclaim() error {
+	a.moving.Lock()
+	defer a.moving.Unlock()
+	return errors.Join(a.e.journal.Reclaim(), a.e.archive.Reclaim())
+}
+
 // read reads a run of the chunks after the boundary. It ends before a chunk that is damaged and was not set aside; last is the
 // last chunk of the run.
 func (a *archiver) read(upTo uint64) (run *archive.Run, last uint64, damaged journal.DamagedChunks, err error) {
@@ -195,7 +223,10 @@ func (a *archiver) forget() error {
 var errNoSpace = errors.New("the disk is nearly full")
 
 // pace returns a function that rests now and then: requests need the processors.
-func (a *archiver) pace() func() {
+func (a *archiver) pace() func() { return a.paceBy(100 * pauseShare) }
+
+// paceBy returns a function that rests for so many percent of the time that it worked.
+func (a *archiver) paceBy(percent time.Duration) func() {
 	if !a.paced {
 		return func() {}
 	}
@@ -206,7 +237,7 @@ func (a *archiver) pace() func() {
 			return
 		}
 		select {
-		case <-time.After(pauseShare * worked):
+		case <-time.After(percent * worked / 100):
 		case <-a.stop.Done():
 		}
 		from = time.Now()

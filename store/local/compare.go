@@ -34,6 +34,7 @@ func (v *verifier) compare() error {
 			v.removing.Lock()
 			defer v.removing.Unlock()
 		}
+		maps.DeleteFunc(differ, func(m codec.MerchantKey, _ *merchantSums) bool { return !v.unchanged(m) })
 		c.merchants = slices.Collect(maps.Keys(differ))
 		if err := c.locate(); err != nil {
 			return err
@@ -130,7 +131,12 @@ func bucketOf(e locatedEvent) bucket {
 }
 
 // eachEvent calls use with each event of the merchants that is compared: those of the index, then those of the journal.
-func (c *comparison) eachEvent(use func(e locatedEvent, indexed bool)) error {
+func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error {
+	use := func(e locatedEvent, indexed bool) {
+		if e.key.Time >= c.indexed[e.m].keptFrom {
+			compare(e, indexed)
+		}
+	}
 	for _, m := range c.merchants {
 		if err := c.index.ScanEvents(c.ctx, m, func(k rank.Key, series string) {
 			if k.Seq <= c.upTo {

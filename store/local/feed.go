@@ -30,7 +30,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	defer e.verifying.RUnlock()
 	e.tail.use()
 	q.Merchants = e.WithoutRemoved(q.Merchants)
-	f, err := newFeed(q, e.tail.last.Load(), use)
+	f, err := newFeed(q, e.tail.last.Load(), e.keptFrom, use)
 	if err != nil {
 		return store.FeedEnd{}, err
 	}
@@ -153,7 +153,7 @@ type feed struct {
 	store.FeedQuery
 	use       func(*store.Received) bool
 	merchants []codec.MerchantKey
-	ids       map[codec.MerchantKey]store.MerchantID
+	wanted    map[codec.MerchantKey]wantedEvents
 
 	at      codec.Position // everything up to here was read
 	end     codec.Position // the end of the query
@@ -165,8 +165,14 @@ type feed struct {
 	texts map[string]string
 }
 
+// wantedEvents are a merchant's events from a time on (µs since 1970).
+type wantedEvents struct {
+	merchant store.MerchantID
+	from     int64
+}
+
 // newFeed returns the feed of a query; last is the last chunk on disk.
-func newFeed(q store.FeedQuery, last uint64, use func(*store.Received) bool) (*feed, error) {
+func newFeed(q store.FeedQuery, last uint64, keptFrom func(store.MerchantID) int64, use func(*store.Received) bool) (*feed, error) {
 	after, ok := codec.ParseCursor(q.After)
 	if !ok {
 		return nil, store.Invalid("after", "is not a cursor of this service")
@@ -182,11 +188,11 @@ func newFeed(q store.FeedQuery, last uint64, use func(*store.Received) bool) (*f
 		}
 	}
 	f := &feed{FeedQuery: q, use: use, at: after, end: end, portion: firstPortion, texts: map[string]string{}}
-	f.ids = make(map[codec.MerchantKey]store.MerchantID, len(q.Merchants))
+	f.wanted = make(map[codec.MerchantKey]wantedEvents, len(q.Merchants))
 	for _, id := range q.Merchants {
 		if m, err := codec.NewMerchantKey(id); err == nil { // another id is the id of no merchant
 			f.merchants = append(f.merchants, m)
-			f.ids[m] = id
+			f.wanted[m] = wantedEvents{id, keptFrom(id)}
 		}
 	}
 	return f, nil
@@ -234,12 +240,12 @@ func (f *feed) take(seq uint64, events []journal.Event) (more bool) {
 
 // takeEvent passes an event to the caller if the query selects it. It returns false when the caller wants no more.
 func (f *feed) takeEvent(e *journal.Event) (more bool) {
-	id, wanted := f.ids[e.Merchant]
-	if !wanted || !f.selects(e) {
+	wanted, ok := f.wanted[e.Merchant]
+	if !ok || e.Time < wanted.from || !f.selects(e) {
 		return true
 	}
 	f.at = e.Position
-	f.event = f.received(e, id)
+	f.event = f.received(e, wanted.merchant)
 	f.stopped = !f.use(&f.event)
 	return !f.stopped
 }

@@ -227,7 +227,10 @@ const newSuffix = ".new" // of the file of an index that is being rebuilt
 //
 // A kill before the file is replaced leaves the old one, in which the next start or listing finds the damage again.
 func (e *engine) tryRebuild() (err error) {
-	defer e.archiver.hold()() // what moves is in neither of the two that are replayed
+	// What moves or is removed meanwhile would be in neither of the two that are replayed, or only in the index.
+	defer e.archiver.hold()()
+	e.damage.removing.Lock()
+	defer e.damage.removing.Unlock()
 	path := Parts(e.dir)["index"]
 	if info, err := os.Stat(path); err != nil {
 		return err

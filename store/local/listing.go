@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -28,6 +27,7 @@ func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 	if e.IsRemoved(q.Merchant) {
 		return store.Page{}, ctx.Err()
 	}
+	q = e.kept(q)
 	var page store.Page
 	err = e.withIndex(func(x *usedIndex) (err error) {
 		page, err = e.pageOf(ctx, x, m, q)
@@ -36,8 +36,8 @@ func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) 
 	return page, err
 }
 
-// withIndex calls read with the index, and again when the index is replaced while read waits for it. When the index is damaged where read needs it, withIndex fails with KindUnavailable,
-// and the index is rebuilt.
+// withIndex calls read with the index, and again when the index is replaced while read waits for it. When the index is damaged
+// where read needs it, withIndex fails with KindUnavailable, and the index is rebuilt.
 func (e *engine) withIndex(read func(x *usedIndex) error) error {
 	x := e.index.use()
 	err := func() error {
@@ -73,14 +73,16 @@ func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, 
 
 // Summary implements store.Events. It is made by the index alone.
 func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summary, error) {
-	var merchants []codec.MerchantKey
+	var merchants []rank.Kept
+	seen := map[codec.MerchantKey]bool{}
 	for _, id := range e.WithoutRemoved(q.Merchants) {
 		m, err := codec.NewMerchantKey(id)
 		if err != nil {
 			return store.Summary{}, err
 		}
-		if !slices.Contains(merchants, m) {
-			merchants = append(merchants, m)
+		if !seen[m] {
+			seen[m] = true
+			merchants = append(merchants, rank.Kept{Merchant: m, From: e.keptFrom(id)})
 		}
 	}
 	var summary store.Summary

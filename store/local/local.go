@@ -57,7 +57,10 @@
 //	feed.go     Feed: events in the order of receipt
 //	tail.go     which merchants have events at the end of the journal; who waits for them
 //	heal.go     rebuilds a damaged index
-//	background.go what no request waits for: events of deleted merchants, last uses of keys
+//	life.go     removes events in the background
+//	erase.go    erases persons, and removes what is left of deleted merchants
+//	person.go   finds what belongs to a person
+//	retention.go  which events are kept
 //	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
@@ -99,10 +102,15 @@ type Options struct {
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
-	// For tests. 0: the default.
-	archiveRun int // bytes of events that are archived together, without pauses
-	maxSeries  int // rank.LimitSeries
-	maxNumbers int // tail.maxNumbers
+	// Retention is how long events of merchants without a retention of their own are kept. 0: as when the engine was last
+	// opened with another value, at first for ever.
+	Retention store.Retention
+
+	// For tests. 0 and false: the default.
+	archiveRun int  // bytes of events that are archived together, without pauses
+	maxSeries  int  // rank.LimitSeries
+	maxNumbers int  // tail.maxNumbers
+	eager      bool // what is left of deleted merchants is removed without removalDelay
 }
 
 func (o Options) withDefaults() Options {
@@ -136,11 +144,11 @@ type engine struct {
 	damage   *damageLog
 	archiver *archiver
 	tail     *tail
+	life     *life
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
-	wake      chan struct{}  // has background look for deleted merchants
-	running   sync.WaitGroup // background
+	running   sync.WaitGroup // life, and noteKeyUse
 	verifying sync.RWMutex   // held for reading by verifications, which Close waits for
 }
 
@@ -153,12 +161,19 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{Data: data, dir: dir, opt: opt, wake: make(chan struct{}, 1)}
+	e := &engine{Data: data, dir: dir, opt: opt}
 	e.opened, e.close = context.WithCancel(context.Background())
+	e.life = newLife(e, opt.Log)
+	if opt.Retention != 0 {
+		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
+			return nil, errors.Join(err, data.Close())
+		}
+	}
 	if err := e.openEvents(dir, opt); err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
-	e.running.Go(func() { e.background(opt.Log) })
+	e.running.Go(e.noteKeyUse)
+	e.running.Go(e.life.run)
 	return e, nil
 }
 
@@ -204,7 +219,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		return err
 	}
 	parts := Parts(dir)
-	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now}); err != nil {
+	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Suppressed: e.IsSuppressed}); err != nil {
 		return err
 	}
 	if e.archive, err = archive.Open(parts["archive"], opt.Log); err != nil {
@@ -247,6 +262,22 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 func (e *engine) lastChunk() (uint64, error) {
 	last, err := e.journal.LastChunk()
 	return max(last, e.archive.Boundary()), ofEvents("events/", err)
+}
+
+// noteKeyUse has the control data store now and then when API keys were last used, until Close, which stores the rest.
+func (e *engine) noteKeyUse() {
+	tick := time.NewTicker(store.KeyUseDelay)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.opened.Done():
+			return
+		case <-tick.C:
+			if err := e.Tidy(e.opened); err != nil && e.opened.Err() == nil {
+				e.opt.Log.Error("it cannot be stored when API keys were last used", "error", err)
+			}
+		}
+	}
 }
 
 // indexReady returns nil while the index takes events. The journal accepts no marks while it returns an error.

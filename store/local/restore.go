@@ -168,6 +168,9 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 		return 0, err
 	}
 	_, err = data.ReplaceID()
+	if err == nil {
+		err = data.RepeatErasures(ctx)
+	}
 	if err := errors.Join(err, data.Close()); err != nil {
 		return 0, err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,7 +43,9 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 		found(f)
 	}
 	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage,
-		hold: e.archiver.hold, removing: &e.damage.removing}
+		hold: e.archiver.hold, removing: &e.damage.removing, now: e.opt.Now()}
+	since := e.life.moment()
+	w.unchanged = func(m codec.MerchantKey) bool { return e.life.unchanged(m, since) }
 	err := w.verify()
 	if indexWrong || w.disagree {
 		e.healIndex(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
@@ -64,7 +67,8 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 // VerifyClosed verifies the data in dir while no engine has it open, like Engine.Verify. It changes nothing. What cannot be
 // opened is a finding. It fails with store.ErrInUse when another process has the data open.
 func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
-	w := verifier{Verification: v, ctx: ctx, hold: func() func() { return func() {} }}
+	w := verifier{Verification: v, ctx: ctx, hold: func() func() { return func() {} }, now: time.Now(),
+		unchanged: func(codec.MerchantKey) bool { return true }}
 	defer func() { err = errors.Join(err, w.close()) }()
 	if w.control, err = control.OpenReadOnly(dir); err != nil {
 		if errors.Is(err, store.ErrInUse) {
@@ -104,14 +108,16 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 // sides. Where the sums differ, it looks for the events (compare.go).
 type verifier struct {
 	store.Verification
-	ctx      context.Context
-	control  *control.Data
-	journal  *journal.Journal
-	archive  *archive.Archive
-	index    *rank.Index
-	damage   *damageLog
-	hold     func() (release func()) // keeps events from moving to the archive
-	removing lock                    // held while events must not be removed; nil without an engine
+	ctx       context.Context
+	control   *control.Data
+	journal   *journal.Journal
+	archive   *archive.Archive
+	index     *rank.Index
+	damage    *damageLog
+	hold      func() (release func()) // keeps events from moving to the archive
+	now       time.Time
+	unchanged func(codec.MerchantKey) bool // since the verification began, no events of the merchant have left
+	removing  lock                         // held while events must not be removed; nil without an engine
 
 	counts   store.Verified
 	boundary uint64 // of the archive, when the journal was read
@@ -132,6 +138,7 @@ type lock interface {
 
 // merchantSums are the sums of a merchant's events.
 type merchantSums struct {
+	keptFrom       int64           // earlier events are on their way out: they are not compared
 	series         map[string]bool // those that the index counts
 	index, journal eventSum
 	unsound        bool // damage was found in its index, so that is not compared
@@ -199,7 +206,7 @@ func (v *verifier) verifyIndex() (err error) {
 		Tags: v.verifyTags,
 		Event: func(m codec.MerchantKey, k rank.Key, series string) {
 			v.counts.Entries++
-			if k.Seq <= v.upTo {
+			if k.Seq <= v.upTo && k.Time >= v.sums(m).keptFrom {
 				v.sums(m).index.add(hashOf(k, series))
 			}
 		},
@@ -236,7 +243,10 @@ func (v *verifier) verifyTags(m codec.MerchantKey, series []string) {
 func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
 	s := v.indexed[m]
 	if s == nil {
-		s = &merchantSums{series: map[string]bool{}}
+		s = &merchantSums{series: map[string]bool{}, keptFrom: math.MinInt64}
+		if v.control != nil {
+			s.keptFrom = keptFrom(v.control.RetentionOf(m.ID()), v.now)
+		}
 		v.indexed[m] = s
 	}
 	return s
@@ -263,7 +273,9 @@ func (v *verifier) verifyJournal() error {
 			if seq <= v.upTo {
 				for i := range events {
 					s := v.sums(events[i].Merchant)
-					s.journal.add(s.hash(&events[i]))
+					if events[i].Time >= s.keptFrom {
+						s.journal.add(s.hash(&events[i]))
+					}
 				}
 			}
 		},
@@ -288,7 +300,7 @@ func (v *verifier) verifyArchive() (err error) {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 				if err != nil {
 					v.wrongInEvents("archive", err)
-				} else if stored.Seq <= v.upTo {
+				} else if stored.Seq <= v.upTo && event.Time >= s.keptFrom {
 					s.journal.add(s.hash(&event.Event))
 				}
 			}

@@ -27,6 +27,7 @@
 //	change.go    deletes and writes blocks, with the counts of their merchants
 //	read.go      reads events by position, of a merchant since a position
 //	next.go      reads events of several merchants in the order of receipt
+//	select.go    reads a merchant's events with several processors
 //	remove.go    removes events of a merchant
 //	purge.go     removes the bytes of deleted blocks
 //	snapshot.go  the archive as of one commit, for a backup

@@ -307,7 +307,7 @@ func TestRemovedEventsAreGone(t *testing.T) {
 func storedBlocks(t *testing.T, a *Archive, m codec.MerchantKey) (all [][]byte) {
 	t.Helper()
 	for after := (codec.Position{}); ; {
-		blocks, err := a.nextBlocks(m, after)
+		blocks, err := a.nextBlocks(m, after, 10)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -46,6 +46,32 @@ func (a *Archive) Purge(pace func()) error {
 	return nil
 }
 
+// Reclaim gives back the space of blocks that were replaced or removed, when that is a quarter of all. Badger gives back more of
+// it whenever it compacts tables, which may be much later.
+func (a *Archive) Reclaim() error {
+	if all, dead := a.Sizes(); dead < max(all/4, databaseSlack) {
+		return nil
+	}
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if a.failed != nil || a.snapshots > 0 {
+		return a.failed
+	}
+	// Badger writes a memtable to a table only when it is full, or when a prefix is dropped of which a key is live.
+	filler := append(blockKey{}.append(nil), 0)
+	err := a.commit(func(txn *badger.Txn) error { return txn.Set(filler, nil) })
+	if err == nil {
+		err = a.db.Drop([][]byte{filler})
+	}
+	if err == nil {
+		err = a.db.Flatten()
+	}
+	return a.fail(err)
+}
+
+// databaseSlack is about how much larger a small archive is than its blocks.
+const databaseSlack = 8 << 20
+
 // drop removes the bytes of deleted keys. Badger's DropPrefix passes over prefixes of which no key is live. So drop first writes
 // a live key with each of them. Reads pass over these keys.
 func (a *Archive) drop(dead [][]byte, purged bool) error {

@@ -161,7 +161,7 @@ func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Po
 			return err
 		}
 		boundary := a.Boundary()
-		blocks, err := a.nextBlocks(m, after)
+		blocks, err := a.nextBlocks(m, after, sinceBlocks)
 		if err != nil || len(blocks) == 0 {
 			return err
 		}
@@ -197,12 +197,12 @@ type storedBlock struct {
 	value []byte
 }
 
-// nextBlocks returns the first blocks of a merchant that end after a position.
-func (a *Archive) nextBlocks(m codec.MerchantKey, after codec.Position) (blocks []storedBlock, err error) {
+// nextBlocks returns the first blocks of a merchant that end after a position, up to n.
+func (a *Archive) nextBlocks(m codec.MerchantKey, after codec.Position, n int) (blocks []storedBlock, err error) {
 	err = a.view(func(txn *badger.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		defer it.Close()
-		for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); atBlock(it) && len(blocks) < sinceBlocks; it.Next() {
+		for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); atBlock(it) && len(blocks) < n; it.Next() {
 			k, err := parseBlockKey(it.Item().Key())
 			if err != nil {
 				return err

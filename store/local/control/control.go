@@ -10,6 +10,8 @@
 //	keys.go       API keys, and when each was last used
 //	claims.go     who has which root domain
 //	delete.go     delete merchants and partners; which events are still to be removed
+//	erasures.go   the erasure of persons; whose events are refused
+//	retention.go  how long events are kept
 //	once.go       calls that may be repeated: idempotency keys
 //	audit.go      who changed what
 //	control.go    Data: changes
@@ -25,10 +27,11 @@
 //
 // # What is in control.db
 //
-// The file is of format "2". Its buckets, with key → value (Partner, Key, Merchant, Tag, Removal and AuditEntry stand for the
+// The file is of format "2". Its buckets, with key → value (Partner, Key, Merchant, Tag, Removal, Erasure and AuditEntry stand for the
 // JSON of these types; ids and hosts are plain text):
 //
-//	meta        "format" → version, without a seal; "id" → id of the data directory, once it was backed up; "sums" → see below
+//	meta        "format" → version, without a seal; "id" → id of the data directory, once it was backed up; "sums" → see below;
+//	            "retention" → days that events are kept by default, -1 for ever
 //	partners    partner id → Partner
 //	keys        key id → Key
 //	uses        key id → when the key was last used (RFC 3339)
@@ -37,8 +40,8 @@
 //	domains     root domain → id of the server-side tag that has the claim to it
 //	replies     partner id, "/", SHA-256 of an idempotency key in hexadecimal → what the call with this key has created (reply)
 //	removals    merchant id → Removal: a merchant that was deleted, and whose events are still to be removed
-//	erasures    kept for the erasure of persons; empty
-//	suppressed  kept for the erasure of persons; empty
+//	erasures    erasure id → Erasure
+//	suppressed  merchant id, "/", store.IdentityKey in hexadecimal → erasure id: events of this person are refused
 //	log         AuditID, time in nanoseconds since 1970 (8 bytes each, big endian) → AuditEntry
 //
 // Each value ends with a seal: the XXH64 (8 bytes, big endian) of bucket, key and value, each after its length (4 bytes, big
@@ -68,6 +71,7 @@ import (
 	"maps"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -92,6 +96,8 @@ type Data struct {
 	sums    sums                        // guarded by writing
 	counts  map[store.PartnerID]*counts // guarded by writing
 	stored  map[store.KeyID]time.Time   // guarded by writing: the last uses as stored
+
+	suppressing atomic.Bool // somebody's events may be refused
 
 	mu     sync.RWMutex // held while state changes, which takes microseconds
 	state  *state

@@ -85,6 +85,7 @@ func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merc
 	}
 	c.publish = append(c.publish, func() {
 		c.d.state.removeMerchants(partner, merchants)
+		c.d.suppressing.Store(true)
 		counts := c.d.countsOf(partner)
 		for _, m := range merchants {
 			for _, t := range m.Tags {

@@ -87,6 +87,7 @@ func (d *Data) load(r *reading) {
 	d.dir, d.state = store.NewDirectory(), r.state
 	d.sums, d.stored, d.counts = r.wanted, r.uses, map[store.PartnerID]*counts{}
 	d.state.derive()
+	d.suppressing.Store(len(d.state.suppressed)+len(d.state.removals) > 0)
 	for _, p := range d.state.partners {
 		d.dir.SetPartner(p)
 	}

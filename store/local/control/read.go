@@ -186,6 +186,12 @@ func (r *reading) damaged(bucket, key, why string) {
 		if bucket == inTags {
 			r.state.damagedTags[store.TagID(key)] = true
 		}
+	case inSuppressed: // the key says everything
+		if err := r.state.parseSuppressed(key); err != nil {
+			r.report(problem{bucket: bucket, key: key, text: err.Error()})
+		}
+	case inErasures:
+		r.state.damaged[key] = true
 	case inRemovals: // the key says enough
 		r.state.removals[store.MerchantID(key)] = store.Removal{Merchant: store.MerchantID(key)}
 	case inLog:
@@ -203,6 +209,8 @@ func (r *reading) decode(bucket, key string, rec boltfile.Record) (err error) {
 			s.id = string(rec.Value)
 		case keySums:
 			r.wanted, err = parseSums(rec.Value)
+		case keyRetention:
+			s.retention, err = parseRetention(rec.Value)
 		}
 	case inPartners:
 		return decodeInto(s.partners, key, rec.Value, func(p store.Partner) store.PartnerID { return p.ID })
@@ -218,6 +226,10 @@ func (r *reading) decode(bucket, key string, rec boltfile.Record) (err error) {
 		return decodeInto(s.replies, key, rec.Value, func(r reply) string { return replyKey(r.Partner, r.Key) })
 	case inRemovals:
 		return decodeInto(s.removals, key, rec.Value, func(r store.Removal) store.MerchantID { return r.Merchant })
+	case inErasures:
+		return decodeInto(s.erasures, key, rec.Value, func(e store.Erasure) store.ErasureID { return e.ID })
+	case inSuppressed:
+		return s.parseSuppressed(key)
 	case inUses:
 		var at time.Time
 		if err := at.UnmarshalText(rec.Value); err != nil {

@@ -33,9 +33,10 @@ var buckets = []string{inMeta, inPartners, inKeys, inUses, inMerchants, inTags, 
 
 // The keys of the bucket meta.
 const (
-	keyFormat = "format"
-	keyID     = "id"
-	keySums   = "sums"
+	keyFormat    = "format"
+	keyID        = "id"
+	keySums      = "sums"
+	keyRetention = "retention"
 )
 
 const sealSize = 8

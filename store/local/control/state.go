@@ -11,14 +11,17 @@ import (
 // state is all control data but the audit log, in memory. Requests are answered from it, so that no answer depends on what the
 // disk gives back later.
 type state struct {
-	id        string // of the data directory; may be empty
-	partners  map[store.PartnerID]store.Partner
-	keys      map[store.KeyID]store.Key
-	merchants map[store.MerchantID]merchant // without their tags
-	tags      map[store.TagID]store.Tag     // without Host and ClaimLost
-	domains   map[string]store.TagID        // root domain → the server-side tag that has the claim to it
-	replies   map[string]reply              // by replyKey
-	removals  map[store.MerchantID]store.Removal
+	id         string          // of the data directory; may be empty
+	retention  store.Retention // of merchants without one of their own
+	partners   map[store.PartnerID]store.Partner
+	keys       map[store.KeyID]store.Key
+	merchants  map[store.MerchantID]merchant // without their tags
+	tags       map[store.TagID]store.Tag     // without Host and ClaimLost
+	domains    map[string]store.TagID        // root domain → the server-side tag that has the claim to it
+	replies    map[string]reply              // by replyKey
+	removals   map[store.MerchantID]store.Removal
+	erasures   map[store.ErasureID]store.Erasure
+	suppressed map[store.MerchantID]map[store.IdentityKey]struct{}
 
 	lastEntry store.AuditID // of the audit log
 
@@ -29,6 +32,8 @@ type state struct {
 	labels      map[string]store.TagID
 	tracking    map[string]store.PartnerID // host → partner
 	repliesOf   map[store.PartnerID][]string
+	erasuresOf  map[store.MerchantID][]store.ErasureID
+	unfinished  map[store.ErasureID]bool
 
 	damaged map[string]bool // ids and domains whose record, or that of their owner, is damaged
 
@@ -43,13 +48,18 @@ type merchant struct {
 
 func newState() *state {
 	return &state{
-		partners:  map[store.PartnerID]store.Partner{},
-		keys:      map[store.KeyID]store.Key{},
-		merchants: map[store.MerchantID]merchant{},
-		tags:      map[store.TagID]store.Tag{},
-		domains:   map[string]store.TagID{},
-		replies:   map[string]reply{},
-		removals:  map[store.MerchantID]store.Removal{},
+		retention:  store.Forever,
+		partners:   map[store.PartnerID]store.Partner{},
+		keys:       map[store.KeyID]store.Key{},
+		merchants:  map[store.MerchantID]merchant{},
+		tags:       map[store.TagID]store.Tag{},
+		domains:    map[string]store.TagID{},
+		replies:    map[string]reply{},
+		removals:   map[store.MerchantID]store.Removal{},
+		erasures:   map[store.ErasureID]store.Erasure{},
+		suppressed: map[store.MerchantID]map[store.IdentityKey]struct{}{},
+		erasuresOf: map[store.MerchantID][]store.ErasureID{},
+		unfinished: map[store.ErasureID]bool{},
 
 		keysOf:      map[store.PartnerID][]store.KeyID{},
 		merchantsOf: map[store.PartnerID][]store.MerchantID{},
@@ -97,6 +107,12 @@ func (s *state) derive() {
 	for id, p := range s.partners {
 		if p.TrackingDomain != "" {
 			s.tracking[p.TrackingDomain] = id
+		}
+	}
+	for id, e := range s.erasures {
+		s.erasuresOf[e.Merchant] = append(s.erasuresOf[e.Merchant], id)
+		if e.State != store.ErasureDone {
+			s.unfinished[id] = true
 		}
 	}
 	for key, r := range s.replies {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -20,36 +21,39 @@ type HandOver func(events []codec.Event, last uint64, release func())
 // committer writes groups, one after the other. Only its goroutine writes marks to Badger. So marks need no locks, and each
 // sees what all earlier marks have linked and remembered. Only forget writes beside it, and takes turns with it.
 type committer struct {
-	db        *badger.DB
-	log       *badgerLog // notices failures that Badger only logs
-	disk      *diskWatch
-	clock     *clock
-	queue     *queue
-	committed atomic.Uint64       // number of the last chunk on disk
-	version   atomic.Uint64       // of the last commit on disk
-	tap       atomic.Pointer[tap] // nil: nobody wants to know what is committed
-	handOver  HandOver
-	arenas    arenas
-	metrics   *metrics
-	oldDedupe bool          // see transaction
-	done      chan struct{} // closed when the goroutine has ended
+	db         *badger.DB
+	log        *badgerLog // notices failures that Badger only logs
+	disk       *diskWatch
+	clock      *clock
+	queue      *queue
+	committed  atomic.Uint64       // number of the last chunk on disk
+	version    atomic.Uint64       // of the last commit on disk
+	tap        atomic.Pointer[tap] // nil: nobody wants to know what is committed
+	handOver   HandOver
+	suppressed func(m store.MerchantID, id *store.Identity, muid store.MUID) bool // nil: nobody is
+	arenas     arenas
+	metrics    *metrics
+	oldDedupe  bool          // see transaction
+	done       chan struct{} // closed when the goroutine has ended
 
 	writing sync.Mutex // held while a group is written, or chunks are deleted
 }
 
 // startCommitter starts a committer; last is the number of the last chunk on disk.
-func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock, q *queue, last uint64, handOver HandOver) *committer {
+func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock, q *queue, last uint64, handOver HandOver,
+	suppressed func(store.MerchantID, *store.Identity, store.MUID) bool) *committer {
 	c := &committer{
-		db:        db,
-		log:       log,
-		disk:      disk,
-		clock:     clock,
-		queue:     q,
-		handOver:  handOver,
-		arenas:    make(arenas, keptArenas),
-		metrics:   newMetrics(),
-		oldDedupe: hasOldDedupe(db),
-		done:      make(chan struct{}),
+		db:         db,
+		log:        log,
+		disk:       disk,
+		clock:      clock,
+		queue:      q,
+		handOver:   handOver,
+		suppressed: suppressed,
+		arenas:     make(arenas, keptArenas),
+		metrics:    newMetrics(),
+		oldDedupe:  hasOldDedupe(db),
+		done:       make(chan struct{}),
 	}
 	c.committed.Store(last)
 	c.version.Store(db.MaxVersion())
@@ -111,6 +115,9 @@ func (c *committer) write() error {
 		for _, p := range parts {
 			marks += p.to - p.from
 			if p.link != nil {
+				if c.suppressed != nil && c.suppressed(p.merchant.ID(), p.link, p.link.MUID) {
+					continue // nothing is kept of the person
+				}
 				if err := makeRoom(); err != nil {
 					return err
 				}
@@ -135,14 +142,15 @@ func (c *committer) write() error {
 
 func (c *committer) begin() *transaction {
 	return &transaction{
-		txn:       c.db.NewTransactionAt(math.MaxUint64, true),
-		clock:     c.clock,
-		arena:     c.arenas.get(),
-		now:       c.clock.now(),
-		oldDedupe: c.oldDedupe,
-		maxCount:  int(c.db.MaxBatchCount() / 2),
-		maxBytes:  int(c.db.MaxBatchSize() / 2),
-		tap:       c.tap.Load(),
+		txn:        c.db.NewTransactionAt(math.MaxUint64, true),
+		clock:      c.clock,
+		arena:      c.arenas.get(),
+		now:        c.clock.now(),
+		oldDedupe:  c.oldDedupe,
+		suppressed: c.suppressed,
+		maxCount:   int(c.db.MaxBatchCount() / 2),
+		maxBytes:   int(c.db.MaxBatchSize() / 2),
+		tap:        c.tap.Load(),
 	}
 }
 

@@ -144,6 +144,9 @@ func (d *Database) Drop(keys [][]byte) error {
 	return errors.Join(d.db.DropPrefix(keys...), d.failure())
 }
 
+// Flatten compacts all tables, which drops what was deleted.
+func (d *Database) Flatten() error { return errors.Join(d.db.Flatten(1), d.failure()) }
+
 // CheckTables reads all tables and checks their checksums. It passes damage to wrong, and returns an error only when ctx ends.
 func (d *Database) CheckTables(ctx context.Context, wrong func(error)) error {
 	v := verifier{Check: Check{Wrong: func(where string, err error) { wrong(fmt.Errorf("%s: %w", filepath.Base(where), err)) }}}

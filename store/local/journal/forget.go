@@ -111,6 +111,19 @@ func (j *Journal) Forget(seq, last uint64, keep func(seq uint64) bool) error {
 
 // forget deletes chunks, and notes up to which one chunks may be missing from now on.
 func (c *committer) forget(seqs []uint64, last uint64) error {
+	return c.edit(func(t *transaction) error {
+		err := errors.Join(
+			t.set(badger.NewEntry([]byte{prefixFormat}, []byte(formatForgotten))),
+			t.set(badger.NewEntry([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, last))))
+		for _, seq := range seqs {
+			err = errors.Join(err, t.delete(appendChunkKey(nil, seq)))
+		}
+		return err
+	})
+}
+
+// edit commits a transaction between two groups of marks.
+func (c *committer) edit(change func(t *transaction) error) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	err := c.queue.failure()
@@ -122,13 +135,7 @@ func (c *committer) forget(seqs []uint64, last uint64) error {
 	}
 	t := c.begin()
 	defer t.txn.Discard()
-	err = errors.Join(
-		t.set(badger.NewEntry([]byte{prefixFormat}, []byte(formatForgotten))),
-		t.set(badger.NewEntry([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, last))))
-	for _, seq := range seqs {
-		err = errors.Join(err, t.delete(appendChunkKey(nil, seq)))
-	}
-	if err == nil {
+	if err = change(t); err == nil {
 		err = c.commit(t)
 	} else {
 		c.arenas.put(t.arena)

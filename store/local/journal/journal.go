@@ -25,6 +25,8 @@
 //	scan.go         reads whole chunks in the order of receipt
 //	forget.go       reads chunks for the archive, and deletes them when it has their events
 //	reclaim.go      removes value logs that have only deleted chunks
+//	remove.go       reads and removes links and remembered event_ids
+//	purge.go        removes what was deleted from the files
 //	damaged.go      chunks that cannot be read
 //	snapshot.go     the journal as of one commit, for a backup
 //	tap.go          remembers what the last commits have written, for a backup every few seconds
@@ -73,6 +75,7 @@
 //	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
 //	                                    16 bytes are the first ones of the SHA-256 of the event's name, a zero byte, and
 //	                                    the event_id. Badger drops the key 8 days after receipt
+//	'Z' …                               filler, which Purge writes and deletes
 //	'D' merchant, event_id (16)         the same from earlier versions, which hashed the event_id alone: it counts for
 //	                                    events of any name. It is no longer written, and read only when Start finds one
 package journal
@@ -94,10 +97,13 @@ import (
 	"mtagd/store/local/space"
 )
 
-// Options are a journal's inputs besides its directory. All are required.
+// Options are a journal's inputs besides its directory. Log and Now are required.
 type Options struct {
 	Log *slog.Logger
 	Now func() time.Time
+
+	// Suppressed reports whether marks of a person are refused; nil: none are. It is called for each mark, with its muid.
+	Suppressed func(m store.MerchantID, id *store.Identity, muid store.MUID) bool
 }
 
 // Journal implements Record and Resolve of store.Events.
@@ -106,6 +112,8 @@ type Journal struct {
 	db  *badger.DB
 	log *badgerLog
 	now func() time.Time
+
+	suppressed func(m store.MerchantID, id *store.Identity, muid store.MUID) bool
 
 	files *allocator
 
@@ -140,7 +148,7 @@ func openWith(dir string, opt Options, files *allocator) (*Journal, error) {
 		return nil, err
 	}
 	files.opened()
-	return &Journal{dir: dir, db: db, log: log, now: opt.Now, files: files}, nil
+	return &Journal{dir: dir, db: db, log: log, now: opt.Now, suppressed: opt.Suppressed, files: files}, nil
 }
 
 // Start lets the journal record events. It passes the events of each commit to handOver. While ready returns an error,
@@ -160,7 +168,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		}
 		return j.disk.admit(size)
 	}, j.disk.finish)
-	j.committer = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver)
+	j.committer = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver, j.suppressed)
 	return nil
 }
 

@@ -21,6 +21,7 @@ const (
 	prefixFormat    = 'F'
 	prefixForgotten = 'B'
 	prefixLink      = 'L'
+	prefixFiller    = 'Z' // Purge
 )
 
 func appendChunkKey(b []byte, seq uint64) []byte {

@@ -20,6 +20,8 @@ type transaction struct {
 	now       time.Time
 	oldDedupe bool // earlier versions may have remembered event_ids (prefixOldDedupe)
 
+	suppressed func(store.MerchantID, *store.Identity, store.MUID) bool
+
 	tap     *tap          // nil: nobody wants to know what is committed
 	entries []codec.Entry // what set got, for the tap, without versions
 
@@ -64,6 +66,10 @@ func (t *transaction) record(m *store.Mark) error {
 			m.Outcome = store.Unresolved
 			return nil
 		}
+	}
+	if t.suppressed != nil && t.suppressed(m.Merchant, &m.Identity, muid) {
+		m.Outcome = store.Suppressed
+		return nil
 	}
 	if m.DedupeID != "" {
 		first, err := t.rememberEventID(key, m)

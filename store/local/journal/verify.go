@@ -235,6 +235,7 @@ func (v *verifier) entry(item *badger.Item, key []byte) error {
 			switch {
 			case key[0] == prefixFormat && len(key) == 1 && isFormat(b):
 			case key[0] == prefixForgotten && len(key) == 1 && len(b) == 8:
+			case key[0] == prefixFiller:
 			case key[0] == prefixLink && len(key) == 1+merchant+32 && len(b) > 0 && len(b) <= store.MaxMUIDLength:
 				v.counts.Links++
 			case (key[0] == prefixDedupe || key[0] == prefixOldDedupe) && len(key) == 1+merchant+16 && len(b) == 8:

@@ -12,13 +12,14 @@ import (
 type overflowNames struct {
 	tag      string
 	segments []*segmentReader
+	bounds   []int64  // of the buckets
 	names    []string // the names to count: none of them is counted in the tree
 	counted  map[string]bool
 }
 
 // overflow returns what counts the events of a merchant's overflow series by name, if the summary needs that. n has the
 // number of events within the range, by series.
-func (s *summary) overflow(r *reader, n []uint64) (all []*overflowNames, err error) {
+func (s *summary) overflow(r keptReader, n []uint64) (all []*overflowNames, err error) {
 	if s.names == nil && s.query.By != store.GroupByName {
 		return nil, nil
 	}
@@ -28,7 +29,7 @@ func (s *summary) overflow(r *reader, n []uint64) (all []*overflowNames, err err
 		if _, ok := s.section(series); !ok || id == 0 || name != "" || n[id] == 0 {
 			continue
 		}
-		o := &overflowNames{tag: tag, counted: map[string]bool{}}
+		o := &overflowNames{tag: tag, bounds: s.boundsOf(r), counted: map[string]bool{}}
 		found[uint32(id)] = o
 		for _, other := range r.series {
 			if t, name := codec.SplitSeries(other); t == tag && codec.IsBot(other) == codec.IsBot(series) {
@@ -64,11 +65,12 @@ const (
 // candidatesOf returns how many candidates each of so many segments may have.
 func candidatesOf(segments int) int { return max(minCandidates, maxCandidates/max(1, segments)) }
 
-// appendFrequent appends names that may have many events within a range of time, about limit for each segment. Where a segment
+// appendFrequent appends names that may have many events within the buckets, about limit for each segment. Where a segment
 // has fewer events within the range, these are the names of all of them. Else they are those of its events at so many
 // quantiles, in the order of names: names that have at least that share of its events are always among them. So a flood of
 // made-up names does not hide the names of a shop.
-func (o *overflowNames) appendFrequent(names []string, limit int, lo, hi int64) ([]string, error) {
+func (o *overflowNames) appendFrequent(names []string, limit int) ([]string, error) {
+	lo, hi := o.bounds[0], o.bounds[len(o.bounds)-1]
 	quantiles := min(limit, maxQuantiles)
 	for _, segment := range o.segments {
 		from, err := segment.before(segment.from(Key{Time: lo}).Time)
@@ -109,7 +111,7 @@ func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
 		if o.counted[name] {
 			continue
 		}
-		before, err := o.before(name, []int64{s.bounds[0], s.bounds[len(s.bounds)-1]})
+		before, err := o.before(name, []int64{o.bounds[0], o.bounds[len(o.bounds)-1]})
 		if err != nil {
 			return err
 		}

@@ -74,7 +74,7 @@ func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, ev
 	t.Helper()
 	q := store.SummaryQuery{By: []store.SummaryGroup{store.Ungrouped, store.GroupByName, store.GroupByTag}[rng.IntN(3)]}
 	if len(events) == 0 {
-		if sum, err := x.Summarize(t.Context(), []codec.MerchantKey{m}, &q); err != nil || sum.All.Total > 0 {
+		if sum, err := x.Summarize(t.Context(), []Kept{{m, math.MinInt64}}, &q); err != nil || sum.All.Total > 0 {
 			t.Fatalf("%s: the summary without events is %v, %v", when, sum, err)
 		}
 		return
@@ -99,8 +99,15 @@ func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, ev
 	if rng.IntN(3) == 0 {
 		q.Bot = new(rng.IntN(2) == 0)
 	}
+	kept := int64(math.MinInt64)
+	if rng.IntN(3) == 0 {
+		kept = events[rng.IntN(len(events))].Time
+	}
 	want, all := map[string][]int{}, make([]int, len(bounds)-1)
 	for _, e := range events {
+		if e.Time < kept {
+			continue
+		}
 		tag, name := codec.SplitSeries(string(e.Series))
 		if q.Tag != "" && tag != string(q.Tag) || q.Names != nil && !slices.Contains(q.Names, name) || q.Bot != nil && codec.IsBot(e.Series) != *q.Bot {
 			continue
@@ -118,7 +125,7 @@ func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, ev
 	}
 	s := newSummary(&q)
 	s.bounds = bounds
-	sum, err := x.summarize(t.Context(), []codec.MerchantKey{m}, s)
+	sum, err := x.summarize(t.Context(), []Kept{{m, kept}}, s)
 	if err != nil || !slices.Equal(sum.All.ByBuckets, all) {
 		t.Fatalf("%s: %+v has the counts %v, %v; want %v", when, q, sum.All.ByBuckets, err, all)
 	}

@@ -16,11 +16,17 @@ import (
 	"mtagd/store/local/codec"
 )
 
+// Kept is a merchant, and the time (µs since 1970) from which on its events count.
+type Kept struct {
+	Merchant codec.MerchantKey
+	From     int64
+}
+
 // Summarize counts the events of some merchants (store.Summary).
 //
 // The cost depends on the numbers of buckets, series, groups, and names in the filter, but not on that of events. Events are
 // applied meanwhile, except while it counts those in memory.
-func (x *Index) Summarize(ctx context.Context, merchants []codec.MerchantKey, q *store.SummaryQuery) (result store.Summary, err error) {
+func (x *Index) Summarize(ctx context.Context, merchants []Kept, q *store.SummaryQuery) (result store.Summary, err error) {
 	err = boltfile.CatchDamage("index.db", func() (err error) {
 		result, err = x.summarize(ctx, merchants, newSummary(q))
 		return err
@@ -32,7 +38,7 @@ func newSummary(q *store.SummaryQuery) *summary {
 	return &summary{query: q, Selection: NewSelection(store.Query{Tag: q.Tag, Names: q.Names, From: q.From, To: q.To, Bot: q.Bot})}
 }
 
-func (x *Index) summarize(ctx context.Context, merchants []codec.MerchantKey, s *summary) (store.Summary, error) {
+func (x *Index) summarize(ctx context.Context, merchants []Kept, s *summary) (store.Summary, error) {
 	x.mu.RLock()
 	unlock := sync.OnceFunc(x.mu.RUnlock)
 	defer unlock()
@@ -59,7 +65,7 @@ func (x *Index) summarize(ctx context.Context, merchants []codec.MerchantKey, s 
 type summary struct {
 	*Selection
 	query   *store.SummaryQuery
-	readers []*reader // of the merchants that have events
+	readers []keptReader // of the merchants that have events
 
 	starts []time.Time
 	bounds []int64        // of the buckets (µs since 1970), within the range of the query; tests set others
@@ -67,21 +73,39 @@ type summary struct {
 	counts []uint64       // by bound and column: how many events of a column are before a bound
 }
 
+// keptReader reads the events of a merchant from a time on.
+type keptReader struct {
+	*reader
+	from int64
+}
+
+// boundsOf returns the bounds of the buckets for a merchant: an event before the first one does not count.
+func (s *summary) boundsOf(r keptReader) []int64 {
+	if r.from <= s.bounds[0] {
+		return s.bounds
+	}
+	bounds := slices.Clone(s.bounds)
+	for i := range bounds {
+		bounds[i] = max(bounds[i], r.from)
+	}
+	return bounds
+}
+
 // The columns of counts: one for each group, and one more for the selected events that are in no group.
 func (s *summary) columns() int { return len(s.groups) + 1 }
 
 // open makes a reader for each merchant. The caller holds Index.mu.
-func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []codec.MerchantKey, arena *nodeArena) error {
+func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []Kept, arena *nodeArena) error {
 	for _, m := range merchants {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		r, err := x.newReader(ctx, tx, m, arena)
+		r, err := x.newReader(ctx, tx, m.Merchant, arena)
 		if err != nil {
 			return err
 		}
 		if len(r.trees) > 0 {
-			s.readers = append(s.readers, r)
+			s.readers = append(s.readers, keptReader{r, m.From})
 		}
 	}
 	return nil
@@ -95,13 +119,13 @@ func (s *summary) count(ctx context.Context, unlock func()) (store.Summary, erro
 	}
 	s.counts = make([]uint64, len(s.bounds)*s.columns())
 	for _, r := range s.readers {
-		if err := s.counter(r).addRecent(r); err != nil {
+		if err := s.counter(r).addRecent(r.reader); err != nil {
 			return store.Summary{}, err
 		}
 	}
 	unlock()
 	for _, r := range s.readers {
-		if err := s.counter(r).addStored(r); err != nil {
+		if err := s.counter(r).addStored(r.reader); err != nil {
 			return store.Summary{}, err
 		}
 	}
@@ -144,7 +168,9 @@ func (s *summary) span() (first, last *time.Time, err error) {
 			if err != nil {
 				return nil, nil, err
 			}
-			least, greatest = min(least, root.first.Time), max(greatest, k.Time)
+			if k.Time >= r.from {
+				least, greatest = min(least, max(root.first.Time, r.from)), max(greatest, k.Time)
+			}
 		}
 	}
 	if least > greatest {
@@ -158,7 +184,8 @@ func (s *summary) span() (first, last *time.Time, err error) {
 func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, err error) {
 	totals := map[string]uint64{} // by key of the group
 	for _, r := range s.readers {
-		n, err := r.between(Key{Time: s.bounds[0]}, Key{Time: s.bounds[len(s.bounds)-1]})
+		bounds := s.boundsOf(r)
+		n, err := r.between(Key{Time: bounds[0]}, Key{Time: bounds[len(bounds)-1]})
 		if err != nil {
 			return nil, err
 		}
@@ -181,7 +208,7 @@ func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, 
 			segments += len(o.segments)
 		}
 		for _, o := range overflow {
-			if names, err = o.appendFrequent(names, candidatesOf(segments), s.bounds[0], s.bounds[len(s.bounds)-1]); err != nil {
+			if names, err = o.appendFrequent(names, candidatesOf(segments)); err != nil {
 				return nil, err
 			}
 		}
@@ -231,9 +258,9 @@ func (s *summary) key(tag, name string) string {
 }
 
 // counter returns a counter of a merchant's trees, which counts into s.counts.
-func (s *summary) counter(r *reader) *bucketCounter {
+func (s *summary) counter(r keptReader) *bucketCounter {
 	rest, none := len(s.groups), len(s.groups)+1
-	c := &bucketCounter{bounds: s.bounds, counts: s.counts, width: s.columns(), column: make([]uint32, len(r.series))}
+	c := &bucketCounter{bounds: s.boundsOf(r), counts: s.counts, width: s.columns(), column: make([]uint32, len(r.series))}
 	for id, series := range r.series {
 		column := none
 		if _, name := codec.SplitSeries(series); name != "" || s.names == nil {
@@ -263,7 +290,7 @@ func (s *summary) addOverflow(o *overflowNames) error {
 			}
 			group = rest
 		}
-		before, err := o.before(name, s.bounds)
+		before, err := o.before(name, o.bounds)
 		if err != nil {
 			return err
 		}

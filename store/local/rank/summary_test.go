@@ -2,6 +2,7 @@ package rank
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -74,7 +75,7 @@ func TestAMergeDoesNotDisturbASummary(t *testing.T) {
 		x.mu.RLock()
 		unlock := sync.OnceFunc(x.mu.RUnlock)
 		defer unlock()
-		if err := s.open(t.Context(), x, tx, []codec.MerchantKey{m}, arena); err != nil {
+		if err := s.open(t.Context(), x, tx, []Kept{{m, math.MinInt64}}, arena); err != nil {
 			return err
 		}
 		if err := s.divide(); err != nil {

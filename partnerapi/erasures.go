@@ -1,0 +1,186 @@
+package partnerapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"log/slog"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/store"
+)
+
+// personRequest is the body of a request about a person, who is named by one of the four.
+type personRequest struct {
+	MerchantID string `json:"merchantId"`
+	MUID       string `json:"muid"`
+	Email      string `json:"email"`
+	Phone      string `json:"phone"`
+	DeviceID   string `json:"deviceId"`
+	Suppress   *bool  `json:"suppress"` // of an erasure
+}
+
+// readPerson reads a request about a person, and checks that the merchant is the partner's.
+func (a *api) readPerson(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) (in personRequest, m store.Merchant, id store.Identity, err error) {
+	if err := decodeChange(r, &in); err != nil {
+		return in, m, id, err
+	}
+	if in.MerchantID == "" {
+		return in, m, id, store.Invalid("merchantId", "is required")
+	}
+	named := 0
+	for _, by := range []struct {
+		field, value string
+		add          func(value string) bool
+	}{
+		{"muid", in.MUID, func(v string) bool { id.MUID = store.MUID(v); return len(v) <= store.MaxMUIDLength }},
+		{"email", in.Email, func(v string) bool { return id.Add(store.Email, v) }},
+		{"phone", in.Phone, func(v string) bool { return id.Add(store.Phone, v) }},
+		{"deviceId", in.DeviceID, func(v string) bool { return id.Add(store.DeviceID, v) }},
+	} {
+		if by.value == "" {
+			continue
+		}
+		named++
+		if !by.add(by.value) {
+			return in, m, id, store.Invalid(by.field, "is none")
+		}
+	}
+	if named != 1 {
+		return in, m, id, store.Invalid("person", "must be named by exactly one of muid, email, phone, deviceId")
+	}
+	m, err = a.merchant(ctx, partner, in.MerchantID)
+	return in, m, id, err
+}
+
+// erasureJSON is the receipt of an erasure. It does not name the person.
+type erasureJSON struct {
+	ErasureID   store.ErasureID    `json:"erasureId"`
+	MerchantID  store.MerchantID   `json:"merchantId"`
+	State       store.ErasureState `json:"state"`
+	Suppress    bool               `json:"suppress"`
+	Events      *int               `json:"events"` // null until they are counted
+	Links       *int               `json:"links"`
+	RequestedAt string             `json:"requestedAt"`
+	FinishedAt  *string            `json:"finishedAt"`
+}
+
+func showErasure(e store.Erasure) erasureJSON {
+	shown := erasureJSON{ErasureID: e.ID, MerchantID: e.Merchant, State: e.State, Suppress: e.Suppress, RequestedAt: store.FormatTime(e.At)}
+	if e.UpTo != 0 {
+		shown.Events, shown.Links = &e.Events, &e.Links
+	}
+	if e.State == store.ErasureDone {
+		shown.FinishedAt = new(store.FormatTime(e.FinishedAt))
+	}
+	return shown
+}
+
+// erase begins the erasure of a person.
+func (a *api) erase(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	in, m, id, err := a.readPerson(ctx, r, partner)
+	if err != nil {
+		return err
+	}
+	e, err := a.Engine.Erase(ctx, m.ID, id, in.Suppress != nil && *in.Suppress)
+	if err != nil {
+		return err
+	}
+	return reply(r, fasthttp.StatusAccepted, showErasure(e))
+}
+
+// readErasure answers with the receipt of an erasure.
+func (a *api) readErasure(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	e, err := a.Engine.Erasure(ctx, store.ErasureID(pathParam(r, "erasureId")))
+	if e, err = owned(partner, e, err, errNoErasure); err != nil {
+		return hide(err, errNoErasure)
+	}
+	return reply(r, fasthttp.StatusOK, showErasure(e))
+}
+
+// listErasures answers with one page of a merchant's erasures, newest first.
+func (a *api) listErasures(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	p := params{args: r.QueryArgs()}
+	merchantID := p.id("merchantId")
+	if merchantID == "" {
+		p.reject("merchantId", "is required")
+	}
+	w := p.window(merchantsPerPage)
+	if p.err != nil {
+		return p.err
+	}
+	m, err := a.merchant(ctx, partner, merchantID)
+	if err != nil {
+		return err
+	}
+	erasures, total, err := a.Engine.Erasures(ctx, m.ID, w.offset(), w.limit)
+	if err != nil {
+		return err
+	}
+	list := struct {
+		Erasures   []erasureJSON `json:"erasures"`
+		Pagination pagination    `json:"pagination"`
+	}{[]erasureJSON{}, w.of(total)}
+	for _, e := range erasures {
+		list.Erasures = append(list.Erasures, showErasure(e))
+	}
+	return reply(r, fasthttp.StatusOK, list)
+}
+
+// personalData streams everything that is held of a person, one JSON object a line: {"type":"link",…}, {"type":"event",…}, and at
+// the end {"type":"end",…} with the numbers of both. An answer without the last line is not complete: something has failed.
+func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	in, m, id, err := a.readPerson(ctx, r, partner)
+	if err != nil {
+		return err
+	}
+	if in.Suppress != nil {
+		return store.Invalid("suppress", "is not a field that this request can have")
+	}
+	release, err := a.readings.acquire(ctx, partner.ID)
+	if err != nil {
+		return err
+	}
+	path, request := string(r.Path()), r.ID()
+	r.SetStatusCode(fasthttp.StatusOK)
+	r.SetContentType("application/x-ndjson")
+	r.Response.SetBodyStreamWriter(func(w *bufio.Writer) {
+		defer release()
+		if err := a.writePersonalData(ctx, w, m.ID, id); err != nil {
+			a.Log.Log(ctx, slog.LevelWarn, "personal data cannot be written", "path", path, "connection_request", request, "partner", partner.ID, "error", err)
+		}
+	})
+	return nil
+}
+
+func (a *api) writePersonalData(ctx context.Context, w *bufio.Writer, m store.MerchantID, person store.Identity) error {
+	var line []byte
+	events, links := 0, 0
+	if err := a.Engine.PersonalData(ctx, m, person, func(p *store.PersonalRecord) error {
+		line = line[:0]
+		if p.Event == nil {
+			links++
+			line = append(line, `{"type":"link","identifierSha256":"`+hex.EncodeToString(p.Identifier[:])+`","muid":`...)
+			line = append(appendString(line, string(p.MUID)), "}\n"...)
+		} else {
+			events++
+			line = append(appendString(append(line, `{"type":"event","id":`...), string(p.Event.ID)), `,"tagId":`...)
+			line = append(appendString(line, string(p.Tag)), `,"muid":`...)
+			line = append(appendString(line, string(p.Event.MUID)), `,"event_name":`...)
+			line = append(appendString(line, p.Event.Name), `,"event_time":"`+store.FormatTime(p.Event.Time)+`","raw_data":`...)
+			line = append(append(line, p.Event.Raw...), "}\n"...)
+		}
+		_, err := w.Write(line)
+		return err
+	}); err != nil {
+		return err
+	}
+	line = strconv.AppendInt(append(line[:0], `{"type":"end","events":`...), int64(events), 10)
+	line = strconv.AppendInt(append(line, `,"links":`...), int64(links), 10)
+	if _, err := w.Write(append(line, "}\n"...)); err != nil {
+		return err
+	}
+	return w.Flush()
+}

@@ -1,0 +1,173 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+
+	"mtagd/store"
+)
+
+// AddErasure notes an erasure. With suppress, the person's events are refused from now on.
+func (d *Data) AddErasure(ctx context.Context, e store.Erasure) (store.Erasure, error) {
+	err := d.update(ctx, func(c *change) error {
+		m, err := d.state.merchant(e.Merchant)
+		if err != nil {
+			return err
+		}
+		e.Partner, e.At = m.Partner, d.now().UTC()
+		c.suppress(e, e.Person.MUIDs...)
+		c.suppress(e, e.Person.Identifiers...)
+		return cmp.Or(c.putErasure(e), c.audit(store.AboutMerchant(store.PersonErased, m, string(e.ID))))
+	})
+	return e, err
+}
+
+// UpdateErasures replaces erasures by change(erasure), all in one transaction. suppressed are further keys of each, if it
+// suppresses.
+func (d *Data) UpdateErasures(ctx context.Context, ids []store.ErasureID, update func(e *store.Erasure) (suppressed []store.IdentityKey)) error {
+	return d.update(ctx, func(c *change) error {
+		for _, id := range ids {
+			e, err := find(d.state, d.state.erasures, id, inErasures, "erasure")
+			if err != nil {
+				return err
+			}
+			c.suppress(e, update(&e)...)
+			if err := c.putErasure(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// RepeatErasures has all erasures done again, because older events may be back.
+func (d *Data) RepeatErasures(ctx context.Context) error {
+	d.mu.RLock()
+	ids := slices.Collect(maps.Keys(d.state.erasures))
+	d.mu.RUnlock()
+	for part := range slices.Chunk(ids, 1000) {
+		if err := d.UpdateErasures(ctx, part, func(e *store.Erasure) []store.IdentityKey {
+			if e.State != store.ErasurePending {
+				e.State = store.ErasureRemoving
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *change) putErasure(e store.Erasure) error {
+	return put(c, inErasures, string(e.ID), e, func(s *state) { s.setErasure(e) })
+}
+
+func (s *state) setErasure(e store.Erasure) {
+	if _, known := s.erasures[e.ID]; !known {
+		s.erasuresOf[e.Merchant] = append(s.erasuresOf[e.Merchant], e.ID)
+	}
+	s.erasures[e.ID] = e
+	if e.State == store.ErasureDone {
+		delete(s.unfinished, e.ID)
+	} else {
+		s.unfinished[e.ID] = true
+	}
+}
+
+// suppress notes that events with these keys are refused, if the erasure suppresses.
+func (c *change) suppress(e store.Erasure, keys ...store.IdentityKey) {
+	if !e.Suppress {
+		return
+	}
+	for _, k := range keys {
+		c.writes = append(c.writes, write{inSuppressed, suppressedKey(e.Merchant, k), []byte(e.ID)})
+		c.publish = append(c.publish, func() {
+			c.d.state.setSuppressed(e.Merchant, k)
+			c.d.suppressing.Store(true)
+		})
+	}
+}
+
+func (s *state) setSuppressed(m store.MerchantID, k store.IdentityKey) {
+	if s.suppressed[m] == nil {
+		s.suppressed[m] = map[store.IdentityKey]struct{}{}
+	}
+	s.suppressed[m][k] = struct{}{}
+}
+
+func suppressedKey(m store.MerchantID, k store.IdentityKey) string {
+	return string(m) + "/" + hex.EncodeToString(k[:])
+}
+
+// parseSuppressed is the opposite of suppressedKey.
+func (s *state) parseSuppressed(key string) error {
+	m, text, _ := strings.Cut(key, "/")
+	var k store.IdentityKey
+	if err := k.UnmarshalText([]byte(text)); err != nil {
+		return err
+	}
+	s.setSuppressed(store.MerchantID(m), k)
+	return nil
+}
+
+// IsSuppressed reports whether an event of this person is refused, or all events of the merchant, as it was deleted. It is called for each event.
+func (d *Data) IsSuppressed(m store.MerchantID, id *store.Identity, muid store.MUID) bool {
+	if !d.suppressing.Load() {
+		return false
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if _, removed := d.state.removals[m]; removed {
+		return true
+	}
+	of := d.state.suppressed[m]
+	if len(of) == 0 {
+		return false
+	}
+	for _, k := range id.Keys() {
+		if _, is := of[k]; is {
+			return true
+		}
+	}
+	_, is := of[store.MUIDKey(muid)]
+	return is
+}
+
+// Erasure implements store.Persons.
+func (d *Data) Erasure(ctx context.Context, id store.ErasureID) (e store.Erasure, err error) {
+	err = d.view(ctx, func(s *state) error {
+		e, err = find(s, s.erasures, id, inErasures, "erasure")
+		return err
+	})
+	return e, err
+}
+
+// Erasures implements store.Persons.
+func (d *Data) Erasures(ctx context.Context, m store.MerchantID, offset, limit int) (page []store.Erasure, total int, err error) {
+	err = d.view(ctx, func(s *state) error {
+		all := make([]store.Erasure, 0, len(s.erasuresOf[m]))
+		for _, id := range s.erasuresOf[m] {
+			all = append(all, s.erasures[id])
+		}
+		slices.SortFunc(all, func(a, b store.Erasure) int { return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.ID, b.ID)) })
+		total = len(all)
+		page = all[min(offset, total):min(offset+limit, total)]
+		return nil
+	})
+	return page, total, err
+}
+
+// Unfinished returns the erasures that are not done, the oldest first.
+func (d *Data) Unfinished() (all []store.Erasure) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for id := range d.state.unfinished {
+		all = append(all, d.state.erasures[id])
+	}
+	slices.SortFunc(all, func(a, b store.Erasure) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
+	return all
+}

@@ -1,0 +1,285 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
+)
+
+// An erasure:
+//
+//  1. Erase notes it in control.db, with hashes only.
+//  2. The links of the person are found. With suppress, their identifiers are refused from now on.
+//  3. The person's events are found: what came in before is moved to the archive, and all of the merchant's events there are
+//     read. How many there are is noted.
+//  4. The links and the remembered event_ids of the events are removed, then the events from the index, then those from the
+//     archive.
+//  5. The files are purged (purge). Only then the erasure is done.
+//
+// After a kill, all steps are done again. Step 3 finds what is left, and does not change the number that was noted.
+
+// Erase implements store.Persons.
+func (e *engine) Erase(ctx context.Context, m store.MerchantID, person store.Identity, suppress bool) (store.Erasure, error) {
+	who, err := e.resolvePerson(ctx, m, person)
+	if err != nil {
+		return store.Erasure{}, err
+	}
+	era, err := e.AddErasure(ctx, store.Erasure{
+		ID: store.NewErasureID(), Merchant: m, State: store.ErasurePending, Person: who, Suppress: suppress,
+	})
+	if err != nil {
+		return store.Erasure{}, err
+	}
+	e.life.nudge()
+	return era, nil
+}
+
+// DeleteMerchant implements store.Engine. What is left of it is removed in the background.
+func (e *engine) DeleteMerchant(ctx context.Context, id store.MerchantID) (store.Merchant, error) {
+	m, err := e.Data.DeleteMerchant(ctx, id)
+	e.life.nudge()
+	return m, err
+}
+
+// DeletePartner implements store.Engine. What is left of its merchants is removed in the background.
+func (e *engine) DeletePartner(ctx context.Context, id store.PartnerID, withMerchants bool) (store.Partner, error) {
+	p, err := e.Data.DeletePartner(ctx, id, withMerchants)
+	e.life.nudge()
+	return p, err
+}
+
+// removalDelay is how long after its deletion the events of a merchant are removed. Until then, events that were on their way are
+// refused; no request takes that long.
+const removalDelay = time.Minute
+
+// erase does the steps 2 to 5 of all erasures that are not done, and removes what is left of deleted merchants.
+func (l *life) erase(ctx context.Context) error {
+	unfinished := l.e.Unfinished()
+	removals := slices.DeleteFunc(l.e.Removals(), func(r store.Removal) bool {
+		return !l.e.opt.eager && l.e.opt.Now().Sub(r.At) < removalDelay
+	})
+	if len(unfinished)+len(removals) == 0 {
+		return nil
+	}
+	byMerchant := map[store.MerchantID][]store.Erasure{}
+	var ids []store.ErasureID
+	for _, era := range unfinished {
+		ids = append(ids, era.ID)
+		if era.State != store.ErasurePurging {
+			byMerchant[era.Merchant] = append(byMerchant[era.Merchant], era)
+		}
+	}
+	for m, some := range byMerchant {
+		if l.e.IsRemoved(m) {
+			continue // everything of it goes
+		}
+		if err := l.eraseOf(ctx, m, some); err != nil {
+			return err
+		}
+	}
+	for _, r := range removals {
+		if err := l.dropMerchant(ctx, r.Merchant); err != nil {
+			return err
+		}
+	}
+	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
+		era.State = store.ErasurePurging
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := l.purge(ctx); err != nil {
+		return err
+	}
+	now := l.e.opt.Now().UTC()
+	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
+		era.State, era.FinishedAt = store.ErasureDone, now
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, r := range removals {
+		if err := l.e.FinishRemoval(ctx, r.Merchant); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eraseOf does the steps 2 to 4 of erasures of one merchant.
+func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
+	m, err := codec.NewMerchantKey(id)
+	if err != nil {
+		return err
+	}
+	who := make([]store.Person, len(erasures))
+	ids := make([]store.ErasureID, len(erasures))
+	place := map[store.ErasureID]int{}
+	for i, era := range erasures {
+		who[i], ids[i], place[era.ID] = era.Person, era.ID, i
+	}
+	p := newPersons(who...)
+	links, linksOf, err := l.findLinks(ctx, m, p, len(erasures))
+	if err != nil {
+		return err
+	}
+	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey { return linksOf[place[era.ID]] }); err != nil {
+		return err
+	}
+	now := l.e.journal.Barrier()
+	if err := l.e.archiver.moveTo(ctx, now); err != nil {
+		return err
+	}
+	upTo := make([]uint64, len(erasures))
+	for i, era := range erasures {
+		if upTo[i] = era.UpTo; upTo[i] == 0 {
+			upTo[i] = max(now, 1)
+		}
+	}
+	found, err := l.find(ctx, m, p, upTo)
+	if err != nil {
+		return err
+	}
+	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
+		if i := place[era.ID]; era.UpTo == 0 {
+			era.UpTo, era.Events, era.Links = upTo[i], found.count[i], len(linksOf[i])
+		}
+		era.State = store.ErasureRemoving
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := l.e.journal.Remove(m, links, found.remembered); err != nil {
+		return err
+	}
+	return l.removeEvents(ctx, m, found.keys)
+}
+
+// findLinks returns the links of the persons: all of them, and those of each.
+func (l *life) findLinks(ctx context.Context, m codec.MerchantKey, p *persons, n int) (all []store.IdentityKey, of [][]store.IdentityKey, err error) {
+	of = make([][]store.IdentityKey, n)
+	err = l.e.journal.Links(ctx, m, func(k store.IdentityKey, muid []byte) error {
+		owners := append(slices.Clone(p.muids[store.MUIDKey(muid)]), p.identifiers[k]...)
+		if len(owners) == 0 {
+			return nil
+		}
+		slices.Sort(owners)
+		for _, i := range slices.Compact(owners) {
+			of[i] = append(of[i], k)
+		}
+		all = append(all, k)
+		return nil
+	})
+	return all, of, err
+}
+
+// foundEvents are events of several persons.
+type foundEvents struct {
+	count      []int // of each person
+	keys       []rank.Key
+	remembered []journal.Remembered
+}
+
+// find finds the events of persons; those of each up to a chunk.
+func (l *life) find(ctx context.Context, m codec.MerchantKey, p *persons, upTo []uint64) (found foundEvents, err error) {
+	found.count = make([]int, len(upTo))
+	var f personalFields
+	err = l.e.eachOf(ctx, m, p, slices.Max(upTo), l.pace(), func(e *journal.Event, owners []int) error {
+		goes := false
+		for _, i := range owners {
+			if e.Seq <= upTo[i] {
+				found.count[i]++
+				goes = true
+			}
+		}
+		if !goes {
+			return nil
+		}
+		found.keys = append(found.keys, rank.Key{Time: e.Time, Position: e.Position})
+		f.read(e.Raw)
+		if id, ok := textOf(f.EventID); ok && id != "" && len(id) <= store.MaxDedupeIDLength {
+			_, name := codec.SplitSeries(e.Series)
+			found.remembered = append(found.remembered, journal.Remembered{Name: string(name), EventID: id})
+		}
+		return nil
+	})
+	return found, err
+}
+
+// pace rests little: an erasure has a minute.
+func (l *life) pace() func() { return l.e.archiver.paceBy(25) }
+
+// removeEvents removes archived events of a merchant, which are in the order of positions, from the index and the archive.
+func (l *life) removeEvents(ctx context.Context, m codec.MerchantKey, keys []rank.Key) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	defer l.change(m)()
+	if err := l.e.withIndex(func(x *usedIndex) error {
+		_, err := x.Remove(ctx, m, keys)
+		return err
+	}); err != nil {
+		return err
+	}
+	positions := make([]codec.Position, len(keys))
+	for i, k := range keys {
+		positions[i] = k.Position
+	}
+	slices.SortFunc(positions, codec.Position.Compare)
+	for near := range neighbours(positions) {
+		if _, err := l.e.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
+			_, goes := slices.BinarySearchFunc(near, e.Position, codec.Position.Compare)
+			return !goes
+		}, l.damaged, l.pace()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropMerchant removes the events, links and remembered event_ids of a deleted merchant. Its tags are unknown, so that nothing new
+// comes in.
+func (l *life) dropMerchant(ctx context.Context, id store.MerchantID) error {
+	m, err := codec.NewMerchantKey(id)
+	if err != nil {
+		return err
+	}
+	if err := l.e.archiver.moveTo(ctx, l.e.journal.Barrier()); err != nil {
+		return err
+	}
+	if err := l.e.journal.RemoveMerchant(ctx, m, l.pace()); err != nil {
+		return err
+	}
+	defer l.change(m)()
+	if err := l.e.withIndex(func(x *usedIndex) error { return x.Drop(ctx, m) }); err != nil {
+		return err
+	}
+	_, err = l.e.archive.DropMerchant(ctx, m)
+	return err
+}
+
+// purge removes everything from the files that was removed before.
+func (l *life) purge(ctx context.Context) error {
+	err := l.e.journal.Purge(ctx, func(seq uint64) error { return l.e.archiver.moveTo(ctx, seq) })
+	if err == nil {
+		err = l.e.archive.Purge(l.pace())
+	}
+	if errors.Is(err, journal.ErrCopied) || archive.IsBusy(err) {
+		return journal.ErrCopied
+	}
+	if err != nil {
+		return err
+	}
+	removed, err := l.e.journal.PurgeSetAside()
+	if len(removed) > 0 {
+		l.log.Warn("copies of damaged files were removed, because nobody knows whether they have data that had to be erased", "directories", removed)
+	}
+	return err
+}

@@ -1,0 +1,345 @@
+package local
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// erasing is an engine with a merchant, and visitors who have a muid, an email and events with a word of their own.
+type erasing struct {
+	*engine
+	t       *testing.T
+	dir     string
+	partner store.PartnerID
+	shop    store.MerchantID
+}
+
+func newErasing(t *testing.T) *erasing {
+	x := &erasing{t: t, dir: t.TempDir()}
+	x.engine = open(t, x.dir)
+	p, err := x.AddPartner(ctx, "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.partner = p.ID
+	x.shop = x.newShop()
+	return x
+}
+
+func (x *erasing) newShop() store.MerchantID {
+	x.t.Helper()
+	m, err := x.AddMerchant(ctx, x.partner, store.NewMerchant{Name: "Shop"})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return m.ID
+}
+
+func muidOf(n int) store.MUID { return store.MUID(fmt.Sprintf("muid-%06d-of-visitor", n)) }
+func emailOf(n int) string    { return fmt.Sprintf("visitor%06d@example.com", n) }
+func wordOf(n int) string     { return fmt.Sprintf("word%06dword", n) }
+
+// newVisit returns a mark of a visitor; i tells events of the same visitor apart.
+func newVisit(m store.MerchantID, visitor, i int) store.Mark {
+	id := store.Identity{MUID: muidOf(visitor)}
+	id.Add(store.Email, emailOf(visitor))
+	if i%3 == 2 {
+		id.MUID = "" // resolved by the email
+	}
+	return store.Mark{Merchant: m, Tag: "cs_a", Identity: id, Name: "Visit", Time: time.UnixMicro(int64(1e15 + i*1e6)),
+		DedupeID: fmt.Sprintf("%d-%d", visitor, i),
+		Raw:      fmt.Appendf(nil, `{"event":"Visit","event_id":"%d-%d","email":%q,"text":%q}`, visitor, i, emailOf(visitor), wordOf(visitor))}
+}
+
+func (x *erasing) visit(m store.MerchantID, visitors, each int) {
+	x.t.Helper()
+	for i := range each {
+		for from := 0; from < visitors; from += 500 {
+			var marks []store.Mark
+			for v := from; v < min(from+500, visitors); v++ {
+				marks = append(marks, newVisit(m, v, i))
+			}
+			if err := x.Record(ctx, marks); err != nil {
+				x.t.Fatal(err)
+			}
+			for _, mark := range marks {
+				if mark.Outcome != store.Recorded {
+					x.t.Fatalf("a mark is %d, not recorded", mark.Outcome)
+				}
+			}
+		}
+	}
+}
+
+func (x *erasing) erase(id store.Identity, suppress bool) store.Erasure {
+	x.t.Helper()
+	era, err := x.Erase(ctx, x.shop, id, suppress)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return era
+}
+
+// await waits until an erasure is done.
+func (x *erasing) await(id store.ErasureID) store.Erasure {
+	x.t.Helper()
+	for {
+		era, err := x.Erasure(ctx, id)
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		if era.State == store.ErasureDone {
+			return era
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (x *erasing) total(m store.MerchantID) int {
+	x.t.Helper()
+	page, err := x.Events(ctx, store.Query{Merchant: m, SortBy: store.ByTime, Limit: 100})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return page.Total
+}
+
+// filesWith returns the files of a directory that have one of these texts.
+func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
+	t.Helper()
+	if err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		for _, text := range texts {
+			if bytes.Contains(b, []byte(text)) {
+				found = append(found, strings.TrimPrefix(path, dir)+" has "+text)
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func byMUID(n int) store.Identity { return store.Identity{MUID: muidOf(n)} }
+
+func byEmail(n int) (id store.Identity) {
+	id.Add(store.Email, strings.ToUpper(emailOf(n)))
+	return id
+}
+
+// After an erasure, no file has a byte of the person, totals are exact, others are untouched, and the event_ids are free.
+func TestErasure(t *testing.T) {
+	x := newErasing(t)
+	other := x.newShop()
+	x.visit(x.shop, 100, 6)
+	x.visit(other, 100, 1)
+	archiveAll(t, x.engine)
+	x.visit(x.newShop(), 10, 1)
+	if err := x.Record(ctx, []store.Mark{newVisit(x.shop, 7, 100), newVisit(x.shop, 8, 101)}); err != nil {
+		t.Fatal(err)
+	}
+	if len(filesWith(t, filepath.Join(x.dir, "events"), string(muidOf(7)))) == 0 {
+		t.Fatal("the search finds nothing")
+	}
+	for visitor, id := range map[int]store.Identity{7: byMUID(7), 9: byEmail(9)} {
+		want := 6
+		if visitor == 7 {
+			want = 7
+		}
+		era := x.await(x.erase(id, false).ID)
+		if era.Events != want || era.Links != 1 || era.FinishedAt.IsZero() {
+			t.Errorf("the receipt is %+v, want %d events", era, want)
+		}
+	}
+	if n := x.total(x.shop); n != 602-13 {
+		t.Errorf("%d events are left", n)
+	}
+	if n := x.total(other); n != 100 {
+		t.Errorf("another merchant has %d events", n)
+	}
+	findNothing(t, x.engine)
+	again := []store.Mark{newVisit(x.shop, 7, 0)}
+	if err := x.Record(ctx, again); err != nil || again[0].Outcome != store.Recorded {
+		t.Errorf("an erased event that comes again: outcome %d, %v", again[0].Outcome, err)
+	}
+	unknown := []store.Mark{newVisit(x.shop, 9, 2)}
+	if err := x.Record(ctx, unknown); err != nil || unknown[0].Outcome != store.Unresolved {
+		t.Errorf("an event with an email whose link was erased: outcome %d, %v", unknown[0].Outcome, err)
+	}
+	closeEngine(t, x.engine)
+}
+
+// The visitors of one merchant only: another one may know the same person.
+func TestNoByteIsLeftAfterAnErasure(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 200, 4)
+	x.visit(x.shop, 200, 0)
+	gone := []string{string(muidOf(3)), emailOf(3), wordOf(3)}
+	check := func(when string) {
+		t.Helper()
+		x.await(x.erase(byEmail(3), false).ID)
+		if found := filesWith(t, x.dir, gone...); found != nil {
+			t.Errorf("erased %s: %v", when, found)
+		}
+		findNothing(t, x.engine)
+	}
+	check("from the journal")
+	for i := 10; i < 14; i++ {
+		if err := x.Record(ctx, []store.Mark{newVisit(x.shop, 3, i*3), newVisit(x.shop, 4, i*3)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	archiveAll(t, x.engine)
+	check("from the archive")
+	if err := x.Record(ctx, []store.Mark{newVisit(x.shop, 3, 60)}); err != nil {
+		t.Fatal(err)
+	}
+	closeEngine(t, x.engine)
+	x.engine = open(t, x.dir)
+	check("after a restart")
+	x.dir = copied(t, x.dir)
+	killed := x.engine
+	x.engine = open(t, x.dir)
+	if found := filesWith(t, x.dir, gone...); found != nil {
+		t.Errorf("after a kill: %v", found)
+	}
+	closeEngine(t, killed)
+	closeEngine(t, x.engine)
+}
+
+// With suppress, later events of the person are refused: by muid, and by the identifiers that were linked to it.
+func TestSuppression(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 10, 2)
+	x.await(x.erase(byMUID(3), true).ID)
+	check := func() {
+		t.Helper()
+		stranger := newVisit(x.shop, 3, 100)
+		stranger.Identity.MUID = "another"
+		byCookie := newVisit(x.shop, 11, 101)
+		byCookie.Identity = byMUID(3)
+		marks := []store.Mark{newVisit(x.shop, 3, 99), stranger, byCookie, newVisit(x.shop, 4, 102)}
+		if err := x.Record(ctx, marks); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []store.Outcome{store.Suppressed, store.Suppressed, store.Suppressed} {
+			if marks[i].Outcome != want {
+				t.Errorf("mark %d: outcome %d, want %d", i, marks[i].Outcome, want)
+			}
+		}
+		if marks[3].Outcome == store.Suppressed {
+			t.Error("another person is refused")
+		}
+		id := byEmail(3)
+		id.MUID = "another"
+		if _, err := x.Resolve(ctx, x.shop, id); err != nil {
+			t.Error(err)
+		}
+		if muid, err := x.Resolve(ctx, x.shop, byEmail(3)); err != nil || muid != "" {
+			t.Errorf("the email is linked to %q, %v", muid, err)
+		}
+	}
+	check()
+	closeEngine(t, x.engine)
+	x.engine = open(t, x.dir)
+	check()
+	closeEngine(t, x.engine)
+}
+
+// A merchant that is deleted takes its events, links and event_ids along; another one stays.
+func TestDeletedMerchantIsRemoved(t *testing.T) {
+	x := newErasing(t)
+	other := x.newShop()
+	x.visit(x.shop, 50, 3)
+	archiveAll(t, x.engine)
+	x.visit(x.shop, 100, 0)
+	if err := x.Record(ctx, []store.Mark{newVisit(x.shop, 60, 0), newVisit(other, 70, 0)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.DeleteMerchant(ctx, x.shop); err != nil {
+		t.Fatal(err)
+	}
+	x.life.nudge()
+	late := []store.Mark{newVisit(x.shop, 1, 50)}
+	if err := x.Record(ctx, late); err != nil || late[0].Outcome != store.Suppressed {
+		t.Errorf("an event that was on its way: outcome %d, %v", late[0].Outcome, err)
+	}
+	for len(x.Removals()) > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if found := filesWith(t, x.dir, "example.com", "visitor"); len(found) == 0 {
+		t.Error("the other merchant's events are gone too")
+	}
+	if found := filesWith(t, x.dir, string(muidOf(1)), emailOf(1), wordOf(60), emailOf(60)); found != nil {
+		t.Error(found)
+	}
+	if n := x.total(other); n != 1 {
+		t.Errorf("the other merchant has %d events", n)
+	}
+	findNothing(t, x.engine)
+	closeEngine(t, x.engine)
+}
+
+// PersonalData has the links and the events of a person, from the archive and the journal.
+func TestPersonalData(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 20, 4)
+	archiveAll(t, x.engine)
+	if err := x.Record(ctx, []store.Mark{newVisit(x.shop, 3, 9), newVisit(x.shop, 4, 9)}); err != nil {
+		t.Fatal(err)
+	}
+	for name, id := range map[string]store.Identity{"muid": byMUID(3), "email": byEmail(3)} {
+		events, links := 0, 0
+		if err := x.PersonalData(ctx, x.shop, id, func(r *store.PersonalRecord) error {
+			if r.Event == nil {
+				links++
+			} else if events++; !bytes.Contains(r.Event.Raw, []byte(wordOf(3))) || r.Event.MUID != muidOf(3) {
+				t.Errorf("by %s: %+v", name, r.Event)
+			}
+			return nil
+		}); err != nil || events != 5 || links != 1 {
+			t.Errorf("by %s: %d events, %d links, %v", name, events, links, err)
+		}
+	}
+	closeEngine(t, x.engine)
+}
+
+// An erasure that was accepted is done after a kill.
+func TestAnErasureGoesOnAfterAKill(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 50, 4)
+	release := x.archiver.hold() // it can move nothing, so it removes nothing
+	era := x.erase(byEmail(3), false)
+	killed := copied(t, x.dir)
+	release()
+	x.await(era.ID)
+	closeEngine(t, x.engine)
+	x.dir = killed
+	x.engine = open(t, x.dir)
+	if receipt := x.await(era.ID); receipt.Events != 4 || receipt.Links != 1 {
+		t.Errorf("the receipt is %+v", receipt)
+	}
+	if found := filesWith(t, x.dir, string(muidOf(3)), emailOf(3), wordOf(3)); found != nil {
+		t.Error(found)
+	}
+	if n := x.total(x.shop); n != 196 {
+		t.Errorf("%d events are left", n)
+	}
+	closeEngine(t, x.engine)
+}

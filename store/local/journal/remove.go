@@ -1,0 +1,114 @@
+package journal
+
+import (
+	"context"
+	"math"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// Barrier returns the number of the last chunk on disk. A mark that Suppressed let pass before the call is in it or in an
+// earlier one.
+func (j *Journal) Barrier() (seq uint64) {
+	j.committer.writing.Lock()
+	defer j.committer.writing.Unlock()
+	return j.Committed()
+}
+
+// Links calls use with all links of a merchant, until it returns an error. The muid is valid until use returns.
+func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, use func(k store.IdentityKey, muid []byte) error) error {
+	prefix := append([]byte{prefixLink}, m[:]...)
+	return j.eachOf(ctx, prefix, func(item *badger.Item) error {
+		return item.Value(func(muid []byte) error {
+			return use(store.IdentityKey(item.Key()[len(prefix):]), muid)
+		})
+	})
+}
+
+// eachOf calls use with all entries whose keys begin with a prefix.
+func (j *Journal) eachOf(ctx context.Context, prefix []byte, use func(item *badger.Item) error) error {
+	return catchFault(func() error {
+		blocks := damagedBlocks.Load()
+		txn := j.db.NewTransactionAt(math.MaxUint64, false)
+		defer txn.Discard()
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: prefix})
+		defer it.Close()
+		n := 0
+		for it.Rewind(); it.Valid(); it.Next() {
+			if n++; n%1024 == 0 && ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err := use(it.Item()); err != nil {
+				return err
+			}
+		}
+		if damagedBlocks.Load() != blocks {
+			return errDamagedBlock
+		}
+		return nil
+	})
+}
+
+// Remembered is an event whose event_id may be remembered.
+type Remembered struct{ Name, EventID string }
+
+// Remove removes links and remembered event_ids of a merchant. When it returns nil, that is on disk. What was removed is still in
+// the files, until Purge.
+func (j *Journal) Remove(m codec.MerchantKey, links []store.IdentityKey, remembered []Remembered) error {
+	var keys [][]byte
+	for _, k := range links {
+		keys = append(keys, appendLinkKey(nil, m, k))
+	}
+	for _, r := range remembered {
+		keys = append(keys, appendDedupeKey(nil, m, r.Name, r.EventID))
+		if j.committer.oldDedupe {
+			keys = append(keys, appendOldDedupeKey(nil, m, r.EventID))
+		}
+	}
+	return j.delete(keys)
+}
+
+// RemoveMerchant removes all links and remembered event_ids of a merchant, as Remove does. It calls pace now and then.
+func (j *Journal) RemoveMerchant(ctx context.Context, m codec.MerchantKey, pace func()) error {
+	for _, prefix := range []byte{prefixLink, prefixDedupe, prefixOldDedupe} {
+		var keys [][]byte
+		if err := j.eachOf(ctx, append([]byte{prefix}, m[:]...), func(item *badger.Item) error {
+			if keys = append(keys, item.KeyCopy(nil)); len(keys) < 10_000 {
+				return nil
+			}
+			pace()
+			err := j.delete(keys)
+			keys = keys[:0]
+			return err
+		}); err != nil {
+			return err
+		}
+		if err := j.delete(keys); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// delete deletes keys, in one or more transactions.
+func (j *Journal) delete(keys [][]byte) error {
+	return catchFault(func() error {
+		for len(keys) > 0 {
+			if err := j.committer.edit(func(t *transaction) error {
+				for len(keys) > 0 && !t.isFull() {
+					if err := t.delete(keys[0]); err != nil {
+						return err
+					}
+					keys = keys[1:]
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

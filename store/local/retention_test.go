@@ -1,0 +1,188 @@
+package local
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// day0 is when the clock of these tests begins.
+var day0 = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+
+// expiring is an engine whose clock the test moves, with a merchant whose events are kept for ten days.
+type expiring struct {
+	*engine
+	t    *testing.T
+	dir  string
+	now  time.Time
+	shop store.Merchant
+}
+
+func newExpiring(t *testing.T) *expiring {
+	x := &expiring{t: t, dir: t.TempDir(), now: day0}
+	x.open()
+	p, err := x.AddPartner(ctx, "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.shop, err = x.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop"}); err != nil {
+		t.Fatal(err)
+	}
+	x.keep(10)
+	return x
+}
+
+func (x *expiring) open() {
+	x.t.Helper()
+	e, err := Open(x.dir, Options{Log: quiet, eager: true, Now: func() time.Time { return x.now }})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.engine = e.(*engine)
+}
+
+func (x *expiring) keep(days store.Retention) {
+	x.t.Helper()
+	if _, err := x.UpdateMerchant(ctx, x.shop.ID, func(m store.Merchant) store.Merchant {
+		m.Retention = days
+		return m
+	}); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// record records an event for each day before the clock's, n of them.
+func (x *expiring) record(n int) {
+	x.t.Helper()
+	marks := make([]store.Mark, n)
+	for i := range marks {
+		marks[i] = newMark(x.shop.ID, "Name", 0, fmt.Appendf(nil, `{"day":%d}`, i))
+		marks[i].Time = x.now.AddDate(0, 0, -i)
+	}
+	if err := x.Record(ctx, marks); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+func (x *expiring) expect(want int) {
+	x.t.Helper()
+	page, err := x.Events(ctx, store.Query{Merchant: x.shop.ID, SortBy: store.ByTime, Limit: 1000})
+	if err != nil || page.Total != want || len(page.Events) != want {
+		x.t.Errorf("%d events of %d are listed, %v, want %d", len(page.Events), page.Total, err, want)
+	}
+}
+
+func (x *expiring) expire() {
+	x.t.Helper()
+	if err := x.life.expire(ctx); err != nil {
+		x.t.Fatal(err)
+	}
+	findNothing(x.t, x.engine)
+}
+
+// stored returns how many events the archive and the index have.
+func (x *expiring) stored() (archived, indexed uint64) {
+	x.t.Helper()
+	m, err := codec.NewMerchantKey(x.shop.ID)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	usage, err := x.archive.Usage(m)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	if indexed, _, err = x.index.now.Usage(ctx, m); err != nil {
+		x.t.Fatal(err)
+	}
+	return usage.Events, indexed
+}
+
+// An event that is past the retention is in no listing, before anything is removed; without retention it is there again.
+func TestRetentionHidesEventsAtOnce(t *testing.T) {
+	x := newExpiring(t)
+	x.record(30)
+	x.expect(11)
+	x.now = x.now.Add(time.Microsecond)
+	x.expect(10)
+	x.keep(store.Forever)
+	x.expect(30)
+	x.keep(0)
+	x.expect(30)
+	closeEngine(t, x.engine)
+}
+
+// What is past the retention leaves the archive and the index, also after a kill between the two and after the index is rebuilt.
+func TestRetentionRemovesEvents(t *testing.T) {
+	x := newExpiring(t)
+	x.record(30)
+	x.now = x.now.AddDate(0, 0, 2)
+	x.record(30)
+	x.expire()
+	x.expect(20)
+	if archived, indexed := x.stored(); archived != 20 || indexed != 20 {
+		t.Errorf("the archive has %d events, the index %d, want 20", archived, indexed)
+	}
+	x.now = x.now.AddDate(0, 0, 5)
+	m, err := codec.NewMerchantKey(x.shop.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.life.rewriteBefore(ctx, m, codec.Position{}, endOfTime, x.keptFrom(x.shop.ID)); err != nil {
+		t.Fatal(err)
+	}
+	findNothing(t, x.engine)
+	closeEngine(t, x.engine)
+	x.open()
+	x.expect(10)
+	x.expire()
+	if archived, indexed := x.stored(); archived != 10 || indexed != 10 {
+		t.Errorf("after a kill the archive has %d events, the index %d, want 10", archived, indexed)
+	}
+	closeEngine(t, x.engine)
+	if err := os.Remove(filepath.Join(x.dir, "index.db")); err != nil {
+		t.Fatal(err)
+	}
+	x.open()
+	x.expect(10)
+	findNothing(t, x.engine)
+	closeEngine(t, x.engine)
+}
+
+// Backdated events that come in past the retention are removed too.
+func TestRetentionRemovesBackdatedEvents(t *testing.T) {
+	x := newExpiring(t)
+	x.record(30)
+	x.expire()
+	x.record(30)
+	x.expire()
+	if archived, indexed := x.stored(); archived != 22 || indexed != 22 {
+		t.Errorf("the archive has %d events, the index %d, want 22", archived, indexed)
+	}
+	closeEngine(t, x.engine)
+}
+
+// The operator's default is for merchants without a retention of their own. It stays until another one is given.
+func TestDefaultRetention(t *testing.T) {
+	x := newExpiring(t)
+	x.record(30)
+	x.keep(0)
+	x.expect(30)
+	for _, c := range []struct {
+		given store.Retention
+		want  int
+	}{{5, 6}, {0, 6}, {store.Forever, 30}, {0, 30}} {
+		closeEngine(t, x.engine)
+		e, err := Open(x.dir, Options{Log: quiet, Now: func() time.Time { return x.now }, Retention: c.given})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.engine = e.(*engine)
+		x.expect(c.want)
+	}
+	closeEngine(t, x.engine)
+}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -404,10 +405,15 @@ func cmdSays(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// cmdLog waits until the log matches; with neg, it must not match now.
 func cmdLog(ts *testscript.TestScript, neg bool, args []string) {
 	arguments(ts, false, args, 1)
-	match, err := regexp.MatchString(strings.Join(args, " "), worldOf(ts).service.Log())
+	wanted, err := regexp.Compile(strings.Join(args, " "))
 	ts.Check(err)
+	match := wanted.MatchString(worldOf(ts).service.Log())
+	for end := time.Now().Add(time.Minute); !match && !neg && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		match = wanted.MatchString(worldOf(ts).service.Log())
+	}
 	if match == neg {
 		ts.Fatalf("log: %s", worldOf(ts).service.Log())
 	}

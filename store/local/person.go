@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/goccy/go-json/jsontext"
 	"github.com/goccy/go-json/v2"
@@ -77,7 +78,7 @@ func (p *matcher) of(e *journal.Event) []int {
 		return p.owner
 	}
 	found := p.owner
-	for _, k := range p.fields.identifiers(e.Raw) {
+	for _, k := range p.fields.identifiers(e.Raw, p.identifiers) {
 		if more := p.identifiers[k]; more != nil {
 			found = append(found[:len(found):len(found)], more...)
 		}
@@ -105,9 +106,12 @@ func (f *personalFields) read(raw []byte) {
 	_ = json.UnmarshalOf(raw, f, lenient) // the fields before an error count, as when the event came in
 }
 
-// identifiers returns the keys of the identifiers in an event's body.
-func (f *personalFields) identifiers(raw []byte) []store.IdentityKey {
-	if !mayIdentify(raw) {
+// personalNames are the fields that identify a person, as they are in a body.
+var personalNames = map[store.IdentifierKind][]byte{store.Email: []byte(`"email"`), store.Phone: []byte(`"phone"`), store.DeviceID: []byte(`"deviceId"`)}
+
+// identifiers returns the keys of the identifiers in an event's body, or none when none of them is one of wanted.
+func (f *personalFields) identifiers(raw []byte, wanted map[store.IdentityKey][]int) []store.IdentityKey {
+	if !mayHave(raw, wanted) {
 		return nil
 	}
 	f.read(raw)
@@ -120,10 +124,40 @@ func (f *personalFields) identifiers(raw []byte) []store.IdentityKey {
 	return id.Keys()
 }
 
-// mayIdentify is false for most bodies without identifiers, and fast. A name may be written with escapes.
-func mayIdentify(raw []byte) bool {
-	return bytes.Contains(raw, []byte(`"email"`)) || bytes.Contains(raw, []byte(`"phone"`)) || bytes.Contains(raw, []byte(`"deviceId"`)) ||
-		bytes.Contains(raw, []byte(`\u00`))
+// mayHave is false for most bodies that have none of the wanted identifiers, and much faster than reading them. It looks at all
+// texts that follow such a name, wherever they are. Where something may be written with escapes, it gives up.
+func mayHave(raw []byte, wanted map[store.IdentityKey][]int) bool {
+	if bytes.Contains(raw, []byte(`\u00`)) {
+		return true // a name may be
+	}
+	for kind, name := range personalNames {
+		for rest := raw; ; {
+			at := bytes.Index(rest, name)
+			if at < 0 {
+				break
+			}
+			rest = bytes.TrimLeft(rest[at+len(name):], " \t\r\n:")
+			if len(rest) == 0 || rest[0] != '"' {
+				continue
+			}
+			end := bytes.IndexByte(rest[1:], '"')
+			if end < 0 {
+				return true
+			}
+			text := rest[1 : 1+end]
+			if bytes.IndexByte(text, '\\') >= 0 || !utf8.Valid(text) {
+				return true
+			}
+			var id store.Identity
+			id.Add(kind, string(text))
+			for _, k := range id.Keys() {
+				if _, is := wanted[k]; is {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 func textOf(v jsontext.Value) (string, bool) {

@@ -36,6 +36,7 @@ const (
 func databaseOptions(dir string) badger.Options {
 	return badgerOptions(dir).
 		WithValueThreshold(1 << 20).
+		WithValueLogFileSize(2 << 20). // there is always one, without values
 		WithMemTableSize(databaseMemTable).
 		WithNumLevelZeroTables(4).
 		WithNumLevelZeroTablesStall(16)
@@ -57,6 +58,9 @@ func OpenDatabase(dir string, log *slog.Logger) (*Database, error) {
 		return nil, err
 	}
 	files.opened()
+	if free, err := space.Free(dir); err == nil {
+		files.spare.fill(free, spareSize)
+	}
 	return d, nil
 }
 
@@ -97,6 +101,9 @@ func (d *Database) Commit(version uint64, fill func(txn *badger.Txn) error) erro
 	free, err := space.Free(d.files.dir)
 	if err == nil && free < 2*(databaseMemTable+1<<20) {
 		return errNearlyFull
+	}
+	if err == nil {
+		d.files.spare.fill(free, spareSize)
 	}
 	txn := d.db.NewTransactionAt(math.MaxUint64, true)
 	defer txn.Discard()
@@ -181,7 +188,15 @@ func (d *Database) Close() error {
 	if err := d.files.await(closed); err != nil {
 		return err
 	}
+	if err == nil && d.failure() == nil && damagedBlocks.Load() == 0 {
+		if err := noteClosed(d.files.dir); err != nil {
+			d.log.log.Warn("a clean stop cannot be noted: the next start checks all tables", "error", err)
+		}
+	}
 	d.files.close()
+	if free, freeErr := space.Free(d.files.dir); freeErr == nil {
+		d.files.spare.fill(free, 0) // for the next start
+	}
 	return err
 }
 

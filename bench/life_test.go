@@ -168,7 +168,7 @@ func (s *shop) expire(b *testing.B, m store.MerchantID) {
 	s.Engine = e
 	opened := time.Since(began)
 	during := s.pages(b, m, func() bool {
-		return s.tables(b) < tables*6/10 || time.Since(began) > 5*time.Minute
+		return s.tables(b) < tables*6/10 || time.Since(began) > 30*time.Minute
 	})
 	fmt.Printf("%s: half of the events expired: opened in %v, %.0f MB of tables became %.0f MB after %v\n", s.kind, opened, float64(tables)/1e6, float64(s.tables(b))/1e6, time.Since(began))
 	for i, name := range []string{"a page", "100 events recorded"} {

@@ -1,0 +1,43 @@
+package archive
+
+import (
+	"context"
+	"crypto/rand"
+	"testing"
+
+	"mtagd/store/local/codec"
+)
+
+// The space of events that were removed comes back when it is a quarter of all.
+func TestReclaimGivesBackTheSpaceOfRemovedEvents(t *testing.T) {
+	a := openArchive(t, t.TempDir())
+	defer closeArchive(t, a)
+	const events = 150_000
+	body := make([]byte, 500)
+	m := merchant(1)
+	for seq := uint64(1); seq <= events; {
+		var run Run
+		for range 5000 {
+			rand.Read(body)
+			run.Append(m, codec.Position{Seq: seq}, body)
+			seq++
+		}
+		if err := a.Add(&run, seq-1, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.Reclaim(); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := a.Sizes()
+	removed, err := a.Rewrite(context.Background(), m, codec.Position{}, codec.Position{Seq: events / 2}, func(Event) bool { return false }, func(d Damage) { t.Error(d) }, func() {})
+	if err != nil || removed.Events != events/2 {
+		t.Fatal(removed, err)
+	}
+	if err := a.Reclaim(); err != nil {
+		t.Fatal(err)
+	}
+	if after, dead := a.Sizes(); after > before*6/10 {
+		t.Errorf("%d bytes of tables became %d, of which %d are dead", before, after, dead)
+	}
+}

@@ -116,7 +116,15 @@ func (x *erasing) total(m store.MerchantID) int {
 // filesWith returns the files of a directory that have one of these texts.
 func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
 	t.Helper()
-	if err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+	found, err := findTexts(dir, texts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func findTexts(dir string, texts ...string) (found []string, err error) {
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
@@ -130,10 +138,8 @@ func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
 			}
 		}
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return found
+	})
+	return found, err
 }
 
 func byMUID(n int) store.Identity { return store.Identity{MUID: muidOf(n)} }

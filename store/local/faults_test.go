@@ -49,6 +49,10 @@ func TestMain(m *testing.M) {
 		serveChild(dir)
 		return
 	}
+	if dir := os.Getenv(lifeEnv); dir != "" {
+		serveLife(dir)
+		return
+	}
 	os.Exit(m.Run())
 }
 

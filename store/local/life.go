@@ -18,6 +18,8 @@ type life struct {
 	log  *slog.Logger
 	wake chan struct{} // holds a value when there is a task
 
+	busy sync.Mutex // held by a task
+
 	mu      sync.Mutex
 	changed map[codec.MerchantKey]uint64 // the number of the last change
 	changes uint64
@@ -34,7 +36,7 @@ func (l *life) run() {
 	for ctx.Err() == nil {
 		wait := lifeInterval
 		try := func(what string, task func(context.Context) error) {
-			if err := task(ctx); err != nil && ctx.Err() == nil {
+			if err := l.do(ctx, task); err != nil && ctx.Err() == nil {
 				l.log.Error(what+" cannot be finished now, and is tried again", "error", err)
 				wait = lifeRetry
 			}
@@ -52,6 +54,13 @@ func (l *life) run() {
 		}
 		timer.Stop()
 	}
+}
+
+// do does a task when no other one is under way.
+func (l *life) do(ctx context.Context, task func(context.Context) error) error {
+	l.busy.Lock()
+	defer l.busy.Unlock()
+	return task(ctx)
 }
 
 const (

@@ -60,7 +60,7 @@ func newStore(opt Options) func(t *testing.T) storetest.Store {
 
 func open(t *testing.T, dir string) *engine {
 	t.Helper()
-	e, err := Open(dir, Options{Log: quiet})
+	e, err := Open(dir, Options{Log: quiet, eager: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -158,6 +158,11 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	if err != nil {
 		return err
 	}
+	forgotten, err := j.Forgotten()
+	if err != nil {
+		return err
+	}
+	last = max(last, forgotten) // all chunks may have been deleted
 	j.disk = watchDisk(j.dir, j.files, j.log.log)
 	q := newQueue(func(size int) error {
 		if err := ready(); err != nil {
@@ -257,7 +262,7 @@ func checkMUID(id store.MUID) error {
 	return nil
 }
 
-// Committed returns the number of the last chunk on disk; 0 when there is none.
+// Committed returns the number of the last chunk that was committed; 0 when there was none. Forget may have deleted it.
 func (j *Journal) Committed() uint64 { return j.committer.committed.Load() }
 
 // Ready returns nil while events are accepted, else the reason why not, for operators. It does no I/O.

@@ -5,6 +5,10 @@
 //
 //	openapi.yaml    the document. Edit this when an endpoint changes
 //	openapi.go      the document as JSON
+//	page.go         the reference page, from page.html and page.css
+//	curl.go         the command that sends an operation's example
+//	types.go        types and limits in words
+//	model.go        what the page needs of the document
 package openapi
 
 import (

@@ -78,10 +78,10 @@ func closeObjects(v any) {
 }
 
 // Check returns an error unless the document has this answer to a request with a method and a path. An answer to a request
-// that the document does not have must be 404 or 405.
+// that the document does not have must be 404, 405 or 429. The preflights of browsers are not checked.
 func (d *Document) Check(method, path string, r *fasthttp.Response) error {
 	status, isHead := r.StatusCode(), method == fasthttp.MethodHead
-	if status == statusClientGone {
+	if status == statusClientGone || method == fasthttp.MethodOptions && status == fasthttp.StatusNoContent {
 		return nil
 	}
 	if isHead {
@@ -90,8 +90,8 @@ func (d *Document) Check(method, path string, r *fasthttp.Response) error {
 	template, operation := d.Find(method, path)
 	var err error
 	switch {
-	case operation == nil && status != fasthttp.StatusNotFound && status != fasthttp.StatusMethodNotAllowed:
-		err = errors.New("an operation that is not documented is neither 404 nor 405")
+	case operation == nil && !slices.Contains(refused, status):
+		err = errors.New("the operation is not documented")
 	case operation != nil:
 		err = d.checkAnswer(operation, r, isHead)
 	}
@@ -100,6 +100,9 @@ func (d *Document) Check(method, path string, r *fasthttp.Response) error {
 	}
 	return nil
 }
+
+// refused are the statuses of a request that the document does not have.
+var refused = []int{fasthttp.StatusNotFound, fasthttp.StatusMethodNotAllowed, fasthttp.StatusTooManyRequests}
 
 // statusClientGone is the status of a request whose client has gone. Nobody reads the answer.
 const statusClientGone = 499

@@ -60,8 +60,8 @@ type groupView struct {
 type operationView struct {
 	ID, Method, Path, Summary, Description string
 	Key                                    string // who may send it
-	Parameters, Body                       []fieldView
-	Bodies                                 []typeView
+	Parameters                             []fieldView
+	Body                                   typeView
 	Curl                                   string
 	Answers                                []answerView
 	Errors                                 []named[response] // what it shares with others
@@ -126,11 +126,7 @@ func (d *document) operation(method, path string, item pathItem, o *operation) (
 	var body jsontext.Value
 	for _, c := range o.RequestBody.Content {
 		body = c.Value.Example
-		for _, s := range append(c.Value.Schema.OneOf, c.Value.Schema) {
-			if s.Ref != "" {
-				v.Bodies = append(v.Bodies, typeOf(s))
-			}
-		}
+		v.Body = typeOf(c.Value.Schema)
 	}
 	servers := d.Servers
 	if item.Servers != nil {

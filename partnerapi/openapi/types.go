@@ -17,10 +17,14 @@ func typeOf(s schema) typeView {
 	switch {
 	case s.Ref != "":
 		return typeView{Schema: nameOf(s.Ref)}
-	case len(s.OneOf) > 0: // of which one is null
-		v := typeOf(s.OneOf[0])
-		v.After += " or null"
-		return v
+	case len(s.OneOf) == 2:
+		first, second := typeOf(s.OneOf[0]), typeOf(s.OneOf[1])
+		if second.Schema == "" { // null
+			first.After += " or " + second.Before
+			return first
+		}
+		second.Before = first.Schema + " or"
+		return second
 	case s.Items != nil:
 		v := typeOf(*s.Items)
 		v.Before = strings.TrimSpace("array of " + v.Before)

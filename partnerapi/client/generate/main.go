@@ -66,19 +66,25 @@ func reduce(document object) {
 // mergeErrors replaces the errors of an operation by one answer, except those with another body.
 func mergeErrors(operation, shared object) {
 	responses := operation["responses"].(object)
-	maps.DeleteFunc(responses, func(status string, r any) bool {
-		ref, isShared := r.(object)["$ref"].(string)
-		if isShared {
-			name := ref[strings.LastIndexByte(ref, '/')+1:]
-			responses["default"] = object{"description": "What went wrong", "content": shared[name].(object)["content"]}
+	for status, r := range maps.Clone(responses) {
+		answer := r.(object)
+		if ref, ok := answer["$ref"].(string); ok {
+			answer = shared[ref[strings.LastIndexByte(ref, '/')+1:]].(object)
 		}
-		return isShared
-	})
-	if content, ok := responses["409"].(object); ok { // revokeKey's, which has a description of its own
-		responses["default"] = content
-		delete(responses, "409")
+		content, _ := answer["content"].(object)
+		media, _ := content["application/json"].(object)
+		schema, _ := media["schema"].(object)
+		if ref := schema["$ref"]; ref == errorRef || ref == tagErrorRef {
+			delete(responses, status)
+			responses["default"] = object{"description": "What went wrong", "content": object{"application/json": object{"schema": schema}}}
+		}
 	}
 }
+
+const (
+	errorRef    = "#/components/schemas/Error"
+	tagErrorRef = "#/components/schemas/TagError"
+)
 
 // dropCookies removes the parameters in cookies, which a browser sends by itself.
 func dropCookies(operation object) {

@@ -12,9 +12,9 @@ build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
 # The race detector needs a C compiler. The tests of the browser tag need two browsers and nginx, those of DNS verification a
-# real name server, and those of the alert rules promtool. -pgo=off ignores the profile in cmd/mtagd: with it, every package
-# would be compiled twice. Packages whose tests start browsers or servers have the machine for themselves.
-ALONE = mtagd/cmd/mtagd mtagd/edge/sdk mtagd/tlsmgr/certs
+# real name server, those of the alert rules promtool, and those of the TypeScript client Node.js. -pgo=off ignores the profile in
+# cmd/mtagd: with it, every package would be compiled twice. Packages whose tests start browsers or servers have the machine for themselves.
+ALONE = mtagd/cmd/mtagd mtagd/edge/sdk mtagd/partnerapi/openapi mtagd/tlsmgr/certs
 TOGETHER = $(filter-out $(ALONE),$(shell $(GO) list ./...))
 
 test: cc chromium firefox bind nginx promtool node

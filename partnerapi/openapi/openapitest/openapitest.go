@@ -221,7 +221,7 @@ func (d *Document) compile(schema *openapi3.SchemaRef) (*jsonschema.Schema, erro
 func (d *Document) Wrap(handle fasthttp.RequestHandler, report func(error)) fasthttp.RequestHandler {
 	return func(r *fasthttp.RequestCtx) {
 		handle(r)
-		if err := d.Check(string(r.Method()), string(r.Request.Header.RequestURI()), &r.Response); err != nil {
+		if err := d.Check(string(r.Method()), string(r.URI().PathOriginal()), &r.Response); err != nil {
 			report(err)
 		}
 	}

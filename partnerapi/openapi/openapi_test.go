@@ -55,3 +55,43 @@ func TestExamplesFitTheirSchemas(t *testing.T) {
 		}
 	}
 }
+
+// TestEverythingIsDescribed looks for operations, parameters, answers, schemas and fields without a description.
+func TestEverythingIsDescribed(t *testing.T) {
+	document, err := openapitest.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range document.Operations() {
+		if o.Summary == "" {
+			t.Errorf("%s has no summary", o.OperationID)
+		}
+		for _, p := range o.Parameters {
+			if p.Value.Description == "" {
+				t.Errorf("%s: %s has no description", o.OperationID, p.Value.Name)
+			}
+		}
+		for status, answer := range o.Responses.Map() {
+			if *answer.Value.Description == "" {
+				t.Errorf("%s: %s has no description", o.OperationID, status)
+			}
+		}
+	}
+	var look func(where string, s *openapi3.Schema)
+	look = func(where string, s *openapi3.Schema) {
+		if s.Description == "" {
+			t.Errorf("%s has no description", where)
+		}
+		for name, p := range s.Properties {
+			look(where+"."+name, p.Value)
+		}
+		if s.Items != nil {
+			for name, p := range s.Items.Value.Properties {
+				look(where+"[]."+name, p.Value)
+			}
+		}
+	}
+	for name, s := range document.Components.Schemas {
+		look(name, s.Value)
+	}
+}

@@ -48,7 +48,7 @@ type pageView struct {
 	*document
 	Style   template.CSS
 	Groups  []groupView
-	Errors  []named[response] // the answers that several operations have
+	Errors  []answerView // those that several operations have
 	Schemas []schemaView
 }
 
@@ -68,8 +68,8 @@ type operationView struct {
 }
 
 type answerView struct {
-	Status, Description string
-	Bodies              []bodyView
+	Name, Description string // Name is the status, or the name of a component
+	Bodies            []bodyView
 }
 
 type bodyView struct {
@@ -93,7 +93,7 @@ type fieldView struct {
 }
 
 func (d *document) view() (*pageView, error) {
-	v := &pageView{document: d, Style: template.CSS(style), Errors: d.Components.Responses}
+	v := &pageView{document: d, Style: template.CSS(style)}
 	for _, tag := range d.Tags {
 		group := groupView{ID: "group-" + strings.ReplaceAll(tag.Name, " ", "-"), Name: tag.Name, Description: tag.Description}
 		for _, path := range d.Paths {
@@ -110,6 +110,13 @@ func (d *document) view() (*pageView, error) {
 			}
 		}
 		v.Groups = append(v.Groups, group)
+	}
+	for _, r := range d.Components.Responses {
+		answer, err := answerOf(r)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Name, err)
+		}
+		v.Errors = append(v.Errors, answer)
 	}
 	for _, s := range d.Components.Schemas {
 		v.Schemas = append(v.Schemas, schemaView{s.Name, s.Value.Description, fields(s.Value), typeOf(s.Value)})
@@ -138,17 +145,25 @@ func (d *document) operation(method, path string, item pathItem, o *operation) (
 			v.Errors = append(v.Errors, named[response]{r.Name, r.Value})
 			continue
 		}
-		answer := answerView{Status: r.Name, Description: r.Value.Description}
-		for _, c := range r.Value.Content {
-			example, err := indent(c.Value.Example)
-			if err != nil {
-				return v, err
-			}
-			answer.Bodies = append(answer.Bodies, bodyView{c.Name, typeOf(c.Value.Schema), example})
+		answer, err := answerOf(r)
+		if err != nil {
+			return v, err
 		}
 		v.Answers = append(v.Answers, answer)
 	}
 	slices.SortFunc(v.Errors, func(a, b named[response]) int { return strings.Compare(a.Name, b.Name) })
+	return v, nil
+}
+
+func answerOf(r named[response]) (answerView, error) {
+	v := answerView{Name: r.Name, Description: r.Value.Description}
+	for _, c := range r.Value.Content {
+		example, err := indent(c.Value.Example)
+		if err != nil {
+			return v, err
+		}
+		v.Bodies = append(v.Bodies, bodyView{c.Name, typeOf(c.Value.Schema), example})
+	}
 	return v, nil
 }
 

@@ -497,6 +497,7 @@ func (e SummarizeEventsParamsBy) Valid() bool {
 
 // Accepted The event is recorded.
 type Accepted struct {
+	// Message For people.
 	Message string `json:"message"`
 }
 
@@ -511,64 +512,92 @@ type BatchResults struct {
 		Detail *string `json:"detail,omitempty"`
 
 		// Message For people.
-		Message string                    `json:"message"`
-		Status  BatchResultsResultsStatus `json:"status"`
-		Success *bool                     `json:"success,omitempty"`
+		Message string `json:"message"`
+
+		// Status The status that the event would have got alone.
+		Status BatchResultsResultsStatus `json:"status"`
+
+		// Success Always `false`.
+		Success *bool `json:"success,omitempty"`
 	} `json:"results"`
 }
 
-// BatchResultsResultsStatus defines model for BatchResults.Results.Status.
+// BatchResultsResultsStatus The status that the event would have got alone.
 type BatchResultsResultsStatus int
 
 // Certificate The state of a TLS certificate.
 type Certificate struct {
 	// Detail Why the last order failed, or why an order waits. May be empty.
-	Detail   string                       `json:"detail"`
-	NextTry  nullable.Nullable[time.Time] `json:"nextTry"`
+	Detail string `json:"detail"`
+
+	// NextTry When a failed order is retried.
+	NextTry nullable.Nullable[time.Time] `json:"nextTry"`
+
+	// NotAfter When it expires. Null without one.
 	NotAfter nullable.Nullable[time.Time] `json:"notAfter"`
-	Status   CertificateStatus            `json:"status"`
+
+	// Status `none`: not ordered. `pending`: being ordered. `failed`: none is valid, and the order is retried.
+	Status CertificateStatus `json:"status"`
 }
 
-// CertificateStatus defines model for Certificate.Status.
+// CertificateStatus `none`: not ordered. `pending`: being ordered. `failed`: none is valid, and the order is retried.
 type CertificateStatus string
 
 // Config What is enabled for a partner.
 type Config struct {
+	// Features Which types of tags you can generate.
 	Features struct {
-		ClientSide  bool `json:"clientSide"`
+		// ClientSide Tags on the shared host.
+		ClientSide bool `json:"clientSide"`
+
+		// Preverified Tags on your tracking domain.
 		Preverified bool `json:"preverified"`
-		ServerSide  bool `json:"serverSide"`
+
+		// ServerSide Tags on a host of the merchant.
+		ServerSide bool `json:"serverSide"`
 	} `json:"features"`
+
+	// PartnerID Your id.
 	PartnerID string `json:"partnerId"`
 
 	// PreverifiedDomain Your tracking domain. Empty until the operator has set it up with you.
-	PreverifiedDomain  string `json:"preverifiedDomain"`
-	PreverifiedEnabled bool   `json:"preverifiedEnabled"`
+	PreverifiedDomain string `json:"preverifiedDomain"`
+
+	// PreverifiedEnabled You can generate preverified tags.
+	PreverifiedEnabled bool `json:"preverifiedEnabled"`
 }
 
 // CreatedMerchant A merchant that was created.
 type CreatedMerchant struct {
+	// CreatedAt When it was created.
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Domain Absent when you sent none.
-	Domain     *string `json:"domain,omitempty"`
-	MerchantID string  `json:"merchantId"`
-	Name       string  `json:"name"`
+	Domain *string `json:"domain,omitempty"`
+
+	// MerchantID The id of the merchant.
+	MerchantID string `json:"merchantId"`
+
+	// Name Its name.
+	Name string `json:"name"`
 }
 
 // DNSFinding What a check of DNS has found.
 type DNSFinding struct {
+	// CheckedAt When DNS was checked.
 	CheckedAt time.Time `json:"checkedAt"`
 
 	// Code The cause for programs.
 	Code string `json:"code"`
 
 	// Detail The cause as a sentence for the merchant.
-	Detail  string            `json:"detail"`
+	Detail string `json:"detail"`
+
+	// Verdict `pending`: not all servers have the record yet. `unreachable`: no resolver could be asked.
 	Verdict DNSFindingVerdict `json:"verdict"`
 }
 
-// DNSFindingVerdict defines model for DNSFinding.Verdict.
+// DNSFindingVerdict `pending`: not all servers have the record yet. `unreachable`: no resolver could be asked.
 type DNSFindingVerdict string
 
 // DNSRecord The DNS record of a server-side or preverified tag. The merchant creates it for a server-side tag.
@@ -577,7 +606,9 @@ type DNSRecord struct {
 	Name string `json:"name"`
 
 	// TTL Seconds.
-	TTL  int    `json:"ttl"`
+	TTL int `json:"ttl"`
+
+	// Type The type of the record.
 	Type string `json:"type"`
 
 	// Value What the record points to.
@@ -586,7 +617,10 @@ type DNSRecord struct {
 
 // DeletedMerchant A merchant that was deleted.
 type DeletedMerchant struct {
-	Deleted    bool   `json:"deleted"`
+	// Deleted Always `true`.
+	Deleted bool `json:"deleted"`
+
+	// MerchantID The id of the merchant.
 	MerchantID string `json:"merchantId"`
 }
 
@@ -607,11 +641,14 @@ type ErrorCode string
 
 // Event An event.
 type Event struct {
+	// EventName Its name.
 	EventName string `json:"event_name"`
 
 	// EventTime When it happened: the time of the event itself, or else of its receipt.
 	EventTime time.Time `json:"event_time"`
-	ID        string    `json:"id"`
+
+	// ID The id of the event.
+	ID string `json:"id"`
 
 	// IsBot It was sent by a program that calls itself a bot.
 	IsBot bool `json:"isBot"`
@@ -625,18 +662,30 @@ type Event struct {
 
 // EventList One page of events.
 type EventList struct {
+	// Events In the order that the request asked for.
 	Events []Event `json:"events"`
 
 	// Pagination Where a page is in its list.
 	Pagination struct {
-		CurrentPage     int64 `json:"currentPage"`
-		HasNextPage     bool  `json:"hasNextPage"`
-		HasPreviousPage bool  `json:"hasPreviousPage"`
-		ItemsPerPage    int   `json:"itemsPerPage"`
+		// CurrentPage The number of this page.
+		CurrentPage int64 `json:"currentPage"`
+
+		// HasNextPage There is a page after this one.
+		HasNextPage bool `json:"hasNextPage"`
+
+		// HasPreviousPage There is a page before this one.
+		HasPreviousPage bool `json:"hasPreviousPage"`
+
+		// ItemsPerPage The `limit` of the request.
+		ItemsPerPage int `json:"itemsPerPage"`
 
 		// Total The same as `totalItems`.
-		Total      int `json:"total"`
+		Total int `json:"total"`
+
+		// TotalItems How many items the list has.
 		TotalItems int `json:"totalItems"`
+
+		// TotalPages How many pages the list has.
 		TotalPages int `json:"totalPages"`
 	} `json:"pagination"`
 }
@@ -649,7 +698,9 @@ type EventOrEvents struct {
 // FeedPage Events in the order of receipt.
 type FeedPage struct {
 	// Cursor The next `after`. Do not rely on its form.
-	Cursor string          `json:"cursor"`
+	Cursor string `json:"cursor"`
+
+	// Events In the order of receipt.
 	Events []ReceivedEvent `json:"events"`
 
 	// HasMore There may be more events now. It can be true without events.
@@ -658,16 +709,22 @@ type FeedPage struct {
 
 // Health Events can be accepted.
 type Health struct {
+	// Status Always `ok`.
 	Status string `json:"status"`
 }
 
 // Identifiers One of these is required. Other fields are ignored.
 type Identifiers struct {
+	// DeviceID The id of a device.
 	DeviceID *string `json:"deviceId,omitempty"`
-	Email    *string `json:"email,omitempty"`
+
+	// Email Compared in lower case and without surrounding space.
+	Email *string `json:"email,omitempty"`
 
 	// Muid It is linked to the others, and returned. At most 256 bytes.
-	Muid                 *string                `json:"muid,omitempty"`
+	Muid *string `json:"muid,omitempty"`
+
+	// Phone Compared by its digits without a leading `00`.
 	Phone                *string                `json:"phone,omitempty"`
 	AdditionalProperties map[string]interface{} `json:"-"`
 }
@@ -675,45 +732,64 @@ type Identifiers struct {
 // IssuedKey An API key with its text.
 type IssuedKey struct {
 	// APIKey Its text. Keep it on servers.
-	APIKey    string    `json:"apiKey"`
+	APIKey string `json:"apiKey"`
+
+	// CreatedAt When it was created.
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Current It is the key of the request.
-	Current   bool                         `json:"current"`
+	Current bool `json:"current"`
+
+	// ExpiresAt When it expires. Null for a key that does not.
 	ExpiresAt nullable.Nullable[time.Time] `json:"expiresAt"`
-	KeyID     string                       `json:"keyId"`
+
+	// KeyID The id of the key.
+	KeyID string `json:"keyId"`
 
 	// LastUsedAt It is right within a minute.
 	LastUsedAt nullable.Nullable[time.Time] `json:"lastUsedAt"`
 
 	// Name Empty for a key that the operator has issued without a name.
-	Name      string                       `json:"name"`
+	Name string `json:"name"`
+
+	// RevokedAt When it was revoked.
 	RevokedAt nullable.Nullable[time.Time] `json:"revokedAt"`
-	Scope     IssuedKeyScope               `json:"scope"`
+
+	// Scope `read`: only for requests that change nothing.
+	Scope IssuedKeyScope `json:"scope"`
 }
 
-// IssuedKeyScope defines model for IssuedKey.Scope.
+// IssuedKeyScope `read`: only for requests that change nothing.
 type IssuedKeyScope string
 
 // Key An API key, without its text.
 type Key struct {
+	// CreatedAt When it was created.
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Current It is the key of the request.
-	Current   bool                         `json:"current"`
+	Current bool `json:"current"`
+
+	// ExpiresAt When it expires. Null for a key that does not.
 	ExpiresAt nullable.Nullable[time.Time] `json:"expiresAt"`
-	KeyID     string                       `json:"keyId"`
+
+	// KeyID The id of the key.
+	KeyID string `json:"keyId"`
 
 	// LastUsedAt It is right within a minute.
 	LastUsedAt nullable.Nullable[time.Time] `json:"lastUsedAt"`
 
 	// Name Empty for a key that the operator has issued without a name.
-	Name      string                       `json:"name"`
+	Name string `json:"name"`
+
+	// RevokedAt When it was revoked.
 	RevokedAt nullable.Nullable[time.Time] `json:"revokedAt"`
-	Scope     KeyScope                     `json:"scope"`
+
+	// Scope `read`: only for requests that change nothing.
+	Scope KeyScope `json:"scope"`
 }
 
-// KeyScope defines model for Key.Scope.
+// KeyScope `read`: only for requests that change nothing.
 type KeyScope string
 
 // KeyInput A new API key.
@@ -733,20 +809,26 @@ type KeyInputScope string
 
 // KeyList API keys.
 type KeyList struct {
+	// Keys The oldest first.
 	Keys []Key `json:"keys"`
 }
 
 // Merchant A shop.
 type Merchant struct {
+	// CreatedAt When it was created.
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Domain Absent without one.
 	Domain *string `json:"domain,omitempty"`
 
 	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts.
-	IdentityRequiresSecret *bool  `json:"identityRequiresSecret,omitempty"`
-	MerchantID             string `json:"merchantId"`
-	Name                   string `json:"name"`
+	IdentityRequiresSecret *bool `json:"identityRequiresSecret,omitempty"`
+
+	// MerchantID The id of the merchant.
+	MerchantID string `json:"merchantId"`
+
+	// Name Its name.
+	Name string `json:"name"`
 
 	// RetentionDays For how many days events are kept, by their `event_time`. Null is for ever. Absent from a merchant while the operator's default is in force.
 	RetentionDays nullable.Nullable[int] `json:"retentionDays,omitempty"`
@@ -775,8 +857,10 @@ type Merchant struct {
 	// Usage What its events take. Only where merchants are read and listed, and absent while the service cannot tell.
 	Usage *struct {
 		// Bytes Before compression.
-		Bytes  int64 `json:"bytes"`
-		Events int   `json:"events"`
+		Bytes int64 `json:"bytes"`
+
+		// Events How many there are.
+		Events int `json:"events"`
 	} `json:"usage,omitempty"`
 }
 
@@ -806,6 +890,7 @@ type MerchantInput struct {
 
 // MerchantList One page of merchants.
 type MerchantList struct {
+	// Merchants The oldest first.
 	Merchants []Merchant `json:"merchants"`
 
 	// Pagination Where a page is in its list.
@@ -814,6 +899,7 @@ type MerchantList struct {
 
 // NewEvent An event that is sent, as one flat object of at most 64 KiB, with at most 64 levels of nesting. One of `muid`, `email`, `phone`, `deviceId` and the cookie `_muid` is required, and `event`. Identifiers that are not strings are ignored. All other fields are stored with it.
 type NewEvent struct {
+	// DeviceID The id of a device.
 	DeviceID *string `json:"deviceId,omitempty"`
 
 	// Email Compared in lower case and without surrounding space.
@@ -850,64 +936,95 @@ type NewEvents = []NewEvent
 
 // NewSecret A secret with its text.
 type NewSecret struct {
+	// CreatedAt When it was created.
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Secret Its text. Keep it on servers.
-	Secret   string `json:"secret"`
+	Secret string `json:"secret"`
+
+	// SecretID The id of the secret.
 	SecretID string `json:"secretId"`
 }
 
 // Pagination Where a page is in its list.
 type Pagination struct {
-	CurrentPage     int64 `json:"currentPage"`
-	HasNextPage     bool  `json:"hasNextPage"`
-	HasPreviousPage bool  `json:"hasPreviousPage"`
-	ItemsPerPage    int   `json:"itemsPerPage"`
-	TotalItems      int   `json:"totalItems"`
-	TotalPages      int   `json:"totalPages"`
+	// CurrentPage The number of this page.
+	CurrentPage int64 `json:"currentPage"`
+
+	// HasNextPage There is a page after this one.
+	HasNextPage bool `json:"hasNextPage"`
+
+	// HasPreviousPage There is a page before this one.
+	HasPreviousPage bool `json:"hasPreviousPage"`
+
+	// ItemsPerPage The `limit` of the request.
+	ItemsPerPage int `json:"itemsPerPage"`
+
+	// TotalItems How many items the list has.
+	TotalItems int `json:"totalItems"`
+
+	// TotalPages How many pages the list has.
+	TotalPages int `json:"totalPages"`
 }
 
 // ReceivedEvent An event in the feed.
 type ReceivedEvent struct {
+	// EventName Its name.
 	EventName string `json:"event_name"`
 
 	// EventTime When it happened: the time of the event itself, or else of its receipt.
 	EventTime time.Time `json:"event_time"`
-	ID        string    `json:"id"`
+
+	// ID The id of the event.
+	ID string `json:"id"`
 
 	// IsBot It was sent by a program that calls itself a bot.
-	IsBot      bool   `json:"isBot"`
+	IsBot bool `json:"isBot"`
+
+	// MerchantID The id of the merchant.
 	MerchantID string `json:"merchantId"`
 
 	// Muid The user.
 	Muid string `json:"muid"`
 
 	// RawData The event as it was sent.
-	RawData    map[string]interface{} `json:"raw_data"`
-	ReceivedAt time.Time              `json:"receivedAt"`
-	TagID      string                 `json:"tagId"`
+	RawData map[string]interface{} `json:"raw_data"`
+
+	// ReceivedAt When the service has received it.
+	ReceivedAt time.Time `json:"receivedAt"`
+
+	// TagID The id of the tag.
+	TagID string `json:"tagId"`
 }
 
 // Resolved The user.
 type Resolved struct {
 	// Muid Null for an unknown user.
-	Muid    nullable.Nullable[string] `json:"muid"`
-	Success bool                      `json:"success"`
+	Muid nullable.Nullable[string] `json:"muid"`
+
+	// Success Always `true`.
+	Success bool `json:"success"`
 }
 
 // Secret A secret of a merchant, without its text.
 type Secret struct {
+	// CreatedAt When it was created.
 	CreatedAt time.Time `json:"createdAt"`
-	SecretID  string    `json:"secretId"`
+
+	// SecretID The id of the secret.
+	SecretID string `json:"secretId"`
 }
 
 // Summary Numbers of events.
 type Summary struct {
+	// Bucket That of the request.
 	Bucket *SummaryBucket `json:"bucket,omitempty"`
 
 	// Buckets When each bucket begins.
 	Buckets *[]time.Time `json:"buckets,omitempty"`
-	By      *SummaryBy   `json:"by,omitempty"`
+
+	// By That of the request.
+	By *SummaryBy `json:"by,omitempty"`
 
 	// Counts One number for each bucket.
 	Counts *[]int `json:"counts,omitempty"`
@@ -922,27 +1039,36 @@ type Summary struct {
 
 		// TagID Of groups by `tag`.
 		TagID *string `json:"tagId,omitempty"`
-		Total int     `json:"total"`
+
+		// Total How many events there are.
+		Total int `json:"total"`
 	} `json:"groups,omitempty"`
 
 	// Other The events that are in no group.
 	Other *struct {
 		// Counts One number for each bucket.
 		Counts *[]int `json:"counts,omitempty"`
-		Total  int    `json:"total"`
+
+		// Total How many events there are.
+		Total int `json:"total"`
 	} `json:"other,omitempty"`
+
+	// Timezone That of the request.
 	Timezone string `json:"timezone"`
-	Total    int    `json:"total"`
+
+	// Total How many events there are.
+	Total int `json:"total"`
 }
 
-// SummaryBucket defines model for Summary.Bucket.
+// SummaryBucket That of the request.
 type SummaryBucket string
 
-// SummaryBy defines model for Summary.By.
+// SummaryBy That of the request.
 type SummaryBy string
 
 // Tag A tag that was generated.
 type Tag struct {
+	// Message What the request did.
 	Message TagMessage `json:"message"`
 
 	// Record The DNS record of a server-side or preverified tag. The merchant creates it for a server-side tag.
@@ -950,24 +1076,30 @@ type Tag struct {
 
 	// Status `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
 	Status TagStatus `json:"status"`
-	TagID  string    `json:"tagId"`
-	Type   TagType   `json:"type"`
+
+	// TagID The id of the tag.
+	TagID string `json:"tagId"`
+
+	// Type Which host serves it.
+	Type TagType `json:"type"`
 }
 
-// TagMessage defines model for Tag.Message.
+// TagMessage What the request did.
 type TagMessage string
 
 // TagStatus `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
 type TagStatus string
 
-// TagType defines model for Tag.Type.
+// TagType Which host serves it.
 type TagType string
 
 // TagDetails Everything about a tag.
 type TagDetails struct {
 	// Certificate The TLS certificate of the host. Null when the operator's own proxy ends TLS.
 	Certificate nullable.Nullable[Certificate] `json:"certificate"`
-	CreatedAt   time.Time                      `json:"createdAt"`
+
+	// CreatedAt When it was created.
+	CreatedAt time.Time `json:"createdAt"`
 
 	// DNS The last verification, or a later hourly check that changed `isConnected`. Null before the first, and after the tag has lost its domain.
 	DNS nullable.Nullable[DNSFinding] `json:"dns"`
@@ -982,12 +1114,16 @@ type TagDetails struct {
 	IsConnected bool `json:"isConnected"`
 
 	// IsVerified DNS was correct at least once since the tag got its domain.
-	IsVerified  bool                         `json:"isVerified"`
+	IsVerified bool `json:"isVerified"`
+
+	// LastEventAt The latest `event_time` of its events. Null before the first event.
 	LastEventAt nullable.Nullable[time.Time] `json:"lastEventAt"`
 
 	// Lifecycle The progress of the installation.
-	Lifecycle  TagDetailsLifecycle `json:"lifecycle"`
-	MerchantID string              `json:"merchantId"`
+	Lifecycle TagDetailsLifecycle `json:"lifecycle"`
+
+	// MerchantID The id of the merchant.
+	MerchantID string `json:"merchantId"`
 
 	// Record The DNS record of a server-side or preverified tag. The merchant creates it for a server-side tag.
 	Record *DNSRecord `json:"record,omitempty"`
@@ -999,9 +1135,13 @@ type TagDetails struct {
 	Status TagDetailsStatus `json:"status"`
 
 	// Suspended The operator has suspended it or you: no events are accepted. Absent otherwise.
-	Suspended *bool          `json:"suspended,omitempty"`
-	TagID     string         `json:"tagId"`
-	Type      TagDetailsType `json:"type"`
+	Suspended *bool `json:"suspended,omitempty"`
+
+	// TagID The id of the tag.
+	TagID string `json:"tagId"`
+
+	// Type Which host serves it.
+	Type TagDetailsType `json:"type"`
 }
 
 // TagDetailsLifecycle The progress of the installation.
@@ -1010,7 +1150,7 @@ type TagDetailsLifecycle string
 // TagDetailsStatus `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
 type TagDetailsStatus string
 
-// TagDetailsType defines model for TagDetails.Type.
+// TagDetailsType Which host serves it.
 type TagDetailsType string
 
 // TagError What went wrong on a tag host.
@@ -1020,14 +1160,18 @@ type TagError struct {
 
 	// Message For people.
 	Message string `json:"message"`
-	Success bool   `json:"success"`
+
+	// Success Always `false`.
+	Success bool `json:"success"`
 }
 
 // TagInput Which tag to generate.
 type TagInput struct {
 	// Domain The merchant's root domain, such as `example.com` or `example.co.uk`: without protocol, `www.` and subdomain. Required for a new server-side tag, which registers it. Ignored for the other types.
-	Domain     *string `json:"domain,omitempty"`
-	MerchantID string  `json:"merchantId"`
+	Domain *string `json:"domain,omitempty"`
+
+	// MerchantID The id of the merchant.
+	MerchantID string `json:"merchantId"`
 
 	// Type `client-side`: one host, shared by all merchants. `server-side`, or `server_side`: a host under the merchant's domain, which needs a DNS record. `preverified`: your tracking domain.
 	Type TagInputType `json:"type"`
@@ -1038,6 +1182,7 @@ type TagInputType string
 
 // TagOfMerchant A tag, in brief.
 type TagOfMerchant struct {
+	// CreatedAt When it was created.
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Status `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
@@ -1045,7 +1190,9 @@ type TagOfMerchant struct {
 
 	// Subdomain The host of the tag.
 	Subdomain string `json:"subdomain"`
-	TagID     string `json:"tagId"`
+
+	// TagID The id of the tag.
+	TagID string `json:"tagId"`
 }
 
 // TagOfMerchantStatus `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
@@ -1053,29 +1200,46 @@ type TagOfMerchantStatus string
 
 // Unhealthy Events cannot be accepted now.
 type Unhealthy struct {
+	// Status Always `unavailable`.
 	Status string `json:"status"`
 }
 
 // Verification Which tag to verify. One of `merchantId` and `tagId` is required. If both are given, the tag must be one of the merchant's.
 type Verification struct {
+	// MerchantID A merchant.
 	MerchantID *string `json:"merchantId,omitempty"`
 
 	// Subdomain The tag's full host. For a preverified tag your tracking domain.
-	Subdomain string  `json:"subdomain"`
-	TagID     *string `json:"tagId,omitempty"`
+	Subdomain string `json:"subdomain"`
+
+	// TagID A tag.
+	TagID *string `json:"tagId,omitempty"`
 }
 
 // VerificationPending The only error with another form.
 type VerificationPending struct {
+	// Error What went wrong.
 	Error struct {
 		// Code For programs. Send a request with `SERVICE_ERROR` again, with exponential backoff.
-		Code       VerificationPendingErrorCode `json:"code"`
-		Message    string                       `json:"message"`
-		Method     string                       `json:"method"`
-		Path       string                       `json:"path"`
-		StatusCode int                          `json:"statusCode"`
-		Timestamp  time.Time                    `json:"timestamp"`
+		Code VerificationPendingErrorCode `json:"code"`
+
+		// Message For people.
+		Message string `json:"message"`
+
+		// Method The method of the request.
+		Method string `json:"method"`
+
+		// Path The path of the request.
+		Path string `json:"path"`
+
+		// StatusCode The status of the answer.
+		StatusCode int `json:"statusCode"`
+
+		// Timestamp When the answer was made.
+		Timestamp time.Time `json:"timestamp"`
 	} `json:"error"`
+
+	// Success Always `false`.
 	Success bool `json:"success"`
 }
 
@@ -1084,6 +1248,7 @@ type VerificationPendingErrorCode string
 
 // Verified DNS is correct.
 type Verified struct {
+	// Verified Always `true`.
 	Verified bool `json:"verified"`
 }
 

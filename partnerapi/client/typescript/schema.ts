@@ -396,6 +396,7 @@ export interface components {
     schemas: {
         /** @description The event is recorded. */
         Accepted: {
+            /** @description For people. */
             message: string;
         };
         /** @description The results of a batch. */
@@ -408,8 +409,12 @@ export interface components {
                 detail?: string;
                 /** @description For people. */
                 message: string;
-                /** @enum {integer} */
+                /**
+                 * @description The status that the event would have got alone.
+                 * @enum {integer}
+                 */
                 status: 201 | 400 | 403 | 404 | 413;
+                /** @description Always `false`. */
                 success?: boolean;
             }[];
         };
@@ -417,43 +422,69 @@ export interface components {
         Certificate: {
             /** @description Why the last order failed, or why an order waits. May be empty. */
             detail: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When a failed order is retried.
+             */
             nextTry: string | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it expires. Null without one.
+             */
             notAfter: string | null;
-            /** @enum {string} */
+            /**
+             * @description `none`: not ordered. `pending`: being ordered. `failed`: none is valid, and the order is retried.
+             * @enum {string}
+             */
             status: "none" | "pending" | "valid" | "failed";
         };
         /** @description What is enabled for a partner. */
         Config: {
+            /** @description Which types of tags you can generate. */
             features: {
+                /** @description Tags on the shared host. */
                 clientSide: boolean;
+                /** @description Tags on your tracking domain. */
                 preverified: boolean;
+                /** @description Tags on a host of the merchant. */
                 serverSide: boolean;
             };
+            /** @description Your id. */
             partnerId: string;
             /** @description Your tracking domain. Empty until the operator has set it up with you. */
             preverifiedDomain: string;
+            /** @description You can generate preverified tags. */
             preverifiedEnabled: boolean;
         };
         /** @description A merchant that was created. */
         CreatedMerchant: {
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
             createdAt: string;
             /** @description Absent when you sent none. */
             domain?: string;
+            /** @description The id of the merchant. */
             merchantId: string;
+            /** @description Its name. */
             name: string;
         };
         /** @description What a check of DNS has found. */
         DNSFinding: {
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When DNS was checked.
+             */
             checkedAt: string;
             /** @description The cause for programs. */
             code: string;
             /** @description The cause as a sentence for the merchant. */
             detail: string;
-            /** @enum {string} */
+            /**
+             * @description `pending`: not all servers have the record yet. `unreachable`: no resolver could be asked.
+             * @enum {string}
+             */
             verdict: "correct" | "pending" | "wrong" | "unreachable";
         };
         /** @description The DNS record of a server-side or preverified tag. The merchant creates it for a server-side tag. */
@@ -462,13 +493,16 @@ export interface components {
             name: string;
             /** @description Seconds. */
             ttl: number;
+            /** @description The type of the record. */
             type: string;
             /** @description What the record points to. */
             value: string;
         };
         /** @description A merchant that was deleted. */
         DeletedMerchant: {
+            /** @description Always `true`. */
             deleted: boolean;
+            /** @description The id of the merchant. */
             merchantId: string;
         };
         /** @description What went wrong. */
@@ -485,12 +519,14 @@ export interface components {
         };
         /** @description An event. */
         Event: {
+            /** @description Its name. */
             event_name: string;
             /**
              * Format: date-time
              * @description When it happened: the time of the event itself, or else of its receipt.
              */
             event_time: string;
+            /** @description The id of the event. */
             id: string;
             /** @description It was sent by a program that calls itself a bot. */
             isBot: boolean;
@@ -503,17 +539,26 @@ export interface components {
         };
         /** @description One page of events. */
         EventList: {
+            /** @description In the order that the request asked for. */
             events: components["schemas"]["Event"][];
             /** @description Where a page is in its list. */
             pagination: {
-                /** Format: int64 */
+                /**
+                 * Format: int64
+                 * @description The number of this page.
+                 */
                 currentPage: number;
+                /** @description There is a page after this one. */
                 hasNextPage: boolean;
+                /** @description There is a page before this one. */
                 hasPreviousPage: boolean;
+                /** @description The `limit` of the request. */
                 itemsPerPage: number;
                 /** @description The same as `totalItems`. */
                 total: number;
+                /** @description How many items the list has. */
                 totalItems: number;
+                /** @description How many pages the list has. */
                 totalPages: number;
             };
         };
@@ -523,20 +568,25 @@ export interface components {
         FeedPage: {
             /** @description The next `after`. Do not rely on its form. */
             cursor: string;
+            /** @description In the order of receipt. */
             events: components["schemas"]["ReceivedEvent"][];
             /** @description There may be more events now. It can be true without events. */
             hasMore: boolean;
         };
         /** @description Events can be accepted. */
         Health: {
+            /** @description Always `ok`. */
             status: string;
         };
         /** @description One of these is required. Other fields are ignored. */
         Identifiers: {
+            /** @description The id of a device. */
             deviceId?: string;
+            /** @description Compared in lower case and without surrounding space. */
             email?: string;
             /** @description It is linked to the others, and returned. At most 256 bytes. */
             muid?: string;
+            /** @description Compared by its digits without a leading `00`. */
             phone?: string;
         } & {
             [key: string]: unknown;
@@ -545,12 +595,19 @@ export interface components {
         IssuedKey: {
             /** @description Its text. Keep it on servers. */
             apiKey: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
             createdAt: string;
             /** @description It is the key of the request. */
             current: boolean;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it expires. Null for a key that does not.
+             */
             expiresAt: string | null;
+            /** @description The id of the key. */
             keyId: string;
             /**
              * Format: date-time
@@ -559,19 +616,32 @@ export interface components {
             lastUsedAt: string | null;
             /** @description Empty for a key that the operator has issued without a name. */
             name: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was revoked.
+             */
             revokedAt: string | null;
-            /** @enum {string} */
+            /**
+             * @description `read`: only for requests that change nothing.
+             * @enum {string}
+             */
             scope: "full" | "read";
         };
         /** @description An API key, without its text. */
         Key: {
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
             createdAt: string;
             /** @description It is the key of the request. */
             current: boolean;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it expires. Null for a key that does not.
+             */
             expiresAt: string | null;
+            /** @description The id of the key. */
             keyId: string;
             /**
              * Format: date-time
@@ -580,9 +650,15 @@ export interface components {
             lastUsedAt: string | null;
             /** @description Empty for a key that the operator has issued without a name. */
             name: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was revoked.
+             */
             revokedAt: string | null;
-            /** @enum {string} */
+            /**
+             * @description `read`: only for requests that change nothing.
+             * @enum {string}
+             */
             scope: "full" | "read";
         };
         /** @description A new API key. */
@@ -603,17 +679,23 @@ export interface components {
         };
         /** @description API keys. */
         KeyList: {
+            /** @description The oldest first. */
             keys: components["schemas"]["Key"][];
         };
         /** @description A shop. */
         Merchant: {
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
             createdAt: string;
             /** @description Absent without one. */
             domain?: string;
             /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. */
             identityRequiresSecret?: boolean;
+            /** @description The id of the merchant. */
             merchantId: string;
+            /** @description Its name. */
             name: string;
             /** @description For how many days events are kept, by their `event_time`. Null is for ever. Absent from a merchant while the operator's default is in force. */
             retentionDays?: number | null;
@@ -636,6 +718,7 @@ export interface components {
                  * @description Before compression.
                  */
                 bytes: number;
+                /** @description How many there are. */
                 events: number;
             };
         };
@@ -659,11 +742,13 @@ export interface components {
         };
         /** @description One page of merchants. */
         MerchantList: {
+            /** @description The oldest first. */
             merchants: components["schemas"]["Merchant"][];
             pagination: components["schemas"]["Pagination"];
         };
         /** @description An event that is sent, as one flat object of at most 64 KiB, with at most 64 levels of nesting. One of `muid`, `email`, `phone`, `deviceId` and the cookie `_muid` is required, and `event`. Identifiers that are not strings are ignored. All other fields are stored with it. */
         NewEvent: {
+            /** @description The id of a device. */
             deviceId?: string;
             /** @description Compared in lower case and without surrounding space. */
             email?: string;
@@ -690,33 +775,48 @@ export interface components {
         NewEvents: components["schemas"]["NewEvent"][];
         /** @description A secret with its text. */
         NewSecret: {
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
             createdAt: string;
             /** @description Its text. Keep it on servers. */
             secret: string;
+            /** @description The id of the secret. */
             secretId: string;
         };
         /** @description Where a page is in its list. */
         Pagination: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description The number of this page.
+             */
             currentPage: number;
+            /** @description There is a page after this one. */
             hasNextPage: boolean;
+            /** @description There is a page before this one. */
             hasPreviousPage: boolean;
+            /** @description The `limit` of the request. */
             itemsPerPage: number;
+            /** @description How many items the list has. */
             totalItems: number;
+            /** @description How many pages the list has. */
             totalPages: number;
         };
         /** @description An event in the feed. */
         ReceivedEvent: {
+            /** @description Its name. */
             event_name: string;
             /**
              * Format: date-time
              * @description When it happened: the time of the event itself, or else of its receipt.
              */
             event_time: string;
+            /** @description The id of the event. */
             id: string;
             /** @description It was sent by a program that calls itself a bot. */
             isBot: boolean;
+            /** @description The id of the merchant. */
             merchantId: string;
             /** @description The user. */
             muid: string;
@@ -724,29 +824,44 @@ export interface components {
             raw_data: {
                 [key: string]: unknown;
             };
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the service has received it.
+             */
             receivedAt: string;
+            /** @description The id of the tag. */
             tagId: string;
         };
         /** @description The user. */
         Resolved: {
             /** @description Null for an unknown user. */
             muid: string | null;
+            /** @description Always `true`. */
             success: boolean;
         };
         /** @description A secret of a merchant, without its text. */
         Secret: {
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
             createdAt: string;
+            /** @description The id of the secret. */
             secretId: string;
         };
         /** @description Numbers of events. */
         Summary: {
-            /** @enum {string} */
+            /**
+             * @description That of the request.
+             * @enum {string}
+             */
             bucket?: "hour" | "day" | "month";
             /** @description When each bucket begins. */
             buckets?: string[];
-            /** @enum {string} */
+            /**
+             * @description That of the request.
+             * @enum {string}
+             */
             by?: "event_name" | "tag";
             /** @description One number for each bucket. */
             counts?: number[];
@@ -758,20 +873,27 @@ export interface components {
                 event_name?: string;
                 /** @description Of groups by `tag`. */
                 tagId?: string;
+                /** @description How many events there are. */
                 total: number;
             }[];
             /** @description The events that are in no group. */
             other?: {
                 /** @description One number for each bucket. */
                 counts?: number[];
+                /** @description How many events there are. */
                 total: number;
             };
+            /** @description That of the request. */
             timezone: string;
+            /** @description How many events there are. */
             total: number;
         };
         /** @description A tag that was generated. */
         Tag: {
-            /** @enum {string} */
+            /**
+             * @description What the request did.
+             * @enum {string}
+             */
             message: "New tag created successfully" | "Existing tag retrieved";
             record?: components["schemas"]["DNSRecord"];
             /**
@@ -779,15 +901,22 @@ export interface components {
              * @enum {string}
              */
             status: "active" | "inactive";
+            /** @description The id of the tag. */
             tagId: string;
-            /** @enum {string} */
+            /**
+             * @description Which host serves it.
+             * @enum {string}
+             */
             type: "client-side" | "server-side" | "preverified";
         };
         /** @description Everything about a tag. */
         TagDetails: {
             /** @description The TLS certificate of the host. Null when the operator's own proxy ends TLS. */
             certificate: components["schemas"]["Certificate"] | null;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
             createdAt: string;
             /** @description The last verification, or a later hourly check that changed `isConnected`. Null before the first, and after the tag has lost its domain. */
             dns: components["schemas"]["DNSFinding"] | null;
@@ -799,13 +928,17 @@ export interface components {
             isConnected: boolean;
             /** @description DNS was correct at least once since the tag got its domain. */
             isVerified: boolean;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description The latest `event_time` of its events. Null before the first event.
+             */
             lastEventAt: string | null;
             /**
              * @description The progress of the installation.
              * @enum {string}
              */
             lifecycle: "waiting_for_dns" | "waiting_for_events" | "receiving";
+            /** @description The id of the merchant. */
             merchantId: string;
             record?: components["schemas"]["DNSRecord"];
             /** @description The HTML that installs the tag. It says `consent: false`: replace that with the visitor's choice. */
@@ -817,8 +950,12 @@ export interface components {
             status: "active" | "inactive";
             /** @description The operator has suspended it or you: no events are accepted. Absent otherwise. */
             suspended?: boolean;
+            /** @description The id of the tag. */
             tagId: string;
-            /** @enum {string} */
+            /**
+             * @description Which host serves it.
+             * @enum {string}
+             */
             type: "client-side" | "server-side" | "preverified";
         };
         /** @description What went wrong on a tag host. */
@@ -827,12 +964,14 @@ export interface components {
             detail?: string;
             /** @description For people. */
             message: string;
+            /** @description Always `false`. */
             success: boolean;
         };
         /** @description Which tag to generate. */
         TagInput: {
             /** @description The merchant's root domain, such as `example.com` or `example.co.uk`: without protocol, `www.` and subdomain. Required for a new server-side tag, which registers it. Ignored for the other types. */
             domain?: string;
+            /** @description The id of the merchant. */
             merchantId: string;
             /**
              * @description `client-side`: one host, shared by all merchants. `server-side`, or `server_side`: a host under the merchant's domain, which needs a DNS record. `preverified`: your tracking domain.
@@ -842,7 +981,10 @@ export interface components {
         };
         /** @description A tag, in brief. */
         TagOfMerchant: {
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
             createdAt: string;
             /**
              * @description `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
@@ -851,38 +993,52 @@ export interface components {
             status: "active" | "inactive";
             /** @description The host of the tag. */
             subdomain: string;
+            /** @description The id of the tag. */
             tagId: string;
         };
         /** @description Events cannot be accepted now. */
         Unhealthy: {
+            /** @description Always `unavailable`. */
             status: string;
         };
         /** @description Which tag to verify. One of `merchantId` and `tagId` is required. If both are given, the tag must be one of the merchant's. */
         Verification: {
+            /** @description A merchant. */
             merchantId?: string;
             /** @description The tag's full host. For a preverified tag your tracking domain. */
             subdomain: string;
+            /** @description A tag. */
             tagId?: string;
         };
         /** @description The only error with another form. */
         VerificationPending: {
+            /** @description What went wrong. */
             error: {
                 /**
                  * @description For programs. Send a request with `SERVICE_ERROR` again, with exponential backoff.
                  * @enum {string}
                  */
                 code: "VALIDATION_ERROR" | "AUTHENTICATION_ERROR" | "FORBIDDEN" | "NOT_FOUND" | "SERVICE_ERROR";
+                /** @description For people. */
                 message: string;
+                /** @description The method of the request. */
                 method: string;
+                /** @description The path of the request. */
                 path: string;
+                /** @description The status of the answer. */
                 statusCode: number;
-                /** Format: date-time */
+                /**
+                 * Format: date-time
+                 * @description When the answer was made.
+                 */
                 timestamp: string;
             };
+            /** @description Always `false`. */
             success: boolean;
         };
         /** @description DNS is correct. */
         Verified: {
+            /** @description Always `true`. */
             verified: boolean;
         };
     };

@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx promtool bench bench-quick bench-full bench-steps mtagbench screenshot profile
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx promtool bench bench-quick bench-full bench-steps mtagbench screenshot profile clients node
 
 run: build
 	bin/mtagd dev
@@ -12,12 +12,12 @@ build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
 # The race detector needs a C compiler. The tests of the browser tag need two browsers and nginx, those of DNS verification a
-# real name server, and those of the alert rules promtool. -pgo=off ignores the profile in cmd/mtagd: with it, every package
-# would be compiled twice. Packages whose tests start browsers or servers have the machine for themselves.
-ALONE = mtagd/cmd/mtagd mtagd/edge/sdk mtagd/tlsmgr/certs
+# real name server, those of the alert rules promtool, and those of the TypeScript client Node.js. -pgo=off ignores the profile in
+# cmd/mtagd: with it, every package would be compiled twice. Packages whose tests start browsers or servers have the machine for themselves.
+ALONE = mtagd/cmd/mtagd mtagd/edge/sdk mtagd/partnerapi/openapi mtagd/tlsmgr/certs
 TOGETHER = $(filter-out $(ALONE),$(shell $(GO) list ./...))
 
-test: cc chromium firefox bind nginx promtool
+test: cc chromium firefox bind nginx promtool node
 	CGO_ENABLED=1 $(GO) test -race -pgo=off -timeout 30m -p 2 $(TOGETHER)
 	CGO_ENABLED=1 $(GO) test -race -pgo=off -timeout 30m -p 1 $(ALONE)
 
@@ -74,6 +74,11 @@ mtagbench:
 screenshot: chromium
 	$(GO) test -pgo=off -count=1 -run 'TestDemoShop$$' ./cmd/mtagd -screenshot $(CURDIR)/cmd/mtagd/demo/screenshot.png
 
+# Generates the clients of the partner API again, after a change of partnerapi/openapi/openapi.yaml.
+clients: node
+	$(GO) generate ./partnerapi/client/go
+	cd partnerapi/client/typescript && npm run --silent generate
+
 # Takes a CPU profile of the server under load, with which the compiler optimises mtagd. Take a new one after large changes
 # to the hot path: with an old profile mtagd is slower, but still correct.
 profile: build mtagbench
@@ -95,6 +100,11 @@ firefox:
 
 bind:
 	@PATH="$$PATH:/usr/sbin" command -v named >/dev/null || $(call install,bind9,the name server BIND to test DNS verification)
+
+# The packages of the TypeScript client.
+node:
+	@command -v npm >/dev/null || $(call install,nodejs npm,Node.js to test the TypeScript client)
+	@cd partnerapi/client/typescript && test node_modules/.package-lock.json -nt package-lock.json || npm ci --silent --no-audit --no-fund
 
 nginx:
 	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || $(call install,nginx-light,nginx to test the guide for sites)

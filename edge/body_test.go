@@ -70,6 +70,9 @@ func TestAClientHasAShareOfTheMemoryForBodies(t *testing.T) {
 	head := "POST " + path + " HTTP/1.1\r\nHost: " + clientHost + "\r\n"
 	refused := w.do("POST", clientHost, path, batch, "Origin", "https://shop.com")
 	refused.Want(t, 429, `{"success":false,"message":"Too many large requests`)
+	if after := refused.Header.Get("Retry-After"); after != "1" {
+		t.Errorf("Retry-After %q, want 1", after)
+	}
 	if refused.Header.Get("Access-Control-Allow-Origin") == "" {
 		t.Errorf("a page cannot read %v", refused.Header)
 	}

@@ -24,6 +24,7 @@
 //	feed.go       read events in the order of receipt, and wait for new ones
 //	stream.go     the same as server-sent events
 //	exports.go    all events of a merchant as a file
+//	reference.go  the pages that describe the API
 //	body.go       answers that are made while they are sent
 //	summary.go    count events by time and by name or tag
 //	erasures.go   erase a person, read what is held of one
@@ -77,9 +78,27 @@ type handler func(ctx context.Context, r *fasthttp.RequestCtx, partner store.Par
 func New(cfg Config) fasthttp.RequestHandler { return newAPI(cfg).routes() }
 
 func (a *api) routes() fasthttp.RequestHandler {
+	routes := router.New()
+	// A path has one spelling: no redirects from others.
+	routes.RedirectFixedPath, routes.RedirectTrailingSlash = false, false
+	// The router's own Allow header would list the methods of every pattern that matches the path: for
+	// …/tracktag/generate also GET, because "generate" could be a tag id. So serve answers wrong methods.
+	routes.HandleMethodNotAllowed, routes.HandleOPTIONS = false, false
+	routes.NotFound = func(r *fasthttp.RequestCtx) { a.fail(context.Background(), r, errNoRoute) }
+	for path, res := range a.resources() {
+		routes.ANY(path, a.serve(res))
+	}
+	for path, serve := range a.references() {
+		routes.ANY(path, serve)
+	}
+	return routes.Handler
+}
+
+// resources are the operations by path. openapi/openapi.yaml describes them.
+func (a *api) resources() map[string]resource {
 	page := []string{"page", "limit"}
 	generate := resource{"POST": {"generate_tag", a.generateTag, nil, false}}
-	resources := map[string]resource{
+	return map[string]resource{
 		"/v1/partners/merchant":                                {"GET": {"list_merchants", a.listMerchants, append(slices.Clone(page), merchantFilters...), false}, "POST": {"create_merchant", a.createMerchant, nil, false}},
 		"/v1/partners/merchant/{merchantId}":                   {"GET": {"read_merchant", a.getMerchant, nil, false}, "PATCH": {"change_merchant", a.changeMerchant, nil, false}, "DELETE": {"delete_merchant", a.deleteMerchant, nil, false}},
 		"/v1/partners/merchant/{merchantId}/secret":            {"POST": {"create_secret", a.createSecret, nil, false}},
@@ -99,18 +118,6 @@ func (a *api) routes() fasthttp.RequestHandler {
 		"/v1/partners/personal-data":                           {"POST": {"personal_data", a.personalData, nil, false}},
 		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil, false}},
 	}
-
-	routes := router.New()
-	// A path has one spelling: no redirects from others.
-	routes.RedirectFixedPath, routes.RedirectTrailingSlash = false, false
-	// The router's own Allow header would list the methods of every pattern that matches the path: for
-	// …/tracktag/generate also GET, because "generate" could be a tag id. So serve answers wrong methods.
-	routes.HandleMethodNotAllowed, routes.HandleOPTIONS = false, false
-	routes.NotFound = func(r *fasthttp.RequestCtx) { a.fail(context.Background(), r, errNoRoute) }
-	for path, res := range resources {
-		routes.ANY(path, a.serve(res))
-	}
-	return routes.Handler
 }
 
 // serve returns the handler of one path. It makes the checks that all operations have in common, and then calls the

@@ -19,6 +19,7 @@ import (
 	"github.com/valyala/fasthttp/fasthttputil"
 
 	"mtagd/edge/limit"
+	"mtagd/partnerapi/openapi/openapitest"
 	"mtagd/store"
 	"mtagd/store/local"
 )
@@ -46,6 +47,7 @@ type service struct {
 	context      func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 	log          bytes.Buffer
 	limits       bool
+	undocumented bool // the answers need not be in openapi.yaml
 }
 
 func newService(t testing.TB) *service {
@@ -77,6 +79,7 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		Engine:        engine,
 		DNS:           dns,
 		Certificates:  s.certificates,
+		BaseURL:       "https://api.example.net",
 		ClientTagHost: "tags.example.net",
 		CNAMETarget:   "cname.example.net",
 		Claimable:     s.claimable,
@@ -87,7 +90,15 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		Limits:        s.limits,
 		Context:       s.context,
 	})
-	s.handle = s.api.routes()
+	document, err := openapitest.Load()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.handle = document.Wrap(s.api.routes(), func(err error) {
+		if !s.undocumented {
+			s.t.Error(err)
+		}
+	})
 }
 
 // listen serves the API on a listener until the test ends.
@@ -498,6 +509,7 @@ func TestEngineErrors(t *testing.T) {
 	} {
 		t.Run(c.is, func(t *testing.T) {
 			s := newService(t)
+			s.undocumented = true // no engine returns all of these errors for this request
 			p := s.partner("Agency")
 			s.serve(failingEngine{s.engine, c.err}, &s.dns)
 			a := p.get(merchants)

@@ -20,6 +20,7 @@ type Config struct {
 	Engine        store.Engine
 	DNS           Verifier
 	Certificates  Certificates             // nil: a proxy in front of the service ends TLS
+	BaseURL       string                   // address of the API: "https://<base host>" except in development
 	ClientTagHost string                   // serves client-side tags
 	CNAMETarget   string                   // record.value: the name that merchants' CNAME records point to
 	Claimable     store.Claimable          // which domains server-side tags can have

@@ -214,6 +214,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 	c := partnerapi.Config{
 		Engine:        d.engine,
 		DNS:           d.tlsmgr,
+		BaseURL:       d.tagURL(d.BaseHost),
 		ClientTagHost: d.ClientTagHost,
 		CNAMETarget:   d.CNAMETarget,
 		Claimable:     d.claimable(),
@@ -247,7 +248,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 	return nil
 }
 
-// tagURL is the address of a tag host. In development mode it has no TLS, and the port that the service listens on.
+// tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and the port that the service listens on.
 func (d *daemon) tagURL(host string) string {
 	if d.Dev == nil {
 		return "https://" + host

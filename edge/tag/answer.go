@@ -129,11 +129,15 @@ func WriteError(ctx *fasthttp.RequestCtx, status int, message string) {
 	refusal(status, message).send(ctx)
 }
 
-// send answers a request. 503 gets a Retry-After, and 401 the scheme to use.
+// send answers a request. 503 gets a Retry-After of a second, and so does 429 if it has none; 401 gets the scheme to use.
 func (a *answer) send(ctx *fasthttp.RequestCtx) {
 	switch a.status {
 	case fasthttp.StatusServiceUnavailable:
 		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
+	case fasthttp.StatusTooManyRequests:
+		if len(ctx.Response.Header.Peek(fasthttp.HeaderRetryAfter)) == 0 {
+			ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
+		}
 	case fasthttp.StatusUnauthorized:
 		ctx.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, "Bearer")
 	}

@@ -1,8 +1,6 @@
 package tag
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"net/url"
 	"slices"
@@ -11,6 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/asset"
 	"mtagd/edge/sdk"
 )
 
@@ -21,7 +20,7 @@ const maxWith = 256
 // can ask for all of them at once, so they are made one at a time.
 type scripts struct {
 	extras []sdk.Extra
-	made   []func() script // by combination
+	made   []func() asset.File // by combination
 	making sync.Mutex
 }
 
@@ -31,9 +30,9 @@ type combination uint
 
 func newScripts() *scripts {
 	s := &scripts{extras: sdk.Extras()}
-	s.made = make([]func() script, s.unknown()<<1)
+	s.made = make([]func() asset.File, s.unknown()<<1)
 	for i := range s.made {
-		s.made[i] = sync.OnceValue(func() script { return s.newScript(combination(i)) })
+		s.made[i] = sync.OnceValue(func() asset.File { return s.newScript(combination(i)) })
 	}
 	return s
 }
@@ -45,7 +44,7 @@ func (s *scripts) bit(index int) combination { return 1 << index }
 func (s *scripts) unknown() combination { return s.bit(len(s.extras)) }
 
 // find returns the script for a query, as it was sent: ?with= lists extras with commas between them.
-func (s *scripts) find(query []byte) script {
+func (s *scripts) find(query []byte) asset.File {
 	var wanted combination
 	for pair := range strings.SplitSeq(view(query), "&") {
 		if list, ok := strings.CutPrefix(pair, "with="); ok {
@@ -80,21 +79,11 @@ func (s *scripts) parse(list string) combination {
 	return wanted
 }
 
-// newScript compresses a script, at the highest level because it runs once. Brotli takes a hundred times as long as gzip
-// then, so lists with a mistake go without it.
-func (s *scripts) newScript(wanted combination) script {
+// newScript compresses a script. Brotli takes long, so lists with a mistake go without it.
+func (s *scripts) newScript(wanted combination) asset.File {
 	s.making.Lock()
 	defer s.making.Unlock()
-	source := s.source(wanted)
-	sum := sha256.Sum256(source)
-	version := hex.EncodeToString(sum[:8])
-	var made script
-	if wanted&s.unknown() == 0 {
-		made = append(made, encodedScript{"br", `"` + version + `-br"`, fasthttp.AppendBrotliBytesLevel(nil, source, fasthttp.CompressBrotliBestCompression)})
-	}
-	return append(made,
-		encodedScript{"gzip", `"` + version + `-gzip"`, fasthttp.AppendGzipBytesLevel(nil, source, fasthttp.CompressBestCompression)},
-		encodedScript{"", `"` + version + `"`, source})
+	return asset.New("text/javascript; charset=utf-8", s.source(wanted), wanted&s.unknown() == 0)
 }
 
 // source returns a combination's source text: the loader and then the extras. With a wrong name the rest still works:
@@ -116,73 +105,14 @@ func (s *scripts) source(wanted combination) []byte {
 	return source
 }
 
-// script is one script in every encoding that is served, from the preferred one to the plain one.
-type script []encodedScript
-
-type encodedScript struct {
-	encoding string // as in Accept-Encoding; empty for plain
-	etag     string
-	body     []byte
-}
-
-// send is GET /script (spec, Script). Browsers use the script for an hour without asking again. For a day after that
+// sendScript is GET /script (spec, Script). Browsers use the script for an hour without asking again. For a day after that
 // they may use the old one once more while they fetch the new one.
-func (s script) send(ctx *fasthttp.RequestCtx) {
-	e := s.choose(view(ctx.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
+func sendScript(ctx *fasthttp.RequestCtx, script asset.File) {
 	h := &ctx.Response.Header
 	h.Set(fasthttp.HeaderCacheControl, "public, max-age=3600, stale-while-revalidate=86400")
-	h.Set(fasthttp.HeaderETag, e.etag)
 	h.Set(resourcePolicyKey, resourcePolicy) // also without an Origin, which browsers do not send for a script
 	// Vary names Origin even when the request has none: the answer then has no CORS headers, so a cache must not return
 	// it to a page.
 	h.Set(fasthttp.HeaderVary, "Accept-Encoding, Origin")
-	if matches(view(ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch)), e.etag) {
-		ctx.Response.SetStatusCode(fasthttp.StatusNotModified)
-		return
-	}
-	h.SetContentType("text/javascript; charset=utf-8")
-	h.Set("X-Content-Type-Options", "nosniff")
-	if e.encoding != "" {
-		h.SetContentEncoding(e.encoding)
-	}
-	ctx.Response.SetBodyRaw(e.body)
-}
-
-func (s script) choose(acceptEncoding string) *encodedScript {
-	plain := len(s) - 1
-	for i := range plain {
-		if accepts(acceptEncoding, s[i].encoding) {
-			return &s[i]
-		}
-	}
-	return &s[plain]
-}
-
-// accepts reports whether an Accept-Encoding header names an encoding, or *, with a weight above 0.
-func accepts(header, encoding string) bool {
-	others := false
-	for item := range strings.SplitSeq(header, ",") {
-		name, params, _ := strings.Cut(item, ";")
-		name = strings.TrimSpace(name)
-		weight := strings.ToLower(strings.ReplaceAll(params, " ", ""))
-		wanted := !strings.HasPrefix(weight, "q=0") || strings.ContainsAny(weight, "123456789")
-		if strings.EqualFold(name, encoding) {
-			return wanted
-		}
-		if name == "*" {
-			others = wanted
-		}
-	}
-	return others
-}
-
-// matches reports whether an If-None-Match header names an entity tag.
-func matches(header, etag string) bool {
-	for item := range strings.SplitSeq(header, ",") {
-		item = strings.TrimSpace(item)
-		if item == "*" || strings.TrimPrefix(item, "W/") == etag {
-			return true
-		}
-	}
-	return false
+	script.Send(ctx)
 }

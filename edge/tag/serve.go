@@ -50,7 +50,7 @@ func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
 		}
 	case endpointScript:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {
-			s.scripts.find(route.query).send(ctx)
+			sendScript(ctx, s.scripts.find(route.query))
 		}
 	case endpointHealth:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {

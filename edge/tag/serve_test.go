@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"mtagd/edge/tag/tagtest"
+	"mtagd/partnerapi/openapi/openapitest"
 	"mtagd/store"
 )
 
@@ -140,4 +141,16 @@ func TestHealthFollowsTheEngine(t *testing.T) {
 	}
 	f.NotReady = tagtest.ErrOnPurpose
 	w.do("GET", clientHost, "/health", "").Want(t, 503, `{"status":"unavailable"}`)
+}
+
+func TestTheDocumentHasTheEndpoints(t *testing.T) {
+	document, err := openapitest.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e := endpointNone + 1; e < Endpoints; e++ {
+		if document.Paths.Value("/"+e.String()) == nil {
+			t.Errorf("openapi.yaml does not have /%s", e)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/tag/tagtest"
+	"mtagd/partnerapi/openapi/openapitest"
 	"mtagd/store"
 )
 
@@ -76,6 +77,13 @@ func (w *world) serve(ctx *fasthttp.RequestCtx, method, host, target, body strin
 	path, query, _ := strings.Cut(target, "?")
 	SetHeaders(ctx)
 	w.server.Serve(ctx, NewRoute(store.HostName(host), []byte(path), []byte(query)))
+	document, err := openapitest.Load()
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := document.Check(method, target, &ctx.Response); err != nil && !strings.HasPrefix(target, "/v1/") {
+		w.Error(err)
+	}
 	r := tagtest.Reply{Status: ctx.Response.StatusCode(), Header: http.Header{}, Body: string(ctx.Response.Body())}
 	for name, value := range ctx.Response.Header.All() {
 		r.Header.Add(string(name), string(value))

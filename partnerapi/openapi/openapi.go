@@ -1,0 +1,54 @@
+// Package openapi describes the whole HTTP interface of the service, the partner API and the tag hosts, as an OpenAPI 3.1
+// document, and shows it as a reference page. Tests of package openapitest and of the handlers prove that it is true.
+//
+// Read in this order:
+//
+//	openapi.yaml    the document. Edit this when an endpoint changes
+//	openapi.go      the document as JSON
+//	page.go         the reference page, from page.html and page.css
+//	curl.go         the command that sends an operation's example
+//	types.go        types and limits in words
+//	model.go        what the page needs of the document
+package openapi
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+
+	"github.com/goccy/go-yaml"
+)
+
+//go:embed openapi.yaml
+var source []byte
+
+// The addresses of the servers in openapi.yaml.
+const (
+	baseExample    = "https://api.example.net"
+	tagHostExample = "https://tags.example.net"
+)
+
+// Document returns the document as JSON, in the order of openapi.yaml. base and tagHost are the addresses of the partner API
+// and of the shared host of client-side tags, such as https://api.example.net. It takes some 50 ms.
+func Document(base, tagHost string) ([]byte, error) {
+	long, err := yaml.YAMLToJSON(source)
+	if err != nil {
+		return nil, fmt.Errorf("openapi.yaml: %w", err)
+	}
+	var document bytes.Buffer
+	if err := json.Compact(&document, long); err != nil {
+		return nil, fmt.Errorf("openapi.yaml: %w", err)
+	}
+	return replaceServer(replaceServer(document.Bytes(), baseExample, base), tagHostExample, tagHost), nil
+}
+
+func replaceServer(document []byte, from, to string) []byte {
+	url := func(address string) []byte { return append([]byte(`"url":`), quote(address)...) }
+	return bytes.ReplaceAll(document, url(from), url(to))
+}
+
+func quote(s string) []byte {
+	quoted, _ := json.Marshal(s) // a string cannot fail
+	return quoted
+}

@@ -1,0 +1,97 @@
+package openapi_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/goccy/go-json/jsontext"
+
+	"mtagd/partnerapi/openapi"
+	"mtagd/partnerapi/openapi/openapitest"
+)
+
+// A merge in YAML can give an object a name twice. JSON readers do not agree on what that means.
+func TestTheDocumentHasEachNameOnce(t *testing.T) {
+	text, err := openapi.Document("https://api.example.net", "https://tags.example.net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := jsontext.NewDecoder(bytes.NewReader(text)).ReadValue(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestExamplesFitTheirSchemas checks the examples of requests and answers.
+func TestExamplesFitTheirSchemas(t *testing.T) {
+	document, err := openapitest.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(where string, content openapi3.Content) {
+		for kind, media := range content {
+			if media.Example == nil {
+				continue
+			}
+			text, err := json.Marshal(media.Example)
+			if err == nil {
+				err = document.CheckJSON(media.Schema, text)
+			}
+			if err != nil {
+				t.Errorf("%s, %s: %v", where, kind, err)
+			}
+		}
+	}
+	for _, o := range document.Operations() {
+		if o.RequestBody != nil {
+			check(o.OperationID, o.RequestBody.Value.Content)
+		}
+		for status, answer := range o.Responses.Map() {
+			check(o.OperationID+" "+status, answer.Value.Content)
+			if json := answer.Value.Content.Get("application/json"); status < "300" && json != nil && json.Example == nil {
+				t.Errorf("%s %s has no example", o.OperationID, status)
+			}
+		}
+	}
+}
+
+// TestEverythingIsDescribed looks for operations, parameters, answers, schemas and fields without a description.
+func TestEverythingIsDescribed(t *testing.T) {
+	document, err := openapitest.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range document.Operations() {
+		if o.Summary == "" {
+			t.Errorf("%s has no summary", o.OperationID)
+		}
+		for _, p := range o.Parameters {
+			if p.Value.Description == "" {
+				t.Errorf("%s: %s has no description", o.OperationID, p.Value.Name)
+			}
+		}
+		for status, answer := range o.Responses.Map() {
+			if *answer.Value.Description == "" {
+				t.Errorf("%s: %s has no description", o.OperationID, status)
+			}
+		}
+	}
+	var look func(where string, s *openapi3.Schema)
+	look = func(where string, s *openapi3.Schema) {
+		if s.Description == "" {
+			t.Errorf("%s has no description", where)
+		}
+		for name, p := range s.Properties {
+			look(where+"."+name, p.Value)
+		}
+		if s.Items != nil {
+			for name, p := range s.Items.Value.Properties {
+				look(where+"[]."+name, p.Value)
+			}
+		}
+	}
+	for name, s := range document.Components.Schemas {
+		look(name, s.Value)
+	}
+}

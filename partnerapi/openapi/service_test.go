@@ -1,0 +1,175 @@
+package openapi_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge"
+	"mtagd/partnerapi"
+	"mtagd/partnerapi/openapi/openapitest"
+	"mtagd/store"
+	"mtagd/store/local"
+)
+
+// service is the whole service at one address: the partner API, and the tag host of client-side tags.
+type service struct {
+	testing.TB
+	engine   store.Engine
+	url      string
+	document *openapitest.Document
+	fixtures int
+}
+
+// clock is the time in the service. The examples of the document fit it.
+func clock() time.Time { return time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC) }
+
+func newService(t testing.TB) *service {
+	t.Helper()
+	document, err := openapitest.Load()
+	must(t, err)
+	engine, err := local.Open(t.TempDir(), local.Options{Log: slog.New(slog.DiscardHandler), Now: clock})
+	must(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	s := &service{TB: t, engine: engine, url: "http://" + listener.Addr().String(), document: document}
+	const host = "127.0.0.1"
+	server, err := edge.New(edge.Config{
+		Engine:        engine,
+		BaseHost:      host,
+		ClientTagHost: host,
+		Log:           slog.New(slog.DiscardHandler),
+		Now:           clock,
+		PartnerAPI: partnerapi.New(partnerapi.Config{
+			Engine:        engine,
+			DNS:           correctDNS{},
+			BaseURL:       s.url,
+			ClientTagHost: host,
+			CNAMETarget:   "cname.example.net",
+			TagURL:        func(string) string { return s.url },
+			Log:           slog.New(slog.DiscardHandler),
+			Now:           clock,
+			Context:       edge.ClientContext,
+			Waiting:       edge.WaitContext,
+			WhenAnswered:  edge.WhenAnswered,
+		}),
+		PartnerError:    partnerapi.WriteError,
+		PartnerOf:       partnerapi.PartnerOf,
+		PartnerEndpoint: partnerapi.EndpointOf,
+		PartnerTooLarge: partnerapi.TooLarge,
+	})
+	must(t, err)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		for _, err := range []error{server.Shutdown(ctx), <-served, engine.Close()} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return s
+}
+
+// correctDNS is a partnerapi.Verifier for which the DNS of every host is correct.
+type correctDNS struct{}
+
+func (correctDNS) Verify(context.Context, string) store.DNSFinding {
+	return store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", Detail: "it is", CheckedAt: clock()}
+}
+
+// fixture is a partner with what the examples of the document name.
+type fixture struct {
+	key     string
+	tag     string // client-side
+	example *strings.Replacer
+}
+
+// fixture makes one. The merchant of a bare one has no tags.
+func (s *service) fixture(bare bool) fixture {
+	s.Helper()
+	ctx := s.Context()
+	s.fixtures++
+	partner, err := s.engine.AddPartner(ctx, "Agency")
+	must(s, err)
+	_, err = s.engine.EnablePreverified(ctx, partner.ID, fmt.Sprintf("links.agency%d.com", s.fixtures))
+	must(s, err)
+	_, key, err := s.engine.IssueKey(ctx, partner.ID, store.KeyOptions{})
+	must(s, err)
+	other, _, err := s.engine.IssueKey(ctx, partner.ID, store.KeyOptions{})
+	must(s, err)
+	merchant, err := s.engine.AddMerchant(ctx, partner.ID, store.NewMerchant{Name: "Shoe shop"})
+	must(s, err)
+	domain := fmt.Sprintf("shop%d.com", s.fixtures)
+	secret, _ := store.NewSecret(clock())
+	merchant, err = s.engine.UpdateMerchant(ctx, merchant.ID, func(m store.Merchant) store.Merchant { return m.WithSecret(secret) })
+	must(s, err)
+	var client, server store.Tag
+	if !bare {
+		client, _, err = s.engine.GenerateTag(ctx, merchant.ID, store.ClientSide, "")
+		must(s, err)
+		server, _, err = s.engine.GenerateTag(ctx, merchant.ID, store.ServerSide, domain)
+		must(s, err)
+		must(s, s.engine.Record(ctx, []store.Mark{{Merchant: merchant.ID, Tag: client.ID, Name: "Purchase", Time: clock().Add(-time.Second),
+			Identity: store.Identity{MUID: "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b"}, Raw: []byte(`{"event":"Purchase"}`)}}))
+	}
+	return fixture{string(key), string(client.ID), strings.NewReplacer(
+		"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11", string(merchant.ID),
+		"cs_Qd5xYw1Bqm3Zk0aJrVt0", string(client.ID),
+		"ss_m3Zk0aJrVt0Qd5xYw1Bq", string(server.ID),
+		"mtag-ab12.example.com", server.Host,
+		"k3v5ho2qzj7a", string(other.ID),
+		"p4d7m2xq6ria", string(secret.ID),
+		"example.com", domain,
+	)}
+}
+
+// needsBare reports whether an operation's example is for a merchant without tags.
+func needsBare(o openapitest.Operation) bool { return strings.HasPrefix(o.OperationID, "generateTag") }
+
+// send sends a request with a key, and checks the answer against the document.
+func (s *service) send(key string, request *http.Request) (status int, body string) {
+	s.Helper()
+	if strings.HasPrefix(request.URL.Path, "/v1/partners/") {
+		request.Header.Set("Authorization", "Bearer "+key)
+	}
+	response, err := http.DefaultClient.Do(request)
+	must(s, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	must(s, err)
+	s.check(request.Method, request.URL.EscapedPath(), response, text)
+	return response.StatusCode, string(text)
+}
+
+// check compares an answer with the document.
+func (s *service) check(method, path string, response *http.Response, body []byte) {
+	s.Helper()
+	var r fasthttp.Response
+	r.SetStatusCode(response.StatusCode)
+	for name := range response.Header {
+		r.Header.Set(name, response.Header.Get(name))
+	}
+	r.SetBodyRaw(body)
+	if err := s.document.Check(method, path, &r); err != nil {
+		s.Error(err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

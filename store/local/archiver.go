@@ -3,12 +3,14 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
@@ -309,6 +311,9 @@ func (e *engine) readArchived(ctx context.Context, m codec.MerchantKey, wanted [
 	})
 	if err == nil && damaged != nil {
 		err = damaged
+	}
+	if errors.Is(err, codec.ErrCorrupt) && !isDamage(err) { // of a table: the next start corrects it, or names it
+		err = fmt.Errorf("%w: %v", store.Unavailable("some events cannot be read now"), err)
 	}
 	return n, err
 }

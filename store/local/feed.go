@@ -93,7 +93,7 @@ func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) 
 	for range maxSetAside {
 		next, err := e.archive.Next(ctx, f.merchants, f.at, end, f.portion)
 		if err != nil {
-			return archive.Next{}, err
+			return archive.Next{}, ofEvents("archive/", err)
 		}
 		found := slices.DeleteFunc(next.Damaged, e.damage.isNotedBlock)
 		if len(found) == 0 {

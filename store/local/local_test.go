@@ -40,6 +40,7 @@ func TestFeedWhereTheTailForgets(t *testing.T) {
 func newStore(opt Options) func(t *testing.T) storetest.Store {
 	return func(t *testing.T) storetest.Store {
 		dir := t.TempDir()
+		var opened *engine
 		return storetest.Store{
 			Open: func(t *testing.T, now func() time.Time) store.Engine {
 				t.Helper()
@@ -48,10 +49,13 @@ func newStore(opt Options) func(t *testing.T) storetest.Store {
 				if err != nil {
 					t.Fatal(err)
 				}
+				opened = e.(*engine)
 				return e
 			},
 			Kill: func(t *testing.T) {
 				t.Helper()
+				// A copy takes a while: it must not have a part of what moves to the archive.
+				defer opened.archiver.hold()()
 				dir = copied(t, dir)
 			},
 		}

@@ -35,11 +35,11 @@ staticcheck:
 tidy:
 	$(GO) mod tidy -diff
 
-SCRIPTS = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js))
+GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) partnerapi/client/go/client.gen.go
 
 generated:
-	@before=$$(cksum $(SCRIPTS)); $(GO) generate ./...; \
-	test "$$before" = "$$(cksum $(SCRIPTS))" || { echo "$(SCRIPTS): one was out of date. They have been rebuilt."; exit 1; }
+	@before=$$(cksum $(GENERATED)); $(GO) generate ./...; \
+	test "$$before" = "$$(cksum $(GENERATED))" || { echo "$(GENERATED): one was out of date. They have been rebuilt."; exit 1; }
 
 # Runs each fuzz target in turn, for FUZZTIME.
 fuzz:

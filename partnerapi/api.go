@@ -39,7 +39,7 @@
 //	json.go       request and answer bodies
 //	memory.go     limit the memory of the listings that a partner has under way
 //	slots.go      limit the verifications, streams and exports that a partner has under way
-//	metrics.go    counts the readers of the feed, and the events that they get
+//	metrics.go    names the endpoints; counts the readers of the feed, and the events that they get
 //	snippet.go    the HTML that installs a tag
 package partnerapi
 
@@ -175,16 +175,6 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			a.fail(ctx, r, err)
 		}
 	}
-}
-
-// endpointValue is the name of the user value that holds the name of the operation that a request was for, a string.
-const endpointValue = "endpoint"
-
-// EndpointOf returns the name of the operation that a request was for, such as list_events; "" when there is none at its
-// path and method. It is for metrics.
-func EndpointOf(r *fasthttp.RequestCtx) string {
-	name, _ := r.UserValue(endpointValue).(string)
-	return name
 }
 
 // refuseStranger answers a request that has no valid API key.

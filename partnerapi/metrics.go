@@ -1,6 +1,9 @@
 package partnerapi
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+)
 
 // metrics are the metrics of the API besides those that the front door has of every request.
 type metrics struct {
@@ -31,4 +34,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		reg.MustRegister(m.waiting, m.streams, m.exports, m.events)
 	}
 	return m
+}
+
+// endpointValue is the name of the user value that holds the name of the operation that a request was for, a string.
+const endpointValue = "endpoint"
+
+// EndpointOf returns the name of the operation that a request was for, such as list_events; "" when there is none at its
+// path and method. It is for metrics.
+func EndpointOf(r *fasthttp.RequestCtx) string {
+	name, _ := r.UserValue(endpointValue).(string)
+	return name
 }

@@ -39,15 +39,3 @@ func curl(server, method, path string, parameters []parameter, body jsontext.Val
 }
 
 func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-
-// plain returns a JSON value as text: a string without its quotes.
-func plain(v jsontext.Value) string {
-	if v.Kind() != '"' {
-		return string(v)
-	}
-	text, err := jsontext.AppendUnquote(nil, v)
-	if err != nil {
-		return string(v)
-	}
-	return string(text)
-}

@@ -59,6 +59,38 @@ func run(t *testing.T, s *service, o openapitest.Operation, f fixture, command s
 	return response.StatusCode, string(text)
 }
 
+// TestEventsOfFilesAndStreamsFitTheirSchema reads an event from an export and from a stream of the feed, whose bodies the document
+// describes in words only.
+func TestEventsOfFilesAndStreamsFitTheirSchema(t *testing.T) {
+	s := newService(t)
+	f := s.fixture(false)
+	received := s.document.Components.Schemas["ReceivedEvent"]
+	received.Ref = "#/components/schemas/ReceivedEvent"
+	for _, c := range []struct{ uri, accept, before string }{
+		{"/v1/partners/events/export?merchantId=0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11", "*/*", ""},
+		{"/v1/partners/events/feed", "text/event-stream", "data: "},
+	} {
+		request := newRequest(t, "GET", s.url+f.example.Replace(c.uri), "")
+		request.Header.Set("Authorization", "Bearer "+f.key)
+		request.Header.Set("Accept", c.accept)
+		response, err := http.DefaultClient.Do(request)
+		must(t, err)
+		found := false
+		for lines := bufio.NewScanner(response.Body); !found && lines.Scan(); {
+			if text, ok := strings.CutPrefix(lines.Text(), c.before); ok {
+				found = true
+				if err := s.document.CheckJSON(received, []byte(text)); err != nil {
+					t.Errorf("%s: %v", c.uri, err)
+				}
+			}
+		}
+		response.Body.Close()
+		if !found {
+			t.Errorf("%s has no event", c.uri)
+		}
+	}
+}
+
 // The page must not load anything, and must work without a script.
 func TestThePageIsSelfContained(t *testing.T) {
 	s := newService(t)

@@ -146,7 +146,7 @@ func (o *ordered[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 
 // get returns the value of a reference, such as #/components/schemas/Tag.
 func (o ordered[T]) get(ref string) T {
-	name := ref[strings.LastIndexByte(ref, '/')+1:]
+	name := nameOf(ref)
 	for _, member := range o {
 		if member.Name == name {
 			return member.Value
@@ -154,4 +154,19 @@ func (o ordered[T]) get(ref string) T {
 	}
 	var none T
 	return none
+}
+
+// nameOf returns the name of a component from a reference to it.
+func nameOf(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
+
+// plain returns a JSON value as text: a string without its quotes.
+func plain(v jsontext.Value) string {
+	if v.Kind() != '"' {
+		return string(v)
+	}
+	text, err := jsontext.AppendUnquote(nil, v)
+	if err != nil {
+		return string(v)
+	}
+	return string(text)
 }

@@ -1,9 +1,12 @@
 // Package openapi describes the whole HTTP interface of the service, the partner API and the tag hosts, as an OpenAPI 3.1
-// document, and shows it as a reference page. Tests of package openapitest and of the handlers prove that it is true.
+// document, and shows it as a reference page.
+//
+// An endpoint that changes is changed in openapi.yaml, too. The tests of the handlers fail until it is, because package openapitest
+// checks all their answers. Then make clients.
 //
 // Read in this order:
 //
-//	openapi.yaml    the document. Edit this when an endpoint changes
+//	openapi.yaml    the document
 //	openapi.go      the document as JSON
 //	page.go         the reference page, from page.html and page.css
 //	curl.go         the command that sends an operation's example

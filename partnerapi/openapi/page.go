@@ -213,9 +213,6 @@ func indent(example jsontext.Value) (string, error) {
 	return string(example), err
 }
 
-// nameOf returns the name of a component from a reference to it.
-func nameOf(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
-
 // prose returns a description as HTML. An empty line separates paragraphs, and backticks enclose code.
 func prose(text string) template.HTML {
 	var html strings.Builder

@@ -54,6 +54,9 @@
 //   - A record that is damaged otherwise is out of service, with everything that belongs to it: a partner with its merchants, a
 //     merchant with its tags. Its requests fail, which is logged with the record's name; they never find it missing. Everything
 //     else goes on. An audit entry is listed as damaged.
+//   - A change that needs to know what a damaged record says fails too. No tag is made while a tag or a claim is damaged: it may
+//     be the merchant's tag of this type, or have the label. No domain is claimed while a claim or a partner is damaged. Nothing
+//     is deleted while a record is damaged that may belong to it.
 //   - When it is not known which records are damaged, as on a page that cannot be read, Open fails. "mtagd repair" makes a new
 //     file of the others.
 //

@@ -46,7 +46,7 @@ func startWatchdog(ready func() error, log *slog.Logger) (stop func(), err error
 // pings stop only when
 //
 //   - Ready hangs: it needs the lock of the journal's queue, but does no I/O
-//   - Ready fails with store.ErrNeedsRestart: the index has failed
+//   - Ready fails with store.ErrNeedsRestart: the index, or a change of the control data, has failed
 //   - the whole process hangs
 //
 // Then systemd ends the process with SIGABRT, which prints all goroutines, and starts it again.

@@ -420,6 +420,33 @@ func TestAnEngineWhoseIndexFailedIsNotReady(t *testing.T) {
 	c.kill()
 }
 
+// A change of control.db that cannot be committed may be on the disk or not: it may have deleted a merchant. So no event is
+// accepted, as the service is not ready, until the next start.
+func TestAnEngineWhoseControlDataFailedIsNotReady(t *testing.T) {
+	d := faultfs.New(t)
+	dir := filepath.Join(d.Dir, "data")
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 10)
+	d.Fail(faultfs.Rule{Op: faultfs.Sync, Files: "control.db", Count: 1, Errno: syscall.EIO})
+	if _, err := e.AddPartner(ctx, "Failed"); !errors.Is(err, store.ErrNeedsRestart) {
+		t.Errorf("the change gives %v, want that a restart is needed", err)
+	}
+	if err := e.Ready(); !errors.Is(err, store.ErrNeedsRestart) {
+		t.Errorf("Ready gives %v, want that a restart is needed", err)
+	}
+	if err := e.Record(ctx, []store.Mark{newMark(m, "Late", 1, []byte("{}"))}); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("an event gives %v, want KindUnavailable", err)
+	}
+	if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); err != nil || page.Total != 10 {
+		t.Errorf("a listing has %d events, %v", page.Total, err)
+	}
+	closeEngine(t, e)
+	e = open(t, dir)
+	defer closeEngine(t, e)
+	record(t, e, m, 1)
+}
+
 // When a commit of control.db fails, its meta page may be there but not synced. No change is built on it, and the next start
 // finds a sound file.
 func TestAFailedCommitOfControlDataNeedsARestart(t *testing.T) {

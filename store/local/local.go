@@ -239,7 +239,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		e.tail.maxNumbers = opt.maxNumbers
 	}
 	if err = errors.Join(err, lastErr); err == nil {
-		err = e.journal.Start(e.indexReady, func(events []codec.Event, last uint64, release func()) {
+		err = e.journal.Start(e.acceptsEvents, func(events []codec.Event, last uint64, release func()) {
 			e.archiver.note(events)
 			e.tail.add(events, last) // before the index: when it is busy, push waits
 			e.index.push(events, last, release)
@@ -280,10 +280,14 @@ func (e *engine) noteKeyUse() {
 	}
 }
 
-// indexReady returns nil while the index takes events. The journal accepts no marks while it returns an error.
-func (e *engine) indexReady() error {
+// acceptsEvents returns an error after a failure that needs a restart. Then the journal accepts no marks: the index would not get
+// them. After a failed change of control.db their merchant may be deleted on the disk.
+func (e *engine) acceptsEvents() error {
 	if e.index.failure() != nil {
 		return store.Unavailable("the event index failed")
+	}
+	if e.Data.Failure() != nil {
+		return store.Unavailable("a change of the control data failed")
 	}
 	return nil
 }

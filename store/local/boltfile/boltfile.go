@@ -63,7 +63,7 @@ func open(path, format string, buckets [][]byte) (*bolt.DB, error) {
 	}
 	err = writeMetasAgain(db)
 	if err == nil {
-		err = checkPages(db)
+		err = checkBranches(db)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
@@ -84,7 +84,7 @@ func openReadOnly(path, format string, buckets [][]byte) (*bolt.DB, error) {
 		return nil, store.ErrInUse
 	}
 	if err == nil {
-		err = CatchDamage(path, func() error { return checkPages(db) })
+		err = CatchDamage(path, func() error { return checkBranches(db) })
 	}
 	if err != nil && db != nil {
 		err = errors.Join(err, db.Close())

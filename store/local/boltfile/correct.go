@@ -75,7 +75,7 @@ func (s *Scan) repairsPage(of suspect, e *PageError) func(b []byte) bool {
 
 // repairsFreeList is repairsPage for the list of free pages.
 func (s *Scan) repairsFreeList() func(b []byte) bool {
-	tree := walk{Scan: s, seen: map[uint64]visit{}}
+	tree := walk{Scan: s, seen: map[uint64]*suspect{}}
 	sound := tree.page(s.meta.root, visit{}) == nil
 	return func(b []byte) bool {
 		if !sound {

@@ -43,6 +43,8 @@ type ScanOptions struct {
 	Bucket func(path []string, name []byte, sequence uint64) bool
 	// Txid is the transaction to read; 0 for the last one.
 	Txid uint64
+	// BranchesOnly leaves out the leaves, except those with the file's buckets: that these are not damaged is not checked.
+	BranchesOnly bool
 }
 
 // Record is a record as a scan finds it. Key and Value are valid until the scan is closed.
@@ -177,7 +179,7 @@ func (s *Scan) Check() error {
 
 // check checks the file once, until it finds something wrong.
 func (s *Scan) check() error {
-	w := walk{Scan: s, seen: map[uint64]visit{}}
+	w := walk{Scan: s, seen: map[uint64]*suspect{}}
 	if err := w.page(s.meta.root, visit{}); err != nil {
 		return err
 	}
@@ -187,7 +189,7 @@ func (s *Scan) check() error {
 // Records calls use with all records of a file that Check has found sound.
 func (s *Scan) Records(use func(Record) error) error {
 	return CatchDamage(s.name, func() error {
-		w := walk{Scan: s, seen: map[uint64]visit{}, use: use}
+		w := walk{Scan: s, seen: map[uint64]*suspect{}, use: use}
 		return w.page(s.meta.root, visit{})
 	})
 }
@@ -195,7 +197,7 @@ func (s *Scan) Records(use func(Record) error) error {
 // Salvage calls use with the records of the pages that can be read, and lost with what is wrong with the others.
 func (s *Scan) Salvage(use func(Record) error, lost func(path []string, err error)) error {
 	return CatchDamage(s.name, func() error {
-		w := walk{Scan: s, seen: map[uint64]visit{}, use: use, lost: lost}
+		w := walk{Scan: s, seen: map[uint64]*suspect{}, use: use, lost: lost}
 		return w.page(s.meta.root, visit{})
 	})
 }
@@ -208,7 +210,7 @@ func (s *Scan) SalvageBucket(name string, use func(Record) error, lost func(path
 		if err != nil {
 			return err
 		}
-		w := walk{Scan: s, seen: map[uint64]visit{}, use: use, lost: lost}
+		w := walk{Scan: s, seen: map[uint64]*suspect{}, use: use, lost: lost}
 		v := visit{}
 		for {
 			p, err := parsePage(b, binary.LittleEndian.Uint64(b), false)
@@ -224,7 +226,7 @@ func (s *Scan) SalvageBucket(name string, use func(Record) error, lost func(path
 				if !found {
 					return nil
 				}
-				return w.values(suspect{s.meta.root, v}, elements[i:i+1], nil)
+				return w.values(&suspect{s.meta.root, v}, elements[i:i+1], nil)
 			}
 			if !found {
 				i--
@@ -242,9 +244,9 @@ func (s *Scan) SalvageBucket(name string, use func(Record) error, lost func(path
 // InUse returns the offsets and sizes of what is in use: the metas and the pages that can be reached.
 func (s *Scan) InUse() (parts [][2]int) {
 	parts = [][2]int{{0, headerSize + metaSize}, {s.meta.pageSize, headerSize + metaSize}}
-	w := walk{Scan: s, seen: map[uint64]visit{}}
+	w := walk{Scan: s, seen: map[uint64]*suspect{}}
 	_ = w.page(s.meta.root, visit{}) // ends at damage
-	w.seen[s.meta.free] = visit{}
+	w.seen[s.meta.free] = nil
 	for id := range w.seen {
 		parts = append(parts, [2]int{int(id) * s.meta.pageSize, s.meta.pageSize})
 	}
@@ -270,7 +272,7 @@ func (s *Scan) page(id uint64) ([]byte, error) {
 // walk goes through the tree of pages once.
 type walk struct {
 	*Scan
-	seen map[uint64]visit
+	seen map[uint64]*suspect // the pages that were reached → their parent
 	use  func(Record) error
 	lost func(path []string, err error)
 }
@@ -306,11 +308,7 @@ func (w *walk) page(id uint64, v visit) error {
 
 // read checks a page by itself, and what it says of its children.
 func (w *walk) read(id uint64, v visit) *PageError {
-	if before, again := w.seen[id]; again {
-		e := &PageError{Page: id, Problem: "is in two places"}
-		if before.parent != nil {
-			e.suspects = []suspect{*before.parent}
-		}
+	if e := w.reach(id, v); e != nil {
 		return e
 	}
 	b, err := w.Scan.page(id)
@@ -321,10 +319,25 @@ func (w *walk) read(id uint64, v visit) *PageError {
 		if _, again := w.seen[i]; again {
 			return &PageError{Page: id, Problem: "overlaps another page"}
 		}
-		w.seen[i] = v
+		w.seen[i] = v.parent
 	}
-	w.seen[id] = v
 	return w.checkPage(id, b, v)
+}
+
+// reach notes that a page was reached, which must not have been so before.
+func (w *walk) reach(id uint64, v visit) *PageError {
+	if id < 2 || id >= w.meta.size {
+		return &PageError{Page: id, Problem: "is outside of the file"}
+	}
+	if parent, again := w.seen[id]; again {
+		e := &PageError{Page: id, Problem: "is in two places"}
+		if parent != nil {
+			e.suspects = []suspect{*parent}
+		}
+		return e
+	}
+	w.seen[id] = v.parent
+	return nil
 }
 
 // checkPage checks what can be seen of a page without the rest of the tree.
@@ -350,14 +363,18 @@ func (s *Scan) checkPage(id uint64, b []byte, v visit) *PageError {
 	if err != nil {
 		return &PageError{Page: id, Problem: err.Error()}
 	}
-	if p.leaf {
+	switch {
+	case p.leaf:
 		return s.checkLeaf(id, elements, v.path)
+	case s.opt.BranchesOnly:
+		return nil
+	default:
+		return s.checkChildren(&suspect{id, v}, elements)
 	}
-	return s.checkChildren(suspect{id, v}, elements)
 }
 
 // checkChildren checks that the children of a branch are pages with keys of their range.
-func (s *Scan) checkChildren(parent suspect, elements []element) *PageError {
+func (s *Scan) checkChildren(parent *suspect, elements []element) *PageError {
 	for i, e := range elements {
 		v := parent.child(elements, i)
 		b, err := s.page(e.child)
@@ -379,8 +396,8 @@ func (s *Scan) checkChildren(parent suspect, elements []element) *PageError {
 }
 
 // child is how a branch reaches its i-th child.
-func (parent suspect) child(elements []element, i int) visit {
-	v := visit{path: parent.path, lo: elements[i].key, hi: parent.hi, parent: &parent}
+func (parent *suspect) child(elements []element, i int) visit {
+	v := visit{path: parent.path, lo: elements[i].key, hi: parent.hi, parent: parent}
 	if i+1 < len(elements) {
 		v.hi = elements[i+1].key
 	}
@@ -459,19 +476,32 @@ func (w *walk) below(id uint64, v visit) error {
 	if err != nil {
 		return err
 	}
+	of := &suspect{id, v}
 	if p.leaf {
-		return w.values(suspect{id, v}, elements, v.path)
+		return w.values(of, elements, v.path)
 	}
+	// The leaves of a tree have one depth.
+	leaves := w.opt.BranchesOnly && len(v.path) > 0 && len(elements) > 0 && w.isLeaf(elements[0].child)
 	for i, e := range elements {
-		if err := w.page(e.child, suspect{id, v}.child(elements, i)); err != nil {
+		child := of.child(elements, i)
+		if !leaves {
+			if err := w.page(e.child, child); err != nil {
+				return err
+			}
+		} else if err := w.reach(e.child, child); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+func (s *Scan) isLeaf(id uint64) bool {
+	b, err := s.page(id)
+	return err == nil && binary.LittleEndian.Uint16(b[8:]) == kindLeaf
+}
+
 // values reads the records and buckets of a leaf.
-func (w *walk) values(of suspect, elements []element, path []string) error {
+func (w *walk) values(of *suspect, elements []element, path []string) error {
 	for _, e := range elements {
 		switch {
 		case e.bucket && isInline(e):
@@ -483,7 +513,7 @@ func (w *walk) values(of suspect, elements []element, path []string) error {
 				return err
 			}
 		case e.bucket:
-			if err := w.page(binary.LittleEndian.Uint64(e.value), visit{path: childPath(path, e), parent: &of}); err != nil {
+			if err := w.page(binary.LittleEndian.Uint64(e.value), visit{path: childPath(path, e), parent: of}); err != nil {
 				return err
 			}
 		case w.use != nil:
@@ -512,11 +542,11 @@ func (w *walk) checkFree() error {
 		used[list.id+i] = true
 	}
 	for _, id := range free {
-		v, reached := w.seen[id]
+		parent, reached := w.seen[id]
 		if reached || used[id] || id < 2 || id >= w.meta.size {
 			e := &PageError{Page: id, Problem: "is in use, and in the list of free pages", suspects: []suspect{list}}
-			if v.parent != nil {
-				e.suspects = append(e.suspects, *v.parent)
+			if parent != nil {
+				e.suspects = append(e.suspects, *parent)
 			}
 			return e
 		}
@@ -527,7 +557,8 @@ func (w *walk) checkFree() error {
 			return &PageError{Page: id, Problem: "is in use, and has the list of free pages", suspects: []suspect{list}}
 		}
 	}
-	if missing := w.meta.size - 2 - uint64(len(used)) - uint64(len(w.seen)); missing != 0 {
+	missing := w.meta.size - 2 - uint64(len(used)) - uint64(len(w.seen))
+	if missing != 0 && !w.opt.BranchesOnly { // which does not know how many pages a leaf has
 		return &PageError{Page: list.id, Problem: fmt.Sprintf("does not list all free pages: %d are missing", missing), suspects: []suspect{list}}
 	}
 	return nil

@@ -60,6 +60,9 @@ func (d *Data) ReleaseDomain(ctx context.Context, domain string) (claim store.Cl
 
 // claimDomain gives a root domain to a tag. When another tag's claim is free, that tag loses it.
 func (c *change) claimDomain(domain string, id store.TagID) error {
+	if err := c.d.state.allReadable(inPartners); err != nil { // it may have the tracking domain
+		return err
+	}
 	for host := range c.d.state.tracking {
 		if store.RootDomain(host) == domain {
 			return store.Invalid("domain", "is a partner's tracking domain")
@@ -74,6 +77,9 @@ func (c *change) claimDomain(domain string, id store.TagID) error {
 
 // endFreeClaim ends the claim to a root domain if it is free. KindConflict, with the message taken: it is not.
 func (c *change) endFreeClaim(domain, taken string) error {
+	if err := c.d.state.allReadable(inDomains); err != nil {
+		return err
+	}
 	holder, err := c.d.state.holder(domain)
 	if store.KindOf(err) == store.KindNotFound {
 		return nil

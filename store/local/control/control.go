@@ -57,6 +57,9 @@
 //   - A record that is damaged otherwise is out of service, with everything that belongs to it: a partner with its merchants, a
 //     merchant with its tags. Its requests fail, which is logged with the record's name; they never find it missing. Everything
 //     else goes on. An audit entry is listed as damaged.
+//   - A change that needs to know what a damaged record says fails too. No tag is made while a tag or a claim is damaged: it may
+//     be the merchant's tag of this type, or have the label. No domain is claimed while a claim or a partner is damaged. Nothing
+//     is deleted while a record is damaged that may belong to it.
 //   - When it is not known which records are damaged, as on a page that cannot be read, Open fails. "mtagd repair" makes a new
 //     file of the others.
 //
@@ -99,9 +102,10 @@ type Data struct {
 
 	suppressing atomic.Bool // somebody's events may be refused
 
-	mu     sync.RWMutex // held while state changes, which takes microseconds
-	state  *state
-	broken error // why nothing is changed until the next start; changes only while writing is held
+	mu    sync.RWMutex // held while state changes, which takes microseconds
+	state *state
+
+	broken atomic.Pointer[error] // why nothing is changed until the next start; nil: changes are made
 }
 
 // fileName is the name of the file in the data directory.
@@ -235,8 +239,8 @@ func (d *Data) update(ctx context.Context, build func(c *change) error) error {
 //   - after a failed commit. Its meta page may have been written but not synced. Then bbolt would build the next change on
 //     this one, which neither the memory nor the sums have. A full disk is no reason while the meta page is the old one.
 func (d *Data) store(c *change) error {
-	if d.broken != nil {
-		return d.broken
+	if broken := d.broken.Load(); broken != nil {
+		return *broken
 	}
 	next := maps.Clone(d.sums)
 	returned := false
@@ -259,12 +263,13 @@ func (d *Data) store(c *change) error {
 	case err == nil:
 		d.sums = next
 	case !returned:
-		d.stop(err)
+		d.broken.Store(&err)
 		d.log.Error("control.db is damaged: nothing is changed in it until the next start, which checks it", "error", err)
 	case committing != 0 && !(space.IsFull(err) && d.isBefore(committing)):
 		err = fmt.Errorf("%w: a change of %s could not be committed: %w", store.ErrNeedsRestart, fileName, err)
-		d.stop(err)
-		d.log.Error("a change of control.db could not be committed: nothing is changed in it until the next start", "error", err)
+		d.broken.Store(&err)
+		d.log.Error("a change of control.db could not be committed: until the next start nothing is changed in it, and no event is accepted",
+			"error", err)
 	}
 	return err
 }
@@ -281,20 +286,11 @@ func (d *Data) isBefore(id int) bool {
 	return err == nil && before
 }
 
-// stop refuses all further changes.
-func (d *Data) stop(why error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.broken = why
-}
-
-// Failure returns a store.ErrNeedsRestart once a commit has failed: the control data cannot be changed until a restart. It does
-// no I/O. A panic of bbolt is none, because a restart might refuse the damaged file, while everything in memory is served.
+// Failure returns a store.ErrNeedsRestart once a commit has failed: the control data cannot be changed until a restart. It takes
+// no lock. A panic of bbolt is none, because a restart might refuse the damaged file, while everything in memory is served.
 func (d *Data) Failure() error {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	if errors.Is(d.broken, store.ErrNeedsRestart) {
-		return d.broken
+	if broken := d.broken.Load(); broken != nil && errors.Is(*broken, store.ErrNeedsRestart) {
+		return *broken
 	}
 	return nil
 }

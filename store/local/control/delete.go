@@ -16,6 +16,9 @@ func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store
 		if m, err = d.state.merchant(id); err != nil {
 			return err
 		}
+		if err := d.state.allReadable(inTags, inDomains); err != nil {
+			return err
+		}
 		return c.deleteMerchants(m.Partner, []store.Merchant{m})
 	})
 	if err != nil {
@@ -28,6 +31,9 @@ func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store
 func (d *Data) DeletePartner(ctx context.Context, id store.PartnerID, withMerchants bool) (p store.Partner, err error) {
 	err = d.update(ctx, func(c *change) error {
 		if p, err = d.state.partner(id); err != nil {
+			return err
+		}
+		if err := d.state.allReadable(inMerchants, inTags, inDomains, inKeys, inUses, inReplies); err != nil {
 			return err
 		}
 		var merchants []store.Merchant

@@ -115,6 +115,10 @@ func (d *Data) RevokeKey(ctx context.Context, id store.KeyID, evenLast bool) (k 
 // store.KeyUseDelay, so that no request has to write.
 func (d *Data) Tidy(ctx context.Context) error {
 	return d.update(ctx, func(c *change) error {
+		c.dropReplies(d.now())
+		if d.state.allReadable(inUses) != nil {
+			return nil // a damaged record cannot be replaced
+		}
 		for id := range d.state.keys {
 			at := d.dir.LastUse(id)
 			if at.IsZero() || !at.After(d.stored[id]) {
@@ -127,7 +131,6 @@ func (d *Data) Tidy(ctx context.Context) error {
 			c.writes = append(c.writes, write{inUses, string(id), text})
 			c.publish = append(c.publish, func() { d.stored[id] = at })
 		}
-		c.dropReplies(d.now())
 		return nil
 	})
 }

@@ -180,6 +180,7 @@ func (r *reading) record(rec boltfile.Record) error {
 // damaged takes a record out of service.
 func (r *reading) damaged(bucket, key, why string) {
 	r.report(problem{bucket: bucket, key: key, text: why})
+	r.state.damagedIn[bucket] = key
 	switch bucket {
 	case inPartners, inKeys, inMerchants, inTags, inDomains, inReplies:
 		r.state.damaged[key] = true

@@ -38,6 +38,7 @@ type state struct {
 	damaged map[string]bool // ids and domains whose record, or that of their owner, is damaged
 
 	damagedTags map[store.TagID]bool // which of damaged are tags
+	damagedIn   map[string]string    // bucket → the key of a damaged record in it
 }
 
 // merchant is a merchant as it is stored.
@@ -70,11 +71,16 @@ func newState() *state {
 
 		damaged:     map[string]bool{},
 		damagedTags: map[store.TagID]bool{},
+		damagedIn:   map[string]string{},
 	}
 }
 
-// derive takes damaged records out of service, with all that belongs to them, and fills in what follows from the others.
+// derive takes damaged records out of service, with all that belongs to them, and fills in what follows from the others. The
+// labels of tags that are out of service stay taken.
 func (s *state) derive() {
+	for id, t := range s.tags {
+		s.noteLabel(id, t)
+	}
 	isDamaged := func(id string) bool { return s.damaged[id] }
 	maps.DeleteFunc(s.keys, func(id store.KeyID, k store.Key) bool {
 		return s.drop(string(id), isDamaged(string(k.Partner)))
@@ -132,6 +138,10 @@ func (s *state) drop(id string, damaged bool) bool {
 
 func (s *state) noteTag(id store.TagID, t store.Tag) {
 	s.tagsOf[t.Merchant] = append(s.tagsOf[t.Merchant], id)
+	s.noteLabel(id, t)
+}
+
+func (s *state) noteLabel(id store.TagID, t store.Tag) {
 	if t.Label != "" {
 		s.labels[t.Label] = id
 	}
@@ -240,6 +250,17 @@ func (s *state) holder(domain string) (store.Tag, error) {
 		return store.Tag{}, err
 	}
 	return s.tag(id)
+}
+
+// allReadable returns an error if a record of these buckets is damaged. Who needs to know that something does not exist, or that
+// nothing else belongs to an owner, asks this first.
+func (s *state) allReadable(buckets ...string) error {
+	for _, bucket := range buckets {
+		if key, found := s.damagedIn[bucket]; found {
+			return damaged(bucket, key)
+		}
+	}
+	return nil
 }
 
 // find returns a record, or why there is none: it does not exist, or it is damaged.

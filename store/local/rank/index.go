@@ -23,10 +23,12 @@ type Index struct {
 	db  *bolt.DB // index.db
 	log *slog.Logger
 
-	// These are loadTree, (*bolt.Tx).Commit and the constant of this name, except in tests.
-	load      func(*bolt.Tx, codec.MerchantKey) (*storedTree, error)
-	commit    func(*bolt.Tx) error
-	maxSeries int
+	// These are loadTree, (*bolt.Tx).Commit and the constants of these names, except in tests.
+	load          func(*bolt.Tx, codec.MerchantKey) (*storedTree, error)
+	commit        func(*bolt.Tx) error
+	maxSeries     int
+	mergeInterval time.Duration
+	mergeEntries  int
 
 	outdated bool // the file has the older format
 
@@ -73,13 +75,12 @@ const (
 	mergeEntries    = 500_000
 	overflowEntries = 3
 
-	// At maxEntries nothing more is applied until the running merge is done. The queue fills, and then commits wait.
-	maxEntries = 2 * mergeEntries
-
+	// At twice as many entries nothing more is applied until the running merge is done. The queue fills, and then commits wait.
+	//
 	// While the disk is full, merges are retried until maxUnmerged entries wait for one. The journal then accepts nothing,
 	// so all that still comes is what was accepted before: its queue of 32 MiB and this package's, which together have less
-	// than maxEntries.
-	maxUnmerged = 4 * maxEntries
+	// than twice mergeEntries.
+	maxUnmerged = 8 * mergeEntries
 
 	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue
 	// is nearly always empty. The journal's keptArenas follows from it.
@@ -94,18 +95,20 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		return nil, err
 	}
 	x := &Index{
-		db:        db,
-		log:       log,
-		load:      loadTree,
-		commit:    (*bolt.Tx).Commit,
-		maxSeries: maxSeries,
-		outdated:  outdated,
-		recent:    map[codec.MerchantKey]*recentEvents{},
-		arenas:    sync.Pool{New: func() any { return &nodeArena{} }},
-		queue:     make(chan committedBatch, maxQueue),
-		merges:    make(chan chan error),
-		done:      make(chan struct{}),
-		mergeTime: newMergeDuration(),
+		db:            db,
+		log:           log,
+		load:          loadTree,
+		commit:        (*bolt.Tx).Commit,
+		maxSeries:     maxSeries,
+		mergeInterval: mergeInterval,
+		mergeEntries:  mergeEntries,
+		outdated:      outdated,
+		recent:        map[codec.MerchantKey]*recentEvents{},
+		arenas:        sync.Pool{New: func() any { return &nodeArena{} }},
+		queue:         make(chan committedBatch, maxQueue),
+		merges:        make(chan chan error),
+		done:          make(chan struct{}),
+		mergeTime:     newMergeDuration(),
 	}
 	x.compactor = newCompactor(db, reserve, log)
 	if err := x.read(func(tx *bolt.Tx) (err error) {
@@ -167,7 +170,7 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 		return err
 	}
 	x.progress.advance(last)
-	if x.entries/mergeEntries == before/mergeEntries {
+	if x.entries/x.mergeEntries == before/x.mergeEntries {
 		return nil // also on a full disk, a merge is tried only after so many more entries
 	}
 	if len(x.unmerged.trees) == 0 {

@@ -18,7 +18,7 @@ func (x *Index) Start() {
 // run applies what is pushed. Merges run in another goroutine meanwhile, one after the other.
 func (x *Index) run() {
 	defer close(x.done)
-	ticker := time.NewTicker(mergeInterval)
+	ticker := time.NewTicker(x.mergeInterval)
 	defer ticker.Stop()
 	m := mergeState{x: x, ended: make(chan error, 1), events: x.unmerged, retry: len(x.unmerged.trees) > 0}
 	x.unmerged = frozenEvents{}
@@ -56,7 +56,7 @@ type mergeState struct {
 
 // queue returns the queue to apply from. It is nil, and blocks, while too much is in memory for the running merge.
 func (m *mergeState) queue() <-chan committedBatch {
-	if m.running && m.x.entries >= maxEntries {
+	if m.running && m.x.entries >= 2*m.x.mergeEntries {
 		return nil
 	}
 	return m.x.queue
@@ -70,7 +70,7 @@ func (m *mergeState) startIfDue() {
 		m.answer(err)
 		return
 	}
-	due := m.due || x.entries >= mergeEntries && !m.retry || len(m.requested) > 0
+	due := m.due || x.entries >= x.mergeEntries && !m.retry || len(m.requested) > 0
 	if m.running || !due {
 		return
 	}

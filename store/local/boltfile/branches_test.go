@@ -1,0 +1,88 @@
+package boltfile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/codec"
+)
+
+// bbolt follows the references of a branch, and writes over free pages, without looking. A file in which these are wrong is
+// refused.
+func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	things := []byte("things")
+	db, err := Open(path, "1", things)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time frees pages
+		if err := db.Update(func(tx *bolt.Tx) error {
+			var err error
+			for i := range 2000 {
+				err = errors.Join(err, tx.Bucket(things).Put(fmt.Appendf(nil, "key %d", i), make([]byte, 100)))
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s, err := OpenScan(f, ScanOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
+	}
+	branch := uint64(2)
+	reached := walk{Scan: s, seen: map[uint64]*suspect{}}
+	if err := reached.page(s.meta.root, visit{}); err != nil {
+		t.Fatal(err)
+	}
+	for id, parent := range reached.seen {
+		if parent != nil && s.isLeaf(id) && !s.isLeaf(parent.id) {
+			branch = parent.id
+		}
+	}
+	free, child := s.meta.free, func(i int) uint64 { return branch*uint64(s.meta.pageSize) + headerSize + uint64(i)*elementSize + 8 }
+	first := binary.LittleEndian.Uint64(s.data[child(0):])
+	for name, wrong := range map[string]struct{ at, reference uint64 }{
+		"a branch that leads to itself":                  {child(3), branch},
+		"a branch that leads to its tree's parent":       {child(3), s.meta.root},
+		"two references to one leaf":                     {child(3), first},
+		"a reference out of the file":                    {child(3), s.meta.size},
+		"a reference to the list of free pages":          {child(3), free},
+		"a leaf in the list of free pages":               {free*uint64(s.meta.pageSize) + headerSize, first},
+		"the list of free pages in itself":               {free*uint64(s.meta.pageSize) + headerSize, free},
+		"a page outside of the file in the list of free": {free*uint64(s.meta.pageSize) + headerSize, s.meta.size},
+	} {
+		content := slices.Clone(s.data)
+		binary.LittleEndian.PutUint64(content[wrong.at:], wrong.reference)
+		damaged := filepath.Join(t.TempDir(), "a.db")
+		if err := os.WriteFile(damaged, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(damaged, "1", things); !errors.Is(err, codec.ErrCorrupt) {
+			t.Errorf("%s: Open gives %v, want codec.ErrCorrupt", name, err)
+		}
+		if _, err := OpenReadOnly(damaged, "1", things); !errors.Is(err, codec.ErrCorrupt) {
+			t.Errorf("%s: OpenReadOnly gives %v, want codec.ErrCorrupt", name, err)
+		}
+	}
+}

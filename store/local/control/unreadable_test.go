@@ -1,0 +1,155 @@
+package control
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// Each change that a damaged record could forbid fails: no second tag is made, no label, claim or tracking domain is given
+// twice, and nothing is removed in part.
+func TestAChangeThatADamagedRecordCouldForbidFails(t *testing.T) {
+	generate := func(k store.TagType, domain string) func(*Data, store.Merchant) error {
+		return func(d *Data, m store.Merchant) error {
+			_, _, err := d.GenerateTag(t.Context(), m.ID, k, domain)
+			return err
+		}
+	}
+	deleteMerchant := func(d *Data, m store.Merchant) error { _, err := d.DeleteMerchant(t.Context(), m.ID); return err }
+	deletePartner := func(d *Data, m store.Merchant) error {
+		_, err := d.DeletePartner(t.Context(), m.Partner, true)
+		return err
+	}
+	enable := func(domain string) func(*Data, store.Merchant) error {
+		return func(d *Data, m store.Merchant) error {
+			_, err := d.EnablePreverified(t.Context(), m.Partner, domain)
+			return err
+		}
+	}
+	verify := func(d *Data, m store.Merchant) error { // a tag that has lost its claim takes it again
+		tag, _ := m.Tag(store.ServerSide)
+		_, err := d.UpdateTag(t.Context(), tag.ID, func(t store.Tag) store.Tag { t.Verified = true; return t })
+		return err
+	}
+	for _, c := range []struct {
+		what    string
+		bucket  string
+		change  func(*Data, store.Merchant) error // of the other partner's merchant
+		prepare func(*Data, store.Merchant) error // before the damage
+	}{
+		{"a second tag", inTags, generate(store.ClientSide, ""), nil},
+		{"a second tag, when the claim is damaged", inDomains, generate(store.ServerSide, "another.com"), nil},
+		{"a domain with a damaged claim", inDomains, generate(store.ServerSide, "own.com"), nil},
+		{"a domain below which a damaged partner may track", inPartners, generate(store.ServerSide, "agency0.com"), nil},
+		{"the claim again", inDomains, verify, func(d *Data, m store.Merchant) error {
+			_, _, err := d.GenerateTag(t.Context(), m.ID, store.ServerSide, "lost.com")
+			if err == nil {
+				_, err = d.ReleaseDomain(t.Context(), "lost.com")
+			}
+			return err
+		}},
+		{"a tracking domain that a damaged partner may have", inPartners, enable("t.agency0.com"), nil},
+		{"a tracking domain below a damaged claim", inDomains, enable("t.shop0-0.com"), nil},
+		{"a merchant without its damaged tag", inTags, deleteMerchant, nil},
+		{"a merchant without its tag with a damaged claim", inDomains, deleteMerchant, nil},
+		{"a partner without a damaged merchant", inMerchants, deletePartner, nil},
+		{"a partner without a damaged tag", inTags, deletePartner, nil},
+		{"a partner without a damaged claim", inDomains, deletePartner, nil},
+		{"a partner without a damaged key", inKeys, deletePartner, nil},
+		{"a partner without a damaged reply", inReplies, deletePartner, nil},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			dir := t.TempDir()
+			d := openHere(t, dir)
+			filled(t, d, 1)
+			agency := firstPartner(t, d)
+			shops, _, err := d.Merchants(t.Context(), store.MerchantQuery{Partner: agency, Limit: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := d.AddPartner(t.Context(), "Other")
+			if err != nil {
+				t.Fatal(err)
+			}
+			added, err := d.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Other"})
+			if err == nil && c.prepare != nil {
+				err = c.prepare(d, added)
+			}
+			if err = errors.Join(err, d.Close()); err != nil {
+				t.Fatal(err)
+			}
+			// It is the agency's, which nobody can know. The other buckets have no records but the agency's.
+			damageRecord(t, dir, c.bucket, map[string]string{inPartners: string(agency), inMerchants: string(shops[0].ID)}[c.bucket])
+
+			d = open(t, dir)
+			m, err := d.Merchant(t.Context(), added.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := everything(t, d)
+			if err := c.change(d, m); !errors.Is(err, codec.ErrCorrupt) {
+				t.Errorf("the change gives %v, want codec.ErrCorrupt", err)
+			}
+			if got := everything(t, d); !reflect.DeepEqual(got, before) {
+				t.Errorf("the change has changed %v\nto %v", before, got)
+			}
+			if _, err := d.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant { m.Name = "New"; return m }); err != nil {
+				t.Errorf("another change: %v", err)
+			}
+		})
+	}
+}
+
+// The labels of tags that are out of service with their merchant stay taken.
+func TestALabelOfADamagedMerchantIsTaken(t *testing.T) {
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	filled(t, d, 1)
+	merchants, _, err := d.Merchants(t.Context(), store.MerchantQuery{Partner: firstPartner(t, d), Limit: 1})
+	if err = errors.Join(err, d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	damageRecord(t, dir, inMerchants, string(merchants[0].ID))
+	d = open(t, dir)
+	for _, tag := range merchants[0].Tags {
+		if tag.Label != "" && d.state.labels[tag.Label] != tag.ID {
+			t.Errorf("the label %s can be drawn again", tag.Label)
+		}
+	}
+}
+
+// When the time of a key's last use is damaged, the replies that are too old are still deleted.
+func TestTidyingBesideADamagedTimeOfUse(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	clock := func() time.Time { return now }
+	d, err := Open(dir, clock, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	filled(t, d, 1)
+	keys, err := d.Keys(t.Context(), firstPartner(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.dir.SetLastUse(keys[0].ID, now)
+	if err := errors.Join(d.Tidy(t.Context()), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	damageRecord(t, dir, inUses, string(keys[0].ID))
+
+	now = now.Add(2 * store.OnceWindow)
+	if d, err = Open(dir, clock, quiet); err != nil {
+		t.Fatal(err)
+	}
+	d.dir.SetLastUse(keys[0].ID, now)
+	if err := d.Tidy(t.Context()); err != nil || len(d.state.replies) > 0 {
+		t.Errorf("tidying gives %v, and leaves %d replies", err, len(d.state.replies))
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -34,7 +34,7 @@ func (t *tab) cost(name string) int {
 	return n
 }
 
-// A call stores its event, and no more. What waits is read once, when consent is known.
+// Events that are made together are stored together. What waits is read once, when consent is known.
 func TestWhatManyEventsCost(t *testing.T) {
 	const calls = 1000
 	w := newWorld(t)
@@ -51,11 +51,11 @@ func TestWhatManyEventsCost(t *testing.T) {
 	tab.do(`for (let i = 0; i < %d; i++) mtag('event', 'Many')`, calls)
 	tab.wantNothingStored()
 	w.wait("the events", func() bool { return len(w.events()) == 2*calls+2 })
-	if read := tab.cost("read"); read > calls+10 {
-		t.Errorf("%d events were left and %d made: %d reads of localStorage, want one for each that was left", calls, calls, read)
+	if read := tab.cost("read"); read > calls/20 {
+		t.Errorf("%d events were left and %d made: %d reads of localStorage, want less than one for 20 that were left", calls, calls, read)
 	}
-	if written := tab.cost("written"); written > calls+10 {
-		t.Errorf("%d events were made: %d writes to localStorage, want one for each", calls, written)
+	if written := tab.cost("written"); written > calls/20 {
+		t.Errorf("%d events were made: %d writes to localStorage, want less than one for 20", calls, written)
 	}
 	if tab.cost("Blob") > 0 || tab.cost("DateTimeFormat") > 0 {
 		t.Errorf("%d Blobs and %d DateTimeFormats, want none", tab.cost("Blob"), tab.cost("DateTimeFormat"))

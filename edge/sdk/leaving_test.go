@@ -49,6 +49,62 @@ func TestAPageThatIsLeftRightAfterAnEvent(t *testing.T) {
 	w.want(append(repeat(8, "PageView"), "Leaving", "LeavingCut", "LeavingRefused", "LeavingAnswerLost")...)
 }
 
+// The click that makes events also leaves the page. What it made is stored before that, and the next page sends it.
+func TestAClickThatLeavesThePage(t *testing.T) {
+	for _, tt := range []struct{ name, listener string }{
+		{"by its link", ``},
+		{"by its listener", `event.preventDefault(); location.href = '/next'`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/next", "")
+			w.page("/", w.snippet(true)+`<script>onload = () => {
+				document.body.innerHTML = '<a href="/next">Next</a>';
+				document.querySelector('a').onclick = (event) => {
+					mtag('event', 'Click');
+					mtag('event', 'Lead');
+					`+tt.listener+`
+				};
+			}</script>`)
+			tab := w.visit("/")
+			w.want("PageView")
+			tab.wantNothingStored()
+			w.gate.setFault(cut)
+			tab.do(`document.querySelector('a').click()`)
+			tab.waitFor("/next")
+			if got := tab.get(stored); got != "2" {
+				t.Errorf("%s events are stored, want 2", got)
+			}
+			w.gate.setFault(nil)
+			tab.goTo(w.gate.url(shopHost) + "/")
+			tab.wantNothingStored()
+			w.want("PageView", "PageView", "Click", "Lead")
+		})
+	}
+}
+
+// The page of an embedded document removes it in the same moment as it makes an event.
+func TestAFrameThatIsRemovedRightAfterAnEvent(t *testing.T) {
+	w := newWorld(t)
+	w.page("/frame", w.snippet(true))
+	w.page("/", `<script>onload = () => document.body.append(Object.assign(document.createElement('iframe'), { src: '/frame' }))</script>`)
+	tab := w.visit("/")
+	w.want("PageView")
+	tab.wantNothingStored()
+	w.gate.setFault(cut)
+	tab.do(`
+		const frame = document.querySelector('iframe');
+		frame.contentWindow.mtag('event', 'Last');
+		frame.remove();
+	`)
+	if got := tab.get(stored); got != "1" {
+		t.Errorf("%s events are stored, want 1", got)
+	}
+	w.gate.setFault(nil)
+	w.visit("/").wantNothingStored()
+	w.want("PageView", "PageView", "Last")
+}
+
 // The scripts of a document run for a moment after it was replaced, in the process of the next page. Their retries must
 // not keep that process busy.
 func TestADocumentThatIsGoneDoesNotRetry(t *testing.T) {

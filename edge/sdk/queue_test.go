@@ -9,13 +9,16 @@ import (
 	"time"
 )
 
-// stored is a JavaScript expression: the number of events in localStorage.
-const stored = `Object.keys(localStorage).filter((key) => key.startsWith('_mtag.cs_')).length`
+// JavaScript expressions: the keys of the records in localStorage, and the number of their events.
+const (
+	recordKeys = `Object.keys(localStorage).filter((key) => key.startsWith('_mtag.cs_'))`
+	stored     = recordKeys + `.reduce((n, key) => n + localStorage[key].split('\n').length, 0)`
+)
 
 // wantNothingStored waits until the tag host has answered every event.
 func (t *tab) wantNothingStored() {
 	t.Helper()
-	t.wait("an empty queue", func() bool { return t.get(stored) == "0" })
+	t.wait("an empty queue", func() bool { return t.get(recordKeys+`.length`) == "0" })
 }
 
 func TestLocalStorageThatIsFull(t *testing.T) {

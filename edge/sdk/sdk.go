@@ -32,9 +32,10 @@
 //
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
 //	cookie _mtag.visit             attribution and session, on the root domain, for 90 days after the last event
-//	localStorage _mtag.<tagId>.…   an event that has no answer yet: its JSON text without emails and phone numbers, after
-//	                               a space when it had some. The key ends with the time in ms, "mark" and a random
-//	                               number. The installation snippet writes such keys too, without a muid
+//	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
+//	                               with emails or phone numbers is alone, without them, after a space. The key ends
+//	                               with the time in ms, "mark" and a random number. The installation snippet writes
+//	                               such keys too, each with one event without a muid
 //	localStorage _mtag.renewed     when the script last sent renew=1, in ms
 //	localStorage _mtag.            tells other tabs that consent was withdrawn; it is removed at once
 //
@@ -52,7 +53,7 @@ import (
 )
 
 // The fields of an entry of the queue get short names; the page never sees them.
-//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=^(text|told|call|stop|lasts)$ --format=iife --target=es2017 --log-level=warning --outfile=loader.js
+//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=^(text|told|call|stop|lasts|record)$ --format=iife --target=es2017 --log-level=warning --outfile=loader.js
 //go:generate go tool esbuild src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/outbound.ts src/extras/scroll.ts --bundle --minify --format=iife --target=es2017 --log-level=warning --outdir=extras
 
 //go:embed loader.js

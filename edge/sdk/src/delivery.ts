@@ -3,7 +3,7 @@
 import { forgetVisit } from './attribution';
 import { exclusively, release } from './lock';
 import { device } from './page';
-import { allowed, bytes, drop, follow, forget, isID, isStripped, keep, put, recorded, waiting, type Entry, type Path } from './queue';
+import { allowed, bytes, drop, follow, forget, isID, isStripped, keep, put, recorded, save, waiting, type Entry, type Path } from './queue';
 import { json, Key, storage, store } from './storage';
 import { erase, muid, renewable, visitor } from './visitor';
 import { trace, warn } from './warn';
@@ -32,7 +32,6 @@ let timer = 0; // of the next retry; 0 when none is set
 let notBefore = 0; // when Retry-After ends, in ms of performance.now()
 let failures = 0; // consecutive
 let batchLimit = 1000; // events in the next request; halved by a failure, doubled by a success. MAX_BODY bounds it too
-let renewed = 0; // as in RENEWED
 let open = 0; // requests that are under way
 
 const pause = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
@@ -64,7 +63,6 @@ export function whenAllowed<T>(value: T, call: (value: T) => void) {
 // consented begins to store and send the events.
 export function consented() {
   keep(tag);
-  renewed = +storage[RENEWED] || 0;
   retryNow();
 }
 
@@ -123,8 +121,8 @@ async function send(leaving?: boolean) {
   const stop = new AbortController();
   setTimeout(() => stop.abort(), Is.TIMEOUT);
   // A request that outlives the page must not renew the cookie: its answer could come after consent was withdrawn.
-  const renew = !leaving && renewable(base) && Date.now() - renewed > Is.RENEW_AFTER;
-  if (renew) store(RENEWED, (renewed = Date.now()) + '');
+  const renew = !leaving && renewable(base) && !(Date.now() - +storage[RENEWED] < Is.RENEW_AFTER);
+  if (renew) store(RENEWED, Date.now() + '');
   // A retry must not outlive the page: browsers limit the size of all such requests together, and that limit may be why
   // the last try failed.
   const lasts = leaving || (!failures && !renew);
@@ -142,13 +140,15 @@ async function send(leaving?: boolean) {
     // Without this header the answer is not from the tag host but from a captive portal, such as a hotel's, or a proxy.
     if (response.headers.get('mtag')) {
       const answer = await response.json();
-      failed = batch.filter((entry, i) => {
+      const answered = batch.filter((entry, i) => {
         const { status = response.status, message } = answer.results ? answer.results[i] : answer;
-        if (/^5|408|4[23]1|42[59]/.test(status)) return true;
+        if (/^5|408|4[23]1|42[59]/.test(status)) return;
         if (status >= 400) warn(message, entry.text);
         else recorded(entry);
-        drop(entry);
-      })[0];
+        return true;
+      });
+      drop(answered);
+      failed = batch[answered.length];
     }
   } catch {}
   open--;
@@ -175,6 +175,7 @@ function bundle(leaving?: boolean): [Entry[], string[]] {
   const common = Object.assign({ muid }, device());
   const batch: Entry[] = [];
   const texts: string[] = [];
+  const dead: Entry[] = [];
   let size = 0;
   for (const entry of idle(leaving)) {
     let text = '';
@@ -185,7 +186,7 @@ function bundle(leaving?: boolean): [Entry[], string[]] {
       text = json(Object.assign({}, common, isID(entry.key) || { event_id: entry.key }, fields));
     } catch {}
     if (!text || parseInt(entry.key) < Date.now() - Is.MAX_AGE) {
-      drop(entry);
+      dead.push(entry);
       continue;
     }
     size += bytes(text) + 1; // a comma
@@ -193,12 +194,14 @@ function bundle(leaving?: boolean): [Entry[], string[]] {
     texts.push(text);
     batch.push(entry);
   }
+  if (dead[0]) drop(dead);
   return [batch, texts];
 }
 
 // flush sends events in requests that outlive the page, before it closes. Without an answer in time, the next page may
 // send them once more.
 function flush() {
+  save();
   for (let n = Is.MAX_LAST; n-- && idle(true)[0]; ) send(true);
 }
 

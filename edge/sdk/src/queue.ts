@@ -1,8 +1,12 @@
 // The queue: the events that have no answer from the tag host yet. With consent each event is also in localStorage, so
-// that the next page of the site can send it. Email addresses and phone numbers are only in memory: what is stored of such
-// an event is a stripped copy. The tag host records a repeated event once, by its event_id, and the first one counts. So
-// other pages leave a stripped copy to the page that has the event in full, for as long as that may be open. Without
-// consent, the queue also has the calls that wait for it.
+// that the next page of the site can send it. A write there takes longer than all else that a call does, so events that
+// are made together are written together when the calls are done, as the lines of a record. A record is deleted when all
+// its events have their answer. Until then the next page may send all of them again, and the tag host records each once.
+//
+// Email addresses and phone numbers are only in memory: what is stored of such an event is a stripped copy, in a record of
+// its own. The tag host records a repeated event once, by its event_id, and the first one counts. So other pages leave a
+// stripped copy to the page that has the event in full, for as long as that may be open. Without consent, the queue also
+// has the calls that wait for it.
 
 import { json, Key, storage, store } from './storage';
 import { safely, tell, trace, warn } from './warn';
@@ -10,6 +14,7 @@ import { safely, tell, trace, warn } from './warn';
 const enum Max {
   CHARS = 2e6, // of all texts in the queue; localStorage holds 5 million for each origin
   EVENT = 65200, // bytes without what bundle adds; the tag host accepts 64 KiB with it
+  RECORD = 2e4, // of all texts in a record, without the last
 }
 
 const enum Is {
@@ -21,6 +26,7 @@ export type Path = 'mark' | 'id';
 export interface Entry {
   key: string; // the time in ms, the path and a random number
   text: string; // JSON, after a space in a stripped copy
+  record: string; // the record that it belongs to: a key of localStorage; empty before save
   told?: unknown; // the page's callback when the event is recorded
   call?: (value: any) => void; // what to do with the value when there is consent
   stop?: AbortController; // of the request that the event is in
@@ -30,9 +36,10 @@ export interface Entry {
 export const waiting = new Map<string, Entry>(); // by key
 export let allowed = false; // the visitor consents
 
+let saving: unknown; // save will run when the running calls are done
 let chars = 0; // of all texts in waiting
 let full = false; // the console says so
-let prefix = ''; // of the queue's keys in localStorage
+let prefix = ''; // of the records' names
 
 export const isID = (key: string) => key.includes('id');
 
@@ -49,24 +56,47 @@ export function put(path: string, fields: any, then?: unknown, call?: (value: an
   const text = json(fields);
   if (text.length > Max.EVENT / 3 && bytes(text) > Max.EVENT) return warn('not sent, too large:', fields.event);
   if (chars + text.length > Max.CHARS) return full || warn('not sent, queue is full', (full = true));
-  const entry = { key: Date.now() + path + Math.random(), text, told: then, call };
-  hold(entry);
-  save(entry);
+  hold({ key: Date.now() + path + Math.random(), text, record: '', told: then, call });
+  saving = saving || Promise.resolve().then(save);
   if (!call) trace('queued', fields);
 }
 
 // hold adds an event in memory only.
 function hold(entry: Entry) {
-  if (waiting.has(entry.key)) return;
   chars += entry.text.length;
   waiting.set(entry.key, entry);
 }
 
-// save stores an event, or its stripped copy. An identify is nothing without its email address or phone number.
-function save({ key, text }: Entry) {
-  if (!allowed || isID(key)) return;
-  store(prefix + key, isPersonal(text) ? Is.STRIPPED + json(JSON.parse(text), /^(email|phone)$/) : text);
+// save stores the events that are in no record yet; with all, the others too. It runs before the page can be left: at the
+// latest with pagehide. An identify is not stored, because it is nothing without its email address or phone number.
+export function save(all?: unknown) {
+  const lines: Record<string, string[]> = {}; // of the records to write
+  let name = ''; // of the record that the next event goes to
+  let size = Infinity; // of that record
+  saving = 0;
+  if (allowed) waiting.forEach((entry) => {
+    const { key, text, call } = entry;
+    if (call || isID(key) || (entry.record && !all)) return;
+    const kept = isPersonal(text) ? Is.STRIPPED + json(JSON.parse(text), /^(email|phone)$/) : text;
+    if (!entry.record) {
+      if (isStripped(kept) || size > Max.RECORD) {
+        name = prefix + key;
+        size = 0;
+      }
+      size += isStripped(kept) ? Infinity : kept.length;
+      entry.record = name;
+    }
+    (lines[entry.record] = lines[entry.record] || []).push(kept);
+  });
+  Object.keys(lines).forEach((name) => store(name, lines[name].join('\n')));
 }
+
+// load adds the events of a record that another page has stored.
+const load = (record: string, lines: string) =>
+  lines.split('\n').forEach((text, i) => hold({ key: record.slice(prefix.length) + '.' + i, text, record }));
+
+// records returns the names of the records whose events wait.
+const records = () => new Set([...waiting.values()].map(({ record }) => record));
 
 // unhold removes an event from memory only.
 export function unhold({ key, text }: Entry) {
@@ -79,11 +109,12 @@ export function recorded({ text, told }: Entry) {
   tell(told);
 }
 
-// drop removes an event. Other tabs hear of it by the storage event.
-export function drop(entry: Entry) {
-  unhold(entry);
+// drop removes events, and the records of which no event waits any more. Other tabs hear of that by the storage event.
+export function drop(entries: Entry[]) {
+  entries.forEach(unhold);
   full = false;
-  delete storage[prefix + entry.key];
+  const left = records();
+  entries.forEach(({ record }) => left.has(record) || delete storage[record]);
 }
 
 // keep stores the events from now on, makes the calls that have waited for consent, and adds the events that other pages
@@ -91,13 +122,15 @@ export function drop(entry: Entry) {
 export function keep(tag: string) {
   prefix = Key.PREFIX + tag + '.';
   allowed = true;
+  save(true);
   [...waiting.values()].forEach((entry) => {
-    if (!entry.call) return save(entry);
+    if (!entry.call) return;
     unhold(entry);
     safely(entry.call, JSON.parse(entry.text));
   });
+  const known = records();
   Object.keys(storage).sort().forEach((name) => {
-    if (name.startsWith(prefix)) hold({ key: name.slice(prefix.length), text: storage[name] });
+    if (name.startsWith(prefix) && !known.has(name)) load(name, storage[name]);
   });
 }
 
@@ -106,8 +139,8 @@ export function keep(tag: string) {
 export function forget(told?: boolean) {
   allowed = false;
   // The other tab may not have seen the newest ones yet.
-  if (told) return waiting.forEach(({ key }) => delete storage[prefix + key]);
-  store(Key.PREFIX, 'withdrawn');
+  if (told) return records().forEach((name) => delete storage[name]);
+  store(Key.PREFIX, '1');
   Object.keys(storage).forEach((name) => name.startsWith(Key.PREFIX) && delete storage[name]);
 }
 
@@ -116,13 +149,12 @@ export function follow(withdrawn: () => void) {
   addEventListener('storage', ({ key, newValue }) => {
     if (key == Key.PREFIX && newValue) withdrawn();
     else if (allowed && key && key.startsWith(prefix)) {
-      key = key.slice(prefix.length);
-      const entry = waiting.get(key);
-      if (newValue) isStripped(newValue) || hold({ key, text: newValue });
-      else if (entry && !isPersonal(entry.text)) {
+      if (newValue) return isStripped(newValue) || records().has(key) || load(key, newValue);
+      waiting.forEach((entry) => {
+        if (entry.record != key || isPersonal(entry.text)) return;
         recorded(entry);
         unhold(entry);
-      }
+      });
     }
   });
 }

@@ -89,6 +89,6 @@ function start() {
 // starts.
 if (!calls.running) {
   calls.running = true;
-  if ((document as any).prerendering) document.addEventListener('prerenderingchange', start, { once: true });
+  if ((document as any).prerendering) document.addEventListener('prerenderingchange', start);
   else start();
 }

@@ -11,7 +11,7 @@ const enum Life {
 }
 
 // jar has the cookies. In a sandbox it has none.
-let jar = { get cookie() { return ''; }, set cookie(refused) {} };
+let jar: { cookie: string } = Object.freeze({ cookie: '' });
 try {
   document.cookie;
   jar = document;
@@ -29,7 +29,8 @@ let domain: string | undefined; // the root domain; undefined before the first l
 export function visitor(base: string) {
   if (!muid) {
     const found = read();
-    write(Cookie.MUID, '', 0, ''); // a cookie of this host alone would hide the visitor's own on other hosts
+    // A cookie of this host alone would hide the visitor's own on other hosts.
+    if (cookie(Cookie.MUID)) write(Cookie.MUID, '', 0, '');
     muid = read();
     if (!muid || !renewable(base)) setVisitor(muid || found);
     kept = !!cookie(Cookie.MUID);
@@ -76,12 +77,12 @@ export function write(name: string, value: string, seconds: number, on = root())
 }
 
 // root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
-// shortest one on which a probe cookie is kept. It is the host itself when that has no domain above it, such as localhost,
-// and '' where cookies are denied.
+// shortest one on which a probe cookie is kept. A single label is one only when it is the host itself, such as localhost:
+// every other one is a public suffix. The root domain is '' where cookies are denied.
 function root() {
   const labels = location.hostname.split('.');
   const value = Math.random() + ''; // another tab's probe has another value
-  for (let n = labels.length; domain == undefined && n--; ) {
+  for (let n = labels.length - 1 || 1; domain == undefined && n--; ) {
     const candidate = labels.slice(n).join('.');
     write(Cookie.PROBE, value, 9, candidate);
     if (values(Cookie.PROBE).includes(value)) write(Cookie.PROBE, '', 0, (domain = candidate));
@@ -90,10 +91,6 @@ function root() {
 }
 
 // uuid makes a random UUID: each 0 becomes a random digit, the 8 one of 8 to b. crypto.randomUUID is faster, but needs TLS.
-export function uuid() {
-  if (crypto.randomUUID) return crypto.randomUUID();
-  const random = crypto.getRandomValues(new Uint8Array(32));
-  let n = 0;
-  return '00000000-0000-4000-8000-000000000000'.replace(/[08]/g, (digit: any) =>
-    (digit ^ (random[n++] & (15 >> (digit / 4)))).toString(16));
-}
+export const uuid = () => crypto.randomUUID ? crypto.randomUUID() :
+  '00000000-0000-4000-8000-000000000000'.replace(/[08]/g, (digit: any) =>
+    (digit ^ (crypto.getRandomValues(new Uint8Array(1))[0] & (15 >> (digit / 4)))).toString(16));

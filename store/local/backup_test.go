@@ -173,53 +173,46 @@ func TestAPointUnderLoad(t *testing.T) {
 	defer func() { closeEngine(t, e) }()
 	d := destination(t, filepath.Join(t.TempDir(), "backup"))
 	m := store.NewMerchantID()
-	stop := make(chan struct{})
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	acknowledged := 0
-	for worker := range 4 {
-		all.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				marks := make([]store.Mark, 10)
-				for k := range marks {
-					marks[k] = newMark(m, "Load", i, fmt.Appendf(nil, `{"w":%d,"i":%d,"k":%d}`, worker, i, k))
-				}
-				if err := e.Record(ctx, marks); err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				acknowledged += len(marks)
-				mu.Unlock()
-			}
-		})
-	}
-	before := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return acknowledged
-	}
+	var acknowledged atomic.Int64
 	src := SourceOf(e, dir, Options{Log: quiet})
 	b := backup.New(d, src)
 	for i := range 6 {
-		least := before()
+		const workers, calls = 4, 500 // as many as a point can be restored from in seconds
+		least := acknowledged.Load()
+		stop := make(chan struct{})
+		var load sync.WaitGroup
+		for worker := range workers {
+			load.Go(func() {
+				for call := range calls {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					marks := make([]store.Mark, 10)
+					for k := range marks {
+						marks[k] = newMark(m, "Load", call, fmt.Appendf(nil, `{"w":%d,"i":%d,"call":%d,"k":%d}`, worker, i, call, k))
+					}
+					if err := e.Record(ctx, marks); err != nil {
+						t.Error(err)
+						return
+					}
+					acknowledged.Add(int64(len(marks)))
+				}
+			})
+		}
 		result, err := b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: i > 2})
+		most := acknowledged.Load() + workers*10
+		close(stop)
+		load.Wait()
 		if err != nil {
 			t.Fatal(err)
 		}
-		most := before() + 4*10
-		total := everything(t, restored(t, d, result.Point), m)[0].Total
+		total := int64(everything(t, restored(t, d, result.Point), m)[0].Total)
 		if total < least || total > most || total%10 != 0 {
 			t.Errorf("point %d has %d events, want %d to %d in whole batches", i, total, least, most)
 		}
 	}
-	close(stop)
-	all.Wait()
 	last, err := b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: true})
 	if err := errors.Join(err, src.Close()); err != nil {
 		t.Fatal(err)

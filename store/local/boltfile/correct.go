@@ -39,6 +39,8 @@ func (s *Scan) correct(e *PageError) bool {
 		repairs, places := s.repairsPage(suspect, e), references(original)
 		if suspect.id == s.meta.free {
 			repairs, places = s.repairsFreeList(), everywhere(original)
+		} else if e.value {
+			places = s.unsound(original, false, suspect.path, 0)
 		} else if _, err := s.page(suspect.id); err != nil || s.checkPage(suspect.id, original, suspect.visit) != nil {
 			places = everywhere(original)
 		}
@@ -93,6 +95,43 @@ func everywhere(b []byte) []int {
 		all[i] = i
 	}
 	return all
+}
+
+// unsound returns the places of a leaf where one bit may be wrong, when nothing but values is: the elements of unsound records, and
+// the bytes in which a flip makes such a record sound. offset is added to each place.
+func (s *Scan) unsound(b []byte, inline bool, path []string, offset int) (places []int) {
+	p, err := parsePage(b, binary.LittleEndian.Uint64(b), inline)
+	if err != nil {
+		return nil
+	}
+	elements, err := p.elements()
+	if err != nil {
+		return nil
+	}
+	at := headerSize + p.n*elementSize
+	for i, e := range elements {
+		record := slices.Clone(b[at : at+len(e.key)+len(e.value)])
+		key, value := record[:len(e.key)], record[len(e.key):]
+		switch {
+		case e.bucket && isInline(e):
+			places = append(places, s.unsound(value[bucketSize:], true, childPath(path, e), offset+at+len(key)+bucketSize)...)
+		case !e.bucket && !s.opt.Sound(path, key, value):
+			for j := range elementSize {
+				places = append(places, offset+headerSize+i*elementSize+j)
+			}
+			for j := range record {
+				for bit := range 8 {
+					record[j] ^= 1 << bit
+					if s.opt.Sound(path, key, value) {
+						places = append(places, offset+at+j)
+					}
+					record[j] ^= 1 << bit
+				}
+			}
+		}
+		at += len(record)
+	}
+	return places
 }
 
 // references returns the places of a page's references to other pages.

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,9 +35,45 @@ type oracle struct {
 
 var flipMerchant = store.MerchantID("018f0000-0000-7000-8000-000000000001")
 
-// killedJournal writes a directory with tables, value logs, and the log of a memtable, as a kill leaves it. It returns a
-// small copy of it.
+// shared is what killJournal has made for all tests.
+var shared struct {
+	sync.Once
+	files map[string][]byte
+	oracle
+}
+
+// killedJournal returns a copy of the directory that killJournal makes, without the zeros at the end of logs.
 func killedJournal(t *testing.T) (dir string, o oracle) {
+	t.Helper()
+	shared.Do(func() {
+		dir, o := killJournal(t)
+		files := map[string][]byte{}
+		for _, name := range names(t, dir) {
+			b, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[name] = b
+		}
+		shared.files, shared.oracle = files, o
+	})
+	if shared.files == nil {
+		t.Fatal("the journal could not be made")
+	}
+	dir = filepath.Join(t.TempDir(), "events")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range shared.files {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, shared.oracle
+}
+
+// killJournal writes a directory with tables, value logs, and the log of a memtable, as a kill leaves it.
+func killJournal(t *testing.T) (dir string, o oracle) {
 	t.Helper()
 	dir = t.TempDir()
 	o.links = map[string]store.MUID{}

@@ -236,15 +236,7 @@ func TestATornLogOnAFullDiskOpens(t *testing.T) {
 func TestFilesAreSetAsideOnAnotherFileSystem(t *testing.T) {
 	killed, o := killedJournal(t)
 	data := t.TempDir()
-	other, err := os.MkdirTemp("/dev/shm", "events")
-	if err != nil {
-		t.Skip("SKIPPED: there is no second file system: ", err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(other) })
-	var a, b unix.Stat_t
-	if err := errors.Join(unix.Stat(data, &a), unix.Stat(other, &b)); err != nil || a.Dev == b.Dev {
-		t.Skip("SKIPPED: there is no second file system: ", err)
-	}
+	other := elsewhere(t, data)
 	dir := filepath.Join(data, "events")
 	if err := errors.Join(os.CopyFS(other, os.DirFS(smallCopy(t, killed))), os.Symlink(other, dir)); err != nil {
 		t.Fatal(err)
@@ -260,6 +252,25 @@ func TestFilesAreSetAsideOnAnotherFileSystem(t *testing.T) {
 	if got, err := os.ReadFile(copies[0]); err != nil || !bytes.Equal(got, want) {
 		t.Error("the copy is not what the file was: ", err)
 	}
+}
+
+// elsewhere makes a directory on another file system than dir is on. Tests may run in memory or on a disk.
+func elsewhere(t *testing.T, dir string) string {
+	t.Helper()
+	for _, parent := range []string{"/dev/shm", "/var/tmp"} {
+		var a, b unix.Stat_t
+		if err := errors.Join(unix.Stat(dir, &a), unix.Stat(parent, &b)); err != nil || a.Dev == b.Dev {
+			continue
+		}
+		other, err := os.MkdirTemp(parent, "events")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(other) })
+		return other
+	}
+	t.Skip("SKIPPED: there is no second file system")
+	return ""
 }
 
 // Of the last transaction some sectors are missing, as after a power cut. That is no damage: it was not acknowledged. But what

@@ -23,6 +23,7 @@
 //	events.go     list events
 //	feed.go       read events in the order of receipt, and wait for new ones
 //	stream.go     the same as server-sent events
+//	watch.go      wait for events; check again who may read
 //	exports.go    all events of a merchant as a file
 //	body.go       answers that are made while they are sent
 //	summary.go    count events by time and by name or tag
@@ -176,6 +177,8 @@ func EndpointOf(r *fasthttp.RequestCtx) string {
 	return name
 }
 
+const notAuthenticated = "Authentication required"
+
 // refuseStranger answers a request that has no valid API key.
 func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
 	if hasDamagedKey(r, a.Engine.Directory()) {
@@ -188,7 +191,7 @@ func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
 		tooMany(r, wait, "Too many requests without a valid API key")
 		return
 	}
-	WriteError(r, fasthttp.StatusUnauthorized, "Authentication required")
+	WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
 }
 
 // withinLimits reports whether a partner may send this request now. Otherwise it has answered. changes says that the

@@ -23,6 +23,7 @@
 //	events.go     list events
 //	feed.go       read events in the order of receipt, and wait for new ones
 //	stream.go     the same as server-sent events
+//	watch.go      wait for events; check again who may read
 //	exports.go    all events of a merchant as a file
 //	reference.go  the pages that describe the API
 //	body.go       answers that are made while they are sent
@@ -177,6 +178,8 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 	}
 }
 
+const notAuthenticated = "Authentication required"
+
 // refuseStranger answers a request that has no valid API key.
 func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
 	if hasDamagedKey(r, a.Engine.Directory()) {
@@ -189,7 +192,7 @@ func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
 		tooMany(r, wait, "Too many requests without a valid API key")
 		return
 	}
-	WriteError(r, fasthttp.StatusUnauthorized, "Authentication required")
+	WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
 }
 
 // withinLimits reports whether a partner may send this request now. Otherwise it has answered. changes says that the

@@ -24,6 +24,12 @@ func PartnerOf(r *fasthttp.RequestCtx) string {
 	return partner
 }
 
+// keyOf returns the id of the key that authenticated a request, "" before the key was checked.
+func keyOf(r *fasthttp.RequestCtx) store.KeyID {
+	key, _ := r.UserValue(keyValue).(string)
+	return store.KeyID(key)
+}
+
 // tenantOf returns the partner of a request as the tenant of a refusal.
 func tenantOf(r *fasthttp.RequestCtx) limit.Tenant {
 	if id := PartnerOf(r); id != "" {

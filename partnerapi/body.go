@@ -18,10 +18,14 @@ import (
 // writePatience is how long a client may take to begin to read what a body has written.
 const writePatience = 10 * time.Second
 
+// endPatience is how long a client may take to read the rest when its answer must end. Then the connection is closed: a
+// client that reads slowly does not hold up the stop of the service.
+const endPatience = time.Second
+
 // body is the body of an answer that is made while it is sent. fasthttp has it written by the goroutine of the connection,
 // when the handler has returned.
 type body struct {
-	ctx     context.Context // ends when nobody reads the answer any more
+	ctx     context.Context // ends when nobody reads the answer any more, or when the service stops
 	conn    net.Conn
 	log     func(err error)
 	write   func(ctx context.Context, w io.Writer) error
@@ -31,14 +35,13 @@ type body struct {
 
 var _ fasthttp.BodyWriterTo = (*body)(nil)
 
-// newBody returns the body of an answer; open returns its context. write writes the body. When write fails, the connection
-// is closed without the end of the body, so that the client does not take it for complete. The body calls the functions of
-// onClose when it is finished, also when it was never written.
+// newBody returns the body of an answer. write writes the body; its context is that of Config.Waiting. When write fails, the
+// connection is closed without the end of the body, so that the client does not take it for complete. The body calls the
+// functions of onClose when it is finished, also when it was never written.
 func (a *api) newBody(
-	r *fasthttp.RequestCtx, open func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc),
-	write func(ctx context.Context, w io.Writer) error, onClose ...func(),
+	r *fasthttp.RequestCtx, write func(ctx context.Context, w io.Writer) error, onClose ...func(),
 ) *body {
-	ctx, cancel := open(r)
+	ctx, cancel := a.Waiting(r)
 	path, id, partner := string(r.Path()), requestid.Of(r), PartnerOf(r)
 	return &body{
 		ctx:  ctx,
@@ -61,6 +64,11 @@ func (*body) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 // WriteTo implements io.WriterTo. Each write to w is one chunk of the answer, which is sent at once.
 func (b *body) WriteTo(w io.Writer) (n int64, err error) {
 	out := &bodyWriter{to: w, conn: b.conn}
+	stop := context.AfterFunc(b.ctx, func() {
+		time.Sleep(endPatience)
+		_ = b.conn.Close() // fails when it is closed already, as it is for nearly every client
+	})
+	defer stop()
 	defer func() {
 		if p := recover(); p != nil {
 			err = errors.New("panic")

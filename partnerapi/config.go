@@ -35,8 +35,8 @@ type Config struct {
 	// releases it. All other requests run until they are done. nil: GET and HEAD do too.
 	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
-	// Waiting is Context for a request that waits for events, or streams them. This context also ends when the request must
-	// not wait any longer: the service stops, for example. The function that releases it may be called after the handler has
+	// Waiting is Context for a request that waits for events, streams or exports them. This context also ends when the request
+	// must not take any longer: the service stops, for example. The function that releases it may be called after the handler has
 	// returned. nil: only that function ends the context.
 	Waiting func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
@@ -67,6 +67,8 @@ type api struct {
 	limits        *limits // nil: no limits
 	listings      *listings
 	readers       *slots // requests that follow the feed
+	watches       *watches
+	heartbeat     time.Duration // the constant of this name, except in tests
 	exports       *slots
 	metrics       *metrics
 	turns         *budget.Budget[store.PartnerID] // see takeTurn
@@ -91,6 +93,8 @@ func newAPI(cfg Config) *api {
 		readings:      newSlots(1, slotTimeout, errReadings),
 		listings:      newListings(listingMemory, cfg.Engine.Directory(), memoryTimeout),
 		readers:       newReaderSlots(cfg.Engine.Directory(), cfg.Limits),
+		watches:       newWatches(cfg.Engine),
+		heartbeat:     heartbeat,
 		exports:       newExportSlots(),
 		metrics:       newMetrics(cfg.Metrics),
 		turns:         newTurns(max(1, int64(runtime.GOMAXPROCS(0)/2))),

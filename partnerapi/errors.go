@@ -60,6 +60,10 @@ func (a *api) fail(ctx context.Context, r *fasthttp.RequestCtx, err error) {
 		WriteError(r, statusClientGone, "The client closed the connection")
 		return
 	}
+	if errors.Is(err, errKeyEnded) {
+		WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
+		return
+	}
 	answer := answers[store.KindOf(err)]
 	message := answer.message
 	e, _ := errors.AsType[*store.Error](err)

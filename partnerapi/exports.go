@@ -16,7 +16,8 @@ import (
 var exportFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "isBot", "format"}
 
 // exportEvents answers with all events of a merchant that the filters select, in the order of receipt. Events that come
-// while it is sent are not in it.
+// while it is sent are not in it. An export that cannot be finished is cut off, for example when the service stops: its client
+// must not take it for complete.
 func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	format := export.Format(p.word("format", export.Formats...))
@@ -43,11 +44,11 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 		return err
 	}
 	a.metrics.exports.Inc()
-	_, key, _ := authenticate(r, a.Engine.Directory(), a.Now())
+	key := keyOf(r)
 	write := func(ctx context.Context, w io.Writer) error {
-		return a.writeExport(ctx, w, key, q, format, encoding)
+		return a.writeExport(ctx, w, partner.ID, key, q, format, encoding)
 	}
-	r.Response.SetBodyStream(a.newBody(r, a.Context, write, a.metrics.exports.Dec, release), -1)
+	r.Response.SetBodyStream(a.newBody(r, write, a.metrics.exports.Dec, release), -1)
 	return nil
 }
 
@@ -77,7 +78,7 @@ func (a *api) selectedEvents(ctx context.Context, partner store.Partner, p *para
 
 // writeExport writes an export batch by batch: while one is sent, none is in the making.
 func (a *api) writeExport(
-	ctx context.Context, w io.Writer, key store.Key, q store.FeedQuery, format export.Format, encoding export.Encoding,
+	ctx context.Context, w io.Writer, partner store.PartnerID, key store.KeyID, q store.FeedQuery, format export.Format, encoding export.Encoding,
 ) error {
 	var batch bytes.Buffer
 	encoder, err := export.Encode(encoding, &batch)
@@ -86,11 +87,11 @@ func (a *api) writeExport(
 	}
 	c := export.NewCopy(a.Engine, q, export.NewWriter(format, encoder))
 	for more := true; more; {
-		if _, ok := a.validUntil(key.ID); !ok {
+		if _, ok := a.validFor(key); !ok {
 			return errKeyEnded
 		}
 		before := c.Events
-		if more, err = a.nextBatch(ctx, key.Partner, c, encoder); err != nil {
+		if more, err = a.nextBatch(ctx, partner, c, encoder); err != nil {
 			return err
 		}
 		a.metrics.events.WithLabelValues("export").Add(float64(c.Events - before))

@@ -2,7 +2,6 @@ package partnerapi
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,8 +26,6 @@ const (
 	// searchTime is about how long a request looks for its first event among those of others. An answer without events then
 	// has hasMore.
 	searchTime = 50 * time.Millisecond
-	// ownersInterval is how often a reader of all merchants looks for new merchants while it waits.
-	ownersInterval = 2 * time.Second
 )
 
 // latest is the value of after that stands for the end of the feed.
@@ -37,6 +34,7 @@ const latest = "latest"
 // feed is what a request wants to read of the feed.
 type feed struct {
 	partner  store.PartnerID
+	key      store.KeyID      // of the request
 	merchant store.MerchantID // empty: all of the partner's
 	bot      *bool            // only events of bots, or only those of others; nil for all
 	after    store.Cursor
@@ -49,7 +47,7 @@ type feed struct {
 func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	ctx := context.WithoutCancel(mayWait) // a request that must not wait is answered all the same
 	p := params{args: r.QueryArgs()}
-	f := feed{partner: partner.ID}
+	f := feed{partner: partner.ID, key: keyOf(r)}
 	merchant := p.id("merchantId")
 	f.bot = p.flag("isBot")
 	f.after = store.Cursor(p.id("after"))
@@ -121,7 +119,7 @@ func (p *params) seconds(name string, most int) time.Duration {
 }
 
 // awaitPage returns the next page of the feed. When it has no events, awaitPage waits for some, as long as the request
-// wants, or until mayWait ends.
+// wants, or until mayWait ends. Its errors include those of mayGoOn.
 func (a *api) awaitPage(ctx, mayWait context.Context, f feed) (body []byte, memory *listing, err error) {
 	if f.wait > 0 {
 		release, err := a.readers.acquire(ctx, f.partner)
@@ -132,9 +130,12 @@ func (a *api) awaitPage(ctx, mayWait context.Context, f feed) (body []byte, memo
 	}
 	w := a.newWatch(f)
 	defer w.stop()
-	patience := time.NewTimer(f.wait)
-	defer patience.Stop()
+	deadline := time.Now().Add(f.wait)
 	for waits := f.wait > 0; ; {
+		next, err := a.mayGoOn(ctx, f)
+		if err != nil {
+			return nil, nil, err
+		}
 		page := feedPage{add: appendListed}
 		if memory, err = a.readPage(ctx, w, f.limit, pageBytes, &page); err != nil {
 			return nil, nil, err
@@ -145,7 +146,7 @@ func (a *api) awaitPage(ctx, mayWait context.Context, f feed) (body []byte, memo
 		}
 		memory.release()
 		a.metrics.waiting.Inc()
-		waits = w.wait(mayWait, patience.C)
+		waits = w.wait(mayWait, min(next, time.Until(deadline))) || time.Now().Before(deadline) && mayWait.Err() == nil
 		a.metrics.waiting.Dec()
 	}
 }
@@ -160,7 +161,7 @@ func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *fee
 	for begun, inTurn := time.Now(), page.inTurn; ; inTurn = true {
 		q := store.FeedQuery{Bot: w.feed.bot, After: w.feed.after, UpTo: a.Engine.Latest()}
 		// After Latest: the merchants then include all that have events up to there.
-		q.Merchants = w.renew()
+		q.Merchants = w.owners()
 		end, err := a.feedInTurn(ctx, w.feed.partner, inTurn, q, func(e *store.Received) bool {
 			page.take(e, min(size, limit*(len(e.Raw)+besidesRaw)))
 			return page.events < limit && len(page.body) < size
@@ -231,75 +232,4 @@ func (p *feedPage) json() []byte {
 	b = appendString(append(b, `],"cursor":`...), string(p.cursor))
 	b = strconv.AppendBool(append(b, `,"hasMore":`...), p.more)
 	return append(b, '}')
-}
-
-// watch is a reader of the feed: where it is, and what it waits for.
-type watch struct {
-	api       *api
-	feed      feed
-	waits     bool
-	merchants []store.MerchantID // whose events are read
-	news      <-chan struct{}
-	end       func()           // of news
-	recheck   <-chan time.Time // tells when to look for new merchants
-	tick      *time.Ticker     // nil: the merchants do not change
-}
-
-// newWatch begins a watch, before the feed is read: then nothing is missed.
-func (a *api) newWatch(f feed) *watch {
-	w := &watch{api: a, feed: f, end: func() {}}
-	if f.wait == 0 {
-		return w
-	}
-	w.waits = true
-	if f.merchant == "" {
-		w.tick = time.NewTicker(ownersInterval)
-		w.recheck = w.tick.C
-	}
-	w.renew()
-	return w
-}
-
-// renew returns whose events are read now, and watches them.
-func (w *watch) renew() []store.MerchantID {
-	merchants := w.owners()
-	if w.waits && (w.news == nil || !slices.Equal(merchants, w.merchants)) {
-		w.end()
-		w.news, w.end = w.api.Engine.Watch(merchants)
-	}
-	w.merchants = merchants
-	return merchants
-}
-
-func (w *watch) owners() []store.MerchantID {
-	if w.feed.merchant != "" {
-		return []store.MerchantID{w.feed.merchant}
-	}
-	return w.api.Engine.Directory().MerchantsWithTags(w.feed.partner)
-}
-
-// wait waits until there may be events. It returns false when patience or ctx ends first.
-func (w *watch) wait(ctx context.Context, patience <-chan time.Time) bool {
-	for {
-		select {
-		case <-w.news:
-			return true
-		case <-w.recheck:
-			if !slices.Equal(w.merchants, w.owners()) {
-				return true
-			}
-		case <-patience:
-			return false
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
-// stop ends the watch.
-func (w *watch) stop() {
-	w.end()
-	if w.tick != nil {
-		w.tick.Stop()
-	}
 }

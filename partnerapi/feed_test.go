@@ -215,7 +215,7 @@ func newStreamClient(t *testing.T, s *service) *streamClient {
 	s.api.Waiting = func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc) { return context.WithCancel(ctx) }
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return listener.Dial() }}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &streamClient{t, &http.Client{Transport: transport}}
+	return &streamClient{t, &http.Client{Transport: transport, Timeout: time.Minute}}
 }
 
 // open opens a stream. The function reads its next event: the cursor, and the data.

@@ -2,6 +2,7 @@ package partnerapi
 
 import (
 	"context"
+	"math"
 
 	"github.com/valyala/fasthttp"
 
@@ -22,8 +23,7 @@ type keyJSON struct {
 }
 
 func showKey(r *fasthttp.RequestCtx, k store.Key) keyJSON {
-	current, _ := r.UserValue(keyValue).(string)
-	shown := keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Current: string(k.ID) == current,
+	shown := keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Current: k.ID == keyOf(r),
 		CreatedAt: store.FormatTime(k.CreatedAt), LastUsedAt: optional(k.LastUsedAt)}
 	if k.ExpiresAt != nil {
 		shown.ExpiresAt = optional(*k.ExpiresAt)
@@ -71,8 +71,12 @@ func (a *api) issueKey(ctx context.Context, r *fasthttp.RequestCtx, partner stor
 	}
 	if in.ExpiresAt != "" {
 		at, ok := store.ParseTime(in.ExpiresAt)
-		if opt.ExpiresIn = at.Sub(a.Now()); !ok || opt.ExpiresIn <= 0 {
+		opt.ExpiresIn = at.Sub(a.Now())
+		switch {
+		case !ok || opt.ExpiresIn <= 0:
 			return store.Invalid("expiresAt", "must be an RFC 3339 time in the future, such as 2027-11-20T08:30:00Z")
+		case opt.ExpiresIn == math.MaxInt64: // what Sub returns for more
+			return store.Invalid("expiresAt", "must be less than 292 years ahead; leave it out for a key that never expires")
 		}
 	}
 	if opt.Once, err = idempotencyKey(r); err != nil {

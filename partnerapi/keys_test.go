@@ -80,3 +80,13 @@ func TestADamagedKeyIsNotRefused(t *testing.T) {
 		t.Errorf("%d %s, want 503", status, body)
 	}
 }
+
+// The lifetime of a key is at most 292 years. A later time must not become an earlier one.
+func TestAKeyExpiresWhenTheRequestSays(t *testing.T) {
+	p := newService(t).partner("Agency")
+	p.post("/v1/partners/key", `{"name":"a","expiresAt":"2318-01-01T00:00:00Z"}`).is(201).has("expiresAt", "2318-01-01T00:00:00Z")
+	for _, at := range []string{"2320-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59"} {
+		p.postf("/v1/partners/key", `{"name":"a","expiresAt":%q}`, at).
+			invalid("expiresAt", "must be less than 292 years ahead; leave it out for a key that never expires")
+	}
+}

@@ -39,7 +39,7 @@ var errLastKey = &store.Error{Kind: store.KindConflict, Message: "This is your l
 // errDamagedKey is logged when the record of a request's key cannot be read.
 var errDamagedKey = errors.New("the record of the API key is damaged")
 
-// errKeyEnded ends an export.
+// errKeyEnded ends what takes long: an export, or a request that waits.
 var errKeyEnded = errors.New("the API key was revoked or has expired meanwhile")
 
 func suspended(message string) *store.Error {

@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// heartbeat is the longest time between two writes of a stream. Proxies end connections that are silent for longer, many
-	// after 60 s. When a key is revoked, its streams end within this time; they send no event from then on.
+	// heartbeat is the time between two heartbeats of a stream, which come between its events too. Proxies end connections
+	// that are silent for longer, many after 60 s. Within this time, a stream or a request that waits ends when its key is
+	// revoked or its merchant is deleted; it sends no event from then on.
 	heartbeat = 15 * time.Second
 	// streamPause is the time between two reads of a stream that has reached the end of the feed. A busy merchant has news
 	// all the time, and a read costs more than its events.
@@ -25,7 +26,8 @@ const (
 )
 
 // streamFeed answers with a stream of server-sent events, which lasts until the client closes it. It ends by itself when the
-// key is revoked or expires, and when the service stops. The client then comes back with the last cursor that it got.
+// key is revoked or expires, when its merchant is deleted, and when the service stops. The client then comes back with the
+// last cursor that it got.
 func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f feed) error {
 	if _, err := a.Engine.Feed(ctx, store.FeedQuery{After: f.after}, nil); err != nil { // it may be no cursor
 		return err
@@ -34,24 +36,23 @@ func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f feed) er
 	if err != nil {
 		return err
 	}
-	_, key, _ := authenticate(r, a.Engine.Directory(), a.Now())
 	f.wait = heartbeat
-	s := &stream{api: a, key: key.ID, watch: a.newWatch(f)}
+	s := &stream{api: a, watch: a.newWatch(f)}
 	a.metrics.streams.Inc()
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType("text/event-stream")
 	r.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
 	r.Response.Header.Set("X-Accel-Buffering", "no") // nginx then passes events on at once
 	r.SetConnectionClose()                           // nothing can follow
-	r.Response.SetBodyStream(a.newBody(r, a.Waiting, s.write, s.watch.stop, a.metrics.streams.Dec, release), -1)
+	r.Response.SetBodyStream(a.newBody(r, s.write, s.watch.stop, a.metrics.streams.Dec, release), -1)
 	return nil
 }
 
 // stream is one stream of the feed.
 type stream struct {
 	api   *api
-	key   store.KeyID
 	watch *watch
+	beat  time.Time // when the last heartbeat was written
 }
 
 // write writes events until the stream must end.
@@ -60,10 +61,14 @@ func (s *stream) write(ctx context.Context, w io.Writer) error {
 	if _, err := io.WriteString(w, "retry: 2000\n\n"); err != nil {
 		return err
 	}
+	s.beat = time.Now()
 	for {
-		until, ok := s.api.validUntil(s.key)
-		if !ok {
-			return nil
+		next, err := s.api.mayGoOn(ctx, s.watch.feed)
+		if err != nil {
+			return nil // the client learns why when it comes back
+		}
+		if err := s.writeHeartbeat(w); err != nil {
+			return err
 		}
 		more, err := s.writePage(ctx, w)
 		switch {
@@ -71,35 +76,24 @@ func (s *stream) write(ctx context.Context, w io.Writer) error {
 			return nil
 		case err != nil:
 			return err
-		case more:
-			continue
+		case !more:
+			s.watch.wait(ctx, min(next, s.api.heartbeat-time.Since(s.beat)))
 		}
-		patience := time.NewTimer(until.Sub(s.api.Now()))
-		news := s.watch.wait(ctx, patience.C)
-		patience.Stop()
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return nil
-		case news:
-			continue
-		}
-		// The id without data moves the client's cursor past the events of others.
-		if _, err := io.WriteString(w, ": still here\nid: "+string(s.watch.feed.after)+"\n\n"); err != nil {
-			return err
 		}
 	}
 }
 
-// validUntil returns how long a stream or an export may go on without another look, and false when it must end: its key is
-// not valid any more.
-func (a *api) validUntil(id store.KeyID) (time.Time, bool) {
-	now := a.Now()
-	key, ok := a.Engine.Directory().Key(id)
-	until := now.Add(heartbeat)
-	if key.ExpiresAt != nil && key.ExpiresAt.Before(until) {
-		until = *key.ExpiresAt
+// writeHeartbeat writes a heartbeat when it is time for one.
+func (s *stream) writeHeartbeat(w io.Writer) error {
+	if time.Since(s.beat) < s.api.heartbeat {
+		return nil
 	}
-	return until, ok && key.Valid(now)
+	s.beat = time.Now()
+	// The id without data moves the client's cursor past the events of others.
+	_, err := io.WriteString(w, ": still here\nid: "+string(s.watch.feed.after)+"\n\n")
+	return err
 }
 
 // writePage writes the next events, and reports whether there may be more now. It has waited a moment then, unless it

@@ -26,16 +26,14 @@ type bucketCounter struct {
 	children [][]storedChild // what is below it
 }
 
-// addRecent counts the events in memory.
-func (c *bucketCounter) addRecent(r *reader) error {
-	for _, root := range r.trees {
-		if root.node != nil {
-			c.begin(root)
-			c.walk(root, lastKey)
-			c.reach(lastKey)
+// addRecent counts events in memory. It adds those between two bounds to the later one only, so the counts must be summed up
+// before events are added that are stored.
+func (c *bucketCounter) addRecent(events []bucketEvents) {
+	for _, e := range events {
+		if column := int(c.column[e.series]); e.bound < len(c.bounds) && column < c.width {
+			c.counts[e.bound*c.width+column] += e.n
 		}
 	}
-	return nil
 }
 
 // addStored counts the events of the stored tree.
@@ -75,29 +73,6 @@ func (c *bucketCounter) isWhole(end Key) bool {
 	return c.next == len(c.bounds) || (Key{Time: c.bounds[c.next]}).compare(end) >= 0
 }
 
-// walk counts the events below a child in memory, which are all less than end.
-func (c *bucketCounter) walk(at *child, end Key) {
-	if c.isWhole(end) {
-		for _, s := range at.counts {
-			c.passed[c.column[s.series]] += s.n
-		}
-		return
-	}
-	for _, e := range at.node.entries {
-		c.reach(e.Key)
-		c.passed[c.column[e.series]]++
-	}
-	for i := range at.node.children {
-		below := &at.node.children[i]
-		c.reach(below.first)
-		next := end
-		if i+1 < len(at.node.children) {
-			next = at.node.children[i+1].first
-		}
-		c.walk(below, next)
-	}
-}
-
 // storedChild is a child whose node is stored.
 type storedChild struct {
 	first  Key
@@ -105,8 +80,9 @@ type storedChild struct {
 	counts []byte // as counts.encode writes them
 }
 
-// scan counts the events below a stored child, which are all less than end. It does what walk does, but reads the stored
-// form of nodes: most of the time of a summary is spent on the counts of inner nodes, and most of them need not be decoded.
+// scan counts the events below a stored child, which are all less than end. It does what recentCounter.walk does, but reads the
+// stored form of nodes: most of the time of a summary is spent on the counts of inner nodes, and most of them need not be
+// decoded.
 func (c *bucketCounter) scan(r *reader, at storedChild, end Key, depth int) error {
 	if c.isWhole(end) {
 		if !c.add(at.counts, 1) {
@@ -246,4 +222,83 @@ func (c *bucketCounter) add(b []byte, factor uint64) bool {
 		c.passed[c.column[series]] += n * factor
 	}
 	return d.Err("") == nil
+}
+
+// bucketEvents is how many events of a series are between a bound and the one before it.
+type bucketEvents struct {
+	bound  int // the first one after the events; the number of bounds when none is
+	series uint32
+	n      uint64
+}
+
+// recentCounter counts the events of trees in memory by bound and series. Its memory does not depend on the number of bounds
+// or series, but on that of events at most.
+type recentCounter struct {
+	bounds []int64
+	found  []bucketEvents
+
+	next    int      // the first bound after the current place
+	passed  []uint64 // events between the bound before it and the current place, by series
+	touched []uint32 // the series of which passed is not 0
+}
+
+// countRecent counts the events in memory. The caller holds Index.mu.
+func (r *reader) countRecent(bounds []int64) []bucketEvents {
+	c := recentCounter{bounds: bounds, passed: make([]uint64, len(r.series))}
+	for _, root := range r.trees {
+		if root.node != nil {
+			c.next = 0
+			c.reach(root.first)
+			c.walk(root, lastKey)
+			c.note()
+		}
+	}
+	return c.found
+}
+
+// walk counts the events below a child, which are all less than end.
+func (c *recentCounter) walk(at *child, end Key) {
+	if c.next == len(c.bounds) || (Key{Time: c.bounds[c.next]}).compare(end) >= 0 { // no bound is between them
+		for _, s := range at.counts {
+			c.add(s.series, s.n)
+		}
+		return
+	}
+	for _, e := range at.node.entries {
+		c.reach(e.Key)
+		c.add(e.series, 1)
+	}
+	for i := range at.node.children {
+		below := &at.node.children[i]
+		c.reach(below.first)
+		next := end
+		if i+1 < len(at.node.children) {
+			next = at.node.children[i+1].first
+		}
+		c.walk(below, next)
+	}
+}
+
+// reach moves to a key. When bounds are passed, it notes the events before them.
+func (c *recentCounter) reach(k Key) {
+	for c.next < len(c.bounds) && (Key{Time: c.bounds[c.next]}).compare(k) <= 0 {
+		c.note()
+		c.next++
+	}
+}
+
+func (c *recentCounter) add(series uint32, n uint64) {
+	if c.passed[series] == 0 {
+		c.touched = append(c.touched, series)
+	}
+	c.passed[series] += n
+}
+
+// note notes the events since the last bound.
+func (c *recentCounter) note() {
+	for _, series := range c.touched {
+		c.found = append(c.found, bucketEvents{c.next, series, c.passed[series]})
+		c.passed[series] = 0
+	}
+	c.touched = c.touched[:0]
 }

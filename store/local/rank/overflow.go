@@ -53,7 +53,7 @@ func (s *summary) overflow(r keptReader, n []uint64) (all []*overflowNames, err 
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// Each candidate for a group is counted in each segment, while no events are applied. So the segments of a summary have at most
+// Each candidate for a group is counted in each segment. So the segments of a summary have at most
 // about maxCandidates of them together: a summary of one merchant finds the same groups as ever, and one of a hundred
 // merchants with made-up names only the largest.
 const (

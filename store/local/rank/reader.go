@@ -26,6 +26,15 @@ type reader struct {
 	loads  int              // how many nodes and blocks were read
 }
 
+// forgetMemory leaves the reader the stored events alone, and the segments, which never change. It may be used after Index.mu
+// was unlocked.
+func (r *reader) forgetMemory() {
+	r.trees = r.trees[:0]
+	for i := range r.stored {
+		r.trees = append(r.trees, &r.stored[i])
+	}
+}
+
 // node returns a child's node. When the query's context has ended, node returns its error instead of loading.
 func (r *reader) node(c *child) (*node, error) {
 	if c.node != nil {

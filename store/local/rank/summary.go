@@ -25,7 +25,7 @@ type Kept struct {
 // Summarize counts the events of some merchants (store.Summary).
 //
 // The cost depends on the numbers of buckets, series, groups, and names in the filter, but not on that of events. Events are
-// applied meanwhile, except while it counts those in memory.
+// applied meanwhile, except while it counts those in memory: it does that first.
 func (x *Index) Summarize(ctx context.Context, merchants []Kept, q *store.SummaryQuery) (result store.Summary, err error) {
 	err = boltfile.CatchDamage("index.db", func() (err error) {
 		result, err = x.summarize(ctx, merchants, newSummary(q))
@@ -60,12 +60,16 @@ func (x *Index) summarize(ctx context.Context, merchants []Kept, s *summary) (st
 	return s.count(ctx, unlock)
 }
 
-// summary makes one summary. It reads twice. First it counts the events of the whole range, to choose the groups. Then it
-// counts those of each bucket. So its memory does not grow with the number of names.
+// summary makes one summary:
+//
+//  1. Count the events in memory by bucket and series. Only this needs Index.mu.
+//  2. Count the stored events of the whole range, to choose the groups.
+//  3. Count those of each bucket, by group. So the memory does not grow with the number of names.
 type summary struct {
 	*Selection
 	query   *store.SummaryQuery
-	readers []keptReader // of the merchants that have events
+	readers []keptReader     // of the merchants that have events
+	recent  [][]bucketEvents // of each reader: its events in memory
 
 	starts []time.Time
 	bounds []int64        // of the buckets (µs since 1970), within the range of the query; tests set others
@@ -113,17 +117,22 @@ func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []K
 
 // count makes the summary. It calls unlock when all events in memory are counted.
 func (s *summary) count(ctx context.Context, unlock func()) (store.Summary, error) {
+	for _, r := range s.readers {
+		s.recent = append(s.recent, r.countRecent(s.boundsOf(r)))
+		r.forgetMemory()
+	}
+	unlock()
 	overflow, err := s.chooseGroups(ctx)
 	if err != nil {
 		return store.Summary{}, err
 	}
 	s.counts = make([]uint64, len(s.bounds)*s.columns())
-	for _, r := range s.readers {
-		if err := s.counter(r).addRecent(r.reader); err != nil {
-			return store.Summary{}, err
-		}
+	for i, r := range s.readers {
+		s.counter(r).addRecent(s.recent[i])
 	}
-	unlock()
+	for i := s.columns(); i < len(s.counts); i++ {
+		s.counts[i] += s.counts[i-s.columns()]
+	}
 	for _, r := range s.readers {
 		if err := s.counter(r).addStored(r.reader); err != nil {
 			return store.Summary{}, err
@@ -183,11 +192,16 @@ func (s *summary) span() (first, last *time.Time, err error) {
 // one.
 func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, err error) {
 	totals := map[string]uint64{} // by key of the group
-	for _, r := range s.readers {
+	for i, r := range s.readers {
 		bounds := s.boundsOf(r)
 		n, err := r.between(Key{Time: bounds[0]}, Key{Time: bounds[len(bounds)-1]})
 		if err != nil {
 			return nil, err
+		}
+		for _, e := range s.recent[i] {
+			if 0 < e.bound && e.bound < len(s.bounds) {
+				n[e.series] += e.n
+			}
 		}
 		for id, n := range n {
 			if key, ok := s.group(r.series[id]); ok && n > 0 {

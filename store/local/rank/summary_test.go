@@ -45,8 +45,9 @@ func TestSummariesOfHighTrees(t *testing.T) {
 	}
 }
 
-// A summary reads the stored tree after it has let events be applied again. A merge that begins or ends then does not disturb it.
-func TestAMergeDoesNotDisturbASummary(t *testing.T) {
+// A summary lets events be applied again before it chooses the groups and reads what is stored. Events that come then, and a
+// merge that begins or ends, do not disturb it.
+func TestASummaryHoldsUpEventsForAMoment(t *testing.T) {
 	var j journal
 	x, m := j.open(t, t.TempDir()), newMerchant(t)
 	defer closeIndex(t, x)
@@ -68,7 +69,7 @@ func TestAMergeDoesNotDisturbASummary(t *testing.T) {
 	}
 	replay(2)
 
-	s := newSummary(&store.SummaryQuery{Bucket: store.Daily, Zone: time.UTC, Now: time.Unix(10, 0)})
+	s := newSummary(&store.SummaryQuery{Bucket: store.Daily, By: store.GroupByName, Zone: time.UTC, Now: time.Unix(10, 0)})
 	if err := x.db.View(func(tx *bolt.Tx) error {
 		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
@@ -82,11 +83,16 @@ func TestAMergeDoesNotDisturbASummary(t *testing.T) {
 			return err
 		}
 		got, err := s.count(t.Context(), func() {
+			if s.groups != nil {
+				t.Error("the groups are chosen while no event can be applied")
+			}
 			unlock()
+			replay(3)
 			x.freeze()
+			replay(4)
 		})
-		if got.All.Total != 200 {
-			t.Errorf("the summary has %d events, want 200", got.All.Total)
+		if got.All.Total != 200 || len(got.Groups) != 1 || got.Groups[0].Total != 200 || got.Groups[0].Key != "PageView" {
+			t.Errorf("the summary has %d events, want 200; its groups are %v", got.All.Total, got.Groups)
 		}
 		return err
 	}); err != nil {

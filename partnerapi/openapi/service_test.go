@@ -124,6 +124,8 @@ func (s *service) fixture(bare bool) fixture {
 		must(s, s.engine.Record(ctx, []store.Mark{{Merchant: merchant.ID, Tag: client.ID, Name: "Purchase", Time: clock().Add(-time.Second),
 			Identity: store.Identity{MUID: "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b"}, Raw: []byte(`{"event":"Purchase"}`)}}))
 	}
+	erasure, err := s.engine.Erase(ctx, merchant.ID, store.Identity{MUID: "another visitor"}, false)
+	must(s, err)
 	return fixture{string(key), string(client.ID), strings.NewReplacer(
 		"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11", string(merchant.ID),
 		"cs_Qd5xYw1Bqm3Zk0aJrVt0", string(client.ID),
@@ -131,6 +133,7 @@ func (s *service) fixture(bare bool) fixture {
 		"mtag-ab12.example.com", server.Host,
 		"k3v5ho2qzj7a", string(other.ID),
 		"p4d7m2xq6ria", string(secret.ID),
+		"era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE", string(erasure.ID),
 		"example.com", domain,
 	)}
 }

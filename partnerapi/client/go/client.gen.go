@@ -93,6 +93,30 @@ func (e DNSFindingVerdict) Valid() bool {
 	}
 }
 
+// Defines values for ErasureState.
+const (
+	ErasureStateDone     ErasureState = "done"
+	ErasureStatePending  ErasureState = "pending"
+	ErasureStatePurging  ErasureState = "purging"
+	ErasureStateRemoving ErasureState = "removing"
+)
+
+// Valid indicates whether the value is a known member of the ErasureState enum.
+func (e ErasureState) Valid() bool {
+	switch e {
+	case ErasureStateDone:
+		return true
+	case ErasureStatePending:
+		return true
+	case ErasureStatePurging:
+		return true
+	case ErasureStateRemoving:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ErrorCode.
 const (
 	ErrorCodeAUTHENTICATIONERROR ErrorCode = "AUTHENTICATION_ERROR"
@@ -624,6 +648,66 @@ type DeletedMerchant struct {
 	MerchantID string `json:"merchantId"`
 }
 
+// Erasure The receipt of an erasure. It does not name the person.
+type Erasure struct {
+	// ErasureID Its id.
+	ErasureID string `json:"erasureId"`
+
+	// Events How many events are erased. Null until they are counted.
+	Events nullable.Nullable[int] `json:"events"`
+
+	// FinishedAt When it was done.
+	FinishedAt nullable.Nullable[time.Time] `json:"finishedAt"`
+
+	// Links How many links between identifiers and muids are erased. Null until they are counted.
+	Links nullable.Nullable[int] `json:"links"`
+
+	// MerchantID Whose person.
+	MerchantID string `json:"merchantId"`
+
+	// RequestedAt When it was requested.
+	RequestedAt time.Time `json:"requestedAt"`
+
+	// State `pending`: nothing was removed yet. `removing`: events are being removed. `purging`: no answer has them, and their bytes are being removed from the files. `done`: nothing of them is in any file.
+	State ErasureState `json:"state"`
+
+	// Suppress Later events of the person are refused.
+	Suppress bool `json:"suppress"`
+}
+
+// ErasureState `pending`: nothing was removed yet. `removing`: events are being removed. `purging`: no answer has them, and their bytes are being removed from the files. `done`: nothing of them is in any file.
+type ErasureState string
+
+// ErasureInput Whose events are to be erased. The person is named by exactly one of `muid`, `email`, `phone` and `deviceId`.
+type ErasureInput struct {
+	// DeviceID The id of a device.
+	DeviceID *string `json:"deviceId,omitempty"`
+
+	// Email Compared in lower case and without surrounding space.
+	Email *string `json:"email,omitempty"`
+
+	// MerchantID The id of a merchant, in any case.
+	MerchantID string `json:"merchantId"`
+
+	// Muid At most 256 bytes.
+	Muid *string `json:"muid,omitempty"`
+
+	// Phone Compared by its digits without a leading `00`.
+	Phone *string `json:"phone,omitempty"`
+
+	// Suppress Later events of the person get 403 on the tag hosts, and nothing of them is kept.
+	Suppress *bool `json:"suppress,omitempty"`
+}
+
+// ErasureList One page of erasures.
+type ErasureList struct {
+	// Erasures The newest first.
+	Erasures []Erasure `json:"erasures"`
+
+	// Pagination Where a page is in its list.
+	Pagination Pagination `json:"pagination"`
+}
+
 // Error What went wrong.
 type Error struct {
 	// Code For programs. Send a request with `SERVICE_ERROR` again, with exponential backoff.
@@ -830,7 +914,7 @@ type Merchant struct {
 	// Name Its name.
 	Name string `json:"name"`
 
-	// RetentionDays For how many days events are kept, by their `event_time`. Null is for ever. Absent from a merchant while the operator's default is in force.
+	// RetentionDays For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Null is for ever. Absent from a merchant while the operator's default is in force.
 	RetentionDays nullable.Nullable[int] `json:"retentionDays,omitempty"`
 
 	// Secrets Its secrets, without their texts. Absent without any.
@@ -875,7 +959,7 @@ type MerchantChange struct {
 	// Name Space at both ends is removed.
 	Name *string `json:"name,omitempty"`
 
-	// RetentionDays For how many days events are kept, by their `event_time`. Null is for ever. Absent from a merchant while the operator's default is in force.
+	// RetentionDays For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Null is for ever. Absent from a merchant while the operator's default is in force.
 	RetentionDays nullable.Nullable[int] `json:"retentionDays,omitempty"`
 }
 
@@ -965,6 +1049,24 @@ type Pagination struct {
 
 	// TotalPages How many pages the list has.
 	TotalPages int `json:"totalPages"`
+}
+
+// Person A person, who is named by exactly one of `muid`, `email`, `phone` and `deviceId`.
+type Person struct {
+	// DeviceID The id of a device.
+	DeviceID *string `json:"deviceId,omitempty"`
+
+	// Email Compared in lower case and without surrounding space.
+	Email *string `json:"email,omitempty"`
+
+	// MerchantID The id of a merchant, in any case.
+	MerchantID string `json:"merchantId"`
+
+	// Muid At most 256 bytes.
+	Muid *string `json:"muid,omitempty"`
+
+	// Phone Compared by its digits without a leading `00`.
+	Phone *string `json:"phone,omitempty"`
 }
 
 // ReceivedEvent An event in the feed.
@@ -1300,6 +1402,18 @@ type SendEventsParams struct {
 	Renew *string `form:"renew,omitempty" json:"renew,omitempty"`
 }
 
+// ListErasuresParams defines parameters for ListErasures.
+type ListErasuresParams struct {
+	// MerchantID The id of a merchant, in any case.
+	MerchantID MerchantInQuery `form:"merchantId" json:"merchantId"`
+
+	// Page The number of the page.
+	Page *Page `form:"page,omitempty" json:"page,omitempty"`
+
+	// Limit How many erasures a page has.
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // ListEventsParams defines parameters for ListEvents.
 type ListEventsParams struct {
 	// MerchantID The id of a merchant, in any case.
@@ -1462,6 +1576,9 @@ type ResolveMUIDJSONRequestBody = Identifiers
 // SendEventsJSONRequestBody defines body for SendEvents for application/json ContentType.
 type SendEventsJSONRequestBody = EventOrEvents
 
+// ErasePersonJSONRequestBody defines body for ErasePerson for application/json ContentType.
+type ErasePersonJSONRequestBody = ErasureInput
+
 // IssueKeyJSONRequestBody defines body for IssueKey for application/json ContentType.
 type IssueKeyJSONRequestBody = KeyInput
 
@@ -1470,6 +1587,9 @@ type CreateMerchantJSONRequestBody = MerchantInput
 
 // ChangeMerchantJSONRequestBody defines body for ChangeMerchant for application/json ContentType.
 type ChangeMerchantJSONRequestBody = MerchantChange
+
+// ReadPersonalDataJSONRequestBody defines body for ReadPersonalData for application/json ContentType.
+type ReadPersonalDataJSONRequestBody = Person
 
 // GenerateTagJSONRequestBody defines body for GenerateTag for application/json ContentType.
 type GenerateTagJSONRequestBody = TagInput
@@ -1979,6 +2099,36 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/partners/config (the `ReadConfig` operationId).
 	ReadConfig(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListErasures List erasures
+	//
+	// The newest erasure of the merchant comes first.
+	//
+	// Corresponds with GET /v1/partners/erasures (the `ListErasures` operationId).
+	ListErasures(ctx context.Context, params *ListErasuresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ErasePersonWithBody Erase a person
+	//
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/partners/erasures (the `ErasePerson` operationId).
+	ErasePersonWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ErasePerson Erase a person
+	//
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/partners/erasures (the `ErasePerson` operationId).
+	ErasePerson(ctx context.Context, body ErasePersonJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReadErasure Read the receipt of an erasure
+	//
+	// Corresponds with GET /v1/partners/erasures/{erasureId} (the `ReadErasure` operationId).
+	ReadErasure(ctx context.Context, erasureID string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListEvents List events
 	//
 	// One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first. The answer is 404 for a merchant that has no tag yet, too.
@@ -2109,6 +2259,24 @@ type ClientInterface interface {
 	//
 	// Corresponds with DELETE /v1/partners/merchant/{merchantId}/secret/{secretId} (the `DeleteSecret` operationId).
 	DeleteSecret(ctx context.Context, merchantID MerchantInPath, secretID string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReadPersonalDataWithBody Read what is held of a person
+	//
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/partners/personal-data (the `ReadPersonalData` operationId).
+	ReadPersonalDataWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReadPersonalData Read what is held of a person
+	//
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/partners/personal-data (the `ReadPersonalData` operationId).
+	ReadPersonalData(ctx context.Context, body ReadPersonalDataJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GenerateTagWithBody Generate a tag
 	//
@@ -2254,6 +2422,76 @@ func (c *Client) SendEvents(ctx context.Context, tagID TagOnItsHost, params *Sen
 // Corresponds with GET /v1/partners/config (the `ReadConfig` operationId).
 func (c *Client) ReadConfig(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewReadConfigRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListErasures List erasures
+//
+// The newest erasure of the merchant comes first.
+//
+// Corresponds with GET /v1/partners/erasures (the `ListErasures` operationId).
+func (c *Client) ListErasures(ctx context.Context, params *ListErasuresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListErasuresRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ErasePersonWithBody Erase a person
+//
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/partners/erasures (the `ErasePerson` operationId).
+func (c *Client) ErasePersonWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewErasePersonRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ErasePerson Erase a person
+//
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/partners/erasures (the `ErasePerson` operationId).
+func (c *Client) ErasePerson(ctx context.Context, body ErasePersonJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewErasePersonRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReadErasure Read the receipt of an erasure
+//
+// Corresponds with GET /v1/partners/erasures/{erasureId} (the `ReadErasure` operationId).
+func (c *Client) ReadErasure(ctx context.Context, erasureID string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReadErasureRequest(c.Server, erasureID)
 	if err != nil {
 		return nil, err
 	}
@@ -2565,6 +2803,44 @@ func (c *Client) DeleteSecret(ctx context.Context, merchantID MerchantInPath, se
 	return c.Client.Do(req)
 }
 
+// ReadPersonalDataWithBody Read what is held of a person
+//
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/partners/personal-data (the `ReadPersonalData` operationId).
+func (c *Client) ReadPersonalDataWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReadPersonalDataRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReadPersonalData Read what is held of a person
+//
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/partners/personal-data (the `ReadPersonalData` operationId).
+func (c *Client) ReadPersonalData(ctx context.Context, body ReadPersonalDataJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReadPersonalDataRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GenerateTagWithBody Generate a tag
 //
 // Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
@@ -2855,6 +3131,154 @@ func NewReadConfigRequest(server string) (*http.Request, error) {
 	}
 
 	operationPath := fmt.Sprintf("/v1/partners/config")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListErasuresRequest constructs an http.Request for the ListErasures method
+func NewListErasuresRequest(server string, params *ListErasuresParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/erasures")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "merchantId", params.MerchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.Page != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page", *params.Page, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewErasePersonRequest calls the generic ErasePerson builder with application/json body
+func NewErasePersonRequest(server string, body ErasePersonJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewErasePersonRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewErasePersonRequestWithBody constructs an http.Request for the ErasePerson method, with any body, and a specified content type
+func NewErasePersonRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/erasures")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewReadErasureRequest constructs an http.Request for the ReadErasure method
+func NewReadErasureRequest(server string, erasureID string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "erasureId", erasureID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/erasures/%s", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -3893,6 +4317,46 @@ func NewDeleteSecretRequest(server string, merchantID MerchantInPath, secretID s
 	return req, nil
 }
 
+// NewReadPersonalDataRequest calls the generic ReadPersonalData builder with application/json body
+func NewReadPersonalDataRequest(server string, body ReadPersonalDataJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReadPersonalDataRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewReadPersonalDataRequestWithBody constructs an http.Request for the ReadPersonalData method, with any body, and a specified content type
+func NewReadPersonalDataRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/personal-data")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewGenerateTagRequest calls the generic GenerateTag builder with application/json body
 func NewGenerateTagRequest(server string, body GenerateTagJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -4105,6 +4569,40 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/partners/config (the `ReadConfig` operationId).
 	ReadConfigWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ReadConfigResponse, error)
 
+	// ListErasuresWithResponse List erasures
+	//
+	// The newest erasure of the merchant comes first.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/partners/erasures (the `ListErasures` operationId).
+	ListErasuresWithResponse(ctx context.Context, params *ListErasuresParams, reqEditors ...RequestEditorFn) (*ListErasuresResponse, error)
+
+	// ErasePersonWithBodyWithResponse Erase a person
+	//
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/erasures (the `ErasePerson` operationId).
+	ErasePersonWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ErasePersonResponse, error)
+
+	// ErasePersonWithResponse Erase a person
+	//
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/erasures (the `ErasePerson` operationId).
+	ErasePersonWithResponse(ctx context.Context, body ErasePersonJSONRequestBody, reqEditors ...RequestEditorFn) (*ErasePersonResponse, error)
+
+	// ReadErasureWithResponse Read the receipt of an erasure
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/partners/erasures/{erasureId} (the `ReadErasure` operationId).
+	ReadErasureWithResponse(ctx context.Context, erasureID string, reqEditors ...RequestEditorFn) (*ReadErasureResponse, error)
+
 	// ListEventsWithResponse List events
 	//
 	// One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first. The answer is 404 for a merchant that has no tag yet, too.
@@ -4257,6 +4755,24 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with DELETE /v1/partners/merchant/{merchantId}/secret/{secretId} (the `DeleteSecret` operationId).
 	DeleteSecretWithResponse(ctx context.Context, merchantID MerchantInPath, secretID string, reqEditors ...RequestEditorFn) (*DeleteSecretResponse, error)
+
+	// ReadPersonalDataWithBodyWithResponse Read what is held of a person
+	//
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/personal-data (the `ReadPersonalData` operationId).
+	ReadPersonalDataWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReadPersonalDataResponse, error)
+
+	// ReadPersonalDataWithResponse Read what is held of a person
+	//
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/personal-data (the `ReadPersonalData` operationId).
+	ReadPersonalDataWithResponse(ctx context.Context, body ReadPersonalDataJSONRequestBody, reqEditors ...RequestEditorFn) (*ReadPersonalDataResponse, error)
 
 	// GenerateTagWithBodyWithResponse Generate a tag
 	//
@@ -4504,6 +5020,150 @@ func (r ReadConfigResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ReadConfigResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListErasuresResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ErasureList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListErasuresResponse) GetJSON200() *ErasureList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListErasuresResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListErasuresResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListErasuresResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListErasuresResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListErasuresResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ErasePersonResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Erasure
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ErasePersonResponse) GetJSON202() *Erasure {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ErasePersonResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ErasePersonResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ErasePersonResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ErasePersonResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ErasePersonResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ReadErasureResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Erasure
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ReadErasureResponse) GetJSON200() *Erasure {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ReadErasureResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ReadErasureResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReadErasureResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReadErasureResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReadErasureResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -5182,6 +5842,47 @@ func (r DeleteSecretResponse) ContentType() string {
 	return ""
 }
 
+type ReadPersonalDataResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ReadPersonalDataResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ReadPersonalDataResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReadPersonalDataResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReadPersonalDataResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReadPersonalDataResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GenerateTagResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -5421,6 +6122,64 @@ func (c *ClientWithResponses) ReadConfigWithResponse(ctx context.Context, reqEdi
 		return nil, err
 	}
 	return ParseReadConfigResponse(rsp)
+}
+
+// ListErasuresWithResponse List erasures
+//
+// The newest erasure of the merchant comes first.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/partners/erasures (the `ListErasures` operationId).
+func (c *ClientWithResponses) ListErasuresWithResponse(ctx context.Context, params *ListErasuresParams, reqEditors ...RequestEditorFn) (*ListErasuresResponse, error) {
+	rsp, err := c.ListErasures(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListErasuresResponse(rsp)
+}
+
+// ErasePersonWithBodyWithResponse Erase a person
+//
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/erasures (the `ErasePerson` operationId).
+func (c *ClientWithResponses) ErasePersonWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ErasePersonResponse, error) {
+	rsp, err := c.ErasePersonWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseErasePersonResponse(rsp)
+}
+
+// ErasePersonWithResponse Erase a person
+//
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/erasures (the `ErasePerson` operationId).
+func (c *ClientWithResponses) ErasePersonWithResponse(ctx context.Context, body ErasePersonJSONRequestBody, reqEditors ...RequestEditorFn) (*ErasePersonResponse, error) {
+	rsp, err := c.ErasePerson(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseErasePersonResponse(rsp)
+}
+
+// ReadErasureWithResponse Read the receipt of an erasure
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/partners/erasures/{erasureId} (the `ReadErasure` operationId).
+func (c *ClientWithResponses) ReadErasureWithResponse(ctx context.Context, erasureID string, reqEditors ...RequestEditorFn) (*ReadErasureResponse, error) {
+	rsp, err := c.ReadErasure(ctx, erasureID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReadErasureResponse(rsp)
 }
 
 // ListEventsWithResponse List events
@@ -5678,6 +6437,36 @@ func (c *ClientWithResponses) DeleteSecretWithResponse(ctx context.Context, merc
 	return ParseDeleteSecretResponse(rsp)
 }
 
+// ReadPersonalDataWithBodyWithResponse Read what is held of a person
+//
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/personal-data (the `ReadPersonalData` operationId).
+func (c *ClientWithResponses) ReadPersonalDataWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReadPersonalDataResponse, error) {
+	rsp, err := c.ReadPersonalDataWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReadPersonalDataResponse(rsp)
+}
+
+// ReadPersonalDataWithResponse Read what is held of a person
+//
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/personal-data (the `ReadPersonalData` operationId).
+func (c *ClientWithResponses) ReadPersonalDataWithResponse(ctx context.Context, body ReadPersonalDataJSONRequestBody, reqEditors ...RequestEditorFn) (*ReadPersonalDataResponse, error) {
+	rsp, err := c.ReadPersonalData(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReadPersonalDataResponse(rsp)
+}
+
 // GenerateTagWithBodyWithResponse Generate a tag
 //
 // Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
@@ -5882,6 +6671,105 @@ func ParseReadConfigResponse(rsp *http.Response) (*ReadConfigResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Config
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListErasuresResponse parses an HTTP response from a ListErasuresWithResponse call
+func ParseListErasuresResponse(rsp *http.Response) (*ListErasuresResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListErasuresResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ErasureList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseErasePersonResponse parses an HTTP response from a ErasePersonWithResponse call
+func ParseErasePersonResponse(rsp *http.Response) (*ErasePersonResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ErasePersonResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Erasure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseReadErasureResponse parses an HTTP response from a ReadErasureWithResponse call
+func ParseReadErasureResponse(rsp *http.Response) (*ReadErasureResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReadErasureResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Erasure
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -6358,6 +7246,32 @@ func ParseDeleteSecretResponse(rsp *http.Response) (*DeleteSecretResponse, error
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseReadPersonalDataResponse parses an HTTP response from a ReadPersonalDataWithResponse call
+func ParseReadPersonalDataResponse(rsp *http.Response) (*ReadPersonalDataResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReadPersonalDataResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Error
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {

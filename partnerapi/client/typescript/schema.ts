@@ -92,6 +92,47 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/partners/erasures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List erasures
+         * @description The newest erasure of the merchant comes first.
+         */
+        get: operations["listErasures"];
+        put?: never;
+        /**
+         * Erase a person
+         * @description The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+         */
+        post: operations["erasePerson"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/erasures/{erasureId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read the receipt of an erasure */
+        get: operations["readErasure"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/partners/events": {
         parameters: {
             query?: never;
@@ -330,6 +371,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/partners/personal-data": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Read what is held of a person
+         * @description One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+         */
+        post: operations["readPersonalData"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/partners/tracktag/generate": {
         parameters: {
             query?: never;
@@ -504,6 +565,58 @@ export interface components {
             deleted: boolean;
             /** @description The id of the merchant. */
             merchantId: string;
+        };
+        /** @description The receipt of an erasure. It does not name the person. */
+        Erasure: {
+            /** @description Its id. */
+            erasureId: string;
+            /** @description How many events are erased. Null until they are counted. */
+            events: number | null;
+            /**
+             * Format: date-time
+             * @description When it was done.
+             */
+            finishedAt: string | null;
+            /** @description How many links between identifiers and muids are erased. Null until they are counted. */
+            links: number | null;
+            /** @description Whose person. */
+            merchantId: string;
+            /**
+             * Format: date-time
+             * @description When it was requested.
+             */
+            requestedAt: string;
+            /**
+             * @description `pending`: nothing was removed yet. `removing`: events are being removed. `purging`: no answer has them, and their bytes are being removed from the files. `done`: nothing of them is in any file.
+             * @enum {string}
+             */
+            state: "pending" | "removing" | "purging" | "done";
+            /** @description Later events of the person are refused. */
+            suppress: boolean;
+        };
+        /** @description Whose events are to be erased. The person is named by exactly one of `muid`, `email`, `phone` and `deviceId`. */
+        ErasureInput: {
+            /** @description The id of a device. */
+            deviceId?: string;
+            /** @description Compared in lower case and without surrounding space. */
+            email?: string;
+            /** @description The id of a merchant, in any case. */
+            merchantId: string;
+            /** @description At most 256 bytes. */
+            muid?: string;
+            /** @description Compared by its digits without a leading `00`. */
+            phone?: string;
+            /**
+             * @description Later events of the person get 403 on the tag hosts, and nothing of them is kept.
+             * @default false
+             */
+            suppress: boolean;
+        };
+        /** @description One page of erasures. */
+        ErasureList: {
+            /** @description The newest first. */
+            erasures: components["schemas"]["Erasure"][];
+            pagination: components["schemas"]["Pagination"];
         };
         /** @description What went wrong. */
         Error: {
@@ -697,7 +810,7 @@ export interface components {
             merchantId: string;
             /** @description Its name. */
             name: string;
-            /** @description For how many days events are kept, by their `event_time`. Null is for ever. Absent from a merchant while the operator's default is in force. */
+            /** @description For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Null is for ever. Absent from a merchant while the operator's default is in force. */
             retentionDays?: number | null;
             /** @description Its secrets, without their texts. Absent without any. */
             secrets?: components["schemas"]["Secret"][];
@@ -730,7 +843,7 @@ export interface components {
             identityRequiresSecret?: boolean;
             /** @description Space at both ends is removed. */
             name?: string;
-            /** @description For how many days events are kept, by their `event_time`. Null is for ever. Absent from a merchant while the operator's default is in force. */
+            /** @description For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Null is for ever. Absent from a merchant while the operator's default is in force. */
             retentionDays?: number | null;
         };
         /** @description A new merchant. */
@@ -802,6 +915,19 @@ export interface components {
             totalItems: number;
             /** @description How many pages the list has. */
             totalPages: number;
+        };
+        /** @description A person, who is named by exactly one of `muid`, `email`, `phone` and `deviceId`. */
+        Person: {
+            /** @description The id of a device. */
+            deviceId?: string;
+            /** @description Compared in lower case and without surrounding space. */
+            email?: string;
+            /** @description The id of a merchant, in any case. */
+            merchantId: string;
+            /** @description At most 256 bytes. */
+            muid?: string;
+            /** @description Compared by its digits without a leading `00`. */
+            phone?: string;
         };
         /** @description An event in the feed. */
         ReceivedEvent: {
@@ -1308,6 +1434,171 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Config"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listErasures: {
+        parameters: {
+            query: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInQuery"];
+                /** @description The number of the page. */
+                page?: components["parameters"]["Page"];
+                /**
+                 * @description How many erasures a page has.
+                 * @example 50
+                 */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of receipts */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "erasures": [
+                     *         {
+                     *           "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
+                     *           "events": 1,
+                     *           "finishedAt": "2026-11-20T08:30:04Z",
+                     *           "links": 1,
+                     *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *           "requestedAt": "2026-11-20T08:30:00Z",
+                     *           "state": "done",
+                     *           "suppress": true
+                     *         }
+                     *       ],
+                     *       "pagination": {
+                     *         "currentPage": 1,
+                     *         "hasNextPage": false,
+                     *         "hasPreviousPage": false,
+                     *         "itemsPerPage": 50,
+                     *         "totalItems": 1,
+                     *         "totalPages": 1
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ErasureList"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    erasePerson: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                 *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
+                 *       "suppress": false
+                 *     }
+                 */
+                "application/json": components["schemas"]["ErasureInput"];
+            };
+        };
+        responses: {
+            /** @description The receipt */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
+                     *       "events": null,
+                     *       "finishedAt": null,
+                     *       "links": null,
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "requestedAt": "2026-11-20T08:30:00Z",
+                     *       "state": "pending",
+                     *       "suppress": false
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Erasure"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    readErasure: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of an erasure.
+                 * @example era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE
+                 */
+                erasureId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The receipt */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
+                     *       "events": 1,
+                     *       "finishedAt": "2026-11-20T08:30:04Z",
+                     *       "links": 1,
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "requestedAt": "2026-11-20T08:30:00Z",
+                     *       "state": "done",
+                     *       "suppress": true
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Erasure"];
                 };
             };
             /** @description What went wrong */
@@ -2160,6 +2451,45 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Merchant"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    readPersonalData: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                 *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Person"];
+            };
+        };
+        responses: {
+            /** @description The links and events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
                 };
             };
             /** @description What went wrong */

@@ -6,9 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dustin/go-humanize"
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/limit"
 	"mtagd/partnerapi/openapi/openapitest"
+	"mtagd/store"
 )
 
 // TestTheDocumentHasTheRoutes compares the routes of the API with the paths of openapi.yaml: methods and query parameters.
@@ -80,5 +83,31 @@ func TestTheDocumentNamesTheServersOfTheService(t *testing.T) {
 	a := s.request("GET", "/v1/openapi.json", "").is(200).has("servers.0.url", "http://localhost:8080")
 	if strings.Contains(a.body, `"url":"https://api`) || !strings.Contains(a.body, `"url":"http://tags.example.net:8080"`) {
 		t.Error("the document names another service's hosts")
+	}
+}
+
+// The rates and shares of a partner stand in sentences of the document.
+func TestTheDocumentHasTheDefaultLimits(t *testing.T) {
+	text := newService(t).request("GET", "/v1/openapi.json", "").is(200).body
+	number := func(n int64) string { return humanize.Comma(n) }
+	rate, writes := int64(store.DefaultRequestsPerSecond), int64(store.DefaultWritesPerMinute)
+	for _, sentence := range []string{
+		"send " + number(rate) + " requests a second, and " + number(rate*int64(requestBurst.Seconds())) + " at once",
+		"something " + number(writes) + " a minute, and " + number(writes*int64(writeBurst.Minutes())) + " at once",
+		"at most " + number(int64(store.DefaultMerchants)) + " merchants",
+		"at most " + number(int64(store.DefaultLabels)) + " tags",
+		number(int64(store.DefaultUnverifiedClaims)) + " domains",
+		"At most " + number(verificationsPerPartner) + " verifications",
+		"up to " + number(int64(slotTimeout.Seconds())) + " seconds",
+		number(exportsPerPartner) + " exports",
+		number(int64(store.DefaultFeedReaders)) + " streams",
+		number(int64(store.DefaultAnswerBytes>>20)) + " MiB",
+		number(store.MaxKeys) + " valid keys",
+		"address may send " + number(limit.DefaultAddressEvents) + " events a second, and " + number(30*limit.DefaultAddressEvents) + " at once",
+		"may get " + number(int64(store.DefaultEventsPerSecond)) + " a second, and " + number(10*int64(store.DefaultEventsPerSecond)) + " at once",
+	} {
+		if !strings.Contains(text, sentence) {
+			t.Errorf("openapi.yaml does not say %q", sentence)
+		}
 	}
 }

@@ -227,19 +227,26 @@ var errNoSpace = errors.New("the disk is nearly full")
 // pace returns a function that rests now and then: requests need the processors.
 func (a *archiver) pace() func() { return a.paceBy(100 * pauseShare) }
 
-// paceBy returns a function that rests for so many percent of the time that it worked.
+// maxPaceWork is how much of the time between two calls counts as work. On a busy machine, most of a longer time was waiting.
+const maxPaceWork = 100 * time.Millisecond
+
+// paceBy returns a function that rests for so many percent of the time since its last call.
 func (a *archiver) paceBy(percent time.Duration) func() {
 	if !a.paced {
 		return func() {}
 	}
-	from := time.Now()
+	var from time.Time
 	return func() {
+		if from.IsZero() {
+			from = time.Now()
+			return
+		}
 		worked := time.Since(from)
 		if worked < paceWork {
 			return
 		}
 		select {
-		case <-time.After(percent * worked / 100):
+		case <-time.After(percent * min(worked, maxPaceWork) / 100):
 		case <-a.stop.Done():
 		}
 		from = time.Now()

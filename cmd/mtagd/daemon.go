@@ -282,7 +282,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		c.ConnectionsPerAddress = d.AddressConnections
 	}
 	if d.Dev == nil { // the demo shop has bodies without a key
-		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), time.Now)
+		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), d.tagURL(d.BaseHost), time.Now)
 	}
 	if d.TLS != nil {
 		c.TLS = d.tlsmgr.Certificates().TLSConfig()

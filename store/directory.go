@@ -26,6 +26,7 @@ type Directory struct {
 	// These two have few entries, most often none: then looking up a tag's settings hashes no id.
 	partnerSettings map[PartnerID]partnerSettings   // of the partners whose settings are not the zero value
 	merchants       map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
+	suspendedTags   map[TagID]struct{}
 
 	secrets map[MerchantID][]Secret // of the merchants that have any
 
@@ -72,6 +73,7 @@ func NewDirectory() *Directory {
 
 		partnerSettings: map[PartnerID]partnerSettings{},
 		merchants:       map[MerchantID]MerchantSettings{},
+		suspendedTags:   map[TagID]struct{}{},
 
 		secrets: map[MerchantID][]Secret{},
 
@@ -232,6 +234,37 @@ func (d *Directory) Settings(t *Tag) MerchantSettings {
 	return s
 }
 
+// Suspended is what operators have suspended. Each list is in the order of its ids.
+type Suspended struct {
+	Partners  []PartnerID
+	Merchants []MerchantID
+	Tags      []TagID
+}
+
+// Suspended returns everything that is suspended itself: not the merchants of a suspended partner, for example.
+func (d *Directory) Suspended() Suspended {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var s Suspended
+	for id, settings := range d.partnerSettings {
+		if settings.suspended {
+			s.Partners = append(s.Partners, id)
+		}
+	}
+	for id, settings := range d.merchants {
+		if settings.Suspended {
+			s.Merchants = append(s.Merchants, id)
+		}
+	}
+	for id := range d.suspendedTags {
+		s.Tags = append(s.Tags, id)
+	}
+	slices.Sort(s.Partners)
+	slices.Sort(s.Merchants)
+	slices.Sort(s.Tags)
+	return s
+}
+
 // MerchantsWithTags returns the merchants of a partner that have a tag: no others have events. The result is shared, and
 // must not be changed.
 func (d *Directory) MerchantsWithTags(id PartnerID) []MerchantID {
@@ -384,6 +417,7 @@ func (d *Directory) RemoveMerchants(merchants ...Merchant) {
 					d.labels--
 				}
 				delete(d.tags, t.ID)
+				delete(d.suspendedTags, t.ID)
 			}
 		}
 	}
@@ -423,4 +457,9 @@ func (d *Directory) SetTag(t Tag) {
 		}
 	}
 	d.tags[t.ID] = t
+	if t.Suspended {
+		d.suspendedTags[t.ID] = struct{}{}
+	} else {
+		delete(d.suspendedTags, t.ID)
+	}
 }

@@ -3,7 +3,6 @@ package console
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -215,9 +214,6 @@ func (c *Console) fail(r *fasthttp.RequestCtx, err error) {
 	status, level := fasthttp.StatusInternalServerError, slog.LevelError
 	if store.KindOf(err) == store.KindUnavailable {
 		status, level = fasthttp.StatusServiceUnavailable, slog.LevelWarn
-	}
-	if errors.Is(err, context.Canceled) {
-		level = slog.LevelDebug // the client has gone
 	}
 	c.Log.Log(context.Background(), level, "console request failed", "path", string(r.Path()), "status", status, "request_id", requestid.Of(r),
 		"partner", partnerapi.PartnerOf(r), "error", err)

@@ -61,6 +61,10 @@ func (c *Console) signIn(r *fasthttp.RequestCtx) {
 		partnerapi.WriteError(r, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 4 KiB")
 		return
 	}
+	if r.Request.Header.ContentLength() < 0 && len(r.PostBody()) == 0 { // the front door does not read such a body
+		partnerapi.WriteError(r, fasthttp.StatusLengthRequired, "Content-Length is required")
+		return
+	}
 	in, err := readCredentials(r.PostBody())
 	if err != nil {
 		partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: "+err.Error())

@@ -1,0 +1,107 @@
+package check
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+
+	"mtagd/store"
+)
+
+// SuggestName returns the event name that a sender may have meant: a known name that is close to it, or else, when the name is
+// not PascalCase, the same words in PascalCase. It returns "" when there is no such name, and for a known name.
+func SuggestName(name string) string {
+	if known := nearestName(name); known != "" || store.IsEventName(name) {
+		return known
+	}
+	if pascal := pascalCase(name); store.IsEventName(pascal) {
+		return pascal
+	}
+	return ""
+}
+
+// nearestName returns the known name that is closest to a name, "" when none is close or when the name is known.
+func nearestName(name string) string {
+	if len(name) > store.MaxEventNameLength || slices.Contains(others, name) || events[name] != nil {
+		return ""
+	}
+	return nearest(name, knownNames)
+}
+
+// IsNearName reports whether a name is a known one or close to one.
+func IsNearName(name string) bool {
+	return slices.Contains(knownNames, name) || nearestName(name) != ""
+}
+
+// pascalCase joins the words of a name. Words are separated by anything that is neither a letter nor a digit.
+func pascalCase(name string) string {
+	if len(name) > 2*store.MaxEventNameLength {
+		return ""
+	}
+	var b strings.Builder
+	for _, word := range strings.FieldsFunc(name, func(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }) {
+		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return b.String()
+}
+
+// nearest returns the word that is closest to a text: the same letters and digits in another case or with other separators, or
+// else at most a few typing errors away. Longer words allow more of them: Lead none, Login one, Purchase two.
+func nearest(text string, words []string) string {
+	folded, best, least := fold(text), "", 0
+	if folded == "" {
+		return ""
+	}
+	for _, word := range words {
+		target := fold(word)
+		most := min(len(target)/4, 2)
+		if len(target) < 5 {
+			most = 0
+		}
+		if d := distance(folded, target, most); d <= most && (best == "" || d < least) {
+			best, least = word, d
+		}
+	}
+	return best
+}
+
+// fold keeps the ASCII letters and digits of a text, in lower case.
+func fold(text string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case 'A' <= c && c <= 'Z':
+			return c | 0x20
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+			return c
+		}
+		return -1
+	}, text)
+}
+
+// distance returns how many letters must be added, left out, replaced or swapped with their neighbour to get from one text to
+// another, and more than most when that is more than most.
+func distance(a, b string, most int) int {
+	if len(a)-len(b) > most || len(b)-len(a) > most {
+		return most + 1
+	}
+	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
+	row := make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			replaced := last[j-1]
+			if a[i-1] != b[j-1] {
+				replaced++
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, replaced)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}

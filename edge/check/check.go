@@ -121,6 +121,9 @@ func (c *checker) identifiers(event map[string]any) {
 	}
 }
 
+// IsIdentifier reports whether a field holds an identifier of a person, by its name here or in other services.
+func IsIdentifier(field string) bool { return identifierNames[fold(field)] != "" }
+
 // identifierNames are the names that other services have for identifiers, folded.
 var identifierNames = map[string]string{
 	"muid": "muid", "userid": "muid", "clientid": "muid", "visitorid": "muid", "anonymousid": "muid", "externalid": "muid",

@@ -22,11 +22,14 @@ func SuggestName(name string) string {
 
 // nearestName returns the known name that is closest to a name, "" when none is close or when the name is known.
 func nearestName(name string) string {
-	if len(name) > store.MaxEventNameLength || slices.Contains(others, name) || events[name] != nil {
+	if len(name) > store.MaxEventNameLength || IsKnownName(name) {
 		return ""
 	}
 	return nearest(name, knownNames)
 }
+
+// IsKnownName reports whether a name is that of a pre-defined event, or one that the browser tag sends.
+func IsKnownName(name string) bool { return slices.Contains(knownNames, name) }
 
 // IsNearName reports whether a name is a known one or close to one.
 func IsNearName(name string) bool {

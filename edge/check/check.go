@@ -103,7 +103,7 @@ func (c *checker) identifiers(event map[string]any) {
 		switch {
 		case isAbsent(value):
 		case !isText:
-			c.wrongType(path, value, text, "an identifier that is not text is ignored")
+			c.wrongType(path, value, text, "an identifier that is not a string is ignored")
 		case strings.TrimSpace(s) == "":
 			c.add(Warning, "empty_identifier", path, "is empty, so it identifies nobody")
 		case slices.Contains([]string{"undefined", "null", "NaN", "[object Object]", "0"}, strings.TrimSpace(s)):

@@ -10,7 +10,7 @@ import (
 
 // kindNames say what a field must be.
 var kindNames = [...]string{
-	text: "text", number: "a number", boolean: "true or false", currency: "a currency code of 3 letters", object: "an object", list: "an array",
+	text: "a string", number: "a number", boolean: "true or false", currency: "a currency code of 3 letters", object: "an object", list: "an array",
 }
 
 // fields compares the fields of an object with a schema. path is that of the object.

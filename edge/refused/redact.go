@@ -251,7 +251,7 @@ func (s *sampler) value(name string, value any, depth int) any {
 	case nil:
 		return nil
 	case bool:
-		return "true or false"
+		return "boolean"
 	case float64:
 		return "number"
 	case string:
@@ -287,7 +287,7 @@ func (s *sampler) text(name, value string, depth int) string {
 	case check.IsIdentifier(name):
 		return hidden
 	}
-	return fmt.Sprintf("text of %d", utf8.RuneCountInString(value))
+	return fmt.Sprintf("string of %d", utf8.RuneCountInString(value))
 }
 
 func isCurrency(s string) bool {

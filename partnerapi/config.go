@@ -12,6 +12,7 @@ import (
 
 	"mtagd/edge/budget"
 	"mtagd/edge/limit"
+	"mtagd/edge/refused"
 	"mtagd/store"
 )
 
@@ -28,6 +29,7 @@ type Config struct {
 	Log           *slog.Logger
 	Now           func() time.Time
 	Refusals      *limit.Refusals       // nil: refusals are not counted
+	Refused       *refused.Memory       // what the tag hosts have refused; nil: nothing
 	Limits        bool                  // limit the rates of requests
 	Metrics       prometheus.Registerer // gets the API's own metrics; nil: they are not exported
 
@@ -86,6 +88,9 @@ func newAPI(cfg Config) *api {
 		cfg.Waiting = func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
 			return context.WithCancel(context.Background())
 		}
+	}
+	if cfg.Refused == nil {
+		cfg.Refused = refused.New(cfg.Now)
 	}
 	a := &api{
 		Config:        cfg,

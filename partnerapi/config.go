@@ -65,6 +65,7 @@ type api struct {
 	Config
 	verifications *slots
 	readings      *slots // of everything that is held of a person
+	trials        *slots // of events; one takes up to 10 ms of a processor, so a partner uses one processor at most
 	labelsWarned  sync.Once
 	limits        *limits // nil: no limits
 	listings      *listings
@@ -96,6 +97,7 @@ func newAPI(cfg Config) *api {
 		Config:        cfg,
 		verifications: newSlots(verificationsPerPartner, slotTimeout, errVerifications),
 		readings:      newSlots(1, slotTimeout, errReadings),
+		trials:        newSlots(1, slotTimeout, errTrials),
 		listings:      newListings(listingMemory, cfg.Engine.Directory(), memoryTimeout),
 		readers:       newReaderSlots(cfg.Engine.Directory(), cfg.Limits),
 		watches:       newWatches(cfg.Engine),

@@ -125,6 +125,11 @@ func (a *api) tryEvents(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	if err != nil {
 		return err
 	}
+	release, err := a.trials.acquire(ctx, partner.ID)
+	if err != nil {
+		return err
+	}
+	defer release()
 	trial, err := tag.Try(ctx, r, a.Engine, t, withSecret, a.Now())
 	if err != nil {
 		return err

@@ -43,10 +43,14 @@ type Finding struct {
 // MaxFindings is how many findings Event returns at most.
 const MaxFindings = 50
 
-// Event returns the findings of an event that was received at a time, those at the top first. event is the JSON object as
-// encoding/json decodes it into an any. No finding has the level Error.
+// maxFields is how many fields at the top of an event are compared with names that their sender may have meant.
+const maxFields = 200
+
+// Event returns the findings of an event that was received at a time, by the sender's clock if that is known to be wrong. event
+// is the JSON object as encoding/json decodes it into an any. No finding has the level Error.
 func Event(event map[string]any, received time.Time) []Finding {
-	c := checker{}
+	names := sortedNames(event)
+	c := checker{names: names[:min(len(names), maxFields)]}
 	name := c.name(event)
 	c.identifiers(event)
 	c.time(event, received)
@@ -55,28 +59,33 @@ func Event(event map[string]any, received time.Time) []Finding {
 	}
 	if own, predefined := events[name]; predefined {
 		c.fields("", event, own)
-		c.misspelt(event, with(own, read))
+		c.misspelt(event, fieldWords[name])
 		if !isAbsent(event["value"]) && isAbsent(event["currency"]) && own["currency"].kind == currency {
 			c.add(Info, "no_currency", "/currency", "is missing: a value without a currency cannot be added up")
 		}
 	} else {
-		c.misspelt(event, read)
+		c.misspelt(event, readWords)
 	}
 	c.nested(event)
 	return c.found
 }
 
-type checker struct{ found []Finding }
+type checker struct {
+	names []string // of the fields at the top, sorted; the first maxFields
+	found []Finding
+}
 
 func (c *checker) add(level Level, code, path, message string) {
 	c.suggest(level, code, path, message, "", "")
 }
 
 func (c *checker) suggest(level Level, code, path, message, value, suggestion string) {
-	if len(c.found) < MaxFindings {
+	if !c.isFull() {
 		c.found = append(c.found, Finding{level, code, path, message, value, suggestion})
 	}
 }
+
+func (c *checker) isFull() bool { return len(c.found) >= MaxFindings }
 
 // name checks the event's name, and returns it.
 func (c *checker) name(event map[string]any) string {
@@ -114,7 +123,7 @@ func (c *checker) identifiers(event map[string]any) {
 			c.add(Warning, "no_phone", path, "has no digits, so it identifies nobody")
 		}
 	}
-	for _, name := range sortedNames(event) {
+	for _, name := range c.names {
 		if meant := identifierNames[fold(name)]; meant != "" && meant != name && isAbsent(event[meant]) {
 			c.suggest(Info, "unknown_identifier", pointer("", name), "does not identify a person here; the service reads muid, email, phone and deviceId", "", meant)
 		}
@@ -171,7 +180,7 @@ func fromEpoch(n float64) string {
 
 // nested checks whether the fields of the event are in an object inside it, as other services want them.
 func (c *checker) nested(event map[string]any) {
-	for _, name := range sortedNames(event) {
+	for _, name := range c.names {
 		inner, ok := event[name].(map[string]any)
 		if !ok || !wrappers[fold(name)] {
 			continue

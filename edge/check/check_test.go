@@ -30,6 +30,8 @@ func TestFindings(t *testing.T) {
 		want      []string // "level code path suggestion"
 	}{
 		{"a good purchase", `{"muid":"m","event":"Purchase","event_time":"2026-11-20T08:29:00Z","value":89,"currency":"EUR","shipping_cost":4.9,"products":[{"id":"a1","name":"Shoe","price":89,"quantity":1,"variants":[{"attributes":{"size":"42"},"price":{"original":99,"currency":"EUR"},"isAvailable":true}]}],"transaction_id":"7","my_field":[1]}`, nil},
+		{"an event of the browser tag", `{"event":"PageView","event_id":"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a12","event_time":"2026-11-20T08:30:00.123Z","muid":"m","pageUrl":"https://shop.example/","pageTitle":"Shop","referrer":"","language":"en-GB","screen":"1920x1080","timezone":"Europe/Berlin","consent":{"ad_storage":true},"gclid":"x","fbc":"fb.1.1.x","fbp":"x","utm_source":"s","utm_medium":"m","utm_campaign":"c","session_id":"1795000000000","first_referrer":"https://x.example/","first_utm_source":"s"}`, nil},
+		{"an event of one of its extras", `{"event":"Click","muid":"m","link_url":"https://x.example/","link_domain":"x.example","link_id":"a","link_classes":"b","outbound":true}`, nil},
 		{"a good event of its own name", `{"muid":"m","event":"VoucherPrinted","value":"much"}`, nil},
 		{"a letter is missing in the name", `{"muid":"m","event":"Purchse"}`, []string{"warning unknown_event /event Purchase"}},
 		{"two letters are swapped", `{"muid":"m","type":"AddTocrat"}`, []string{"warning unknown_event /type AddToCart"}},
@@ -126,7 +128,7 @@ func TestDistance(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		want int
-	}{{"", "", 0}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"abc", "ab", 1}, {"abc", "abxc", 1}, {"abc", "xbc", 1}, {"ca", "abc", 3}, {"kitten", "sitting", 3}} {
+	}{{"", "", 0}, {"abcd", "abcdefghi", 4}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"abc", "ab", 1}, {"abc", "abxc", 1}, {"abc", "xbc", 1}, {"ca", "abc", 3}, {"kitten", "sitting", 3}} {
 		if got := distance(c.a, c.b, 3); got != c.want {
 			t.Errorf("distance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
 		}

@@ -16,21 +16,20 @@ var kindNames = [...]string{
 // fields compares the fields of an object with a schema. path is that of the object.
 func (c *checker) fields(path string, values map[string]any, s schema) {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		f, value, at := s[name], values[name], pointer(path, name)
+		f, value := s[name], values[name]
 		switch {
+		case c.isFull():
+			return
 		case !isAbsent(value):
-			c.field(at, value, f)
+			c.field(pointer(path, name), value, f)
 		case f.required:
-			c.add(Warning, "missing", at, "is missing; reports need "+kindNames[f.kind])
+			c.add(Warning, "missing", pointer(path, name), "is missing; reports need "+kindNames[f.kind])
 		}
 	}
 }
 
 // field compares a value with what it must be.
 func (c *checker) field(path string, value any, f field) {
-	if len(c.found) == MaxFindings {
-		return
-	}
 	const need = "reports need "
 	switch f.kind {
 	case list:
@@ -39,6 +38,9 @@ func (c *checker) field(path string, value any, f field) {
 			c.wrongType(path, value, list, need+kindNames[list])
 		}
 		for i, element := range elements {
+			if c.isFull() {
+				return
+			}
 			c.field(path+"/"+strconv.Itoa(i), element, field{kind: object, fields: f.fields})
 		}
 	case object:
@@ -50,6 +52,9 @@ func (c *checker) field(path string, value any, f field) {
 		c.fields(path, values, f.fields)
 		if f.texts {
 			for _, name := range sortedNames(values) {
+				if c.isFull() {
+					return
+				}
 				c.field(pointer(path, name), values[name], field{kind: text})
 			}
 		}
@@ -127,16 +132,19 @@ func isCurrency(s string) bool {
 }
 
 // misspelt finds names at the top of an event that are nearly those of fields which the event does not have.
-func (c *checker) misspelt(event map[string]any, s schema) {
-	var absent []string
-	for _, name := range slices.Sorted(maps.Keys(s)) {
-		if _, has := event[name]; !has {
-			absent = append(absent, name)
+func (c *checker) misspelt(event map[string]any, fields []word) {
+	var absent []word
+	for _, w := range fields {
+		if _, has := event[w.name]; !has {
+			absent = append(absent, w)
 		}
 	}
-	for _, name := range sortedNames(event) {
-		if _, is := s[name]; is || IsField(name) || len(name) > maxShort || identifierNames[fold(name)] != "" {
+	for _, name := range c.names {
+		if IsField(name) || len(name) > maxShort || IsIdentifier(name) {
 			continue
+		}
+		if c.isFull() {
+			return
 		}
 		if meant := nearest(name, absent); meant != "" {
 			c.suggest(Warning, "unknown_field", pointer("", name), "is not a field that reports read: did you mean "+meant+"?", "", meant)
@@ -167,8 +175,8 @@ func quote(s string) string {
 func isAbsent(value any) bool { return value == nil }
 
 // pointer returns the JSON pointer of a member of the object at a path.
-func pointer(path, name string) string {
-	return path + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
-}
+func pointer(path, name string) string { return path + "/" + escape.Replace(name) }
+
+var escape = strings.NewReplacer("~", "~0", "/", "~1")
 
 func sortedNames(object map[string]any) []string { return slices.Sorted(maps.Keys(object)) }

@@ -25,7 +25,7 @@ func nearestName(name string) string {
 	if len(name) > store.MaxEventNameLength || IsKnownName(name) {
 		return ""
 	}
-	return nearest(name, knownNames)
+	return nearest(name, eventWords)
 }
 
 // IsKnownName reports whether a name is that of a pre-defined event, or one that the browser tag sends.
@@ -48,21 +48,40 @@ func pascalCase(name string) string {
 	return b.String()
 }
 
-// nearest returns the word that is closest to a text: the same letters and digits in another case or with other separators, or
-// else at most a few typing errors away. Longer words allow more of them: Lead none, Login one, Purchase two.
-func nearest(text string, words []string) string {
+// word is a name that a sender may have meant.
+type word struct {
+	name   string
+	folded string
+	most   int // typing errors
+}
+
+// newWord returns the word of a name. Longer names may have more typing errors: Lead none, Login one, Purchase two.
+func newWord(name string) word {
+	w := word{name: name, folded: fold(name)}
+	if len(w.folded) > 4 {
+		w.most = min(len(w.folded)/4, 2)
+	}
+	return w
+}
+
+func newWords(names []string) []word {
+	words := make([]word, len(names))
+	for i, name := range names {
+		words[i] = newWord(name)
+	}
+	return words
+}
+
+// nearest returns the name that is closest to a text: the same letters and digits in another case or with other separators, or
+// else at most a few typing errors away.
+func nearest(text string, words []word) string {
 	folded, best, least := fold(text), "", 0
-	if folded == "" {
+	if folded == "" || len(folded) > maxWord {
 		return ""
 	}
-	for _, word := range words {
-		target := fold(word)
-		most := min(len(target)/4, 2)
-		if len(target) < 5 {
-			most = 0
-		}
-		if d := distance(folded, target, most); d <= most && (best == "" || d < least) {
-			best, least = word, d
+	for _, w := range words {
+		if d := distance(folded, w.folded, w.most); d <= w.most && (best == "" || d < least) {
+			best, least = w.name, d
 		}
 	}
 	return best
@@ -81,19 +100,22 @@ func fold(text string) string {
 	}, text)
 }
 
+// maxWord is the longest text that is compared, in bytes. Every name is shorter.
+const maxWord = 80
+
 // distance returns how many letters must be added, left out, replaced or swapped with their neighbour to get from one text to
-// another, and more than most when that is more than most.
+// another, and more than most when that is more than most. Both have at most maxWord bytes.
 func distance(a, b string, most int) int {
 	if len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1
 	}
-	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
-	row := make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
+	var rows [3][maxWord + 1]uint8
+	before, last, row := &rows[0], &rows[1], &rows[2]
+	for j := range len(b) + 1 {
+		last[j] = uint8(j)
 	}
 	for i := 1; i <= len(a); i++ {
-		row[0] = i
+		row[0] = uint8(i)
 		for j := 1; j <= len(b); j++ {
 			replaced := last[j-1]
 			if a[i-1] != b[j-1] {
@@ -106,5 +128,5 @@ func distance(a, b string, most int) int {
 		}
 		before, last, row = last, row, before
 	}
-	return last[len(b)]
+	return int(last[len(b)])
 }

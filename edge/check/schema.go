@@ -94,7 +94,10 @@ var events = map[string]schema{
 // names as well as Signup.
 var others = []string{"PageView", "Logout", "SignUp", "Click", "FileDownload", "FormStart", "FormSubmit", "Scroll"}
 
-var knownNames = slices.Concat(slices.Sorted(maps.Keys(events)), others)
+var (
+	knownNames = slices.Concat(slices.Sorted(maps.Keys(events)), others)
+	eventWords = newWords(knownNames)
+)
 
 // read are the fields that the service reads in any event. added are those that the browser tag adds.
 var (
@@ -105,6 +108,18 @@ var (
 		"type": {}, "pageUrl": {}, "pageTitle": {}, "referrer": {}, "language": {}, "screen": {}, "timezone": {}, "session_id": {}, "first_referrer": {},
 	}
 )
+
+// fieldWords are the names of the fields that are read of each pre-defined event, and readWords of all others.
+var (
+	readWords  = newWords(slices.Sorted(maps.Keys(read)))
+	fieldWords = map[string][]word{}
+)
+
+func init() {
+	for name, own := range events {
+		fieldWords[name] = newWords(slices.Sorted(maps.Keys(with(own, read))))
+	}
+}
 
 // known are the names of all fields, at any depth.
 var known = allNames()

@@ -82,10 +82,12 @@ const maxJudged = 16 << 10
 // accepted reports an accepted event if it is odd. It judges only some: checking an event takes longer than to accept it. Of a
 // merchant that sends few, it judges all.
 func (r *reporter) accepted(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, f *fields, object []byte) {
-	if r == nil || !r.pace.isDue(tag.Merchant, from.now) || len(object) > maxJudged {
+	if r == nil || len(object) > maxJudged || !r.pace.isDue(tag.Merchant, from.now) {
 		return
 	}
-	for _, found := range check.Event(decodeObject(object), from.now) {
+	began := time.Now()
+	defer func() { r.pace.took(time.Since(began), from.now) }()
+	for _, found := range check.Event(decodeObject(object), from.now.Add(-from.behind)) {
 		if found.Level == check.Info {
 			continue
 		}
@@ -114,9 +116,10 @@ func decodeObject(event []byte) map[string]any {
 	return object
 }
 
-// pace limits how many accepted events are judged. Checking one takes some 10 µs, and up to 200 µs. The limits are one in 100 ms
-// for a merchant, and one in 1 ms for all. The gate costs a few nanoseconds, because every accepted event passes it: merchants
-// with the same index share a place.
+// pace limits how many accepted events are judged. Judging one takes some 20 µs, and a few milliseconds when a stranger has made
+// it for that. The limits are one in 100 ms for a merchant, and one in 1 ms for all; and all together take a twentieth of one
+// processor at most. The gate costs a few nanoseconds, because every accepted event passes it: merchants with the same index
+// share a place.
 type pace struct {
 	all       atomic.Int64 // when the next event may be judged, in nanoseconds since 1970
 	merchants [4096]atomic.Int64
@@ -125,7 +128,16 @@ type pace struct {
 const (
 	betweenJudged           = time.Millisecond
 	betweenJudgedOfMerchant = 100 * time.Millisecond
+	restAfterJudged         = 20 // times as long as it took
+	longestRest             = time.Second
 )
+
+// took lets nothing be judged for a while, when judging an event took long.
+func (p *pace) took(d time.Duration, now time.Time) {
+	if rest := min(restAfterJudged*d, longestRest); rest > betweenJudged {
+		p.all.Store(now.UnixNano() + int64(rest))
+	}
+}
 
 // isDue reports whether an event of a merchant may be judged now.
 func (p *pace) isDue(id store.MerchantID, now time.Time) bool {
@@ -141,6 +153,6 @@ func (p *pace) isDue(id store.MerchantID, now time.Time) bool {
 	}
 	all := p.all.Load()
 	wait := all - at
-	return (wait <= 0 || wait > int64(betweenJudged)) && next.CompareAndSwap(was, at+int64(betweenJudgedOfMerchant)) &&
+	return (wait <= 0 || wait > int64(longestRest)) && next.CompareAndSwap(was, at+int64(betweenJudgedOfMerchant)) &&
 		p.all.CompareAndSwap(all, at+int64(betweenJudged))
 }

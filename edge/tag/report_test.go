@@ -157,7 +157,7 @@ func TestAcceptedEventsAreJudgedAtAPace(t *testing.T) {
 		r.mark(odd)
 	}
 	r.want("201 unknown_event /event|Purchse|Purchase|1")
-	r.now = r.now.Add(betweenJudgedOfMerchant)
+	r.now = r.now.Add(betweenJudgedOfMerchant + longestRest)
 	r.mark("[" + strings.Repeat(odd+",", 50) + odd + "]")
 	r.want("201 unknown_event /event|Purchse|Purchase|2")
 	r.now = r.now.Add(-time.Hour) // the clock was set back

@@ -90,7 +90,8 @@ func (p person) any(t *rapid.T) string { return rapid.SampledFrom(p.secrets()).D
 // event returns an event that names the person at the usual places and at others.
 func (p person) event(t *rapid.T) map[string]any {
 	e := p.object(t, 0)
-	e["email"] = p.email // so that the service knows what to hide; the name is in it
+	// The service knows what to hide by the fields with identifiers. The person's name is in the email.
+	e[rapid.SampledFrom([]string{"email", "mail", "e-mail", "user_email"}).Draw(t, "email")] = p.email
 	if rapid.Bool().Draw(t, "muid") {
 		e["muid"] = p.muid
 	}

@@ -11,9 +11,9 @@ import (
 )
 
 type (
-	ev interface{ store.Events }
-	fe interface{ store.Feed }
-	pe interface{ store.Persons }
+	ev      interface{ store.Events }
+	fe      interface{ store.Feed }
+	pe      interface{ store.Persons }
 	partial struct {
 		*engine
 		ev

@@ -10,26 +10,17 @@ import (
 	"mtagd/store/storetest"
 )
 
-type (
-	ev      interface{ store.Events }
-	fe      interface{ store.Feed }
-	pe      interface{ store.Persons }
-	partial struct {
-		*engine
-		ev
-		fe
-		pe
-	}
-)
+type pe interface{ store.Persons }
+type partial struct {
+	*engine
+	pe
+}
 
 func (partial) Verify(context.Context, store.Verification) (store.Verified, error) {
 	return store.Verified{}, nil
 }
-func (partial) FreeSpace() uint64 { return 0 }
 
-func TestConformance(t *testing.T) {
-	storetest.Run(t, newStore, "Partners", "Merchants", "Search", "Repeats", "Keys", "Tags", "Claims", "Directory", "Audit")
-}
+func TestConformance(t *testing.T) { storetest.Run(t, newStore) }
 
 // newStore returns stores in new databases.
 func newStore(t *testing.T) storetest.Store {

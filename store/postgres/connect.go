@@ -85,15 +85,16 @@ func unavailable(err error) error {
 // readAttempts is how often a read is tried when its connection fails: after a fail-over, all connections of the pool do.
 const readAttempts = 3
 
+// beginRead begins a transaction that reads. Compiling its statements would take longer than running them.
+const beginRead = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off"
+
 // read reads in one transaction, as of one moment. read may be called again after a failure of the connection.
 func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	for range readAttempts {
-		err = pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-			return read(tx)
-		})
+		err = pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginRead}, read)
 		if ended := ctx.Err(); ended != nil {
 			return ended
 		}

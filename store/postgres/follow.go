@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
@@ -25,6 +26,8 @@ type follower struct {
 	directory *store.Directory
 	asked     atomic.Pointer[time.Time] // when the last question was put that has an answer
 	lost      atomic.Bool               // entries were missed
+
+	flushes int64 // the number of the last flush that was seen; only follow uses it
 
 	mu      sync.Mutex // held while entries are applied
 	applied int64      // the number of the last one
@@ -82,6 +85,16 @@ func (f *follower) position() int64 {
 
 // age is store.Directory.Age.
 func (f *follower) age() time.Duration { return time.Since(*f.asked.Load()) }
+
+// noteAsked notes when a question was put that has an answer now.
+func (f *follower) noteAsked(at time.Time) {
+	for {
+		before := f.asked.Load()
+		if at.Before(*before) || f.asked.CompareAndSwap(before, &at) {
+			return
+		}
+	}
+}
 
 // apply applies entries that follow each other, and passes over those that were applied before.
 func (f *follower) apply(entries []entry) error {
@@ -178,6 +191,9 @@ func (e *engine) loadDirectory(ctx context.Context) error {
 		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM change").Scan(&e.follower.applied); err != nil {
 			return err
 		}
+		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&e.follower.flushes); err != nil {
+			return err
+		}
 		partners, err := list[store.Partner](ctx, tx, "SELECT record FROM partner")
 		if err != nil {
 			return err
@@ -246,7 +262,7 @@ func (e *engine) follow() {
 			return
 		case <-tick.C:
 		}
-		err := e.catchUp(e.opened)
+		err := e.followOnce(e.opened)
 		if err != nil && !failing && e.opened.Err() == nil {
 			e.log.Error("what other nodes have changed cannot be read: this node is not ready until it can", "error", err)
 		}
@@ -257,10 +273,9 @@ func (e *engine) follow() {
 	}
 }
 
-// catchUp applies what other nodes have changed.
-func (e *engine) catchUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
+// catchUp applies what other nodes have changed. It returns the number of the last flush; before that, the directory had the tags
+// of its events. more may read more as of the same moment.
+func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flushes int64, err error) {
 	asked, known := time.Now(), e.follower.position()
 	var entries []entry
 	var last int64
@@ -268,18 +283,43 @@ func (e *engine) catchUp(ctx context.Context) error {
 		if entries, err = readEntries(ctx, tx, known); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM change").Scan(&last)
+		if err := tx.QueryRow(ctx, "SELECT coalesce((SELECT max(seq) FROM change), 0), coalesce((SELECT max(seq) FROM flush), 0)").Scan(&last, &flushes); err != nil || more == nil {
+			return err
+		}
+		return more(tx)
 	}); err != nil {
-		return err
+		return 0, err
 	}
 	if int64(len(entries)) != max(last-known, 0) {
 		e.follower.lost.Store(true)
-		return errMissed
+		return 0, errMissed
 	}
 	if err := e.follower.apply(entries); err != nil {
+		return 0, err
+	}
+	e.follower.noteAsked(asked)
+	return flushes, nil
+}
+
+// followOnce catches up, and tells those who wait for events what other nodes have recorded.
+func (e *engine) followOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	var news []uuid.UUID
+	flushes, err := e.catchUp(ctx, func(tx pgx.Tx) error {
+		news = nil
+		return query(ctx, tx, func(rows pgx.Rows) error {
+			var merchant uuid.UUID
+			err := rows.Scan(&merchant)
+			news = append(news, merchant)
+			return err
+		}, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq > $1 AND node <> $2", e.follower.flushes, e.node)
+	})
+	if err != nil {
 		return err
 	}
-	e.follower.asked.Store(&asked)
+	e.follower.flushes = flushes
+	e.watches.tell(news)
 	return nil
 }
 

@@ -39,9 +39,9 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -49,6 +49,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
+	"mtagd/store/group"
 )
 
 // Options are an engine's inputs besides its database.
@@ -71,6 +72,8 @@ type engine struct {
 	node uuid.UUID        // of this engine
 
 	follower follower
+	queue    *group.Queue
+	watches  watches
 
 	opened  context.Context // ends when Close begins
 	close   context.CancelFunc
@@ -83,7 +86,7 @@ const (
 	lockReceipt = 0x6d746702
 )
 
-// OpenControl opens the control data in a database.
+// open opens the engine in a database.
 func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, error) {
 	if opt.Log == nil {
 		opt.Log = slog.Default()
@@ -98,7 +101,9 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 		pool.Close()
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
+	e.queue = group.New(func(int) error { return e.acceptsEvents() }, func(int) {})
 	e.running.Go(e.follow)
+	e.running.Go(e.commitGroups)
 	e.running.Go(e.noteKeyUse)
 	return e, nil
 }
@@ -128,8 +133,23 @@ func (e *engine) setDefaultRetention(ctx context.Context, r store.Retention) err
 // Directory implements store.Engine.
 func (e *engine) Directory() *store.Directory { return e.follower.directory }
 
+// FreeSpace implements store.Engine. The operator of the server watches its disk.
+func (e *engine) FreeSpace() uint64 { return math.MaxUint64 }
+
+// refuseAfter is how long the database may not answer before events are refused at once.
+const refuseAfter = 5 * time.Second
+
+// acceptsEvents returns why events are refused before they are queued, or nil.
+func (e *engine) acceptsEvents() error {
+	if age := e.follower.age(); age > refuseAfter {
+		return store.Unavailable("the database does not answer")
+	}
+	return nil
+}
+
 // Close implements store.Engine.
 func (e *engine) Close() error {
+	e.queue.Close()
 	e.close()
 	e.running.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
@@ -139,5 +159,5 @@ func (e *engine) Close() error {
 		err = nil // uses of keys in the last minute are lost, as KeyUseDelay allows
 	}
 	e.pool.Close()
-	return errors.Join(err)
+	return err
 }

@@ -17,6 +17,7 @@ func (e *engine) DeleteMerchant(ctx context.Context, id store.MerchantID) (m sto
 	if err != nil {
 		return store.Merchant{}, err
 	}
+	e.life.nudge()
 	return m, nil
 }
 
@@ -56,6 +57,7 @@ func (e *engine) DeletePartner(ctx context.Context, id store.PartnerID, withMerc
 	if err != nil {
 		return store.Partner{}, err
 	}
+	e.life.nudge()
 	return p, nil
 }
 

@@ -62,6 +62,22 @@ type Options struct {
 	// Retention is how long events of merchants without a retention of their own are kept. 0: as when an engine was last
 	// opened with another value, at first for ever.
 	Retention store.Retention
+
+	eager bool // for tests: life.eager
+}
+
+// Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or keywords
+// and values, as PostgreSQL's own tools take it. With several servers in it, the one that accepts writes is used.
+func Open(ctx context.Context, address string, opt Options) (store.Engine, error) {
+	config, err := parseURL(address)
+	if err != nil {
+		return nil, err
+	}
+	e, err := open(ctx, config, opt)
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // engine implements store.Engine.
@@ -74,6 +90,7 @@ type engine struct {
 	follower follower
 	queue    *group.Queue
 	watches  watches
+	life     life
 
 	opened  context.Context // ends when Close begins
 	close   context.CancelFunc
@@ -86,7 +103,9 @@ const (
 	lockReceipt = 0x6d746702
 )
 
-// open opens the engine in a database.
+var _ store.Engine = (*engine)(nil)
+
+// open is Open with a configuration of the connections.
 func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, error) {
 	if opt.Log == nil {
 		opt.Log = slog.Default()
@@ -95,7 +114,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, log: opt.Log, now: opt.Now, node: uuid.New()}
+	e := &engine{pool: pool, log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()
@@ -105,6 +124,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	e.running.Go(e.follow)
 	e.running.Go(e.commitGroups)
 	e.running.Go(e.noteKeyUse)
+	e.running.Go(e.live)
 	return e, nil
 }
 

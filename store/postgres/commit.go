@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
 )
@@ -30,23 +31,11 @@ func (e *engine) commit(f *flush) error {
 
 // write makes the two round trips of a flush.
 func (e *engine) write(ctx context.Context, f *flush) error {
-	conn, err := e.pool.Acquire(ctx)
+	conn, err := e.ask(ctx, f)
 	if err != nil {
 		return unavailableFlush(err)
 	}
-	defer func() { conn.Release() }() // which closes a connection with an open transaction
-	if err = f.ask(ctx, conn.Conn()); isConnectionFailure(err) && ctx.Err() == nil {
-		// Most likely the connection is an old one. Nothing was changed, so the flush may be tried on a new one.
-		conn.Release()
-		e.pool.Reset()
-		if conn, err = e.pool.Acquire(ctx); err != nil {
-			return unavailableFlush(err)
-		}
-		err = f.ask(ctx, conn.Conn())
-	}
-	if err != nil {
-		return unavailableFlush(err)
-	}
+	defer conn.Release() // which closes a connection with an open transaction
 	f.decide()
 	if len(f.events)+len(f.changed) == 0 {
 		_, err := conn.Exec(ctx, "ROLLBACK")
@@ -56,6 +45,25 @@ func (e *engine) write(ctx context.Context, f *flush) error {
 		return e.settle(f, err)
 	}
 	return nil
+}
+
+// ask makes the first round trip of a flush, and returns the connection that has its transaction. When a connection has failed, it
+// tries once more: nothing was changed, and most likely the connection was an old one.
+func (e *engine) ask(ctx context.Context, f *flush) (conn *pgxpool.Conn, err error) {
+	for range 2 {
+		if conn, err = e.pool.Acquire(ctx); err != nil {
+			return nil, err
+		}
+		if err = f.ask(ctx, conn.Conn()); err == nil {
+			return conn, nil
+		}
+		conn.Release()
+		if !isConnectionFailure(err) || ctx.Err() != nil {
+			break
+		}
+		e.pool.Reset()
+	}
+	return nil, err
 }
 
 // unavailableFlush is for errors before anything was committed. All of them are KindUnavailable: the marks themselves were checked,

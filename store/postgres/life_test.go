@@ -270,18 +270,20 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 		"a tag that no merchant has":   {"DELETE FROM tag", store.PartTags},
 		"a usage that was not counted": {"UPDATE usage SET bytes = 0", store.PartIndex},
 	} {
-		s := newShop(t, Options{})
-		s.record(s.visit(0, 0))
-		if _, err := s.pool.Exec(t.Context(), c.damage); err != nil {
-			t.Fatal(err)
-		}
-		found := map[store.Part]int{}
-		if _, err := s.Verify(t.Context(), store.Verification{
-			Found: func(f store.Finding) { found[f.Part]++ },
-			Read:  func(store.Part, uint64, uint64) {},
-		}); err != nil || found[c.part] == 0 {
-			t.Errorf("%s: found %v, %v; want something in %s", name, found, err, c.part)
-		}
+		t.Run(name, func(t *testing.T) {
+			s := newShop(t, Options{})
+			s.record(s.visit(0, 0))
+			if _, err := s.pool.Exec(t.Context(), c.damage); err != nil {
+				t.Fatal(err)
+			}
+			found := map[store.Part]int{}
+			if _, err := s.Verify(t.Context(), store.Verification{
+				Found: func(f store.Finding) { found[f.Part]++ },
+				Read:  func(store.Part, uint64, uint64) {},
+			}); err != nil || found[c.part] == 0 {
+				t.Errorf("found %v, %v; want something in %s", found, err, c.part)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -13,13 +14,18 @@ import (
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func TestMain(m *testing.M) {
-	os.Exit(pgtest.Main(m, func(url string) error {
+	code := pgtest.Main(m, func(url string) error {
 		e, err := openURL(url, Options{Log: quiet})
 		if err != nil {
 			return err
 		}
 		return e.Close()
-	}))
+	})
+	for _, err := range sent.check() {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 func openURL(url string, opt Options) (*engine, error) {
@@ -27,5 +33,6 @@ func openURL(url string, opt Options) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	config.ConnConfig.Tracer = sent
 	return open(context.Background(), config, opt)
 }

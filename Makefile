@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx promtool bench bench-quick bench-full bench-steps mtagbench screenshot profile clients node
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx postgres promtool bench bench-quick bench-full bench-steps mtagbench screenshot profile clients node
 
 run: build
 	bin/mtagd dev
@@ -12,7 +12,8 @@ build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
 
 # The race detector needs a C compiler. The tests of the browser tag need two browsers and nginx, those of DNS verification a
-# real name server, those of the alert rules promtool, and those of the TypeScript client Node.js. -pgo=off ignores the profile in
+# real name server, those of the second engine PostgreSQL, those of the alert rules promtool, and those of the TypeScript client
+# Node.js. -pgo=off ignores the profile in
 # cmd/mtagd: with it, every package would be compiled twice. Packages whose tests start browsers or servers have the machine for themselves.
 ALONE = mtagd/cmd/mtagd mtagd/edge/sdk mtagd/partnerapi/openapi mtagd/tlsmgr/certs
 TOGETHER = $(filter-out $(ALONE),$(shell $(GO) list ./...))
@@ -22,7 +23,7 @@ TOGETHER = $(filter-out $(ALONE),$(shell $(GO) list ./...))
 STORE = $(shell $(GO) list ./store/...)
 MEMORY = $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
 
-test: cc chromium firefox bind nginx promtool node
+test: cc chromium firefox bind nginx postgres promtool node
 	CGO_ENABLED=1 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) $(GO) test -race -pgo=off -timeout 30m -p 2 $(STORE)
 	CGO_ENABLED=1 $(GO) test -race -pgo=off -timeout 30m -p 2 $(filter-out $(STORE),$(TOGETHER))
 	CGO_ENABLED=1 $(GO) test -race -pgo=off -timeout 30m -p 1 $(ALONE)
@@ -114,6 +115,13 @@ node:
 
 nginx:
 	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || $(call install,nginx-light,nginx to test the guide for sites)
+
+# Debian's package would make a database cluster and run it, unless it is told not to. The tests make their own.
+postgres:
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || { \
+		test "$$(id -u)" != 0 || test -e /etc/postgresql-common/createcluster.conf || { \
+			mkdir -p /etc/postgresql-common && echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf; }; \
+		$(call install,postgresql-15,PostgreSQL to test the engine that uses it); }
 
 # Takes only the tool out of Debian's package: installed, the package would run a server.
 promtool:

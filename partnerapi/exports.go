@@ -85,7 +85,10 @@ func (a *api) writeExport(
 	if err != nil {
 		return err
 	}
-	c := export.NewCopy(a.Engine, q, export.NewWriter(format, encoder))
+	c, err := export.NewCopy(ctx, a.Engine, q, export.NewWriter(format, encoder))
+	if err != nil {
+		return err
+	}
 	for more := true; more; {
 		if _, ok := a.validFor(from); !ok {
 			return errKeyEnded

@@ -78,7 +78,11 @@ func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner 
 		f.merchant = m.ID
 	}
 	if f.after == latest {
-		f.after = a.Engine.Latest()
+		last, err := a.Engine.Latest(ctx)
+		if err != nil {
+			return err
+		}
+		f.after = last
 	}
 	if streams {
 		return a.streamFeed(ctx, r, f)
@@ -159,7 +163,12 @@ func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *fee
 		return nil, err
 	}
 	for begun, inTurn := time.Now(), page.inTurn; ; inTurn = true {
-		q := store.FeedQuery{Bot: w.feed.bot, After: w.feed.after, UpTo: a.Engine.Latest()}
+		upTo, err := a.Engine.Latest(ctx)
+		if err != nil {
+			memory.release()
+			return nil, err
+		}
+		q := store.FeedQuery{Bot: w.feed.bot, After: w.feed.after, UpTo: upTo}
 		// After Latest: the merchants then include all that have events up to there.
 		q.Merchants = w.owners()
 		end, err := a.feedInTurn(ctx, w.feed.partner, inTurn, q, func(e *store.Received) bool {

@@ -51,8 +51,9 @@ type Feed interface {
 	// KindInvalid: after (the cursor is not one of this engine's). When ctx ends, Feed stops soon and returns ctx's error.
 	Feed(ctx context.Context, q FeedQuery, use func(e *Received) (more bool)) (FeedEnd, error)
 
-	// Latest returns the cursor after the last event that was acknowledged.
-	Latest() Cursor
+	// Latest returns the cursor after the last event that was acknowledged, on any machine. When it returns, the directory has the
+	// tags of all events up to there.
+	Latest(ctx context.Context) (Cursor, error)
 
 	// Watch returns a channel that gets a value soon after events of one of the merchants are on disk. The channel holds one
 	// value: many events may give one. Who calls Watch before Feed misses nothing: what Feed did not see gives a value

@@ -131,7 +131,10 @@ func exportEvents(ctx context.Context, engine store.Engine, r exportRequest, to 
 		}
 		total := uint64(page.Total)
 		var piece bytes.Buffer
-		c := export.NewCopy(engine, q, export.NewWriter(r.Format, &piece))
+		c, err := export.NewCopy(ctx, engine, q, export.NewWriter(r.Format, &piece))
+		if err != nil {
+			return err
+		}
 		for more := true; more; {
 			begun := time.Now()
 			if more, err = c.Next(ctx); err != nil {

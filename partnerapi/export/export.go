@@ -42,11 +42,14 @@ type Copy struct {
 }
 
 // NewCopy returns a Copy of the events of a query. Events that come later are not in it.
-func NewCopy(from Source, q store.FeedQuery, to Writer) *Copy {
+func NewCopy(ctx context.Context, from Source, q store.FeedQuery, to Writer) (*Copy, error) {
 	if q.UpTo == "" {
-		q.UpTo = from.Latest()
+		var err error
+		if q.UpTo, err = from.Latest(ctx); err != nil {
+			return nil, err
+		}
 	}
-	return &Copy{From: from, Query: q, To: to}
+	return &Copy{From: from, Query: q, To: to}, nil
 }
 
 // Next copies a batch. It returns false when it was the last one, and has closed the Writer then. When a merchant was

@@ -11,6 +11,7 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
+	"mtagd/store/person"
 )
 
 // An erasure:
@@ -27,8 +28,8 @@ import (
 // After a kill, all steps are done again. Step 3 finds what is left, and does not change the number that was noted.
 
 // Erase implements store.Persons.
-func (e *engine) Erase(ctx context.Context, m store.MerchantID, person store.Identity, suppress bool) (store.Erasure, error) {
-	who, err := e.resolvePerson(ctx, m, person)
+func (e *engine) Erase(ctx context.Context, m store.MerchantID, named store.Identity, suppress bool) (store.Erasure, error) {
+	who, err := e.resolvePerson(ctx, m, named)
 	if err != nil {
 		return store.Erasure{}, err
 	}
@@ -143,7 +144,7 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 		who[i], ids[i], place[era.ID] = era.Person, era.ID, i
 	}
 	now := l.e.journal.Barrier()
-	p := newPersons(who...)
+	p := person.New(who...)
 	links, linksOf, err := l.findLinks(ctx, m, p, len(erasures))
 	if err != nil {
 		return err
@@ -180,15 +181,14 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 }
 
 // findLinks returns the links of the persons: all of them, and those of each.
-func (l *life) findLinks(ctx context.Context, m codec.MerchantKey, p *persons, n int) (all []store.IdentityKey, of [][]store.IdentityKey, err error) {
+func (l *life) findLinks(ctx context.Context, m codec.MerchantKey, p *person.Persons, n int) (all []store.IdentityKey, of [][]store.IdentityKey, err error) {
 	of = make([][]store.IdentityKey, n)
 	err = l.e.journal.Links(ctx, m, store.IdentityKey{}, func(k store.IdentityKey, muid []byte) error {
-		owners := append(slices.Clone(p.muids[store.MUIDKey(muid)]), p.identifiers[k]...)
+		owners := p.OfLink(k, muid)
 		if len(owners) == 0 {
 			return nil
 		}
-		slices.Sort(owners)
-		for _, i := range slices.Compact(owners) {
+		for _, i := range owners {
 			of[i] = append(of[i], k)
 		}
 		all = append(all, k)
@@ -205,9 +205,9 @@ type foundEvents struct {
 }
 
 // find finds the events of persons; those of each up to a chunk.
-func (l *life) find(ctx context.Context, m codec.MerchantKey, p *persons, upTo []uint64) (found foundEvents, err error) {
+func (l *life) find(ctx context.Context, m codec.MerchantKey, p *person.Persons, upTo []uint64) (found foundEvents, err error) {
 	found.count = make([]int, len(upTo))
-	var f personalFields
+	var reader person.EventReader
 	err = l.e.eachOf(ctx, m, p, slices.Max(upTo), l.pace(), func(e *journal.Event, owners []int) error {
 		goes := false
 		for _, i := range owners {
@@ -220,8 +220,7 @@ func (l *life) find(ctx context.Context, m codec.MerchantKey, p *persons, upTo [
 			return nil
 		}
 		found.keys = append(found.keys, rank.Key{Time: e.Time, Position: e.Position})
-		f.read(e.Raw)
-		if id, ok := textOf(f.EventID); ok && id != "" && len(id) <= store.MaxDedupeIDLength {
+		if id, ok := reader.EventID(e.Raw); ok {
 			_, name := codec.SplitSeries(e.Series)
 			found.remembered = append(found.remembered, journal.Remembered{Name: string(name), EventID: id})
 		}

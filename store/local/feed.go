@@ -145,7 +145,9 @@ func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedC
 }
 
 // Latest implements store.Feed.
-func (e *engine) Latest() store.Cursor { return codec.EndOf(e.tail.last.Load()).Cursor() }
+func (e *engine) Latest(context.Context) (store.Cursor, error) {
+	return codec.EndOf(e.tail.last.Load()).Cursor(), nil
+}
 
 // Watch implements store.Feed.
 func (e *engine) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {

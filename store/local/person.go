@@ -1,25 +1,20 @@
 package local
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"slices"
-	"unicode/utf8"
-
-	"github.com/goccy/go-json/jsontext"
-	"github.com/goccy/go-json/v2"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
+	"mtagd/store/person"
 )
 
 // resolvePerson returns the hashes of a person who is named by one muid or one identifier.
 func (e *engine) resolvePerson(ctx context.Context, m store.MerchantID, id store.Identity) (p store.Person, err error) {
-	if (id.MUID != "") == (len(id.Keys()) > 0) || len(id.Keys()) > 1 {
-		return p, store.Invalid("person", "must be named by one of muid, email, phone, deviceId")
+	if err := person.Check(&id); err != nil {
+		return p, err
 	}
 	muid := id.MUID
 	if muid == "" {
@@ -28,144 +23,10 @@ func (e *engine) resolvePerson(ctx context.Context, m store.MerchantID, id store
 			return p, err
 		}
 	}
-	if len(muid) > store.MaxMUIDLength {
-		return p, store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)
-	}
 	if muid != "" {
 		p.MUIDs = append(p.MUIDs, store.MUIDKey(muid))
 	}
 	return p, nil
-}
-
-// persons are several persons. Each has a number.
-type persons struct {
-	muids, identifiers map[store.IdentityKey][]int
-}
-
-func newPersons(all ...store.Person) *persons {
-	p := &persons{muids: map[store.IdentityKey][]int{}, identifiers: map[store.IdentityKey][]int{}}
-	for n, person := range all {
-		for _, k := range person.MUIDs {
-			p.muids[k] = append(p.muids[k], n)
-		}
-		for _, k := range person.Identifiers {
-			p.identifiers[k] = append(p.identifiers[k], n)
-		}
-	}
-	return p
-}
-
-// matcher finds the events of persons, in one goroutine.
-type matcher struct {
-	*persons
-
-	// The last muid. Neighbours often have the same.
-	muid  []byte
-	owner []int
-
-	fields personalFields
-}
-
-func (p *persons) matcher() *matcher { return &matcher{persons: p} }
-
-// of returns the numbers of the persons to whom an event belongs.
-func (p *matcher) of(e *journal.Event) []int {
-	if !bytes.Equal(e.MUID, p.muid) {
-		p.muid = append(p.muid[:0], e.MUID...)
-		p.owner = p.muids[store.MUIDKey(e.MUID)]
-	}
-	if len(p.identifiers) == 0 {
-		return p.owner
-	}
-	found := p.owner
-	for _, k := range p.fields.identifiers(e.Raw, p.identifiers) {
-		if more := p.identifiers[k]; more != nil {
-			found = append(found[:len(found):len(found)], more...)
-		}
-	}
-	if len(found) > len(p.owner) {
-		slices.Sort(found)
-		found = slices.Compact(found)
-	}
-	return found
-}
-
-// personalFields are the fields of an event's body that say whose it is.
-type personalFields struct {
-	Email    jsontext.Value `json:"email"`
-	Phone    jsontext.Value `json:"phone"`
-	DeviceID jsontext.Value `json:"deviceId"`
-	EventID  jsontext.Value `json:"event_id"`
-}
-
-// lenient reads what the tag server takes.
-var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-
-func (f *personalFields) read(raw []byte) {
-	f.Email, f.Phone, f.DeviceID, f.EventID = f.Email[:0], f.Phone[:0], f.DeviceID[:0], f.EventID[:0]
-	_ = json.UnmarshalOf(raw, f, lenient) // the fields before an error count, as when the event came in
-}
-
-// personalNames are the fields that identify a person, as they are in a body.
-var personalNames = map[store.IdentifierKind][]byte{store.Email: []byte(`"email"`), store.Phone: []byte(`"phone"`), store.DeviceID: []byte(`"deviceId"`)}
-
-// identifiers returns the keys of the identifiers in an event's body, or none when none of them is one of wanted.
-func (f *personalFields) identifiers(raw []byte, wanted map[store.IdentityKey][]int) []store.IdentityKey {
-	if !mayHave(raw, wanted) {
-		return nil
-	}
-	f.read(raw)
-	var id store.Identity
-	for kind, v := range map[store.IdentifierKind]jsontext.Value{store.Email: f.Email, store.Phone: f.Phone, store.DeviceID: f.DeviceID} {
-		if text, ok := textOf(v); ok {
-			id.Add(kind, text)
-		}
-	}
-	return id.Keys()
-}
-
-// mayHave is false for most bodies that have none of the wanted identifiers, and much faster than reading them. It looks at all
-// texts that follow such a name, wherever they are. Where something may be written with escapes, it gives up.
-func mayHave(raw []byte, wanted map[store.IdentityKey][]int) bool {
-	if bytes.Contains(raw, []byte(`\u00`)) {
-		return true // a name may be
-	}
-	for kind, name := range personalNames {
-		for rest := raw; ; {
-			at := bytes.Index(rest, name)
-			if at < 0 {
-				break
-			}
-			rest = bytes.TrimLeft(rest[at+len(name):], " \t\r\n:")
-			if len(rest) == 0 || rest[0] != '"' {
-				continue
-			}
-			end := bytes.IndexByte(rest[1:], '"')
-			if end < 0 {
-				return true
-			}
-			text := rest[1 : 1+end]
-			if bytes.IndexByte(text, '\\') >= 0 || !utf8.Valid(text) {
-				return true
-			}
-			var id store.Identity
-			id.Add(kind, string(text))
-			for _, k := range id.Keys() {
-				if _, is := wanted[k]; is {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
-func textOf(v jsontext.Value) (string, bool) {
-	if len(v) < 2 || v[0] != '"' {
-		return "", false
-	}
-	s, _ := jsontext.AppendUnquote(nil, []byte(v)) // half of a surrogate pair becomes U+FFFD
-	return string(s), true
 }
 
 // foundAtOnce is how many events eachOf finds in the journal before it passes them on.
@@ -174,11 +35,11 @@ const foundAtOnce = 256
 // eachOf calls use with those events of a merchant up to a chunk that belong to persons, in the order of receipt, until use
 // returns an error. Events that cannot be read are left out. pace is called now and then. No transaction is open while use
 // runs, which may take long.
-func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *persons, upTo uint64, pace func(), use func(event *journal.Event, owners []int) error) error {
+func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Persons, upTo uint64, pace func(), use func(event *journal.Event, owners []int) error) error {
 	after := codec.Position{}
-	matcher := who.matcher()
+	matcher := who.Matcher()
 	one := func(event *journal.Event) error {
-		if owners := matcher.of(event); len(owners) > 0 {
+		if owners := matcher.Of(event.MUID, event.Raw); len(owners) > 0 {
 			return use(event, owners)
 		}
 		return nil
@@ -186,10 +47,10 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *persons, 
 	for {
 		boundary := min(e.archive.Boundary(), upTo)
 		if err := e.archive.Select(ctx, m, after, codec.EndOf(boundary), func() func(archive.Event) bool {
-			matcher := who.matcher()
+			matcher := who.Matcher()
 			return func(stored archive.Event) bool {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
-				return err == nil && len(matcher.of(&event)) > 0
+				return err == nil && len(matcher.Of(event.MUID, event.Raw)) > 0
 			}
 		}, func(stored archive.Event) error {
 			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
@@ -209,7 +70,7 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *persons, 
 				return false
 			}
 			for i := range events {
-				if event := &events[i]; event.Merchant == m && len(matcher.of(event)) > 0 {
+				if event := &events[i]; event.Merchant == m && len(matcher.Of(event.MUID, event.Raw)) > 0 {
 					found = append(found, event.Clone())
 				}
 			}
@@ -240,12 +101,12 @@ const linksAtOnce = 4096
 var errMoreLinks = errors.New("there are more links")
 
 // linksOf calls use with the links of persons. No transaction is open meanwhile.
-func (e *engine) linksOf(ctx context.Context, m codec.MerchantKey, p *persons, use func(*store.PersonalRecord) error) error {
+func (e *engine) linksOf(ctx context.Context, m codec.MerchantKey, p *person.Persons, use func(*store.PersonalRecord) error) error {
 	var from store.IdentityKey
 	for {
 		var found []store.PersonalRecord
 		err := e.journal.Links(ctx, m, from, func(k store.IdentityKey, muid []byte) error {
-			if len(p.muids[store.MUIDKey(muid)]) == 0 && len(p.identifiers[k]) == 0 {
+			if len(p.OfLink(k, muid)) == 0 {
 				return nil
 			}
 			if len(found) == linksAtOnce {
@@ -267,12 +128,12 @@ func (e *engine) linksOf(ctx context.Context, m codec.MerchantKey, p *persons, u
 }
 
 // PersonalData implements store.Persons.
-func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, person store.Identity, use func(*store.PersonalRecord) error) error {
+func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, use func(*store.PersonalRecord) error) error {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return err
 	}
-	who, err := e.resolvePerson(ctx, id, person)
+	who, err := e.resolvePerson(ctx, id, named)
 	if err != nil || e.IsRemoved(id) {
 		return err
 	}
@@ -284,7 +145,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, person s
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.opened, cancel)()
-	p := newPersons(who)
+	p := person.New(who)
 	if err := e.linksOf(ctx, m, p, use); err != nil {
 		return err
 	}

@@ -126,7 +126,7 @@ var feedTests = []test{
 			rs.record(b, r, 1+r.IntN(150), pick(r, []int{0}, []int{0, 1}, []int{0, 1, 2, 3})...)
 			f := &follower{FeedQuery: store.FeedQuery{Merchants: rs.merchants(pick(r, []int{0}, []int{1}, []int{2}, []int{3, 1}, []int{0, 1, 2, 3})...)}}
 			if r.IntN(2) == 0 {
-				f.After, f.from = b.Latest(), len(rs.all)
+				f.After, f.from = b.latest(), len(rs.all)
 			}
 			switch r.IntN(5) {
 			case 0:
@@ -219,12 +219,12 @@ var feedTests = []test{
 				t.Errorf("the feed of a merchant without events has %+v", e)
 				return true
 			})
-			if err != nil || end.More || end.Cursor != b.Latest() {
-				t.Errorf("the end is %+v, %v; want the cursor %s and no more", end, err, b.Latest())
+			if err != nil || end.More || end.Cursor != b.latest() {
+				t.Errorf("the end is %+v, %v; want the cursor %s and no more", end, err, b.latest())
 			}
 			rs.record(b, r, 10, 0)
 		}
-		if end, err := b.Feed(t.Context(), store.FeedQuery{}, func(*store.Received) bool { return true }); err != nil || end.Cursor != b.Latest() {
+		if end, err := b.Feed(t.Context(), store.FeedQuery{}, func(*store.Received) bool { return true }); err != nil || end.Cursor != b.latest() {
 			t.Errorf("without merchants the end is %+v, %v", end, err)
 		}
 	}},
@@ -245,7 +245,7 @@ var feedTests = []test{
 		r := newRandom(t)
 		rs := newReceipts(b, 2)
 		rs.record(b, r, 50, 0, 1)
-		f := follower{FeedQuery: store.FeedQuery{Merchants: rs.merchants(0, 1), UpTo: b.Latest()}}
+		f := follower{FeedQuery: store.FeedQuery{Merchants: rs.merchants(0, 1), UpTo: b.latest()}}
 		before := *rs
 		rs.record(b, r, 50, 0, 1)
 		f.read(t, b, &before, 1<<30)
@@ -257,18 +257,18 @@ var feedTests = []test{
 		r := newRandom(t)
 		rs := newReceipts(b, 1)
 		rs.record(b, r, 5, 0)
-		late := b.Latest()
+		late := b.latest()
 		rs.record(b, r, 5, 0)
-		end, err := b.Feed(t.Context(), store.FeedQuery{Merchants: rs.merchants(0), After: b.Latest(), UpTo: late}, func(e *store.Received) bool {
+		end, err := b.Feed(t.Context(), store.FeedQuery{Merchants: rs.merchants(0), After: b.latest(), UpTo: late}, func(e *store.Received) bool {
 			t.Errorf("the feed has %+v", e)
 			return true
 		})
-		if err != nil || end.More || end.Cursor != b.Latest() {
-			t.Errorf("the end is %+v, %v; want %s", end, err, b.Latest())
+		if err != nil || end.More || end.Cursor != b.latest() {
+			t.Errorf("the end is %+v, %v; want %s", end, err, b.latest())
 		}
 	}},
 	{"what is no cursor is refused", func(t *testing.T, b *bed) {
-		for _, after := range []store.Cursor{"x", "latest", "cur_", "cur_000000000000000", "cur_00000000000000000", "cur_zzzzzzzzzzzzzzzz", " ", b.Latest() + "0"} {
+		for _, after := range []store.Cursor{"x", "latest", "cur_", "cur_000000000000000", "cur_00000000000000000", "cur_zzzzzzzzzzzzzzzz", " ", b.latest() + "0"} {
 			_, err := b.Feed(t.Context(), store.FeedQuery{After: after}, func(*store.Received) bool { return true })
 			expectInvalid(t, err, "after")
 		}

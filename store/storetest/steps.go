@@ -121,6 +121,16 @@ func (b *bed) resolve(m store.MerchantID, id store.Identity) store.MUID {
 	return muid
 }
 
+// latest returns the cursor after the last event.
+func (b *bed) latest() store.Cursor {
+	b.t.Helper()
+	cursor, err := b.Latest(b.t.Context())
+	if err != nil {
+		b.t.Fatalf("latest: %v", err)
+	}
+	return cursor
+}
+
 // list returns up to 1000 of a merchant's events, oldest first, and the total.
 func (b *bed) list(m store.MerchantID) ([]store.Event, int) {
 	b.t.Helper()

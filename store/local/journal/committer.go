@@ -10,6 +10,7 @@ import (
 	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store"
+	"mtagd/store/group"
 	"mtagd/store/local/codec"
 )
 
@@ -25,7 +26,7 @@ type committer struct {
 	log        *badgerLog // notices failures that Badger only logs
 	disk       *diskWatch
 	clock      *clock
-	queue      *queue
+	queue      *group.Queue
 	committed  atomic.Uint64       // number of the last chunk on disk
 	version    atomic.Uint64       // of the last commit on disk
 	tap        atomic.Pointer[tap] // nil: nobody wants to know what is committed
@@ -40,7 +41,7 @@ type committer struct {
 }
 
 // startCommitter starts a committer; last is the number of the last chunk on disk.
-func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock, q *queue, last uint64, handOver HandOver,
+func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock, q *group.Queue, last uint64, handOver HandOver,
 	suppressed func(store.MerchantID, *store.Identity, store.MUID) bool) *committer {
 	c := &committer{
 		db:         db,
@@ -74,19 +75,19 @@ func hasOldDedupe(db *badger.DB) bool {
 
 func (c *committer) run() {
 	defer close(c.done)
-	timer := time.AfterFunc(maxGatherTime, c.queue.recheck)
+	timer := time.AfterFunc(group.MaxGatherTime, c.queue.Recheck)
 	defer timer.Stop()
-	for c.queue.next(timer) {
-		err := c.queue.failure()
+	for c.queue.Next(timer) {
+		err := c.queue.Failure()
 		if err == nil {
 			err = c.disk.roomForCommit()
 		}
 		if err == nil {
 			err = catchFault(c.writeGroup)
 		}
-		for err != nil && len(c.queue.take()) > 0 { // the rest of the group fails too
+		for err != nil && len(c.queue.Take()) > 0 { // the rest of the group fails too
 		}
-		c.disk.finish(c.queue.finish(err))
+		c.disk.finish(c.queue.Finish(err))
 	}
 }
 
@@ -111,26 +112,26 @@ func (c *committer) write() error {
 		return nil
 	}
 	marks := 0
-	for parts := c.queue.take(); len(parts) > 0; parts = c.queue.take() {
+	for parts := c.queue.Take(); len(parts) > 0; parts = c.queue.Take() {
 		for _, p := range parts {
-			marks += p.to - p.from
-			if p.link != nil {
-				if c.suppressed != nil && c.suppressed(p.merchant.ID(), p.link, p.link.MUID) {
+			marks += p.To - p.From
+			if p.Link != nil {
+				if c.suppressed != nil && c.suppressed(codec.MerchantKey(p.Merchant).ID(), p.Link, p.Link.MUID) {
 					continue // nothing is kept of the person
 				}
 				if err := makeRoom(); err != nil {
 					return err
 				}
-				if err := t.link(p.merchant, p.link); err != nil {
+				if err := t.link(codec.MerchantKey(p.Merchant), p.Link); err != nil {
 					return err
 				}
 				continue
 			}
-			for i := p.from; i < p.to; i++ {
+			for i := p.From; i < p.To; i++ {
 				if err := makeRoom(); err != nil {
 					return err
 				}
-				if err := t.record(&p.marks[i]); err != nil {
+				if err := t.record(&p.Marks[i]); err != nil {
 					return err
 				}
 			}
@@ -166,7 +167,7 @@ func (c *committer) commit(t *transaction) error {
 		err = c.log.failure() // Badger returns no error when it cannot sync a value log
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", errCommit, err)
+		return fmt.Errorf("%w: %w", group.ErrCommit, err)
 	}
 	c.metrics.committed(began, t.count > 0)
 	c.remember(t, version)

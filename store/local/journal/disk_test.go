@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"mtagd/store"
+	"mtagd/store/group"
 )
 
 // withFreeSpace makes the journal believe that this much is free.
@@ -84,14 +87,14 @@ func TestReadyDoesNotWaitForTheFreeSpace(t *testing.T) {
 		measuring <- true
 		return <-free, nil
 	}}
-	q := newQueue(w.admit, w.finish)
+	q := group.New(w.admit, w.finish)
 	j := &Journal{disk: w, committer: &committer{queue: q}}
 	joined := make(chan error, 1)
-	go func() { joined <- q.join(newRequest(merchant(0), 1, 1000)) }()
+	go func() { joined <- q.Record(t.Context(), uuid.UUID{1}, make([]store.Mark, 1)) }()
 	<-measuring
 	ready := make(chan error, 1)
 	go func() {
-		q.length()
+		q.Length()
 		j.FreeSpace()
 		ready <- j.Ready()
 	}()
@@ -104,6 +107,12 @@ func TestReadyDoesNotWaitForTheFreeSpace(t *testing.T) {
 		t.Error("Ready waits for the disk")
 	}
 	free <- minFreeAgain
+	timer := time.AfterFunc(time.Hour, q.Recheck)
+	defer timer.Stop()
+	q.Next(timer)
+	for len(q.Take()) > 0 {
+	}
+	q.Finish(nil)
 	if err := <-joined; err != nil {
 		t.Error(err)
 	}
@@ -113,9 +122,11 @@ func TestReadyDoesNotWaitForTheFreeSpace(t *testing.T) {
 func TestARefusedRequestIsNotCounted(t *testing.T) {
 	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) { return math.MaxInt64, nil }}
 	w.measure()
-	q := newQueue(w.admit, w.finish)
-	q.close()
-	expectRefused(t, q, newRequest(merchant(0), 1, 1000), "when the queue is closed")
+	q := group.New(w.admit, w.finish)
+	q.Close()
+	if err := q.Record(t.Context(), uuid.UUID{1}, make([]store.Mark, 1)); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a closed queue gives %v, want KindUnavailable", err)
+	}
 	if accepted, finished := w.accepted.Load(), w.finished.Load(); accepted != finished {
 		t.Errorf("%d bytes are counted as accepted, %d as finished", accepted, finished)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/group"
 	"mtagd/store/local/codec"
 )
 
@@ -126,7 +127,7 @@ func (c *committer) forget(seqs []uint64, last uint64) error {
 func (c *committer) edit(change func(t *transaction) error) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	err := c.queue.failure()
+	err := c.queue.Failure()
 	if err == nil {
 		err = c.disk.roomForCommit()
 	}
@@ -140,8 +141,8 @@ func (c *committer) edit(change func(t *transaction) error) error {
 	} else {
 		c.arenas.put(t.arena)
 	}
-	if errors.Is(err, errCommit) {
-		c.queue.fail(err)
+	if errors.Is(err, group.ErrCommit) {
+		c.queue.Fail(err)
 	}
 	return err
 }

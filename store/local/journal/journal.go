@@ -4,9 +4,9 @@
 //
 // # How an event is recorded
 //
-//  1. Record puts its marks into the queue. (queue.go)
+//  1. Record puts its marks into the queue. (package group)
 //  2. The committer, one goroutine, begins a group when enough marks wait or have waited long enough. The merchants that
-//     wait take turns in the group, so that the batches of one do not delay the others. (committer.go, turns.go)
+//     wait take turns in the group, so that the batches of one do not delay the others. (committer.go, package group)
 //  3. It resolves, deduplicates and links the group's marks one by one, and appends their events to chunks. All that goes
 //     into one Badger transaction, or several for a large group. (transaction.go, chunk.go)
 //  4. The commit syncs. Then the committer passes the events to the callback. Record returns when all of its marks are on
@@ -16,9 +16,6 @@
 //
 //	journal.go      Journal: open, record, resolve, close
 //	committer.go    writes group after group
-//	queue.go        gathers requests for a group; refuses when too much waits
-//	turns.go        composes groups: merchants take turns
-//	fifo.go         a queue without a bound
 //	transaction.go  puts marks into a Badger transaction
 //	arena.go        the memory of one transaction
 //	read.go         reads events by position, and all events since a position
@@ -90,9 +87,11 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
+	"mtagd/store/group"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/space"
 )
@@ -164,7 +163,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	}
 	last = max(last, forgotten) // all chunks may have been deleted
 	j.disk = watchDisk(j.dir, j.files, j.log.log)
-	q := newQueue(func(size int) error {
+	q := group.New(func(size int) error {
 		if err := ready(); err != nil {
 			return err
 		}
@@ -221,7 +220,7 @@ func (j *Journal) Record(ctx context.Context, marks []store.Mark) error {
 			return err
 		}
 	}
-	return j.committer.queue.record(ctx, m, marks)
+	return j.committer.queue.Record(ctx, uuid.UUID(m), marks)
 }
 
 // Resolve implements store.Events.
@@ -240,7 +239,7 @@ func (j *Journal) Resolve(ctx context.Context, merchant store.MerchantID, id sto
 		if len(id.Keys()) == 0 {
 			return id.MUID, nil
 		}
-		if err := j.committer.queue.link(ctx, m, &id); err != nil {
+		if err := j.committer.queue.Link(ctx, uuid.UUID(m), &id); err != nil {
 			return "", err
 		}
 		return id.MUID, nil
@@ -270,13 +269,13 @@ func (j *Journal) Ready() error {
 	if err := j.disk.ready(); err != nil {
 		return err
 	}
-	return j.committer.queue.accepting()
+	return j.committer.queue.Accepting()
 }
 
 // Failure returns the error of a commit that has failed, or nil. After one nothing more is accepted: nobody knows what of
 // the commit is on disk.
 func (j *Journal) Failure() error {
-	if err := j.committer.queue.failure(); err != nil {
+	if err := j.committer.queue.Failure(); err != nil {
 		return fmt.Errorf("a write to %s failed, and no more are accepted. Check the disk before you restart: %w", j.dir, err)
 	}
 	return nil
@@ -287,13 +286,13 @@ func (j *Journal) FreeSpace() uint64 { return j.disk.freeForEvents() }
 
 // Metrics returns the journal's metrics. Call it after Start.
 func (j *Journal) Metrics() []prometheus.Collector {
-	return j.committer.metrics.collectors(j.committer.queue.length)
+	return j.committer.metrics.collectors(j.committer.queue.Length)
 }
 
 // Drain refuses new requests, and returns when all accepted ones are finished. Events can still be read. It fails when the
 // disk is so full that a commit cannot end; then nothing may be closed.
 func (j *Journal) Drain() error {
-	j.committer.queue.close()
+	j.committer.queue.Close()
 	return j.files.await(j.committer.done)
 }
 

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/store/group"
 )
 
 // metrics are what the committer measures, and the length of the queue.
@@ -23,7 +25,7 @@ func newMetrics() *metrics {
 		groups: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "mtagd_journal_group_events",
 			Help:    "Events and look-ups that are written as one group.",
-			Buckets: []float64{1, 4, 16, 64, 256, 512, 1024, groupMarks},
+			Buckets: []float64{1, 4, 16, 64, 256, 512, 1024, group.MaxMarks},
 		}),
 		lastCommit: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mtagd_journal_last_commit_timestamp_seconds",

@@ -109,7 +109,7 @@ func (j *Journal) flush(prefix []byte) error {
 	c := j.committer
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	err := c.queue.failure()
+	err := c.queue.Failure()
 	if err == nil {
 		err = c.disk.roomForCommit()
 	}

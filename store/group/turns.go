@@ -1,12 +1,13 @@
-package journal
+package group
 
 import (
 	"fmt"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"mtagd/store"
-	"mtagd/store/local/codec"
 )
 
 // turns holds each merchant's waiting requests, in the order of arrival, and composes groups of them.
@@ -21,16 +22,16 @@ import (
 //
 // Each request costs the same, however many merchants wait. A merchant without requests in flight is forgotten.
 type turns struct {
-	tenants map[codec.MerchantKey]*tenant // those with requests in flight
-	now     fifo[*tenant]                 // wait for a turn in the current group
-	later   fifo[*tenant]                 // have no more turns in it, and wait for the next one
+	tenants map[uuid.UUID]*tenant // those with requests in flight
+	now     fifo[*tenant]         // wait for a turn in the current group
+	later   fifo[*tenant]         // have no more turns in it, and wait for the next one
 
 	requests int // that wait; of the one at the head of a tenant, a part may have been taken
 	marks    int // that wait
 	bytes    int // of the requests in flight, without reserved ones
 	reserved int // reserved bytes of the requests in flight
 
-	group     []part // the current group, or the last one
+	group     []Part // the current group, or the last one
 	number    uint64 // of the group
 	merchants int    // in the group
 	taken     int    // marks in the group
@@ -51,9 +52,9 @@ type tenant struct {
 
 // request is what one call of Record or Resolve wants to write: marks, or a link.
 type request struct {
-	merchant codec.MerchantKey
-	marks    []store.Mark
-	link     *store.Identity // its identifiers are linked to its muid
+	Merchant uuid.UUID
+	Marks    []store.Mark
+	Link     *store.Identity // its identifiers are linked to its muid
 	size     int             // bytes
 
 	tenant   *tenant   // of merchant
@@ -66,18 +67,18 @@ type request struct {
 }
 
 // length is the number of marks. A link counts as one.
-func (r *request) length() int { return max(len(r.marks), 1) }
+func (r *request) length() int { return max(len(r.Marks), 1) }
 
-// part is some marks of a request, marks[from:to], or its link.
-type part struct {
+// Part is some marks of a request, Marks[From:To], or its Link.
+type Part struct {
 	*request
-	from, to int
+	From, To int
 	last     bool // nothing of the request is left after it
 }
 
 const (
 	// The limits of a group. The last mark may exceed the bytes.
-	groupMarks  = 2000
+	MaxMarks    = 2000
 	groupBytes  = 1 << 20
 	sharedMarks = 512 // while several merchants wait; from here on a larger group is hardly cheaper for each mark
 	sharedBytes = 256 << 10
@@ -105,18 +106,18 @@ const (
 
 var spareTenants = sync.Pool{New: func() any { return new(tenant) }}
 
-func newTurns() turns { return turns{tenants: map[codec.MerchantKey]*tenant{}} }
+func newTurns() turns { return turns{tenants: map[uuid.UUID]*tenant{}} }
 
 // hasRoom reports whether a request may wait, too.
 func (q *turns) hasRoom(r *request) bool {
 	var t tenant
-	if known := q.tenants[r.merchant]; known != nil {
+	if known := q.tenants[r.Merchant]; known != nil {
 		t = *known
 	}
 	if !q.fitsShare(&t, r) && (t.reserved+r.size > reservedBytes || q.reserved+r.size > maxReservedBytes) {
 		return false
 	}
-	if t.waiting.len() == 0 || t.marks+r.length() <= groupMarks {
+	if t.waiting.len() == 0 || t.marks+r.length() <= MaxMarks {
 		return true
 	}
 	return time.Since(t.waiting.first().arrived) <= maxQueueTime
@@ -129,10 +130,10 @@ func (q *turns) fitsShare(t *tenant, r *request) bool {
 
 // add adds a request for which there is room. It reports whether no other one waits that arrived since the current group began.
 func (q *turns) add(r *request) (first bool) {
-	t := q.tenants[r.merchant]
+	t := q.tenants[r.Merchant]
 	if t == nil {
 		t = spareTenants.Get().(*tenant)
-		q.tenants[r.merchant] = t
+		q.tenants[r.Merchant] = t
 	}
 	if t.waiting.len() == 0 {
 		q.now.push(t)
@@ -174,8 +175,8 @@ func (q *turns) begin() {
 
 // take gives turns until the group has takeMarks more marks, and returns the parts that were taken. When it returns none,
 // the group is complete.
-func (q *turns) take() []part {
-	parts, enough := len(q.group), min(q.taken+takeMarks, groupMarks)
+func (q *turns) take() []Part {
+	parts, enough := len(q.group), min(q.taken+takeMarks, MaxMarks)
 	for q.now.len() > 0 && q.taken < enough && q.size < groupBytes {
 		t := q.now.pop()
 		if !q.turn(t) {
@@ -194,7 +195,7 @@ func (q *turns) take() []part {
 // turn takes marks of a merchant. It returns false when the group may not have more of its marks.
 func (q *turns) turn(t *tenant) bool {
 	merchants := q.now.len() + 1
-	marks, bytes := groupMarks-q.taken, groupBytes-q.size
+	marks, bytes := MaxMarks-q.taken, groupBytes-q.size
 	again := t.group == q.number
 	if again && max(q.merchants, merchants) > 1 {
 		marks, bytes = sharedMarks-q.taken, sharedBytes-q.size
@@ -209,7 +210,7 @@ func (q *turns) turn(t *tenant) bool {
 		}
 		if r.err != nil { // a part has failed: the rest is not written
 			rest := r.length() - r.taken
-			q.group = append(q.group, part{request: r, from: r.length(), to: r.length(), last: true})
+			q.group = append(q.group, Part{request: r, From: r.length(), To: r.length(), last: true})
 			t.waiting.pop()
 			q.requests--
 			t.marks -= rest
@@ -218,9 +219,9 @@ func (q *turns) turn(t *tenant) bool {
 		}
 		markBytes := 1 + r.size/r.length()
 		n := min(marks, r.length()-r.taken, 1+bytes/markBytes)
-		p := part{request: r, from: r.taken, to: r.taken + n, last: r.taken+n == r.length()}
+		p := Part{request: r, From: r.taken, To: r.taken + n, last: r.taken+n == r.length()}
 		q.group = append(q.group, p)
-		r.taken = p.to
+		r.taken = p.To
 		if p.last {
 			t.waiting.pop()
 			q.requests--
@@ -245,11 +246,11 @@ func (q *turns) turn(t *tenant) bool {
 // finish ends the group, and returns it. err, unless it is nil, is the error of the requests that have a part in it. A
 // request of which an earlier group has recorded a part gets an error without a kind: KindUnavailable would promise that
 // nothing was recorded.
-func (q *turns) finish(err error) []part {
+func (q *turns) finish(err error) []Part {
 	for _, p := range q.group {
 		switch {
 		case p.err != nil || err == nil:
-		case p.from > 0: // from an earlier group: another part in this one would have set p.err
+		case p.From > 0: // from an earlier group: another part in this one would have set p.err
 			p.err = fmt.Errorf("a part was recorded: %v", err)
 		default:
 			p.err = err
@@ -261,7 +262,7 @@ func (q *turns) finish(err error) []part {
 		t.inFlight--
 		q.charge(t, p.request, -p.request.size)
 		if t.inFlight == 0 {
-			delete(q.tenants, p.merchant)
+			delete(q.tenants, p.Merchant)
 			*t = tenant{waiting: t.waiting}
 			spareTenants.Put(t)
 		}

@@ -1,4 +1,4 @@
-package journal
+package group
 
 import (
 	"context"
@@ -7,23 +7,24 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"mtagd/store"
-	"mtagd/store/local/codec"
 )
 
 // newIdleQueue returns a queue without a committer: only the test takes groups from it.
-func newIdleQueue() *queue { return newQueue(func(int) error { return nil }, func(int) {}) }
+func newIdleQueue() *Queue { return New(func(int) error { return nil }, func(int) {}) }
 
 // merchant returns the n-th merchant.
-func merchant(n int) codec.MerchantKey { return codec.MerchantKey{1, byte(n >> 8), byte(n)} }
+func merchant(n int) uuid.UUID { return uuid.UUID{1, byte(n >> 8), byte(n)} }
 
 // newRequest returns a request of a merchant.
-func newRequest(m codec.MerchantKey, marks, size int) *request {
-	return &request{merchant: m, marks: make([]store.Mark, marks), size: size, done: make(chan error, 1)}
+func newRequest(m uuid.UUID, marks, size int) *request {
+	return &request{Merchant: m, Marks: make([]store.Mark, marks), size: size, done: make(chan error, 1)}
 }
 
 // join adds a request to the queue, which must accept it.
-func join(t *testing.T, q *queue, r *request) *request {
+func join(t *testing.T, q *Queue, r *request) *request {
 	t.Helper()
 	if err := q.join(r); err != nil {
 		t.Fatal(err)
@@ -32,22 +33,22 @@ func join(t *testing.T, q *queue, r *request) *request {
 }
 
 // commit takes the next group, and finishes it.
-func commit(q *queue) []part {
+func commit(q *Queue) []Part {
 	q.turns.begin()
-	for len(q.take()) > 0 {
+	for len(q.Take()) > 0 {
 	}
 	q.recentCallers -= (q.recentCallers + 15) / 16
-	q.finish(nil)
+	q.Finish(nil)
 	return q.turns.group
 }
 
-func commitAll(q *queue) {
+func commitAll(q *Queue) {
 	for q.turns.requests > 0 {
 		commit(q)
 	}
 }
 
-func expectRefused(t *testing.T, q *queue, r *request, why string) {
+func expectRefused(t *testing.T, q *Queue, r *request, why string) {
 	t.Helper()
 	if err := q.join(r); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("%s, a request gets %v, want KindUnavailable", why, err)
@@ -111,13 +112,13 @@ func TestManyMerchantsCannotExceedTheQueue(t *testing.T) {
 func TestAStuckQueueRefuses(t *testing.T) {
 	q := newIdleQueue()
 	heavy, other := merchant(0), merchant(1)
-	first := join(t, q, newRequest(heavy, groupMarks, 1))
+	first := join(t, q, newRequest(heavy, MaxMarks, 1))
 	first.arrived = time.Now().Add(-maxQueueTime - time.Millisecond)
 	expectRefused(t, q, newRequest(heavy, 1, 1), "behind a group of its merchant that has waited for a second")
 	join(t, q, newRequest(other, 1, 1)).arrived = first.arrived
 	join(t, q, newRequest(other, 1, 1))
 	commitAll(q)
-	join(t, q, newRequest(heavy, groupMarks, 1))
+	join(t, q, newRequest(heavy, MaxMarks, 1))
 	join(t, q, newRequest(heavy, 1, 1))
 }
 
@@ -126,16 +127,16 @@ func TestAnIdleQueueIsNotStuck(t *testing.T) {
 	q := newIdleQueue()
 	q.turns.begin()
 	join(t, q, newRequest(merchant(0), 1, 1)) // joins the group
-	for len(q.take()) > 0 {
+	for len(q.Take()) > 0 {
 	}
-	q.finish(nil)
+	q.Finish(nil)
 	q.firstArrival = time.Now().Add(-time.Hour)
 	for range 3 {
 		join(t, q, newRequest(merchant(0), store.MaxBatchEvents, 1))
 	}
 }
 
-// A group waits for three quarters of the recent callers, but not longer than maxGatherTime. A single caller never waits.
+// A group waits for three quarters of the recent callers, but not longer than MaxGatherTime. A single caller never waits.
 func TestAGroupGathersRecentCallers(t *testing.T) {
 	q := newIdleQueue()
 	due := func() bool { return q.gatherTime() <= 0 }
@@ -160,9 +161,9 @@ func TestAGroupGathersRecentCallers(t *testing.T) {
 	if due() {
 		t.Error("a group with one of forty callers does not wait")
 	}
-	q.firstArrival = time.Now().Add(-maxGatherTime)
+	q.firstArrival = time.Now().Add(-MaxGatherTime)
 	if !due() {
-		t.Errorf("a group waits longer than %v", maxGatherTime)
+		t.Errorf("a group waits longer than %v", MaxGatherTime)
 	}
 	for range 29 {
 		call()
@@ -208,18 +209,18 @@ func TestAGroupDoesNotGatherLargeRequests(t *testing.T) {
 func TestWhatAFullGroupLeavesDoesNotGather(t *testing.T) {
 	q := newIdleQueue()
 	for range 39 {
-		join(t, q, newRequest(merchant(0), groupMarks/20, 1))
+		join(t, q, newRequest(merchant(0), MaxMarks/20, 1))
 	}
 	commit(q)
 	if q.gatherTime() > 0 {
 		t.Error("requests that waited before a full group wait for others again")
 	}
 	q.turns.begin()
-	q.take()
+	q.Take()
 	join(t, q, newRequest(merchant(0), 1, 1))
-	for len(q.take()) > 0 {
+	for len(q.Take()) > 0 {
 	}
-	q.finish(nil)
+	q.Finish(nil)
 	q.firstArrival = time.Now()
 	if q.gatherTime() <= 0 {
 		t.Error("a request that arrived while a group was written does not wait for others")
@@ -249,7 +250,7 @@ func TestAnEndedContextDoesNotEndTheWaitForTheDisk(t *testing.T) {
 		q := newIdleQueue()
 		ctx, cancel := context.WithCancel(t.Context())
 		returned := make(chan error, 1)
-		go func() { returned <- q.record(ctx, merchant(0), make([]store.Mark, sharedMarks)) }()
+		go func() { returned <- q.Record(ctx, merchant(0), make([]store.Mark, sharedMarks)) }()
 		synctest.Wait()
 		join(t, q, newRequest(merchant(1), 1, 1))
 		cancel()
@@ -270,11 +271,11 @@ func TestAnEndedContextDoesNotEndTheWaitForTheDisk(t *testing.T) {
 
 func TestAClosedOrFailedQueueAcceptsNothing(t *testing.T) {
 	q := newIdleQueue()
-	if err := q.accepting(); err != nil {
+	if err := q.Accepting(); err != nil {
 		t.Errorf("an open queue: %v", err)
 	}
-	q.close()
-	if err := q.accepting(); store.KindOf(err) != store.KindUnavailable {
+	q.Close()
+	if err := q.Accepting(); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a closed queue gives %v, want KindUnavailable", err)
 	}
 	expectRefused(t, q, newRequest(merchant(0), 1, 1), "when the queue is closed")
@@ -282,13 +283,13 @@ func TestAClosedOrFailedQueueAcceptsNothing(t *testing.T) {
 	q = newIdleQueue()
 	r := join(t, q, newRequest(merchant(0), 1, 1))
 	q.turns.begin()
-	q.take()
-	q.finish(errCommit)
-	if err := <-r.done; !errors.Is(err, errCommit) {
-		t.Errorf("the caller of a failed commit gets %v, want %v", err, errCommit)
+	q.Take()
+	q.Finish(ErrCommit)
+	if err := <-r.done; !errors.Is(err, ErrCommit) {
+		t.Errorf("the caller of a failed commit gets %v, want %v", err, ErrCommit)
 	}
-	if err := q.accepting(); !errors.Is(err, errCommit) {
-		t.Errorf("after a failed commit the queue gives %v, want %v", err, errCommit)
+	if err := q.Accepting(); !errors.Is(err, ErrCommit) {
+		t.Errorf("after a failed commit the queue gives %v, want %v", err, ErrCommit)
 	}
 	expectRefused(t, q, newRequest(merchant(0), 1, 1), "after a failed commit")
 }
@@ -296,20 +297,20 @@ func TestAClosedOrFailedQueueAcceptsNothing(t *testing.T) {
 // A closed queue still gives the committer everything that it has accepted.
 func TestAClosedQueueIsEmptied(t *testing.T) {
 	q := newIdleQueue()
-	timer := time.AfterFunc(time.Hour, q.recheck)
+	timer := time.AfterFunc(time.Hour, q.Recheck)
 	defer timer.Stop()
 	for m := range 3 {
 		join(t, q, newRequest(merchant(m), store.MaxBatchEvents, 1))
 	}
-	q.close()
+	q.Close()
 	marks := 0
-	for q.next(timer) {
-		for parts := q.take(); len(parts) > 0; parts = q.take() {
+	for q.Next(timer) {
+		for parts := q.Take(); len(parts) > 0; parts = q.Take() {
 			for _, p := range parts {
-				marks += p.to - p.from
+				marks += p.To - p.From
 			}
 		}
-		q.finish(nil)
+		q.Finish(nil)
 	}
 	if marks != 3*store.MaxBatchEvents {
 		t.Errorf("%d marks were taken, want %d", marks, 3*store.MaxBatchEvents)

@@ -1,4 +1,15 @@
-package journal
+// Package group makes groups of what many callers want to have on disk, so that they share a commit. Each engine has one queue,
+// and one goroutine that writes a group after the other:
+//
+//	for q.Next(timer) {
+//		err := write(all parts that q.Take returns)
+//		q.Finish(err)
+//	}
+//
+//	queue.go  gathers requests for a group; refuses when too much waits
+//	turns.go  composes groups: merchants take turns
+//	fifo.go   a queue without a bound
+package group
 
 import (
 	"context"
@@ -7,19 +18,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"mtagd/store"
-	"mtagd/store/local/codec"
 )
 
-// queue keeps requests until the committer writes them. While it writes one group, requests wait for the next. The
+// Queue keeps requests until the committer writes them. While it writes one group, requests wait for the next. The
 // merchants take turns in each group (turns.go).
-type queue struct {
+type Queue struct {
 	admit   func(size int) error // returns why size more bytes cannot be accepted now, or nil; it may wait for the disk
 	release func(size int)       // takes admit back
 	spare   sync.Pool            // *request, done
 
 	mu            sync.Mutex // no I/O while it is held: Ready and the metrics need it also while the disk hangs
-	arrived       sync.Cond  // signals next: a group may be due, or closed was set
+	arrived       sync.Cond  // signals Next: a group may be due, or closed was set
 	turns         turns
 	inFlight      int       // small requests that were accepted and are not finished
 	recentCallers int       // the highest recent inFlight; it decays with each group
@@ -32,38 +44,39 @@ type queue struct {
 // be long in coming.
 func (r *request) isSmall() bool { return r.length() < takeMarks }
 
-// errCommit is the error of a failed commit, which may or may not be on disk.
-var errCommit = errors.New("commit failed")
+// ErrCommit is the error of a failed commit, which may or may not be on disk.
+var ErrCommit = errors.New("commit failed")
 
 const (
 	markOverhead = 200 // bytes of keys and lengths for each mark
 
-	// maxGatherTime bounds how long a group waits for expected requests. A sync costs the same for one event as for a
+	// MaxGatherTime bounds how long a group waits for expected requests. A sync costs the same for one event as for a
 	// hundred. Without this wait, smaller groups at half of the highest load would need as many syncs as the highest load.
-	maxGatherTime = 2 * time.Millisecond
+	MaxGatherTime = 2 * time.Millisecond
 )
 
-func newQueue(admit func(size int) error, release func(size int)) *queue {
-	q := &queue{admit: admit, release: release, turns: newTurns()}
+// New returns an empty queue. admit and release are called for each request: see the fields.
+func New(admit func(size int) error, release func(size int)) *Queue {
+	q := &Queue{admit: admit, release: release, turns: newTurns()}
 	q.spare.New = func() any { return &request{done: make(chan error, 1)} }
 	q.arrived.L = &q.mu
 	return q
 }
 
-// record queues the marks of a merchant, and returns when they are on disk or have failed. Once they are queued, ctx no
+// Record queues the marks of a merchant, and returns when they are on disk or have failed. Once they are queued, ctx no
 // longer counts: the committer reads the caller's memory until it is done. When a call has marks of several merchants,
 // they take the turns of one of them.
-func (q *queue) record(ctx context.Context, m codec.MerchantKey, marks []store.Mark) error {
+func (q *Queue) Record(ctx context.Context, m uuid.UUID, marks []store.Mark) error {
 	size := 0
 	for i := range marks {
 		size += len(marks[i].Raw) + identityBytes(&marks[i].Identity)
 	}
-	return q.submit(ctx, request{merchant: m, marks: marks, size: size})
+	return q.submit(ctx, request{Merchant: m, Marks: marks, size: size})
 }
 
-// link does for a link what record does for marks.
-func (q *queue) link(ctx context.Context, m codec.MerchantKey, id *store.Identity) error {
-	return q.submit(ctx, request{merchant: m, link: id, size: identityBytes(id)})
+// Link does for a link what Record does for marks.
+func (q *Queue) Link(ctx context.Context, m uuid.UUID, id *store.Identity) error {
+	return q.submit(ctx, request{Merchant: m, Link: id, size: identityBytes(id)})
 }
 
 // identityBytes is the size of a mark without its body. The muid counts for the event and for each link.
@@ -71,7 +84,7 @@ func identityBytes(id *store.Identity) int {
 	return markOverhead + len(id.MUID)*(1+len(id.Keys()))
 }
 
-func (q *queue) submit(ctx context.Context, wanted request) error {
+func (q *Queue) submit(ctx context.Context, wanted request) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -89,7 +102,7 @@ func (q *queue) submit(ctx context.Context, wanted request) error {
 }
 
 // join adds a request to those that wait, or refuses it.
-func (q *queue) join(r *request) error {
+func (q *Queue) join(r *request) error {
 	if err := q.admit(r.size); err != nil {
 		return err
 	}
@@ -100,7 +113,7 @@ func (q *queue) join(r *request) error {
 	return err
 }
 
-func (q *queue) add(r *request) error {
+func (q *Queue) add(r *request) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if err := q.state(); err != nil {
@@ -117,14 +130,14 @@ func (q *queue) add(r *request) error {
 		q.inFlight++
 		q.recentCallers = max(q.recentCallers, q.inFlight)
 	}
-	if n := q.turns.requests; n == 1 || n == q.expected() || q.turns.marks >= groupMarks {
+	if n := q.turns.requests; n == 1 || n == q.expected() || q.turns.marks >= MaxMarks {
 		q.arrived.Signal()
 	}
 	return nil
 }
 
 // state returns nil while requests are accepted, else the reason why not. The queue's lock is held.
-func (q *queue) state() error {
+func (q *Queue) state() error {
 	switch {
 	case q.closed:
 		return store.Unavailable("shutting down")
@@ -136,19 +149,19 @@ func (q *queue) state() error {
 
 // expected is how many requests a group gathers: three quarters of the recent callers of small requests. Waiting for the
 // last quarter costs more than it saves.
-func (q *queue) expected() int { return q.recentCallers * 3 / 4 }
+func (q *Queue) expected() int { return q.recentCallers * 3 / 4 }
 
 // gatherTime is how much longer the next group may wait for requests. The group is due when that is not positive.
-func (q *queue) gatherTime() time.Duration {
-	if q.closed || q.turns.leftOver || q.turns.marks >= groupMarks || q.turns.requests >= q.expected() {
+func (q *Queue) gatherTime() time.Duration {
+	if q.closed || q.turns.leftOver || q.turns.marks >= MaxMarks || q.turns.requests >= q.expected() {
 		return 0
 	}
-	return maxGatherTime - time.Since(q.firstArrival)
+	return MaxGatherTime - time.Since(q.firstArrival)
 }
 
-// next waits until a group is due, and begins it. It returns false when the queue is closed and empty. It sets the timer,
-// whose function must be recheck.
-func (q *queue) next(timer *time.Timer) bool {
+// Next waits until a group is due, and begins it. It returns false when the queue is closed and empty. It sets the timer,
+// whose function must be Recheck.
+func (q *Queue) Next(timer *time.Timer) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
@@ -167,27 +180,27 @@ func (q *queue) next(timer *time.Timer) bool {
 	}
 }
 
-// recheck wakes next. It takes the lock, so that the signal cannot come between next's check and its wait.
-func (q *queue) recheck() {
+// Recheck wakes Next. It takes the lock, so that the signal cannot come between Next's check and its wait.
+func (q *Queue) Recheck() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.arrived.Signal()
 }
 
-// take gives some merchants their turns in the current group, and returns the parts of requests that they have added.
+// Take gives some merchants their turns in the current group, and returns the parts of requests that they have added.
 // When it returns none, the group is complete. The committer calls it again after each few hundred marks, so a merchant
 // whose request arrives while the group is built may still have a turn in it.
-func (q *queue) take() []part {
+func (q *Queue) Take() []Part {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.turns.take()
 }
 
-// finish ends the current group. The callers whose requests are complete return err. It returns the size of these
+// Finish ends the current group. The callers whose requests are complete return err. It returns the size of these
 // requests.
-func (q *queue) finish(err error) (size int) {
+func (q *Queue) Finish(err error) (size int) {
 	q.mu.Lock()
-	if errors.Is(err, errCommit) {
+	if errors.Is(err, ErrCommit) {
 		q.failed = err
 	}
 	group := q.turns.finish(err)
@@ -209,37 +222,37 @@ func (q *queue) finish(err error) (size int) {
 	return size
 }
 
-// close makes the queue refuse new requests.
-func (q *queue) close() {
+// Close makes the queue refuse new requests.
+func (q *Queue) Close() {
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()
 	q.arrived.Signal()
 }
 
-// fail makes the queue refuse new requests, after a failed commit.
-func (q *queue) fail(err error) {
+// Fail makes the queue refuse new requests, after a failed commit.
+func (q *Queue) Fail(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.failed = err
 }
 
-// failure returns the error of a failed commit, or nil.
-func (q *queue) failure() error {
+// Failure returns the error of a failed commit, or nil.
+func (q *Queue) Failure() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.failed
 }
 
-// length returns how many requests wait, and the size of those that wait or are being written.
-func (q *queue) length() (requests, bytes int) {
+// Length returns how many requests wait, and the size of those that wait or are being written.
+func (q *Queue) Length() (requests, bytes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.turns.requests, q.turns.bytes + q.turns.reserved
 }
 
-// accepting returns nil while requests are accepted, else the reason why not.
-func (q *queue) accepting() error {
+// Accepting returns nil while requests are accepted, else the reason why not.
+func (q *Queue) Accepting() error {
 	q.mu.Lock()
 	err := q.state()
 	q.mu.Unlock()

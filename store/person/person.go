@@ -1,0 +1,174 @@
+// Package person finds what belongs to a person: links, and events by their muid or by the identifiers in their bodies.
+package person
+
+import (
+	"bytes"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/goccy/go-json/jsontext"
+	"github.com/goccy/go-json/v2"
+
+	"mtagd/store"
+)
+
+// Check returns an error unless a person is named by one muid or one identifier. KindInvalid: person, muid.
+func Check(id *store.Identity) error {
+	if (id.MUID != "") == (len(id.Keys()) > 0) || len(id.Keys()) > 1 {
+		return store.Invalid("person", "must be named by one of muid, email, phone, deviceId")
+	}
+	if len(id.MUID) > store.MaxMUIDLength {
+		return store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)
+	}
+	return nil
+}
+
+// Persons are several persons. Each has a number.
+type Persons struct {
+	muids, identifiers map[store.IdentityKey][]int
+}
+
+// New returns these persons, numbered from 0.
+func New(all ...store.Person) *Persons {
+	p := &Persons{muids: map[store.IdentityKey][]int{}, identifiers: map[store.IdentityKey][]int{}}
+	for n, person := range all {
+		for _, k := range person.MUIDs {
+			p.muids[k] = append(p.muids[k], n)
+		}
+		for _, k := range person.Identifiers {
+			p.identifiers[k] = append(p.identifiers[k], n)
+		}
+	}
+	return p
+}
+
+// OfLink returns the numbers of the persons to whom a link belongs, sorted.
+func (p *Persons) OfLink(k store.IdentityKey, muid []byte) []int {
+	owners := append(slices.Clone(p.muids[store.MUIDKey(muid)]), p.identifiers[k]...)
+	slices.Sort(owners)
+	return slices.Compact(owners)
+}
+
+// Matcher finds the events of persons, in one goroutine.
+type Matcher struct {
+	*Persons
+
+	// The last muid. Neighbours often have the same.
+	muid  []byte
+	owner []int
+
+	fields fields
+}
+
+// Matcher returns a new one.
+func (p *Persons) Matcher() *Matcher { return &Matcher{Persons: p} }
+
+// Of returns the numbers of the persons to whom an event with this muid and this body belongs.
+func (p *Matcher) Of(muid, raw []byte) []int {
+	if !bytes.Equal(muid, p.muid) {
+		p.muid = append(p.muid[:0], muid...)
+		p.owner = p.muids[store.MUIDKey(muid)]
+	}
+	if len(p.identifiers) == 0 {
+		return p.owner
+	}
+	found := p.owner
+	for _, k := range p.fields.identifiers(raw, p.identifiers) {
+		if more := p.identifiers[k]; more != nil {
+			found = append(found[:len(found):len(found)], more...)
+		}
+	}
+	if len(found) > len(p.owner) {
+		slices.Sort(found)
+		found = slices.Compact(found)
+	}
+	return found
+}
+
+// fields are those of an event's body that say whose it is.
+type fields struct {
+	Email    jsontext.Value `json:"email"`
+	Phone    jsontext.Value `json:"phone"`
+	DeviceID jsontext.Value `json:"deviceId"`
+	EventID  jsontext.Value `json:"event_id"`
+}
+
+// lenient reads what the tag server takes.
+var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+
+func (f *fields) read(raw []byte) {
+	f.Email, f.Phone, f.DeviceID, f.EventID = f.Email[:0], f.Phone[:0], f.DeviceID[:0], f.EventID[:0]
+	_ = json.UnmarshalOf(raw, f, lenient) // the fields before an error count, as when the event came in
+}
+
+// fieldNames are the fields that identify a person, as they are in a body.
+var fieldNames = map[store.IdentifierKind][]byte{store.Email: []byte(`"email"`), store.Phone: []byte(`"phone"`), store.DeviceID: []byte(`"deviceId"`)}
+
+// identifiers returns the keys of the identifiers in an event's body, or none when none of them is one of wanted.
+func (f *fields) identifiers(raw []byte, wanted map[store.IdentityKey][]int) []store.IdentityKey {
+	if !mayHave(raw, wanted) {
+		return nil
+	}
+	f.read(raw)
+	var id store.Identity
+	for kind, v := range map[store.IdentifierKind]jsontext.Value{store.Email: f.Email, store.Phone: f.Phone, store.DeviceID: f.DeviceID} {
+		if text, ok := textOf(v); ok {
+			id.Add(kind, text)
+		}
+	}
+	return id.Keys()
+}
+
+// mayHave is false for most bodies that have none of the wanted identifiers, and much faster than reading them. It looks at all
+// texts that follow such a name, wherever they are. Where something may be written with escapes, it gives up.
+func mayHave(raw []byte, wanted map[store.IdentityKey][]int) bool {
+	if bytes.Contains(raw, []byte(`\u00`)) {
+		return true // a name may be
+	}
+	for kind, name := range fieldNames {
+		for rest := raw; ; {
+			at := bytes.Index(rest, name)
+			if at < 0 {
+				break
+			}
+			rest = bytes.TrimLeft(rest[at+len(name):], " \t\r\n:")
+			if len(rest) == 0 || rest[0] != '"' {
+				continue
+			}
+			end := bytes.IndexByte(rest[1:], '"')
+			if end < 0 {
+				return true
+			}
+			text := rest[1 : 1+end]
+			if bytes.IndexByte(text, '\\') >= 0 || !utf8.Valid(text) {
+				return true
+			}
+			var id store.Identity
+			id.Add(kind, string(text))
+			for _, k := range id.Keys() {
+				if _, is := wanted[k]; is {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func textOf(v jsontext.Value) (string, bool) {
+	if len(v) < 2 || v[0] != '"' {
+		return "", false
+	}
+	s, _ := jsontext.AppendUnquote(nil, []byte(v)) // half of a surrogate pair becomes U+FFFD
+	return string(s), true
+}
+
+// EventReader reads bodies of events, one after the other.
+type EventReader struct{ fields fields }
+
+// EventID returns the event_id under which an event was remembered; false when there is none.
+func (r *EventReader) EventID(raw []byte) (id string, ok bool) {
+	r.fields.read(raw)
+	id, ok = textOf(r.fields.EventID)
+	return id, ok && id != "" && len(id) <= store.MaxDedupeIDLength
+}

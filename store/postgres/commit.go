@@ -1,0 +1,102 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+)
+
+const (
+	flushTimeout  = 10 * time.Second // for a flush to be committed
+	settleTimeout = 10 * time.Second // to find out what became of a flush whose answer was lost
+)
+
+// commit writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded.
+func (e *engine) commit(f *flush) error {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if err := e.write(ctx, f); err != nil {
+		return err
+	}
+	if len(f.events) > 0 {
+		e.watches.tell(f.withEvents())
+	}
+	return nil
+}
+
+// write makes the two round trips of a flush.
+func (e *engine) write(ctx context.Context, f *flush) error {
+	conn, err := e.ask(ctx, f)
+	if err != nil {
+		return unavailableFlush(err)
+	}
+	defer conn.Release() // which closes a connection with an open transaction
+	f.decide()
+	if len(f.events)+len(f.changed) == 0 {
+		_, err := conn.Exec(ctx, "ROLLBACK")
+		return unavailableFlush(err)
+	}
+	if err := f.write(ctx, conn.Conn()); err != nil {
+		return e.settle(f, err)
+	}
+	return nil
+}
+
+// ask makes the first round trip of a flush, and returns the connection that has its transaction. When a connection has failed, it
+// tries once more: nothing was changed, and most likely the connection was an old one.
+func (e *engine) ask(ctx context.Context, f *flush) (conn *pgxpool.Conn, err error) {
+	for range 2 {
+		if conn, err = e.pool.Acquire(ctx); err != nil {
+			return nil, err
+		}
+		if err = f.ask(ctx, conn.Conn()); err == nil {
+			return conn, nil
+		}
+		conn.Release()
+		if !isConnectionFailure(err) || ctx.Err() != nil {
+			break
+		}
+		e.pool.Reset()
+	}
+	return nil, err
+}
+
+// unavailableFlush is for errors before anything was committed. All of them are KindUnavailable: the marks themselves were checked,
+// so whatever fails, the senders may try again.
+func unavailableFlush(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", store.Unavailable("the database does not take events now"), err)
+}
+
+// settle finds out what became of a flush whose commit has failed. It inserts a flush of the same id: if it can, the first one
+// was not committed and never will be; if not, the first one was committed.
+func (e *engine) settle(f *flush, failed error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	var seq int64
+	err := e.retry(ctx, func() error {
+		return pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+			merchant := f.merchants()[0]
+			if _, err := tx.Exec(ctx, "INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, 0, '{}') ON CONFLICT DO NOTHING",
+				merchant, f.id, f.node); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, "SELECT seq FROM flush WHERE merchant = $1 AND id = $2", merchant, f.id).Scan(&seq)
+		})
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("the events may or may not be recorded: %w: %w", failed, err)
+	case seq == 0:
+		return unavailableFlush(failed)
+	}
+	e.log.Warn("the answer to a commit was lost: the events are recorded", "error", failed)
+	return nil
+}

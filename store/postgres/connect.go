@@ -1,0 +1,139 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+)
+
+const (
+	connectTimeout = 5 * time.Second
+	defaultConns   = 16 // unless the address says pool_max_conns
+)
+
+// parseURL returns the configuration of the connections. The address may name several servers: the one that accepts writes is
+// used.
+func parseURL(address string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(address)
+	if err != nil {
+		return nil, err // without the password
+	}
+	if !strings.Contains(address, "pool_max_conns") {
+		config.MaxConns = defaultConns
+	}
+	if !strings.Contains(address, "target_session_attrs") {
+		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "mtagd"
+	}
+	return config, nil
+}
+
+// checkDurability refuses a server whose commits may be lost.
+func checkDurability(ctx context.Context, pool *pgxpool.Pool) error {
+	var level string
+	if err := pool.QueryRow(ctx, "SHOW synchronous_commit").Scan(&level); err != nil {
+		return err
+	}
+	if level == "off" || level == "local" {
+		return fmt.Errorf("synchronous_commit is %s in the database: events would be acknowledged before they are durable. Set it to on", level)
+	}
+	return nil
+}
+
+// isConnectionFailure reports whether the server cannot be reached, has ended the connection, or accepts no writes: the same
+// call may succeed with another connection.
+func isConnectionFailure(err error) bool {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return false
+	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch class := pgErr.Code[:2]; {
+		case class == "08", class == "57" && pgErr.Code != queryCanceled, pgErr.Code == "25006", pgErr.Code == "53300":
+			return true // connection failure, shutdown, read-only (a standby), too many connections
+		}
+		return false
+	}
+	return true // everything else is a failure of the network
+}
+
+// queryCanceled is the SQLSTATE of a statement that was canceled.
+const queryCanceled = "57014"
+
+// unavailable adds KindUnavailable to an error for which nothing was changed, if another call may succeed.
+func unavailable(err error) error {
+	if isConnectionFailure(err) && store.KindOf(err) == store.KindInternal {
+		return fmt.Errorf("%w: %w", store.Unavailable("the database cannot be reached"), err)
+	}
+	return err
+}
+
+// readAttempts is how often a read is tried when its connection fails: after a fail-over, all connections of the pool do.
+const readAttempts = 3
+
+// beginRead begins a transaction that reads. Compiling its statements would take longer than running them.
+const beginRead = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off"
+
+// read reads in one transaction, as of one moment. read may be called again after a failure of the connection.
+func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for range readAttempts {
+		err = pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginRead}, read)
+		if ended := ctx.Err(); ended != nil {
+			return ended
+		}
+		if err == nil || !isConnectionFailure(err) || store.KindOf(err) != store.KindInternal {
+			return err
+		}
+		e.pool.Reset() // the other idle connections have most likely failed too
+	}
+	return unavailable(err)
+}
+
+// querier is a transaction, or the pool when one statement is enough.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// query calls use with each row of a statement.
+func query(ctx context.Context, tx querier, use func(rows pgx.Rows) error, sql string, args ...any) error {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := use(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// keyOf returns a partner's or merchant's id as the database has it; false when it is not in the form that ids have, so that
+// nothing has it.
+func keyOf[ID ~string](id ID) (uuid.UUID, bool) {
+	key, err := uuid.Parse(string(id))
+	return key, err == nil && key.String() == string(id)
+}
+
+// isStorable reports whether a text can be stored: a text that cannot is the id or name of nothing.
+func isStorable[T ~string](text T) bool {
+	return utf8.ValidString(string(text)) && !strings.ContainsRune(string(text), 0)
+}

@@ -1,0 +1,202 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+)
+
+// changeTimeout bounds a change of control data, with the wait for its turn.
+const changeTimeout = 20 * time.Second
+
+// change is one change of the control data, in one transaction. All changes of all nodes follow each other.
+type change struct {
+	e   *engine
+	ctx context.Context
+	tx  pgx.Tx
+	id  uuid.UUID // of the transaction
+	now time.Time // UTC
+
+	last    int64         // the number of the last entry of the table change
+	audited store.AuditID // of the last audit entry; 0: not known yet
+	entries []entry       // what nodes must know of the changes that this node does not know yet, this one included
+	failed  error         // of the first statement that failed
+}
+
+// change makes a change. build reads what it needs to know, and writes; after an error nothing is changed. When change returns
+// nil, the directory of this node has the change.
+func (e *engine) change(ctx context.Context, build func(c *change) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// A caller that goes away while the commit is under way must not hide what has become of it.
+	working, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancel()
+	tx, err := e.pool.Begin(ctx)
+	if isConnectionFailure(err) && ctx.Err() == nil {
+		e.pool.Reset()
+		tx, err = e.pool.Begin(ctx)
+	}
+	if err != nil {
+		return endedOr(ctx, unavailable(err))
+	}
+	c := &change{e: e, ctx: ctx, tx: tx, id: uuid.New()}
+	if err = c.begin(); err == nil {
+		err = build(c)
+	}
+	if err == nil {
+		err = c.failed
+	}
+	if err != nil {
+		_ = tx.Rollback(working) // it ends with its connection otherwise
+		return endedOr(ctx, unavailable(err))
+	}
+	err = tx.Commit(working)
+	if err != nil && len(c.entries) > 0 && isConnectionFailure(err) {
+		err = e.settleChange(working, c, err)
+	}
+	if err != nil {
+		return err
+	}
+	return e.follower.apply(c.entries)
+}
+
+// endedOr returns the error of a context that has ended, else err.
+func endedOr(ctx context.Context, err error) error {
+	if ended := ctx.Err(); ended != nil {
+		return ended
+	}
+	return err
+}
+
+// begin waits for the turn of the change, and reads what other nodes have changed meanwhile.
+func (c *change) begin() error {
+	if _, err := c.tx.Exec(c.ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
+		return err
+	}
+	if err := c.tx.QueryRow(c.ctx, "SELECT clock_timestamp(), coalesce(max(seq), 0) FROM change").Scan(&c.now, &c.last); err != nil {
+		return err
+	}
+	if c.now = c.now.UTC(); c.e.now != nil {
+		c.now = c.e.now().UTC()
+	}
+	known := c.e.follower.position()
+	entries, err := readEntries(c.ctx, c.tx, known)
+	if err == nil && int64(len(entries)) != c.last-known {
+		err = errMissed
+	}
+	c.entries = entries
+	return err
+}
+
+// settleChange finds out whether a change was committed whose answer is lost. As it waits for its turn, the transaction has
+// ended then.
+func (e *engine) settleChange(ctx context.Context, c *change, lost error) error {
+	committed := false
+	err := e.retry(ctx, func() error {
+		return pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM change WHERE tx = $1)", c.id).Scan(&committed)
+		})
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("the change may or may not be made: %w: %w", lost, err)
+	case !committed:
+		return unavailable(lost)
+	}
+	return nil
+}
+
+// retryPause is how long to wait before a server is asked again that could not be reached.
+const retryPause = 100 * time.Millisecond
+
+// retry calls what until it does not fail for its connection, or ctx ends.
+func (e *engine) retry(ctx context.Context, what func() error) error {
+	for {
+		err := what()
+		if !isConnectionFailure(err) {
+			return err
+		}
+		e.pool.Reset()
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// exec runs a statement. After the first one that fails, none runs, and the change fails.
+func (c *change) exec(sql string, args ...any) {
+	if c.failed == nil {
+		_, c.failed = c.tx.Exec(c.ctx, sql, args...)
+	}
+}
+
+// publish tells all nodes of a record that is new, has changed or was deleted.
+func (c *change) publish(kind entryKind, record any) {
+	if c.failed != nil {
+		return
+	}
+	text, err := json.Marshal(record)
+	if err != nil {
+		c.failed = err
+		return
+	}
+	c.last++
+	c.exec("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, $4)", c.last, c.id, string(kind), text)
+	c.entries = append(c.entries, entry{c.last, kind, text})
+}
+
+// encode returns a record as it is stored. Records always can be encoded, as they came from JSON or from strings and numbers.
+func (c *change) encode(record any) []byte {
+	text, err := json.Marshal(record)
+	if err != nil && c.failed == nil {
+		c.failed = err
+	}
+	return text
+}
+
+// decode reads a stored record.
+func decode[T any](text []byte) (v T, err error) {
+	if err = json.Unmarshal(text, &v); err != nil {
+		err = fmt.Errorf("a stored %T cannot be read: %w", v, err)
+	}
+	return v, err
+}
+
+// find returns a record that a statement selects. KindNotFound: none, and what names it.
+func find[T any](ctx context.Context, tx pgx.Tx, what, sql string, args ...any) (v T, err error) {
+	var text []byte
+	err = tx.QueryRow(ctx, sql, args...).Scan(&text)
+	if err == pgx.ErrNoRows {
+		return v, store.NotFound(what)
+	}
+	if err != nil {
+		return v, err
+	}
+	return decode[T](text)
+}
+
+// list returns the records that a statement selects.
+func list[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) (all []T, err error) {
+	err = query(ctx, tx, func(rows pgx.Rows) error {
+		var text []byte
+		if err := rows.Scan(&text); err != nil {
+			return err
+		}
+		v, err := decode[T](text)
+		all = append(all, v)
+		return err
+	}, sql, args...)
+	return all, err
+}

@@ -1,0 +1,74 @@
+package postgres
+
+import "time"
+
+// All events are from earliest on, and before latest (µs since 1970): event_time has a year from 0 to 9999.
+const (
+	earliest = -62_167_219_200_000_000
+	latest   = 253_402_300_800_000_000
+)
+
+// rawLevel is the level of spans whose events are counted one by one.
+const rawLevel = byMinute - 1
+
+// span is a range of time (µs since 1970), from lo to before hi. At a level of the counters it begins and ends with a bucket.
+type span struct {
+	level  int
+	lo, hi int64
+}
+
+// buckets returns the numbers of the span's first bucket, and of the one after its last.
+func (s span) buckets() (first, end int64) {
+	if s.level == byLife {
+		return 0, 1
+	}
+	return bucketOf(s.level, s.lo), bucketOf(s.level, s.hi)
+}
+
+// bucket returns the span of one bucket.
+func bucket(level int, n int64) span {
+	if level == byLife {
+		return span{byLife, earliest, latest}
+	}
+	return span{level, n * bucketSize[level], (n + 1) * bucketSize[level]}
+}
+
+// cover splits a range into spans, in the order of time: as few as possible, of the highest levels that fit.
+func cover(lo, hi int64) []span {
+	lo, hi = max(lo, earliest), min(hi, latest)
+	if lo == earliest && hi == latest {
+		return []span{{byLife, lo, hi}}
+	}
+	return coverFrom(byDay, lo, hi)
+}
+
+// coverFrom is cover without the levels above level.
+func coverFrom(level int, lo, hi int64) []span {
+	switch {
+	case lo >= hi:
+		return nil
+	case level == rawLevel:
+		return []span{{rawLevel, lo, hi}}
+	}
+	size := bucketSize[level]
+	first, last := bucketOf(level, lo+size-1)*size, bucketOf(level, hi)*size
+	if first >= last {
+		return coverFrom(level-1, lo, hi)
+	}
+	spans := append(coverFrom(level-1, lo, first), span{level, first, last})
+	return append(spans, coverFrom(level-1, last, hi)...)
+}
+
+// rangeOf returns the range of an inclusive range of times; nil is no bound.
+func rangeOf(from, to *time.Time) (lo, hi int64) {
+	lo, hi = earliest, latest
+	if from != nil {
+		if lo = from.UnixMicro(); from.Nanosecond()%1000 != 0 {
+			lo++
+		}
+	}
+	if to != nil {
+		hi = to.UnixMicro() + 1
+	}
+	return lo, hi
+}

@@ -1,0 +1,277 @@
+package postgres
+
+import (
+	"container/heap"
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+const (
+	feedEvents   = 30_000  // that one call of Feed reads, about
+	feedBytes    = 4 << 20 // of their bodies that one statement returns, about
+	firstPortion = 512     // events that the first statement reads, of all merchants together
+	maxPortion   = 4096    // of one merchant
+
+	// With more merchants than this, Feed asks first which of them have events in the last flushes.
+	manyMerchants = 16
+)
+
+// Feed implements store.Feed. It reads the events of each merchant in portions, and merges them. As flushes are numbered in the
+// order of their commits, all events up to the last flush that is visible are.
+func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (end store.FeedEnd, err error) {
+	f := &feed{FeedQuery: q}
+	var ok bool
+	if f.at, ok = codec.ParseCursor(q.After); !ok {
+		return end, store.Invalid("after", "is not a cursor of this service")
+	}
+	if err := e.beginFeed(ctx, f); err != nil {
+		return end, err
+	}
+	for read := 0; read < feedEvents; {
+		if len(f.empty) > 0 {
+			n, err := e.readPortions(ctx, f)
+			if err != nil {
+				return end, err
+			}
+			read += n
+			continue
+		}
+		received := f.pop()
+		if received == nil {
+			f.at = maxPosition(f.at, f.end)
+			break
+		}
+		f.at = received.position
+		if received.selected && !use(&received.Received) {
+			break
+		}
+	}
+	return store.FeedEnd{Cursor: f.at.Cursor(), More: f.at.Compare(f.end) < 0}, nil
+}
+
+// Latest implements store.Feed.
+func (e *engine) Latest(ctx context.Context) (store.Cursor, error) {
+	last, err := e.catchUp(ctx, nil)
+	if err != nil {
+		return "", err
+	}
+	return codec.EndOf(uint64(last)).Cursor(), nil
+}
+
+func maxPosition(a, b codec.Position) codec.Position {
+	if a.Compare(b) > 0 {
+		return a
+	}
+	return b
+}
+
+// feed is one call of Feed.
+type feed struct {
+	store.FeedQuery
+	at    codec.Position // everything up to here was read
+	end   codec.Position // of the call
+	empty []*stream      // whose next events must be read before the feed goes on
+	ready streams
+}
+
+// stream is the events of one merchant, in the order of receipt.
+type stream struct {
+	merchant uuid.UUID
+	id       store.MerchantID
+	from     int64      // older events are past the retention
+	next     []received // that were read, and are not used yet
+	at       codec.Position
+	portion  int  // how many are read next
+	done     bool // there are no more
+}
+
+// received is an event for the caller. One that the query does not select has no body: it only moves the feed on.
+type received struct {
+	store.Received
+	position codec.Position
+	selected bool
+}
+
+// beginFeed finds the end of the feed, and the merchants that may have events.
+func (e *engine) beginFeed(ctx context.Context, f *feed) error {
+	upTo, ok := codec.ParseCursor(f.UpTo)
+	if !ok {
+		return store.Invalid("upTo", "is not a cursor of this service")
+	}
+	var merchants []uuid.UUID
+	ids := map[uuid.UUID]store.MerchantID{}
+	for _, id := range f.Merchants {
+		if key, ok := keyOf(id); ok && ids[key] == "" {
+			merchants, ids[key] = append(merchants, key), id
+		}
+	}
+	return e.read(ctx, func(tx pgx.Tx) error {
+		var last, oldest int64
+		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0), coalesce(min(seq), 0) FROM flush WHERE seq > 0").Scan(&last, &oldest); err != nil {
+			return err
+		}
+		if f.end = codec.EndOf(uint64(last)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
+			f.end = upTo
+		}
+		f.empty = nil
+		if f.at.Compare(f.end) >= 0 {
+			return nil
+		}
+		of := merchants
+		if len(of) > manyMerchants && int64(f.at.Seq) >= oldest {
+			var err error
+			if of, err = lately(ctx, tx, int64(f.at.Seq), ids); err != nil {
+				return err
+			}
+		}
+		scopes, _, err := e.scopes(ctx, tx, of...)
+		if err != nil {
+			return err
+		}
+		for i, s := range scopes {
+			if !s.removed {
+				f.empty = append(f.empty, &stream{merchant: of[i], id: ids[of[i]], from: s.from, at: f.at,
+					portion: max(firstPortion/len(of), 8)})
+			}
+		}
+		return nil
+	})
+}
+
+// lately returns which merchants have events in flushes from a number on.
+func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.MerchantID) (found []uuid.UUID, err error) {
+	err = query(ctx, tx, func(rows pgx.Rows) error {
+		var m uuid.UUID
+		if err := rows.Scan(&m); err != nil {
+			return err
+		}
+		if of[m] != "" {
+			found = append(found, m)
+		}
+		return nil
+	}, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq >= $1", from)
+	return found, err
+}
+
+// selectFeed reads the next events of some merchants. It leaves out the bodies of events that the query does not select.
+const selectFeed = `SELECT w.i, x.seq, x.idx, x.at, x.bot, x.tag, x.name, x.muid, x.selected, CASE WHEN x.selected THEN x.raw END
+	FROM unnest($1::int[], $2::uuid[], $3::bigint[], $4::bigint[], $5::int[], $6::bigint[]) AS w(i, merchant, kept, seq, idx, n)
+	CROSS JOIN LATERAL (SELECT *, at >= greatest(w.kept, $7) AND at < $8 AND ($9::text IS NULL OR tag = $9)
+			AND ($10::text[] IS NULL OR name = ANY($10)) AND ($11::boolean IS NULL OR bot = $11) AS selected
+		FROM event WHERE merchant = w.merchant AND (seq, idx::int) > (w.seq, w.idx) AND seq >= w.seq AND (seq, idx::int) <= ($12, $13) AND seq <= $12
+		ORDER BY seq, idx LIMIT w.n) AS x ORDER BY w.i, x.seq, x.idx`
+
+// readPortions reads the next events of the streams that have none, and returns how many it has read.
+func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
+	streams := f.empty
+	sel, ok := newSelection(uuid.Nil, f.Tag, f.Names, f.Bot)
+	lo, hi := rangeOf(f.From, f.To)
+	if !ok {
+		lo, hi = latest, latest // nothing is selected
+	}
+	var names []string
+	if !sel.allNames {
+		names = sel.names
+	}
+	var at, idx []int32
+	var merchants []uuid.UUID
+	var kept, seq, limits []int64
+	for i, s := range streams {
+		at, merchants, kept = append(at, int32(i)), append(merchants, s.merchant), append(kept, s.from)
+		seq, idx, limits = append(seq, int64(s.at.Seq)), append(idx, int32(s.at.Index)), append(limits, int64(s.portion))
+	}
+	got := make([][]received, len(streams))
+	full := false // not all rows were read
+	err = e.read(ctx, func(tx pgx.Tx) error {
+		clear(got)
+		size := 0
+		full = false
+		rows, err := tx.Query(ctx, selectFeed, at, merchants, kept, seq, idx, limits, lo, hi, sel.tag, names, sel.bot,
+			int64(f.end.Seq), int32(f.end.Index))
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			i, r, err := scanReceived(rows)
+			if err != nil {
+				return err
+			}
+			r.Merchant = streams[i].id
+			got[i] = append(got[i], r)
+			if size += len(r.Raw); size > feedBytes {
+				full = true
+				break
+			}
+		}
+		rows.Close()
+		return rows.Err()
+	})
+	if err != nil {
+		return 0, err
+	}
+	f.empty = nil
+	for i, s := range streams {
+		n += len(got[i])
+		// When not all rows were read, the streams after the last one that has rows are read next.
+		s.done = len(got[i]) < s.portion && !full
+		s.portion = min(4*s.portion, maxPortion)
+		if len(got[i]) > 0 {
+			s.next, s.at = got[i], got[i][len(got[i])-1].position
+			heap.Push(&f.ready, s)
+		} else if !s.done {
+			f.empty = append(f.empty, s)
+		}
+	}
+	return max(n, 1), nil
+}
+
+func scanReceived(rows pgx.Rows) (stream int, r received, err error) {
+	var seq, at int64
+	var idx int16
+	var muid []byte
+	if err := rows.Scan(&stream, &seq, &idx, &at, &r.Bot, &r.Tag, &r.Name, &muid, &r.selected, &r.Raw); err != nil {
+		return 0, r, err
+	}
+	r.position = positionOf(seq, idx)
+	r.ID, r.MUID, r.Time, r.ReceivedAt, r.Cursor = r.position.EventID(), store.MUID(muid), timeAt(at), timeAt(seq), r.position.Cursor()
+	return stream, r, nil
+}
+
+// pop returns the next event of all streams; nil when there is none.
+func (f *feed) pop() *received {
+	if len(f.ready) == 0 {
+		return nil
+	}
+	first := f.ready[0]
+	r := &first.next[0]
+	if first.next = first.next[1:]; len(first.next) > 0 {
+		heap.Fix(&f.ready, 0)
+		return r
+	}
+	heap.Pop(&f.ready)
+	if !first.done {
+		f.empty = append(f.empty, first)
+	}
+	return r
+}
+
+// streams is a heap of streams, the one with the earliest event first.
+type streams []*stream
+
+func (s streams) Len() int           { return len(s) }
+func (s streams) Less(i, j int) bool { return s[i].next[0].position.Compare(s[j].next[0].position) < 0 }
+func (s streams) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
+func (s *streams) Push(v any)        { *s = append(*s, v.(*stream)) }
+
+func (s *streams) Pop() any {
+	last := len(*s) - 1
+	v := (*s)[last]
+	*s = (*s)[:last]
+	return v
+}

@@ -1,0 +1,412 @@
+package postgres
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+)
+
+// flush is one group on its way into the database: what it asks for, what the database says, and what follows from that.
+type flush struct {
+	id, node uuid.UUID
+	now      *int64 // µs since 1970; nil: the database's clock
+	items    []item
+	fresh    map[dedupKey]freshness
+	refuses  map[uuid.UUID]bool // merchants some of whose events are refused: they were deleted, or a person is suppressed
+	removed  map[uuid.UUID]bool // merchants that were deleted
+	refused  map[linkKey]bool   // persons whose events are refused
+	known    links              // links of the database
+	changed  links              // links that the group makes
+	events   []event
+}
+
+// item is a mark, or the link of a call of Resolve.
+type item struct {
+	merchant uuid.UUID
+	mark     *store.Mark
+	link     *store.Identity
+	dedup    dedupKey // of a mark with an event_id
+}
+
+// dedupKey is a remembered event_id: the beginning of the SHA-256 of its event's name, a zero and the event_id.
+type dedupKey struct {
+	merchant uuid.UUID
+	key      [16]byte
+}
+
+func newDedupKey(merchant uuid.UUID, name, id string) dedupKey {
+	var buf [store.MaxEventNameLength + 1 + store.MaxDedupeIDLength]byte
+	sum := sha256.Sum256(append(append(append(buf[:0], name...), 0), id...))
+	return dedupKey{merchant, [16]byte(sum[:16])}
+}
+
+// freshness says whether the database has an event_id.
+type freshness uint8
+
+const (
+	remembered freshness = iota // before this flush
+	claimed                     // by this flush, for an event that was not recorded yet
+	used                        // by an event of this flush
+)
+
+// event is an event that the flush writes.
+type event struct {
+	merchant uuid.UUID
+	mark     *store.Mark
+	muid     store.MUID
+}
+
+func newFlush(node uuid.UUID, now func() time.Time) *flush {
+	f := &flush{id: uuid.New(), node: node, fresh: map[dedupKey]freshness{}, known: links{}, changed: links{}}
+	if now != nil {
+		f.now = new(now().UnixMicro())
+	}
+	return f
+}
+
+func (f *flush) addLink(merchant uuid.UUID, id *store.Identity) {
+	f.items = append(f.items, item{merchant: merchant, link: id})
+}
+
+func (f *flush) addMark(m *store.Mark) {
+	merchant, _ := keyOf(m.Merchant) // Record has checked it
+	i := item{merchant: merchant, mark: m}
+	if m.DedupeID != "" {
+		i.dedup = newDedupKey(merchant, m.Name, m.DedupeID)
+		f.fresh[i.dedup] = remembered
+	}
+	f.items = append(f.items, i)
+}
+
+// decide sets the outcome of each mark, in their order (store.Events.Record).
+func (f *flush) decide() {
+	for _, i := range f.items {
+		if i.link != nil {
+			if !f.isRefused(i.merchant, i.link, i.link.MUID) {
+				f.link(i.merchant, i.link)
+			}
+			continue
+		}
+		who := &i.mark.Identity
+		muid := who.MUID
+		if muid == "" {
+			if muid = f.resolve(i.merchant, who); muid == "" {
+				i.mark.Outcome = store.Unresolved
+				continue
+			}
+		}
+		if f.isRefused(i.merchant, who, muid) {
+			i.mark.Outcome = store.Suppressed
+			continue
+		}
+		if i.mark.DedupeID != "" {
+			if f.fresh[i.dedup] != claimed {
+				i.mark.Outcome = store.Duplicate
+				continue
+			}
+			f.fresh[i.dedup] = used
+		}
+		if who.MUID != "" {
+			f.link(i.merchant, who)
+		}
+		i.mark.Outcome = store.Recorded
+		f.events = append(f.events, event{i.merchant, i.mark, muid})
+	}
+}
+
+// resolve returns the muid of the first identifier that is linked to one, by the group or before it.
+func (f *flush) resolve(merchant uuid.UUID, who *store.Identity) store.MUID {
+	for _, k := range who.Keys() {
+		at := linkKey{merchant, k}
+		if muid := cmp.Or(f.changed[at], f.known[at]); muid != "" {
+			return muid
+		}
+	}
+	return ""
+}
+
+func (f *flush) link(merchant uuid.UUID, who *store.Identity) {
+	for _, k := range who.Keys() {
+		at := linkKey{merchant, k}
+		f.changed[at] = who.MUID
+	}
+}
+
+// isRefused reports whether events of a person are refused, or all of the merchant.
+func (f *flush) isRefused(merchant uuid.UUID, who *store.Identity, muid store.MUID) bool {
+	if !f.refuses[merchant] {
+		return false
+	}
+	if f.removed[merchant] || f.refused[linkKey{merchant, store.MUIDKey(muid)}] {
+		return true
+	}
+	return slices.ContainsFunc(who.Keys(), func(k store.IdentityKey) bool { return f.refused[linkKey{merchant, k}] })
+}
+
+// merchants returns the merchants of the group, sorted.
+func (f *flush) merchants() []uuid.UUID {
+	all := map[uuid.UUID]bool{}
+	for _, i := range f.items {
+		all[i.merchant] = true
+	}
+	return slices.SortedFunc(maps.Keys(all), compareUUIDs)
+}
+
+func compareUUIDs(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
+
+func compareLinks(a, b linkKey) int {
+	return cmp.Or(compareUUIDs(a.merchant, b.merchant), bytes.Compare(a.key[:], b.key[:]))
+}
+
+func compareDedups(a, b dedupKey) int {
+	return cmp.Or(compareUUIDs(a.merchant, b.merchant), bytes.Compare(a.key[:], b.key[:]))
+}
+
+// nowOf is the time in µs since 1970 in a statement: that of a parameter if it has one, else the database's clock.
+func nowOf(parameter string) string {
+	return "coalesce(" + parameter + "::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+}
+
+var (
+	// Locks are taken in the order of the keys, so that two flushes never wait for each other.
+	rememberIDs = `INSERT INTO dedup (merchant, key, seen) SELECT w.merchant, w.key, n.now
+		FROM unnest($1::uuid[], $2::bytea[]) AS w(merchant, key), (SELECT ` + nowOf("$3") + ` AS now) AS n ORDER BY 1, 2
+		ON CONFLICT (merchant, key) DO UPDATE SET seen = excluded.seen WHERE dedup.seen <= excluded.seen - $4 RETURNING merchant, key`
+
+	nextReceipt = `SELECT setval('receipt', greatest(last_value + 1, ` + nowOf("$1") + `)) FROM receipt`
+)
+
+const (
+	// Few merchants have such rows, so most flushes ask no further.
+	readRefusing = `SELECT w.merchant, EXISTS (SELECT FROM removal r WHERE r.merchant = w.merchant) FROM unnest($1::uuid[]) AS w(merchant)
+		WHERE EXISTS (SELECT FROM removal r WHERE r.merchant = w.merchant) OR EXISTS (SELECT FROM suppressed s WHERE s.merchant = w.merchant)`
+
+	readRefused = `SELECT w.merchant, w.key FROM unnest($1::uuid[], $2::bytea[]) AS w(merchant, key)
+		WHERE EXISTS (SELECT FROM suppressed s WHERE s.merchant = w.merchant AND s.key = w.key)`
+
+	forgetIDs = `DELETE FROM dedup USING unnest($1::uuid[], $2::bytea[]) AS w(merchant, key)
+		WHERE dedup.merchant = w.merchant AND dedup.key = w.key`
+
+	writeLinks = `INSERT INTO link (merchant, key, muid) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bytea[]) ORDER BY 1, 2
+		ON CONFLICT (merchant, key) DO UPDATE SET muid = excluded.muid WHERE link.muid <> excluded.muid`
+
+	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw)
+		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw
+		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]) WITH ORDINALITY
+		AS w(merchant, at, bot, tag, name, muid, raw, idx)`
+
+	addCounters = `INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
+		SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[], $7::bigint[])
+		ON CONFLICT (merchant, level, name, bucket, tag, bot) DO UPDATE SET n = counter.n + excluded.n`
+
+	addUsage = `INSERT INTO usage (merchant, events, bytes) SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[])
+		ON CONFLICT (merchant) DO UPDATE SET events = usage.events + excluded.events, bytes = usage.bytes + excluded.bytes`
+
+	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
+
+	takeReceiptLock = `SELECT pg_advisory_xact_lock($1)`
+)
+
+// ask is the first round trip.
+func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
+	for k := range f.fresh {
+		f.fresh[k] = remembered // this may be the second attempt
+	}
+	clear(f.known)
+	f.refuses = nil
+	b := &pgx.Batch{}
+	b.Queue("BEGIN")
+	b.Queue("SET LOCAL jit = off")
+	b.Queue(readRefusing, f.merchants()).Query(f.scanRefusing)
+	if len(f.fresh) > 0 {
+		keys := slices.SortedFunc(maps.Keys(f.fresh), compareDedups)
+		merchants, hashes := splitDedups(keys)
+		b.Queue(rememberIDs, merchants, hashes, f.now, store.DedupeWindow.Microseconds()).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				var k dedupKey
+				var key []byte
+				if err := rows.Scan(&k.merchant, &key); err != nil {
+					return err
+				}
+				k.key = [16]byte(key)
+				f.fresh[k] = claimed
+			}
+			return rows.Err()
+		})
+	}
+	if wanted := f.wantedLinks(); len(wanted) > 0 {
+		b.Queue(readLinks, merchantsOf(wanted), keysIn(wanted)).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				if err := f.known.scan(rows); err != nil {
+					return err
+				}
+			}
+			return rows.Err()
+		})
+	}
+	if err := conn.SendBatch(ctx, b).Close(); err != nil || len(f.refuses) == 0 {
+		return err
+	}
+	return f.askRefused(ctx, conn)
+}
+
+func (f *flush) scanRefusing(rows pgx.Rows) error {
+	f.refuses, f.removed, f.refused = map[uuid.UUID]bool{}, map[uuid.UUID]bool{}, map[linkKey]bool{}
+	for rows.Next() {
+		var merchant uuid.UUID
+		var removed bool
+		if err := rows.Scan(&merchant, &removed); err != nil {
+			return err
+		}
+		f.refuses[merchant], f.removed[merchant] = true, removed
+	}
+	return rows.Err()
+}
+
+// wantedLinks returns the identifiers of marks without a muid.
+func (f *flush) wantedLinks() (wanted []linkKey) {
+	seen := map[linkKey]bool{}
+	for _, i := range f.items {
+		if i.mark == nil || i.mark.Identity.MUID != "" {
+			continue
+		}
+		for _, k := range i.mark.Identity.Keys() {
+			if at := (linkKey{i.merchant, k}); !seen[at] {
+				seen[at] = true
+				wanted = append(wanted, at)
+			}
+		}
+	}
+	return wanted
+}
+
+// askRefused finds out whose events are refused, of those in the group.
+func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
+	persons := map[linkKey]bool{}
+	for _, i := range f.items {
+		if !f.refuses[i.merchant] || f.removed[i.merchant] {
+			continue
+		}
+		who := i.link
+		if who == nil {
+			who = &i.mark.Identity
+		}
+		for _, k := range who.Keys() {
+			persons[linkKey{i.merchant, k}] = true
+			if muid := f.known[linkKey{i.merchant, k}]; muid != "" {
+				persons[linkKey{i.merchant, store.MUIDKey(muid)}] = true
+			}
+		}
+		if who.MUID != "" {
+			persons[linkKey{i.merchant, store.MUIDKey(who.MUID)}] = true
+		}
+	}
+	wanted := slices.SortedFunc(maps.Keys(persons), compareLinks)
+	return query(ctx, conn, func(rows pgx.Rows) error {
+		var k linkKey
+		var key []byte
+		if err := rows.Scan(&k.merchant, &key); err != nil {
+			return err
+		}
+		k.key = store.IdentityKey(key)
+		f.refused[k] = true
+		return nil
+	}, readRefused, merchantsOf(wanted), keysIn(wanted))
+}
+
+// write is the second round trip, with the commit.
+func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
+	b := &pgx.Batch{}
+	var unused []dedupKey
+	for k, state := range f.fresh {
+		if state == claimed {
+			unused = append(unused, k)
+		}
+	}
+	if len(unused) > 0 {
+		merchants, hashes := splitDedups(unused)
+		b.Queue(forgetIDs, merchants, hashes)
+	}
+	if len(f.changed) > 0 {
+		at := slices.SortedFunc(maps.Keys(f.changed), compareLinks)
+		muids := make([][]byte, len(at))
+		for i, k := range at {
+			muids[i] = []byte(f.changed[k])
+		}
+		b.Queue(writeLinks, merchantsOf(at), keysIn(at), muids)
+	}
+	// Without events there is nothing to number. The flush is written all the same: it says that the links are committed.
+	b.Queue(takeReceiptLock, lockReceipt)
+	b.Queue(nextReceipt, f.now)
+	if len(f.events) > 0 {
+		f.queueEvents(b)
+	}
+	merchants := f.withEvents()
+	b.Queue(writeFlush, f.merchants()[0], f.id, f.node, merchants)
+	b.Queue("COMMIT")
+	return conn.SendBatch(ctx, b).Close()
+}
+
+// withEvents returns the merchants that have events in the flush, sorted.
+func (f *flush) withEvents() []uuid.UUID {
+	all := map[uuid.UUID]bool{}
+	for i := range f.events {
+		all[f.events[i].merchant] = true
+	}
+	sorted := slices.SortedFunc(maps.Keys(all), compareUUIDs)
+	if sorted == nil {
+		sorted = []uuid.UUID{}
+	}
+	return sorted
+}
+
+func (f *flush) queueEvents(b *pgx.Batch) {
+	n := len(f.events)
+	merchants, at, bots := make([]uuid.UUID, n), make([]int64, n), make([]bool, n)
+	tags, names, muids, raws := make([]string, n), make([]string, n), make([][]byte, n), make([][]byte, n)
+	counts, used := counts{}, map[uuid.UUID]store.Usage{}
+	for i, e := range f.events {
+		m := e.mark
+		merchants[i], at[i], bots[i] = e.merchant, m.Time.UnixMicro(), m.Bot
+		tags[i], names[i], muids[i], raws[i] = string(m.Tag), m.Name, []byte(e.muid), m.Raw
+		counts.add(e.merchant, at[i], tags[i], names[i], m.Bot, 1)
+		u := used[e.merchant]
+		used[e.merchant] = store.Usage{Events: u.Events + 1, Bytes: u.Bytes + sizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag))}
+	}
+	b.Queue(writeEvents, merchants, at, bots, tags, names, muids, raws)
+	b.Queue(addCounters, counts.columns()...)
+	b.Queue(addUsage, usageColumns(used, 1)...)
+}
+
+// sizeOf is what an event counts for in store.Usage.
+func sizeOf(raw, muid int, name, tag string) uint64 {
+	const timeSize = 8
+	return uint64(raw + muid + len(name) + len(tag) + timeSize)
+}
+
+func usageColumns(used map[uuid.UUID]store.Usage, sign int64) []any {
+	merchants := slices.SortedFunc(maps.Keys(used), compareUUIDs)
+	events, sizes := make([]int64, len(merchants)), make([]int64, len(merchants))
+	for i, m := range merchants {
+		events[i], sizes[i] = sign*int64(used[m].Events), sign*int64(min(used[m].Bytes, math.MaxInt64))
+	}
+	return []any{merchants, events, sizes}
+}
+
+func splitDedups(keys []dedupKey) (merchants []uuid.UUID, hashes [][]byte) {
+	merchants, hashes = make([]uuid.UUID, len(keys)), make([][]byte, len(keys))
+	for i := range keys {
+		merchants[i], hashes[i] = keys[i].merchant, keys[i].key[:]
+	}
+	return merchants, hashes
+}

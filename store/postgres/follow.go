@@ -1,0 +1,350 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+)
+
+// followInterval is how often a node asks what other nodes have changed. NOTIFY would tell it sooner, but takes a lock of the
+// whole server at each commit, and does not get through poolers.
+const followInterval = 200 * time.Millisecond
+
+// keepChanges is how long entries of the table change are kept. A node that was stopped for longer must be started again.
+const keepChanges = 24 * time.Hour
+
+// follower keeps a node's directory up to date.
+type follower struct {
+	directory *store.Directory
+	asked     atomic.Pointer[time.Time] // when the last question was put that has an answer
+	lost      atomic.Bool               // entries were missed
+
+	flushes int64 // the number of the last flush that was seen; only follow uses it
+
+	mu      sync.Mutex // held while entries are applied
+	applied int64      // the number of the last one
+}
+
+// errMissed is for a node that was stopped for so long that entries were deleted before it had read them.
+var errMissed = fmt.Errorf("%w: changes of the control data were missed", store.ErrNeedsRestart)
+
+// entry is a line of the table change: a record of the control data that is new, has changed or was deleted.
+type entry struct {
+	seq    int64
+	kind   entryKind
+	record []byte
+}
+
+// entryKind says what the record of an entry is.
+type entryKind string
+
+const (
+	partnerSet       entryKind = "partner"          // store.Partner
+	partnerRemoved   entryKind = "partner removed"  // store.PartnerID
+	keySet           entryKind = "key"              // store.Key
+	keyRemoved       entryKind = "key removed"      // store.KeyID
+	sessionSet       entryKind = "session"          // store.Session
+	sessionRemoved   entryKind = "session removed"  // store.SessionID
+	merchantSet      entryKind = "merchant"         // store.Merchant
+	merchantsRemoved entryKind = "merchant removed" // []removedMerchant
+	tagSet           entryKind = "tag"              // tagRecord
+)
+
+// tagRecord is a tag with the fields that its own JSON leaves out.
+type tagRecord struct {
+	store.Tag
+	Host      string `json:"host"`
+	ClaimLost bool   `json:"claimLost"`
+}
+
+func (t tagRecord) tag() store.Tag {
+	tag := t.Tag
+	tag.Host, tag.ClaimLost = t.Host, t.ClaimLost
+	return tag
+}
+
+// removedMerchant is a merchant with its tags.
+type removedMerchant struct {
+	ID      store.MerchantID `json:"merchantId"`
+	Partner store.PartnerID  `json:"partnerId"`
+	Tags    []store.TagID    `json:"tags"`
+}
+
+// position returns the number of the last entry that was applied.
+func (f *follower) position() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.applied
+}
+
+// age is store.Directory.Age.
+func (f *follower) age() time.Duration { return time.Since(*f.asked.Load()) }
+
+// noteAsked notes when a question was put that has an answer now.
+func (f *follower) noteAsked(at time.Time) {
+	for {
+		before := f.asked.Load()
+		if at.Before(*before) || f.asked.CompareAndSwap(before, &at) {
+			return
+		}
+	}
+}
+
+// apply applies entries that follow each other, and passes over those that were applied before.
+func (f *follower) apply(entries []entry) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range entries {
+		if e.seq <= f.applied {
+			continue
+		}
+		if e.seq != f.applied+1 {
+			f.lost.Store(true)
+			return errMissed
+		}
+		if err := applyEntry(f.directory, e); err != nil {
+			return fmt.Errorf("change %d: %w", e.seq, err)
+		}
+		f.applied = e.seq
+	}
+	return nil
+}
+
+// readEntries reads the entries after a number.
+func readEntries(ctx context.Context, tx pgx.Tx, after int64) (entries []entry, err error) {
+	err = query(ctx, tx, func(rows pgx.Rows) error {
+		var e entry
+		err := rows.Scan(&e.seq, &e.kind, &e.record)
+		entries = append(entries, e)
+		return err
+	}, "SELECT seq, kind, record FROM change WHERE seq > $1 ORDER BY seq", after)
+	return entries, err
+}
+
+// applyEntry puts an entry into a directory.
+func applyEntry(d *store.Directory, e entry) (err error) {
+	decodeTo := func(v any) { err = json.Unmarshal(e.record, v) }
+	switch e.kind {
+	case partnerSet:
+		var p store.Partner
+		if decodeTo(&p); err == nil {
+			d.SetPartner(p)
+		}
+	case partnerRemoved:
+		var id store.PartnerID
+		if decodeTo(&id); err == nil {
+			d.RemovePartner(id)
+		}
+	case keySet:
+		var k store.Key
+		if decodeTo(&k); err == nil {
+			d.SetKey(k)
+		}
+	case keyRemoved:
+		var id store.KeyID
+		if decodeTo(&id); err == nil {
+			d.RemoveKey(id)
+		}
+	case sessionSet:
+		var s store.Session
+		if decodeTo(&s); err == nil {
+			d.SetSession(s)
+		}
+	case sessionRemoved:
+		var id store.SessionID
+		if decodeTo(&id); err == nil {
+			d.RemoveSession(id)
+		}
+	case merchantSet:
+		var m store.Merchant
+		if decodeTo(&m); err == nil {
+			d.SetMerchant(m)
+		}
+	case merchantsRemoved:
+		var removed []removedMerchant
+		if decodeTo(&removed); err == nil {
+			d.RemoveMerchants(withTags(removed)...)
+		}
+	case tagSet:
+		var t tagRecord
+		if decodeTo(&t); err == nil {
+			d.SetTag(t.tag())
+		}
+	default:
+		err = fmt.Errorf("unknown kind %q", e.kind)
+	}
+	return err
+}
+
+// withTags returns merchants as Directory.RemoveMerchants needs them.
+func withTags(removed []removedMerchant) (merchants []store.Merchant) {
+	for _, r := range removed {
+		m := store.Merchant{ID: r.ID, Partner: r.Partner}
+		for _, id := range r.Tags {
+			m.Tags = append(m.Tags, store.Tag{ID: id})
+		}
+		merchants = append(merchants, m)
+	}
+	return merchants
+}
+
+// loadDirectory fills a new directory with all control data, as of one moment.
+func (e *engine) loadDirectory(ctx context.Context) error {
+	return e.read(ctx, func(tx pgx.Tx) error {
+		asked, d := time.Now(), store.NewDirectory()
+		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM change").Scan(&e.follower.applied); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&e.follower.flushes); err != nil {
+			return err
+		}
+		partners, err := list[store.Partner](ctx, tx, "SELECT record FROM partner")
+		if err != nil {
+			return err
+		}
+		for _, p := range partners {
+			d.SetPartner(p)
+		}
+		if err := loadKeys(ctx, tx, d); err != nil {
+			return err
+		}
+		if err := loadSessions(ctx, tx, d); err != nil {
+			return err
+		}
+		if err := query(ctx, tx, func(rows pgx.Rows) error {
+			var text []byte
+			if err := rows.Scan(&text); err != nil {
+				return err
+			}
+			m, err := decode[store.Merchant](text)
+			if err == nil {
+				d.SetMerchant(m)
+			}
+			return err
+		}, "SELECT record FROM merchant"); err != nil {
+			return err
+		}
+		tags, err := listTags(ctx, tx, "ORDER BY t.created")
+		if err != nil {
+			return err
+		}
+		for _, t := range tags {
+			d.SetTag(t)
+		}
+		d.SetAge(e.follower.age)
+		e.follower.directory = d
+		e.follower.asked.Store(&asked)
+		return nil
+	})
+}
+
+// loadKeys loads the API keys.
+func loadKeys(ctx context.Context, tx pgx.Tx, d *store.Directory) error {
+	return query(ctx, tx, func(rows pgx.Rows) error {
+		var text []byte
+		var used *time.Time
+		if err := rows.Scan(&text, &used); err != nil {
+			return err
+		}
+		k, err := decode[store.Key](text)
+		if err != nil {
+			return err
+		}
+		d.SetKey(k)
+		if used != nil {
+			d.SetLastUse(k.ID, *used)
+		}
+		return nil
+	}, "SELECT record, used FROM api_key")
+}
+
+// follow follows the changes of other nodes until Close.
+func (e *engine) follow() {
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-e.opened.Done():
+			return
+		case <-tick.C:
+		}
+		err := e.followOnce(e.opened)
+		if err != nil && !failing && e.opened.Err() == nil {
+			e.log.Error("what other nodes have changed cannot be read: this node is not ready until it can", "error", err)
+		}
+		if err == nil && failing {
+			e.log.Info("what other nodes have changed can be read again")
+		}
+		failing = err != nil
+	}
+}
+
+// catchUp applies what other nodes have changed. It returns the number of the last flush; before that, the directory had the tags
+// of its events. more may read more as of the same moment.
+func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flushes int64, err error) {
+	asked, known := time.Now(), e.follower.position()
+	var entries []entry
+	var last int64
+	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+		if entries, err = readEntries(ctx, tx, known); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, "SELECT coalesce((SELECT max(seq) FROM change), 0), coalesce((SELECT max(seq) FROM flush), 0)").Scan(&last, &flushes); err != nil || more == nil {
+			return err
+		}
+		return more(tx)
+	}); err != nil {
+		return 0, err
+	}
+	if int64(len(entries)) != max(last-known, 0) {
+		e.follower.lost.Store(true)
+		return 0, errMissed
+	}
+	if err := e.follower.apply(entries); err != nil {
+		return 0, err
+	}
+	e.follower.noteAsked(asked)
+	return flushes, nil
+}
+
+// followOnce catches up, and tells those who wait for events what other nodes have recorded.
+func (e *engine) followOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	var news []uuid.UUID
+	flushes, err := e.catchUp(ctx, func(tx pgx.Tx) error {
+		news = nil
+		return query(ctx, tx, func(rows pgx.Rows) error {
+			var merchant uuid.UUID
+			err := rows.Scan(&merchant)
+			news = append(news, merchant)
+			return err
+		}, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq > $1 AND node <> $2", e.follower.flushes, e.node)
+	})
+	if err != nil {
+		return err
+	}
+	e.follower.flushes = flushes
+	e.watches.tell(news)
+	return nil
+}
+
+// Ready implements store.Engine.
+func (e *engine) Ready() error {
+	if e.follower.lost.Load() {
+		return errMissed
+	}
+	if age := e.follower.age(); age > store.MaxDirectoryAge {
+		return fmt.Errorf("the database has not answered for %v", age.Round(time.Millisecond))
+	}
+	return nil
+}

@@ -1,0 +1,345 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/person"
+)
+
+// life removes events in the background: those of persons and of deleted merchants, those that are past the retention, and what
+// needs not be remembered any more. One node does it at a time. What there is to do is in the database: so the death of a node
+// loses nothing, and another one goes on.
+//
+// An erasure:
+//
+//  1. Erase notes it, with hashes only.
+//  2. The links of the person are found. With suppress, their identifiers are refused from now on.
+//  3. All events of the merchant are read, up to the last flush, to find the person's. How many there are is noted.
+//  4. The links, the remembered event_ids of the events, and the events are removed.
+//  5. VACUUM removes their rows from the tables. Only then the erasure is done. The space of the rows is used again, but not
+//     overwritten at once; and the server's write-ahead log, its archive and its backups have the rows until the operator deletes
+//     them. So "done" promises less here than with the embedded engine.
+//
+// After a kill, all steps are done again. Step 3 finds what is left, and does not change the number that was noted.
+type life struct {
+	wake  chan struct{} // holds a value when there is something to do
+	eager bool          // for tests: what is left of deleted merchants is removed without removalDelay
+}
+
+const (
+	lifeInterval = time.Minute
+	lifeRetry    = 5 * time.Second
+
+	// removalDelay is how long after its deletion the events of a merchant are removed. Until then, events that were on their way
+	// are refused, or still committed; no flush takes that long.
+	removalDelay = time.Minute
+
+	// expiryDelay is how long an event stays after it is past the retention: queries that began before may still read it.
+	expiryDelay = time.Minute
+
+	// keepFlushes is how long flushes are kept, for the feed.
+	keepFlushes = time.Hour
+)
+
+const lockLife = 0x6d746703
+
+// nudge makes the node look for something to do.
+func (l *life) nudge() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // it will
+	}
+}
+
+// live runs until Close.
+func (e *engine) live() {
+	for e.opened.Err() == nil {
+		wait := lifeInterval
+		if err := e.liveOnce(e.opened); err != nil && e.opened.Err() == nil {
+			e.log.Error("events that must go cannot be removed now; it is tried again", "error", err)
+			wait = lifeRetry
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-e.opened.Done():
+		case <-e.life.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// liveOnce does what there is to do, unless another node is at it. A transaction that has only a lock is open meanwhile. When its
+// connection is lost, two nodes may be at it for a while: then each removes what the other has left.
+func (e *engine) liveOnce(ctx context.Context) error {
+	err := pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+		var mine bool
+		if err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", lockLife).Scan(&mine); err != nil {
+			return err
+		}
+		if !mine {
+			return errBusy
+		}
+		return errors.Join(e.erase(ctx), e.expire(ctx), e.forget(ctx))
+	})
+	if errors.Is(err, errBusy) {
+		return nil
+	}
+	return err
+}
+
+// erase does the steps 2 to 5 of all erasures that are not done, and removes what is left of deleted merchants.
+func (e *engine) erase(ctx context.Context) error {
+	var unfinished []store.Erasure
+	var removed []uuid.UUID
+	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+		if unfinished, err = list[store.Erasure](ctx, tx, "SELECT record FROM erasure WHERE NOT done ORDER BY at, id"); err != nil {
+			return err
+		}
+		now, err := e.timeOf(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if !e.life.eager {
+			now = now.Add(-removalDelay)
+		}
+		removed = nil
+		return query(ctx, tx, func(rows pgx.Rows) error {
+			var m uuid.UUID
+			err := rows.Scan(&m)
+			removed = append(removed, m)
+			return err
+		}, "SELECT merchant FROM removal WHERE at <= $1 ORDER BY at", now)
+	}); err != nil || len(unfinished)+len(removed) == 0 {
+		return err
+	}
+	byMerchant := map[store.MerchantID][]*store.Erasure{}
+	for i := range unfinished {
+		if era := &unfinished[i]; era.State != store.ErasurePurging {
+			byMerchant[era.Merchant] = append(byMerchant[era.Merchant], era)
+		}
+	}
+	for id, some := range byMerchant {
+		if err := e.eraseOf(ctx, id, some); err != nil {
+			return err
+		}
+	}
+	for _, m := range removed {
+		if err := e.dropMerchant(ctx, m); err != nil {
+			return err
+		}
+	}
+	if err := e.setState(ctx, unfinished, store.ErasurePurging); err != nil {
+		return err
+	}
+	for _, table := range []string{"event", "link", "dedup"} {
+		if _, err := e.pool.Exec(ctx, "VACUUM (INDEX_CLEANUP on, TRUNCATE false) "+table); err != nil {
+			return err
+		}
+	}
+	if err := e.setState(ctx, unfinished, store.ErasureDone); err != nil {
+		return err
+	}
+	_, err := e.pool.Exec(ctx, "DELETE FROM removal WHERE merchant = ANY($1)", removed)
+	return err
+}
+
+// setState stores a new state of erasures.
+func (e *engine) setState(ctx context.Context, erasures []store.Erasure, state store.ErasureState) error {
+	var now time.Time
+	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+		now, err = e.timeOf(ctx, tx)
+		return err
+	}); err != nil {
+		return err
+	}
+	for i := range erasures {
+		era := &erasures[i]
+		if era.State = state; state == store.ErasureDone {
+			era.FinishedAt = now
+		}
+		if err := e.storeErasure(ctx, *era, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// storeErasure replaces an erasure. suppressed are further keys, if it suppresses.
+func (e *engine) storeErasure(ctx context.Context, era store.Erasure, suppressed []store.IdentityKey) error {
+	text, err := json.Marshal(era)
+	if err != nil {
+		return err
+	}
+	return pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+		if era.Suppress && len(suppressed) > 0 {
+			if _, err := tx.Exec(ctx, suppressKeys, string(era.Merchant), hashesIn(suppressed)); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, "UPDATE erasure SET done = $2, record = $3 WHERE id = $1", string(era.ID), era.State == store.ErasureDone, text)
+		return err
+	})
+}
+
+// eraseOf does the steps 2 to 4 of erasures of one merchant.
+func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*store.Erasure) error {
+	merchant, ok := keyOf(id)
+	if !ok {
+		return store.NotFound("merchant")
+	}
+	people := make([]store.Person, len(erasures))
+	linked := make([][]store.IdentityKey, len(erasures))
+	var all []store.IdentityKey
+	var last int64
+	if err := e.read(ctx, func(tx pgx.Tx) error {
+		all = nil
+		for i, era := range erasures {
+			people[i], linked[i] = era.Person, nil
+			if err := linksOf(ctx, tx, merchant, era.Person, func(k store.IdentityKey, _ store.MUID) {
+				linked[i], all = append(linked[i], k), append(all, k)
+			}); err != nil {
+				return err
+			}
+		}
+		return tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last)
+	}); err != nil {
+		return err
+	}
+	for i, era := range erasures { // before the links are removed
+		if err := e.storeErasure(ctx, *era, linked[i]); err != nil {
+			return err
+		}
+	}
+	upTo := make([]int64, len(erasures))
+	for i, era := range erasures {
+		if upTo[i] = int64(era.UpTo); upTo[i] == 0 {
+			upTo[i] = max(last, 1)
+		}
+	}
+	counts := make([]int, len(erasures))
+	var events []receipt
+	var remembered [][]byte
+	var reader person.EventReader
+	if err := e.eachOf(ctx, merchant, slices.Max(upTo), person.New(people...), func(p *personal, owners []int) error {
+		goes := false
+		for _, i := range owners {
+			if p.receipt.seq <= upTo[i] {
+				counts[i]++
+				goes = true
+			}
+		}
+		if !goes {
+			return nil
+		}
+		events = append(events, p.receipt)
+		if id, ok := reader.EventID(p.Raw); ok {
+			k := newDedupKey(merchant, p.Name, id)
+			remembered = append(remembered, k.key[:])
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for i, era := range erasures {
+		if era.UpTo == 0 {
+			era.UpTo, era.Events, era.Links = uint64(upTo[i]), counts[i], len(linked[i])
+		}
+		era.State = store.ErasureRemoving
+		if err := e.storeErasure(ctx, *era, nil); err != nil {
+			return err
+		}
+	}
+	if _, err := e.pool.Exec(ctx, "DELETE FROM link WHERE merchant = $1 AND key = ANY($2)", merchant, hashesIn(all)); err != nil {
+		return err
+	}
+	if _, err := e.pool.Exec(ctx, "DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)", merchant, remembered); err != nil {
+		return err
+	}
+	return e.removeEvents(ctx, merchant, events)
+}
+
+// expire removes the events of all merchants that are past the retention.
+func (e *engine) expire(ctx context.Context) error {
+	const portion = 5000
+	var merchants []uuid.UUID
+	if err := e.read(ctx, func(tx pgx.Tx) error {
+		merchants = nil
+		return query(ctx, tx, func(rows pgx.Rows) error {
+			var m uuid.UUID
+			err := rows.Scan(&m)
+			merchants = append(merchants, m)
+			return err
+		}, `SELECT id FROM merchant WHERE retention > 0
+			UNION ALL SELECT id FROM merchant WHERE retention = 0 AND (SELECT value FROM setting WHERE name = 'retention') > 0`)
+	}); err != nil {
+		return err
+	}
+	for _, m := range merchants {
+		for {
+			var old []receipt
+			if err := e.read(ctx, func(tx pgx.Tx) error {
+				scopes, _, err := e.scopes(ctx, tx, m)
+				if err != nil {
+					return err
+				}
+				old = nil
+				return query(ctx, tx, func(rows pgx.Rows) error {
+					var r receipt
+					err := rows.Scan(&r.seq, &r.idx)
+					old = append(old, r)
+					return err
+				}, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", m, scopes[0].from-expiryDelay.Microseconds(), portion)
+			}); err != nil {
+				return err
+			}
+			if err := e.removeEvents(ctx, m, old); err != nil {
+				return err
+			}
+			if len(old) < portion {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// forget removes event_ids that count no more, and old flushes. It never waits for the rows of a flush that is under way.
+func (e *engine) forget(ctx context.Context) error {
+	const portion = 10_000
+	var now time.Time
+	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+		now, err = e.timeOf(ctx, tx)
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, old := range []struct {
+		sql    string
+		before time.Time
+	}{
+		{`DELETE FROM dedup WHERE (merchant, key) IN (SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+			now.Add(-store.DedupeWindow - time.Hour)},
+		{`DELETE FROM flush WHERE (merchant, id) IN (SELECT merchant, id FROM flush WHERE seq BETWEEN 1 AND $1
+			AND seq < (SELECT max(seq) FROM flush) LIMIT $2 FOR UPDATE SKIP LOCKED)`, now.Add(-keepFlushes)},
+	} {
+		for {
+			done, err := e.pool.Exec(ctx, old.sql, old.before.UnixMicro(), portion)
+			if err != nil {
+				return err
+			}
+			if done.RowsAffected() < portion {
+				break
+			}
+		}
+	}
+	return nil
+}

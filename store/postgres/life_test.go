@@ -1,0 +1,330 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
+)
+
+// shop is an engine with one merchant, whose visitors have a muid and an email.
+type shop struct {
+	*engine
+	t       *testing.T
+	url     string
+	partner store.PartnerID
+	id      store.MerchantID
+	tag     store.TagID
+}
+
+func newShop(t *testing.T, opt Options) *shop {
+	t.Helper()
+	opt.Log = quiet
+	s := &shop{t: t, url: pgtest.Database(t)}
+	e, err := openURL(s.url, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.engine = e
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p, err := e.AddPartner(t.Context(), "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := e.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag, _, err := e.GenerateTag(t.Context(), m.ID, store.ClientSide, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.partner, s.id, s.tag = p.ID, m.ID, tag.ID
+	return s
+}
+
+func emailOf(n int) string { return fmt.Sprintf("visitor%d@example.com", n) }
+
+// visit returns an event of a visitor. Some have no muid: it is found by the email.
+func (s *shop) visit(visitor, i int) store.Mark {
+	id := store.Identity{MUID: store.MUID(fmt.Sprintf("muid-%d", visitor))}
+	id.Add(store.Email, emailOf(visitor))
+	if i%3 == 2 {
+		id.MUID = ""
+	}
+	return store.Mark{Merchant: s.id, Tag: s.tag, Identity: id, Name: "Visit", Time: time.Now().Add(-time.Duration(i)*time.Hour - 30*time.Minute),
+		DedupeID: fmt.Sprintf("%d-%d", visitor, i),
+		Raw:      fmt.Appendf(nil, `{"event_id":"%d-%d","email":%q}`, visitor, i, emailOf(visitor))}
+}
+
+func (s *shop) record(marks ...store.Mark) []store.Outcome {
+	s.t.Helper()
+	if err := s.Record(s.t.Context(), marks); err != nil {
+		s.t.Fatal(err)
+	}
+	var outcomes []store.Outcome
+	for _, m := range marks {
+		outcomes = append(outcomes, m.Outcome)
+	}
+	return outcomes
+}
+
+// expect expects how many events are listed, and that the counters agree.
+func (s *shop) expect(want int) {
+	s.t.Helper()
+	page, err := s.Events(s.t.Context(), store.Query{Merchant: s.id, SortBy: store.ByTime, Limit: 1000})
+	if err != nil || page.Total != want || len(page.Events) != want {
+		s.t.Errorf("%d events of %d, %v; want %d", len(page.Events), page.Total, err, want)
+	}
+	s.expectConsistent()
+}
+
+func (s *shop) expectConsistent() {
+	s.t.Helper()
+	if _, err := s.Verify(s.t.Context(), store.Verification{
+		Found: func(f store.Finding) { s.t.Errorf("verify: %+v", f) },
+		Read:  func(store.Part, uint64, uint64) {},
+	}); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// rows returns how many rows of a merchant a table has.
+func (s *shop) rows(table string, id store.MerchantID) (n int) {
+	s.t.Helper()
+	if err := s.pool.QueryRow(s.t.Context(), "SELECT count(*) FROM "+table+" WHERE merchant = $1", string(id)).Scan(&n); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// await waits until a condition holds.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after a minute: %s", what)
+		}
+	}
+}
+
+func byEmail(visitor int) (id store.Identity) {
+	id.Add(store.Email, emailOf(visitor))
+	return id
+}
+
+func TestErasure(t *testing.T) {
+	s := newShop(t, Options{})
+	for visitor := range 3 {
+		for i := range 7 {
+			if got := s.record(s.visit(visitor, i)); got[0] != store.Recorded {
+				t.Fatalf("event %d of visitor %d: outcome %d", i, visitor, got[0])
+			}
+		}
+	}
+	// An event of somebody else's muid that has the email in its body belongs to the person too.
+	other := s.visit(2, 90)
+	other.Raw = fmt.Appendf(nil, `{"event_id":"2-90","email":%q}`, "VISITOR1@example.com ")
+	s.record(other)
+
+	held := 0
+	if err := s.PersonalData(t.Context(), s.id, byEmail(1), func(r *store.PersonalRecord) error {
+		held++
+		return nil
+	}); err != nil || held != 1+7+1 {
+		t.Errorf("%d records are held, %v; want one link and 8 events", held, err)
+	}
+	era, err := s.Erase(t.Context(), s.id, byEmail(1), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the erasure is not done", func() bool {
+		era, err = s.Erasure(t.Context(), era.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return era.State == store.ErasureDone
+	})
+	if era.Events != 8 || era.Links != 1 || era.FinishedAt.IsZero() || era.Partner != s.partner {
+		t.Errorf("the receipt is %+v, want 8 events and 1 link", era)
+	}
+	s.expect(14)
+	if n := s.rows("dedup", s.id); n != 14 {
+		t.Errorf("%d event_ids are remembered, want 14", n)
+	}
+	if err := s.PersonalData(t.Context(), s.id, store.Identity{MUID: "muid-1"}, func(r *store.PersonalRecord) error {
+		return fmt.Errorf("%+v is still held", r)
+	}); err != nil {
+		t.Error(err)
+	}
+	byMUID := s.visit(1, 100)
+	byMUID.Identity = store.Identity{MUID: "muid-1"}
+	if got := s.record(s.visit(1, 99), byMUID, s.visit(0, 99)); got[0] != store.Suppressed || got[1] != store.Suppressed || got[2] == store.Suppressed {
+		t.Errorf("later outcomes %v: want those of the person suppressed", got)
+	}
+	if page, total, err := s.Erasures(t.Context(), s.id, 0, 10); err != nil || total != 1 || page[0].ID != era.ID {
+		t.Errorf("the erasures are %+v of %d, %v", page, total, err)
+	}
+	_, err = s.Erase(t.Context(), store.NewMerchantID(), byEmail(1), false)
+	if store.KindOf(err) != store.KindNotFound {
+		t.Errorf("an erasure at an unknown merchant: %v", err)
+	}
+	if _, err = s.Erase(t.Context(), s.id, store.Identity{}, false); store.KindOf(err) != store.KindInvalid {
+		t.Errorf("an erasure of nobody: %v", err)
+	}
+}
+
+func TestRetention(t *testing.T) {
+	s := newShop(t, Options{})
+	for i := range 100 {
+		s.record(s.visit(0, i)) // one each hour, half an hour from any limit
+	}
+	if _, err := s.UpdateMerchant(t.Context(), s.id, func(m store.Merchant) store.Merchant { m.Retention = 2; return m }); err != nil {
+		t.Fatal(err)
+	}
+	s.expect(48) // from this moment on
+	var fed int
+	if _, err := s.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{s.id}}, func(*store.Received) bool { fed++; return true }); err != nil || fed != 48 {
+		t.Errorf("the feed has %d events, %v; want 48", fed, err)
+	}
+	if err := s.expire(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.rows("event", s.id); n != 48 {
+		t.Errorf("%d events are stored, want 48", n)
+	}
+	s.expect(48)
+}
+
+func TestTheDefaultRetention(t *testing.T) {
+	s := newShop(t, Options{Retention: 1})
+	for i := range 30 {
+		s.record(s.visit(0, i))
+	}
+	s.expect(24)
+	if _, err := s.UpdateMerchant(t.Context(), s.id, func(m store.Merchant) store.Merchant { m.Retention = store.Forever; return m }); err != nil {
+		t.Fatal(err)
+	}
+	s.expect(30)
+}
+
+func TestADeletedMerchantLeavesNothing(t *testing.T) {
+	s := newShop(t, Options{eager: true})
+	s.record(s.visit(0, 0), s.visit(1, 0))
+	if _, err := s.DeleteMerchant(t.Context(), s.id); err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"event", "counter", "link", "dedup", "usage", "removal"} {
+		await(t, table+" has rows of the merchant", func() bool { return s.rows(table, s.id) == 0 })
+	}
+}
+
+// An event that was on its way when its merchant was deleted is refused.
+func TestEventsOfADeletedMerchantAreRefused(t *testing.T) {
+	s := newShop(t, Options{})
+	if _, err := s.DeleteMerchant(t.Context(), s.id); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.record(s.visit(0, 0)); got[0] != store.Suppressed {
+		t.Errorf("the outcome is %d, want %d", got[0], store.Suppressed)
+	}
+}
+
+func TestWhatIsTooOldIsForgotten(t *testing.T) {
+	now := time.Now()
+	s := newShop(t, Options{Now: func() time.Time { return now }})
+	s.record(s.visit(0, 0))
+	now = now.Add(store.DedupeWindow + 2*time.Hour)
+	s.record(s.visit(0, 1))
+	if err := s.forget(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.rows("dedup", s.id); n != 1 {
+		t.Errorf("%d event_ids are remembered, want 1", n)
+	}
+	var flushes int
+	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM flush").Scan(&flushes); err != nil || flushes != 1 {
+		t.Errorf("%d flushes, %v; want 1", flushes, err)
+	}
+	s.expect(2)
+}
+
+func TestVerifyFindsWhatDiffers(t *testing.T) {
+	for name, c := range map[string]struct {
+		damage string
+		part   store.Part
+	}{
+		"a counter that is too high":   {"UPDATE counter SET n = n + 1 WHERE level = 1 AND name = ''", store.PartIndex},
+		"a missing counter":            {"DELETE FROM counter WHERE level = 3 AND name = 'Visit'", store.PartIndex},
+		"an event that is missing":     {"DELETE FROM event", store.PartIndex},
+		"a record that is no JSON":     {`UPDATE merchant SET record = '[]'`, store.PartControl},
+		"a tag that no merchant has":   {"DELETE FROM tag", store.PartTags},
+		"a usage that was not counted": {"UPDATE usage SET bytes = 0", store.PartIndex},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShop(t, Options{})
+			s.record(s.visit(0, 0))
+			if _, err := s.pool.Exec(t.Context(), c.damage); err != nil {
+				t.Fatal(err)
+			}
+			found := map[store.Part]int{}
+			if _, err := s.Verify(t.Context(), store.Verification{
+				Found: func(f store.Finding) { found[f.Part]++ },
+				Read:  func(store.Part, uint64, uint64) {},
+			}); err != nil || found[c.part] == 0 {
+				t.Errorf("found %v, %v; want something in %s", found, err, c.part)
+			}
+		})
+	}
+}
+
+// A commit whose answer was lost is known by its flush: it is there, or it can never be.
+func TestALostAnswerIsSettled(t *testing.T) {
+	s := newShop(t, Options{})
+	merchant, _ := keyOf(s.id)
+	flushOf := func(i int) *flush {
+		m := s.visit(0, i)
+		f := newFlush(uuid.New(), nil)
+		f.addMark(&m)
+		return f
+	}
+	lost := context.DeadlineExceeded
+
+	committed := flushOf(0)
+	if err := s.write(t.Context(), committed); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.settle(committed, lost); err != nil {
+		t.Errorf("a flush that was committed: %v", err)
+	}
+
+	never := flushOf(1)
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if err := never.ask(t.Context(), conn.Conn()); err != nil {
+		t.Fatal(err)
+	}
+	never.decide()
+	if err := s.settle(never, lost); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a flush that was not committed: %v, want KindUnavailable", err)
+	}
+	if err := never.write(t.Context(), conn.Conn()); err == nil {
+		t.Error("a flush is committed after it was found not to be")
+	}
+	s.expect(1)
+	if n := s.rows("flush", store.MerchantID(merchant.String())); n != 2 {
+		t.Errorf("%d flushes, want 2", n)
+	}
+}

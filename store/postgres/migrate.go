@@ -1,0 +1,75 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// schema is the version of the schema that this program needs: the number of the last migration.
+const schema = 1
+
+// migrate brings the schema up to date. Several nodes may call it at once. It refuses a newer schema.
+func migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	version, err := schemaVersion(ctx, pool)
+	if err != nil || version == schema {
+		return err
+	}
+	if version < schema {
+		if err := applyMigrations(ctx, pool); err != nil {
+			return fmt.Errorf("migrate the schema: %w", err)
+		}
+		if version, err = schemaVersion(ctx, pool); err != nil {
+			return err
+		}
+	}
+	if version != schema {
+		return fmt.Errorf("the database has schema version %d, but this version of mtagd needs %d: install the version of mtagd that the other nodes run",
+			version, schema)
+	}
+	return nil
+}
+
+// schemaVersion returns the version of the schema; 0 when there is none yet.
+func schemaVersion(ctx context.Context, pool *pgxpool.Pool) (version int, err error) {
+	err = pool.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == undefinedTable {
+		return 0, nil
+	}
+	return version, err
+}
+
+// undefinedTable is the SQLSTATE of a statement that names a table that does not exist.
+const undefinedTable = "42P01"
+
+// applyMigrations applies what is missing. A lock in a table keeps other nodes waiting: a session lock breaks behind a pooler.
+func applyMigrations(ctx context.Context, pool *pgxpool.Pool) (err error) {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return err
+	}
+	locker, err := lock.NewPostgresTableLocker(lock.WithTableLockTimeout(time.Second, 300))
+	if err != nil {
+		return err
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	p, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithLocker(locker), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return err
+	}
+	_, err = p.Up(ctx)
+	return err
+}

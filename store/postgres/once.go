@@ -1,0 +1,66 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"time"
+
+	"mtagd/store"
+)
+
+// reply is what a call with an idempotency key has created.
+type reply struct {
+	At time.Time `json:"at"`
+
+	// A merchant, as it was created.
+	Merchant  store.MerchantID `json:"merchantId,omitempty"`
+	Name      string           `json:"name,omitempty"`
+	Domain    string           `json:"domain,omitempty"`
+	CreatedAt time.Time        `json:"createdAt,omitzero"`
+
+	IssuedKey store.KeyID `json:"issuedKeyId,omitempty"`
+}
+
+// reply returns what the call with the same idempotency key has created; false when there was none.
+func (c *change) reply(partner store.PartnerID, once string) (r reply, before bool, err error) {
+	if once == "" {
+		return r, false, nil
+	}
+	key := sha256.Sum256([]byte(once))
+	r, err = find[reply](c.ctx, c.tx, "reply", "SELECT record FROM reply WHERE partner = $1 AND key = $2", string(partner), key[:])
+	if store.KindOf(err) == store.KindNotFound {
+		return r, false, nil
+	}
+	return r, err == nil && c.now.Sub(r.At) < store.OnceWindow, err
+}
+
+// putReply notes what a call with an idempotency key creates; without one it does nothing. It deletes the oldest replies when the
+// partner has too many.
+func (c *change) putReply(partner store.PartnerID, r reply, once string) {
+	if once == "" {
+		return
+	}
+	r.At = c.now
+	key := sha256.Sum256([]byte(once))
+	c.exec(`DELETE FROM reply WHERE partner = $1 AND key IN (SELECT key FROM reply WHERE partner = $1 ORDER BY at DESC OFFSET $2)`,
+		string(partner), store.MaxOnce-1)
+	c.exec(`INSERT INTO reply (partner, key, record) VALUES ($1, $2, $3)
+		ON CONFLICT (partner, key) DO UPDATE SET at = excluded.at, record = excluded.record`, string(partner), key[:], c.encode(r))
+}
+
+// deleteOld deletes control data that is not needed any more. It uses the server's clock: what is deleted is older than any
+// difference between clocks.
+func (e *engine) deleteOld(ctx context.Context) error {
+	if _, err := e.pool.Exec(ctx, "DELETE FROM reply WHERE at < clock_timestamp() - $1 * interval '1 second'", int64(2*store.OnceWindow/time.Second)); err != nil {
+		return err
+	}
+	if _, err := e.pool.Exec(ctx, "DELETE FROM change WHERE at < clock_timestamp() - $1 * interval '1 second' AND seq < (SELECT max(seq) FROM change)",
+		int64(keepChanges/time.Second)); err != nil {
+		return err
+	}
+	if _, err := e.pool.Exec(ctx, "DELETE FROM session WHERE expires < clock_timestamp()"); err != nil {
+		return err
+	}
+	_, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - $1", store.MaxAuditEntries)
+	return err
+}

@@ -1,0 +1,213 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/person"
+)
+
+// Erase implements store.Persons. It notes the erasure; erase.go does it.
+func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Identity, suppress bool) (era store.Erasure, err error) {
+	if err := person.Check(&named); err != nil {
+		return era, err
+	}
+	err = e.change(ctx, func(c *change) error {
+		m, err := merchant(c.ctx, c.tx, id)
+		if err != nil {
+			return err
+		}
+		key, _ := keyOf(id)
+		who, err := hashesOf(c.ctx, c.tx, key, &named)
+		if err != nil {
+			return err
+		}
+		era = store.Erasure{ID: store.NewErasureID(), Merchant: id, Partner: m.Partner, At: c.now, State: store.ErasurePending,
+			Person: who, Suppress: suppress}
+		c.exec("INSERT INTO erasure (id, merchant, at, done, record) VALUES ($1, $2, $3, false, $4)", string(era.ID), key, era.At, c.encode(era))
+		if suppress {
+			c.exec(suppressKeys, key, hashesIn(append(append([]store.IdentityKey{}, who.MUIDs...), who.Identifiers...)))
+		}
+		return c.audit(store.AboutMerchant(store.PersonErased, m, string(era.ID)))
+	})
+	if err != nil {
+		return store.Erasure{}, err
+	}
+	e.life.nudge()
+	return era, nil
+}
+
+// suppressKeys notes whose events are refused.
+const suppressKeys = "INSERT INTO suppressed (merchant, key) SELECT $1, unnest($2::bytea[]) ON CONFLICT DO NOTHING"
+
+func hashesIn(keys []store.IdentityKey) [][]byte {
+	all := make([][]byte, len(keys))
+	for i := range keys {
+		all[i] = keys[i][:]
+	}
+	return all
+}
+
+// hashesOf returns the hashes of a person who is named by one muid or one identifier.
+func hashesOf(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, named *store.Identity) (p store.Person, err error) {
+	muid := named.MUID
+	if muid == "" {
+		p.Identifiers = append(p.Identifiers, named.Keys()...)
+		if muid, err = resolve(ctx, tx, merchant, named); err != nil {
+			return p, err
+		}
+	}
+	if muid != "" {
+		p.MUIDs = append(p.MUIDs, store.MUIDKey(muid))
+	}
+	return p, nil
+}
+
+// Erasure implements store.Persons.
+func (e *engine) Erasure(ctx context.Context, id store.ErasureID) (era store.Erasure, err error) {
+	if !isStorable(id) {
+		return era, store.NotFound("erasure")
+	}
+	err = e.read(ctx, func(tx pgx.Tx) error {
+		era, err = find[store.Erasure](ctx, tx, "erasure", "SELECT record FROM erasure WHERE id = $1", string(id))
+		return err
+	})
+	return era, err
+}
+
+// Erasures implements store.Persons.
+func (e *engine) Erasures(ctx context.Context, id store.MerchantID, offset, limit int) (page []store.Erasure, total int, err error) {
+	key, ok := keyOf(id)
+	if !ok {
+		return nil, 0, ctx.Err()
+	}
+	err = e.read(ctx, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, "SELECT count(*) FROM erasure WHERE merchant = $1", key).Scan(&total); err != nil {
+			return err
+		}
+		page, err = list[store.Erasure](ctx, tx, "SELECT record FROM erasure WHERE merchant = $1 ORDER BY at DESC, id OFFSET $2 LIMIT $3", key, offset, limit)
+		return err
+	})
+	return page, total, err
+}
+
+// PersonalData implements store.Persons.
+func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, use func(*store.PersonalRecord) error) error {
+	key, ok := keyOf(id)
+	if !ok {
+		return store.NotFound("merchant")
+	}
+	if err := person.Check(&named); err != nil {
+		return err
+	}
+	var who store.Person
+	var of scope
+	var last int64
+	var held []store.PersonalRecord
+	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+		scopes, _, err := e.scopes(ctx, tx, key)
+		if err != nil {
+			return err
+		}
+		of = scopes[0]
+		if who, err = hashesOf(ctx, tx, key, &named); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last); err != nil {
+			return err
+		}
+		held = nil
+		return linksOf(ctx, tx, key, who, func(k store.IdentityKey, muid store.MUID) {
+			held = append(held, store.PersonalRecord{Identifier: k, MUID: muid})
+		})
+	}); err != nil || of.removed {
+		return err
+	}
+	for i := range held {
+		if err := use(&held[i]); err != nil {
+			return err
+		}
+	}
+	return e.eachOf(ctx, key, last, person.New(who), func(p *personal, _ []int) error {
+		if p.at < of.from {
+			return nil
+		}
+		return use(&store.PersonalRecord{Event: &p.Event, Tag: store.TagID(p.tag)})
+	})
+}
+
+// linksOf passes the links of a person: those to its muids, and those of its identifiers.
+func linksOf(ctx context.Context, tx querier, merchant uuid.UUID, who store.Person, use func(store.IdentityKey, store.MUID)) error {
+	return query(ctx, tx, func(rows pgx.Rows) error {
+		var key, muid []byte
+		if err := rows.Scan(&key, &muid); err != nil {
+			return err
+		}
+		use(store.IdentityKey(key), store.MUID(muid))
+		return nil
+	}, `SELECT key, muid FROM link WHERE merchant = $1 AND (key = ANY($2::bytea[]) OR sha256('\xff'::bytea || muid) = ANY($3::bytea[])) ORDER BY key`,
+		merchant, hashesIn(who.Identifiers), hashesIn(who.MUIDs))
+}
+
+// personal is an event of a person.
+type personal struct {
+	store.Event
+	tag     string
+	at      int64
+	receipt receipt
+}
+
+// receipt is the key of an event, beside its merchant.
+type receipt struct {
+	seq int64
+	idx int16
+}
+
+// personalPortion is how many events are read at once to find those of persons.
+const personalPortion = 1000
+
+// eachOf calls use with those events of a merchant up to a flush that belong to persons, in the order of receipt, until use returns
+// an error.
+func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who *person.Persons, use func(p *personal, owners []int) error) error {
+	matcher := who.Matcher()
+	after := receipt{}
+	for {
+		var found []personal
+		n := 0
+		err := e.read(ctx, func(tx pgx.Tx) error {
+			found, n = nil, 0
+			return query(ctx, tx, func(rows pgx.Rows) error {
+				var p personal
+				var muid []byte
+				if err := rows.Scan(&p.receipt.seq, &p.receipt.idx, &p.at, &p.Bot, &p.Name, &muid, &p.Raw, &p.tag); err != nil {
+					return err
+				}
+				p.ID, p.MUID, p.Time = positionOf(p.receipt.seq, p.receipt.idx).EventID(), store.MUID(muid), timeAt(p.at)
+				found = append(found, p)
+				n++
+				return nil
+			}, `SELECT `+eventColumns+`, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
+				ORDER BY seq, idx LIMIT $5`, merchant, after.seq, int32(after.idx), upTo, personalPortion)
+		})
+		if err != nil {
+			return err
+		}
+		for i := range found {
+			if owners := matcher.Of([]byte(found[i].MUID), found[i].Raw); len(owners) > 0 {
+				if err := use(&found[i], owners); err != nil {
+					return err
+				}
+			}
+			after = found[i].receipt
+		}
+		if n < personalPortion {
+			return ctx.Err()
+		}
+	}
+}
+
+var errBusy = errors.New("another node does it")

@@ -1,0 +1,129 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+var (
+	server    *Server // of the test binary
+	databases atomic.Int64
+)
+
+// Main runs the tests of a package with a server. prepare makes the template of all databases, such as their tables.
+func Main(m *testing.M, prepare func(url string) error) int {
+	var err error
+	if server, err = start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := 1
+	if err = errors.Join(server.exec("CREATE DATABASE prepared"), prepare(server.URL("prepared"))); err == nil {
+		code = m.Run()
+	}
+	if err = errors.Join(err, server.Close()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// free has the names of databases that tests have emptied again: that is much faster than making new ones.
+var (
+	mu   sync.Mutex
+	free []string
+)
+
+// Database returns the address of a database with the template's empty tables.
+func Database(t testing.TB) (url string) {
+	t.Helper()
+	mu.Lock()
+	name := ""
+	if n := len(free); n > 0 {
+		name, free = free[n-1], free[:n-1]
+	}
+	mu.Unlock()
+	if name == "" {
+		name = create(t, " TEMPLATE prepared")
+	}
+	url = server.URL(name)
+	t.Cleanup(func() {
+		if err := empty(url); err != nil {
+			t.Error(err)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		free = append(free, name)
+	})
+	return url
+}
+
+// EmptyDatabase returns the address of a new database without tables.
+func EmptyDatabase(t testing.TB) (url string) {
+	t.Helper()
+	return server.URL(create(t, ""))
+}
+
+func create(t testing.TB, options string) (name string) {
+	t.Helper()
+	name = fmt.Sprintf("test%d", databases.Add(1))
+	if err := server.exec("CREATE DATABASE " + name + options); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// empty removes all rows of a database, except those that say which migrations were applied. No connection is left to it.
+func empty(url string) error {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, `DO $$ BEGIN
+		PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
+		EXECUTE (SELECT 'TRUNCATE ' || string_agg(quote_ident(tablename), ', ') FROM pg_tables
+			WHERE schemaname = 'public' AND tablename NOT LIKE 'goose%');
+		PERFORM setval(c.oid, 1, false) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+			WHERE relkind = 'S' AND nspname = 'public' AND relname NOT LIKE 'goose%';
+	END $$`)
+	return errors.Join(err, conn.Close(ctx))
+}
+
+// Disconnect ends all connections to a database, as a network cut does.
+func Disconnect(t testing.TB, url string) {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	if err := errors.Join(err, conn.Close(ctx)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// NewServer starts a server that the test may kill.
+func NewServer(t testing.TB) *Server {
+	t.Helper()
+	s, err := start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}

@@ -1,0 +1,278 @@
+// Package pgtest runs PostgreSQL servers for tests: one for a test binary, with a database of its own for each test, and
+// others with standbys for tests that stop or promote servers. They listen on unix sockets only, and end with the test binary.
+package pgtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Server is one running server.
+type Server struct {
+	Name    string // application_name of a standby
+	dir     string // has data/ and the socket
+	process *os.Process
+	ended   chan struct{}
+}
+
+// settings are for speed: what a power cut does to PostgreSQL is not tested here. Commits wait for the standby if there is one.
+const settings = `
+listen_addresses = ''
+fsync = off
+full_page_writes = off
+synchronous_commit = on
+max_connections = 200
+shared_buffers = 64MB
+max_wal_senders = 8
+hot_standby = on
+log_min_messages = warning
+log_min_error_statement = panic
+`
+
+// start runs initdb and starts a server in a new directory.
+func start() (*Server, error) {
+	s, err := newServer("primary")
+	if err != nil {
+		return nil, err
+	}
+	if err := s.run("initdb", "-D", s.data(), "-U", "mtagd", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"); err != nil {
+		return nil, errors.Join(err, s.remove())
+	}
+	if err := s.configure(settings); err != nil {
+		return nil, errors.Join(err, s.remove())
+	}
+	if err := s.Start(); err != nil {
+		return nil, errors.Join(err, s.remove())
+	}
+	return s, nil
+}
+
+func newServer(name string) (*Server, error) {
+	dir, err := os.MkdirTemp("", "pgtest")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Name: name, dir: dir}
+	who, err := s.credential()
+	if err == nil && who != nil {
+		err = os.Chown(dir, int(who.Uid), int(who.Gid))
+	}
+	return s, err
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+func (s *Server) remove() error { return os.RemoveAll(s.dir) }
+
+// configure appends settings.
+func (s *Server) configure(text string) error {
+	f, err := os.OpenFile(filepath.Join(s.data(), "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%s\nunix_socket_directories = '%s'\n", text, s.dir)
+	return errors.Join(err, f.Close())
+}
+
+// Start starts the server again after Kill, and waits until it accepts connections.
+func (s *Server) Start() error {
+	path, err := find("postgres")
+	if err != nil {
+		return err
+	}
+	logged, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer logged.Close() // the server has its own descriptor
+	cmd := exec.Command(path, "-D", s.data())
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, logged, logged
+	if cmd.SysProcAttr, err = s.attributes(); err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	s.process, s.ended = cmd.Process, ended
+	go func() {
+		_ = cmd.Wait() // how it ended is in its log
+		close(ended)
+	}()
+	return s.await()
+}
+
+// await waits until the server accepts connections.
+func (s *Server) await() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(ctx, s.URL("postgres"))
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		select {
+		case <-s.ended:
+			text, _ := os.ReadFile(filepath.Join(s.dir, "log"))
+			return fmt.Errorf("the server has ended: %s", text)
+		case <-ctx.Done():
+			return fmt.Errorf("the server does not answer: %w", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Kill ends the server at once, as a crash does.
+func (s *Server) Kill() error {
+	return s.end(syscall.SIGQUIT) // kill -9 would leave children that still hold the shared memory
+}
+
+// Stop stops the server: it answers nothing until Continue. Its children go on with what they have begun.
+func (s *Server) Stop() error { return s.process.Signal(syscall.SIGSTOP) }
+
+// Continue ends Stop.
+func (s *Server) Continue() error { return s.process.Signal(syscall.SIGCONT) }
+
+func (s *Server) end(signal syscall.Signal) error {
+	select {
+	case <-s.ended:
+		return nil
+	default:
+	}
+	if err := s.process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-s.ended
+	return nil
+}
+
+// Close ends the server and removes its files.
+func (s *Server) Close() error { return errors.Join(s.Kill(), s.remove()) }
+
+// Standby starts a standby. With synchronous set, commits of s wait until it has them on disk.
+func (s *Server) Standby(name string, synchronous bool) (*Server, error) {
+	standby, err := newServer(name)
+	if err != nil {
+		return nil, err
+	}
+	conninfo := fmt.Sprintf("host=%s user=mtagd application_name=%s", s.dir, name)
+	err = s.run("pg_basebackup", "-D", standby.data(), "-d", conninfo, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	if err == nil {
+		err = standby.configure("synchronous_standby_names = ''")
+	}
+	if err == nil {
+		err = standby.Start()
+	}
+	if err == nil && synchronous {
+		err = s.exec("ALTER SYSTEM SET synchronous_standby_names = '" + name + "'")
+	}
+	if err == nil && synchronous {
+		err = s.exec("SELECT pg_reload_conf()")
+	}
+	if err != nil {
+		return nil, errors.Join(err, standby.remove())
+	}
+	return standby, nil
+}
+
+// Promote makes a standby a primary.
+func (s *Server) Promote() error {
+	return s.exec("SELECT pg_promote(true, 60)")
+}
+
+// URL returns the address of a database of the server.
+func (s *Server) URL(database string) string {
+	q := url.Values{"host": {s.dir}, "user": {"mtagd"}}
+	return "postgres:///" + database + "?" + q.Encode()
+}
+
+// Dir returns the directory of the server's socket.
+func (s *Server) Dir() string { return s.dir }
+
+// exec runs one statement.
+func (s *Server) exec(sql string) error {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, sql)
+	return errors.Join(err, conn.Close(ctx))
+}
+
+// run runs a program of PostgreSQL.
+func (s *Server) run(name string, args ...string) (err error) {
+	path, err := find(name)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Dir = s.dir
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if cmd.SysProcAttr, err = s.attributes(); err != nil {
+		return err
+	}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, out.Bytes())
+	}
+	return nil
+}
+
+// attributes of a process: it ends with this one, and does not run as root.
+func (s *Server) attributes() (*syscall.SysProcAttr, error) {
+	who, err := s.credential()
+	return &syscall.SysProcAttr{Credential: who, Pdeathsig: syscall.SIGQUIT, Setpgid: true}, err
+}
+
+// credential returns the user that servers run as, because PostgreSQL refuses to run as root; nil: this one.
+func (s *Server) credential() (*syscall.Credential, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	who, err := user.Lookup("postgres")
+	if err != nil {
+		if who, err = user.Lookup("nobody"); err != nil {
+			return nil, err
+		}
+	}
+	uid, err := strconv.ParseUint(who.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(who.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+// find returns the path of a program of PostgreSQL. Debian has them in a directory of their own.
+func find(name string) (string, error) {
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	if err != nil {
+		return "", err
+	}
+	if len(found) > 0 {
+		return found[len(found)-1], nil
+	}
+	path, err := exec.LookPath(name)
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%s is not installed: install postgresql-15 (make postgres): %w", strings.TrimSpace(name), err)
+	}
+	return path, err
+}

@@ -1,0 +1,183 @@
+// Package postgres is the engine on a PostgreSQL server, for several nodes that have no data of their own. PostgreSQL's
+// synchronous standbys keep what was acknowledged; each node holds the directory in memory, and nothing else.
+//
+// # Control data
+//
+// A change takes the lock lockControl for its transaction, so that changes are made one after the other, on whatever node. What
+// other nodes must know of it goes into the table change, numbered in the order of the commits. Each node reads that table
+// several times a second (follow.go), and is not ready when it could not for store.MaxDirectoryAge.
+//
+// # Recording
+//
+// Requests wait in a queue (package group), of which one goroutine makes groups. A group is one transaction of two round trips:
+//
+//  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are read.
+//     Now the outcome of each mark is known.
+//  2. Links are written. The lock lockReceipt is taken, the flush gets its number, and events, counters and the flush are
+//     written; COMMIT.
+//
+// The lock is held until the commit is visible. So flushes are numbered in the order of their commits, and whoever sees a flush
+// sees all before it: no feed passes an event that may still be committed. The price is that the second round trips of all
+// nodes follow each other.
+//
+// Locks are taken in one order: event_ids, links, lockReceipt, then the rest. What removes events takes lockReceipt first.
+//
+// When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If that fails, the first one
+// was committed; if not, it never can be.
+//
+// # Time
+//
+// What nodes must agree on is decided by the database's clock. A node's own clock only measures how long something takes.
+//
+//	postgres.go   opens and closes the engine
+//	connect.go    connections, and what their errors mean
+//	migrate.go    the schema; migrations/ has it
+//	control.go    changes of the control data
+//	partners.go, keys.go, merchants.go, tags.go, claims.go, delete.go, once.go, audit.go   what they change
+//	follow.go     the directory: loading it, and following the changes of all nodes
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+	"mtagd/store/group"
+)
+
+// Options are an engine's inputs besides its database.
+type Options struct {
+	Log *slog.Logger // nil: slog.Default
+
+	// Now is the clock, for tests. nil: the database's.
+	Now func() time.Time
+
+	// Retention is how long events of merchants without a retention of their own are kept. 0: as when an engine was last
+	// opened with another value, at first for ever.
+	Retention store.Retention
+
+	eager bool // for tests: life.eager
+}
+
+// Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or keywords
+// and values, as PostgreSQL's own tools take it. With several servers in it, the one that accepts writes is used.
+func Open(ctx context.Context, address string, opt Options) (store.Engine, error) {
+	config, err := parseURL(address)
+	if err != nil {
+		return nil, err
+	}
+	e, err := open(ctx, config, opt)
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// engine implements store.Engine.
+type engine struct {
+	pool *pgxpool.Pool
+	log  *slog.Logger
+	now  func() time.Time // nil: the database's clock
+	node uuid.UUID        // of this engine
+
+	follower follower
+	queue    *group.Queue
+	watches  watches
+	life     life
+
+	opened  context.Context // ends when Close begins
+	close   context.CancelFunc
+	running sync.WaitGroup
+}
+
+// Locks of transactions, by number.
+const (
+	lockControl = 0x6d746701
+	lockReceipt = 0x6d746702
+)
+
+var _ store.Engine = (*engine)(nil)
+
+// open is Open with a configuration of the connections.
+func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, error) {
+	if opt.Log == nil {
+		opt.Log = slog.Default()
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{pool: pool, log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}}
+	e.opened, e.close = context.WithCancel(context.Background())
+	if err := e.prepare(ctx, opt); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	e.queue = group.New(func(int) error { return e.acceptsEvents() }, func(int) {})
+	e.running.Go(e.follow)
+	e.running.Go(e.commitGroups)
+	e.running.Go(e.noteKeyUse)
+	e.running.Go(e.live)
+	return e, nil
+}
+
+func (e *engine) prepare(ctx context.Context, opt Options) error {
+	if err := checkDurability(ctx, e.pool); err != nil {
+		return err
+	}
+	if err := migrate(ctx, e.pool); err != nil {
+		return err
+	}
+	if opt.Retention != 0 {
+		if err := e.setDefaultRetention(ctx, opt.Retention); err != nil {
+			return err
+		}
+	}
+	return e.loadDirectory(ctx)
+}
+
+// setDefaultRetention stores it, so that all nodes have the same.
+func (e *engine) setDefaultRetention(ctx context.Context, r store.Retention) error {
+	_, err := e.pool.Exec(ctx, `INSERT INTO setting (name, value) VALUES ('retention', $1)
+		ON CONFLICT (name) DO UPDATE SET value = excluded.value`, int64(r))
+	return err
+}
+
+// Directory implements store.Engine.
+func (e *engine) Directory() *store.Directory { return e.follower.directory }
+
+// FreeSpace implements store.Engine. The operator of the server watches its disk.
+func (e *engine) FreeSpace() uint64 { return math.MaxUint64 }
+
+// refuseAfter is how long the database may not answer before events are refused at once.
+const refuseAfter = 5 * time.Second
+
+// acceptsEvents returns why events are refused before they are queued, or nil.
+func (e *engine) acceptsEvents() error {
+	if age := e.follower.age(); age > refuseAfter {
+		return store.Unavailable("the database does not answer")
+	}
+	return nil
+}
+
+// Close implements store.Engine.
+func (e *engine) Close() error {
+	e.queue.Close()
+	e.close()
+	e.running.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	err := e.tidy(ctx)
+	if isConnectionFailure(err) {
+		err = nil // uses of keys in the last minute are lost, as KeyUseDelay allows
+	}
+	e.pool.Close()
+	return err
+}

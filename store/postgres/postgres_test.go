@@ -1,0 +1,38 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"testing"
+
+	"mtagd/store/postgres/pgtest"
+)
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+func TestMain(m *testing.M) {
+	code := pgtest.Main(m, func(url string) error {
+		e, err := openURL(url, Options{Log: quiet})
+		if err != nil {
+			return err
+		}
+		return e.Close()
+	})
+	for _, err := range sent.check() {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func openURL(url string, opt Options) (*engine, error) {
+	config, err := parseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.Tracer = sent
+	return open(context.Background(), config, opt)
+}

@@ -1,0 +1,151 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/group"
+)
+
+// Record implements store.Events.
+func (e *engine) Record(ctx context.Context, marks []store.Mark) error {
+	if len(marks) == 0 {
+		return ctx.Err()
+	}
+	for i := range marks {
+		if err := checkMUID(marks[i].Identity.MUID); err != nil {
+			return err
+		}
+		if _, ok := keyOf(marks[i].Merchant); !ok {
+			return store.NotFound("merchant")
+		}
+	}
+	merchant, _ := keyOf(marks[0].Merchant)
+	return e.queue.Record(ctx, merchant, marks)
+}
+
+// Resolve implements store.Events.
+func (e *engine) Resolve(ctx context.Context, id store.MerchantID, who store.Identity) (muid store.MUID, err error) {
+	if err := checkMUID(who.MUID); err != nil {
+		return "", err
+	}
+	merchant, ok := keyOf(id)
+	if !ok {
+		return "", store.NotFound("merchant")
+	}
+	switch {
+	case who.MUID == "":
+		err = e.read(ctx, func(tx pgx.Tx) error {
+			muid, err = resolve(ctx, tx, merchant, &who)
+			return err
+		})
+		return muid, err
+	case len(who.Keys()) == 0:
+		return who.MUID, ctx.Err()
+	}
+	if err := e.queue.Link(ctx, merchant, &who); err != nil {
+		return "", err
+	}
+	return who.MUID, nil
+}
+
+func checkMUID(muid store.MUID) error {
+	if len(muid) > store.MaxMUIDLength {
+		return store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)
+	}
+	return nil
+}
+
+// resolve returns the muid of the first identifier that is linked to one, or "".
+func resolve(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, who *store.Identity) (store.MUID, error) {
+	found := links{}
+	wanted := make([]linkKey, len(who.Keys()))
+	for i, k := range who.Keys() {
+		wanted[i] = linkKey{merchant, k}
+	}
+	if err := found.read(ctx, tx, wanted); err != nil {
+		return "", err
+	}
+	return found.of(merchant, who), nil
+}
+
+// linkKey is an identifier of a merchant's user.
+type linkKey struct {
+	merchant uuid.UUID
+	key      store.IdentityKey
+}
+
+// links are the muids that identifiers are linked to.
+type links map[linkKey]store.MUID
+
+// readLinks looks up links. The inner statement is run for each, so that the plan is the same for few and for many rows.
+const readLinks = `SELECT w.merchant, w.key, l.muid FROM unnest($1::uuid[], $2::bytea[]) AS w(merchant, key)
+	CROSS JOIN LATERAL (SELECT muid FROM link WHERE link.merchant = w.merchant AND link.key = w.key LIMIT 1) AS l`
+
+// read adds the links of these identifiers.
+func (l links) read(ctx context.Context, tx querier, wanted []linkKey) error {
+	return query(ctx, tx, l.scan, readLinks, merchantsOf(wanted), keysIn(wanted))
+}
+
+func (l links) scan(rows pgx.Rows) error {
+	var k linkKey
+	var key, muid []byte
+	if err := rows.Scan(&k.merchant, &key, &muid); err != nil {
+		return err
+	}
+	k.key = store.IdentityKey(key)
+	l[k] = store.MUID(muid)
+	return nil
+}
+
+// of returns the muid of the first identifier that is linked to one, or "".
+func (l links) of(merchant uuid.UUID, who *store.Identity) store.MUID {
+	for _, k := range who.Keys() {
+		if muid := l[linkKey{merchant, k}]; muid != "" {
+			return muid
+		}
+	}
+	return ""
+}
+
+func merchantsOf(keys []linkKey) []uuid.UUID {
+	all := make([]uuid.UUID, len(keys))
+	for i, k := range keys {
+		all[i] = k.merchant
+	}
+	return all
+}
+
+func keysIn(keys []linkKey) [][]byte {
+	all := make([][]byte, len(keys))
+	for i := range keys {
+		all[i] = keys[i].key[:]
+	}
+	return all
+}
+
+// commitGroups writes group after group, until the queue is closed and empty.
+func (e *engine) commitGroups() {
+	timer := time.AfterFunc(group.MaxGatherTime, e.queue.Recheck)
+	defer timer.Stop()
+	for e.queue.Next(timer) {
+		f := newFlush(e.node, e.now)
+		for parts := e.queue.Take(); len(parts) > 0; parts = e.queue.Take() {
+			for _, p := range parts {
+				if p.Link != nil {
+					f.addLink(p.Merchant, p.Link)
+					continue
+				}
+				for i := p.From; i < p.To; i++ {
+					f.addMark(&p.Marks[i])
+				}
+			}
+		}
+		err := e.commit(f)
+		e.queue.Finish(err)
+	}
+}

@@ -1,0 +1,213 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// selection is which events of a merchant a query asks for.
+type selection struct {
+	merchant uuid.UUID
+	tag      *string // nil: all
+	names    []string
+	allNames bool
+	bot      *bool // nil: all
+}
+
+// newSelection returns the selection of a query's filters; false when they can select nothing.
+func newSelection(merchant uuid.UUID, tag store.TagID, names []string, bot *bool) (s selection, ok bool) {
+	s = selection{merchant: merchant, bot: bot, allNames: names == nil}
+	if tag != "" {
+		if !isStorable(tag) {
+			return s, false
+		}
+		s.tag = new(string(tag))
+	}
+	for _, name := range names {
+		if store.IsEventName(name) { // no event has another name
+			s.names = append(s.names, name)
+		}
+	}
+	slices.Sort(s.names)
+	s.names = slices.Compact(s.names)
+	return s, s.allNames || len(s.names) > 0
+}
+
+// isFiltered reports whether events beside each other in time may be left out, other than by their names.
+func (s *selection) isFiltered() bool { return s.tag != nil || s.bot != nil }
+
+// node is a span, or the events of one name in it, and how many events of the selection it has.
+type node struct {
+	span
+	name string // "": all names of the selection
+	n    int
+}
+
+// namesOf returns the names that the counters of a node are under.
+func (s *selection) namesOf(n node) []string {
+	switch {
+	case n.name != "":
+		return []string{n.name}
+	case s.allNames:
+		return []string{""}
+	}
+	return s.names
+}
+
+// The filters of statements that have the selection's merchant, tag and bot as their first parameters.
+const (
+	filter = `merchant = $1 AND ($2::text IS NULL OR tag = $2) AND ($3::boolean IS NULL OR bot = $3)`
+
+	eachCounter = ` FROM unnest($4::int[], $5::smallint[], $6::text[], $7::bigint[], $8::bigint[]) AS r(i, level, name, first, until) CROSS JOIN LATERAL `
+	ofCounter   = ` FROM counter WHERE ` + filter + ` AND level = r.level AND name = r.name AND bucket >= r.first AND bucket < r.until`
+
+	eachSpan = ` FROM unnest($4::int[], $5::text[], $6::bigint[], $7::bigint[]) AS r(i, name, lo, hi) CROSS JOIN LATERAL `
+	inSpan   = ` FROM event WHERE ` + filter + ` AND at >= r.lo AND at < r.hi`
+	// The comparison of rows keeps the planner from the index by time.
+	ofName = ` FROM event WHERE ` + filter + ` AND name = r.name AND (name, at) >= (r.name, r.lo) AND (name, at) < (r.name, r.hi)`
+
+	countCounters = `SELECT r.i, 0::bigint, x.n` + eachCounter + `(SELECT sum(n)::bigint AS n` + ofCounter + `) AS x WHERE x.n > 0`
+	listCounters  = `SELECT r.i, x.bucket, x.n` + eachCounter + `(SELECT bucket, sum(n)::bigint AS n` + ofCounter + ` GROUP BY bucket) AS x`
+
+	countEvents      = `SELECT r.i, 0::bigint, x.n` + eachSpan + `(SELECT count(*) AS n` + inSpan + `) AS x`
+	countNamedEvents = `SELECT r.i, 0::bigint, x.n` + eachSpan + `(SELECT count(*) AS n` + ofName + `) AS x`
+)
+
+// counted is a number of events in a bucket of a node.
+type counted struct {
+	node   int
+	bucket int64
+	n      int
+}
+
+// counters runs countCounters or listCounters for nodes.
+func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
+	var at []int32
+	var levels []int16
+	var names []string
+	var first, until []int64
+	for i, n := range nodes {
+		if n.level == rawLevel {
+			continue
+		}
+		from, end := n.buckets()
+		for _, name := range s.namesOf(n) {
+			at, levels, names = append(at, int32(i)), append(levels, int16(n.level)), append(names, name)
+			first, until = append(first, from), append(until, end)
+		}
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	return s.scan(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, levels, names, first, until)
+}
+
+// raw counts the events of nodes whose level is rawLevel.
+func (s *selection) raw(ctx context.Context, tx pgx.Tx, nodes []node, use func(c counted)) error {
+	var at []int32
+	var names []string
+	var lo, hi []int64
+	sql := countNamedEvents
+	for i, n := range nodes {
+		if n.level != rawLevel {
+			continue
+		}
+		for _, name := range s.namesOf(n) {
+			if name == "" {
+				sql = countEvents
+			}
+			at, names, lo, hi = append(at, int32(i)), append(names, name), append(lo, n.lo), append(hi, n.hi)
+		}
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	return s.scan(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, names, lo, hi)
+}
+
+func (s *selection) scan(ctx context.Context, tx pgx.Tx, use func(c counted), sql string, args ...any) error {
+	return query(ctx, tx, func(rows pgx.Rows) error {
+		var c counted
+		err := rows.Scan(&c.node, &c.bucket, &c.n)
+		if err == nil {
+			use(c)
+		}
+		return err
+	}, sql, args...)
+}
+
+// count sets how many events each node has.
+func (s *selection) count(ctx context.Context, tx pgx.Tx, nodes []node) error {
+	add := func(c counted) { nodes[c.node].n += c.n }
+	if err := s.counters(ctx, tx, countCounters, nodes, add); err != nil {
+		return err
+	}
+	return s.raw(ctx, tx, nodes, add)
+}
+
+// expand returns the buckets of the level below that have events, of each node, in the order of time.
+func (s *selection) expand(ctx context.Context, tx pgx.Tx, nodes []node) (children [][]node, err error) {
+	below := slices.Clone(nodes)
+	for i := range below {
+		below[i].level--
+	}
+	found := make([]map[int64]int, len(nodes))
+	if err := s.counters(ctx, tx, listCounters, below, func(c counted) {
+		if found[c.node] == nil {
+			found[c.node] = map[int64]int{}
+		}
+		found[c.node][c.bucket] += c.n
+	}); err != nil {
+		return nil, err
+	}
+	children = make([][]node, len(nodes))
+	for i, buckets := range found {
+		for number, n := range buckets {
+			children[i] = append(children[i], node{bucket(below[i].level, number), below[i].name, n})
+		}
+		slices.SortFunc(children[i], func(a, b node) int { return int(min(max(a.lo-b.lo, -1), 1)) })
+	}
+	return children, nil
+}
+
+// scope is which events of a merchant are in answers.
+type scope struct {
+	from    int64 // event_time (µs since 1970): older ones are past the retention
+	removed bool  // the merchant was deleted
+}
+
+// scopes returns the scopes of merchants, in their order, and the time now.
+func (e *engine) scopes(ctx context.Context, tx pgx.Tx, merchants ...uuid.UUID) (scopes []scope, now time.Time, err error) {
+	now, err = e.timeOf(ctx, tx)
+	if err != nil {
+		return nil, now, err
+	}
+	err = query(ctx, tx, func(rows pgx.Rows) error {
+		var days int
+		s := scope{from: earliest}
+		err := rows.Scan(&days, &s.removed)
+		if days > 0 {
+			s.from = now.AddDate(0, 0, -days).UnixMicro()
+		}
+		scopes = append(scopes, s)
+		return err
+	}, `SELECT coalesce(nullif(m.retention, 0), (SELECT value FROM setting WHERE name = 'retention'), -1), r.merchant IS NOT NULL
+		FROM unnest($1::uuid[]) WITH ORDINALITY AS w(id, i)
+		LEFT JOIN merchant m ON m.id = w.id LEFT JOIN removal r ON r.merchant = w.id ORDER BY w.i`, merchants)
+	return scopes, now, err
+}
+
+// positionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so that they
+// stay good when a service moves from one engine to the other.
+func positionOf(seq int64, idx int16) codec.Position {
+	return codec.Position{Seq: uint64(seq), Index: uint16(idx)}
+}
+
+func timeAt(micros int64) time.Time { return time.UnixMicro(micros).UTC() }

@@ -1,0 +1,202 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+)
+
+// AddLink implements store.Control.
+func (e *engine) AddLink(ctx context.Context, partner store.PartnerID) (link store.Session, text store.SessionText, err error) {
+	err = e.change(ctx, func(c *change) error {
+		if err := c.hasPartner(partner); err != nil {
+			return err
+		}
+		link, text = store.NewLink(partner, c.now)
+		if err := c.addSession(link); err != nil {
+			return err
+		}
+		return c.audit(store.AboutSession(store.LinkMade, link))
+	})
+	return ifDone(link, text, err)
+}
+
+// BeginSession implements store.Control.
+func (e *engine) BeginSession(ctx context.Context, id store.KeyID) (s store.Session, text store.SessionText, err error) {
+	if !isStorable(id) {
+		return s, "", store.NotFound("key")
+	}
+	err = e.change(ctx, func(c *change) error {
+		key, err := find[store.Key](c.ctx, c.tx, "key", "SELECT record FROM api_key WHERE id = $1", string(id))
+		if err != nil {
+			return err
+		}
+		if !key.Valid(c.now) {
+			return store.NotFound("key")
+		}
+		s, text = store.NewSession(key, c.now)
+		if err := c.addSession(s); err != nil {
+			return err
+		}
+		return c.audit(store.AboutSession(store.SessionBegun, s))
+	})
+	return ifDone(s, text, err)
+}
+
+// UseLink implements store.Control.
+func (e *engine) UseLink(ctx context.Context, used store.SessionText) (s store.Session, text store.SessionText, err error) {
+	id, err := used.ID()
+	if err != nil {
+		return s, "", store.NotFound("link")
+	}
+	err = e.change(ctx, func(c *change) error {
+		link, err := c.session(id, "link")
+		if err != nil {
+			return err
+		}
+		if !link.IsLink || !used.Matches(link) || !c.now.Before(link.ExpiresAt) {
+			return store.NotFound("link")
+		}
+		switch err := c.hasPartner(link.Partner); {
+		case store.KindOf(err) == store.KindNotFound:
+			return store.NotFound("link")
+		case err != nil:
+			return err
+		}
+		s, text = link.Begin(c.now)
+		c.deleteSession(link)
+		if err := c.addSession(s); err != nil {
+			return err
+		}
+		return c.audit(store.AboutSession(store.SessionBegun, s))
+	})
+	return ifDone(s, text, err)
+}
+
+// ifDone returns nothing but the error if there is one.
+func ifDone(s store.Session, text store.SessionText, err error) (store.Session, store.SessionText, error) {
+	if err != nil {
+		return store.Session{}, "", err
+	}
+	return s, text, nil
+}
+
+// EndSession implements store.Control.
+func (e *engine) EndSession(ctx context.Context, id store.SessionID) error {
+	if !isStorable(id) {
+		return store.NotFound("session")
+	}
+	return e.change(ctx, func(c *change) error {
+		s, err := c.session(id, "session")
+		if err != nil {
+			return err
+		}
+		if s.IsLink {
+			return store.NotFound("session")
+		}
+		c.deleteSession(s)
+		return c.audit(store.AboutSession(store.SessionEnded, s))
+	})
+}
+
+// EndSessions implements store.Control.
+func (e *engine) EndSessions(ctx context.Context, partner store.PartnerID) (n int, err error) {
+	err = e.change(ctx, func(c *change) error {
+		n = 0
+		if err := c.hasPartner(partner); err != nil {
+			return err
+		}
+		all, err := c.sessionsOf(partner)
+		if err != nil {
+			return err
+		}
+		for _, s := range all {
+			c.deleteSession(s)
+			valid := c.now.Before(s.ExpiresAt)
+			if valid && s.Key != "" {
+				key, err := find[store.Key](c.ctx, c.tx, "key", "SELECT record FROM api_key WHERE id = $1", string(s.Key))
+				if err != nil && store.KindOf(err) != store.KindNotFound {
+					return err
+				}
+				valid = err == nil && key.Valid(c.now)
+			}
+			if !valid { // it has ended already
+				continue
+			}
+			n++
+			if err := c.audit(store.AboutSession(store.SessionEnded, s)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// hasPartner returns an error unless a session can be this partner's, or an operator's when the id is empty. KindNotFound: partner.
+func (c *change) hasPartner(id store.PartnerID) error {
+	if id == "" {
+		return nil
+	}
+	_, err := c.partner(id)
+	return err
+}
+
+// session returns a session or a link. KindNotFound: none, and what names it.
+func (c *change) session(id store.SessionID, what string) (store.Session, error) {
+	return find[store.Session](c.ctx, c.tx, what, "SELECT record FROM session WHERE id = $1", string(id))
+}
+
+// sessionsOf returns the sessions and links of a partner, or of operators, oldest first.
+func (c *change) sessionsOf(id store.PartnerID) ([]store.Session, error) {
+	return list[store.Session](c.ctx, c.tx, "SELECT record FROM session WHERE partner = $1 ORDER BY created, id", string(id))
+}
+
+// addSession adds a session or a link, and ends the oldest one like it when there are too many.
+func (c *change) addSession(s store.Session) error {
+	all, err := c.sessionsOf(s.Partner)
+	if err != nil {
+		return err
+	}
+	var oldest store.Session
+	n := 0
+	for _, other := range all {
+		if other.IsLike(s) {
+			if n++; n == 1 {
+				oldest = other
+			}
+		}
+	}
+	if n >= store.MaxSessions {
+		c.deleteSession(oldest)
+	}
+	c.exec("INSERT INTO session (id, partner, created, expires, record) VALUES ($1, $2, $3, $4, $5)",
+		string(s.ID), string(s.Partner), s.CreatedAt, s.ExpiresAt, c.encode(s))
+	if !s.IsLink {
+		c.publish(sessionSet, s)
+	}
+	return nil
+}
+
+func (c *change) deleteSession(s store.Session) {
+	c.exec("DELETE FROM session WHERE id = $1", string(s.ID))
+	if !s.IsLink {
+		c.publish(sessionRemoved, s.ID)
+	}
+}
+
+// loadSessions puts the sessions, not the links, into a directory.
+func loadSessions(ctx context.Context, tx pgx.Tx, d *store.Directory) error {
+	all, err := list[store.Session](ctx, tx, "SELECT record FROM session WHERE expires > clock_timestamp()")
+	for _, s := range all {
+		if !s.IsLink {
+			d.SetSession(s)
+		}
+	}
+	return err
+}

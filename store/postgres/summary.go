@@ -1,0 +1,266 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+)
+
+// Summary implements store.Events. Each bucket of the summary is split into spans; spans of the same level that follow each other
+// are read together.
+func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (summary store.Summary, err error) {
+	var merchants []uuid.UUID
+	for _, id := range q.Merchants {
+		key, ok := keyOf(id)
+		if !ok {
+			return summary, store.NotFound("merchant")
+		}
+		if !slices.Contains(merchants, key) {
+			merchants = append(merchants, key)
+		}
+	}
+	err = e.read(ctx, func(tx pgx.Tx) error {
+		summary = store.Summary{}
+		scopes, _, err := e.scopes(ctx, tx, merchants...)
+		if err != nil {
+			return err
+		}
+		kept := map[uuid.UUID]int64{}
+		for i, s := range scopes {
+			if !s.removed {
+				kept[merchants[i]] = s.from
+			}
+		}
+		first, last, err := boundsOf(ctx, tx, kept)
+		if err != nil {
+			return err
+		}
+		starts, end, err := q.Starts(first, last)
+		if err != nil || len(starts) == 0 {
+			return err
+		}
+		s := &summing{tx: tx, q: &q, kept: kept, starts: starts, end: end.UnixMicro()}
+		summary, err = s.summarize(ctx)
+		return err
+	})
+	return summary, err
+}
+
+// boundsOf returns the times of the first and the last event of merchants; nil when there are none.
+func boundsOf(ctx context.Context, tx pgx.Tx, kept map[uuid.UUID]int64) (first, last *time.Time, err error) {
+	var merchants []uuid.UUID
+	var from []int64
+	for m, at := range kept {
+		merchants, from = append(merchants, m), append(from, at)
+	}
+	var lo, hi *int64
+	err = tx.QueryRow(ctx, `SELECT min(x.first), max(x.last) FROM unnest($1::uuid[], $2::bigint[]) AS w(merchant, kept) CROSS JOIN LATERAL (SELECT
+		(SELECT at FROM event WHERE merchant = w.merchant AND at >= w.kept ORDER BY at LIMIT 1) AS first,
+		(SELECT at FROM event WHERE merchant = w.merchant AND at >= w.kept ORDER BY at DESC LIMIT 1) AS last) AS x`, merchants, from).Scan(&lo, &hi)
+	if err != nil || lo == nil {
+		return nil, nil, err
+	}
+	return new(timeAt(*lo)), new(timeAt(*hi)), nil
+}
+
+// summing makes one summary.
+type summing struct {
+	tx     pgx.Tx
+	q      *store.SummaryQuery
+	kept   map[uuid.UUID]int64
+	starts []time.Time
+	end    int64 // of the last bucket
+}
+
+func (s *summing) summarize(ctx context.Context) (sum store.Summary, err error) {
+	sum.Starts, sum.All.ByBuckets = s.starts, make([]int, len(s.starts))
+	var names []string // the groups, by name
+	if s.q.By == store.GroupByName {
+		if names, err = s.names(ctx); err != nil {
+			return sum, err
+		}
+	}
+	groups := map[string]*store.Counts{}
+	for merchant, from := range s.kept {
+		of, ok := newSelection(merchant, s.q.Tag, s.q.Names, s.q.Bot)
+		if !ok {
+			break
+		}
+		spans := s.spans(from)
+		nodes := make([]node, len(spans))
+		for i, sp := range spans {
+			nodes[i] = node{span: sp}
+		}
+		switch s.q.By {
+		case store.GroupByTag:
+			err = s.add(ctx, of, nodes, true, func(c counted, tag string) {
+				s.count(&sum.All, nodes[c.node], c)
+				s.count(groupOf(groups, tag, len(s.starts)), nodes[c.node], c)
+			})
+		default:
+			err = s.add(ctx, of, nodes, false, func(c counted, _ string) { s.count(&sum.All, nodes[c.node], c) })
+		}
+		if err != nil {
+			return sum, err
+		}
+		if len(names) == 0 {
+			continue
+		}
+		named := make([]node, 0, len(names)*len(spans))
+		for _, name := range names {
+			for _, sp := range spans {
+				named = append(named, node{span: sp, name: name})
+			}
+		}
+		if err := s.add(ctx, of, named, false, func(c counted, _ string) {
+			s.count(groupOf(groups, named[c.node].name, len(s.starts)), named[c.node], c)
+		}); err != nil {
+			return sum, err
+		}
+	}
+	if s.q.By != store.Ungrouped {
+		sum.Groups, sum.Other = largest(groups, sum.All)
+	}
+	return sum, nil
+}
+
+// spans returns the spans of all buckets, of a merchant's events from a time on.
+func (s *summing) spans(from int64) (spans []span) {
+	lo, hi := rangeOf(s.q.From, s.q.To)
+	lo, hi = max(lo, from), min(hi, s.end)
+	for i := range s.starts {
+		until := s.end
+		if i+1 < len(s.starts) {
+			until = s.starts[i+1].UnixMicro()
+		}
+		for _, sp := range cover(max(lo, s.starts[i].UnixMicro()), min(hi, until)) {
+			if n := len(spans); n > 0 && spans[n-1].level == sp.level && spans[n-1].hi == sp.lo && sp.level != rawLevel {
+				spans[n-1].hi = sp.hi
+				continue
+			}
+			spans = append(spans, sp)
+		}
+	}
+	return spans
+}
+
+// count adds a number to the bucket of the summary in which it is.
+func (s *summing) count(to *store.Counts, n node, c counted) {
+	at := n.lo
+	if n.level != rawLevel {
+		at = max(bucket(n.level, c.bucket).lo, n.lo)
+	}
+	i, found := slices.BinarySearchFunc(s.starts, at, func(start time.Time, at int64) int { return cmp.Compare(start.UnixMicro(), at) })
+	if !found {
+		i = max(i-1, 0)
+	}
+	to.Total += c.n
+	to.ByBuckets[i] += c.n
+}
+
+// add passes how many events there are in each bucket of nodes, and of each tag if that is wanted.
+func (s *summing) add(ctx context.Context, of selection, nodes []node, byTag bool, use func(c counted, tag string)) error {
+	if !byTag {
+		plain := func(c counted) { use(c, "") }
+		if err := of.counters(ctx, s.tx, listCounters, nodes, plain); err != nil {
+			return err
+		}
+		return of.raw(ctx, s.tx, nodes, plain)
+	}
+	tags := []string{s.tag()}
+	if s.q.Tag == "" {
+		var err error
+		if tags, err = of.tags(ctx, s.tx); err != nil {
+			return err
+		}
+	}
+	for _, tag := range tags { // a merchant has at most three
+		of.tag = &tag
+		one := func(c counted) { use(c, tag) }
+		if err := of.counters(ctx, s.tx, listCounters, nodes, one); err != nil {
+			return err
+		}
+		if err := of.raw(ctx, s.tx, nodes, one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *summing) tag() string { return string(s.q.Tag) }
+
+// tags returns the tags that events of the selection name.
+func (s *selection) tags(ctx context.Context, tx pgx.Tx) (tags []string, err error) {
+	err = query(ctx, tx, func(rows pgx.Rows) error {
+		var tag string
+		err := rows.Scan(&tag)
+		tags = append(tags, tag)
+		return err
+	}, `SELECT DISTINCT tag FROM counter WHERE merchant = $1 AND level = $2 AND name = ''`, s.merchant, byLife)
+	return tags, err
+}
+
+// maxNamesRead bounds how many names of a merchant are compared to find the largest ones.
+const maxNamesRead = 1000
+
+// names returns the names that become groups: those of the query, or else the largest ones, over all time.
+func (s *summing) names(ctx context.Context) ([]string, error) {
+	totals := map[string]int{}
+	for merchant := range s.kept {
+		of, ok := newSelection(merchant, s.q.Tag, s.q.Names, s.q.Bot)
+		if !ok {
+			return nil, nil
+		}
+		if !of.allNames {
+			return of.names, nil
+		}
+		if err := query(ctx, s.tx, func(rows pgx.Rows) error {
+			var name string
+			var n int
+			err := rows.Scan(&name, &n)
+			totals[name] += n
+			return err
+		}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 AND name <> ''
+			GROUP BY name ORDER BY sum(n) DESC, name LIMIT $5`, merchant, of.tag, of.bot, byLife, maxNamesRead); err != nil {
+			return nil, err
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(totals), func(a, b string) int { return cmp.Or(totals[b]-totals[a], cmp.Compare(a, b)) })
+	return names[:min(len(names), store.MaxSummaryGroups)], nil
+}
+
+// groupOf returns the counts of a group.
+func groupOf(groups map[string]*store.Counts, key string, buckets int) *store.Counts {
+	c := groups[key]
+	if c == nil {
+		c = &store.Counts{ByBuckets: make([]int, buckets)}
+		groups[key] = c
+	}
+	return c
+}
+
+// largest returns the largest groups, and what is in no group.
+func largest(groups map[string]*store.Counts, all store.Counts) (list []store.GroupCounts, other store.Counts) {
+	for key, c := range groups {
+		if c.Total > 0 {
+			list = append(list, store.GroupCounts{Key: key, Counts: *c})
+		}
+	}
+	slices.SortFunc(list, func(a, b store.GroupCounts) int { return cmp.Or(b.Total-a.Total, cmp.Compare(a.Key, b.Key)) })
+	list = list[:min(len(list), store.MaxSummaryGroups)]
+	other = store.Counts{Total: all.Total, ByBuckets: slices.Clone(all.ByBuckets)}
+	for _, g := range list {
+		other.Total -= g.Total
+		for i, n := range g.ByBuckets {
+			other.ByBuckets[i] -= n
+		}
+	}
+	return list, other
+}

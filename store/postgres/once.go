@@ -58,7 +58,7 @@ func (e *engine) deleteOld(ctx context.Context) error {
 		int64(keepChanges/time.Second)); err != nil {
 		return err
 	}
-	if _, err := e.pool.Exec(ctx, "DELETE FROM session WHERE expires < clock_timestamp()"); err != nil {
+	if _, err := e.pool.Exec(ctx, "DELETE FROM session WHERE at < clock_timestamp() - $1 * interval '1 second'", int64(store.SessionLife/time.Second)); err != nil {
 		return err
 	}
 	_, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - $1", store.MaxAuditEntries)

@@ -28,7 +28,7 @@ CREATE TABLE session (
 	id      text COLLATE "C" PRIMARY KEY,
 	partner text COLLATE "C" NOT NULL, -- empty: of an operator
 	created timestamptz NOT NULL,
-	expires timestamptz NOT NULL,
+	at      timestamptz NOT NULL DEFAULT clock_timestamp(),
 	record  json NOT NULL
 );
 CREATE INDEX ON session (partner);

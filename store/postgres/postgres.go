@@ -32,9 +32,27 @@
 //	postgres.go   opens and closes the engine
 //	connect.go    connections, and what their errors mean
 //	migrate.go    the schema; migrations/ has it
+//
 //	control.go    changes of the control data
 //	partners.go, keys.go, merchants.go, tags.go, claims.go, delete.go, once.go, audit.go   what they change
 //	follow.go     the directory: loading it, and following the changes of all nodes
+//
+//	record.go     Record, Resolve
+//	flush.go      one group on its way into the database
+//	commit.go     commits it, or finds out what became of it
+//	counter.go    how many events there are in each minute, hour and day
+//
+//	cover.go      splits a range of time into spans that counters know
+//	select.go     counts the events of spans
+//	listing.go    Events: one page of a merchant's events; Usage
+//	summary.go    Summary
+//	feed.go       Feed: events in the order of receipt
+//	watch.go      who waits for events
+//
+//	persons.go    Erase, PersonalData
+//	life.go       removes events in the background
+//	remove.go     removes events, and what the counters have of them
+//	verify.go     checks all data
 package postgres
 
 import (

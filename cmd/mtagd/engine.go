@@ -26,7 +26,7 @@ func openEngine(ctx context.Context, data, database string, keep store.Retention
 		if err := os.MkdirAll(data, 0o700); err != nil { // for the operator socket and the certificates
 			return nil, err
 		}
-		return openDatabase(ctx, database, postgres.Options{Log: log, Retention: keep})
+		return openDatabase(ctx, database, postgres.Options{Log: log, Retention: keep, Metrics: metrics})
 	}
 	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now, Metrics: metrics, Retention: keep})
 	if err != nil {

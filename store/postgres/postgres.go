@@ -65,6 +65,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
 	"mtagd/store/group"
@@ -80,6 +81,8 @@ type Options struct {
 	// Retention is how long events of merchants without a retention of their own are kept. 0: as when an engine was last
 	// opened with another value, at first for ever.
 	Retention store.Retention
+
+	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
 	eager bool // for tests: life.eager
 }
@@ -107,6 +110,7 @@ type engine struct {
 
 	follower follower
 	queue    *group.Queue
+	metrics  *group.Metrics
 	watches  watches
 	life     life
 
@@ -138,7 +142,10 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 		pool.Close()
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	e.queue = group.New(func(int) error { return e.acceptsEvents() }, func(int) {})
+	e.queue, e.metrics = group.New(func(int) error { return e.acceptsEvents() }, func(int) {}), group.NewMetrics()
+	if opt.Metrics != nil {
+		opt.Metrics.MustRegister(e.metrics.Collectors(e.queue)...)
+	}
 	e.running.Go(e.follow)
 	e.running.Go(e.commitGroups)
 	e.running.Go(e.noteKeyUse)

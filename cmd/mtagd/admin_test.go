@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"io"
 	"log/slog"
 	"net"
@@ -79,9 +80,11 @@ func TestPprofShowsNoSecretOfTheCommandLine(t *testing.T) {
 // A flag whose help calls it a secret is one of secretFlags, so that the admin pages do not show it.
 func TestSecretFlagsAreKnown(t *testing.T) {
 	var secret []string
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[serveCommand]()) {
-		if strings.Contains(field.Tag.Get("help"), "secret") {
-			secret = append(secret, "--"+field.Tag.Get("name"))
+	for _, command := range []reflect.Type{reflect.TypeFor[commandLine](), reflect.TypeFor[serveCommand]()} {
+		for _, field := range reflect.VisibleFields(command) {
+			if strings.Contains(field.Tag.Get("help"), "secret") {
+				secret = append(secret, "--"+cmp.Or(field.Tag.Get("name"), strings.ToLower(field.Name)))
+			}
 		}
 	}
 	if !reflect.DeepEqual(secret, secretFlags) {

@@ -81,6 +81,9 @@ const (
 
 // openSource returns the running server as the source, or the data directory itself if no server runs.
 func openSource(p *process) (source, error) {
+	if p.store != "" {
+		return nil, &usageError{where: p.origin.of("store"), err: errNotWithStore}
+	}
 	if _, err := checkData(p.data, false); err != nil {
 		return nil, fmt.Errorf("data directory %s %w", p.data, err)
 	}

@@ -14,6 +14,7 @@ import (
 // config is what the service runs with. All values were checked.
 type config struct {
 	Data               string
+	Store              string     // PostgreSQL database; empty: everything is in Data
 	HTTP               string     // listening address
 	TLS                *tlsConfig // nil: everything is served on HTTP
 	BaseHost           string

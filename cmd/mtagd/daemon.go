@@ -55,7 +55,7 @@ type daemon struct {
 	api    fasthttp.RequestHandler // the partner API, and what is in front of it
 	shop   *demo.Shop              // nil in production
 	server *edge.Server            // the public front door
-	source *local.Source           // what backups read
+	source *local.Source           // what backups read; nil with a database
 	marked bool                    // the data directory has the marker of a running server
 
 	stops  []func() error // undo the steps done so far
@@ -128,12 +128,12 @@ func (d *daemon) countRefusals(context.Context) (err error) {
 // counters registers metrics whose rates people see too.
 func (d *daemon) counters() prometheus.Registerer { return registries{d.metrics, d.rates.counters} }
 
-// openData opens the storage engine. From then on no other process can open the data directory.
-func (d *daemon) openData(context.Context) (err error) {
-	if d.engine, err = openEngine(d.Data, d.Retention, d.Log, d.metrics); err != nil {
+// openData opens the storage engine. From then on no other process can open the data directory, unless a database is used.
+func (d *daemon) openData(ctx context.Context) (err error) {
+	if d.engine, err = openEngine(ctx, d.Data, d.Store, d.Retention, d.Log, d.metrics); err != nil {
 		return err
 	}
-	parts := engineParts(d.Data)
+	parts := engineParts(d.Data, d.Store)
 	parts["certificates"] = d.certificatesDir()
 	d.disks = newDiskMetrics(parts)
 	d.metrics.MustRegister(d.disks)
@@ -355,8 +355,12 @@ func (d *daemon) openEdge(context.Context) (err error) {
 	return err
 }
 
-// openSource makes what backups read, by the clock or by the command. Its streams end before the engine closes.
+// openSource makes what backups read, by the clock or by the command. Its streams end before the engine closes. A database is
+// backed up by its own tools.
 func (d *daemon) openSource(context.Context) error {
+	if d.Store != "" {
+		return nil
+	}
 	d.source = sourceOf(d.engine, d.Data, d.Log)
 	d.onStop(d.source.Close)
 	return nil
@@ -369,7 +373,11 @@ func (d *daemon) acceptOperators(context.Context) error {
 		return fmt.Errorf("operator socket: %w", err)
 	}
 	operators := operator.Handler(operator.WithBaseURL(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.tagURL(d.BaseHost)), d.Log)
-	d.startSideDoor(newSideDoor(socket, withExport(d.engine, withBackup(d.source, operator.WithVerify(operators, d.engine.Verify))), d.Log))
+	handler := operator.WithVerify(operators, d.engine.Verify)
+	if d.source != nil {
+		handler = withBackup(d.source, handler)
+	}
+	d.startSideDoor(newSideDoor(socket, withExport(d.engine, handler), d.Log))
 	return nil
 }
 
@@ -398,8 +406,12 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 	return nil
 }
 
-// scrub verifies all data in the background.
+// scrub verifies all data in the background. It does not verify a database: each node would read all of it, and the server checks
+// its own checksums.
 func (d *daemon) scrub(ctx context.Context) error {
+	if d.Store != "" {
+		return nil
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	s := newScrubber(d.engine.Verify, d.metrics, d.Log)
 	var scrubbing sync.WaitGroup

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"log/slog"
 	"net/netip"
 
@@ -19,6 +20,9 @@ const devCNAMETarget = "cname.mtagd.localhost"
 
 // Run serves until a signal stops it.
 func (c *devCommand) Run(p *process) error {
+	if p.store != "" {
+		return &usageError{where: p.origin.of("store"), err: errors.New("is not for mtagd dev")}
+	}
 	if err := checkAddr(c.HTTP); err != nil {
 		return &usageError{where: p.origin.of("http"), err: err}
 	}

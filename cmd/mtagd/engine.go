@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,11 +16,18 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/local/control"
+	"mtagd/store/postgres"
 )
 
-// openEngine opens the storage engine for the service, and creates it if the data directory is new. This file is the
-// only one that names an engine.
-func openEngine(data string, keep store.Retention, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
+// openEngine opens the storage engine for the service, and creates it if the data directory or the database is new. With an empty
+// database, everything is in the data directory. This file is the only one that names an engine.
+func openEngine(ctx context.Context, data, database string, keep store.Retention, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
+	if database != "" {
+		if err := os.MkdirAll(data, 0o700); err != nil { // for the operator socket and the certificates
+			return nil, err
+		}
+		return openDatabase(ctx, database, postgres.Options{Log: log, Retention: keep, Metrics: metrics})
+	}
 	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now, Metrics: metrics, Retention: keep})
 	if err != nil {
 		return nil, openError(data, err)
@@ -26,16 +35,51 @@ func openEngine(data string, keep store.Retention, log *slog.Logger, metrics pro
 	return engine, nil
 }
 
+// openDatabase opens the engine on a PostgreSQL database.
+func openDatabase(ctx context.Context, database string, opt postgres.Options) (store.Engine, error) {
+	engine, err := postgres.Open(ctx, database, opt)
+	if err != nil {
+		return nil, fmt.Errorf("--store: %w", err)
+	}
+	return engine, nil
+}
+
+// checkStore accepts the address of a database, or nothing.
+func checkStore(s string) error {
+	if s != "" && !strings.HasPrefix(s, "postgres://") && !strings.HasPrefix(s, "postgresql://") {
+		return errors.New("must be an address such as postgres://mtagd@db1,db2/mtagd")
+	}
+	return nil
+}
+
+// errNotWithStore is for what is about the files of the embedded engine.
+var errNotWithStore = errors.New("is not for a database of --store: back it up, restore and repair it with the tools of PostgreSQL")
+
 // sourceOf returns what backups of the engine read.
 func sourceOf(engine store.Engine, data string, log *slog.Logger) *local.Source {
 	return local.SourceOf(engine, data, local.Options{Log: log, Now: time.Now})
 }
 
-// engineParts returns the paths of the engine's files, by what they hold.
-func engineParts(data string) map[string]string { return local.Parts(data) }
+// engineParts returns the paths of the engine's files, by what they hold. An engine on a database has none here.
+func engineParts(data, database string) map[string]string {
+	if database != "" {
+		return map[string]string{}
+	}
+	return local.Parts(data)
+}
 
 // reserve is how much disk space the engine leaves free, in bytes.
 const reserve = local.MinFree
+
+// verifyDatabase verifies a database, which other nodes may have open.
+func verifyDatabase(ctx context.Context, database string, log *slog.Logger, v store.Verification) (counts store.Verified, err error) {
+	engine, err := openDatabase(ctx, database, postgres.Options{Log: log})
+	if err != nil {
+		return counts, err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	return engine.Verify(ctx, v)
+}
 
 // verifyClosed verifies a data directory that no server has open.
 func verifyClosed(ctx context.Context, data string, v store.Verification) (store.Verified, error) {

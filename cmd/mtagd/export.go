@@ -18,6 +18,7 @@ import (
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/partnerapi/export"
 	"mtagd/store"
+	"mtagd/store/postgres"
 )
 
 // exportCommand is "mtagd export".
@@ -105,17 +106,24 @@ func (c *exportCommand) Run(p *process) error {
 // take gets the next piece of an export: how many events of how many are exported, and the bytes of the file.
 type take func(events, total uint64, data []byte) error
 
-// exportClosed exports from a data directory that no server has open.
+// exportClosed exports from a data directory that no server has open, or from a database.
 func exportClosed(p *process, r exportRequest, to take) (err error) {
-	if _, err := checkData(p.data, false); err != nil {
-		return fmt.Errorf("data directory %s %w", p.data, err)
-	}
-	engine, err := openEngine(p.data, 0, quietLog(p.stderr), nil)
+	engine, err := openForExport(p)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 	return exportEvents(p.ctx, engine, r, to, func(time.Duration) {})
+}
+
+func openForExport(p *process) (store.Engine, error) {
+	if p.store != "" {
+		return openDatabase(p.ctx, p.store, postgres.Options{Log: quietLog(p.stderr)})
+	}
+	if _, err := checkData(p.data, false); err != nil {
+		return nil, fmt.Errorf("data directory %s %w", p.data, err)
+	}
+	return openEngine(p.ctx, p.data, "", 0, quietLog(p.stderr), nil)
 }
 
 // exportEvents exports from an engine. It calls rest after each piece with the time that the piece took.

@@ -65,6 +65,7 @@ func main() {
 // variable: in capitals, after MTAGD_.
 type commandLine struct {
 	Data   string `default:"./data" placeholder:"DIR" help:"Data directory (default ${default})."`
+	Store  string `placeholder:"URL" help:"PostgreSQL database for partners, merchants and events, such as postgres://mtagd@db1,db2/mtagd, instead of the data directory. A password in it is a secret: set it in the environment or in the config file."`
 	Config string `placeholder:"FILE" help:"YAML file with values for flags. The command line and the environment take precedence."`
 
 	Dev      devCommand                `cmd:"" help:"Run the whole service on loopback, with a demo partner and a demo shop."`
@@ -115,6 +116,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return report(stderr, &usageError{where: "--data", err: errors.New("must not be empty")})
 	}
 
+	if err := checkStore(grammar.Store); err != nil {
+		return report(stderr, &usageError{where: originOf(parsed, grammar.file).of("store"), err: err})
+	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	defer stop()
 	// After the first signal, a second SIGTERM or SIGINT ends the process immediately. A second SIGHUP does not: a
@@ -129,6 +134,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		stdout: stdout,
 		stderr: stderr,
 		data:   grammar.Data,
+		store:  grammar.Store,
 		origin: originOf(parsed, grammar.file),
 	}
 	if command, ok := parsed.Selected().Target.Interface().(operator.Command); ok {

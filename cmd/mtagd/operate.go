@@ -7,13 +7,17 @@ import (
 	"fmt"
 
 	"mtagd/cmd/mtagd/operator"
+	"mtagd/store/postgres"
 )
 
 // operate runs an operator command and prints its result.
 func operate(p *process, command operator.Command) error {
 	client := operator.Client{
 		Data: p.data,
-		Open: func(_ context.Context, create bool) (operator.Control, error) {
+		Open: func(ctx context.Context, create bool) (operator.Control, error) {
+			if p.store != "" {
+				return openDatabase(ctx, p.store, postgres.Options{Log: quietLog(p.stderr)})
+			}
 			return openControl(p.data, create, p.stderr)
 		},
 	}

@@ -20,6 +20,7 @@ type process struct {
 	stdout io.Writer       // for results
 	stderr io.Writer       // for logs and errors
 	data   string          // --data
+	store  string          // --store; empty: everything is in the data directory
 	origin origin          // where the flags' values came from
 }
 
@@ -77,7 +78,7 @@ func oneLine(err error) string {
 }
 
 // secretFlags are the flags whose values are secrets.
-var secretFlags = []string{"--acme-eab-hmac-key"}
+var secretFlags = []string{"--store", "--acme-eab-hmac-key"}
 
 // withoutSecrets returns the words of a command line, with (secret) for each value of a secret flag.
 func withoutSecrets(args []string) []string {

@@ -118,6 +118,9 @@ func (c *serveCommand) Run(p *process) error {
 	if err := c.check(p.data, p.origin); err != nil {
 		return err
 	}
+	if p.store != "" && c.backup != nil {
+		return &usageError{where: p.origin.of("backup-to"), err: errNotWithStore}
+	}
 	var secure *tlsConfig
 	if c.TLS == "acme" {
 		secure = &tlsConfig{
@@ -133,6 +136,7 @@ func (c *serveCommand) Run(p *process) error {
 	}
 	return serve(p.ctx, config{
 		Data:               p.data,
+		Store:              p.store,
 		HTTP:               c.HTTP,
 		TLS:                secure,
 		Limits:             c.Limits == "on",

@@ -37,7 +37,11 @@ func (c *verifyCommand) Run(p *process) error {
 	}
 	counts, err := operator.Client{Data: p.data}.Verify(p.ctx, v)
 	if errors.Is(err, operator.ErrNoServer) {
-		counts, err = verifyClosed(p.ctx, p.data, v)
+		if p.store != "" {
+			counts, err = verifyDatabase(p.ctx, p.store, quietLog(p.stderr), v)
+		} else {
+			counts, err = verifyClosed(p.ctx, p.data, v)
+		}
 	}
 	bar.end()
 	if err != nil {

@@ -6,9 +6,10 @@
 //		q.Finish(err)
 //	}
 //
-//	queue.go  gathers requests for a group; refuses when too much waits
-//	turns.go  composes groups: merchants take turns
-//	fifo.go   a queue without a bound
+//	queue.go    gathers requests for a group; refuses when too much waits
+//	turns.go    composes groups: merchants take turns
+//	fifo.go     a queue without a bound
+//	metrics.go  counts and measures commits
 package group
 
 import (

@@ -20,9 +20,12 @@ const (
 func (e *engine) commit(f *flush) error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
+	began := time.Now()
+	e.metrics.Grouped(len(f.items))
 	if err := e.write(ctx, f); err != nil {
 		return err
 	}
+	e.metrics.Committed(began, len(f.events)+len(f.changed) > 0)
 	if len(f.events) > 0 {
 		e.watches.tell(f.withEvents())
 	}

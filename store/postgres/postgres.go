@@ -32,9 +32,27 @@
 //	postgres.go   opens and closes the engine
 //	connect.go    connections, and what their errors mean
 //	migrate.go    the schema; migrations/ has it
+//
 //	control.go    changes of the control data
 //	partners.go, keys.go, merchants.go, tags.go, claims.go, delete.go, once.go, audit.go   what they change
 //	follow.go     the directory: loading it, and following the changes of all nodes
+//
+//	record.go     Record, Resolve
+//	flush.go      one group on its way into the database
+//	commit.go     commits it, or finds out what became of it
+//	counter.go    how many events there are in each minute, hour and day
+//
+//	cover.go      splits a range of time into spans that counters know
+//	select.go     counts the events of spans
+//	listing.go    Events: one page of a merchant's events; Usage
+//	summary.go    Summary
+//	feed.go       Feed: events in the order of receipt
+//	watch.go      who waits for events
+//
+//	persons.go    Erase, PersonalData
+//	life.go       removes events in the background
+//	remove.go     removes events, and what the counters have of them
+//	verify.go     checks all data
 package postgres
 
 import (
@@ -47,6 +65,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
 	"mtagd/store/group"
@@ -62,6 +81,8 @@ type Options struct {
 	// Retention is how long events of merchants without a retention of their own are kept. 0: as when an engine was last
 	// opened with another value, at first for ever.
 	Retention store.Retention
+
+	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
 	eager bool // for tests: life.eager
 }
@@ -89,6 +110,7 @@ type engine struct {
 
 	follower follower
 	queue    *group.Queue
+	metrics  *group.Metrics
 	watches  watches
 	life     life
 
@@ -120,7 +142,10 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 		pool.Close()
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	e.queue = group.New(func(int) error { return e.acceptsEvents() }, func(int) {})
+	e.queue, e.metrics = group.New(func(int) error { return e.acceptsEvents() }, func(int) {}), group.NewMetrics()
+	if opt.Metrics != nil {
+		opt.Metrics.MustRegister(e.metrics.Collectors(e.queue)...)
+	}
 	e.running.Go(e.follow)
 	e.running.Go(e.commitGroups)
 	e.running.Go(e.noteKeyUse)

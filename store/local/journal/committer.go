@@ -33,7 +33,7 @@ type committer struct {
 	handOver   HandOver
 	suppressed func(m store.MerchantID, id *store.Identity, muid store.MUID) bool // nil: nobody is
 	arenas     arenas
-	metrics    *metrics
+	metrics    *group.Metrics
 	oldDedupe  bool          // see transaction
 	done       chan struct{} // closed when the goroutine has ended
 
@@ -52,7 +52,7 @@ func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock
 		handOver:   handOver,
 		suppressed: suppressed,
 		arenas:     make(arenas, keptArenas),
-		metrics:    newMetrics(),
+		metrics:    group.NewMetrics(),
 		oldDedupe:  hasOldDedupe(db),
 		done:       make(chan struct{}),
 	}
@@ -137,7 +137,7 @@ func (c *committer) write() error {
 			}
 		}
 	}
-	c.metrics.groups.Observe(float64(marks))
+	c.metrics.Grouped(marks)
 	return c.commit(t)
 }
 
@@ -169,7 +169,7 @@ func (c *committer) commit(t *transaction) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", group.ErrCommit, err)
 	}
-	c.metrics.committed(began, t.count > 0)
+	c.metrics.Committed(began, t.count > 0)
 	c.remember(t, version)
 	release := func() { c.arenas.put(t.arena) }
 	if len(t.arena.events) == 0 {

@@ -47,7 +47,6 @@
 //	mmap.go         finds the files that Badger maps
 //	allocate.go     allocates them before Badger writes to them
 //	spare.go        a file whose space is given back on a full disk
-//	metrics.go      counts and measures commits
 //	verify.go       checks all data
 //	salvage.go      writes what can be read of damaged files into a new journal
 //
@@ -286,7 +285,7 @@ func (j *Journal) FreeSpace() uint64 { return j.disk.freeForEvents() }
 
 // Metrics returns the journal's metrics. Call it after Start.
 func (j *Journal) Metrics() []prometheus.Collector {
-	return j.committer.metrics.collectors(j.committer.queue.Length)
+	return j.committer.metrics.Collectors(j.committer.queue)
 }
 
 // Drain refuses new requests, and returns when all accepted ones are finished. Events can still be read. It fails when the

@@ -1,22 +1,21 @@
-package journal
+package group
 
 import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"mtagd/store/group"
 )
 
-// metrics are what the committer measures, and the length of the queue.
-type metrics struct {
+// Metrics are what a committer measures. Their names are the same for all engines, so that alerts and dashboards are too.
+type Metrics struct {
 	commits    prometheus.Histogram // seconds
 	groups     prometheus.Histogram // marks and links
 	lastCommit prometheus.Gauge     // seconds since 1970
 }
 
-func newMetrics() *metrics {
-	m := &metrics{
+// NewMetrics returns the metrics of an engine that is opened now.
+func NewMetrics() *Metrics {
+	m := &Metrics{
 		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "mtagd_journal_commit_duration_seconds",
 			Help:    "Time that a commit takes to be written and synced.",
@@ -25,19 +24,22 @@ func newMetrics() *metrics {
 		groups: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "mtagd_journal_group_events",
 			Help:    "Events and look-ups that are written as one group.",
-			Buckets: []float64{1, 4, 16, 64, 256, 512, 1024, group.MaxMarks},
+			Buckets: []float64{1, 4, 16, 64, 256, 512, 1024, MaxMarks},
 		}),
 		lastCommit: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mtagd_journal_last_commit_timestamp_seconds",
-			Help: "When the last commit was on disk; before the first one, when the journal was opened.",
+			Help: "When the last commit was on disk; before the first one, when the engine was opened.",
 		}),
 	}
 	m.lastCommit.SetToCurrentTime()
 	return m
 }
 
-// committed notes that a commit which began at this time is on disk. A commit of events that are not kept writes nothing.
-func (m *metrics) committed(began time.Time, wrote bool) {
+// Grouped notes how many marks and links are written together.
+func (m *Metrics) Grouped(marks int) { m.groups.Observe(float64(marks)) }
+
+// Committed notes that a commit which began at this time is on disk. A commit of events that are not kept writes nothing.
+func (m *Metrics) Committed(began time.Time, wrote bool) {
 	now := time.Now()
 	m.lastCommit.Set(float64(now.UnixMilli()) / 1000)
 	if wrote {
@@ -45,23 +47,22 @@ func (m *metrics) committed(began time.Time, wrote bool) {
 	}
 }
 
-// collectors returns all metrics. queued returns how many requests wait, and the size of those that wait or are being
-// written.
-func (m *metrics) collectors(queued func() (requests, bytes int)) []prometheus.Collector {
+// Collectors returns all metrics, with those of the queue.
+func (m *Metrics) Collectors(q *Queue) []prometheus.Collector {
 	return []prometheus.Collector{
 		m.commits, m.groups, m.lastCommit,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mtagd_journal_queue_requests",
 			Help: "Requests that wait for a group to begin.",
 		}, func() float64 {
-			requests, _ := queued()
+			requests, _ := q.Length()
 			return float64(requests)
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mtagd_journal_queue_bytes",
 			Help: "Size of the requests that wait or are being written.",
 		}, func() float64 {
-			_, bytes := queued()
+			_, bytes := q.Length()
 			return float64(bytes)
 		}),
 	}

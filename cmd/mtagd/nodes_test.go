@@ -1,0 +1,202 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mtagd/store/postgres/pgtest"
+)
+
+// nodes are two servers on one database.
+type nodes struct {
+	*testing.T
+	database string
+	data     [2]string
+	node     [2]*service
+	key      string
+	merchant string
+	tag      string
+}
+
+func newNodes(t *testing.T) *nodes {
+	t.Helper()
+	zone, err := startZone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(zone.stop)
+	n := &nodes{T: t, database: pgtest.NewServer(t).URL("postgres"), data: [2]string{t.TempDir(), t.TempDir()}}
+	for i := range n.node {
+		s, err := startService(n.data[i], zone.address, "--store", n.database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.node[i] = s
+		t.Cleanup(func() {
+			if !s.ended {
+				if err := s.stop(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	return n
+}
+
+// command runs a command on the database, through the server of a data directory if there is one.
+func (n *nodes) command(data string, args ...string) (output string, err error) {
+	out, err := exec.Command("mtagd", append(args, "--data", data, "--store", n.database)...).CombinedOutput()
+	return string(out), err
+}
+
+// ask sends a request to a node, and reads the answer into v unless it is nil.
+func (n *nodes) ask(node int, r request, v any) int {
+	n.Helper()
+	got, err := n.node[node].do(http.DefaultClient, r)
+	if err != nil {
+		n.Fatal(err)
+	}
+	if v != nil {
+		if err := json.Unmarshal(got.body, v); err != nil {
+			n.Fatalf("%s %s: %d %s", r.method, r.path, got.status, got.body)
+		}
+	}
+	return got.status
+}
+
+func (n *nodes) mark(node int, id string) request {
+	return request{host: tagHost, method: "POST", path: "/mark/" + n.tag,
+		body: fmt.Sprintf(`{"event":"Visit","muid":"user-1","event_id":%q}`, id)}
+}
+
+// awaitStatus waits until a request has a status. Other nodes know a change within a second.
+func (n *nodes) awaitStatus(node int, r request, want int) {
+	n.Helper()
+	got := 0
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if got = n.ask(node, r, nil); got == want {
+			return
+		}
+	}
+	n.Errorf("%s %s has status %d, want %d", r.method, r.path, got, want)
+}
+
+// total returns how many events node lists.
+func (n *nodes) total(node int) int {
+	n.Helper()
+	var list struct{ Pagination struct{ TotalItems int } }
+	if status := n.ask(node, request{host: baseHost, method: "GET", path: "/v1/partners/events?merchantId=" + n.merchant, key: n.key}, &list); status != 200 {
+		n.Errorf("events: status %d", status)
+	}
+	return list.Pagination.TotalItems
+}
+
+// Two nodes on one PostgreSQL database are one service: what one of them knows, the other knows. A node that is killed takes nothing along.
+func TestTwoNodesOnOneDatabase(t *testing.T) {
+	n := newNodes(t)
+	elsewhere := t.TempDir() // where no server runs: commands open the database themselves
+	var partner struct{ PartnerID string }
+	out, err := n.command(elsewhere, "partner", "add", "--name", "Acme")
+	if err != nil || json.Unmarshal([]byte(out), &partner) != nil {
+		t.Fatal(err, out)
+	}
+	var issued struct{ APIKey string }
+	out, err = n.command(n.data[0], "key", "issue", "--partner", partner.PartnerID)
+	if err != nil || json.Unmarshal([]byte(out), &issued) != nil {
+		t.Fatal(err, out)
+	}
+	n.key = issued.APIKey
+
+	list := request{host: baseHost, method: "GET", path: "/v1/partners/merchant", key: n.key}
+	n.awaitStatus(0, list, http.StatusOK)
+	n.awaitStatus(1, list, http.StatusOK)
+	var merchant struct{ MerchantID string }
+	n.ask(0, request{host: baseHost, method: "POST", path: "/v1/partners/merchant", key: n.key, body: `{"name":"Shop"}`}, &merchant)
+	n.merchant = merchant.MerchantID
+	var tag struct{ TagID string }
+	n.ask(1, request{host: baseHost, method: "POST", path: "/v1/partners/tracktag/generate", key: n.key,
+		body: fmt.Sprintf(`{"merchantId":%q,"type":"client-side"}`, n.merchant)}, &tag)
+	n.tag = tag.TagID
+
+	n.awaitStatus(0, n.mark(0, "order-1"), http.StatusCreated)
+	n.awaitStatus(1, n.mark(1, "order-1"), http.StatusCreated) // it is recorded already
+	n.awaitStatus(1, n.mark(1, "order-2"), http.StatusCreated)
+	for node := range n.node {
+		if got := n.total(node); got != 2 {
+			t.Errorf("node %d lists %d events, want 2", node, got)
+		}
+	}
+
+	if out, err := n.command(n.data[0], "tag", "suspend", n.tag); err != nil {
+		t.Fatal(err, out)
+	}
+	n.awaitStatus(1, n.mark(1, "order-3"), http.StatusForbidden)
+	if out, err := n.command(n.data[1], "tag", "resume", n.tag); err != nil {
+		t.Fatal(err, out)
+	}
+	n.awaitStatus(0, n.mark(0, "order-3"), http.StatusCreated)
+	n.awaitStatus(1, n.mark(1, "order-3"), http.StatusCreated)
+
+	// A sender goes on with the other node, as behind a load balancer, and sends again what was not acknowledged.
+	const senders, events = 4, 50
+	var all sync.WaitGroup
+	killed := make(chan struct{})
+	for s := range senders {
+		all.Go(func() {
+			for i := range events {
+				if s == 0 && i == events/2 {
+					close(killed)
+				}
+				for node := i % 2; ; node = 1 {
+					got, err := n.node[node].do(http.DefaultClient, n.mark(node, fmt.Sprintf("%d-%d", s, i)))
+					if err == nil && got.status == http.StatusCreated {
+						break
+					}
+					if node == 1 {
+						t.Errorf("node 1 answers %d %s, %v", got.status, got.body, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	<-killed
+	if err := n.node[0].kill(); err != nil {
+		t.Error(err)
+	}
+	all.Wait()
+	if got, want := n.total(1), 3+senders*events; got != want {
+		t.Errorf("%d events are listed, want %d", got, want)
+	}
+
+	for _, data := range []string{n.data[1], elsewhere} {
+		for _, command := range [][]string{{"verify"}, {"export", n.merchant}, {"partner", "list"}} {
+			if out, err := n.command(data, command...); err != nil {
+				t.Errorf("%s: %v: %s", command, err, out)
+			}
+		}
+	}
+	for _, command := range [][]string{{"backup", t.TempDir()}, {"repair", "--to", t.TempDir() + "/new"}, {"serve", "--backup-to", t.TempDir(),
+		"--base-host", baseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget}, {"dev"}} {
+		if out, err := n.command(elsewhere, command...); err == nil || !strings.Contains(out, "store") {
+			t.Errorf("%s: %v: %s", command, err, out)
+		}
+	}
+}
+
+func TestTheStoreMustBeAnAddress(t *testing.T) {
+	out, err := exec.Command("mtagd", "partner", "list", "--data", t.TempDir(), "--store", "/var/lib/mtagd").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "--store: must be an address") {
+		t.Errorf("%v: %s", err, out)
+	}
+	out, err = exec.Command("mtagd", "partner", "list", "--data", t.TempDir(), "--store", "postgres://mtagd:hunter2@127.0.0.1:1/mtagd").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "--store: ") || strings.Contains(string(out), "hunter2") {
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -25,6 +25,9 @@ func PartnerOf(r *fasthttp.RequestCtx) string {
 	return partner
 }
 
+// Operator is what PartnerOf returns for an operator's session of the web console.
+const Operator store.PartnerID = "operator"
+
 // SetPartner sets what PartnerOf returns, for a request that something in front of the API has authenticated.
 func SetPartner(r *fasthttp.RequestCtx, id store.PartnerID) { r.SetUserValue(partnerValue, string(id)) }
 

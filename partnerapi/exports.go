@@ -90,12 +90,12 @@ func (a *api) writeExport(
 		return err
 	}
 	for more := true; more; {
-		if _, ok := a.validFor(from); !ok {
-			return errKeyEnded
-		}
 		before := c.Events
 		if more, err = a.nextBatch(ctx, partner, c, encoder); err != nil {
 			return err
+		}
+		if _, ok := a.validFor(from); !ok { // it may have ended while the batch waited for its turn
+			return errKeyEnded
 		}
 		a.metrics.events.WithLabelValues("export").Add(float64(c.Events - before))
 		if batch.Len() == 0 {

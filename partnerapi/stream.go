@@ -112,6 +112,9 @@ func (s *stream) writePage(ctx context.Context, w io.Writer) (more bool, err err
 	if page.events == 0 {
 		return page.more, sleep(ctx, streamPause)
 	}
+	if _, ok := s.api.validFor(s.watch.feed.caller); !ok { // it may have ended while the page waited for its turn
+		return true, nil
+	}
 	if _, err := w.Write(page.body); err != nil {
 		return false, err
 	}

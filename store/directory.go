@@ -155,7 +155,7 @@ func (d *Directory) Session(id SessionID, now time.Time) (Session, Key, bool) {
 	s, ok := d.sessions[id]
 	key, hasKey := d.keys[s.Key]
 	_, hasPartner := d.partners[s.Partner]
-	ok = ok && now.Before(s.ExpiresAt) && (hasPartner || s.IsOperators()) && (s.Key == "" || hasKey && key.Valid(now))
+	ok = ok && s.Valid(now) && (hasPartner || s.IsOperators()) && (s.Key == "" || hasKey && key.Valid(now))
 	if !ok {
 		return Session{}, Key{}, false
 	}

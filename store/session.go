@@ -67,6 +67,15 @@ func newSession(partner PartnerID, now time.Time) (Session, SessionText) {
 	return Session{ID: SessionID(id), SecretHash: hash, Partner: partner, CreatedAt: now, ExpiresAt: now.Add(SessionLife)}, SessionText(text)
 }
 
+// maxAhead is how far the clock may have been ahead when a session began. Otherwise a session would live on when the clock is
+// corrected.
+const maxAhead = 5 * time.Minute
+
+// Valid reports whether the time of a session or a link is not over.
+func (s Session) Valid(now time.Time) bool {
+	return now.Before(s.ExpiresAt) && now.After(s.CreatedAt.Add(-maxAhead))
+}
+
 // IsOperators reports whether a session, or the one that a link begins, is an operator's.
 func (s Session) IsOperators() bool { return s.Partner == "" }
 

@@ -14,13 +14,14 @@
 //
 //   - Cost. An event of a known entry costs a look-up in a map. New entries are limited by rates: of an address at all, of an
 //     address for one merchant, and of a merchant. Only a new entry has its event parsed.
-//   - Push out a shop's entries. A new name takes the place of another name with the same reason, and first of one that came
-//     once. A shop's mistake comes again and again.
+//   - Push out a shop's entries. A new name takes the place of another name with the same reason: of the sender that has most of
+//     them, the one with the fewest events. From many addresses, a stranger can still crowd out what came in only once.
 //   - Use up the memory. Its bytes are limited. When they are used up, the merchant that takes most gives way.
 package refused
 
 import (
 	"cmp"
+	"hash/maphash"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,8 +39,8 @@ const (
 	// MaxEntries is how many entries a merchant has.
 	MaxEntries = 1000
 
-	maxBytes = 32 << 20 // of all entries together
-	maxNames = 20       // entries with the same tag, status, code and place, and another name
+	maxBytes  = 32 << 20 // of all entries together
+	maxOthers = 20       // entries with the same tag, status, code and place, and another name
 )
 
 // The rates of new entries.
@@ -52,7 +53,6 @@ var (
 // The kinds of buckets.
 const (
 	kindMerchant byte = iota
-	kindAddress
 	kindAddressHere
 )
 
@@ -90,6 +90,8 @@ type Entry struct {
 	Count      int
 	First      time.Time
 	Last       time.Time
+
+	sender uint64 // a hash of the first sender's address; 0 when addresses do not tell senders apart
 }
 
 // Memory is what is remembered of all merchants. All methods may be called from many goroutines at once. A nil Memory
@@ -98,7 +100,9 @@ type Memory struct {
 	now     func() time.Time
 	began   time.Time
 	buckets *limit.Buckets
-	most    int // bytes
+	senders *limit.Addresses // new entries of an address
+	seed    maphash.Seed     // of hashes of addresses, which are not kept themselves
+	most    int              // bytes
 
 	mu        sync.Mutex
 	merchants map[store.MerchantID]*merchant
@@ -130,7 +134,7 @@ type key struct {
 
 // keyOf returns the key of an event, whose strings alias it.
 func keyOf(e *Event) key {
-	k := key{tag: e.Tag, status: e.Status, code: e.Code, place: place(e.Path), name: shownName(e.Name, e.Identifiers[:])}
+	k := key{tag: e.Tag, status: e.Status, code: e.Code, place: place(e.Path), name: shownName(e.Name, identifiersOf(e, nil))}
 	if check.IsField(e.Suggests) {
 		k.meant = e.Suggests
 	}
@@ -146,7 +150,7 @@ func (k key) clone() key {
 
 // New returns an empty memory.
 func New(now func() time.Time) *Memory {
-	return &Memory{now: now, began: now(), buckets: limit.NewBuckets(), most: maxBytes, merchants: map[store.MerchantID]*merchant{}}
+	return &Memory{now: now, began: now(), buckets: limit.NewBuckets(), senders: limit.NewAddresses(ofAddress), seed: maphash.MakeSeed(), most: maxBytes, merchants: map[store.MerchantID]*merchant{}}
 }
 
 // Add remembers an event.
@@ -167,6 +171,9 @@ func (m *Memory) Add(e *Event) {
 	entry := newEntry(e, k) // without the lock: it parses the event
 	k.name = entry.Name     // the event may have more identifiers than the service reads
 	entry.Count, entry.First, entry.Last = 1, now, now
+	if e.Address.IsValid() {
+		entry.sender = maphash.Comparable(m.seed, site(e.Address))
+	}
 	m.begin(store.MerchantID(strings.Clone(string(e.Merchant))), k, entry, now)
 }
 
@@ -194,12 +201,21 @@ func (m *Memory) count(id store.MerchantID, k key, now time.Time) bool {
 // mayBegin takes the tokens of a new entry.
 func (m *Memory) mayBegin(e *Event, now time.Time) bool {
 	if e.Address.IsValid() {
-		if m.buckets.Take(m.buckets.PairKey(kindAddressHere, string(e.Merchant), e.Address), 1, ofAddressHere, now) > 0 ||
-			m.buckets.Take(m.buckets.AddressKey(kindAddress, e.Address), 1, ofAddress, now) > 0 {
+		if m.buckets.Take(m.buckets.PairKey(kindAddressHere, string(e.Merchant), site(e.Address)), 1, ofAddressHere, now) > 0 ||
+			m.senders.Take(e.Address, 1, now) > 0 {
 			return false
 		}
 	}
 	return m.buckets.Take(m.buckets.Key(kindMerchant, string(e.Merchant)), 1, ofMerchant, now) == 0
+}
+
+// site returns the part of an address that one customer of a provider has at most: of an IPv6 address the first 48 bits.
+func site(a netip.Addr) netip.Addr {
+	if a.Is4() || a.Is4In6() {
+		return a
+	}
+	prefix, _ := a.WithZone("").Prefix(48) // it fails only for a longer prefix than the address
+	return prefix.Addr()
 }
 
 // begin adds an entry, and makes room for it.

@@ -31,7 +31,53 @@ const (
 	maxElements = 3        // of an array
 	maxDepth    = 5        // of a sample
 	leastPart   = 3        // bytes of an identifier that must not be in a name; everything has a shorter one in it
+
+	// Of an event with longer or more identifiers, no name is kept but those of the contract: a stranger could make comparing
+	// them slow.
+	maxIdentifier = 256 // bytes
+	maxParts      = 50  // of all identifiers
+	maxNames      = 200 // of fields; the others are counted
 )
+
+// identifiers are what an event has that may name a person, in lower case: whole, and the words before the @ of emails.
+type identifiers struct {
+	parts   []string
+	tooMany bool
+}
+
+func (ids *identifiers) add(id string) {
+	if len(id) > maxIdentifier {
+		ids.tooMany = true
+		return
+	}
+	id = strings.ToLower(strings.TrimSpace(id))
+	local, _, _ := strings.Cut(id, "@")
+	for _, part := range append(strings.FieldsFunc(local, isSeparator), id) {
+		if len(part) >= leastPart {
+			ids.parts = append(ids.parts, part)
+		}
+	}
+	ids.tooMany = ids.tooMany || len(ids.parts) > maxParts
+}
+
+// identifiersOf returns the identifiers of an event, and those in its object as far as their fields say so.
+func identifiersOf(e *Event, object map[string]any) *identifiers {
+	ids := &identifiers{}
+	for _, id := range e.Identifiers {
+		ids.add(id)
+	}
+	for name, value := range object {
+		if !check.IsIdentifier(name) {
+			continue
+		}
+		if text, ok := value.(string); ok {
+			ids.add(text)
+		} else {
+			ids.add(fmt.Sprint(value))
+		}
+	}
+	return ids
+}
 
 // hidden stands for what is not kept.
 const hidden = "…"
@@ -44,14 +90,11 @@ var clearWords = map[string][]string{
 
 // newEntry returns an entry with what may be kept of an event. It aliases nothing of the event.
 func newEntry(e *Event, k key) *Entry {
-	identifiers := slices.Clone(e.Identifiers[:])
 	object := decode(e.Object)
+	ids := identifiersOf(e, object)
+	n := &Entry{Tag: k.tag, Status: e.Status, Code: e.Code, Message: e.Message, Reason: e.Reason, Name: shownName(k.name, ids)}
 	if object != nil {
-		identifiers = append(identifiers, identifiersOf(object)...)
-	}
-	n := &Entry{Tag: k.tag, Status: e.Status, Code: e.Code, Message: e.Message, Reason: e.Reason, Name: shownName(k.name, identifiers)}
-	if object != nil {
-		n.Sample = sample(object, n.Name, identifiers)
+		n.Sample = sample(object, n.Name, ids)
 	}
 	suggested := e.Suggests
 	if suggested == "" {
@@ -60,8 +103,8 @@ func newEntry(e *Event, k key) *Entry {
 	if check.IsNearName(suggested) || check.IsField(suggested) {
 		n.Suggestion = strings.Clone(suggested)
 	}
-	n.Path = shownPath(e.Path, identifiers)
-	n.Origin = shownOrigin(e.Origin, identifiers)
+	n.Path = shownPath(e.Path, ids)
+	n.Origin = shownOrigin(e.Origin, ids)
 	return n
 }
 
@@ -74,23 +117,12 @@ func decode(text []byte) map[string]any {
 	return object
 }
 
-// identifiersOf returns the values of an event that identify somebody, as far as their fields say so.
-func identifiersOf(object map[string]any) []string {
-	var found []string
-	for name, value := range object {
-		if check.IsIdentifier(name) {
-			found = append(found, fmt.Sprint(value))
-		}
-	}
-	return found
-}
-
 // shownName returns an event's name, "" when it is not kept.
-func shownName(name string, identifiers []string) string {
+func shownName(name string, ids *identifiers) string {
 	switch {
 	case check.IsKnownName(name):
 		return name
-	case tellsOf(name, identifiers):
+	case tellsOf(name, ids):
 		return ""
 	case store.IsEventName(name):
 		return name
@@ -108,33 +140,25 @@ func isWords(text string) bool {
 }
 
 // shownField reports whether the name of a field is kept.
-func shownField(name string, atTop bool, identifiers []string) bool {
+func shownField(name string, atTop bool, ids *identifiers) bool {
 	if check.IsField(name) {
 		return true
 	}
-	return atTop && name != "" && len(name) <= maxName && !tellsOf(name, identifiers) && !strings.ContainsFunc(name, func(c rune) bool {
+	return atTop && name != "" && len(name) <= maxName && !tellsOf(name, ids) && !strings.ContainsFunc(name, func(c rune) bool {
 		return c != '_' && c != '-' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z')
 	})
 }
 
 // tellsOf reports whether a name has an identifier in it, or a word of the part of an email before the @, or many digits.
-func tellsOf(name string, identifiers []string) bool {
+func tellsOf(name string, ids *identifiers) bool {
 	if digits(name) > maxDigits {
 		return true
 	}
-	name = strings.ToLower(name)
-	isIn := func(part string) bool { return len(part) >= leastPart && strings.Contains(name, part) }
-	for _, id := range identifiers {
-		if id == "" {
-			continue
-		}
-		id = strings.ToLower(strings.TrimSpace(id))
-		local, _, _ := strings.Cut(id, "@")
-		if isIn(id) || slices.ContainsFunc(strings.FieldsFunc(local, isSeparator), isIn) {
-			return true
-		}
+	if ids.tooMany {
+		return true
 	}
-	return false
+	name = strings.ToLower(name)
+	return slices.ContainsFunc(ids.parts, func(part string) bool { return strings.Contains(name, part) })
 }
 
 func isSeparator(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }
@@ -150,13 +174,13 @@ func digits(text string) int {
 }
 
 // shownPath returns a JSON pointer with hidden in the place of names that are not kept.
-func shownPath(path string, identifiers []string) string {
+func shownPath(path string, ids *identifiers) string {
 	if path == "" {
 		return ""
 	}
 	parts := strings.Split(path, "/")[1:]
 	for i, part := range parts {
-		if !isIndex(part) && !shownField(part, i == 0, identifiers) {
+		if !isIndex(part) && !shownField(part, i == 0, ids) {
 			parts[i] = hidden
 		}
 	}
@@ -184,7 +208,7 @@ func place(path string) string {
 }
 
 // shownOrigin returns the origin of a page, "" when it is none, or not kept.
-func shownOrigin(origin string, identifiers []string) string {
+func shownOrigin(origin string, ids *identifiers) string {
 	if len(origin) > 128 {
 		return ""
 	}
@@ -193,11 +217,11 @@ func shownOrigin(origin string, identifiers []string) string {
 		return ""
 	}
 	for label := range strings.SplitSeq(u.Hostname(), ".") {
-		if tellsOf(label, identifiers) {
+		if tellsOf(label, ids) {
 			return ""
 		}
 	}
-	if tellsOf(strings.Map(dropDigits, u.Host), identifiers) || strings.ContainsFunc(u.Hostname(), isForeign) {
+	if tellsOf(strings.Map(dropDigits, u.Host), ids) || strings.ContainsFunc(u.Hostname(), isForeign) {
 		return ""
 	}
 	return strings.Clone(origin)
@@ -216,8 +240,8 @@ func isForeign(c rune) bool {
 }
 
 // sample returns the structure of an event as JSON.
-func sample(object map[string]any, name string, identifiers []string) []byte {
-	s := sampler{name: name, identifiers: identifiers}
+func sample(object map[string]any, name string, ids *identifiers) []byte {
+	s := sampler{name: name, ids: ids}
 	text, err := json.Marshal(s.object(object, 0))
 	if err != nil { // it has nothing that cannot be written
 		return nil
@@ -226,16 +250,16 @@ func sample(object map[string]any, name string, identifiers []string) []byte {
 }
 
 type sampler struct {
-	name        string // of the event, as it is kept
-	identifiers []string
-	nodes       int
+	name  string // of the event, as it is kept
+	ids   *identifiers
+	nodes int
 }
 
 func (s *sampler) object(object map[string]any, depth int) map[string]any {
 	shown := map[string]any{}
 	rest := 0
-	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if s.nodes >= maxNodes || !shownField(name, depth == 0, s.identifiers) {
+	for i, name := range slices.Sorted(maps.Keys(object)) {
+		if s.nodes >= maxNodes || i >= maxNames || !shownField(name, depth == 0, s.ids) {
 			rest++
 			continue
 		}
@@ -284,7 +308,7 @@ func (s *sampler) value(name string, value any, depth int) any {
 func (s *sampler) text(name, value string, depth int) string {
 	switch {
 	case depth == 1 && (name == "event" || name == "type") && value == s.name,
-		name == "currency" && isCurrency(value) && !tellsOf(value, s.identifiers),
+		name == "currency" && isCurrency(value) && !tellsOf(value, s.ids),
 		slices.Contains(clearWords[name], value):
 		return value
 	case check.IsIdentifier(name):

@@ -143,7 +143,7 @@ func TestSample(t *testing.T) {
 	} {
 		t.Run(c.is, func(t *testing.T) {
 			object := decode([]byte(c.event))
-			if got := string(sample(object, c.name, identifiersOf(object))); got != c.want {
+			if got := string(sample(object, c.name, identifiersOf(&Event{}, object))); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
@@ -152,7 +152,7 @@ func TestSample(t *testing.T) {
 	for i := range 300 {
 		large += fmt.Sprintf(`,"field_%d":%d`, i, i)
 	}
-	if got := sample(decode([]byte(large+"}")), "", nil); len(got) > 4<<10 {
+	if got := sample(decode([]byte(large+"}")), "", &identifiers{}); len(got) > 4<<10 {
 		t.Errorf("a sample of %d bytes", len(got))
 	}
 }
@@ -181,7 +181,7 @@ func TestShownOrigin(t *testing.T) {
 		if shown {
 			want = origin
 		}
-		if got := shownOrigin(origin, []string{"ann@x.org"}); got != want {
+		if got := shownOrigin(origin, identifiersOf(&Event{Identifiers: [5]string{"ann@x.org"}}, nil)); got != want {
 			t.Errorf("%q: %q", origin, got)
 		}
 	}

@@ -28,7 +28,7 @@ func (m *Memory) makeRoom(owner *merchant, k key, bytes int, now time.Time) {
 		}
 	}
 	switch {
-	case names >= maxNames:
+	case names >= maxOthers:
 		m.giveWay(owner, now, differsInName)
 	case len(owner.entries) >= MaxEntries:
 		m.giveWay(owner, now, anything)
@@ -38,13 +38,20 @@ func (m *Memory) makeRoom(owner *merchant, k key, bytes int, now time.Time) {
 	}
 }
 
-// giveWay removes one of a merchant's entries: of those with the fewest events the one that had none for the longest time. A
-// merchant without entries is removed, too.
+// giveWay removes one of a merchant's entries: of the sender with most of them, and of those with the fewest events, the one
+// that had none for the longest time. A merchant without entries is removed, too.
 func (m *Memory) giveWay(owner *merchant, now time.Time, among func(key) bool) {
+	senders, most := map[uint64]int{}, 0
+	for k, e := range owner.entries {
+		if among(k) {
+			senders[e.sender]++
+			most = max(most, senders[e.sender])
+		}
+	}
 	var worst key
 	var of *Entry
 	for k, e := range owner.entries {
-		if among(k) && (of == nil || e.Count < of.Count || e.Count == of.Count && e.Last.Before(of.Last)) {
+		if among(k) && senders[e.sender] == most && (of == nil || e.Count < of.Count || e.Count == of.Count && e.Last.Before(of.Last)) {
 			worst, of = k, e
 		}
 	}

@@ -11,22 +11,22 @@ import (
 // attempts limits signing in. A wrong key or link costs little, and nobody guesses 160 bits: the limit keeps a guesser from
 // using up more than that. Like that of the partner API it never refuses a valid one, because other people may have the
 // same address, or the guesser knows the id of their key. A right one costs a synced write and an audit entry, and so each
-// partner has a rate of them.
+// key has a rate of them.
 type attempts struct {
 	addresses *limit.Addresses
 	others    *limit.Buckets
 }
 
 var (
-	addressRate = limit.Rate{PerSecond: 0.5, Burst: 30} // of wrong keys and links from one address
-	keyRate     = limit.Rate{PerSecond: 0.1, Burst: 10} // of wrong secrets for one key id
-	partnerRate = limit.Rate{PerSecond: 0.2, Burst: 60} // of sessions that one partner begins
+	addressRate = limit.Rate{PerSecond: 0.5, Burst: 30}     // of wrong keys and links from one address
+	keyRate     = limit.Rate{PerSecond: 0.1, Burst: 10}     // of wrong secrets for one key id
+	beginRate   = limit.Rate{PerSecond: 1. / 60, Burst: 20} // of sessions that are begun with one key
 )
 
 // The kinds of buckets.
 const (
 	kindKey byte = iota
-	kindPartner
+	kindBegin
 )
 
 func newAttempts() *attempts {
@@ -45,10 +45,10 @@ func (a *attempts) wrong(client netip.Addr, id string, now time.Time) (wait time
 	return a.others.Take(a.others.Key(kindKey, id), 1, keyRate, now)
 }
 
-// right takes a token for a session.
-func (a *attempts) right(partner store.PartnerID, now time.Time) (wait time.Duration) {
+// right takes a token for a session that a key begins.
+func (a *attempts) right(id store.KeyID, now time.Time) (wait time.Duration) {
 	if a == nil {
 		return 0
 	}
-	return a.others.Take(a.others.Key(kindPartner, string(partner)), 1, partnerRate, now)
+	return a.others.Take(a.others.Key(kindBegin, string(id)), 1, beginRate, now)
 }

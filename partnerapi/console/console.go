@@ -166,7 +166,4 @@ func (c *Console) setHeaders(r *fasthttp.RequestCtx) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()")
 	h.Set(fasthttp.HeaderCacheControl, "no-store")
-	if c.cookie.IsSecure() {
-		h.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
-	}
 }

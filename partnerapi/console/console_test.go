@@ -362,11 +362,15 @@ func TestWhoGuessesTooOftenMustWait(t *testing.T) {
 	s.signIn(text).is(200)
 }
 
-func TestAPartnerBeginsSoManySessions(t *testing.T) {
+// Who has one key of a partner cannot keep those with another one from signing in.
+func TestAKeyBeginsSoManySessions(t *testing.T) {
 	s := newService(t, limited)
-	_, _, text := s.partner("Agency")
-	_, _, other := s.partner("Other")
-	for range int(partnerRate.Burst) {
+	p, _, text := s.partner("Agency")
+	_, other, err := s.engine.IssueKey(t.Context(), p.ID, store.KeyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range int(beginRate.Burst) {
 		s.signIn(text).is(200)
 	}
 	s.signIn(text).fails(429, "SERVICE_ERROR")
@@ -387,7 +391,6 @@ func TestPage(t *testing.T) {
 			"Referrer-Policy":              "no-referrer",
 			"Cross-Origin-Opener-Policy":   "same-origin",
 			"Cross-Origin-Resource-Policy": "same-origin",
-			"Strict-Transport-Security":    "max-age=31536000",
 			"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 				"font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 		} {
@@ -456,4 +459,15 @@ func TestAssets(t *testing.T) {
 func withChecksum(key string) store.APIKey {
 	sum := binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(strings.TrimPrefix(key, "mtp_"))))
 	return store.APIKey(key + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum)))
+}
+
+// Signing in ends the session that the browser had: nobody could end it any more.
+func TestASessionThatIsReplaced(t *testing.T) {
+	s := newService(t)
+	_, _, text := s.partner("Agency")
+	_, _, other := s.partner("Other")
+	old := s.signIn(text).is(200)
+	replaced := s.request("POST", "/console/session", `{"apiKey":"`+string(other)+`"}`, "Cookie", old.cookie()).is(200)
+	s.request("GET", "/console/session", "", "Cookie", old.cookie()).is(401)
+	s.request("GET", "/console/session", "", "Cookie", replaced.cookie()).is(200)
 }

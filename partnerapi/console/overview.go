@@ -56,6 +56,7 @@ func (c *Console) forOperators(handle fasthttp.RequestHandler) fasthttp.RequestH
 		case !s.IsOperators():
 			partnerapi.WriteError(r, fasthttp.StatusForbidden, "Access denied")
 		default:
+			partnerapi.SetPartner(r, caller(s))
 			handle(r)
 		}
 	}

@@ -109,7 +109,7 @@ func (c *Console) useKey(r *fasthttp.RequestCtx, text store.APIKey) {
 		return
 	}
 	ctx := store.WithActor(context.Background(), store.Actor{Kind: store.ByKey, Name: string(key.ID), Request: requestid.Of(r)})
-	if !c.mayBegin(r, key.Partner) {
+	if !c.mayBegin(r, key) {
 		return
 	}
 	s, session, err := c.Engine.BeginSession(ctx, key.ID)
@@ -128,10 +128,10 @@ func (c *Console) useLink(r *fasthttp.RequestCtx, text store.SessionText) {
 	c.begun(r, s, store.Full, session, err)
 }
 
-// mayBegin reports whether a partner may begin a session now. Otherwise it has answered.
-func (c *Console) mayBegin(r *fasthttp.RequestCtx, partner store.PartnerID) bool {
-	if wait := c.attempts.right(partner, c.Now()); wait > 0 {
-		c.Refusals.Count(limit.PartnerWrites, limit.Partner(partner))
+// mayBegin reports whether a key may begin a session now. Otherwise it has answered.
+func (c *Console) mayBegin(r *fasthttp.RequestCtx, key store.Key) bool {
+	if wait := c.attempts.right(key.ID, c.Now()); wait > 0 {
+		c.Refusals.Count(limit.PartnerWrites, limit.Partner(key.Partner))
 		tooMany(r, wait, "Too many sign-ins")
 		return false
 	}
@@ -146,11 +146,33 @@ func (c *Console) begun(r *fasthttp.RequestCtx, s store.Session, scope store.Sco
 	case err != nil:
 		c.fail(r, err)
 	default:
-		partnerapi.SetPartner(r, s.Partner)
+		c.endReplaced(r, s)
+		partnerapi.SetPartner(r, caller(s))
 		c.cookie.Set(r, text, s.ExpiresAt.Sub(c.Now()))
 		c.Log.Info("console: signed in", "partner", s.Partner, "key_id", s.Key, "link_id", s.Link, "session", s.ID, "request_id", requestid.Of(r))
 		c.reply(r, c.show(s, scope))
 	}
+}
+
+// endReplaced ends the session of the request's cookie, which a new one replaces: nobody could end it any more.
+func (c *Console) endReplaced(r *fasthttp.RequestCtx, by store.Session) {
+	old, _, ok := c.cookie.Session(r, c.Engine.Directory(), c.Now())
+	if !ok || old.ID == by.ID {
+		return
+	}
+	actor := old.Actor()
+	actor.Request = requestid.Of(r)
+	if err := c.Engine.EndSession(store.WithActor(context.Background(), actor), old.ID); err != nil && store.KindOf(err) != store.KindNotFound {
+		c.Log.Warn("console: a session that was replaced cannot be ended", "session", old.ID, "request_id", requestid.Of(r), "error", err)
+	}
+}
+
+// caller is what PartnerOf returns for a session.
+func caller(s store.Session) store.PartnerID {
+	if s.IsOperators() {
+		return partnerapi.Operator
+	}
+	return s.Partner
 }
 
 // refuse answers a request with a wrong key or link. id is that of the key, if it has one.
@@ -170,7 +192,6 @@ func (c *Console) current(r *fasthttp.RequestCtx) (store.Session, store.Key, boo
 		partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
 		return s, key, false
 	}
-	partnerapi.SetPartner(r, s.Partner)
 	return s, key, true
 }
 
@@ -192,10 +213,11 @@ func (c *Console) signOut(r *fasthttp.RequestCtx) {
 		actor.Request = requestid.Of(r)
 		err := c.Engine.EndSession(store.WithActor(context.Background(), actor), s.ID)
 		if err != nil && store.KindOf(err) != store.KindNotFound { // since a moment ago
+			c.cookie.Clear(r) // at least this browser forgets it
 			c.fail(r, err)
 			return
 		}
-		partnerapi.SetPartner(r, s.Partner)
+		partnerapi.SetPartner(r, caller(s))
 		c.Log.Info("console: signed out", "partner", s.Partner, "session", s.ID, "request_id", requestid.Of(r))
 	}
 	c.cookie.Clear(r)

@@ -56,7 +56,7 @@ func (e *engine) UseLink(ctx context.Context, used store.SessionText) (s store.S
 		if err != nil {
 			return err
 		}
-		if !link.IsLink || !used.Matches(link) || !c.now.Before(link.ExpiresAt) {
+		if !link.IsLink || !used.Matches(link) || !link.Valid(c.now) {
 			return store.NotFound("link")
 		}
 		switch err := c.hasPartner(link.Partner); {
@@ -114,7 +114,7 @@ func (e *engine) EndSessions(ctx context.Context, partner store.PartnerID) (n in
 		}
 		for _, s := range all {
 			c.deleteSession(s)
-			valid := c.now.Before(s.ExpiresAt)
+			valid := s.Valid(c.now)
 			if valid && s.Key != "" {
 				key, err := find[store.Key](c.ctx, c.tx, "key", "SELECT record FROM api_key WHERE id = $1", string(s.Key))
 				if err != nil && store.KindOf(err) != store.KindNotFound {

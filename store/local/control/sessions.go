@@ -46,11 +46,14 @@ func (d *Data) BeginSession(ctx context.Context, id store.KeyID) (s store.Sessio
 // UseLink implements store.Control. The link goes in the transaction that begins the session, so that two calls cannot both
 // use it.
 func (d *Data) UseLink(ctx context.Context, used store.SessionText) (s store.Session, text store.SessionText, err error) {
+	id, err := used.ID()
+	if err != nil || !d.hasSession(id) { // so that wrong links do not queue with all changes
+		return store.Session{}, "", store.NotFound("link")
+	}
 	err = d.update(ctx, func(c *change) error {
 		now := d.now().UTC()
-		id, err := used.ID()
 		link := d.state.sessions[id]
-		if err != nil || !link.IsLink || !used.Matches(link) || !now.Before(link.ExpiresAt) {
+		if !link.IsLink || !used.Matches(link) || !link.Valid(now) {
 			return store.NotFound("link")
 		}
 		switch err := d.state.hasPartner(link.Partner); {
@@ -67,6 +70,13 @@ func (d *Data) UseLink(ctx context.Context, used store.SessionText) (s store.Ses
 		return store.Session{}, "", err
 	}
 	return s, text, nil
+}
+
+func (d *Data) hasSession(id store.SessionID) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	_, ok := d.state.sessions[id]
+	return ok
 }
 
 // EndSession implements store.Control.
@@ -98,7 +108,7 @@ func (d *Data) EndSessions(ctx context.Context, partner store.PartnerID) (n int,
 			c.deleteSession(s)
 			_, _, valid := d.dir.Session(s.ID, now)
 			if s.IsLink {
-				valid = now.Before(s.ExpiresAt)
+				valid = s.Valid(now)
 			}
 			if !valid { // it has ended already
 				continue

@@ -1,0 +1,115 @@
+// The events of a merchant as they come in.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { url, type ReceivedEvent } from "./api.ts";
+import { EventRow } from "./eventrow.tsx";
+import { count } from "./format.ts";
+import type { Part } from "./merchant.tsx";
+import { change, place } from "./route.ts";
+import { check } from "./session.ts";
+import { typeNames } from "./status.ts";
+import { Button, Empty, Heading } from "./ui.tsx";
+
+// kept is how many events the page holds. Older ones are in the list of events.
+const kept = 500;
+
+type State = "connecting" | "open" | "broken";
+
+export function Live({ merchant }: Part) {
+  const query = place.value.query;
+  const names = (query.get("names") ?? "").split(",").map((n) => n.trim()).filter(Boolean);
+  const tag = query.get("tag") ?? "";
+  const muid = (query.get("muid") ?? "").trim();
+  const [paused, setPaused] = useState(false);
+  const { events, total, state, clear } = useFeed(merchant.merchantId, paused);
+  const matching = events.filter((e) => (names.length === 0 || names.includes(e.event_name)) && (!tag || e.tagId === tag) && (!muid || e.muid === muid));
+  return (
+    <>
+      <Heading level={2} title={`Live events of ${merchant.name}`}>Live</Heading>
+      <div class="headline">
+        <p role="status" class="connection">
+          <span class={state === "open" && !paused ? "pulse" : "pulse off"} aria-hidden="true" />
+          {paused ? "Paused" : { connecting: "Connecting…", open: "Connected", broken: "The connection was lost. Trying again…" }[state]}
+        </p>
+        <span class="dim">{count(total, "event")} since you opened this page</span>
+        <span class="downloads">
+          <Button onClick={() => setPaused(!paused)}>{paused ? "Go on" : "Pause"}</Button>
+          <Button onClick={clear}>Clear</Button>
+        </span>
+      </div>
+      <div class="filters">
+        <div class="more">
+          <label>
+            Names
+            <input value={query.get("names") ?? ""} placeholder="Purchase, AddToCart" autocomplete="off" spellcheck={false} onInput={(event) => change({ names: event.currentTarget.value }, true)} />
+          </label>
+          <label>
+            Tag
+            <select value={tag} onChange={(event) => change({ tag: event.currentTarget.value })}>
+              <option value="">All</option>
+              {Object.entries(merchant.tracktags).map(([type, t]) => (
+                <option key={type} value={t!.tagId}>{typeNames[type as keyof typeof typeNames]}</option>
+              ))}
+            </select>
+          </label>
+          <label class="wide">
+            Visitor (muid)
+            <input value={query.get("muid") ?? ""} autocomplete="off" spellcheck={false} onInput={(event) => change({ muid: event.currentTarget.value }, true)} />
+          </label>
+        </div>
+      </div>
+      {matching.length === 0 ? (
+        <Empty title={events.length > 0 ? "No event matches the filters." : "Waiting for events."}>
+          {events.length === 0 && <p class="dim">Events are shown here within a second of their arrival. Open a page of the shop to see one.</p>}
+        </Empty>
+      ) : (
+        <div class="rows">
+          {matching.map((e) => (
+            <EventRow key={e.id} event={e} live />
+          ))}
+        </div>
+      )}
+    </>
+  );
+}
+
+// useFeed follows the feed. Events are put on the page four times a second, however many come in.
+function useFeed(merchant: string, paused: boolean) {
+  const [feed, setFeed] = useState<{ events: ReceivedEvent[]; total: number }>({ events: [], total: 0 });
+  const [state, setState] = useState<State>("connecting");
+  const cursor = useRef("latest");
+  useEffect(() => {
+    if (paused) return;
+    let stream: EventSource | undefined;
+    let retry: ReturnType<typeof setTimeout> | undefined;
+    let waiting: ReceivedEvent[] = [];
+    const open = () => {
+      stream = new EventSource(url("/events/feed", { merchantId: merchant, after: cursor.current }));
+      stream.onopen = () => setState("open");
+      stream.onmessage = (message) => {
+        cursor.current = message.lastEventId || cursor.current;
+        waiting.push(JSON.parse(message.data) as ReceivedEvent);
+      };
+      stream.onerror = () => {
+        setState("broken");
+        if (stream?.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+        void check();
+        retry = setTimeout(open, 5000);
+      };
+    };
+    const flush = setInterval(() => {
+      if (waiting.length === 0) return;
+      const more = waiting.reverse();
+      waiting = [];
+      setFeed((f) => ({ events: [...more, ...f.events].slice(0, kept), total: f.total + more.length }));
+    }, 250);
+    setState("connecting");
+    open();
+    return () => {
+      stream?.close();
+      clearTimeout(retry);
+      clearInterval(flush);
+    };
+  }, [merchant, paused]);
+  return { ...feed, state, clear: () => setFeed((f) => ({ ...f, events: [] })) };
+}

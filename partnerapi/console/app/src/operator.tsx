@@ -1,0 +1,3 @@
+import { Heading } from "./ui.tsx";
+export function Overview() { return <Heading title="Overview" />; }
+export function Audit() { return <Heading title="Audit log" />; }

@@ -49,9 +49,9 @@ function Header() {
   const leave = useTask();
   const links =
     role === "operator"
-      ? [["/operator", "Overview"], ["/operator/audit", "Audit log"]]
+      ? [["/overview", "Overview"], ["/audit", "Audit log"]]
       : [["/merchants", "Merchants"], ["/settings", "Settings"]];
-  const here = (path: string) => (path === "/operator" ? place.value.path === path : place.value.path.startsWith(path));
+  const here = (path: string) => place.value.path.startsWith(path);
   return (
     <header class="top">
       <a class="brand" href={address(links[0]![0]!)}>
@@ -67,7 +67,7 @@ function Header() {
       </nav>
       <p class="who">
         <span>{role === "operator" ? "Operator" : partner?.name}</span>
-        {scope === "read-only" && <Pill tone="plain">Read only</Pill>}
+        {role === "partner" && scope === "read-only" && <Pill tone="plain">Read only</Pill>}
       </p>
       <Button kind="quiet" busy={leave.busy} onClick={() => leave.run(signOut)}>
         Sign out
@@ -116,14 +116,14 @@ function refusal(message: string): string {
 function Page() {
   const path = place.value.path;
   const operator = session.value!.role === "operator";
-  const home = operator ? "/operator" : "/merchants";
+  const home = operator ? "/overview" : "/merchants";
   useEffect(() => {
     if (path === "/") go(address(home), true);
   }, [path]);
   if (path === "/") return null;
   if (operator) {
-    if (path === "/operator") return <Overview />;
-    if (path === "/operator/audit") return <Audit />;
+    if (path === "/overview") return <Overview />;
+    if (path === "/audit") return <Audit />;
     return <Lost home={home} />;
   }
   if (path === "/merchants") return <Merchants />;

@@ -7,7 +7,7 @@ import { useResource } from "./resource.ts";
 import { address, change, go, place } from "./route.ts";
 import { mayChange } from "./session.ts";
 import { statusOfMerchant, type Status } from "./status.ts";
-import { Button, Dialog, Empty, Field, Heading, Loaded, Pager, Pill, Problem, Time, useTask } from "./ui.tsx";
+import { Button, Dialog, Empty, Field, Heading, Loaded, Pager, Pill, Problem, useTask } from "./ui.tsx";
 
 export function Merchants() {
   const query = place.value.query;
@@ -138,7 +138,7 @@ function MerchantStatus({ merchant }: { merchant: Merchant }) {
 export function StatusPill({ of }: { of: Status }) {
   return (
     <Pill tone={of.tone}>
-      {of.text} {of.since && <Time at={of.since} distance />}
+      {of.text} {of.since && <time dateTime={of.since}>{day(of.since)}</time>}
     </Pill>
   );
 }

@@ -13,7 +13,7 @@ export function MerchantSettings({ merchant, reload }: Part) {
     <>
       <Heading level={2} title={`Settings of ${merchant.name}`}>Settings</Heading>
       {!mayChange.value && <p class="note">Your key can only read. Somebody with a full key can change these settings.</p>}
-      <fieldset class="plain" disabled={!mayChange.value}>
+      <fieldset class="stack" disabled={!mayChange.value}>
         <Name key={merchant.name + merchant.domain} merchant={merchant} reload={reload} />
         <Retention key={String(merchant.retentionDays)} merchant={merchant} reload={reload} />
         <Identifiers merchant={merchant} reload={reload} />

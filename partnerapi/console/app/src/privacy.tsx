@@ -190,7 +190,7 @@ function Receipts({ merchant }: { merchant: string }) {
       <Loaded of={list}>
         {({ erasures, pagination }) =>
           erasures.length === 0 ? (
-            <Empty title="Nobody was erased yet." />
+            <Empty title="No erasure yet." />
           ) : (
             <>
               <ul class="rows">

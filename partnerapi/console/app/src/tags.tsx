@@ -32,7 +32,7 @@ export function Tags({ merchant, reload }: Part) {
       ))}
       {mayChange.value && missing.length > 0 && (
         <section class="choices" aria-label="Add a tag">
-          {present.length > 0 && <h3>Add a tag</h3>}
+          <h3>{present.length > 0 ? "Add a tag" : "Add the first tag"}</h3>
           {missing.map((type) => (
             <Generate key={type} type={type} merchant={merchant.merchantId} domain={merchant.domain} done={reload} />
           ))}

@@ -10,13 +10,14 @@ import { address, place, useTitle } from "./route.ts";
 
 type Children = { children?: ComponentChildren };
 
-// Heading is the first heading of a page, or of the part of it that the address names. The focus moves to it.
+// Heading is the heading of a page, or of the part of it that the address names. The focus moves to it. That of a part is
+// for screen readers: the tabs show it, too.
 export function Heading({ level = 1, title, children }: Children & { level?: 1 | 2; title: string | undefined }) {
   const ref = useRef<HTMLHeadingElement>(null);
   useTitle(title, ref);
   const Tag = level === 1 ? "h1" : "h2";
   return (
-    <Tag ref={ref} tabIndex={-1}>
+    <Tag ref={ref} tabIndex={-1} class={level === 2 ? "unseen" : undefined}>
       {children ?? title ?? "…"}
     </Tag>
   );

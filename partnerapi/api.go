@@ -1,7 +1,7 @@
 // Package partnerapi is the partner REST API. A partner's backend creates merchants, generates and verifies
 // their tracking tags, and lists the events that the tags recorded. README.md is the guide for partners.
 //
-// Each request is checked in this order: route and method, API key, limits on rates, size of the body, parameters,
+// Each request is checked in this order: route and method, API key or session of the web console, limits on rates, size of the body, parameters,
 // existence, ownership, state. The first check that fails decides the answer. A suspended partner's changes are refused
 // before their parameters are checked.
 //
@@ -33,7 +33,8 @@
 //	features.go   read what is enabled for the partner
 //	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
 //	limits.go     the rates of requests that a partner and an address may send
-//	auth.go       find the partner of an API key; what is known before the body
+//	auth.go       find the partner of an API key or a session; what is known before the body
+//	cookie/       the sessions of the web console
 //	errors.go     turn errors into answers
 //	config.go     what the API is made of
 //	query.go      parameters of path and query; pages of a list
@@ -57,7 +58,6 @@ import (
 
 	"mtagd/edge/clientaddr"
 	"mtagd/edge/limit"
-	"mtagd/edge/requestid"
 	"mtagd/store"
 )
 
@@ -136,13 +136,16 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			return
 		}
 		r.SetUserValue(endpointValue, op.name)
-		partner, key, ok := authenticate(r, a.Engine.Directory(), a.Now())
+		partner, caller, ok := authenticate(r, a.Engine.Directory(), a.console, a.Now())
 		if !ok {
 			a.refuseStranger(r)
 			return
 		}
-		r.SetUserValue(partnerValue, string(partner.ID))
-		r.SetUserValue(keyValue, string(key.ID))
+		SetPartner(r, partner.ID)
+		r.SetUserValue(callerValue, caller)
+		if caller.session.ID != "" {
+			setSessionHeaders(r)
+		}
 		changes := !r.IsGet() && !r.IsHead()
 		if !a.withinLimits(r, partner, changes) {
 			return
@@ -152,7 +155,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			return
 		}
 		// A request that changes something is finished, even when its client has gone.
-		ctx := store.WithActor(context.Background(), store.Actor{Kind: store.ByKey, Name: string(key.ID), Request: requestid.Of(r)})
+		ctx := store.WithActor(context.Background(), caller.actor(r))
 		if !changes {
 			var done context.CancelFunc
 			open := a.Context
@@ -166,7 +169,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		if changes && partner.Suspended {
 			err = errPartnerSuspended
 		}
-		if changes && key.Scope == store.ReadOnly {
+		if changes && caller.scope == store.ReadOnly {
 			err = errReadOnlyKey
 		}
 		if err == nil {
@@ -176,6 +179,15 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			a.fail(ctx, r, err)
 		}
 	}
+}
+
+// setSessionHeaders sets the headers of an answer to a browser: it must not keep it, guess its type, or show it as a page.
+func setSessionHeaders(r *fasthttp.RequestCtx) {
+	h := &r.Response.Header
+	h.Set(fasthttp.HeaderCacheControl, "no-store")
+	h.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
+	h.Set(fasthttp.HeaderContentSecurityPolicy, "default-src 'none'; frame-ancestors 'none'")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
 const notAuthenticated = "Authentication required"

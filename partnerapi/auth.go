@@ -8,26 +8,48 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/limit"
+	"mtagd/edge/requestid"
+	"mtagd/partnerapi/cookie"
 	"mtagd/store"
 )
 
 // partnerValue is the name of the user value that holds the partner's id, a string, in an authenticated request.
 const partnerValue = "partner"
 
-// keyValue is the name of the user value that holds the id of the request's key, a string.
-const keyValue = "key"
+// callerValue is the name of the user value that holds the caller of an authenticated request.
+const callerValue = "caller"
 
-// PartnerOf returns the id of the partner whose key authenticated a request, "" before the key was checked. It is for
-// logs.
+// PartnerOf returns the id of the partner whose key or session authenticated a request, "" before that. It is for logs.
 func PartnerOf(r *fasthttp.RequestCtx) string {
 	partner, _ := r.UserValue(partnerValue).(string)
 	return partner
 }
 
-// keyOf returns the id of the key that authenticated a request, "" before the key was checked.
-func keyOf(r *fasthttp.RequestCtx) store.KeyID {
-	key, _ := r.UserValue(keyValue).(string)
-	return store.KeyID(key)
+// SetPartner sets what PartnerOf returns, for a request that something in front of the API has authenticated.
+func SetPartner(r *fasthttp.RequestCtx, id store.PartnerID) { r.SetUserValue(partnerValue, string(id)) }
+
+// caller is what has authenticated a request: an API key, or a session of the web console. A session that a key has begun has
+// both.
+type caller struct {
+	key     store.KeyID
+	scope   store.Scope
+	session store.Session // zero without one
+}
+
+// actor is who makes the changes of a request.
+func (c caller) actor(r *fasthttp.RequestCtx) store.Actor {
+	actor := store.Actor{Kind: store.ByKey, Name: string(c.key)}
+	if c.session.ID != "" {
+		actor = c.session.Actor()
+	}
+	actor.Request = requestid.Of(r)
+	return actor
+}
+
+// callerOf returns the caller of a request that serve has authenticated.
+func callerOf(r *fasthttp.RequestCtx) caller {
+	c, _ := r.UserValue(callerValue).(caller)
+	return c
 }
 
 // tenantOf returns the partner of a request as the tenant of a refusal.
@@ -39,11 +61,12 @@ func tenantOf(r *fasthttp.RequestCtx) limit.Tenant {
 }
 
 // NeedsBody reports whether the answer to a request may depend on its body, when only the head has arrived. It does not
-// without a valid key, or when the head announces a body that is too large. The front door asks before it reserves
-// memory for a body.
-func NeedsBody(directory *store.Directory, now func() time.Time) func(*fasthttp.RequestCtx) bool {
+// without a valid key or session, or when the head announces a body that is too large. The front door asks before it
+// reserves memory for a body.
+func NeedsBody(directory *store.Directory, baseURL string, now func() time.Time) func(*fasthttp.RequestCtx) bool {
+	console := cookie.New(baseURL)
 	return func(r *fasthttp.RequestCtx) bool {
-		_, _, ok := authenticate(r, directory, now())
+		_, _, ok := authenticate(r, directory, console, now())
 		return ok && !isTooLarge(r)
 	}
 }
@@ -59,13 +82,25 @@ func isTooLarge(r *fasthttp.RequestCtx) bool {
 	return max(r.Request.Header.ContentLength(), len(r.PostBody())) > maxBody
 }
 
-// authenticate returns the partner whose API key the request carries, and the key; false without a valid key.
-func authenticate(r *fasthttp.RequestCtx, directory *store.Directory, now time.Time) (store.Partner, store.Key, bool) {
+// authenticate returns the partner of a request and its caller: a valid API key, or else a valid session of a partner that the
+// request may use. A request with an Authorization header has no session.
+func authenticate(
+	r *fasthttp.RequestCtx, directory *store.Directory, console cookie.Cookie, now time.Time,
+) (store.Partner, caller, bool) {
+	if len(r.Request.Header.PeekAll(fasthttp.HeaderAuthorization)) == 0 {
+		s, key, ok := console.Session(r, directory, now)
+		if !ok || !console.MayUse(r) {
+			return store.Partner{}, caller{}, false
+		}
+		partner, ok := directory.Partner(s.Partner)
+		return partner, caller{key.ID, key.Scope, s}, ok // not for an operator's, which has no partner
+	}
 	text, ok := credentials(r)
 	if !ok {
-		return store.Partner{}, store.Key{}, false
+		return store.Partner{}, caller{}, false
 	}
-	return directory.Authenticate(text, now)
+	partner, key, ok := directory.Authenticate(text, now)
+	return partner, caller{key: key.ID, scope: key.Scope}, ok
 }
 
 // credentials returns the text that should be an API key; false when the request has none.

@@ -12,6 +12,7 @@ import (
 
 	"mtagd/edge/budget"
 	"mtagd/edge/limit"
+	"mtagd/partnerapi/cookie"
 	"mtagd/store"
 )
 
@@ -65,6 +66,7 @@ type api struct {
 	readings      *slots // of everything that is held of a person
 	labelsWarned  sync.Once
 	limits        *limits // nil: no limits
+	console       cookie.Cookie
 	listings      *listings
 	readers       *slots // requests that follow the feed
 	watches       *watches
@@ -97,6 +99,7 @@ func newAPI(cfg Config) *api {
 		heartbeat:     heartbeat,
 		exports:       newExportSlots(),
 		metrics:       newMetrics(cfg.Metrics),
+		console:       cookie.New(cfg.BaseURL),
 		turns:         newTurns(max(1, int64(runtime.GOMAXPROCS(0)/2))),
 	}
 	if cfg.Limits {

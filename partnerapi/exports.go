@@ -44,9 +44,9 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 		return err
 	}
 	a.metrics.exports.Inc()
-	key := keyOf(r)
+	from := callerOf(r)
 	write := func(ctx context.Context, w io.Writer) error {
-		return a.writeExport(ctx, w, partner.ID, key, q, format, encoding)
+		return a.writeExport(ctx, w, partner.ID, from, q, format, encoding)
 	}
 	r.Response.SetBodyStream(a.newBody(r, write, a.metrics.exports.Dec, release), -1)
 	return nil
@@ -78,7 +78,7 @@ func (a *api) selectedEvents(ctx context.Context, partner store.Partner, p *para
 
 // writeExport writes an export batch by batch: while one is sent, none is in the making.
 func (a *api) writeExport(
-	ctx context.Context, w io.Writer, partner store.PartnerID, key store.KeyID, q store.FeedQuery, format export.Format, encoding export.Encoding,
+	ctx context.Context, w io.Writer, partner store.PartnerID, from caller, q store.FeedQuery, format export.Format, encoding export.Encoding,
 ) error {
 	var batch bytes.Buffer
 	encoder, err := export.Encode(encoding, &batch)
@@ -87,7 +87,7 @@ func (a *api) writeExport(
 	}
 	c := export.NewCopy(a.Engine, q, export.NewWriter(format, encoder))
 	for more := true; more; {
-		if _, ok := a.validFor(key); !ok {
+		if _, ok := a.validFor(from); !ok {
 			return errKeyEnded
 		}
 		before := c.Events

@@ -34,7 +34,7 @@ const latest = "latest"
 // feed is what a request wants to read of the feed.
 type feed struct {
 	partner  store.PartnerID
-	key      store.KeyID      // of the request
+	caller   caller
 	merchant store.MerchantID // empty: all of the partner's
 	bot      *bool            // only events of bots, or only those of others; nil for all
 	after    store.Cursor
@@ -47,7 +47,7 @@ type feed struct {
 func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	ctx := context.WithoutCancel(mayWait) // a request that must not wait is answered all the same
 	p := params{args: r.QueryArgs()}
-	f := feed{partner: partner.ID, key: keyOf(r)}
+	f := feed{partner: partner.ID, caller: callerOf(r)}
 	merchant := p.id("merchantId")
 	f.bot = p.flag("isBot")
 	f.after = store.Cursor(p.id("after"))

@@ -218,7 +218,7 @@ func newStreamClient(t *testing.T, s *service) *streamClient {
 	return &streamClient{t, &http.Client{Transport: transport, Timeout: time.Minute}}
 }
 
-// open opens a stream. The function reads its next event: the cursor, and the data.
+// open opens a stream. A header without a value is not sent. The function reads its next event: the cursor, and the data.
 func (c *streamClient) open(p *partner, query string, headers ...string) (response *http.Response, next func() (id, data string)) {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(c.t.Context(), "GET", "http://api.example.net"+feedPath+query, nil)
@@ -228,7 +228,9 @@ func (c *streamClient) open(p *partner, query string, headers ...string) (respon
 	r.Header.Set("Authorization", "Bearer "+p.key)
 	r.Header.Set("Accept", "text/event-stream")
 	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
+		if r.Header.Set(headers[i], headers[i+1]); headers[i+1] == "" {
+			r.Header.Del(headers[i])
+		}
 	}
 	response, err = c.http.Do(r)
 	if err != nil {

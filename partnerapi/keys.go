@@ -15,7 +15,7 @@ type keyJSON struct {
 	Text       store.APIKey `json:"apiKey,omitempty"`
 	Name       string       `json:"name"`
 	Scope      string       `json:"scope"`
-	Current    bool         `json:"current"` // it is the key of the request
+	Current    bool         `json:"current"` // it is the key of the request, or of its session
 	CreatedAt  string       `json:"createdAt"`
 	ExpiresAt  *string      `json:"expiresAt"`
 	RevokedAt  *string      `json:"revokedAt"`
@@ -23,7 +23,7 @@ type keyJSON struct {
 }
 
 func showKey(r *fasthttp.RequestCtx, k store.Key) keyJSON {
-	shown := keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Current: k.ID == keyOf(r),
+	shown := keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Current: k.ID == callerOf(r).key,
 		CreatedAt: store.FormatTime(k.CreatedAt), LastUsedAt: optional(k.LastUsedAt)}
 	if k.ExpiresAt != nil {
 		shown.ExpiresAt = optional(*k.ExpiresAt)

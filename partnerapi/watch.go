@@ -55,9 +55,9 @@ func (w *watch) wait(ctx context.Context, most time.Duration) bool {
 }
 
 // mayGoOn checks again what was checked when a request began to follow the feed. It returns after how long to check
-// the next time. errKeyEnded: the key was revoked or has expired. errNoMerchant: the merchant was deleted.
+// the next time. errKeyEnded: the key was revoked or has expired, or the session has ended. errNoMerchant: the merchant was deleted.
 func (a *api) mayGoOn(ctx context.Context, f feed) (next time.Duration, err error) {
-	next, ok := a.validFor(f.key)
+	next, ok := a.validFor(f.caller)
 	if !ok {
 		return 0, errKeyEnded
 	}
@@ -69,12 +69,16 @@ func (a *api) mayGoOn(ctx context.Context, f feed) (next time.Duration, err erro
 	return next, nil
 }
 
-// validFor returns how long a stream or an export may go on without another look, and false when it must end: its key is
-// not valid any more.
-func (a *api) validFor(id store.KeyID) (time.Duration, bool) {
-	now := a.Now()
-	key, ok := a.Engine.Directory().Key(id)
+// validFor returns how long a stream or an export may go on without another look, and false when it must end: its key or its
+// session is not valid any more.
+func (a *api) validFor(c caller) (time.Duration, bool) {
+	now, directory := a.Now(), a.Engine.Directory()
 	next := a.heartbeat
+	if c.session.ID != "" {
+		_, _, ok := directory.Session(c.session.ID, now)
+		return min(next, c.session.ExpiresAt.Sub(now)), ok
+	}
+	key, ok := directory.Key(c.key)
 	if key.ExpiresAt != nil {
 		next = min(next, key.ExpiresAt.Sub(now))
 	}

@@ -81,6 +81,10 @@ const (
 	TagResumed      AuditAction = "tag.resumed"
 	TagChanged      AuditAction = "tag.changed"
 
+	LinkMade     AuditAction = "link.made"     // that signs in to the web console; Detail is its id
+	SessionBegun AuditAction = "session.begun" // somebody signed in to the web console; Detail is the session's id
+	SessionEnded AuditAction = "session.ended" // and has signed out
+
 	// EntryDamaged stands for an entry that cannot be read any more. It has only its id and its time.
 	EntryDamaged AuditAction = "entry.damaged"
 )
@@ -88,7 +92,8 @@ const (
 // Actor is who made a change.
 type Actor struct {
 	Kind ActorKind `json:"kind"`
-	// Name is the id of the API key, or the system user who ran the command if it is known. It is empty for the service.
+	// Name is the id of the API key or of the link, or the system user who ran the command if it is known. It is empty for the
+	// service.
 	Name string `json:"name,omitempty"`
 	// Request is the X-Request-Id of the request, if there was one.
 	Request string `json:"requestId,omitempty"`
@@ -100,7 +105,8 @@ type ActorKind string
 // The kinds of actor.
 const (
 	ByOperator ActorKind = "operator" // a command
-	ByKey      ActorKind = "key"      // a request to the partner API
+	ByKey      ActorKind = "key"      // a request to the partner API, or of a session that a key has begun
+	ByLink     ActorKind = "link"     // the use of a link, or a request of the session that it has begun
 	ByService  ActorKind = "service"  // the service itself, such as the hourly check of DNS
 )
 
@@ -142,6 +148,11 @@ func AboutKey(action AuditAction, k Key) AuditEntry {
 		entry.Detail = k.Scope.String()
 	}
 	return entry
+}
+
+// AboutSession returns an entry about a session or a link. An operator's has no partner.
+func AboutSession(action AuditAction, s Session) AuditEntry {
+	return AuditEntry{Action: action, Partner: s.Partner, Key: s.Key, Detail: string(s.ID)}
 }
 
 // AboutMerchant returns an entry about a merchant.

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// A credential is the text of an API key or of a merchant's secret. Its owner sees it once:
+// A credential is the text of an API key, of a merchant's secret, of a session or of a link. Its owner sees it once:
 //
 //	prefix (4) + id (12) + secret (32) + checksum (7)
 //

@@ -26,15 +26,17 @@ type Directory struct {
 	// These two have few entries, most often none: then looking up a tag's settings hashes no id.
 	partnerSettings map[PartnerID]partnerSettings   // of the partners whose settings are not the zero value
 	merchants       map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
+	suspendedTags   map[TagID]struct{}
 
 	secrets map[MerchantID][]Secret // of the merchants that have any
 
 	// The merchants that have a tag, by partner, in the order in which they got their first one. Lists are never changed in
 	// place.
-	owned   map[PartnerID][]MerchantID
-	hasTag  map[MerchantID]bool
-	uses    map[KeyID]*atomic.Int64 // when each key last authenticated a request: s since 1970
-	damaged map[string]bool         // ids whose records cannot be read
+	owned    map[PartnerID][]MerchantID
+	hasTag   map[MerchantID]bool
+	sessions map[SessionID]Session   // without links
+	uses     map[KeyID]*atomic.Int64 // when each key last authenticated a request: s since 1970
+	damaged  map[string]bool         // ids whose records cannot be read
 
 	damagedTags int // how many of damaged are tags
 }
@@ -71,13 +73,15 @@ func NewDirectory() *Directory {
 
 		partnerSettings: map[PartnerID]partnerSettings{},
 		merchants:       map[MerchantID]MerchantSettings{},
+		suspendedTags:   map[TagID]struct{}{},
 
 		secrets: map[MerchantID][]Secret{},
 
-		owned:   map[PartnerID][]MerchantID{},
-		hasTag:  map[MerchantID]bool{},
-		uses:    map[KeyID]*atomic.Int64{},
-		damaged: map[string]bool{},
+		owned:    map[PartnerID][]MerchantID{},
+		hasTag:   map[MerchantID]bool{},
+		sessions: map[SessionID]Session{},
+		uses:     map[KeyID]*atomic.Int64{},
+		damaged:  map[string]bool{},
 	}
 }
 
@@ -122,12 +126,40 @@ func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, Key, bool
 		return Partner{}, Key{}, false
 	}
 	partner, ok := d.Partner(key.Partner)
-	d.mu.RLock()
-	if used := d.uses[id]; used != nil {
-		used.Store(now.Unix())
-	}
-	d.mu.RUnlock()
+	d.SetLastUse(id, now)
 	return partner, key, ok
+}
+
+// AuthenticateSession returns the session of a text, and its key, as Session does. It notes the use of the key.
+func (d *Directory) AuthenticateSession(text SessionText, now time.Time) (Session, Key, bool) {
+	id, err := text.ID()
+	if err != nil {
+		return Session{}, Key{}, false
+	}
+	s, key, ok := d.Session(id, now)
+	if !ok || !text.Matches(s) {
+		return Session{}, Key{}, false
+	}
+	if key.ID != "" {
+		d.SetLastUse(key.ID, now)
+	}
+	return s, key, true
+}
+
+// Session returns a session that is valid at the time now, and the key that it was begun with. A link's session has the zero
+// Key, whose scope is Full. It returns false when there is no such session, and when it has ended: its time is over, its key
+// is not valid any more, or its partner does not exist any more.
+func (d *Directory) Session(id SessionID, now time.Time) (Session, Key, bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	s, ok := d.sessions[id]
+	key, hasKey := d.keys[s.Key]
+	_, hasPartner := d.partners[s.Partner]
+	ok = ok && now.Before(s.ExpiresAt) && (hasPartner || s.IsOperators()) && (s.Key == "" || hasKey && key.Valid(now))
+	if !ok {
+		return Session{}, Key{}, false
+	}
+	return s, key, true
 }
 
 // LastUse returns when a key last authenticated a request, in whole seconds; the zero time when it never did.
@@ -140,7 +172,7 @@ func (d *Directory) LastUse(id KeyID) time.Time {
 	return time.Time{}
 }
 
-// SetLastUse notes when a key was last used, for an engine that has it stored. The directory has the key.
+// SetLastUse notes when a key was last used. An engine calls it for what it has stored. The directory has the key.
 func (d *Directory) SetLastUse(id KeyID, at time.Time) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -199,6 +231,37 @@ func (d *Directory) Settings(t *Tag) MerchantSettings {
 	p := d.partnerSettings[t.Partner]
 	s.Suspended = s.Suspended || t.Suspended || p.suspended
 	s.PartnerBytesPerDay = p.bytesPerDay
+	return s
+}
+
+// Suspended is what operators have suspended. Each list is in the order of its ids.
+type Suspended struct {
+	Partners  []PartnerID
+	Merchants []MerchantID
+	Tags      []TagID
+}
+
+// Suspended returns everything that is suspended itself: not the merchants of a suspended partner, for example.
+func (d *Directory) Suspended() Suspended {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var s Suspended
+	for id, settings := range d.partnerSettings {
+		if settings.suspended {
+			s.Partners = append(s.Partners, id)
+		}
+	}
+	for id, settings := range d.merchants {
+		if settings.Suspended {
+			s.Merchants = append(s.Merchants, id)
+		}
+	}
+	for id := range d.suspendedTags {
+		s.Tags = append(s.Tags, id)
+	}
+	slices.Sort(s.Partners)
+	slices.Sort(s.Merchants)
+	slices.Sort(s.Tags)
 	return s
 }
 
@@ -310,6 +373,20 @@ func (d *Directory) RemoveKey(id KeyID) {
 	delete(d.uses, id)
 }
 
+// SetSession adds a session.
+func (d *Directory) SetSession(s Session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sessions[s.ID] = s
+}
+
+// RemoveSession removes a session.
+func (d *Directory) RemoveSession(id SessionID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.sessions, id)
+}
+
 // RemovePartner removes a partner. Its keys, merchants and tags were removed before.
 func (d *Directory) RemovePartner(id PartnerID) {
 	d.mu.Lock()
@@ -340,6 +417,7 @@ func (d *Directory) RemoveMerchants(merchants ...Merchant) {
 					d.labels--
 				}
 				delete(d.tags, t.ID)
+				delete(d.suspendedTags, t.ID)
 			}
 		}
 	}
@@ -379,4 +457,9 @@ func (d *Directory) SetTag(t Tag) {
 		}
 	}
 	d.tags[t.ID] = t
+	if t.Suspended {
+		d.suspendedTags[t.ID] = struct{}{}
+	} else {
+		delete(d.suspendedTags, t.ID)
+	}
 }

@@ -80,6 +80,18 @@ type Control interface {
 	// the partner's last valid key of scope Full, and evenLast is not set.
 	RevokeKey(ctx context.Context, id KeyID, evenLast bool) (Key, error)
 
+	// AddLink makes a link that signs in to the web console, for a partner or, when the id is empty, for operators. It returns
+	// the only copy of its text. KindNotFound: partner.
+	AddLink(ctx context.Context, partner PartnerID) (Session, SessionText, error)
+	// BeginSession begins a session with a key, whose text the caller has checked. It returns the only copy of the session's
+	// text. KindNotFound: key (it is not valid any more).
+	BeginSession(ctx context.Context, id KeyID) (Session, SessionText, error)
+	// UseLink begins a session with a link, which nobody can use again. KindNotFound: link (there is none with this text, it was
+	// used, it has expired, or its partner was deleted).
+	UseLink(ctx context.Context, link SessionText) (Session, SessionText, error)
+	// EndSession ends a session: the next request with it is refused. KindNotFound: session.
+	EndSession(ctx context.Context, id SessionID) error
+
 	// AddMerchant creates a merchant. The caller has checked name and domain. When m.Once is set, and a call for the same
 	// partner had the same one within OnceWindow, it returns the merchant of that call as it was created, and changes nothing.
 	// KindNotFound: partner. KindLimited: the partner has as many merchants as it may have. KindMismatch: the call with the

@@ -18,6 +18,7 @@ import (
 	"mtagd/edge"
 	"mtagd/edge/limit"
 	"mtagd/partnerapi"
+	"mtagd/partnerapi/console"
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/tlsmgr"
@@ -36,7 +37,11 @@ func serve(ctx context.Context, cfg config) error {
 // daemon is the running service: its parts, in the order in which they start.
 type daemon struct {
 	config
+	started  time.Time
 	metrics  *prometheus.Registry
+	rates    *rates          // of the last minutes
+	backups  *backupState    // by the clock
+	disks    *diskMetrics    // of the parts of the data directory
 	refusals *limit.Refusals // counts what is refused
 
 	inherited map[string]net.Listener // the sockets that systemd has opened, by name
@@ -45,7 +50,7 @@ type daemon struct {
 	http   net.Listener            // for plain HTTP
 	https  net.Listener            // nil without TLS
 	tlsmgr *tlsmgr.Manager         // checks the DNS of tag hosts, and gets their certificates
-	api    fasthttp.RequestHandler // the partner API
+	api    fasthttp.RequestHandler // the partner API, and what is in front of it
 	shop   *demo.Shop              // nil in production
 	server *edge.Server            // the public front door
 	source *local.Source           // what backups read
@@ -56,7 +61,10 @@ type daemon struct {
 }
 
 func newDaemon(cfg config) *daemon {
-	return &daemon{config: cfg, metrics: newMetrics(), failed: make(chan error, maxParts)}
+	return &daemon{
+		config: cfg, started: time.Now(), metrics: newMetrics(), rates: newRates(), backups: &backupState{},
+		failed: make(chan error, maxParts),
+	}
 }
 
 // serveUntil starts the parts, and stops them when ctx ends or one of them fails. Each step needs the steps before it.
@@ -72,7 +80,7 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 		d.watchDomains,    // warnings of domains that could not be claimed today
 		d.takePorts,       // of plain HTTP and HTTPS
 		d.openTLSManager,  // DNS checks and certificates
-		d.openAPI,         // the partner API, and the demo shop
+		d.openAPI,         // the partner API, the web console and the demo shop
 		d.openEdge,        // the public server
 		d.openSource,      // for backups
 		d.acceptOperators, // operator commands
@@ -104,7 +112,7 @@ func (d *daemon) inheritSockets(context.Context) (err error) {
 
 // countRefusals begins to count what is refused.
 func (d *daemon) countRefusals(context.Context) (err error) {
-	if d.refusals, err = limit.NewRefusals(d.Log, d.metrics); err != nil {
+	if d.refusals, err = limit.NewRefusals(d.Log, d.counters()); err != nil {
 		return err
 	}
 	d.onStop(func() error {
@@ -114,6 +122,9 @@ func (d *daemon) countRefusals(context.Context) (err error) {
 	return nil
 }
 
+// counters registers metrics whose rates people see too.
+func (d *daemon) counters() prometheus.Registerer { return registries{d.metrics, d.rates.counters} }
+
 // openData opens the storage engine. From then on no other process can open the data directory.
 func (d *daemon) openData(context.Context) (err error) {
 	if d.engine, err = openEngine(d.Data, d.Retention, d.Log, d.metrics); err != nil {
@@ -121,7 +132,8 @@ func (d *daemon) openData(context.Context) (err error) {
 	}
 	parts := engineParts(d.Data)
 	parts["certificates"] = d.certificatesDir()
-	d.metrics.MustRegister(newDiskMetrics(parts))
+	d.disks = newDiskMetrics(parts)
+	d.metrics.MustRegister(d.disks)
 	d.onStop(d.engine.Close)
 	exportLabels(d.metrics, d.engine.Directory())
 	return nil
@@ -209,7 +221,7 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 
 func (d *daemon) certificatesDir() string { return filepath.Join(d.Data, "certificates") }
 
-// openAPI makes the partner API. In development mode the demo shop is in front of it.
+// openAPI makes the partner API. The web console is in front of it, and in development mode the demo shop.
 func (d *daemon) openAPI(ctx context.Context) (err error) {
 	c := partnerapi.Config{
 		Engine:        d.engine,
@@ -232,8 +244,8 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		c.Certificates = d.tlsmgr.Certificates()
 	}
 	d.api = partnerapi.New(c)
-	if d.Dev == nil {
-		return nil
+	if err := d.openConsole(); err != nil || d.Dev == nil {
+		return err
 	}
 	d.shop, err = demo.Open(ctx, demo.Config{
 		Engine:  d.engine,
@@ -246,6 +258,50 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 	}
 	d.api = d.shop.Serve
 	return nil
+}
+
+// openConsole puts the web console in front of the partner API.
+func (d *daemon) openConsole() error {
+	c := console.Config{
+		Engine:   d.engine,
+		API:      d.api,
+		BaseURL:  d.tagURL(d.BaseHost),
+		OwnHosts: []string{d.BaseHost, d.ClientTagHost},
+		System:   d.system,
+		Log:      d.Log,
+		Now:      time.Now,
+		Refusals: d.refusals,
+		Limits:   d.Limits,
+	}
+	if d.TLS != nil {
+		c.Certificates = d.tlsmgr.Certificates()
+	}
+	opened, err := console.New(c)
+	if err != nil {
+		return err
+	}
+	d.api = opened.Serve
+	ctx, cancel := context.WithCancel(context.Background())
+	var sampling sync.WaitGroup
+	sampling.Go(func() { d.rates.run(ctx) })
+	d.onStop(func() error {
+		cancel()
+		sampling.Wait()
+		return nil
+	})
+	return nil
+}
+
+// system is what operators see of the process.
+func (d *daemon) system() console.System {
+	s := console.System{
+		Version: version(), Started: d.started, NotReady: d.engine.Ready(),
+		Disks: d.disks.view(), Reserve: reserve, Rates: d.rates.since(time.Now()),
+	}
+	if d.Backup != nil {
+		s.Backup = d.backups.view(d.Backup.Every)
+	}
+	return s
 }
 
 // tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and the port that the service listens on.
@@ -271,7 +327,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		PartnerEndpoint: partnerapi.EndpointOf,
 		PartnerTooLarge: partnerapi.TooLarge,
 		Log:             d.Log,
-		Metrics:         d.metrics,
+		Metrics:         d.counters(),
 		Now:             time.Now,
 		Refusals:        d.refusals,
 		Limits:          d.Limits,
@@ -282,7 +338,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		c.ConnectionsPerAddress = d.AddressConnections
 	}
 	if d.Dev == nil { // the demo shop has bodies without a key
-		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), time.Now)
+		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), d.tagURL(d.BaseHost), time.Now)
 	}
 	if d.TLS != nil {
 		c.TLS = d.tlsmgr.Certificates().TLSConfig()
@@ -307,7 +363,7 @@ func (d *daemon) acceptOperators(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	operators := operator.Handler(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.Log)
+	operators := operator.Handler(operator.WithBaseURL(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.tagURL(d.BaseHost)), d.Log)
 	d.startSideDoor(newSideDoor(socket, withExport(d.engine, withBackup(d.source, operator.WithVerify(operators, d.engine.Verify))), d.Log))
 	return nil
 }
@@ -371,7 +427,7 @@ func (d *daemon) acceptRequests(ctx context.Context) error {
 // startBackups backs up by the clock, if a destination was given.
 func (d *daemon) startBackups(ctx context.Context) error {
 	if d.Backup != nil {
-		d.onStop(newSchedule(*d.Backup, d.source, d.metrics, d.Log).runInBackground(ctx))
+		d.onStop(newSchedule(*d.Backup, d.source, d.backups, d.metrics, d.Log).runInBackground(ctx))
 	}
 	return nil
 }

@@ -5,12 +5,14 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mtagd/partnerapi/console"
 	"mtagd/store/local/space"
 )
 
@@ -70,6 +72,18 @@ func (d *diskMetrics) usedBytes() map[string]float64 {
 		}
 	}
 	return maps.Clone(d.used)
+}
+
+// view returns the space of each part, in the order of their names. It leaves out parts that do not exist.
+func (d *diskMetrics) view() (disks []console.Disk) {
+	used := d.usedBytes()
+	for _, part := range slices.Sorted(maps.Keys(d.parts)) {
+		free, total, err := space.OfDisk(d.parts[part])
+		if err == nil {
+			disks = append(disks, console.Disk{Part: part, Free: uint64(free), Total: uint64(total), Used: uint64(used[part])})
+		}
+	}
+	return disks
 }
 
 // usedBytes returns the space that a file, or all files in a directory, take on the disk. Files that have just been

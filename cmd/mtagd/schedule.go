@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mtagd/partnerapi/console"
 	"mtagd/store/local/backup"
 )
 
@@ -22,6 +24,7 @@ const retryBackup = 5 * time.Minute
 type schedule struct {
 	backupConfig
 	backup *backup.Backup
+	state  *backupState
 	log    *slog.Logger
 
 	last     prometheus.Gauge
@@ -34,7 +37,7 @@ type schedule struct {
 }
 
 // newSchedule makes a schedule and registers its metrics.
-func newSchedule(cfg backupConfig, src backup.Source, metrics *prometheus.Registry, log *slog.Logger) *schedule {
+func newSchedule(cfg backupConfig, src backup.Source, state *backupState, metrics *prometheus.Registry, log *slog.Logger) *schedule {
 	gauge := func(name, help string) prometheus.Gauge {
 		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 		metrics.MustRegister(g)
@@ -47,7 +50,7 @@ func newSchedule(cfg backupConfig, src backup.Source, metrics *prometheus.Regist
 	}
 	gauge("mtagd_backup_interval_seconds", "How often a backup is made.").Set(cfg.Every.Seconds())
 	return &schedule{
-		backupConfig: cfg, log: log, backup: backup.New(cfg.To, src),
+		backupConfig: cfg, state: state, log: log, backup: backup.New(cfg.To, src),
 		last:     gauge("mtagd_backup_last_success_timestamp_seconds", "When the last backup that succeeded began; 0 when there is none."),
 		duration: gauge("mtagd_backup_duration_seconds", "How long the last backup that succeeded took."),
 		bytes:    gauge("mtagd_backup_bytes", "Bytes that the last backup that succeeded has added to its destination."),
@@ -65,6 +68,7 @@ func (s *schedule) run(ctx context.Context) {
 	}
 	if !newest.IsZero() {
 		s.last.Set(float64(newest.UnixMilli()) / 1e3)
+		s.state.succeeded(newest)
 		wait = min(time.Until(newest.Add(s.Every)), s.Every) // its time is in the future when a clock was wrong
 	}
 	for {
@@ -84,6 +88,7 @@ func (s *schedule) run(ctx context.Context) {
 		wait = time.Until(started.Add(s.Every))
 		if err != nil {
 			s.failures.Inc()
+			s.state.failed(started, err)
 			s.log.Error("backup failed", "to", s.To.String(), "error", err)
 			wait = min(s.Every, retryBackup)
 		}
@@ -103,6 +108,7 @@ func (s *schedule) once(ctx context.Context, started time.Time) error {
 	took := time.Since(started)
 	s.folded = true
 	s.last.Set(float64(started.UnixMilli()) / 1e3)
+	s.state.succeeded(started)
 	s.duration.Set(took.Seconds())
 	if result.Nothing {
 		s.bytes.Set(0)
@@ -145,4 +151,32 @@ func (s *schedule) runInBackground(ctx context.Context) (stop func() error) {
 		}
 		return nil
 	}
+}
+
+// backupState is what people see of the backups.
+type backupState struct {
+	mu    sync.Mutex
+	shown console.Backup
+}
+
+func (b *backupState) succeeded(at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shown.Last, b.shown.Error = at, ""
+}
+
+func (b *backupState) failed(at time.Time, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shown.Failed, b.shown.Error = at, oneLine(err)
+	b.shown.Failures++
+}
+
+// view returns the state of backups that are made every so often.
+func (b *backupState) view(every time.Duration) *console.Backup {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	shown := b.shown
+	shown.Every = every
+	return &shown
 }

@@ -39,7 +39,7 @@ func (d hanging) List(ctx context.Context, prefix string) ([]backup.Stored, erro
 func newTestSchedule(to backup.Destination) (*schedule, *prometheus.Registry) {
 	metrics := prometheus.NewRegistry()
 	cfg := backupConfig{To: to, Every: time.Hour, Keep: 24 * time.Hour}
-	return newSchedule(cfg, emptySource{}, metrics, slog.New(slog.DiscardHandler)), metrics
+	return newSchedule(cfg, emptySource{}, &backupState{}, metrics, slog.New(slog.DiscardHandler)), metrics
 }
 
 // failures returns how many backups have failed.

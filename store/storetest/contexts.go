@@ -60,6 +60,8 @@ var contextTests = []test{
 		key, _ := b.key(p, 0)
 		m := b.merchant(p, "Shop")
 		tag := b.tag(m, store.ServerSide, "shop.com")
+		session, text := b.begin(key)
+		_, link := b.link(p.ID)
 		for method, call := range map[string]func(ctx context.Context) error{
 			"AddPartner": func(ctx context.Context) error {
 				p, err := b.AddPartner(ctx, "Other")
@@ -73,9 +75,13 @@ var contextTests = []test{
 				_, err := b.EnablePreverified(ctx, p.ID, "track.acme.com")
 				return err
 			},
-			"IssueKey":  func(ctx context.Context) error { _, _, err := b.IssueKey(ctx, p.ID, store.KeyOptions{}); return err },
-			"Keys":      func(ctx context.Context) error { _, err := b.Keys(ctx, p.ID); return err },
-			"RevokeKey": func(ctx context.Context) error { _, err := b.RevokeKey(ctx, key.ID, true); return err },
+			"IssueKey":     func(ctx context.Context) error { _, _, err := b.IssueKey(ctx, p.ID, store.KeyOptions{}); return err },
+			"Keys":         func(ctx context.Context) error { _, err := b.Keys(ctx, p.ID); return err },
+			"RevokeKey":    func(ctx context.Context) error { _, err := b.RevokeKey(ctx, key.ID, true); return err },
+			"AddLink":      func(ctx context.Context) error { _, _, err := b.AddLink(ctx, p.ID); return err },
+			"BeginSession": func(ctx context.Context) error { _, _, err := b.BeginSession(ctx, key.ID); return err },
+			"UseLink":      func(ctx context.Context) error { _, _, err := b.UseLink(ctx, link); return err },
+			"EndSession":   func(ctx context.Context) error { return b.EndSession(ctx, session.ID) },
 			"AddMerchant": func(ctx context.Context) error {
 				_, err := b.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Other"})
 				return err
@@ -120,6 +126,10 @@ var contextTests = []test{
 		m.Tags = []store.Tag{tag}
 		if got, n, err := b.Merchants(t.Context(), store.MerchantQuery{Partner: p.ID, Limit: 10}); err != nil || n != 1 || !sameMerchant(got[0], m) {
 			t.Errorf("%d merchants: %+v, %v", n, got, err)
+		}
+		b.expectSession(text, true)
+		if _, _, err := b.UseLink(t.Context(), link); err != nil {
+			t.Errorf("the link: %v", err)
 		}
 	}},
 }

@@ -46,6 +46,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Store, parts ...string) {
 		{"Deletion", deletionTests},
 		{"Repeats", repeatTests},
 		{"Keys", keyTests},
+		{"Sessions", sessionTests},
 		{"Tags", tagTests},
 		{"Claims", claimTests},
 		{"Directory", directoryTests},

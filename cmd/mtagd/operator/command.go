@@ -12,6 +12,7 @@
 //	domain.go    the domain commands
 //	audit.go     the audit log
 //	key.go       the key commands
+//	console.go   links to the web console
 //	limit.go     the flags that set limits
 //	suspend.go   what the suspend and resume commands have in common
 //	command.go   what every command has

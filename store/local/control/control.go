@@ -8,6 +8,7 @@
 //	merchants.go  merchants with their tags
 //	partners.go   partners and their tracking domains
 //	keys.go       API keys, and when each was last used
+//	sessions.go   who is signed in to the web console
 //	claims.go     who has which root domain
 //	delete.go     delete merchants and partners; which events are still to be removed
 //	erasures.go   the erasure of persons; whose events are refused
@@ -27,7 +28,7 @@
 //
 // # What is in control.db
 //
-// The file is of format "2". Its buckets, with key → value (Partner, Key, Merchant, Tag, Removal, Erasure and AuditEntry stand for the
+// The file is of format "2". Its buckets, with key → value (Partner, Key, Merchant, Tag, Removal, Erasure, Session and AuditEntry stand for the
 // JSON of these types; ids and hosts are plain text):
 //
 //	meta        "format" → version, without a seal; "id" → id of the data directory, once it was backed up; "sums" → see below;
@@ -41,6 +42,7 @@
 //	replies     partner id, "/", SHA-256 of an idempotency key in hexadecimal → what the call with this key has created (reply)
 //	removals    merchant id → Removal: a merchant that was deleted, and whose events are still to be removed
 //	erasures    erasure id → Erasure
+//	sessions    session id → Session; the file of an earlier version gets this bucket when it is opened
 //	suppressed  merchant id, "/", store.IdentityKey in hexadecimal → erasure id: events of this person are refused
 //	log         AuditID, time in nanoseconds since 1970 (8 bytes each, big endian) → AuditEntry
 //

@@ -213,7 +213,8 @@ func createBuckets(tx *bolt.Tx) error {
 	return nil
 }
 
-// writes returns the records of all control data but the audit log.
+// writes returns the records of all control data but the audit log. Sessions are left out: after a repair everybody signs in
+// again.
 func (s *state) writes() (all []write, err error) {
 	add := func(w write, wErr error) {
 		all = append(all, w)

@@ -50,7 +50,9 @@ func (d *Data) open() (older bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if found != nil && found.format == format1 {
+	if found != nil && found.format == format2 {
+		err = addBuckets(db)
+	} else if found != nil && found.format == format1 {
 		err = migrate(db, found, d.now().UTC(), d.log)
 		older = true
 	} else if found == nil || found.format == "" {
@@ -78,6 +80,21 @@ func create(db *bolt.DB) error {
 	})
 }
 
+// addBuckets makes the buckets that the file of an earlier version does not have.
+func addBuckets(db *bolt.DB) error {
+	complete := true
+	err := db.View(func(tx *bolt.Tx) error {
+		for _, name := range buckets {
+			complete = complete && tx.Bucket([]byte(name)) != nil
+		}
+		return nil
+	})
+	if err != nil || complete {
+		return err
+	}
+	return db.Update(createBuckets)
+}
+
 // load takes over what was read.
 func (d *Data) load(r *reading) {
 	for _, p := range r.wrong {
@@ -95,6 +112,11 @@ func (d *Data) load(r *reading) {
 		d.dir.SetKey(k)
 		if at, used := d.stored[k.ID]; used {
 			d.dir.SetLastUse(k.ID, at)
+		}
+	}
+	for _, o := range d.state.sessions {
+		if !o.IsLink {
+			d.dir.SetSession(o)
 		}
 	}
 	for _, m := range d.state.merchants {

@@ -231,6 +231,8 @@ func (r *reading) decode(bucket, key string, rec boltfile.Record) (err error) {
 		return decodeInto(s.erasures, key, rec.Value, func(e store.Erasure) store.ErasureID { return e.ID })
 	case inSuppressed:
 		return s.parseSuppressed(key)
+	case inSessions:
+		return decodeInto(s.sessions, key, rec.Value, func(o store.Session) store.SessionID { return o.ID })
 	case inUses:
 		var at time.Time
 		if err := at.UnmarshalText(rec.Value); err != nil {

@@ -18,6 +18,7 @@ const (
 	inPartners   = "partners"
 	inKeys       = "keys"
 	inUses       = "uses"
+	inSessions   = "sessions"
 	inMerchants  = "merchants"
 	inTags       = "tags"
 	inDomains    = "domains"
@@ -29,7 +30,7 @@ const (
 )
 
 var buckets = []string{inMeta, inPartners, inKeys, inUses, inMerchants, inTags, inDomains, inReplies, inRemovals,
-	inErasures, inSuppressed, inLog}
+	inErasures, inSuppressed, inSessions, inLog}
 
 // The keys of the bucket meta.
 const (

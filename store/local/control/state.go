@@ -22,6 +22,7 @@ type state struct {
 	removals   map[store.MerchantID]store.Removal
 	erasures   map[store.ErasureID]store.Erasure
 	suppressed map[store.MerchantID]map[store.IdentityKey]struct{}
+	sessions   map[store.SessionID]store.Session // links too
 
 	lastEntry store.AuditID // of the audit log
 
@@ -59,6 +60,7 @@ func newState() *state {
 		removals:   map[store.MerchantID]store.Removal{},
 		erasures:   map[store.ErasureID]store.Erasure{},
 		suppressed: map[store.MerchantID]map[store.IdentityKey]struct{}{},
+		sessions:   map[store.SessionID]store.Session{},
 		erasuresOf: map[store.MerchantID][]store.ErasureID{},
 		unfinished: map[store.ErasureID]bool{},
 

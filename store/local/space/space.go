@@ -13,6 +13,15 @@ func Free(dir string) (bytes int64, err error) {
 	return bytes, err
 }
 
+// OfDisk returns the same as Free, and the size of the file system in bytes.
+func OfDisk(dir string) (free, total int64, err error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, 0, err
+	}
+	return int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize, nil
+}
+
 // FreeWithFiles returns the same as Free, and how many files can still be created. On a file system without a limit, files
 // is large.
 func FreeWithFiles(dir string) (bytes, files int64, err error) {

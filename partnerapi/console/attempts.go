@@ -1,0 +1,54 @@
+package console
+
+import (
+	"net/netip"
+	"time"
+
+	"mtagd/edge/limit"
+	"mtagd/store"
+)
+
+// attempts limits signing in. A wrong key or link costs little, and nobody guesses 160 bits: the limit keeps a guesser from
+// using up more than that. Like that of the partner API it never refuses a valid one, because other people may have the
+// same address, or the guesser knows the id of their key. A right one costs a synced write and an audit entry, and so each
+// partner has a rate of them.
+type attempts struct {
+	addresses *limit.Addresses
+	others    *limit.Buckets
+}
+
+var (
+	addressRate = limit.Rate{PerSecond: 0.5, Burst: 30} // of wrong keys and links from one address
+	keyRate     = limit.Rate{PerSecond: 0.1, Burst: 10} // of wrong secrets for one key id
+	partnerRate = limit.Rate{PerSecond: 0.2, Burst: 60} // of sessions that one partner begins
+)
+
+// The kinds of buckets.
+const (
+	kindKey byte = iota
+	kindPartner
+)
+
+func newAttempts() *attempts {
+	return &attempts{limit.NewAddresses(addressRate), limit.NewBuckets()}
+}
+
+// wrong takes a token for a wrong key or link. It returns how long the client must wait for one. id may be empty. Without limits
+// this and the other method return 0.
+func (a *attempts) wrong(client netip.Addr, id string, now time.Time) (wait time.Duration) {
+	if a == nil {
+		return 0
+	}
+	if wait := a.addresses.Take(client, 1, now); wait > 0 || id == "" {
+		return wait
+	}
+	return a.others.Take(a.others.Key(kindKey, id), 1, keyRate, now)
+}
+
+// right takes a token for a session.
+func (a *attempts) right(partner store.PartnerID, now time.Time) (wait time.Duration) {
+	if a == nil {
+		return 0
+	}
+	return a.others.Take(a.others.Key(kindPartner, string(partner)), 1, partnerRate, now)
+}

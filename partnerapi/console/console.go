@@ -1,0 +1,172 @@
+// Package console serves the web console below /console/ on the base host: its page, who is signed in to it, and what
+// operators see. Everything else the page gets from the partner API, as every other client does.
+//
+// The page is a program in the browser, which is embedded as it was built in dist/ from app/.
+//
+//	console.go   routes
+//	files.go     the page and its files
+//	session.go   sign in, sign out
+//	attempts.go  limits of signing in
+//	overview.go  what operators see of the service
+//	tenants.go   partners with their figures; who is suspended
+//	hosts.go     hosts of tags
+//	audit.go     the newest entries of the audit log
+//
+// # Sessions
+//
+// Whoever signs in with an API key, or with a link that an operator has made, gets a session: a random text of 160 bits in a
+// cookie (package cookie). It is control data, of which only a hash is stored. Two other ways were weighed:
+//
+//   - A sealed cookie that says who is signed in needs no record. But signing out must end a session at once, for whoever has
+//     copied the cookie too. So every machine of the service would need a list of the sessions that have ended: a record after
+//     all, and a secret to guard besides.
+//   - A table in memory is lost at every restart, and no other machine has it.
+//
+// A session is looked up in the directory, in memory, by each request. It ends after 12 hours, when somebody signs out, with its
+// key and with its partner. What it may do is what its key may do; a link's session may do everything that its partner may. As
+// with a key, a suspended partner can still read.
+//
+// A link is of one use and lasts 15 minutes. It has the text after # in its URL, which browsers send to nobody: no proxy and no
+// log has it.
+package console
+
+import (
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/limit"
+	"mtagd/partnerapi"
+	"mtagd/partnerapi/cookie"
+	"mtagd/store"
+)
+
+// Config is what the console is made of. Every field is required, except where it says otherwise.
+type Config struct {
+	Engine       store.Engine
+	API          fasthttp.RequestHandler // answers all requests that are not for the console
+	BaseURL      string                  // "https://<base host>" except in development
+	OwnHosts     []string                // the base host and the client tag host
+	Certificates Certificates            // nil: a proxy in front of the service ends TLS
+	System       func() System           // what is known of the service's process
+	Log          *slog.Logger
+	Now          func() time.Time
+	Refusals     *limit.Refusals // nil: refusals are not counted
+	Limits       bool            // limit the rates of signing in
+}
+
+// Certificates knows the certificates of hosts.
+type Certificates interface {
+	Certificate(host string) store.Certificate
+}
+
+// Console answers the requests of the console.
+type Console struct {
+	Config
+	cookie   cookie.Cookie
+	attempts *attempts // nil: no limits
+	page     servedFile
+	assets   map[string]servedFile // by name
+	tenants  tenants
+	hosts    hosts
+}
+
+// New makes a console. It fails when the embedded page is incomplete.
+func New(cfg Config) (*Console, error) {
+	page, assets, err := embedded()
+	if err != nil {
+		return nil, err
+	}
+	c := &Console{Config: cfg, cookie: cookie.New(cfg.BaseURL), page: page, assets: assets}
+	c.tenants.engine, c.tenants.log = cfg.Engine, cfg.Log
+	c.hosts = hosts{all: store.NewHosts(cfg.Engine.Directory(), cfg.OwnHosts...), directory: cfg.Engine.Directory(), certificates: cfg.Certificates}
+	if cfg.Limits {
+		c.attempts = newAttempts()
+	}
+	return c, nil
+}
+
+const (
+	root        = "/console/"
+	assetPrefix = root + "assets/"
+)
+
+// Serve answers requests below /console/, and passes all others to the API.
+func (c *Console) Serve(r *fasthttp.RequestCtx) {
+	path := string(r.Path())
+	switch {
+	case path == strings.TrimSuffix(root, "/"):
+		c.setHeaders(r)
+		r.Response.Header.Set(fasthttp.HeaderLocation, root)
+		r.SetStatusCode(fasthttp.StatusPermanentRedirect)
+	case !strings.HasPrefix(path, root):
+		c.API(r)
+	case strings.HasPrefix(path, assetPrefix):
+		c.setHeaders(r)
+		c.route(r, route{"GET": {"console_asset", c.serveAsset}})
+	default:
+		c.setHeaders(r)
+		switch path {
+		case root + "session":
+			c.route(r, route{"GET": {"console_session", c.showSession}, "POST": {"console_sign_in", c.signIn}, "DELETE": {"console_sign_out", c.signOut}})
+		case root + "operator/overview":
+			c.route(r, route{"GET": {"console_overview", c.forOperators(c.overview)}})
+		case root + "operator/audit":
+			c.route(r, route{"GET": {"console_audit", c.forOperators(c.audit)}})
+		default:
+			c.route(r, route{"GET": {"console_page", c.servePage}})
+		}
+	}
+}
+
+// route is the operations of one path, by method.
+type route map[string]operation
+
+// operation answers a request. name is for metrics.
+type operation struct {
+	name   string
+	handle fasthttp.RequestHandler
+}
+
+// route calls the operation of a request's method. HEAD is GET: fasthttp does not send the body.
+func (c *Console) route(r *fasthttp.RequestCtx, by route) {
+	method := string(r.Method())
+	if method == fasthttp.MethodHead {
+		method = fasthttp.MethodGet
+	}
+	op, ok := by[method]
+	if !ok {
+		var allowed []string
+		for _, method := range []string{"GET", "HEAD", "POST", "DELETE"} {
+			if _, ok := by[method]; ok || method == "HEAD" && by["GET"].handle != nil {
+				allowed = append(allowed, method)
+			}
+		}
+		r.Response.Header.Set(fasthttp.HeaderAllow, strings.Join(allowed, ", "))
+		partnerapi.WriteError(r, fasthttp.StatusMethodNotAllowed, "Method not allowed")
+		return
+	}
+	partnerapi.SetEndpoint(r, op.name)
+	op.handle(r)
+}
+
+// policy is the Content-Security-Policy of all answers.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// setHeaders sets the headers that all answers have. A cache may keep none of them, unless Cache-Control is set again.
+func (c *Console) setHeaders(r *fasthttp.RequestCtx) {
+	h := &r.Response.Header
+	h.Set(fasthttp.HeaderContentSecurityPolicy, policy)
+	h.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
+	h.Set(fasthttp.HeaderReferrerPolicy, "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()")
+	h.Set(fasthttp.HeaderCacheControl, "no-store")
+	if c.cookie.IsSecure() {
+		h.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
+	}
+}

@@ -1,0 +1,129 @@
+package console
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"mtagd/store"
+)
+
+// hosts are the hosts that are served, with their DNS and certificates. There may be many thousands, so what is known of them is
+// put together once in a while.
+type hosts struct {
+	all          store.Hosts
+	directory    *store.Directory
+	certificates Certificates // nil without TLS
+
+	mu   sync.Mutex
+	read time.Time
+	last hostsJSON
+}
+
+// hostsAge is how old what is shown of hosts may be.
+const hostsAge = 10 * time.Second
+
+// dueBefore is how long before its end a certificate is due. The service renews one when a third of its life is left, so that
+// most never come near.
+const dueBefore = 14 * 24 * time.Hour
+
+// hostsJSON is the JSON of all hosts.
+type hostsJSON struct {
+	Total  int        `json:"total"`
+	Due    int        `json:"due"`    // certificates that failed, or end within two weeks
+	NotDNS int        `json:"notDns"` // hosts whose DNS leads elsewhere
+	Items  []hostJSON `json:"items"`  // those that need somebody first, then by the end of the certificate
+}
+
+type hostJSON struct {
+	Host        string           `json:"host"`
+	Kind        string           `json:"kind"` // own, server-side or preverified
+	Partner     store.PartnerID  `json:"partnerId,omitempty"`
+	DNS         *hostDNS         `json:"dns"`         // null for hosts that are not checked
+	Certificate *hostCertificate `json:"certificate"` // null without TLS
+
+	expires time.Time
+	trouble int // 0: none
+}
+
+type hostDNS struct {
+	Connected bool    `json:"connected"`
+	Detail    string  `json:"detail,omitempty"` // of the last finding that has changed it
+	CheckedAt *string `json:"checkedAt"`        // when that was
+}
+
+type hostCertificate struct {
+	Status   store.CertificateStatus `json:"status"`
+	Detail   string                  `json:"detail,omitempty"`
+	NotAfter *string                 `json:"notAfter"`
+	NextTry  *string                 `json:"nextTryAt"`
+	Due      bool                    `json:"due"`
+}
+
+// view returns what is known of the hosts, at most maxListed of them.
+func (h *hosts) view(now time.Time) hostsJSON {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if age := now.Sub(h.read); h.last.Items != nil && age >= 0 && age < hostsAge {
+		return h.last
+	}
+	names := h.all.All()
+	view := hostsJSON{Total: len(names), Items: make([]hostJSON, 0, len(names))}
+	for _, name := range names {
+		host := h.one(name, now)
+		if host.Certificate != nil && host.Certificate.Due {
+			view.Due++
+		}
+		if host.DNS != nil && !host.DNS.Connected {
+			view.NotDNS++
+		}
+		view.Items = append(view.Items, host)
+	}
+	slices.SortFunc(view.Items, func(a, b hostJSON) int {
+		return cmp.Or(cmp.Compare(b.trouble, a.trouble), a.expires.Compare(b.expires), cmp.Compare(a.Host, b.Host))
+	})
+	view.Items = slices.Clip(view.Items[:min(len(view.Items), maxListed)])
+	h.read, h.last = now, view
+	return view
+}
+
+func (h *hosts) one(name string, now time.Time) hostJSON {
+	host := hostJSON{Host: name, Kind: "own", Partner: h.all.Partner(name)}
+	if !h.all.IsOwn(name) {
+		host.Kind, host.DNS = string(store.Preverified), h.dns(name)
+		if tags := h.directory.TagsOn(name); len(tags) > 0 {
+			host.Kind = string(tags[0].Type)
+		}
+	}
+	if host.DNS != nil && !host.DNS.Connected {
+		host.trouble = 1
+	}
+	if h.certificates == nil {
+		return host
+	}
+	cert := h.certificates.Certificate(name)
+	due := cert.Status == store.CertificateFailed || !cert.NotAfter.IsZero() && cert.NotAfter.Sub(now) < dueBefore
+	if due {
+		host.trouble = 2
+	}
+	host.expires = cert.NotAfter
+	host.Certificate = &hostCertificate{cert.Status, cert.Detail, timeOrNull(cert.NotAfter), timeOrNull(cert.NextTry), due}
+	return host
+}
+
+// dns returns what is known of a tag host's DNS; nil for a tracking domain without a tag, which nobody has checked.
+func (h *hosts) dns(name string) *hostDNS {
+	tags := h.directory.TagsOn(name)
+	if len(tags) == 0 {
+		return nil
+	}
+	dns := &hostDNS{}
+	for _, t := range tags { // those of a tracking domain are found alike, but each is updated on its own
+		dns.Connected = dns.Connected || t.Connected
+		if t.DNS != nil && dns.CheckedAt == nil {
+			dns.Detail, dns.CheckedAt = t.DNS.Detail, timeOrNull(t.DNS.CheckedAt)
+		}
+	}
+	return dns
+}

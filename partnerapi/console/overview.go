@@ -1,0 +1,192 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"mtagd/partnerapi"
+	"mtagd/store"
+)
+
+// System is what is known of the process that runs the service. To find it out costs no more than an answer.
+type System struct {
+	Version  string
+	Started  time.Time
+	NotReady error // why events are refused; nil: they are accepted
+	Disks    []Disk
+	Reserve  uint64 // free bytes below which events are refused
+	Rates    Rates
+	Backup   *Backup // nil: none are made by the clock
+}
+
+// Disk is the space of one part of the data directory, in bytes. Free and Total are those of its disk.
+type Disk struct {
+	Part              string
+	Free, Total, Used uint64
+}
+
+// Rates are what the service has received in the last minutes.
+type Rates struct {
+	Over    time.Duration     // how long that is; less after the start
+	Events  uint64            // that were recorded
+	Refused map[string]uint64 // requests and connections, by cause
+}
+
+// Backup is the state of the backups that are made by the clock.
+type Backup struct {
+	Every    time.Duration
+	Last     time.Time // when the last one that succeeded began; zero: there is none
+	Failed   time.Time // when the last one that failed began; zero: none has since the start
+	Error    string    // why it has failed; empty once one has succeeded after it
+	Failures uint64    // since the start
+}
+
+// forOperators returns a handler that only operators reach.
+func (c *Console) forOperators(handle fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return func(r *fasthttp.RequestCtx) {
+		s, _, ok := c.current(r)
+		switch {
+		case !ok:
+		case !c.cookie.MayUse(r):
+			partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
+		case !s.IsOperators():
+			partnerapi.WriteError(r, fasthttp.StatusForbidden, "Access denied")
+		default:
+			handle(r)
+		}
+	}
+}
+
+type overviewJSON struct {
+	Now       string   `json:"now"`
+	Version   string   `json:"version"`
+	StartedAt string   `json:"startedAt"`
+	Uptime    int64    `json:"uptimeSeconds"`
+	Ready     bool     `json:"ready"`
+	NotReady  string   `json:"notReady,omitempty"` // why not
+	Partners  partners `json:"partners"`
+	Suspended struct {
+		Total int             `json:"total"`
+		Items []suspendedJSON `json:"items"`
+	} `json:"suspended"`
+	Hosts   hostsJSON   `json:"hosts"`
+	Disk    diskJSON    `json:"disk"`
+	Rates   ratesJSON   `json:"rates"`
+	Backups *backupJSON `json:"backups"`
+}
+
+type diskJSON struct {
+	Reserve uint64     `json:"reserveBytes"`
+	Parts   []partJSON `json:"parts"`
+}
+
+type partJSON struct {
+	Part  string `json:"part"`
+	Free  uint64 `json:"freeBytes"`
+	Total uint64 `json:"totalBytes"`
+	Used  uint64 `json:"usedBytes"`
+}
+
+type ratesJSON struct {
+	Seconds          int64       `json:"seconds"` // that the figures are of
+	Events           uint64      `json:"events"`
+	EventsPerSecond  float64     `json:"eventsPerSecond"`
+	Refused          uint64      `json:"refused"`
+	RefusedPerSecond float64     `json:"refusedPerSecond"`
+	Causes           []causeJSON `json:"causes"` // of what was refused, the most frequent first
+}
+
+type causeJSON struct {
+	Cause string `json:"cause"`
+	Count uint64 `json:"count"`
+}
+
+type backupJSON struct {
+	Interval    int64   `json:"intervalSeconds"`
+	LastSuccess *string `json:"lastSuccessAt"`
+	Age         *int64  `json:"ageSeconds"`
+	LastFailure *string `json:"lastFailureAt"`
+	LastError   string  `json:"lastError,omitempty"`
+	Failures    uint64  `json:"failures"`
+}
+
+// overviewTimeout bounds the time in which the tenants' figures are read. They are read once a minute.
+const overviewTimeout = 10 * time.Second
+
+// overview answers with what an operator should know of the service.
+func (c *Console) overview(r *fasthttp.RequestCtx) {
+	ctx, cancel := context.WithTimeout(context.Background(), overviewTimeout)
+	defer cancel()
+	now, system := c.Now(), c.System()
+	list, err := c.Engine.Partners(ctx)
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	view := overviewJSON{
+		Now: store.FormatTime(now), Version: system.Version,
+		StartedAt: store.FormatTime(system.Started), Uptime: int64(now.Sub(system.Started) / time.Second),
+		Ready: system.NotReady == nil,
+		Hosts: c.hosts.view(now), Disk: diskJSON{system.Reserve, []partJSON{}},
+		Rates: viewRates(system.Rates), Backups: viewBackup(system.Backup, now),
+	}
+	if system.NotReady != nil {
+		view.NotReady = system.NotReady.Error()
+	}
+	if view.Partners, err = c.tenants.view(ctx, list, now); err != nil {
+		c.fail(r, err)
+		return
+	}
+	if view.Suspended.Items, view.Suspended.Total, err = c.suspended(ctx); err != nil {
+		c.fail(r, err)
+		return
+	}
+	for _, d := range system.Disks {
+		view.Disk.Parts = append(view.Disk.Parts, partJSON(d))
+	}
+	c.reply(r, view)
+}
+
+func viewRates(rates Rates) ratesJSON {
+	view := ratesJSON{Seconds: int64(rates.Over / time.Second), Events: rates.Events, Causes: []causeJSON{}}
+	for cause, n := range rates.Refused {
+		if n > 0 {
+			view.Refused += n
+			view.Causes = append(view.Causes, causeJSON{cause, n})
+		}
+	}
+	slices.SortFunc(view.Causes, func(a, b causeJSON) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Cause, b.Cause))
+	})
+	if seconds := rates.Over.Seconds(); seconds > 0 {
+		view.EventsPerSecond = float64(view.Events) / seconds
+		view.RefusedPerSecond = float64(view.Refused) / seconds
+	}
+	return view
+}
+
+func viewBackup(b *Backup, now time.Time) *backupJSON {
+	if b == nil {
+		return nil
+	}
+	view := &backupJSON{Interval: int64(b.Every / time.Second), LastSuccess: timeOrNull(b.Last), LastFailure: timeOrNull(b.Failed),
+		LastError: b.Error, Failures: b.Failures}
+	if !b.Last.IsZero() {
+		age := int64(now.Sub(b.Last) / time.Second)
+		view.Age = &age
+	}
+	return view
+}
+
+// timeOrNull returns the JSON of a time, which is null for the zero time.
+func timeOrNull(t time.Time) *string {
+	if t.IsZero() {
+		return nil
+	}
+	text := store.FormatTime(t)
+	return &text
+}

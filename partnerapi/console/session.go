@@ -1,0 +1,231 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/goccy/go-json/v2"
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/clientaddr"
+	"mtagd/edge/limit"
+	"mtagd/edge/requestid"
+	"mtagd/partnerapi"
+	"mtagd/store"
+)
+
+// sessionJSON says who is signed in.
+type sessionJSON struct {
+	Role      string       `json:"role"` // partner or operator
+	Partner   *partnerJSON `json:"partner,omitempty"`
+	Scope     string       `json:"scope"` // full or read-only
+	ExpiresAt string       `json:"expiresAt"`
+}
+
+type partnerJSON struct {
+	ID   store.PartnerID `json:"id"`
+	Name string          `json:"name"`
+}
+
+// show returns what the page needs to know of a session. An operator's can only read.
+func (c *Console) show(s store.Session, scope store.Scope) sessionJSON {
+	shown := sessionJSON{Role: "operator", Scope: "read-only", ExpiresAt: store.FormatTime(s.ExpiresAt)}
+	if s.IsOperators() {
+		return shown
+	}
+	partner, _ := c.Engine.Directory().Partner(s.Partner)
+	shown.Role, shown.Partner = "partner", &partnerJSON{s.Partner, partner.Name}
+	if scope == store.Full {
+		shown.Scope = "full"
+	}
+	return shown
+}
+
+// maxSignIn is the largest body of a request to sign in, in bytes.
+const maxSignIn = 4 << 10
+
+const (
+	notAuthenticated = "Authentication required"
+	otherSite        = "Access denied: the request comes from another site"
+)
+
+// signIn begins a session with an API key or a link.
+func (c *Console) signIn(r *fasthttp.RequestCtx) {
+	if !c.cookie.IsSameOrigin(r) {
+		partnerapi.WriteError(r, fasthttp.StatusForbidden, otherSite)
+		return
+	}
+	if max(r.Request.Header.ContentLength(), len(r.PostBody())) > maxSignIn {
+		partnerapi.WriteError(r, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 4 KiB")
+		return
+	}
+	in, err := readCredentials(r.PostBody())
+	if err != nil {
+		partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: "+err.Error())
+		return
+	}
+	if in.Link != "" {
+		c.useLink(r, in.Link)
+	} else {
+		c.useKey(r, in.APIKey)
+	}
+}
+
+type credentials struct {
+	APIKey store.APIKey      `json:"apiKey"`
+	Link   store.SessionText `json:"link"`
+}
+
+// readCredentials reads the body of a request to sign in. It repeats nothing of it in an error.
+func readCredentials(body []byte) (in credentials, err error) {
+	body = bytes.TrimSpace(body)
+	if len(body) == 0 || body[0] != '{' || json.Unmarshal(body, &in) != nil {
+		return in, store.Invalid("body", `must be a JSON object with the string "apiKey" or "link"`)
+	}
+	switch {
+	case in.APIKey == "" && in.Link == "":
+		return in, store.Invalid("apiKey", "is required, or a link")
+	case in.APIKey != "" && in.Link != "":
+		return in, store.Invalid("link", "must not be there together with apiKey")
+	}
+	return in, nil
+}
+
+func (c *Console) useKey(r *fasthttp.RequestCtx, text store.APIKey) {
+	id, _ := text.ID() // empty when it is no key
+	_, key, ok := c.Engine.Directory().Authenticate(text, c.Now())
+	if !ok {
+		if id != "" && c.Engine.Directory().IsDamaged(string(id)) {
+			c.fail(r, store.Unavailable("the record of the API key is damaged"))
+			return
+		}
+		c.refuse(r, string(id))
+		return
+	}
+	ctx := store.WithActor(context.Background(), store.Actor{Kind: store.ByKey, Name: string(key.ID), Request: requestid.Of(r)})
+	if !c.mayBegin(r, key.Partner) {
+		return
+	}
+	s, session, err := c.Engine.BeginSession(ctx, key.ID)
+	c.begun(r, s, key.Scope, session, err)
+}
+
+func (c *Console) useLink(r *fasthttp.RequestCtx, text store.SessionText) {
+	id, err := text.ID()
+	if err != nil {
+		c.refuse(r, "")
+		return
+	}
+	actor := store.Session{ID: id, IsLink: true}.Actor()
+	actor.Request = requestid.Of(r)
+	s, session, err := c.Engine.UseLink(store.WithActor(context.Background(), actor), text)
+	c.begun(r, s, store.Full, session, err)
+}
+
+// mayBegin reports whether a partner may begin a session now. Otherwise it has answered.
+func (c *Console) mayBegin(r *fasthttp.RequestCtx, partner store.PartnerID) bool {
+	if wait := c.attempts.right(partner, c.Now()); wait > 0 {
+		c.Refusals.Count(limit.PartnerWrites, limit.Partner(partner))
+		tooMany(r, wait, "Too many sign-ins")
+		return false
+	}
+	return true
+}
+
+// begun answers with a session that was begun, or with why not.
+func (c *Console) begun(r *fasthttp.RequestCtx, s store.Session, scope store.Scope, text store.SessionText, err error) {
+	switch {
+	case store.KindOf(err) == store.KindNotFound:
+		c.refuse(r, "")
+	case err != nil:
+		c.fail(r, err)
+	default:
+		partnerapi.SetPartner(r, s.Partner)
+		c.cookie.Set(r, text, s.ExpiresAt.Sub(c.Now()))
+		c.Log.Info("console: signed in", "partner", s.Partner, "key_id", s.Key, "link_id", s.Link, "session", s.ID, "request_id", requestid.Of(r))
+		c.reply(r, c.show(s, scope))
+	}
+}
+
+// refuse answers a request with a wrong key or link. id is that of the key, if it has one.
+func (c *Console) refuse(r *fasthttp.RequestCtx, id string) {
+	c.Refusals.Count(limit.Authentication, limit.Tenant{})
+	if wait := c.attempts.wrong(clientaddr.Of(r.RemoteAddr()), id, c.Now()); wait > 0 {
+		tooMany(r, wait, "Too many wrong keys or links")
+		return
+	}
+	partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
+}
+
+// current returns the session of a request. Without one, or when the request comes from another site, it has answered.
+func (c *Console) current(r *fasthttp.RequestCtx) (store.Session, store.Key, bool) {
+	s, key, ok := c.cookie.Session(r, c.Engine.Directory(), c.Now())
+	if !ok || !c.cookie.IsSameOrigin(r) {
+		partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
+		return s, key, false
+	}
+	partnerapi.SetPartner(r, s.Partner)
+	return s, key, true
+}
+
+// showSession answers who is signed in.
+func (c *Console) showSession(r *fasthttp.RequestCtx) {
+	if s, key, ok := c.current(r); ok {
+		c.reply(r, c.show(s, key.Scope))
+	}
+}
+
+// signOut ends the session of a request. One that has ended already is no error.
+func (c *Console) signOut(r *fasthttp.RequestCtx) {
+	if !c.cookie.IsSameOrigin(r) {
+		partnerapi.WriteError(r, fasthttp.StatusForbidden, otherSite)
+		return
+	}
+	if s, _, ok := c.cookie.Session(r, c.Engine.Directory(), c.Now()); ok {
+		actor := s.Actor()
+		actor.Request = requestid.Of(r)
+		err := c.Engine.EndSession(store.WithActor(context.Background(), actor), s.ID)
+		if err != nil && store.KindOf(err) != store.KindNotFound { // since a moment ago
+			c.fail(r, err)
+			return
+		}
+		partnerapi.SetPartner(r, s.Partner)
+		c.Log.Info("console: signed out", "partner", s.Partner, "session", s.ID, "request_id", requestid.Of(r))
+	}
+	c.cookie.Clear(r)
+	r.SetStatusCode(fasthttp.StatusNoContent)
+}
+
+// reply answers with JSON.
+func (c *Console) reply(r *fasthttp.RequestCtx, v any) {
+	body, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	r.SetContentType("application/json")
+	r.SetBody(body)
+}
+
+// fail answers with a fault of the service, and logs it.
+func (c *Console) fail(r *fasthttp.RequestCtx, err error) {
+	status, level := fasthttp.StatusInternalServerError, slog.LevelError
+	if store.KindOf(err) == store.KindUnavailable {
+		status, level = fasthttp.StatusServiceUnavailable, slog.LevelWarn
+	}
+	if errors.Is(err, context.Canceled) {
+		level = slog.LevelDebug // the client has gone
+	}
+	c.Log.Log(context.Background(), level, "console request failed", "path", string(r.Path()), "status", status, "request_id", requestid.Of(r),
+		"partner", partnerapi.PartnerOf(r), "error", err)
+	partnerapi.WriteError(r, status, "Unable to process request")
+}
+
+func tooMany(r *fasthttp.RequestCtx, wait time.Duration, what string) {
+	seconds := limit.RetryAfter(wait)
+	r.Response.Header.Set(fasthttp.HeaderRetryAfter, seconds)
+	partnerapi.WriteError(r, fasthttp.StatusTooManyRequests, what+". Please try again in "+seconds+" s")
+}

@@ -1,0 +1,144 @@
+package console
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"mtagd/store"
+)
+
+// maxListed is how many partners, suspended tenants and hosts an overview lists.
+const maxListed = 1000
+
+// tenants has the figures of the partners. To get them, each merchant is looked up, so they are kept for a while.
+type tenants struct {
+	engine  store.Engine
+	log     *slog.Logger
+	mu      sync.Mutex // held while they are read: nobody else reads them meanwhile
+	read    time.Time
+	figures map[store.PartnerID]figures
+}
+
+// figuresAge is how old figures may be.
+const figuresAge = time.Minute
+
+type figures struct {
+	merchants     int
+	events, bytes *uint64 // nil: they could not be read
+}
+
+// partners is the JSON of all partners.
+type partners struct {
+	Total     int               `json:"total"`
+	CountedAt string            `json:"countedAt"` // what follows is of this time: merchants, events and bytes
+	Items     []partnerOverview `json:"items"`     // the oldest first
+}
+
+type partnerOverview struct {
+	ID        store.PartnerID `json:"id"`
+	Name      string          `json:"name"`
+	CreatedAt string          `json:"createdAt"`
+	Suspended bool            `json:"suspended"`
+	Domain    string          `json:"preverifiedDomain"`
+	Merchants int             `json:"merchants"`
+	Events    *uint64         `json:"events"` // null while it cannot be read
+	Bytes     *uint64         `json:"bytes"`
+}
+
+func (t *tenants) view(ctx context.Context, list []store.Partner, now time.Time) (partners, error) {
+	figures, read, err := t.fresh(ctx, list, now)
+	if err != nil {
+		return partners{}, err
+	}
+	view := partners{Total: len(list), CountedAt: store.FormatTime(read), Items: []partnerOverview{}}
+	for _, p := range list[:min(len(list), maxListed)] {
+		f := figures[p.ID] // nothing yet for one that was added since
+		view.Items = append(view.Items, partnerOverview{p.ID, p.Name, store.FormatTime(p.CreatedAt), p.Suspended, p.TrackingDomain,
+			f.merchants, f.events, f.bytes})
+	}
+	return view, nil
+}
+
+// fresh returns the figures, and when they were read. The map must not be changed.
+func (t *tenants) fresh(ctx context.Context, list []store.Partner, now time.Time) (map[store.PartnerID]figures, time.Time, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if age := now.Sub(t.read); t.figures != nil && age >= 0 && age < figuresAge {
+		return t.figures, t.read, nil
+	}
+	all := map[store.PartnerID]figures{}
+	for _, p := range list[:min(len(list), maxListed)] {
+		f, err := t.count(ctx, p.ID)
+		if err != nil {
+			return nil, time.Time{}, err
+		}
+		all[p.ID] = f
+	}
+	t.figures, t.read = all, now
+	return all, now, nil
+}
+
+// count reads the figures of one partner.
+func (t *tenants) count(ctx context.Context, id store.PartnerID) (f figures, err error) {
+	if _, f.merchants, err = t.engine.Merchants(ctx, store.MerchantQuery{Partner: id}); err != nil {
+		return f, err
+	}
+	var events, bytes uint64
+	for some := range slices.Chunk(t.engine.Directory().MerchantsWithTags(id), 1000) {
+		usage, err := t.engine.Usage(ctx, some)
+		if err != nil { // the rest of the overview says why: it must be shown
+			t.log.Warn("console: the events of a partner cannot be counted", "partner", id, "error", err)
+			return f, nil
+		}
+		for _, u := range usage {
+			events += u.Events
+			bytes += u.Bytes
+		}
+	}
+	f.events, f.bytes = &events, &bytes
+	return f, nil
+}
+
+// suspendedJSON is a partner, a merchant or a tag that an operator has suspended.
+type suspendedJSON struct {
+	Kind     string           `json:"kind"` // partner, merchant or tag
+	Name     string           `json:"name"` // of the partner or merchant; the type of the tag
+	Partner  store.PartnerID  `json:"partnerId"`
+	Merchant store.MerchantID `json:"merchantId,omitempty"`
+	Tag      store.TagID      `json:"tagId,omitempty"`
+}
+
+// suspended returns what is suspended, and how much that is.
+func (c *Console) suspended(ctx context.Context) ([]suspendedJSON, int, error) {
+	all := c.Engine.Directory().Suspended()
+	view := []suspendedJSON{}
+	for _, id := range all.Partners {
+		if p, ok := c.Engine.Directory().Partner(id); ok && len(view) < maxListed {
+			view = append(view, suspendedJSON{Kind: "partner", Name: p.Name, Partner: id})
+		}
+	}
+	for _, id := range all.Merchants {
+		if len(view) == maxListed {
+			break
+		}
+		m, err := c.Engine.Merchant(ctx, id)
+		switch {
+		case store.KindOf(err) == store.KindNotFound: // since a moment ago
+			continue
+		case ctx.Err() != nil:
+			return nil, 0, err
+		case err != nil: // its record is damaged
+			c.Log.Warn("console: a suspended merchant cannot be read", "merchant", id, "error", err)
+		}
+		view = append(view, suspendedJSON{Kind: "merchant", Name: m.Name, Partner: m.Partner, Merchant: id})
+	}
+	for _, id := range all.Tags {
+		if t, ok := c.Engine.Directory().Tag(id); ok && len(view) < maxListed {
+			view = append(view, suspendedJSON{Kind: "tag", Name: string(t.Type), Partner: t.Partner, Merchant: t.Merchant, Tag: id})
+		}
+	}
+	return view, len(all.Partners) + len(all.Merchants) + len(all.Tags), nil
+}

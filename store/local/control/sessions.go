@@ -1,0 +1,128 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"mtagd/store"
+)
+
+// AddLink implements store.Control.
+func (d *Data) AddLink(ctx context.Context, partner store.PartnerID) (store.Session, store.SessionText, error) {
+	link, text := store.NewLink(partner, d.now().UTC())
+	err := d.update(ctx, func(c *change) error {
+		if partner != "" {
+			if _, err := d.state.partner(partner); err != nil {
+				return err
+			}
+		}
+		return errors.Join(c.addSession(link), c.audit(store.AboutSession(store.LinkMade, link)))
+	})
+	if err != nil {
+		return store.Session{}, "", err
+	}
+	return link, text, nil
+}
+
+// BeginSession implements store.Control.
+func (d *Data) BeginSession(ctx context.Context, id store.KeyID) (s store.Session, text store.SessionText, err error) {
+	err = d.update(ctx, func(c *change) error {
+		now := d.now().UTC()
+		key, err := d.state.key(id)
+		if err != nil {
+			return err
+		}
+		if !key.Valid(now) {
+			return store.NotFound("key")
+		}
+		s, text = store.NewSession(key, now)
+		return errors.Join(c.addSession(s), c.audit(store.AboutSession(store.SessionBegun, s)))
+	})
+	if err != nil {
+		return store.Session{}, "", err
+	}
+	return s, text, nil
+}
+
+// UseLink implements store.Control. The link goes in the transaction that begins the session, so that two calls cannot both
+// use it.
+func (d *Data) UseLink(ctx context.Context, used store.SessionText) (s store.Session, text store.SessionText, err error) {
+	err = d.update(ctx, func(c *change) error {
+		now := d.now().UTC()
+		id, err := used.ID()
+		link := d.state.sessions[id]
+		if err != nil || !link.IsLink || !used.Matches(link) || !now.Before(link.ExpiresAt) {
+			return store.NotFound("link")
+		}
+		if link.Partner != "" {
+			if _, err := d.state.partner(link.Partner); store.KindOf(err) == store.KindNotFound {
+				return store.NotFound("link")
+			} else if err != nil {
+				return err
+			}
+		}
+		s, text = link.Begin(now)
+		c.deleteSession(link)
+		return errors.Join(c.addSession(s), c.audit(store.AboutSession(store.SessionBegun, s)))
+	})
+	if err != nil {
+		return store.Session{}, "", err
+	}
+	return s, text, nil
+}
+
+// EndSession implements store.Control.
+func (d *Data) EndSession(ctx context.Context, id store.SessionID) error {
+	return d.update(ctx, func(c *change) error {
+		s, err := find(d.state, d.state.sessions, id, inSessions, "session")
+		if err != nil {
+			return err
+		}
+		if s.IsLink {
+			return store.NotFound("session")
+		}
+		c.deleteSession(s)
+		return c.audit(store.AboutSession(store.SessionEnded, s))
+	})
+}
+
+// addSession adds a session or a link, and ends the oldest one like it when there are too many.
+func (c *change) addSession(s store.Session) error {
+	var oldest store.Session
+	n := 0
+	for _, other := range c.d.state.sessions {
+		if other.IsLike(s) {
+			n++
+			if oldest.ID == "" || other.CreatedAt.Before(oldest.CreatedAt) {
+				oldest = other
+			}
+		}
+	}
+	if n >= store.MaxSessions {
+		c.deleteSession(oldest)
+	}
+	return put(c, inSessions, string(s.ID), s, func(state *state) {
+		state.sessions[s.ID] = s
+		if !s.IsLink {
+			c.d.dir.SetSession(s)
+		}
+	})
+}
+
+func (c *change) deleteSession(s store.Session) {
+	c.delete(inSessions, string(s.ID), func(state *state) {
+		delete(state.sessions, s.ID)
+		c.d.dir.RemoveSession(s.ID)
+	})
+}
+
+// dropSessions deletes the sessions and links whose time is over. Those of keys and partners that are gone have ended already, and
+// stay until then.
+func (c *change) dropSessions(now time.Time) {
+	for _, s := range c.d.state.sessions {
+		if !now.Before(s.ExpiresAt) {
+			c.deleteSession(s)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package control
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store"
+)
+
+// The file of an earlier version has no bucket for sessions.
+func TestAFileWithoutSessionsGetsThem(t *testing.T) {
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	p, err := d.AddPartner(t.Context(), "Acme")
+	if err := errors.Join(err, d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := changeFile(filepath.Join(dir, fileName), func(tx *bolt.Tx) error {
+		return tx.DeleteBucket([]byte(inSessions))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		d = openHere(t, dir)
+		if _, _, err := d.AddLink(t.Context(), p.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Verify(t.Context(), func(where, problem string) { t.Errorf("%s: %s", where, problem) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTidyingDeletesSessionsWhoseTimeIsOver(t *testing.T) {
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	p, err := d.AddPartner(t.Context(), "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, _, err := d.IssueKey(t.Context(), p.ID, store.KeyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _, err := d.BeginSession(t.Context(), k.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.AddLink(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		at   time.Time
+		left int
+	}{{s.CreatedAt, 2}, {s.CreatedAt.Add(store.LinkLife + time.Second), 1}, {s.ExpiresAt, 0}} {
+		d.now = func() time.Time { return c.at }
+		if err := d.Tidy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(d.state.sessions); got != c.left {
+			t.Errorf("after %v: %d are left, want %d", c.at.Sub(s.CreatedAt), got, c.left)
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = openHere(t, dir)
+	defer d.Close()
+	if len(d.state.sessions) != 0 {
+		t.Errorf("%d are on the disk", len(d.state.sessions))
+	}
+}

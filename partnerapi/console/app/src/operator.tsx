@@ -256,7 +256,7 @@ function Partners({ of }: { of: OverviewData["partners"] }) {
           </p>
         </Empty>
       ) : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Partners">
+        <div class="scroll" tabIndex={0} role="region" aria-label="Table of partners">
           <table>
             <thead>
               <tr>

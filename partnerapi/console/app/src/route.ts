@@ -1,7 +1,7 @@
 // The address of a page is its state: every page, filter and page number has one. place follows the address.
 
 import { signal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useLayoutEffect } from "preact/hooks";
 
 export interface Place {
   path: string; // below /console, such as /merchants
@@ -19,6 +19,11 @@ export const place = signal<Place>(read());
 
 // moved is true once the page has changed without a load: from then on, the focus follows to the new heading.
 let moved = false;
+
+// focusHeading lets the focus follow to the heading of what is shown next.
+export function focusHeading(): void {
+  moved = true;
+}
 
 // address returns the URL of a path below /console. Parameters that are empty are left out.
 export function address(path: string, query: Record<string, string | undefined> = {}): string {
@@ -67,10 +72,8 @@ export function start(): void {
 // useTitle sets the title of the document and, after a move, the focus on the page's heading.
 export function useTitle(title: string | undefined, heading: { current: HTMLElement | null }): void {
   const path = place.value.path;
-  useEffect(() => {
-    if (title === undefined) return;
-    document.title = `${title} · mtagd`;
-    if (moved) heading.current?.focus();
+  useLayoutEffect(() => {
+    if (title !== undefined && moved) heading.current?.focus();
   }, [title === undefined, path]);
   useEffect(() => {
     if (title !== undefined) document.title = `${title} · mtagd`;

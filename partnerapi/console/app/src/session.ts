@@ -2,6 +2,7 @@
 
 import { computed, signal } from "@preact/signals";
 import { call, Failure, messageOf, whenSignedOut } from "./api.ts";
+import { focusHeading } from "./route.ts";
 
 export interface Session {
   role: "partner" | "operator";
@@ -25,6 +26,7 @@ const path = "/console/session";
 export async function begin(): Promise<void> {
   whenSignedOut(() => {
     if (session.value) notice.value = "Your session has ended. Sign in again to go on where you were.";
+    focusHeading();
     session.value = null;
   });
   const link = /^#link=(.+)$/.exec(location.hash)?.[1];
@@ -50,12 +52,15 @@ export async function check(): Promise<void> {
 }
 
 export async function signIn(apiKey: string): Promise<void> {
-  session.value = await call<Session>("POST", path, { body: { apiKey } });
+  const begun = await call<Session>("POST", path, { body: { apiKey } });
+  focusHeading();
+  session.value = begun;
   notice.value = "";
 }
 
 export async function signOut(): Promise<void> {
   await call("DELETE", path);
   notice.value = "You are signed out.";
+  focusHeading();
   session.value = null;
 }

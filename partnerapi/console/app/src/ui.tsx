@@ -2,7 +2,7 @@
 
 import type { ButtonHTMLAttributes, ComponentChildren } from "preact";
 import { signal } from "@preact/signals";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { messageOf } from "./api.ts";
 import { ago, dayAndTime, number } from "./format.ts";
 import type { Resource } from "./resource.ts";
@@ -163,12 +163,10 @@ export function Pager({ of, noun }: { of: { currentPage: number; totalPages: num
 export function Dialog({ title, onClose, children }: Children & { title: string; onClose: () => void }) {
   const ref = useRef<HTMLDialogElement>(null);
   const id = useId();
-  useEffect(() => {
-    const before = document.activeElement;
-    ref.current?.showModal();
-    return () => {
-      if (before instanceof HTMLElement && before.isConnected) before.focus();
-    };
+  useLayoutEffect(() => {
+    const dialog = ref.current!;
+    dialog.showModal();
+    return () => dialog.close(); // the focus goes back to where it was
   }, []);
   return (
     <dialog

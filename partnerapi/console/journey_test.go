@@ -1,0 +1,371 @@
+package console_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// TestInABrowser goes through the console in Chromium, against the real program. Each journey has its own partner and its own
+// browser profile.
+func TestInABrowser(t *testing.T) {
+	s := newService(t)
+	browser := startBrowser(t, s)
+	for _, journey := range []struct {
+		name string
+		run  func(*tab, *partner)
+	}{
+		{"from nothing to the first event", firstEvent},
+		{"list, rename and delete merchants", merchants},
+		{"the chart, the list and the export of events", events},
+		{"live events", live},
+		{"a person is erased", erasure},
+		{"API keys, until the session's own is revoked", keys},
+		{"a link signs in once", links},
+		{"an operator looks at the service", operator},
+		{"with the keyboard alone", keyboard},
+		{"a key that can only read", readOnly},
+		{"the service does not answer", unreachable},
+		{"every page, in both themes and three widths", everyPage},
+		{"the first view is small", firstView},
+	} {
+		t.Run(journey.name, func(t *testing.T) {
+			journey.run(newTab(t, browser), (&service{TB: t, program: s.program, data: s.data, address: s.address, proxy: s.proxy, zone: s.zone, shops: s.shops}).newPartner("Partner of "+journey.name))
+		})
+	}
+}
+
+// A partner creates a merchant, gets its DNS record right at the third try, and installs the tag. The console shows each step.
+func firstEvent(b *tab, p *partner) {
+	b.open("/")
+	b.signIn("mtp_wrong")
+	b.see("This key is not valid")
+	b.signIn(" Bearer " + p.key + " ")
+	b.see("Your first merchant")
+
+	b.click("New merchant")
+	b.click("Create merchant")
+	b.see("A merchant needs a name.")
+	b.fill("Name", "Shoe shop")
+	b.fill("Domain (optional)", "shoes.test")
+	b.click("Create merchant")
+	b.see("Add the first tag")
+	if title := b.ask("document.title"); title != "Tags of Shoe shop · mtagd" {
+		b.Errorf("the title is %q", title)
+	}
+	if focus := b.ask("document.activeElement.innerText"); focus != "Tags" {
+		b.Errorf("after the move, the focus is on %q, want the new heading", focus)
+	}
+	b.click("Generate server-side tag")
+	b.see("Next: create this DNS record")
+	host := b.ask(`[...document.querySelectorAll('.tag code')].map((e) => e.textContent).find((t) => /^mtag-.*\.shoes\.test$/.test(t))`)
+
+	b.click("Check now")
+	b.see("The record is not right.")
+	p.zone.set(host, "elsewhere.test")
+	b.click("Check now")
+	b.see(host + " points to elsewhere.test")
+	p.zone.set(host, cnameTarget)
+	b.click("Check now")
+	b.see("Next: install the tag")
+	b.see("Waiting for the first event.")
+
+	if snippet := b.ask(`document.querySelector('.code code').textContent`); !strings.Contains(snippet, "consent: false") {
+		b.Errorf("before a choice, the snippet is %s", snippet)
+	}
+	b.click("Consent is given Only for pages that the visitor reaches after agreeing")
+	p.shop("www.shoes.test", b.ask(`document.querySelector('.code code').textContent`))
+	visitor, closeVisitor := chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
+	defer closeVisitor()
+	if err := chromedp.Do(visitor, chromedp.Navigate("https://www.shoes.test/")); err != nil {
+		b.Fatal(err)
+	}
+	b.see("The first event is here.")
+	b.see("Receiving")
+
+	b.click("Events")
+	b.see("PageView 1")
+	b.open("/merchants")
+	b.see("Receiving")
+	b.gone("The first event is here.")
+}
+
+func merchants(b *tab, p *partner) {
+	for _, name := range []string{"Ant", "Bee", "Cow", "Beech"} {
+		p.api("POST", "/merchant", map[string]string{"name": name, "domain": strings.ToLower(name) + ".test"}, nil)
+	}
+	b.open("/merchants?search=be")
+	b.signIn(p.key)
+	b.see("Beech")
+	b.gone("Ant")
+	b.fill("Search by name", "cow")
+	b.see("cow.test")
+	b.gone("Beech")
+	if got := b.ask("location.search"); got != "?search=cow" {
+		b.Errorf("the address has %q", got)
+	}
+	b.fill("Search by name", "none")
+	b.see("No merchant matches.")
+	b.fill("Search by name", "cow")
+	b.click("Cow")
+	b.see("Add the first tag")
+	b.do(chromedp.NavigateBack())
+	b.see("No tag yet")
+	b.click("Cow")
+	b.see("Add the first tag")
+	b.click("Settings")
+	b.see("Delete the merchant")
+	_, id, _ := strings.Cut(b.ask("location.pathname"), "/merchants/")
+	id = strings.TrimSuffix(id, "/settings")
+	b.fill("Name", "Cow & Calf")
+	b.click("Save name")
+	b.see("Saved")
+	b.see("Cow & Calf")
+	b.click("For a number of days")
+	b.fill("Days", "30")
+	b.click("Save retention")
+	b.click("Keep 30 days")
+	b.gone("As the operator of the service has set it for all")
+	var merchant struct{ RetentionDays int }
+	p.api("GET", "/merchant/"+id, nil, &merchant)
+	if merchant.RetentionDays != 30 {
+		b.Errorf("the retention is %d days", merchant.RetentionDays)
+	}
+
+	b.click("Delete…")
+	b.fill("Type Cow & Calf to confirm", "Cow")
+	if got := b.ask(`document.querySelector('dialog [type=submit]').disabled`); got != "true" {
+		b.Error("the wrong name lets one delete the merchant")
+	}
+	b.fill("Type Cow & Calf to confirm", "Cow & Calf")
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.see("Beech")
+	b.gone("cow.test")
+	b.open("/merchants/" + id)
+	b.see("Resource not found.")
+	b.open("/nowhere")
+	b.see("There is no page at this address.")
+}
+
+func events(b *tab, p *partner) {
+	id, tag := p.newTag("Shoe shop", "shoes.test")
+	var batch []map[string]any
+	for i := range 60 {
+		name := []string{"PageView", "PageView", "Purchase"}[i%3]
+		batch = append(batch, map[string]any{"muid": "visitor-1", "event": name, "value": i, "event_time": time.Now().Add(-time.Duration(i) * 11 * time.Hour).Format(time.RFC3339)})
+	}
+	p.mark(tag, batch)
+	b.open("/merchants/" + id + "/events")
+	b.signIn(p.key)
+	b.see("PageView 40")
+	b.see("Purchase 20")
+	b.wait("chart", "document.querySelector('.chart canvas')")
+	b.see("60 in this time")
+	b.see("Page 1 of 3")
+	b.click("Next")
+	b.see("Page 2 of 3")
+	b.click("As a table")
+	b.see("Day PageView Purchase All")
+}
+
+// live shows events as they come in, and filters them.
+func live(b *tab, p *partner) {
+	id, tag := p.newTag("Shoe shop", "shoes.test")
+	b.open("/merchants/" + id + "/live")
+	b.signIn(p.key)
+	b.see("Connected")
+	p.mark(tag, map[string]any{"muid": "ann", "event": "Purchase", "products": []any{map[string]any{"id": "boot-7"}}})
+	p.mark(tag, map[string]any{"muid": "bob", "event": "Login"})
+	b.see("2 events since you opened this page")
+	b.do(chromedp.Click(chromedp.CSS("details.event:last-of-type > summary")))
+	b.see(`id: "boot-7"`)
+	b.fill("Visitor (muid)", "bob")
+	b.gone("Purchase")
+	b.see("Login")
+	if got := b.ask("location.search"); got != "?muid=bob" {
+		b.Errorf("the address has %q", got)
+	}
+	b.click("Pause")
+	p.mark(tag, map[string]any{"muid": "bob", "event": "Search"})
+	b.click("Go on")
+	b.see("Search") // it came while the page did not look
+}
+
+func erasure(b *tab, p *partner) {
+	id, tag := p.newTag("Shoe shop", "shoes.test")
+	p.mark(tag, []any{
+		map[string]any{"muid": "ann", "email": "ann@shoes.test", "event": "Purchase"},
+		map[string]any{"muid": "ann", "event": "PageView"},
+		map[string]any{"muid": "bob", "event": "PageView"},
+	})
+	b.open("/merchants/" + id + "/privacy")
+	b.signIn(p.key)
+	b.see("No erasure yet.")
+	b.click("Erase…")
+	b.see("Say who the person is.")
+	b.fill("Email", "ann@shoes.test")
+	b.click("Erase…")
+	b.see("This cannot be undone.")
+	b.click("Erase")
+	b.see("Erased: 2 events and 1 link between identifiers.")
+	receipt := b.ask("new URLSearchParams(location.search).get('receipt')")
+	b.wait("receipt in the list", "document.querySelector('.receipt')?.innerText.includes("+`"`+receipt+`"`+") && document.querySelector('.receipt').innerText.includes('Done')")
+	if strings.Contains(b.ask("document.body.innerText"), "ann@shoes.test") {
+		b.Error("the page still names the person")
+	}
+	b.open("/merchants/" + id + "/events")
+	b.see("1 in this time")
+}
+
+var apiKey = regexp.MustCompile(`^mtp_[a-z0-9]+$`)
+
+func keys(b *tab, p *partner) {
+	b.open("/settings")
+	b.signIn(p.key)
+	b.click("New key")
+	b.fill("What it is for", "Ann")
+	b.click("Issue key")
+	b.see("Copy it now")
+	key := b.ask(`document.querySelector('dialog code').textContent`)
+	if !apiKey.MatchString(key) {
+		b.Fatalf("the key is %q", key)
+	}
+	b.click("I have it")
+	b.gone(key)
+	b.see("Never used")
+
+	b.click("Sign out")
+	b.see("You are signed out.")
+	b.signIn(key)
+	b.see("Revoke…")
+	b.click("Revoke Ann")
+	b.see("you will be signed out")
+	b.click("Revoke")
+	b.see("Your session has ended. Sign in again to go on where you were.")
+	b.signIn(key)
+	b.see("This key is not valid")
+	b.signIn(p.key)
+	b.see("Revoked and expired keys (1)")
+
+	// A key that the service revokes behind the page's back ends its session, too.
+	var list struct {
+		Keys []struct{ KeyID, Name string }
+	}
+	p.api("GET", "/key", nil, &list)
+	p.run(new(any), "key", "revoke", list.Keys[0].KeyID)
+	b.click("Merchants")
+	b.see("Your session has ended.")
+	if got := b.ask("location.pathname"); got != "/console/merchants" {
+		b.Errorf("the address is %s: after signing in, one is not where one was", got)
+	}
+}
+
+func links(b *tab, p *partner) {
+	var link struct{ URL string }
+	p.run(&link, "console", "link", "--partner", p.id)
+	b.do(chromedp.Navigate(link.URL))
+	b.see("Your first merchant")
+	if got := b.ask("location.href"); strings.Contains(got, "link") {
+		b.Errorf("the link is still in the address: %s", got)
+	}
+	b.click("Sign out")
+	b.see("You are signed out.")
+	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link.URL))
+	b.see("This link does not work any more")
+}
+
+func operator(b *tab, p *partner) {
+	_, tag := p.newTag("Shoe shop", "shoes.test")
+	p.mark(tag, map[string]any{"muid": "ann", "event": "Purchase"})
+	var link struct{ URL string }
+	p.run(&link, "console", "link", "--operator")
+	b.do(chromedp.Navigate(link.URL))
+	b.see("Accepting events")
+	b.see("The service makes none by itself.")
+	b.see("Partner of an operator looks at the service")
+	b.click("Audit log")
+	b.see("Session begun")
+	b.see("Tag generated")
+	b.open("/audit") // by its address, too
+	b.see("Session begun")
+	b.open("/merchants")
+	b.see("There is no page at this address.")
+}
+
+// keyboard signs in, opens a dialog, stays in it, and leaves it, without a mouse.
+func keyboard(b *tab, p *partner) {
+	press := func(keys ...string) {
+		for _, key := range keys {
+			b.do(chromedp.KeyEvent(key))
+		}
+	}
+	focus := func() string {
+		return b.ask(`(document.activeElement.labels?.[0] ?? document.activeElement).innerText.trim()`)
+	}
+	b.open("/")
+	b.see("API key")
+	for range 5 {
+		if press(kb.Tab); focus() == "API key" {
+			break
+		}
+	}
+	press(p.key, kb.Enter)
+	b.see("Your first merchant")
+	if got := focus(); got != "Merchants" {
+		b.Errorf("after signing in, the focus is on %q, want the heading", got)
+	}
+	press(kb.Tab)
+	if got := focus(); got != "New merchant" {
+		b.Errorf("behind the heading is %q", got)
+	}
+	press(kb.Enter)
+	b.see("The shop's root domain")
+	for range 8 {
+		press(kb.Tab)
+		if inside := b.ask(`document.activeElement === document.body || document.querySelector('dialog').contains(document.activeElement)`); inside != "true" {
+			b.Errorf("the focus has left the dialog, to %q", focus())
+		}
+	}
+	press(kb.Escape)
+	b.wait("end of the dialog", "!document.querySelector('dialog')")
+	if got := focus(); got != "New merchant" {
+		b.Errorf("after the dialog, the focus is on %q", got)
+	}
+	b.open("/merchants")
+	b.see("Your first merchant")
+	if press(kb.Tab); focus() != "Skip to the content" {
+		b.Errorf("the first stop is %q", focus())
+	}
+}
+
+func readOnly(b *tab, p *partner) {
+	id, _ := p.newTag("Shoe shop", "shoes.test")
+	var key struct{ APIKey string }
+	p.api("POST", "/key", map[string]string{"name": "Reader", "scope": "read"}, &key)
+	b.open("/merchants")
+	b.signIn(key.APIKey)
+	b.see("Read only")
+	b.see("Shoe shop")
+	if strings.Contains(b.ask("document.body.innerText"), "New merchant") {
+		b.Error("the page offers to create a merchant")
+	}
+	b.open("/merchants/" + id + "/settings")
+	b.see("Your key can only read.")
+}
+
+// unreachable cuts the connection, and shows what the page says.
+func unreachable(b *tab, p *partner) {
+	b.open("/merchants")
+	b.signIn(p.key)
+	b.see("Your first merchant")
+	b.offline(true)
+	b.click("Settings")
+	b.see("The service cannot be reached.")
+	b.offline(false)
+	b.click("Try again")
+	b.see("Without a name")
+}

@@ -35,7 +35,9 @@ func sample(p *partner) []page {
 		p.mark(tag, batch)
 	}
 	quiet, quietTag := p.newTag("Papier & Tinte", "papier.test")
-	p.mark(quietTag, map[string]any{"muid": "ann", "event": "PageView", "event_time": now.Add(-4 * 24 * time.Hour).Format(time.RFC3339)})
+	for _, muid := range []string{"ann", "bob"} {
+		p.mark(quietTag, map[string]any{"muid": muid, "event": "PageView", "event_time": now.Add(-4 * 24 * time.Hour).Format(time.RFC3339)})
+	}
 	waiting, _ := p.newTag("Oak & Iron", "oak.test")
 	var m struct{ MerchantID string }
 	p.api("POST", "/merchant", map[string]string{"name": "Kaffee Klause", "domain": "kaffee.test"}, &m)
@@ -45,7 +47,7 @@ func sample(p *partner) []page {
 	p.api("POST", "/erasures", map[string]string{"merchantId": quiet, "muid": "ann"}, nil)
 	p.api("POST", "/key", map[string]string{"name": "Warehouse import", "scope": "read"}, nil)
 	return []page{
-		{name: "merchants", path: "/merchants", text: "Waiting for DNS"},
+		{name: "merchants", path: "/merchants", text: "Silent since"},
 		{name: "no-tag", path: "/merchants/" + m.MerchantID, text: "Add the first tag"},
 		{name: "dns", path: "/merchants/" + dns, text: "Check now"},
 		{name: "install", path: "/merchants/" + waiting, text: "Waiting for the first event."},

@@ -164,7 +164,7 @@ func events(b *tab, p *partner) {
 	b.see("PageView 40")
 	b.see("Purchase 20")
 	b.wait("chart", "document.querySelector('.chart canvas')")
-	b.see("60 in this time")
+	b.see("60 events in this time")
 	b.see("Page 1 of 3")
 	b.click("Next")
 	b.see("Page 2 of 3")
@@ -218,7 +218,7 @@ func erasure(b *tab, p *partner) {
 		b.Error("the page still names the person")
 	}
 	b.open("/merchants/" + id + "/events")
-	b.see("1 in this time")
+	b.see("1 event in this time")
 }
 
 var apiKey = regexp.MustCompile(`^mtp_[a-z0-9]+$`)

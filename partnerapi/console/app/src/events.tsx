@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { call, url, type EventList, type Merchant, type Summary } from "./api.ts";
 import { EventRow } from "./eventrow.tsx";
 import { daysAgo, parameters, readFilters, span, type Filters, type Range } from "./filters.ts";
-import { number, zone } from "./format.ts";
+import { count, number, zone } from "./format.ts";
 import type { Part } from "./merchant.tsx";
 import { useResource } from "./resource.ts";
 import { change, place } from "./route.ts";
@@ -143,7 +143,7 @@ function List({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
   return (
     <section aria-labelledby="listed">
       <div class="headline">
-        <h3 id="listed">{list.data ? `${number(list.data.pagination.totalItems)} in this time` : "List"}</h3>
+        <h3 id="listed">{list.data ? `${count(list.data.pagination.totalItems, "event")} in this time` : "List"}</h3>
         <label class="inline">
           <span>Order</span>
           <select

@@ -114,20 +114,31 @@ function Section({ title, aside, children }: { title: string; aside?: ComponentC
 }
 
 function Disk({ of }: { of: OverviewData["disk"] }) {
+  const disks = Map.groupBy(of.parts, (p) => p.totalBytes); // parts on disks of the same size are on one disk, as a rule
   return (
     <Section title="Disk">
       <ul class="meters">
-        {of.parts.map((p) => (
-          <li key={p.part}>
-            <span>{p.part}</span>
-            <span class="number">
-              {bytes(p.freeBytes)} <span class="dim">free of {bytes(p.totalBytes)}</span>
-            </span>
-            <meter aria-label={`Used space of the disk of ${p.part}`} min={0} max={p.totalBytes} high={Math.max(0, p.totalBytes - 3 * of.reserveBytes)} value={p.totalBytes - p.freeBytes} />
-            <small>{p.part} takes {bytes(p.usedBytes)}</small>
-          </li>
-        ))}
+        {[...disks.values()].map((parts) => {
+          const { freeBytes: free, totalBytes: total } = parts[0]!;
+          return (
+            <li key={total}>
+              <span>{disks.size > 1 ? parts.map((p) => p.part).join(", ") : "Data directory"}</span>
+              <span class="number">
+                {bytes(free)} <span class="dim">free of {bytes(total)}</span>
+              </span>
+              <meter aria-label={`Used space of the disk with ${parts.map((p) => p.part).join(", ")}`} min={0} max={total} high={Math.max(0, total - 3 * of.reserveBytes)} value={total - free} />
+            </li>
+          );
+        })}
       </ul>
+      <dl class="pairs">
+        {of.parts.map((p) => (
+          <div key={p.part}>
+            <dt>{p.part}</dt>
+            <dd class="number">{bytes(p.usedBytes)}</dd>
+          </div>
+        ))}
+      </dl>
       <p class="dim">Below {bytes(of.reserveBytes)} of free space, events are refused.</p>
     </Section>
   );

@@ -83,7 +83,7 @@ const (
 
 	LinkMade     AuditAction = "link.made"     // that signs in to the web console; Detail is its id
 	SessionBegun AuditAction = "session.begun" // somebody signed in to the web console; Detail is the session's id
-	SessionEnded AuditAction = "session.ended" // and has signed out
+	SessionEnded AuditAction = "session.ended" // and has signed out; or an operator has ended the session, or the link
 
 	// EntryDamaged stands for an entry that cannot be read any more. It has only its id and its time.
 	EntryDamaged AuditAction = "entry.damaged"

@@ -91,6 +91,9 @@ type Control interface {
 	UseLink(ctx context.Context, link SessionText) (Session, SessionText, error)
 	// EndSession ends a session: the next request with it is refused. KindNotFound: session.
 	EndSession(ctx context.Context, id SessionID) error
+	// EndSessions ends all sessions of a partner, or of operators when the id is empty, and all links that were not used. It
+	// returns how many these are. KindNotFound: partner.
+	EndSessions(ctx context.Context, partner PartnerID) (int, error)
 
 	// AddMerchant creates a merchant. The caller has checked name and domain. When m.Once is set, and a call for the same
 	// partner had the same one within OnceWindow, it returns the merchant of that call as it was created, and changes nothing.

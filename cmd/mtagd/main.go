@@ -71,7 +71,7 @@ type commandLine struct {
 	Serve    serveCommand              `cmd:"" help:"Run the service: the partner API and the tag hosts."`
 	Partner  operator.PartnerCommands  `cmd:"" help:"Manage partners. Works with and without a running server."`
 	Key      operator.KeyCommands      `cmd:"" help:"Manage API keys. Works with and without a running server."`
-	Console  operator.ConsoleCommands  `cmd:"" help:"Make links that sign in to the web console. Works with and without a running server."`
+	Console  operator.ConsoleCommands  `cmd:"" help:"Make links that sign in to the web console, and end its sessions. Works with and without a running server."`
 	Merchant operator.MerchantCommands `cmd:"" help:"Show, suspend and limit merchants. Works with and without a running server."`
 	Tag      operator.TagCommands      `cmd:"" help:"Show and suspend tags. Works with and without a running server."`
 	Domain   operator.DomainCommands   `cmd:"" help:"List and release the domains of merchants. Works with and without a running server."`

@@ -36,11 +36,12 @@ import (
 //	                             it never has
 //	status N                     the answer's status
 //	error N CODE [TEXT]          status and standard error body; TEXT is part of the message
-//	json PATH VALUE              a value of the answer's JSON; "PATH ~ REGEXP", "PATH -> VARIABLE";
+//	json PATH VALUE              a value of the answer's JSON; "PATH ~ REGEXP", "PATH -> VARIABLE", "PATH -> VARIABLE REGEXP" for
+//	                             what is in parentheses;
 //	                             PATH is .a.b[0]; .a.length is the length of a list or the size of an object
 //	! json PATH                  there is no such value
 //	printed PATH ...             the same for what the last command printed
-//	header NAME VALUE            a header of the answer; "NAME ~ REGEXP"
+//	header NAME VALUE            a header of the answer; "NAME ~ REGEXP", "NAME -> VARIABLE REGEXP"
 //	! header NAME                there is no such header
 //	body TEXT                    the whole body; "~ REGEXP"
 //	dns NAME TYPE VALUE          set the record of a name in the service's DNS; "dns NAME also TYPE VALUE" adds one;
@@ -287,15 +288,26 @@ func checkJSON(ts *testscript.TestScript, neg bool, document []byte, args []stri
 		ts.Fatalf("wrong use of this command: see TestScripts")
 	case !found:
 		ts.Fatalf("there is no %s", args[0])
-	case args[1] == "->" && len(args) == 3:
-		ts.Setenv(args[2], got)
 	default:
 		compare(ts, args[0], got, args[1:])
 	}
 }
 
-// compare checks a text against "VALUE" or "~ REGEXP".
+// compare checks a text against "VALUE" or "~ REGEXP", or stores it with "-> VARIABLE" or "-> VARIABLE REGEXP".
 func compare(ts *testscript.TestScript, what, got string, want []string) {
+	if want[0] == "->" && len(want) > 1 {
+		if len(want) > 2 {
+			pattern, err := regexp.Compile(want[2])
+			ts.Check(err)
+			groups := pattern.FindStringSubmatch(got)
+			if len(groups) != 2 {
+				ts.Fatalf("%s is %q, which does not match %s", what, got, pattern)
+			}
+			got = groups[1]
+		}
+		ts.Setenv(want[1], got)
+		return
+	}
 	if want[0] == "~" {
 		pattern := strings.Join(want[1:], " ")
 		match, err := regexp.MatchString(pattern, got)

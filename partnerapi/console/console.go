@@ -75,7 +75,7 @@ type Console struct {
 
 // New makes a console. It fails when the embedded page is incomplete.
 func New(cfg Config) (*Console, error) {
-	page, assets, err := embedded()
+	page, assets, err := embedded(dist)
 	if err != nil {
 		return nil, err
 	}

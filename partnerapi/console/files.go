@@ -33,13 +33,13 @@ var contentTypes = map[string]string{
 	".woff2": "font/woff2",
 }
 
-// embedded returns the page, and its other files by name.
-func embedded() (page servedFile, assets map[string]servedFile, err error) {
-	if page, err = load("index.html"); err != nil {
+// embedded returns the page in dist, and its other files by name.
+func embedded(from fs.FS) (page servedFile, assets map[string]servedFile, err error) {
+	if page, err = load(from, "dist/index.html"); err != nil {
 		return nil, nil, err
 	}
 	assets = map[string]servedFile{}
-	entries, err := fs.ReadDir(dist, "dist")
+	entries, err := fs.ReadDir(from, "dist")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -50,12 +50,12 @@ func embedded() (page servedFile, assets map[string]servedFile, err error) {
 		if entry.Name() != "assets" {
 			return nil, nil, fmt.Errorf("console: dist has the directory %s, which is not served", entry.Name())
 		}
-		files, err := fs.ReadDir(dist, "dist/assets")
+		files, err := fs.ReadDir(from, "dist/assets")
 		if err != nil {
 			return nil, nil, err
 		}
 		for _, f := range files {
-			if assets[f.Name()], err = load("assets/" + f.Name()); err != nil {
+			if assets[f.Name()], err = load(from, "dist/assets/"+f.Name()); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -63,8 +63,8 @@ func embedded() (page servedFile, assets map[string]servedFile, err error) {
 	return page, assets, nil
 }
 
-func load(name string) (servedFile, error) {
-	body, err := dist.ReadFile("dist/" + name)
+func load(from fs.FS, name string) (servedFile, error) {
+	body, err := fs.ReadFile(from, name)
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}

@@ -82,6 +82,7 @@ var contextTests = []test{
 			"BeginSession": func(ctx context.Context) error { _, _, err := b.BeginSession(ctx, key.ID); return err },
 			"UseLink":      func(ctx context.Context) error { _, _, err := b.UseLink(ctx, link); return err },
 			"EndSession":   func(ctx context.Context) error { return b.EndSession(ctx, session.ID) },
+			"EndSessions":  func(ctx context.Context) error { _, err := b.EndSessions(ctx, p.ID); return err },
 			"AddMerchant": func(ctx context.Context) error {
 				_, err := b.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Other"})
 				return err

@@ -104,6 +104,46 @@ var sessionTests = []test{
 			b.kill()
 		}
 	}},
+	{"all sessions and links of a partner, or of operators, end together", func(t *testing.T, b *bed) {
+		p, other := b.partner("Acme"), b.partner("Other")
+		key, _ := b.key(p, 0)
+		otherKey, _ := b.key(other, 0)
+		_, ofKey := b.begin(key)
+		_, ofOther := b.begin(otherKey)
+		begin := func(partner store.PartnerID) store.SessionText {
+			_, link := b.link(partner)
+			_, text, err := b.UseLink(t.Context(), link)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return text
+		}
+		ofLink, ofOperator := begin(p.ID), begin("")
+		_, unused := b.link(p.ID)
+		n := len(b.auditLog())
+		if ended, err := b.EndSessions(t.Context(), p.ID); err != nil || ended != 3 {
+			t.Errorf("%d ended, %v; want 3", ended, err)
+		}
+		if got := len(b.auditLog()) - n; got != 3 {
+			t.Errorf("%d audit entries", got)
+		}
+		for range 2 {
+			b.expectSession(ofKey, false)
+			b.expectSession(ofLink, false)
+			b.expectSession(ofOther, true)
+			b.expectSession(ofOperator, true)
+			_, _, err := b.UseLink(t.Context(), unused)
+			expectKind(t, err, store.KindNotFound)
+			b.reopen()
+		}
+		if ended, err := b.EndSessions(t.Context(), ""); err != nil || ended != 1 {
+			t.Errorf("%d ended, %v; want 1", ended, err)
+		}
+		b.expectSession(ofOperator, false)
+		b.expectSession(ofOther, true)
+		_, err := b.EndSessions(t.Context(), store.NewPartnerID())
+		expectKind(t, err, store.KindNotFound)
+	}},
 	{"a link begins one session, after reopening too, and is none itself", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		link, text := b.link(p.ID)

@@ -92,6 +92,7 @@ func (s *Shop) Announce(w io.Writer, data string) error {
 
   Partner API  %[1]s/v1/partners
   API key      %[2]s
+  Console      %[1]s/console/
   Demo page    %[1]s/demo/
   Data         %[3]s
 

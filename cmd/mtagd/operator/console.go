@@ -10,6 +10,7 @@ import (
 // ConsoleCommands are the subcommands of "mtagd console".
 type ConsoleCommands struct {
 	Link consoleLink `cmd:"" help:"Make a link that signs in to the web console. It can be used once, within 15 minutes."`
+	End  consoleEnd  `cmd:"" help:"End all sessions of a partner or of operators, and their links: the next request is refused."`
 }
 
 // WithBaseURL wraps the control data for the operator commands of a running server, which knows its address.
@@ -31,8 +32,8 @@ type consoleLink struct {
 func (consoleLink) path() string { return "/console/link" }
 
 func (c consoleLink) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
-	if (c.Partner == "") != c.Operator {
-		return nil, store.Invalid("--partner", "or --operator is required, and not both")
+	if err := checkWho(c.Partner, c.Operator); err != nil {
+		return nil, err
 	}
 	base := ""
 	if addressed, ok := control.(addressedControl); ok {
@@ -55,4 +56,32 @@ func (c consoleLink) apply(ctx context.Context, control store.Control, log *slog
 		URL       string    `json:"url"`
 		ExpiresAt timestamp `json:"expiresAt"`
 	}{base + "/console/#link=" + string(text), timestamp(link.ExpiresAt)}, nil
+}
+
+type consoleEnd struct {
+	Partner  store.PartnerID `required:"" xor:"who" placeholder:"PARTNER_ID" help:"End those of this partner. Its API keys stay valid."`
+	Operator bool            `required:"" xor:"who" help:"End those of operators."`
+}
+
+func (consoleEnd) path() string { return "/console/end" }
+
+func (c consoleEnd) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+	if err := checkWho(c.Partner, c.Operator); err != nil {
+		return nil, err
+	}
+	n, err := control.EndSessions(ctx, c.Partner)
+	if err == nil {
+		log.Info("console sessions ended", "partner", c.Partner, "number", n)
+	}
+	return struct {
+		Ended int `json:"ended"`
+	}{n}, err
+}
+
+// checkWho checks that either a partner or the operators are meant, so that an empty id is not taken for the operators.
+func checkWho(partner store.PartnerID, operators bool) error {
+	if (partner == "") != operators {
+		return store.Invalid("--partner", "or --operator is required, and not both")
+	}
+	return nil
 }

@@ -88,6 +88,7 @@ func Handler(control store.Control, log *slog.Logger) http.Handler {
 	handle[keyList](mux, control, log)
 	handle[keyRevoke](mux, control, log)
 	handle[consoleLink](mux, control, log)
+	handle[consoleEnd](mux, control, log)
 	handle[merchantList](mux, control, log)
 	handle[merchantShow](mux, control, log)
 	handle[merchantSuspend](mux, control, log)

@@ -12,10 +12,8 @@ import (
 func (d *Data) AddLink(ctx context.Context, partner store.PartnerID) (store.Session, store.SessionText, error) {
 	link, text := store.NewLink(partner, d.now().UTC())
 	err := d.update(ctx, func(c *change) error {
-		if partner != "" {
-			if _, err := d.state.partner(partner); err != nil {
-				return err
-			}
+		if err := d.state.hasPartner(partner); err != nil {
+			return err
 		}
 		return errors.Join(c.addSession(link), c.audit(store.AboutSession(store.LinkMade, link)))
 	})
@@ -55,12 +53,11 @@ func (d *Data) UseLink(ctx context.Context, used store.SessionText) (s store.Ses
 		if err != nil || !link.IsLink || !used.Matches(link) || !now.Before(link.ExpiresAt) {
 			return store.NotFound("link")
 		}
-		if link.Partner != "" {
-			if _, err := d.state.partner(link.Partner); store.KindOf(err) == store.KindNotFound {
-				return store.NotFound("link")
-			} else if err != nil {
-				return err
-			}
+		switch err := d.state.hasPartner(link.Partner); {
+		case store.KindOf(err) == store.KindNotFound:
+			return store.NotFound("link")
+		case err != nil:
+			return err
 		}
 		s, text = link.Begin(now)
 		c.deleteSession(link)
@@ -85,6 +82,47 @@ func (d *Data) EndSession(ctx context.Context, id store.SessionID) error {
 		c.deleteSession(s)
 		return c.audit(store.AboutSession(store.SessionEnded, s))
 	})
+}
+
+// EndSessions implements store.Control.
+func (d *Data) EndSessions(ctx context.Context, partner store.PartnerID) (n int, err error) {
+	err = d.update(ctx, func(c *change) error {
+		if err := d.state.hasPartner(partner); err != nil {
+			return err
+		}
+		now := d.now().UTC()
+		for _, s := range d.state.sessions {
+			if s.Partner != partner {
+				continue
+			}
+			c.deleteSession(s)
+			_, _, valid := d.dir.Session(s.ID, now)
+			if s.IsLink {
+				valid = now.Before(s.ExpiresAt)
+			}
+			if !valid { // it has ended already
+				continue
+			}
+			n++
+			if err := c.audit(store.AboutSession(store.SessionEnded, s)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// hasPartner returns an error unless a session can be this partner's, or an operator's when the id is empty. KindNotFound: partner.
+func (s *state) hasPartner(id store.PartnerID) error {
+	if id == "" {
+		return nil
+	}
+	_, err := s.partner(id)
+	return err
 }
 
 // addSession adds a session or a link, and ends the oldest one like it when there are too many.

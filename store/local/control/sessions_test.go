@@ -77,3 +77,31 @@ func TestTidyingDeletesSessionsWhoseTimeIsOver(t *testing.T) {
 		t.Errorf("%d are on the disk", len(d.state.sessions))
 	}
 }
+
+func TestARestoredDirectoryHasNoSessions(t *testing.T) {
+	d := open(t, t.TempDir())
+	p, err := d.AddPartner(t.Context(), "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, link, err := d.AddLink(t.Context(), p.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, session, err := d.UseLink(t.Context(), link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.ID(); err != nil { // a backup of it goes on
+		t.Fatal(err)
+	}
+	if _, _, ok := d.Directory().AuthenticateSession(session, time.Now()); !ok {
+		t.Error("the session has ended too early")
+	}
+	if _, err := d.ReplaceID(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := d.Directory().AuthenticateSession(session, time.Now()); ok || len(d.state.sessions) > 0 {
+		t.Error("the session goes on")
+	}
+}

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/refused"
 	"mtagd/store"
 )
 
@@ -32,7 +32,7 @@ func (e *noopEngine) FreeSpace() uint64 { return 1 << 50 }
 
 // markRequest returns a server, and a request in the state in which fasthttp calls the handler. No number of requests
 // reaches one of the limits.
-func markRequest(t testing.TB, limits bool) (*Server, *fasthttp.RequestCtx) {
+func markRequest(t testing.TB, limits bool, memory *refused.Memory) (*Server, *fasthttp.RequestCtx) {
 	tag := store.NewTag(store.Merchant{ID: store.NewMerchantID()}, store.ServerSide, "mtag-ab12", "shop.com", time.Now())
 	tag = tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect})
 	e := &noopEngine{directory: store.NewDirectory()}
@@ -40,7 +40,7 @@ func markRequest(t testing.TB, limits bool) (*Server, *fasthttp.RequestCtx) {
 	e.directory.SetMerchant(store.Merchant{ID: tag.Merchant, Limits: store.MerchantLimits{EventsPerSecond: 1e12}})
 	s, err := New(Config{
 		Engine: e, BaseHost: baseHost, ClientTagHost: clientHost, Log: slog.New(slog.DiscardHandler), Now: time.Now,
-		Limits: limits, AddressEvents: 1e12,
+		Limits: limits, AddressEvents: 1e12, Refused: memory,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -64,16 +64,20 @@ func TestMarkAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools at random")
 	}
-	s, ctx := markRequest(t, true)
+	s, ctx := markRequest(t, true, refused.New(time.Now))
 	if n := testing.AllocsPerRun(1000, func() { s.http.Handler(ctx) }); n > 0 {
 		t.Errorf("%v allocations per event, want none", n)
 	}
 }
 
 func BenchmarkMark(b *testing.B) {
-	for _, limits := range []bool{false, true} {
-		b.Run(fmt.Sprintf("limits=%v", limits), func(b *testing.B) {
-			s, ctx := markRequest(b, limits)
+	for _, c := range []struct {
+		name   string
+		limits bool
+		memory *refused.Memory
+	}{{"limits=false", false, nil}, {"limits=true", true, nil}, {"limits=true,refused=true", true, refused.New(time.Now)}} {
+		b.Run(c.name, func(b *testing.B) {
+			s, ctx := markRequest(b, c.limits, c.memory)
 			b.ReportAllocs()
 			for b.Loop() {
 				s.http.Handler(ctx)
@@ -88,7 +92,7 @@ func TestMarkOfAPageAllocates(t *testing.T) {
 		t.Skip("the race detector empties pools at random")
 	}
 	for query, most := range map[string]float64{"": 0, "?renew=1": 1} {
-		s, ctx := markRequest(t, true)
+		s, ctx := markRequest(t, true, refused.New(time.Now))
 		ctx.Request.SetRequestURI(string(ctx.RequestURI()) + query)
 		ctx.Request.Header.Set(fasthttp.HeaderOrigin, "https://www.shop.com")
 		ctx.Request.Header.Set(fasthttp.HeaderCookie, "_muid=6f1f8a4e-8c4b-4f4e-9a1d-2b7f0c5e9d11")

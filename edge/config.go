@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/limit"
+	"mtagd/edge/refused"
 	"mtagd/store"
 )
 
@@ -29,6 +30,8 @@ type Config struct {
 
 	// Refusals counts what is refused; nil: nothing is counted.
 	Refusals *limit.Refusals
+	// Refused remembers refused and odd events; nil: nothing is remembered.
+	Refused *refused.Memory
 	// Limits are on: the rates of requests and events are limited, and the bytes that are stored.
 	Limits bool
 	// AddressEvents is, with Limits, how many requests and events one client address may send in a second. 0: no limit.

@@ -46,6 +46,7 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 		Refusals:      cfg.Refusals,
 		Limits:        cfg.Limits,
 		Clients:       clients,
+		Refused:       cfg.Refused,
 	})
 	if err != nil {
 		return nil, err

@@ -28,6 +28,7 @@
 //	reference.go  the pages that describe the API
 //	body.go       answers that are made while they are sent
 //	summary.go    count events by time and by name or tag
+//	debug.go      why an event is missing: what was refused, and what an event would get
 //	erasures.go   erase a person, read what is held of one
 //	tag.go        read a tag; the JSON of a tag
 //	features.go   read what is enabled for the partner
@@ -117,6 +118,8 @@ func (a *api) resources() map[string]resource {
 		"/v1/partners/erasures":                                {"GET": {"list_erasures", a.listErasures, append(slices.Clone(page), "merchantId"), false}, "POST": {"erase_person", a.erase, nil, false}},
 		"/v1/partners/erasures/{erasureId}":                    {"GET": {"read_erasure", a.readErasure, nil, false}},
 		"/v1/partners/personal-data":                           {"POST": {"personal_data", a.personalData, nil, false}},
+		"/v1/partners/debug/refused":                           {"GET": {"list_refused", a.listRefused, refusedParameters, false}},
+		"/v1/partners/debug/mark":                              {"POST": {tryOperation, a.tryEvents, tryParameters, false}},
 		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil, false}},
 	}
 }
@@ -146,7 +149,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		if caller.session.ID != "" {
 			setSessionHeaders(r)
 		}
-		changes := !r.IsGet() && !r.IsHead()
+		changes := !r.IsGet() && !r.IsHead() && op.name != tryOperation
 		if !a.withinLimits(r, partner, changes) {
 			return
 		}

@@ -338,6 +338,8 @@ func TestRoutes(t *testing.T) {
 		{"generate has two names", "GET", tracktag, 405, "POST"},
 		{"verify is posted", "GET", verify, 405, "POST"},
 		{"events are read", "POST", events, 405, "GET, HEAD"},
+		{"refused events are read", "POST", debugRefused, 405, "GET, HEAD"},
+		{"events are tried with POST", "GET", debugMark, 405, "POST"},
 		{"config is read", "PATCH", config, 405, "GET, HEAD"},
 		{"there is no CORS", "OPTIONS", merchants, 405, "GET, HEAD, POST"},
 		{"an invented method is not allowed", "BREW", config, 405, "GET, HEAD"},

@@ -12,6 +12,7 @@ import (
 
 	"mtagd/edge/budget"
 	"mtagd/edge/limit"
+	"mtagd/edge/refused"
 	"mtagd/partnerapi/cookie"
 	"mtagd/store"
 )
@@ -29,6 +30,7 @@ type Config struct {
 	Log           *slog.Logger
 	Now           func() time.Time
 	Refusals      *limit.Refusals       // nil: refusals are not counted
+	Refused       *refused.Memory       // what the tag hosts have refused; nil: nothing
 	Limits        bool                  // limit the rates of requests
 	Metrics       prometheus.Registerer // gets the API's own metrics; nil: they are not exported
 
@@ -64,6 +66,7 @@ type api struct {
 	Config
 	verifications *slots
 	readings      *slots // of everything that is held of a person
+	trials        *slots // of events; one takes up to 10 ms of a processor, so a partner uses one processor at most
 	labelsWarned  sync.Once
 	limits        *limits // nil: no limits
 	console       cookie.Cookie
@@ -89,10 +92,14 @@ func newAPI(cfg Config) *api {
 			return context.WithCancel(context.Background())
 		}
 	}
+	if cfg.Refused == nil {
+		cfg.Refused = refused.New(cfg.Now)
+	}
 	a := &api{
 		Config:        cfg,
 		verifications: newSlots(verificationsPerPartner, slotTimeout, errVerifications),
 		readings:      newSlots(1, slotTimeout, errReadings),
+		trials:        newSlots(1, slotTimeout, errTrials),
 		listings:      newListings(listingMemory, cfg.Engine.Directory(), memoryTimeout),
 		readers:       newReaderSlots(cfg.Engine.Directory(), cfg.Limits),
 		watches:       newWatches(cfg.Engine),

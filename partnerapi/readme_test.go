@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"mtagd/edge/refused"
 	"mtagd/store"
 )
 
@@ -26,8 +27,8 @@ func TestReadmeExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	examples := regexp.MustCompile("(?s)```sh\n(.*?)```.*?```json\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if n := strings.Count(string(readme), "```sh\n"); n != 18 || len(examples) != n {
-		t.Fatalf("README.md has %d commands, %d of them with an answer; want 18 of both", n, len(examples))
+	if n := strings.Count(string(readme), "```sh\n"); n != 20 || len(examples) != n {
+		t.Fatalf("README.md has %d commands, %d of them with an answer; want 20 of both", n, len(examples))
 	}
 
 	s := newService(t)
@@ -74,6 +75,9 @@ func TestReadmeExamples(t *testing.T) {
 			variables["TAG"], variables["HOST"] = a.str("tagId"), a.str("record.name")+".example.com"
 			s.record(variables["MERCHANT"], variables["TAG"], event{at: "2026-11-20T08:29:59Z", name: "Purchase",
 				raw: `{"event": "Purchase", "email": "ann@example.com", "value": 89, "currency": "EUR"}`})
+			p.refuse(variables["MERCHANT"], variables["TAG"], func(e *refused.Event) {
+				e.Object = []byte(`{"event": "add_to_cart", "muid": "visitor-1", "value": 89, "currency": "EUR"}`)
+			})
 		}
 	}
 }

@@ -29,6 +29,7 @@ var (
 	errVerifications = store.Busy("too many verifications are under way")
 	errReaders       = store.Busy("too many requests follow the feed")
 	errExports       = store.Busy("too many exports are under way")
+	errTrials        = store.Busy("other events are being tried")
 	errReadings      = store.Busy("another request for personal data is under way") // all events of a merchant are read
 )
 

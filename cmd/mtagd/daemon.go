@@ -17,6 +17,7 @@ import (
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/edge"
 	"mtagd/edge/limit"
+	"mtagd/edge/refused"
 	"mtagd/partnerapi"
 	"mtagd/partnerapi/console"
 	"mtagd/store"
@@ -43,6 +44,7 @@ type daemon struct {
 	backups  *backupState    // by the clock
 	disks    *diskMetrics    // of the parts of the data directory
 	refusals *limit.Refusals // counts what is refused
+	refused  *refused.Memory // remembers what tag hosts refuse, for the partners
 
 	inherited map[string]net.Listener // the sockets that systemd has opened, by name
 
@@ -110,11 +112,12 @@ func (d *daemon) inheritSockets(context.Context) (err error) {
 	return err
 }
 
-// countRefusals begins to count what is refused.
+// countRefusals begins to count what is refused, and to remember refused events.
 func (d *daemon) countRefusals(context.Context) (err error) {
 	if d.refusals, err = limit.NewRefusals(d.Log, d.counters()); err != nil {
 		return err
 	}
+	d.refused = refused.New(time.Now)
 	d.onStop(func() error {
 		d.refusals.Flush()
 		return nil
@@ -234,6 +237,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		Log:           d.Log,
 		Now:           time.Now,
 		Refusals:      d.refusals,
+		Refused:       d.refused,
 		Limits:        d.Limits,
 		Metrics:       d.metrics,
 		Context:       edge.ClientContext,
@@ -330,6 +334,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		Metrics:         d.counters(),
 		Now:             time.Now,
 		Refusals:        d.refusals,
+		Refused:         d.refused,
 		Limits:          d.Limits,
 		AddressEvents:   d.AddressEvents,
 		TrustedProxies:  d.Proxies,

@@ -14,14 +14,15 @@ import (
 
 // answer is a fixed answer, rendered once in both of its forms. Its texts are plain ASCII without quotes.
 type answer struct {
-	status int
-	body   []byte // of a response
-	result []byte // of an event in the answer to a batch
+	status  int
+	message string
+	body    []byte // of a response
+	result  []byte // of an event in the answer to a batch
 }
 
 // refusal is an answer of the form {"success":false,"message":…} (spec, Errors, format 5).
 func refusal(status int, message string) *answer {
-	return newRefusal(status, `"message":"`+message+`"`)
+	return newRefusal(status, message, "")
 }
 
 // invalid is the refusal of a wrong request, with a message that is formatted.
@@ -31,14 +32,16 @@ func invalid(format string, args ...any) *answer {
 
 // detailedRefusal is a refusal with one more field, detail, for what the spec's message leaves out.
 func detailedRefusal(status int, message, detail string) *answer {
-	return newRefusal(status, `"message":"`+message+`","detail":"`+detail+`"`)
+	return newRefusal(status, message, `,"detail":"`+detail+`"`)
 }
 
-func newRefusal(status int, texts string) *answer {
+func newRefusal(status int, message, more string) *answer {
+	texts := `"success":false,"message":"` + message + `"` + more + "}"
 	return &answer{
-		status: status,
-		body:   []byte(`{"success":false,` + texts + "}"),
-		result: []byte(`{"status":` + strconv.Itoa(status) + `,"success":false,` + texts + "}"),
+		status:  status,
+		message: message,
+		body:    []byte("{" + texts),
+		result:  []byte(`{"status":` + strconv.Itoa(status) + "," + texts),
 	}
 }
 
@@ -54,9 +57,10 @@ var (
 // phone, so a detail names it.
 var (
 	accepted = &answer{
-		status: fasthttp.StatusCreated,
-		body:   []byte(`{"message":"Event accepted"}`),
-		result: []byte(`{"status":201,"message":"Event accepted"}`),
+		status:  fasthttp.StatusCreated,
+		message: "Event accepted",
+		body:    []byte(`{"message":"Event accepted"}`),
+		result:  []byte(`{"status":201,"message":"Event accepted"}`),
 	}
 	healthy   = &answer{status: fasthttp.StatusOK, body: []byte(`{"status":"ok"}`)}
 	unhealthy = &answer{status: fasthttp.StatusServiceUnavailable, body: []byte(`{"status":"unavailable"}`)}
@@ -106,13 +110,13 @@ func bodyNotJSON(offset int64) *answer {
 	return invalid("body is not valid JSON (error at byte %d)", offset)
 }
 
-// sendRefusal refuses a request because of its body. A compressed body is refused first for not being UTF-8; the answer
-// then names the compression instead.
-func sendRefusal(ctx *fasthttp.RequestCtx, refused *answer) {
+// refusalOf returns the answer to a request that is refused because of its body. A compressed body is refused first for not
+// being UTF-8; the answer then names the compression instead.
+func refusalOf(ctx *fasthttp.RequestCtx, refused *answer) *answer {
 	if refused == bodyNotUTF8 && isCompressed(ctx) {
-		refused = bodyCompressed
+		return bodyCompressed
 	}
-	refused.send(ctx)
+	return refused
 }
 
 // isCompressed reports whether a request says that its body is compressed, or the body begins with the magic number of

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/edge/limit"
+	"mtagd/edge/refused"
 	"mtagd/store"
 )
 
@@ -21,6 +22,8 @@ type Config struct {
 	Refusals *limit.Refusals // nil: refusals are not counted
 	Limits   bool            // limit the rates of events and the bytes stored
 	Clients  *limit.Clients  // with Limits: limits each client address; nil for no limit
+
+	Refused *refused.Memory // remembers refused and odd events; nil: nothing is remembered
 }
 
 // Server answers the requests of all tag hosts.
@@ -32,6 +35,7 @@ type Server struct {
 	limits    *limits // nil: no limits
 	parsing   *turns
 	bots      *bots
+	reports   *reporter // nil: nothing is reported
 }
 
 // New makes a server. It fails when cfg.Metrics already has the server's metrics.
@@ -47,6 +51,7 @@ func New(cfg Config) (*Server, error) {
 		metrics:   m,
 		parsing:   newTurns(parsers()),
 		bots:      newBots(),
+		reports:   newReporter(cfg.Refused, cfg.Clients != nil),
 	}
 	if cfg.Limits {
 		s.limits = newLimits(cfg.Clients, cfg.Engine.FreeSpace, cfg.Refusals)

@@ -181,12 +181,17 @@ func (f *fields) identity(from *sender) (store.Identity, *answer) {
 	return id, nil
 }
 
-// name returns the event's name: the field event, or type when event is absent. The result aliases the fields.
-func (f *fields) name() (string, *answer) {
-	v := f.Event
-	if isAbsent(v) {
-		v = f.Type
+// nameField returns the field that has the event's name: event, or type when event is absent.
+func (f *fields) nameField() jsontext.Value {
+	if isAbsent(f.Event) {
+		return f.Type
 	}
+	return f.Event
+}
+
+// name returns the event's name. The result aliases the fields.
+func (f *fields) name() (string, *answer) {
+	v := f.nameField()
 	if isAbsent(v) {
 		return "", eventMissing
 	}

@@ -10,26 +10,28 @@ import (
 	"mtagd/store"
 )
 
-// record records marks in the engine. When the engine fails, record answers the request and returns false.
-func (s *Server) record(ctx *fasthttp.RequestCtx, from *sender, marks []store.Mark) bool {
+// record records marks of a tag in the engine. When the engine fails, record answers the request and returns false.
+func (s *Server) record(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, marks []store.Mark) bool {
 	// The marks alias the request, so this must wait for the engine even when the client has gone: the context never ends.
 	err := s.cfg.Engine.Record(context.Background(), marks)
 	if err != nil {
 		s.metrics.events[eventFailed].Add(float64(len(marks)))
-		s.engineFailed(ctx, from.merchant, "record", err)
+		s.reports.refused(ctx, tag, from, s.engineFailed(ctx, from.merchant, "record", err), nil, nil)
 		return false
 	}
 	s.limits.spendMarks(from, marks)
 	return true
 }
 
-// engineFailed answers a request that failed with an error of the engine: 503 when a retry may succeed, 500 otherwise.
-func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, merchant store.MerchantID, operation string, err error) {
+// engineFailed answers a request that failed with an error of the engine: 503 when a retry may succeed, 500 otherwise. It
+// returns the answer.
+func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, merchant store.MerchantID, operation string, err error) *answer {
 	if store.KindOf(err) == store.KindUnavailable {
 		s.cfg.Refusals.CountReason(limit.Unavailable, limit.Merchant(merchant), err.Error())
 		unavailable.send(ctx)
-		return
+		return unavailable
 	}
 	s.cfg.Log.Error("engine failed", "operation", operation, "error", err, "request_id", requestid.Of(ctx))
 	failed.send(ctx)
+	return failed
 }

@@ -68,8 +68,9 @@ type sender struct {
 	behind       time.Duration // of the sender's clock, as Route.clockBehind returns it
 	mayIdentify  bool          // link identifiers to a muid, and resolve a muid by them
 	bots         *bots
-	isBot        bool // its User-Agent calls itself a bot
-	parsed       int  // user agents of events
+	isBot        bool    // its User-Agent calls itself a bot
+	parsed       int     // user agents of events
+	limited      *answer // why admitBytes or admitEvents has refused the request
 
 	days    [4]dayBucket // the first numDays are the buckets for the bytes that the request stores
 	numDays int
@@ -98,6 +99,7 @@ func (l *limits) admitBytes(ctx *fasthttp.RequestCtx, from *sender) bool {
 	for _, d := range from.days[:from.numDays] {
 		if wait := l.buckets.Take(d.key, 0, d.rate, from.now); wait > 0 {
 			l.countBytes(d.refused, from)
+			from.limited = d.refused
 			d.refused.sendAfter(ctx, wait)
 			return false
 		}
@@ -112,6 +114,7 @@ func (l *limits) admitEvents(ctx *fasthttp.RequestCtx, from *sender, n int) bool
 		return true
 	}
 	if n > 1 && !l.takeAddress(ctx, from.address, n-1, from.now) {
+		from.limited = tooManyFromAddress
 		return false
 	}
 	perSecond := float64(from.limits.EventsPerSecond.Or(store.DefaultEventsPerSecond))
@@ -124,6 +127,7 @@ func (l *limits) admitEvents(ctx *fasthttp.RequestCtx, from *sender, n int) bool
 		return true
 	}
 	l.refusals.Count(limit.MerchantEvents, limit.Merchant(from.merchant))
+	from.limited = tooManyForMerchant
 	tooManyForMerchant.sendAfter(ctx, wait)
 	return false
 }

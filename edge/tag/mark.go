@@ -21,6 +21,7 @@ var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
 // marks alias the request.
 func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 	if !s.limits.admitBytes(ctx, from) {
+		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
 		return
 	}
 	from.bots, from.isBot = s.bots, s.bots.isBot(view(ctx.UserAgent()))
@@ -30,14 +31,19 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 		return
 	}
 	if !s.limits.admitEvents(ctx, from, 1) {
+		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
 		return
 	}
 	sc := scratchPool.Get().(*scratch)
 	if refused := sc.fields.readMark(&sc.marks[0], tag, body, from); refused != nil {
 		s.metrics.events[eventRefused].Inc()
-		sendRefusal(ctx, refused)
-	} else if s.record(ctx, from, sc.marks[:]) {
-		s.outcome(&sc.marks[0]).send(ctx)
+		refused = refusalOf(ctx, refused)
+		refused.send(ctx)
+		s.reports.refused(ctx, tag, from, refused, &sc.fields, body)
+	} else if s.record(ctx, tag, from, sc.marks[:]) {
+		result := s.outcome(&sc.marks[0])
+		result.send(ctx)
+		s.reports.result(ctx, tag, from, result, &sc.fields, body)
 	}
 	scratchPool.Put(sc) // not deferred: after a panic the engine might still read the mark
 }
@@ -45,17 +51,18 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 // markBatch answers an array of events with one result for each, in order. A result is the answer that the event would
 // have got alone.
 func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte) {
-	marks, results, ok := s.parseBatch(ctx, tag, from, body)
+	marks, events, results, ok := s.parseBatch(ctx, tag, from, body)
 	if !ok {
 		return
 	}
-	if len(marks) > 0 && !s.record(ctx, from, marks) {
+	if len(marks) > 0 && !s.record(ctx, tag, from, marks) {
 		return
 	}
 	good := 0
 	for i := range results {
 		if results[i] == nil {
 			results[i] = s.outcome(&marks[0])
+			s.reports.result(ctx, tag, from, results[i], &events[i], marks[0].Raw)
 			marks = marks[1:]
 		}
 		if results[i] == accepted {
@@ -65,12 +72,12 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 	sendJSON(ctx, fasthttp.StatusOK, appendResults(nil, good, results))
 }
 
-// parseBatch reads an array of events into marks, which alias the body. results has one answer for each event: nil for the
-// marks, a refusal for the others. A large array waits for its merchant's turn. When the array is refused as a whole,
+// parseBatch reads an array of events into marks, which alias the body. events has the fields of each event, and results its
+// answer: nil for the marks, a refusal for the others. A large array waits for its merchant's turn. When the array is refused as a whole,
 // parseBatch has answered the request, and ok is false.
 func (s *Server) parseBatch(
 	ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte,
-) (marks []store.Mark, results []*answer, ok bool) {
+) (marks []store.Mark, events []fields, results []*answer, ok bool) {
 	if len(body) >= largeBatch {
 		s.parsing.begin(tag.Merchant)
 		defer s.parsing.end()
@@ -78,24 +85,28 @@ func (s *Server) parseBatch(
 	elements, refused := splitBatch(body)
 	if refused != nil {
 		s.metrics.events[eventRefused].Inc()
-		sendRefusal(ctx, refused)
-		return nil, nil, false
+		refused = refusalOf(ctx, refused)
+		refused.send(ctx)
+		s.reports.refused(ctx, tag, from, refused, nil, nil)
+		return nil, nil, nil, false
 	}
 	if !s.limits.admitEvents(ctx, from, len(elements)) {
-		return nil, nil, false
+		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
+		return nil, nil, nil, false
 	}
-	decoded := make([]fields, len(elements)) // one for each mark, which aliases it until Record has returned
+	events = make([]fields, len(elements)) // a mark aliases its fields until Record has returned
 	marks = make([]store.Mark, 0, len(elements))
 	results = make([]*answer, len(elements))
 	for i, element := range elements {
 		var m store.Mark
-		if results[i] = decoded[i].readMark(&m, tag, element, from); results[i] == nil {
+		if results[i] = events[i].readMark(&m, tag, element, from); results[i] == nil {
 			marks = append(marks, m)
 		} else {
 			s.metrics.events[eventRefused].Inc()
+			s.reports.refused(ctx, tag, from, results[i], &events[i], element)
 		}
 	}
-	return marks, results, true
+	return marks, events, results, true
 }
 
 func appendResults(b []byte, good int, results []*answer) []byte {

@@ -17,7 +17,7 @@ func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender)
 	}
 	var f fields
 	if refused := f.decode(trim(ctx.PostBody())); refused != nil {
-		sendRefusal(ctx, refused)
+		refusalOf(ctx, refused).send(ctx)
 		return
 	}
 	id, refused := f.identity(from)

@@ -105,13 +105,19 @@ func (s *Server) findTag(route Route) (store.Tag, store.MerchantSettings, *answe
 		return tag, store.MerchantSettings{}, tagNotFound
 	}
 	settings := s.directory.Settings(&tag)
+	return tag, settings, refusalByState(&tag, settings)
+}
+
+// refusalByState returns the answer that refuses everything for a tag, because it is suspended or not active; nil when it is
+// neither.
+func refusalByState(tag *store.Tag, settings store.MerchantSettings) *answer {
 	switch {
 	case settings.Suspended:
-		return tag, settings, tagSuspended
+		return tagSuspended
 	case tag.Status() != store.Active:
-		return tag, settings, tagNotActive
+		return tagNotActive
 	}
-	return tag, settings, nil
+	return nil
 }
 
 // tagID returns the tag id in the path, or else the one in the query (?tagId=), percent-decoded. It returns false

@@ -8,6 +8,9 @@
 //	route.go     which endpoint and which tag a request means
 //	mark.go      POST /mark: records one event or a batch before it answers
 //	turns.go     bounds how many large batches are parsed at once
+//	report.go    which events partners can look up because they were refused, or are odd
+//	explain.go   what partners are told about each refusal
+//	try.go       what POST /mark would answer, without recording anything
 //	resolve.go   POST /id: finds the muid of identifiers
 //	secret.go    who may link identifiers and be resolved by them
 //	cookie.go    reads and renews the cookie that holds the muid
@@ -92,6 +95,9 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Ad
 	switch {
 	case refused != nil:
 		s.countRefusal(refused, &tag)
+		if route.Endpoint == endpointMark && tag.ID != "" { // a tag that is not known belongs to nobody
+			s.reports.refused(ctx, &tag, &from, refused, nil, nil)
+		}
 		refused.send(ctx)
 	case route.Endpoint == endpointMark:
 		s.mark(ctx, &tag, &from)

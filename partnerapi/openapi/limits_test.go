@@ -44,8 +44,11 @@ func TestEachDocumentedLimitIsReal(t *testing.T) {
 		if media == nil {
 			continue
 		}
-		try("with a body that is no object", false, func(c call) call { c.body = "x"; return c })
 		schema := media.Schema.Value
+		if schema.Type == nil && schema.OneOf == nil { // any body
+			continue
+		}
+		try("with a body that is no object", false, func(c call) call { c.body = "x"; return c })
 		if len(schema.OneOf) == 2 { // an event or a batch
 			schema = schema.OneOf[0].Value
 			event := exampleOf(t, o, f).body

@@ -14,6 +14,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge"
+	"mtagd/edge/refused"
 	"mtagd/partnerapi"
 	"mtagd/partnerapi/openapi/openapitest"
 	"mtagd/store"
@@ -26,6 +27,7 @@ type service struct {
 	engine   store.Engine
 	url      string
 	document *openapitest.Document
+	refused  *refused.Memory
 	fixtures int
 }
 
@@ -40,7 +42,7 @@ func newService(t testing.TB) *service {
 	must(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	s := &service{TB: t, engine: engine, url: "http://" + listener.Addr().String(), document: document}
+	s := &service{TB: t, engine: engine, url: "http://" + listener.Addr().String(), document: document, refused: refused.New(clock)}
 	const host = "127.0.0.1"
 	server, err := edge.New(edge.Config{
 		Engine:        engine,
@@ -48,6 +50,7 @@ func newService(t testing.TB) *service {
 		ClientTagHost: host,
 		Log:           slog.New(slog.DiscardHandler),
 		Now:           clock,
+		Refused:       s.refused,
 		PartnerAPI: partnerapi.New(partnerapi.Config{
 			Engine:        engine,
 			DNS:           correctDNS{},
@@ -57,6 +60,7 @@ func newService(t testing.TB) *service {
 			TagURL:        func(string) string { return s.url },
 			Log:           slog.New(slog.DiscardHandler),
 			Now:           clock,
+			Refused:       s.refused,
 			Context:       edge.ClientContext,
 			Waiting:       edge.WaitContext,
 			WhenAnswered:  edge.WhenAnswered,
@@ -123,6 +127,8 @@ func (s *service) fixture(bare bool) fixture {
 		must(s, err)
 		must(s, s.engine.Record(ctx, []store.Mark{{Merchant: merchant.ID, Tag: client.ID, Name: "Purchase", Time: clock().Add(-time.Second),
 			Identity: store.Identity{MUID: "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b"}, Raw: []byte(`{"event":"Purchase"}`)}}))
+		s.refused.Add(&refused.Event{Merchant: merchant.ID, Tag: client.ID, Status: 400, Code: "event_malformed", Message: "no", Reason: "no", Path: "/event",
+			Name: "add_to_cart", Origin: "https://www.example.com", Object: []byte(`{"event":"add_to_cart"}`)})
 	}
 	erasure, err := s.engine.Erase(ctx, merchant.ID, store.Identity{MUID: "another visitor"}, false)
 	must(s, err)

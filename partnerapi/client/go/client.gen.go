@@ -20,25 +20,25 @@ import (
 
 // Defines values for BatchResultsResultsStatus.
 const (
-	N201 BatchResultsResultsStatus = 201
-	N400 BatchResultsResultsStatus = 400
-	N403 BatchResultsResultsStatus = 403
-	N404 BatchResultsResultsStatus = 404
-	N413 BatchResultsResultsStatus = 413
+	BatchResultsResultsStatusN201 BatchResultsResultsStatus = 201
+	BatchResultsResultsStatusN400 BatchResultsResultsStatus = 400
+	BatchResultsResultsStatusN403 BatchResultsResultsStatus = 403
+	BatchResultsResultsStatusN404 BatchResultsResultsStatus = 404
+	BatchResultsResultsStatusN413 BatchResultsResultsStatus = 413
 )
 
 // Valid indicates whether the value is a known member of the BatchResultsResultsStatus enum.
 func (e BatchResultsResultsStatus) Valid() bool {
 	switch e {
-	case N201:
+	case BatchResultsResultsStatusN201:
 		return true
-	case N400:
+	case BatchResultsResultsStatusN400:
 		return true
-	case N403:
+	case BatchResultsResultsStatusN403:
 		return true
-	case N404:
+	case BatchResultsResultsStatusN404:
 		return true
-	case N413:
+	case BatchResultsResultsStatusN413:
 		return true
 	default:
 		return false
@@ -144,6 +144,27 @@ func (e ErrorCode) Valid() bool {
 	}
 }
 
+// Defines values for EventFindingLevel.
+const (
+	EventFindingLevelError   EventFindingLevel = "error"
+	EventFindingLevelInfo    EventFindingLevel = "info"
+	EventFindingLevelWarning EventFindingLevel = "warning"
+)
+
+// Valid indicates whether the value is a known member of the EventFindingLevel enum.
+func (e EventFindingLevel) Valid() bool {
+	switch e {
+	case EventFindingLevelError:
+		return true
+	case EventFindingLevelInfo:
+		return true
+	case EventFindingLevelWarning:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for IssuedKeyScope.
 const (
 	IssuedKeyScopeFull IssuedKeyScope = "full"
@@ -192,6 +213,45 @@ func (e KeyInputScope) Valid() bool {
 	case KeyInputScopeFull:
 		return true
 	case KeyInputScopeRead:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RefusedStatus.
+const (
+	RefusedStatusN201 RefusedStatus = 201
+	RefusedStatusN400 RefusedStatus = 400
+	RefusedStatusN401 RefusedStatus = 401
+	RefusedStatusN403 RefusedStatus = 403
+	RefusedStatusN404 RefusedStatus = 404
+	RefusedStatusN413 RefusedStatus = 413
+	RefusedStatusN429 RefusedStatus = 429
+	RefusedStatusN500 RefusedStatus = 500
+	RefusedStatusN503 RefusedStatus = 503
+)
+
+// Valid indicates whether the value is a known member of the RefusedStatus enum.
+func (e RefusedStatus) Valid() bool {
+	switch e {
+	case RefusedStatusN201:
+		return true
+	case RefusedStatusN400:
+		return true
+	case RefusedStatusN401:
+		return true
+	case RefusedStatusN403:
+		return true
+	case RefusedStatusN404:
+		return true
+	case RefusedStatusN413:
+		return true
+	case RefusedStatusN429:
+		return true
+	case RefusedStatusN500:
+		return true
+	case RefusedStatusN503:
 		return true
 	default:
 		return false
@@ -390,6 +450,39 @@ func (e TagOfMerchantStatus) Valid() bool {
 	case TagOfMerchantStatusActive:
 		return true
 	case TagOfMerchantStatusInactive:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TrialStatus.
+const (
+	TrialStatusN200 TrialStatus = 200
+	TrialStatusN201 TrialStatus = 201
+	TrialStatusN400 TrialStatus = 400
+	TrialStatusN403 TrialStatus = 403
+	TrialStatusN404 TrialStatus = 404
+	TrialStatusN413 TrialStatus = 413
+	TrialStatusN503 TrialStatus = 503
+)
+
+// Valid indicates whether the value is a known member of the TrialStatus enum.
+func (e TrialStatus) Valid() bool {
+	switch e {
+	case TrialStatusN200:
+		return true
+	case TrialStatusN201:
+		return true
+	case TrialStatusN400:
+		return true
+	case TrialStatusN403:
+		return true
+	case TrialStatusN404:
+		return true
+	case TrialStatusN413:
+		return true
+	case TrialStatusN503:
 		return true
 	default:
 		return false
@@ -743,6 +836,27 @@ type Event struct {
 	// RawData The event as it was sent.
 	RawData map[string]interface{} `json:"raw_data"`
 }
+
+// EventFinding Something that is wrong in an event, or could be better.
+type EventFinding struct {
+	// Code What it is for programs, such as `wrong_type`. There will be new ones.
+	Code string `json:"code"`
+
+	// Level `error`: the event is refused. `warning`: it is recorded, but reports miss it or get it wrong. `info`: it could be better.
+	Level EventFindingLevel `json:"level"`
+
+	// Message For people. It is about the value at the path.
+	Message string `json:"message"`
+
+	// Path The place in the body as a JSON pointer. Empty: the whole body.
+	Path string `json:"path"`
+
+	// Suggestion What to send instead: a name, or a value as JSON.
+	Suggestion nullable.Nullable[string] `json:"suggestion"`
+}
+
+// EventFindingLevel `error`: the event is refused. `warning`: it is recorded, but reports miss it or get it wrong. `info`: it could be better.
+type EventFindingLevel string
 
 // EventList One page of events.
 type EventList struct {
@@ -1099,6 +1213,66 @@ type ReceivedEvent struct {
 	TagID string `json:"tagId"`
 }
 
+// Refused Events that were refused for the same reason, or recorded although they are odd.
+type Refused struct {
+	// At When the first of them was received.
+	At time.Time `json:"at"`
+
+	// Code The reason for programs, such as `event_malformed` or `no_muid_found`. There will be new ones.
+	Code string `json:"code"`
+
+	// Count How many they are. Of odd ones only those that were checked.
+	Count int `json:"count"`
+
+	// Event The event's name. Null when it has none, or one that might be a person's.
+	Event nullable.Nullable[string] `json:"event"`
+
+	// LastAt When the last of them was received.
+	LastAt time.Time `json:"lastAt"`
+
+	// MerchantID The id of the merchant.
+	MerchantID string `json:"merchantId"`
+
+	// Message The message that the sender got.
+	Message string `json:"message"`
+
+	// Origin The origin of the page that has sent the first of them.
+	Origin nullable.Nullable[string] `json:"origin"`
+
+	// Path The place in the event of the first of them, as a JSON pointer. Empty: the whole event.
+	Path string `json:"path"`
+
+	// Reason What is wrong or what to do. For people.
+	Reason string `json:"reason"`
+
+	// Sample The fields of the first of them, with the types of their values. Null when it was not read or is larger than 16 KiB.
+	Sample nullable.Nullable[map[string]interface{}] `json:"sample"`
+
+	// Status The status that the sender got. 201: the event is recorded, but odd.
+	Status RefusedStatus `json:"status"`
+
+	// Suggestion The name that the sender may have meant.
+	Suggestion nullable.Nullable[string] `json:"suggestion"`
+
+	// TagID The id of the tag.
+	TagID string `json:"tagId"`
+}
+
+// RefusedStatus The status that the sender got. 201: the event is recorded, but odd.
+type RefusedStatus int
+
+// RefusedList Refused and odd events of a merchant.
+type RefusedList struct {
+	// Dropped How many events since then are in no entry. There were too many different ones.
+	Dropped int `json:"dropped"`
+
+	// Refused The entry with the latest event first.
+	Refused []Refused `json:"refused"`
+
+	// Since The time since which events are remembered: 24 hours ago, or the start of the service.
+	Since time.Time `json:"since"`
+}
+
 // Resolved The user.
 type Resolved struct {
 	// Muid Null for an unknown user.
@@ -1300,6 +1474,38 @@ type TagOfMerchant struct {
 // TagOfMerchantStatus `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
 type TagOfMerchantStatus string
 
+// Trial What a tag host would answer, and what is wrong with the events.
+type Trial struct {
+	// Answer The body that the tag host would answer with.
+	Answer Trial_Answer `json:"answer"`
+
+	// Findings In the order of the events. If the events were refused because of the tag or the body, this comes first.
+	Findings []EventFinding `json:"findings"`
+
+	// Status The status that the tag host would answer with.
+	Status TrialStatus `json:"status"`
+}
+
+// Trial_Answer The body that the tag host would answer with.
+type Trial_Answer struct {
+	union json.RawMessage
+}
+
+// TrialStatus The status that the tag host would answer with.
+type TrialStatus int
+
+// TriedEvent The answer to one event, or to a batch that is refused as a whole.
+type TriedEvent struct {
+	// Detail A sentence that says more than `message`.
+	Detail *string `json:"detail,omitempty"`
+
+	// Message For people.
+	Message string `json:"message"`
+
+	// Success Always `false`.
+	Success *bool `json:"success,omitempty"`
+}
+
 // Unhealthy Events cannot be accepted now.
 type Unhealthy struct {
 	// Status Always `unavailable`.
@@ -1400,6 +1606,30 @@ type SendEventsParams struct {
 
 	// Renew `1`: the answer sets the cookie `_muid` of the request again, for 400 days. Anything else is ignored.
 	Renew *string `form:"renew,omitempty" json:"renew,omitempty"`
+}
+
+// TryEventsJSONBody defines parameters for TryEvents.
+type TryEventsJSONBody = interface{}
+
+// TryEventsParams defines parameters for TryEvents.
+type TryEventsParams struct {
+	// TagID The id of a tag. It is case-sensitive.
+	TagID string `form:"tagId" json:"tagId"`
+
+	// WithSecret `true`: the sender has a secret of the merchant. It makes a difference when the merchant has `identityRequiresSecret`.
+	WithSecret *bool `form:"withSecret,omitempty" json:"withSecret,omitempty"`
+}
+
+// ListRefusedParams defines parameters for ListRefused.
+type ListRefusedParams struct {
+	// MerchantID The id of a merchant, in any case.
+	MerchantID MerchantInQuery `form:"merchantId" json:"merchantId"`
+
+	// TagID Only what this tag of the merchant has refused.
+	TagID *string `form:"tagId,omitempty" json:"tagId,omitempty"`
+
+	// Limit How many entries the answer has.
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // ListErasuresParams defines parameters for ListErasures.
@@ -1575,6 +1805,9 @@ type ResolveMUIDJSONRequestBody = Identifiers
 
 // SendEventsJSONRequestBody defines body for SendEvents for application/json ContentType.
 type SendEventsJSONRequestBody = EventOrEvents
+
+// TryEventsJSONRequestBody defines body for TryEvents for application/json ContentType.
+type TryEventsJSONRequestBody = TryEventsJSONBody
 
 // ErasePersonJSONRequestBody defines body for ErasePerson for application/json ContentType.
 type ErasePersonJSONRequestBody = ErasureInput
@@ -1975,6 +2208,68 @@ func (t *EventOrEvents) UnmarshalJSON(b []byte) error {
 	return err
 }
 
+// AsTriedEvent returns the union data inside the Trial_Answer as a TriedEvent
+func (t Trial_Answer) AsTriedEvent() (TriedEvent, error) {
+	var body TriedEvent
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromTriedEvent overwrites any union data inside the Trial_Answer as the provided TriedEvent
+func (t *Trial_Answer) FromTriedEvent(v TriedEvent) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeTriedEvent performs a merge with any union data inside the Trial_Answer, using the provided TriedEvent
+func (t *Trial_Answer) MergeTriedEvent(v TriedEvent) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+// AsBatchResults returns the union data inside the Trial_Answer as a BatchResults
+func (t Trial_Answer) AsBatchResults() (BatchResults, error) {
+	var body BatchResults
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromBatchResults overwrites any union data inside the Trial_Answer as the provided BatchResults
+func (t *Trial_Answer) FromBatchResults(v BatchResults) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeBatchResults performs a merge with any union data inside the Trial_Answer, using the provided BatchResults
+func (t *Trial_Answer) MergeBatchResults(v BatchResults) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+func (t Trial_Answer) MarshalJSON() ([]byte, error) {
+	b, err := t.union.MarshalJSON()
+	return b, err
+}
+
+func (t *Trial_Answer) UnmarshalJSON(b []byte) error {
+	err := t.union.UnmarshalJSON(b)
+	return err
+}
+
 // RequestEditorFn is the function signature for the RequestEditor callback function
 type RequestEditorFn func(ctx context.Context, req *http.Request) error
 
@@ -2098,6 +2393,37 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/partners/config (the `ReadConfig` operationId).
 	ReadConfig(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// TryEventsWithBody Try an event, or a batch
+	//
+	// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
+	//
+	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/partners/debug/mark (the `TryEvents` operationId).
+	TryEventsWithBody(ctx context.Context, params *TryEventsParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// TryEvents Try an event, or a batch
+	//
+	// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
+	//
+	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/partners/debug/mark (the `TryEvents` operationId).
+	TryEvents(ctx context.Context, params *TryEventsParams, body TryEventsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListRefused List refused and odd events
+	//
+	// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked.
+	//
+	// Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
+	//
+	// Corresponds with GET /v1/partners/debug/refused (the `ListRefused` operationId).
+	ListRefused(ctx context.Context, params *ListRefusedParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListErasures List erasures
 	//
@@ -2422,6 +2748,67 @@ func (c *Client) SendEvents(ctx context.Context, tagID TagOnItsHost, params *Sen
 // Corresponds with GET /v1/partners/config (the `ReadConfig` operationId).
 func (c *Client) ReadConfig(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewReadConfigRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// TryEventsWithBody Try an event, or a batch
+//
+// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
+//
+// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/partners/debug/mark (the `TryEvents` operationId).
+func (c *Client) TryEventsWithBody(ctx context.Context, params *TryEventsParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewTryEventsRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// TryEvents Try an event, or a batch
+//
+// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
+//
+// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/partners/debug/mark (the `TryEvents` operationId).
+func (c *Client) TryEvents(ctx context.Context, params *TryEventsParams, body TryEventsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewTryEventsRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListRefused List refused and odd events
+//
+// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked.
+//
+// Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
+//
+// Corresponds with GET /v1/partners/debug/refused (the `ListRefused` operationId).
+func (c *Client) ListRefused(ctx context.Context, params *ListRefusedParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListRefusedRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -3138,6 +3525,155 @@ func NewReadConfigRequest(server string) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewTryEventsRequest calls the generic TryEvents builder with application/json body
+func NewTryEventsRequest(server string, params *TryEventsParams, body TryEventsJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewTryEventsRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewTryEventsRequestWithBody constructs an http.Request for the TryEvents method, with any body, and a specified content type
+func NewTryEventsRequestWithBody(server string, params *TryEventsParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/debug/mark")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tagId", params.TagID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.WithSecret != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "withSecret", *params.WithSecret, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListRefusedRequest constructs an http.Request for the ListRefused method
+func NewListRefusedRequest(server string, params *ListRefusedParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/debug/refused")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "merchantId", params.MerchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.TagID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tagId", *params.TagID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -4569,6 +5105,39 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/partners/config (the `ReadConfig` operationId).
 	ReadConfigWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ReadConfigResponse, error)
 
+	// TryEventsWithBodyWithResponse Try an event, or a batch
+	//
+	// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
+	//
+	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/debug/mark (the `TryEvents` operationId).
+	TryEventsWithBodyWithResponse(ctx context.Context, params *TryEventsParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*TryEventsResponse, error)
+
+	// TryEventsWithResponse Try an event, or a batch
+	//
+	// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
+	//
+	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/debug/mark (the `TryEvents` operationId).
+	TryEventsWithResponse(ctx context.Context, params *TryEventsParams, body TryEventsJSONRequestBody, reqEditors ...RequestEditorFn) (*TryEventsResponse, error)
+
+	// ListRefusedWithResponse List refused and odd events
+	//
+	// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked.
+	//
+	// Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/partners/debug/refused (the `ListRefused` operationId).
+	ListRefusedWithResponse(ctx context.Context, params *ListRefusedParams, reqEditors ...RequestEditorFn) (*ListRefusedResponse, error)
+
 	// ListErasuresWithResponse List erasures
 	//
 	// The newest erasure of the merchant comes first.
@@ -5020,6 +5589,102 @@ func (r ReadConfigResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ReadConfigResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type TryEventsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Trial
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r TryEventsResponse) GetJSON200() *Trial {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r TryEventsResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r TryEventsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r TryEventsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r TryEventsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r TryEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListRefusedResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RefusedList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListRefusedResponse) GetJSON200() *RefusedList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListRefusedResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListRefusedResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListRefusedResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListRefusedResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListRefusedResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -6124,6 +6789,57 @@ func (c *ClientWithResponses) ReadConfigWithResponse(ctx context.Context, reqEdi
 	return ParseReadConfigResponse(rsp)
 }
 
+// TryEventsWithBodyWithResponse Try an event, or a batch
+//
+// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
+//
+// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/debug/mark (the `TryEvents` operationId).
+func (c *ClientWithResponses) TryEventsWithBodyWithResponse(ctx context.Context, params *TryEventsParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*TryEventsResponse, error) {
+	rsp, err := c.TryEventsWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTryEventsResponse(rsp)
+}
+
+// TryEventsWithResponse Try an event, or a batch
+//
+// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
+//
+// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/debug/mark (the `TryEvents` operationId).
+func (c *ClientWithResponses) TryEventsWithResponse(ctx context.Context, params *TryEventsParams, body TryEventsJSONRequestBody, reqEditors ...RequestEditorFn) (*TryEventsResponse, error) {
+	rsp, err := c.TryEvents(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTryEventsResponse(rsp)
+}
+
+// ListRefusedWithResponse List refused and odd events
+//
+// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked.
+//
+// Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/partners/debug/refused (the `ListRefused` operationId).
+func (c *ClientWithResponses) ListRefusedWithResponse(ctx context.Context, params *ListRefusedParams, reqEditors ...RequestEditorFn) (*ListRefusedResponse, error) {
+	rsp, err := c.ListRefused(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListRefusedResponse(rsp)
+}
+
 // ListErasuresWithResponse List erasures
 //
 // The newest erasure of the merchant comes first.
@@ -6671,6 +7387,72 @@ func ParseReadConfigResponse(rsp *http.Response) (*ReadConfigResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Config
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseTryEventsResponse parses an HTTP response from a TryEventsWithResponse call
+func ParseTryEventsResponse(rsp *http.Response) (*TryEventsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &TryEventsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Trial
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListRefusedResponse parses an HTTP response from a ListRefusedWithResponse call
+func ParseListRefusedResponse(rsp *http.Response) (*ListRefusedResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListRefusedResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RefusedList
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

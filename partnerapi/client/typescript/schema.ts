@@ -92,6 +92,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/partners/debug/mark": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Try an event, or a batch
+         * @description What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
+         *
+         *     The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+         */
+        post: operations["tryEvents"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/debug/refused": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List refused and odd events
+         * @description What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked.
+         *
+         *     Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
+         */
+        get: operations["listRefused"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/partners/erasures": {
         parameters: {
             query?: never;
@@ -650,6 +694,22 @@ export interface components {
                 [key: string]: unknown;
             };
         };
+        /** @description Something that is wrong in an event, or could be better. */
+        EventFinding: {
+            /** @description What it is for programs, such as `wrong_type`. There will be new ones. */
+            code: string;
+            /**
+             * @description `error`: the event is refused. `warning`: it is recorded, but reports miss it or get it wrong. `info`: it could be better.
+             * @enum {string}
+             */
+            level: "error" | "warning" | "info";
+            /** @description For people. It is about the value at the path. */
+            message: string;
+            /** @description The place in the body as a JSON pointer. Empty: the whole body. */
+            path: string;
+            /** @description What to send instead: a name, or a value as JSON. */
+            suggestion: string | null;
+        };
         /** @description One page of events. */
         EventList: {
             /** @description In the order that the request asked for. */
@@ -958,6 +1018,60 @@ export interface components {
             /** @description The id of the tag. */
             tagId: string;
         };
+        /** @description Events that were refused for the same reason, or recorded although they are odd. */
+        Refused: {
+            /**
+             * Format: date-time
+             * @description When the first of them was received.
+             */
+            at: string;
+            /** @description The reason for programs, such as `event_malformed` or `no_muid_found`. There will be new ones. */
+            code: string;
+            /** @description How many they are. Of odd ones only those that were checked. */
+            count: number;
+            /** @description The event's name. Null when it has none, or one that might be a person's. */
+            event: string | null;
+            /**
+             * Format: date-time
+             * @description When the last of them was received.
+             */
+            lastAt: string;
+            /** @description The id of the merchant. */
+            merchantId: string;
+            /** @description The message that the sender got. */
+            message: string;
+            /** @description The origin of the page that has sent the first of them. */
+            origin: string | null;
+            /** @description The place in the event of the first of them, as a JSON pointer. Empty: the whole event. */
+            path: string;
+            /** @description What is wrong or what to do. For people. */
+            reason: string;
+            /** @description The fields of the first of them, with the types of their values. Null when it was not read or is larger than 16 KiB. */
+            sample: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * @description The status that the sender got. 201: the event is recorded, but odd.
+             * @enum {integer}
+             */
+            status: 201 | 400 | 401 | 403 | 404 | 413 | 429 | 500 | 503;
+            /** @description The name that the sender may have meant. */
+            suggestion: string | null;
+            /** @description The id of the tag. */
+            tagId: string;
+        };
+        /** @description Refused and odd events of a merchant. */
+        RefusedList: {
+            /** @description How many events since then are in no entry. There were too many different ones. */
+            dropped: number;
+            /** @description The entry with the latest event first. */
+            refused: components["schemas"]["Refused"][];
+            /**
+             * Format: date-time
+             * @description The time since which events are remembered: 24 hours ago, or the start of the service.
+             */
+            since: string;
+        };
         /** @description The user. */
         Resolved: {
             /** @description Null for an unknown user. */
@@ -1121,6 +1235,27 @@ export interface components {
             subdomain: string;
             /** @description The id of the tag. */
             tagId: string;
+        };
+        /** @description What a tag host would answer, and what is wrong with the events. */
+        Trial: {
+            /** @description The body that the tag host would answer with. */
+            answer: components["schemas"]["TriedEvent"] | components["schemas"]["BatchResults"];
+            /** @description In the order of the events. If the events were refused because of the tag or the body, this comes first. */
+            findings: components["schemas"]["EventFinding"][];
+            /**
+             * @description The status that the tag host would answer with.
+             * @enum {integer}
+             */
+            status: 200 | 201 | 400 | 403 | 404 | 413 | 503;
+        };
+        /** @description The answer to one event, or to a batch that is refused as a whole. */
+        TriedEvent: {
+            /** @description A sentence that says more than `message`. */
+            detail?: string;
+            /** @description For people. */
+            message: string;
+            /** @description Always `false`. */
+            success?: boolean;
         };
         /** @description Events cannot be accepted now. */
         Unhealthy: {
@@ -1434,6 +1569,144 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Config"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    tryEvents: {
+        parameters: {
+            query: {
+                /**
+                 * @description The id of a tag. It is case-sensitive.
+                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
+                 */
+                tagId: string;
+                /** @description `true`: the sender has a secret of the merchant. It makes a difference when the merchant has `identityRequiresSecret`. */
+                withSecret?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "currency": "EUR",
+                 *       "event": "Purchase",
+                 *       "event_id": "order-1001",
+                 *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
+                 *       "value": "89"
+                 *     }
+                 */
+                "application/json": unknown;
+            };
+        };
+        responses: {
+            /** @description What the tag host would answer, and what is wrong */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "answer": {
+                     *         "message": "Event accepted"
+                     *       },
+                     *       "findings": [
+                     *         {
+                     *           "code": "wrong_type",
+                     *           "level": "warning",
+                     *           "message": "is \"89\", a string; reports need a number",
+                     *           "path": "/value",
+                     *           "suggestion": "89"
+                     *         }
+                     *       ],
+                     *       "status": 201
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Trial"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listRefused: {
+        parameters: {
+            query: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInQuery"];
+                /** @description Only what this tag of the merchant has refused. */
+                tagId?: string;
+                /**
+                 * @description How many entries the answer has.
+                 * @example 50
+                 */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The entries */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "dropped": 0,
+                     *       "refused": [
+                     *         {
+                     *           "at": "2026-11-20T08:29:00Z",
+                     *           "code": "event_malformed",
+                     *           "count": 3,
+                     *           "event": "add_to_cart",
+                     *           "lastAt": "2026-11-20T08:30:00Z",
+                     *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *           "message": "event must be a PascalCase name such as AddToCart, at most 64 letters and digits",
+                     *           "origin": "https://www.example.com",
+                     *           "path": "/event",
+                     *           "reason": "A name begins with a capital letter and has only the letters A to Z, in any case, and digits.",
+                     *           "sample": {
+                     *             "currency": "EUR",
+                     *             "event": "add_to_cart",
+                     *             "muid": "…",
+                     *             "value": "number"
+                     *           },
+                     *           "status": 400,
+                     *           "suggestion": "AddToCart",
+                     *           "tagId": "cs_Qd5xYw1Bqm3Zk0aJrVt0"
+                     *         }
+                     *       ],
+                     *       "since": "2026-11-19T08:30:00Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["RefusedList"];
                 };
             };
             /** @description What went wrong */

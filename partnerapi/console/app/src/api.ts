@@ -18,6 +18,10 @@ export type Config = Schemas["Config"];
 export type MerchantList = Schemas["MerchantList"];
 export type EventList = Schemas["EventList"];
 export type ErasureList = Schemas["ErasureList"];
+export type RefusedList = Schemas["RefusedList"];
+export type RefusedEvent = Schemas["Refused"];
+export type Trial = Schemas["Trial"];
+export type Finding = Schemas["EventFinding"];
 export type NewSecret = Schemas["NewSecret"];
 
 // Failure is a request that failed. Its message is a sentence for people.
@@ -41,7 +45,8 @@ export const slow = signal(false);
 let slowOnes = 0;
 
 export interface Options {
-  body?: unknown;
+  body?: unknown; // it is sent as JSON
+  text?: string; // it is sent as it is
   headers?: Record<string, string>;
   signal?: AbortSignal;
 }
@@ -53,11 +58,12 @@ export async function call<T>(method: string, path: string, options: Options = {
 }
 
 // send sends a request and returns its answer, if that is no error. It throws a Failure.
-export async function send(method: string, path: string, { body, headers, signal }: Options = {}): Promise<Response> {
+export async function send(method: string, path: string, { body, text, headers, signal }: Options = {}): Promise<Response> {
   const init: RequestInit = { method, headers: { "X-Console": "1", ...headers }, credentials: "same-origin" };
   if (signal) init.signal = signal;
-  if (body !== undefined) {
-    init.body = JSON.stringify(body);
+  const content = text ?? (body === undefined ? undefined : JSON.stringify(body));
+  if (content !== undefined) {
+    init.body = content;
     init.headers = { ...init.headers, "Content-Type": "application/json" };
   }
   let counted = false;

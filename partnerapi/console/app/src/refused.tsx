@@ -1,7 +1,7 @@
 // What was refused lately, and why; and a try of an event without recording it.
 
 import { useId, useState } from "preact/hooks";
-import { call, url } from "./api.ts";
+import { call, url, type Finding, type RefusedEvent, type RefusedList, type Trial } from "./api.ts";
 import { count, number } from "./format.ts";
 import { JSONTree } from "./json.tsx";
 import type { Part } from "./merchant.tsx";
@@ -9,41 +9,6 @@ import { useResource } from "./resource.ts";
 import { change, place } from "./route.ts";
 import { typeNames } from "./status.ts";
 import { Button, Empty, Field, Heading, Loaded, Pill, Problem, Time, useTask, type Tone } from "./ui.tsx";
-
-interface RefusedEvent {
-  at: string;
-  lastAt: string;
-  count: number;
-  tagId: string;
-  status: number;
-  code: string;
-  message: string;
-  reason: string;
-  path: string; // a JSON pointer, "" for none
-  event: string;
-  suggestion: string | null;
-  origin: string | null;
-  sample: unknown;
-}
-
-interface RefusedList {
-  refused: RefusedEvent[];
-  since: string;
-  dropped: number;
-}
-
-interface Finding {
-  level: "error" | "warning" | "info";
-  path: string;
-  message: string;
-  suggestion?: string | null;
-}
-
-interface Answer {
-  status: number;
-  message: string;
-  findings: Finding[];
-}
 
 export function Refused({ merchant }: Part) {
   const tag = place.value.query.get("tag") ?? "";
@@ -113,20 +78,15 @@ function Entry({ of }: { of: RefusedEvent }) {
           <span>First <Time at={of.at} /></span>
           <span>{count(of.count, "time")}</span>
         </p>
-        <JSONTree value={parsed(of.sample)} />
+        {of.sample && (
+          <>
+            <p class="dim">Its fields, without their values:</p>
+            <JSONTree value={of.sample} />
+          </>
+        )}
       </div>
     </details>
   );
-}
-
-// parsed reads a sample that is sent as text.
-function parsed(sample: unknown): unknown {
-  if (typeof sample !== "string") return sample;
-  try {
-    return JSON.parse(sample);
-  } catch {
-    return sample;
-  }
 }
 
 const example = `{
@@ -140,25 +100,14 @@ const example = `{
 function Try({ tags }: { tags: { id: string; name: string }[] }) {
   const [tag, setTag] = useState(tags[0]!.id);
   const [text, setText] = useState(example);
-  const [wrong, setWrong] = useState<string>();
-  const [answer, setAnswer] = useState<Answer>();
+  const [answer, setAnswer] = useState<Trial>();
   const task = useTask();
   const heading = useId();
-  const submit = () => {
-    let event: unknown;
-    setWrong(undefined);
-    try {
-      event = JSON.parse(text);
-    } catch (error) {
+  const submit = () =>
+    task.run(async () => {
       setAnswer(undefined);
-      setWrong(`This is not JSON: ${error instanceof Error ? error.message : error}`);
-      return;
-    }
-    void task.run(async () => {
-      setAnswer(undefined);
-      setAnswer(await call<Answer>("POST", url("/debug/mark"), { body: Array.isArray(event) ? { tagId: tag, events: event } : { tagId: tag, event } }));
+      setAnswer(await call<Trial>("POST", url("/debug/mark", { tagId: tag }), { text }));
     });
-  };
   return (
     <section class="card" aria-labelledby={heading}>
       <h3 id={heading}>Try an event</h3>
@@ -166,7 +115,7 @@ function Try({ tags }: { tags: { id: string; name: string }[] }) {
       <form
         onSubmit={(event) => {
           event.preventDefault();
-          submit();
+          void submit();
         }}
       >
         {tags.length > 1 && (
@@ -180,7 +129,7 @@ function Try({ tags }: { tags: { id: string; name: string }[] }) {
             )}
           </Field>
         )}
-        <Field label="Event as JSON" error={wrong}>
+        <Field label="Event as JSON" hint="What your page or backend sends to the tag host, as it is. An array is a batch.">
           {(ids) => <textarea {...ids} class="mono" rows={8} spellcheck={false} autocapitalize="off" value={text} onInput={(event) => setText(event.currentTarget.value)} />}
         </Field>
         <Button type="submit" kind="primary" busy={task.busy}>Try</Button>
@@ -193,12 +142,13 @@ function Try({ tags }: { tags: { id: string; name: string }[] }) {
   );
 }
 
-function Verdict({ of }: { of: Answer }) {
+function Verdict({ of }: { of: Trial }) {
   const tones: Record<Finding["level"], Tone> = { error: "bad", warning: "warn", info: "plain" };
   return (
     <>
       <p class={"note " + (of.status < 400 ? "good" : "bad")}>
-        <strong>{of.status < 400 ? "It would be recorded." : "It would be refused."}</strong> {of.status}: {of.message}
+        <strong>{of.status < 400 ? ("results" in of.answer ? `${of.answer.accepted} of ${of.answer.results.length} would be recorded.` : "It would be recorded.") : "It would be refused."}</strong>{" "}
+        {"message" in of.answer && `The answer is ${of.status}: ${of.answer.message}`}
       </p>
       {of.findings.length === 0 ? (
         <p>There is nothing to improve.</p>
@@ -208,7 +158,7 @@ function Verdict({ of }: { of: Answer }) {
             <li key={i}>
               <Pill tone={tones[f.level]}>{{ error: "Error", warning: "Warning", info: "Hint" }[f.level]}</Pill>
               <span>
-                {f.path && <code>{f.path}</code>} {f.message} {f.suggestion && <>Did you mean <strong>{f.suggestion}</strong>?</>}
+                {f.path && <code>{f.path}</code>} {f.message} {f.suggestion && <>Better: <code>{f.suggestion}</code></>}
               </span>
             </li>
           ))}

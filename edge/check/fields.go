@@ -1,0 +1,182 @@
+package check
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// kindNames say what a field must be.
+var kindNames = [...]string{
+	text: "a string", number: "a number", boolean: "true or false", currency: "a currency code of 3 letters", object: "an object", list: "an array",
+}
+
+// fields compares the fields of an object with a schema. path is that of the object.
+func (c *checker) fields(path string, values map[string]any, s schema) {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		f, value := s[name], values[name]
+		switch {
+		case c.isFull():
+			return
+		case !isAbsent(value):
+			c.field(pointer(path, name), value, f)
+		case f.required:
+			c.add(Warning, "missing", pointer(path, name), "is missing; reports need "+kindNames[f.kind])
+		}
+	}
+}
+
+// field compares a value with what it must be.
+func (c *checker) field(path string, value any, f field) {
+	const need = "reports need "
+	switch f.kind {
+	case list:
+		elements, ok := value.([]any)
+		if !ok {
+			c.wrongType(path, value, list, need+kindNames[list])
+		}
+		for i, element := range elements {
+			if c.isFull() {
+				return
+			}
+			c.field(path+"/"+strconv.Itoa(i), element, field{kind: object, fields: f.fields})
+		}
+	case object:
+		values, ok := value.(map[string]any)
+		if !ok {
+			c.wrongType(path, value, object, need+kindNames[object])
+			return
+		}
+		c.fields(path, values, f.fields)
+		if f.texts {
+			for _, name := range sortedNames(values) {
+				if c.isFull() {
+					return
+				}
+				c.field(pointer(path, name), values[name], field{kind: text})
+			}
+		}
+	case currency:
+		s, ok := value.(string)
+		switch {
+		case !ok:
+			c.wrongType(path, value, currency, need+kindNames[currency])
+		case !isCurrency(s):
+			suggestion := ""
+			if upper := strings.ToUpper(strings.TrimSpace(s)); isCurrency(upper) {
+				suggestion = quote(upper)
+			}
+			c.suggest(Warning, "wrong_currency", path, "is not a currency code of 3 capital letters, such as EUR", short(value), suggestion)
+		}
+	default:
+		if kindOf(value) != f.kind {
+			c.wrongType(path, value, f.kind, need+kindNames[f.kind])
+		}
+	}
+}
+
+// wrongType adds a finding for a value that is not what it must be. why follows what the value is.
+func (c *checker) wrongType(path string, value any, want kind, why string) {
+	is := "null"
+	if value != nil {
+		is = kindNames[kindOf(value)]
+	}
+	c.suggest(Warning, "wrong_type", path, "is "+is+"; "+why, short(value), convert(value, want))
+}
+
+// kindOf returns the kind of a value that is not null.
+func kindOf(value any) kind {
+	switch value.(type) {
+	case string:
+		return text
+	case float64:
+		return number
+	case bool:
+		return boolean
+	case []any:
+		return list
+	}
+	return object
+}
+
+// convert returns a value as JSON of another kind, "" when it is not clear what is meant.
+func convert(value any, want kind) string {
+	switch v := value.(type) {
+	case string:
+		v = strings.TrimSpace(v)
+		if want == boolean && (v == "true" || v == "false") {
+			return v
+		}
+		if want == number && len(v) <= maxShort && json.Valid([]byte(v)) && kindOf(decoded(v)) == number {
+			return v
+		}
+	case float64:
+		if want == text {
+			return quote(strconv.FormatFloat(v, 'f', -1, 64))
+		}
+	}
+	return ""
+}
+
+func decoded(text string) (value any) {
+	if json.Unmarshal([]byte(text), &value) != nil {
+		return nil
+	}
+	return value
+}
+
+func isCurrency(s string) bool {
+	return len(s) == 3 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+}
+
+// misspelt finds names at the top of an event that are nearly those of fields which the event does not have.
+func (c *checker) misspelt(event map[string]any, fields []word) {
+	var absent []word
+	for _, w := range fields {
+		if _, has := event[w.name]; !has {
+			absent = append(absent, w)
+		}
+	}
+	for _, name := range c.names {
+		if IsField(name) || len(name) > maxShort || IsIdentifier(name) {
+			continue
+		}
+		if c.isFull() {
+			return
+		}
+		if meant := nearest(name, absent); meant != "" {
+			c.suggest(Warning, "unknown_field", pointer("", name), "is not a field that reports read: did you mean "+meant+"?", "", meant)
+		}
+	}
+}
+
+// maxShort is how long a value may be to be shown in a finding, in bytes.
+const maxShort = 40
+
+// short returns a text, number or truth value as JSON, "" when it is long.
+func short(value any) string {
+	switch value.(type) {
+	case string, float64, bool:
+		if b, err := json.Marshal(value); err == nil && len(b) <= maxShort {
+			return string(b)
+		}
+	}
+	return ""
+}
+
+func quote(s string) string {
+	b, _ := json.Marshal(s) // a string cannot fail
+	return string(b)
+}
+
+// isAbsent reports whether a field is absent or null.
+func isAbsent(value any) bool { return value == nil }
+
+// pointer returns the JSON pointer of a member of the object at a path.
+func pointer(path, name string) string { return path + "/" + escape.Replace(name) }
+
+var escape = strings.NewReplacer("~", "~0", "/", "~1")
+
+func sortedNames(object map[string]any) []string { return slices.Sorted(maps.Keys(object)) }

@@ -1,0 +1,132 @@
+package check
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+
+	"mtagd/store"
+)
+
+// SuggestName returns the event name that a sender may have meant: a known name that is close to it, or else, when the name is
+// not PascalCase, the same words in PascalCase. It returns "" when there is no such name, and for a known name.
+func SuggestName(name string) string {
+	if known := nearestName(name); known != "" || store.IsEventName(name) {
+		return known
+	}
+	if pascal := pascalCase(name); store.IsEventName(pascal) {
+		return pascal
+	}
+	return ""
+}
+
+// nearestName returns the known name that is closest to a name, "" when none is close or when the name is known.
+func nearestName(name string) string {
+	if len(name) > store.MaxEventNameLength || IsKnownName(name) {
+		return ""
+	}
+	return nearest(name, eventWords)
+}
+
+// IsKnownName reports whether a name is that of a pre-defined event, or one that the browser tag sends.
+func IsKnownName(name string) bool { return slices.Contains(knownNames, name) }
+
+// IsNearName reports whether a name is a known one or close to one.
+func IsNearName(name string) bool {
+	return slices.Contains(knownNames, name) || nearestName(name) != ""
+}
+
+// pascalCase joins the words of a name. Words are separated by anything that is neither a letter nor a digit.
+func pascalCase(name string) string {
+	if len(name) > 2*store.MaxEventNameLength {
+		return ""
+	}
+	var b strings.Builder
+	for _, word := range strings.FieldsFunc(name, func(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }) {
+		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return b.String()
+}
+
+// word is a name that a sender may have meant.
+type word struct {
+	name   string
+	folded string
+	most   int // typing errors
+}
+
+// newWord returns the word of a name. Longer names may have more typing errors: Lead none, Login one, Purchase two.
+func newWord(name string) word {
+	w := word{name: name, folded: fold(name)}
+	if len(w.folded) > 4 {
+		w.most = min(len(w.folded)/4, 2)
+	}
+	return w
+}
+
+func newWords(names []string) []word {
+	words := make([]word, len(names))
+	for i, name := range names {
+		words[i] = newWord(name)
+	}
+	return words
+}
+
+// nearest returns the name that is closest to a text: the same letters and digits in another case or with other separators, or
+// else at most a few typing errors away.
+func nearest(text string, words []word) string {
+	folded, best, least := fold(text), "", 0
+	if folded == "" || len(folded) > maxWord {
+		return ""
+	}
+	for _, w := range words {
+		if d := distance(folded, w.folded, w.most); d <= w.most && (best == "" || d < least) {
+			best, least = w.name, d
+		}
+	}
+	return best
+}
+
+// fold keeps the ASCII letters and digits of a text, in lower case.
+func fold(text string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case 'A' <= c && c <= 'Z':
+			return c | 0x20
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+			return c
+		}
+		return -1
+	}, text)
+}
+
+// maxWord is the longest text that is compared, in bytes. Every name is shorter.
+const maxWord = 80
+
+// distance returns how many letters must be added, left out, replaced or swapped with their neighbour to get from one text to
+// another, and more than most when that is more than most. Both have at most maxWord bytes.
+func distance(a, b string, most int) int {
+	if len(a)-len(b) > most || len(b)-len(a) > most {
+		return most + 1
+	}
+	var rows [3][maxWord + 1]uint8
+	before, last, row := &rows[0], &rows[1], &rows[2]
+	for j := range len(b) + 1 {
+		last[j] = uint8(j)
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = uint8(i)
+		for j := 1; j <= len(b); j++ {
+			replaced := last[j-1]
+			if a[i-1] != b[j-1] {
+				replaced++
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, replaced)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return int(last[len(b)])
+}

@@ -1,0 +1,301 @@
+// Package refused remembers the events that tag hosts have refused lately, and odd ones that they have accepted, so that
+// partners can find out why an event is missing. It is in memory only, and empty after a restart.
+//
+// Read in this order:
+//
+//	memory.go   what is kept, how it is counted, and for how long
+//	room.go     who must give way when there is no room
+//	redact.go   what of an event may be kept
+//
+// Events with the same tag, status, code, place and name are one entry with a count, the first and the last time, and the
+// structure of the first event. Nothing that could name a person is kept (redact.go).
+//
+// Anybody who knows a tag id can have events refused. This is what a stranger cannot do with them:
+//
+//   - Cost. An event of a known entry costs a look-up in a map. New entries are limited by rates: of an address at all, of an
+//     address for one merchant, and of a merchant. Only a new entry has its event parsed.
+//   - Push out a shop's entries. A new name takes the place of another name with the same reason, and first of one that came
+//     once. A shop's mistake comes again and again.
+//   - Use up the memory. Its bytes are limited. When they are used up, the merchant that takes most gives way.
+package refused
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"mtagd/edge/check"
+	"mtagd/edge/limit"
+	"mtagd/store"
+)
+
+const (
+	// MaxAge is how long an entry is kept after its first event. If there are more events then, they make a new entry.
+	MaxAge = 24 * time.Hour
+	// MaxEntries is how many entries a merchant has.
+	MaxEntries = 1000
+
+	maxBytes = 32 << 20 // of all entries together
+	maxNames = 20       // entries with the same tag, status, code and place, and another name
+)
+
+// The rates of new entries.
+var (
+	ofMerchant    = limit.Rate{PerSecond: 5, Burst: 200}
+	ofAddress     = limit.Rate{PerSecond: 2, Burst: 200}
+	ofAddressHere = limit.Rate{PerSecond: 1.0 / 60, Burst: 20} // of an address for a merchant
+)
+
+// The kinds of buckets.
+const (
+	kindMerchant byte = iota
+	kindAddress
+	kindAddressHere
+)
+
+// Event is an event that was refused, or accepted although it is odd. Its strings and bytes may be as the client sent them,
+// and may alias the request: Memory keeps what redact.go lets through, as a copy.
+type Event struct {
+	Merchant store.MerchantID
+	Tag      store.TagID
+	Status   int
+	Code     string // one of a few constants
+	Message  string // of the answer; has nothing of the event
+	Reason   string // what to do, in words; has nothing of the event
+	Path     string // JSON pointer to the place in the event
+	Suggests string // a name to use instead; "" for none
+
+	Name        string // as it was sent
+	Origin      string
+	Object      []byte // JSON; nil when it was not read
+	Identifiers [5]string
+	Address     netip.Addr // of the sender; the zero value when addresses do not tell senders apart
+}
+
+// Entry is events that were refused for the same reason.
+type Entry struct {
+	Tag        store.TagID
+	Status     int
+	Code       string
+	Message    string
+	Reason     string
+	Path       string // of the first event
+	Name       string // "" when the event has none, or one that might name a person
+	Suggestion string
+	Origin     string // of the first event; "" when it has none
+	Sample     []byte // the structure of the first event as JSON; nil when it was not read
+	Count      int
+	First      time.Time
+	Last       time.Time
+}
+
+// Memory is what is remembered of all merchants. All methods may be called from many goroutines at once. A nil Memory
+// remembers nothing.
+type Memory struct {
+	now     func() time.Time
+	began   time.Time
+	buckets *limit.Buckets
+	most    int // bytes
+
+	mu        sync.Mutex
+	merchants map[store.MerchantID]*merchant
+	largest   heap // the merchants, the one with most bytes first
+	bytes     int
+	sweeping  bool // a timer is running
+}
+
+// merchant is the entries of one merchant.
+type merchant struct {
+	id      store.MerchantID
+	entries map[key]*Entry
+	bytes   int
+	place   int // in Memory.largest
+
+	dropped      int // events that were not kept, or whose entry has given way
+	droppedSince time.Time
+}
+
+// key is what the events of an entry have in common. Elements of arrays are all the same place.
+type key struct {
+	tag    store.TagID
+	status int
+	code   string
+	place  string
+	name   string
+	meant  string // the suggestion, when it is a name of the contract
+}
+
+// keyOf returns the key of an event, whose strings alias it.
+func keyOf(e *Event) key {
+	k := key{tag: e.Tag, status: e.Status, code: e.Code, place: place(e.Path), name: shownName(e.Name, e.Identifiers[:])}
+	if check.IsField(e.Suggests) {
+		k.meant = e.Suggests
+	}
+	return k
+}
+
+// clone returns a copy that aliases nothing.
+func (k key) clone() key {
+	k.tag = store.TagID(strings.Clone(string(k.tag)))
+	k.place, k.name, k.meant = strings.Clone(k.place), strings.Clone(k.name), strings.Clone(k.meant)
+	return k
+}
+
+// New returns an empty memory.
+func New(now func() time.Time) *Memory {
+	return &Memory{now: now, began: now(), buckets: limit.NewBuckets(), most: maxBytes, merchants: map[store.MerchantID]*merchant{}}
+}
+
+// Add remembers an event.
+func (m *Memory) Add(e *Event) {
+	if m == nil {
+		return
+	}
+	now := m.now()
+	k := keyOf(e)
+	if m.count(e.Merchant, k, now) {
+		return
+	}
+	if !m.mayBegin(e, now) {
+		m.drop(e.Merchant, 1, now)
+		return
+	}
+	k = k.clone()
+	entry := newEntry(e, k) // without the lock: it parses the event
+	entry.Count, entry.First, entry.Last = 1, now, now
+	m.begin(store.MerchantID(strings.Clone(string(e.Merchant))), k, entry, now)
+}
+
+// count counts an event of an entry that is there, and returns false when there is none.
+func (m *Memory) count(id store.MerchantID, k key, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	owner := m.merchants[id]
+	if owner == nil {
+		return false
+	}
+	e := owner.entries[k]
+	if e == nil {
+		return false
+	}
+	if isOld(e.First, now) {
+		m.remove(owner, k)
+		return false
+	}
+	e.Count++
+	e.Last = now
+	return true
+}
+
+// mayBegin takes the tokens of a new entry.
+func (m *Memory) mayBegin(e *Event, now time.Time) bool {
+	if e.Address.IsValid() {
+		if m.buckets.Take(m.buckets.PairKey(kindAddressHere, string(e.Merchant), e.Address), 1, ofAddressHere, now) > 0 ||
+			m.buckets.Take(m.buckets.AddressKey(kindAddress, e.Address), 1, ofAddress, now) > 0 {
+			return false
+		}
+	}
+	return m.buckets.Take(m.buckets.Key(kindMerchant, string(e.Merchant)), 1, ofMerchant, now) == 0
+}
+
+// begin adds an entry, and makes room for it.
+func (m *Memory) begin(id store.MerchantID, k key, e *Entry, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	owner := m.merchant(id)
+	if same := owner.entries[k]; same != nil { // another goroutine was faster
+		same.Count++
+		same.Last = now
+		return
+	}
+	m.makeRoom(owner, k, size(e), now)
+	owner = m.merchant(id) // which may have given way itself
+	owner.entries[k] = e
+	m.grow(owner, size(e))
+	m.sweepLater()
+}
+
+// drop counts events that are not kept. It does so only for a merchant that has entries: a counter takes memory too.
+func (m *Memory) drop(id store.MerchantID, n int, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if owner := m.merchants[id]; owner != nil {
+		owner.drop(n, now)
+	}
+}
+
+func (o *merchant) drop(n int, now time.Time) {
+	if isOld(o.droppedSince, now) {
+		o.dropped, o.droppedSince = 0, now
+	}
+	o.dropped += n
+}
+
+// Listing is what is remembered of a merchant.
+type Listing struct {
+	Entries []Entry   // those with the latest event first
+	Since   time.Time // when the memory begins
+	Dropped int       // events since then that are in no entry
+}
+
+// List returns at most limit entries of a merchant. tag is empty for all of its tags.
+func (m *Memory) List(id store.MerchantID, tag store.TagID, limit int) Listing {
+	if m == nil {
+		return Listing{}
+	}
+	now := m.now()
+	l := Listing{Since: now.Add(-MaxAge)}
+	if m.began.After(l.Since) {
+		l.Since = m.began
+	}
+	m.mu.Lock()
+	if owner := m.merchants[id]; owner != nil {
+		for _, e := range owner.entries {
+			if !isOld(e.First, now) && (tag == "" || e.Tag == tag) {
+				l.Entries = append(l.Entries, *e)
+			}
+		}
+		if !isOld(owner.droppedSince, now) {
+			l.Dropped = owner.dropped
+		}
+	}
+	m.mu.Unlock()
+	slices.SortFunc(l.Entries, func(a, b Entry) int {
+		return cmp.Or(b.Last.Compare(a.Last), b.First.Compare(a.First), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Path, b.Path),
+			cmp.Compare(a.Name, b.Name), cmp.Compare(a.Tag, b.Tag))
+	})
+	l.Entries = l.Entries[:min(len(l.Entries), limit)]
+	return l
+}
+
+func isOld(t, now time.Time) bool { return now.Sub(t) >= MaxAge }
+
+// sweepInterval is how often old entries are removed, so that none stays much longer than it may.
+const sweepInterval = 10 * time.Minute
+
+// sweepLater starts the timer of the next sweep, unless it runs. The caller holds mu.
+func (m *Memory) sweepLater() {
+	if !m.sweeping && len(m.merchants) > 0 {
+		m.sweeping = true
+		time.AfterFunc(sweepInterval, m.sweep)
+	}
+}
+
+// sweep removes the old entries of all merchants.
+func (m *Memory) sweep() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sweeping = false
+	now := m.now()
+	for _, owner := range m.merchants {
+		for k, e := range owner.entries {
+			if isOld(e.First, now) {
+				m.remove(owner, k)
+			}
+		}
+	}
+	m.sweepLater()
+}

@@ -1,0 +1,295 @@
+package refused
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"mtagd/edge/check"
+	"mtagd/store"
+)
+
+// An event may name a person anywhere: in a value, in the name of a field, even in its own name. So only this is kept:
+//
+//   - Values: their types, and the lengths of texts. In clear are only currency codes and the words in clearWords.
+//   - Names of fields: those of the contract; at the top of the event also others that look like names that a programmer gives.
+//   - The event's name: a known one, one that is nearly known, or one in PascalCase.
+//   - The origin: scheme, host and port.
+//
+// A name that has one of the event's identifiers in it is not kept, nor one with more than maxDigits digits, as ids and phone
+// numbers have.
+const (
+	maxDigits   = 4
+	maxName     = 40       // bytes of a field's name
+	maxObject   = 16 << 10 // bytes of an event; of a larger one no sample is made
+	maxNodes    = 60       // values of a sample
+	maxElements = 3        // of an array
+	maxDepth    = 5        // of a sample
+	leastPart   = 3        // bytes of an identifier that must not be in a name; everything has a shorter one in it
+)
+
+// hidden stands for what is not kept.
+const hidden = "…"
+
+// clearWords are the texts that are kept in clear, by field.
+var clearWords = map[string][]string{
+	"event_source":  {"server", "web", "app", "browser", "backend", "pos", "crm"},
+	"content_event": {"product", "image", "video", "blog"},
+}
+
+// newEntry returns an entry with what may be kept of an event. It aliases nothing of the event.
+func newEntry(e *Event, k key) *Entry {
+	n := &Entry{Tag: k.tag, Status: e.Status, Code: e.Code, Message: e.Message, Reason: e.Reason, Name: k.name}
+	suggested := e.Suggests
+	if suggested == "" {
+		suggested = check.SuggestName(k.name)
+	}
+	if check.IsNearName(suggested) || check.IsField(suggested) {
+		n.Suggestion = strings.Clone(suggested)
+	}
+	identifiers := slices.Clone(e.Identifiers[:])
+	if object := decode(e.Object); object != nil {
+		identifiers = append(identifiers, identifiersOf(object)...)
+		n.Sample = sample(object, k.name, identifiers)
+	}
+	n.Path = shownPath(e.Path, identifiers)
+	n.Origin = shownOrigin(e.Origin, identifiers)
+	return n
+}
+
+// decode returns an event's object, nil when it is none, or larger than maxObject.
+func decode(text []byte) map[string]any {
+	var object map[string]any
+	if len(text) == 0 || len(text) > maxObject || json.Unmarshal(text, &object) != nil {
+		return nil
+	}
+	return object
+}
+
+// identifiersOf returns the values of an event that identify somebody, as far as their fields say so.
+func identifiersOf(object map[string]any) []string {
+	var found []string
+	for name, value := range object {
+		if check.IsIdentifier(name) {
+			found = append(found, fmt.Sprint(value))
+		}
+	}
+	return found
+}
+
+// shownName returns an event's name, "" when it is not kept.
+func shownName(name string, identifiers []string) string {
+	switch {
+	case check.IsKnownName(name):
+		return name
+	case tellsOf(name, identifiers):
+		return ""
+	case store.IsEventName(name):
+		return name
+	case len(name) <= maxName && isWords(name) && check.IsNearName(name):
+		return name
+	}
+	return ""
+}
+
+// isWords reports whether a text is ASCII letters and what separates words.
+func isWords(text string) bool {
+	return !strings.ContainsFunc(text, func(c rune) bool {
+		return c != '_' && c != '-' && c != ' ' && c != '.' && (c|0x20 < 'a' || c|0x20 > 'z')
+	})
+}
+
+// shownField reports whether the name of a field is kept.
+func shownField(name string, atTop bool, identifiers []string) bool {
+	if check.IsField(name) {
+		return true
+	}
+	return atTop && name != "" && len(name) <= maxName && !tellsOf(name, identifiers) && !strings.ContainsFunc(name, func(c rune) bool {
+		return c != '_' && c != '-' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z')
+	})
+}
+
+// tellsOf reports whether a name has an identifier in it, or a word of the part of an email before the @, or many digits.
+func tellsOf(name string, identifiers []string) bool {
+	if digits(name) > maxDigits {
+		return true
+	}
+	name = strings.ToLower(name)
+	isIn := func(part string) bool { return len(part) >= leastPart && strings.Contains(name, part) }
+	for _, id := range identifiers {
+		if id == "" {
+			continue
+		}
+		id = strings.ToLower(strings.TrimSpace(id))
+		local, _, _ := strings.Cut(id, "@")
+		if isIn(id) || slices.ContainsFunc(strings.FieldsFunc(local, isSeparator), isIn) {
+			return true
+		}
+	}
+	return false
+}
+
+func isSeparator(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }
+
+func digits(text string) int {
+	n := 0
+	for i := range len(text) {
+		if '0' <= text[i] && text[i] <= '9' {
+			n++
+		}
+	}
+	return n
+}
+
+// shownPath returns a JSON pointer with hidden in the place of names that are not kept.
+func shownPath(path string, identifiers []string) string {
+	if path == "" {
+		return ""
+	}
+	parts := strings.Split(path, "/")[1:]
+	for i, part := range parts {
+		if !isIndex(part) && !shownField(part, i == 0, identifiers) {
+			parts[i] = hidden
+		}
+	}
+	return "/" + strings.Join(parts, "/")
+}
+
+// isIndex reports whether a part of a JSON pointer is the index of an array.
+func isIndex(part string) bool {
+	return part != "" && len(part) <= maxDigits && digits(part) == len(part)
+}
+
+// place returns a JSON pointer without the indexes of arrays, and without names that are not those of the contract: so there
+// are few places.
+func place(path string) string {
+	if path == "" || strings.Count(path, "/") == 1 && check.IsField(path[1:]) { // the common cases
+		return path
+	}
+	parts := strings.Split(path, "/")
+	for i, part := range parts {
+		if i > 0 && !check.IsField(part) {
+			parts[i] = "*"
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// shownOrigin returns the origin of a page, "" when it is none, or not kept.
+func shownOrigin(origin string, identifiers []string) string {
+	if len(origin) > 128 {
+		return ""
+	}
+	u, err := url.Parse(origin)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || origin != u.Scheme+"://"+u.Host {
+		return ""
+	}
+	for label := range strings.SplitSeq(u.Hostname(), ".") {
+		if tellsOf(label, identifiers) {
+			return ""
+		}
+	}
+	if tellsOf(strings.Map(dropDigits, u.Host), identifiers) || strings.ContainsFunc(u.Hostname(), isForeign) {
+		return ""
+	}
+	return strings.Clone(origin)
+}
+
+func dropDigits(c rune) rune {
+	if '0' <= c && c <= '9' {
+		return -1
+	}
+	return c
+}
+
+// isForeign reports whether a character is in no host name.
+func isForeign(c rune) bool {
+	return c != '.' && c != '-' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z')
+}
+
+// sample returns the structure of an event as JSON.
+func sample(object map[string]any, name string, identifiers []string) []byte {
+	s := sampler{name: name, identifiers: identifiers}
+	text, err := json.Marshal(s.object(object, 0))
+	if err != nil { // it has nothing that cannot be written
+		return nil
+	}
+	return text
+}
+
+type sampler struct {
+	name        string // of the event, as it is kept
+	identifiers []string
+	nodes       int
+}
+
+func (s *sampler) object(object map[string]any, depth int) map[string]any {
+	shown := map[string]any{}
+	rest := 0
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if s.nodes >= maxNodes || !shownField(name, depth == 0, s.identifiers) {
+			rest++
+			continue
+		}
+		s.nodes++
+		shown[name] = s.value(name, object[name], depth+1)
+	}
+	if rest > 0 {
+		shown[hidden] = fmt.Sprintf("%d more", rest)
+	}
+	return shown
+}
+
+// value returns what is kept of the value of a field. Elements of an array have the array's name.
+func (s *sampler) value(name string, value any, depth int) any {
+	switch v := value.(type) {
+	case nil:
+		return nil
+	case bool:
+		return "boolean"
+	case float64:
+		return "number"
+	case string:
+		return s.text(name, v, depth)
+	case []any:
+		if depth >= maxDepth {
+			return "array"
+		}
+		shown := []any{}
+		for _, element := range v[:min(len(v), maxElements)] {
+			s.nodes++
+			shown = append(shown, s.value(name, element, depth+1))
+		}
+		if rest := len(v) - len(shown); rest > 0 {
+			shown = append(shown, fmt.Sprintf("%d more", rest))
+		}
+		return shown
+	case map[string]any:
+		if depth >= maxDepth {
+			return "object"
+		}
+		return s.object(v, depth)
+	}
+	return hidden
+}
+
+func (s *sampler) text(name, value string, depth int) string {
+	switch {
+	case depth == 1 && (name == "event" || name == "type") && value == s.name,
+		name == "currency" && isCurrency(value) && !tellsOf(value, s.identifiers),
+		slices.Contains(clearWords[name], value):
+		return value
+	case check.IsIdentifier(name):
+		return hidden
+	}
+	return fmt.Sprintf("string of %d", utf8.RuneCountInString(value))
+}
+
+func isCurrency(s string) bool {
+	return len(s) == 3 && !strings.ContainsFunc(s, func(c rune) bool { return c < 'A' || c > 'Z' })
+}

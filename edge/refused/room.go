@@ -1,0 +1,115 @@
+package refused
+
+import (
+	stdheap "container/heap"
+	"time"
+
+	"mtagd/store"
+)
+
+// The bytes that an entry and a merchant take besides their texts, about.
+const (
+	entryBytes    = 400
+	merchantBytes = 300
+)
+
+func size(e *Entry) int {
+	return entryBytes + 2*(len(e.Tag)+len(e.Code)+len(e.Path)+len(e.Name)) + len(e.Suggestion) + len(e.Origin) + len(e.Sample) + len(e.Message)
+}
+
+// makeRoom removes what must give way for a new entry of a merchant. The caller holds mu.
+func (m *Memory) makeRoom(owner *merchant, k key, bytes int, now time.Time) {
+	group := func(e key) key { e.name = ""; return e }
+	sizes := map[key]int{}
+	for other := range owner.entries {
+		sizes[group(other)]++
+	}
+	if sizes[group(k)] >= maxNames {
+		m.giveWay(owner, now, func(e key) bool { return group(e) == group(k) })
+	} else if len(owner.entries) >= MaxEntries {
+		largest := k
+		for g, n := range sizes {
+			if n > sizes[group(largest)] {
+				largest = g
+			}
+		}
+		m.giveWay(owner, now, func(e key) bool { return group(e) == group(largest) })
+	}
+	for m.bytes+bytes > m.most && len(m.largest) > 0 {
+		m.giveWay(m.largest[0], now, func(key) bool { return true })
+	}
+}
+
+// giveWay removes one of a merchant's entries: of those with the fewest events the one that had none for the longest time. A
+// merchant without entries is removed, too.
+func (m *Memory) giveWay(owner *merchant, now time.Time, among func(key) bool) {
+	var worst key
+	var of *Entry
+	for k, e := range owner.entries {
+		if among(k) && (of == nil || e.Count < of.Count || e.Count == of.Count && e.Last.Before(of.Last)) {
+			worst, of = k, e
+		}
+	}
+	if of == nil {
+		m.forget(owner)
+		return
+	}
+	owner.drop(of.Count, now)
+	m.remove(owner, worst)
+}
+
+// merchant returns a merchant, a new one if there is none. The caller holds mu.
+func (m *Memory) merchant(id store.MerchantID) *merchant {
+	owner := m.merchants[id]
+	if owner == nil {
+		owner = &merchant{id: id, entries: map[key]*Entry{}}
+		m.merchants[id] = owner
+		stdheap.Push(&m.largest, owner)
+		m.grow(owner, merchantBytes)
+	}
+	return owner
+}
+
+// remove removes an entry, and its merchant with the last one. The caller holds mu.
+func (m *Memory) remove(owner *merchant, k key) {
+	m.grow(owner, -size(owner.entries[k]))
+	delete(owner.entries, k)
+	if len(owner.entries) == 0 {
+		m.forget(owner)
+	}
+}
+
+func (m *Memory) forget(owner *merchant) {
+	m.bytes -= owner.bytes
+	stdheap.Remove(&m.largest, owner.place)
+	delete(m.merchants, owner.id)
+}
+
+// grow adds to the bytes of a merchant.
+func (m *Memory) grow(owner *merchant, bytes int) {
+	owner.bytes += bytes
+	m.bytes += bytes
+	stdheap.Fix(&m.largest, owner.place)
+}
+
+// heap orders merchants by their bytes (container/heap).
+type heap []*merchant
+
+func (h heap) Len() int           { return len(h) }
+func (h heap) Less(i, j int) bool { return h[i].bytes > h[j].bytes }
+func (h heap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+func (h *heap) Push(x any) {
+	owner := x.(*merchant)
+	owner.place = len(*h)
+	*h = append(*h, owner)
+}
+
+func (h *heap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}

@@ -38,6 +38,17 @@ func sample(p *partner) []page {
 	for _, muid := range []string{"ann", "bob"} {
 		p.mark(quietTag, map[string]any{"muid": muid, "event": "PageView", "event_time": now.Add(-4 * 24 * time.Hour).Format(time.RFC3339)})
 	}
+	for _, wrong := range []map[string]any{
+		{"muid": "ann", "event": "add_to_cart", "value": 25},
+		{"email": "ann@nordlicht.test", "event": "Purchase", "value": 89, "currency": "EUR"},
+		{"event": "Purchase", "value": 89, "currency": "EUR", "products": []any{map[string]any{"id": "boot-7", "price": 89}}},
+		{"muid": "ann", "value": 25},
+		{"muid": "ann", "event": "add_to_cart", "value": 30},
+	} {
+		if status, answer := p.try("POST", tagHost, "/mark/"+tag, wrong, ""); status < 400 {
+			p.Fatalf("%d %s", status, answer)
+		}
+	}
 	waiting, _ := p.newTag("Oak & Iron", "oak.test")
 	var m struct{ MerchantID string }
 	p.api("POST", "/merchant", map[string]string{"name": "Kaffee Klause", "domain": "kaffee.test"}, &m)
@@ -53,7 +64,7 @@ func sample(p *partner) []page {
 		{name: "install", path: "/merchants/" + waiting, text: "Waiting for the first event."},
 		{name: "events", path: "/merchants/" + full + "/events", text: "As a table"},
 		{name: "live", path: "/merchants/" + full + "/live", text: "Connected"},
-		{name: "refused", path: "/merchants/" + full + "/refused", text: "Try an event"},
+		{name: "refused", path: "/merchants/" + full + "/refused", text: "add_to_cart"},
 		{name: "privacy", path: "/merchants/" + quiet + "/privacy", text: "era_"},
 		{name: "merchant-settings", path: "/merchants/" + full + "/settings", text: "Who may use identifiers"},
 		{name: "settings", path: "/settings", text: "of 50,000"},

@@ -23,6 +23,7 @@ func TestInABrowser(t *testing.T) {
 		{"list, rename and delete merchants", merchants},
 		{"the chart, the list and the export of events", events},
 		{"live events", live},
+		{"what was refused", refused},
 		{"a person is erased", erasure},
 		{"API keys, until the session's own is revoked", keys},
 		{"a link signs in once", links},
@@ -193,6 +194,41 @@ func live(b *tab, p *partner) {
 	p.mark(tag, map[string]any{"muid": "bob", "event": "Search"})
 	b.click("Go on")
 	b.see("Search") // it came while the page did not look
+}
+
+// refused shows why events are missing, and tries an event.
+func refused(b *tab, p *partner) {
+	id, tag := p.newTag("Shoe shop", "shoes.test")
+	b.open("/merchants/" + id + "/refused")
+	b.signIn(p.key)
+	b.see("Nothing was refused.")
+	for range 2 {
+		if status, answer := p.try("POST", tagHost, "/mark/"+tag, map[string]any{"muid": "ann@shoes.test", "event": "add_to_cart"}, ""); status != 400 {
+			b.Fatalf("%d %s", status, answer)
+		}
+	}
+	b.click("Look again")
+	b.see("add_to_cart")
+	b.see("2 times,")
+	b.do(chromedp.Click(chromedp.CSS("details.event > summary")))
+	b.see("Did you mean AddToCart?")
+	b.see("Place /event")
+	if strings.Contains(b.ask("document.body.innerText"), "ann@shoes.test") {
+		b.Error("the page shows the person's email")
+	}
+
+	b.fill("Event as JSON", `{"muid":"ann","event":"Purchase","value":"25"`)
+	b.click("Try")
+	b.see("It would be refused.")
+	b.fill("Event as JSON", `{"muid":"ann","event":"Purchse","value":"25"}`)
+	b.click("Try")
+	b.see("It would be recorded.")
+	b.see("Better: Purchase")
+	var list struct{ Pagination struct{ TotalItems int } }
+	p.api("GET", "/events?merchantId="+id, nil, &list)
+	if list.Pagination.TotalItems != 0 {
+		b.Errorf("the try has recorded %d events", list.Pagination.TotalItems)
+	}
 }
 
 func erasure(b *tab, p *partner) {

@@ -188,6 +188,16 @@ func (s *service) mark(tag string, events any) {
 // send sends a request past the proxy. An answer of 400 or more fails the test.
 func (s *service) send(method, host, path string, body any, key string) []byte {
 	s.Helper()
+	status, answer := s.try(method, host, path, body, key)
+	if status >= 400 {
+		s.Fatalf("%s %s: %d: %s", method, path, status, answer)
+	}
+	return answer
+}
+
+// try sends a request past the proxy, which may fail.
+func (s *service) try(method, host, path string, body any, key string) (status int, answer []byte) {
+	s.Helper()
 	var encoded bytes.Buffer
 	if body != nil {
 		if err := json.NewEncoder(&encoded).Encode(body); err != nil {
@@ -207,11 +217,10 @@ func (s *service) send(method, host, path string, body any, key string) []byte {
 		s.Fatal(err)
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode >= 400 {
-		s.Fatalf("%s %s: %d %v: %s", method, path, resp.StatusCode, err, answer)
+	if answer, err = io.ReadAll(resp.Body); err != nil {
+		s.Fatal(err)
 	}
-	return answer
+	return resp.StatusCode, answer
 }
 
 // shop serves a page with a snippet at a host.

@@ -85,6 +85,8 @@ func (b *tab) visit(p *partner, page page) {
 	switch page.name {
 	case "events":
 		b.wait("chart", "document.querySelector('.chart canvas')")
+	case "refused":
+		b.do(chromedp.Click(chromedp.CSS("details.event > summary")))
 	case "live":
 		tag := b.tagOf(p, page)
 		for i, name := range []string{"PageView", "ViewItem", "AddToCart", "PageView", "Search", "BeginCheckout", "Purchase"} {

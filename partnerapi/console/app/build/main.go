@@ -61,8 +61,13 @@ func build(app, dist string) error {
 	if err != nil {
 		return err
 	}
-	page = bytes.ReplaceAll(page, []byte("{{script}}"), []byte(filepath.Base(entry.script)))
-	page = bytes.ReplaceAll(page, []byte("{{style}}"), []byte(filepath.Base(entry.style)))
+	var preloads strings.Builder
+	for _, name := range entry.imports {
+		fmt.Fprintf(&preloads, "<link rel=\"modulepreload\" href=\"/console/assets/%s\">\n", name)
+	}
+	page = bytes.ReplaceAll(page, []byte("{{script}}"), []byte(entry.script))
+	page = bytes.ReplaceAll(page, []byte("{{style}}"), []byte(entry.style))
+	page = bytes.ReplaceAll(page, []byte("{{preloads}}\n"), []byte(preloads.String()))
 
 	if err := os.RemoveAll(dist); err != nil {
 		return err
@@ -79,8 +84,11 @@ func build(app, dist string) error {
 	return os.WriteFile(filepath.Join(dist, "index.html"), page, 0o644)
 }
 
-// entry is what index.html loads.
-type entry struct{ script, style string }
+// entry is what index.html loads, by the names of the files.
+type entry struct {
+	script, style string
+	imports       []string // files that the script needs at once
+}
 
 // entryOf finds the bundle of src/main.tsx, and its style, in esbuild's description of a build.
 func entryOf(metafile string) (entry, error) {
@@ -88,15 +96,23 @@ func entryOf(metafile string) (entry, error) {
 		Outputs map[string]struct {
 			EntryPoint string
 			CSSBundle  string
+			Imports    []struct{ Path, Kind string }
 		}
 	}
 	if err := json.Unmarshal([]byte(metafile), &described); err != nil {
 		return entry{}, err
 	}
 	for name, output := range described.Outputs {
-		if strings.HasSuffix(output.EntryPoint, "src/main.tsx") {
-			return entry{name, output.CSSBundle}, nil
+		if output.EntryPoint != "src/main.tsx" {
+			continue
 		}
+		e := entry{script: filepath.Base(name), style: filepath.Base(output.CSSBundle)}
+		for _, i := range output.Imports {
+			if i.Kind == "import-statement" {
+				e.imports = append(e.imports, filepath.Base(i.Path))
+			}
+		}
+		return e, nil
 	}
 	return entry{}, fmt.Errorf("the build has no bundle of src/main.tsx")
 }

@@ -9,6 +9,7 @@ export type Tag = Schemas["TagDetails"];
 export type TagType = Schemas["Tag"]["type"];
 export type Event = Schemas["Event"];
 export type ReceivedEvent = Schemas["ReceivedEvent"];
+export type FeedPage = Schemas["FeedPage"];
 export type Summary = Schemas["Summary"];
 export type Key = Schemas["Key"];
 export type IssuedKey = Schemas["IssuedKey"];

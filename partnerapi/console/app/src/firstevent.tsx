@@ -1,23 +1,16 @@
-// Waits for the first event of a tag, and celebrates it once.
+// Says how to send the first event of a tag, and celebrates it once, when the tag has it.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Tag } from "./api.ts";
 import { Copy, say } from "./ui.tsx";
 
-export function FirstEvent({ tag, domain, reload }: { tag: Tag; domain: string | undefined; reload: () => Promise<void> }) {
+export function FirstEvent({ tag, domain }: { tag: Tag; domain: string | undefined }) {
   const waited = useRef(tag.lifecycle === "waiting_for_events");
   const [arrived, setArrived] = useState(false);
   const waiting = tag.lifecycle === "waiting_for_events";
 
-  // The stream tells at once; the page reads the tag every few seconds, too.
   useEffect(() => {
-    if (!waiting) return;
-    waited.current = true;
-    const stream = new EventSource(`/v1/partners/events/feed?after=latest&merchantId=${tag.merchantId}`);
-    stream.onmessage = () => void reload();
-    return () => stream.close();
-  }, [waiting, tag.merchantId]);
-  useEffect(() => {
+    if (waiting) waited.current = true;
     if (waiting || !waited.current) return;
     waited.current = false;
     setArrived(true);

@@ -7,7 +7,7 @@ const times = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "2-di
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 
-export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
 
 export const number = (n: number) => numbers.format(n);
 export const day = (t: string | Date) => days.format(new Date(t));

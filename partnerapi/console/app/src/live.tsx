@@ -1,7 +1,7 @@
 // The events of a merchant as they come in.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { url, type ReceivedEvent } from "./api.ts";
+import { call, url, type FeedPage, type ReceivedEvent } from "./api.ts";
 import { EventRow } from "./eventrow.tsx";
 import { count } from "./format.ts";
 import type { Part } from "./merchant.tsx";
@@ -13,6 +13,9 @@ import { Button, Empty, Heading } from "./ui.tsx";
 // kept is how many events the page holds. Older ones are in the list of events.
 const kept = 500;
 
+// longest is how long the page may have been away, in ms, to catch up on what came meanwhile.
+const longest = 10 * 60 * 1000;
+
 type State = "connecting" | "open" | "broken";
 
 export function Live({ merchant }: Part) {
@@ -21,7 +24,7 @@ export function Live({ merchant }: Part) {
   const tag = query.get("tag") ?? "";
   const muid = (query.get("muid") ?? "").trim();
   const [paused, setPaused] = useState(false);
-  const { events, total, state, clear } = useFeed(merchant.merchantId, paused);
+  const { events, total, state, skipped, clear } = useFeed(merchant.merchantId, paused);
   const matching = events.filter((e) => (names.length === 0 || names.includes(e.event_name)) && (!tag || e.tagId === tag) && (!muid || e.muid === muid));
   return (
     <>
@@ -37,6 +40,7 @@ export function Live({ merchant }: Part) {
           <Button onClick={clear}>Clear</Button>
         </span>
       </div>
+      {skipped && <p class="dim">You were away for more than ten minutes. What came in then is in the list of events.</p>}
       <div class="filters">
         <div class="more">
           <label>
@@ -77,17 +81,32 @@ export function Live({ merchant }: Part) {
 function useFeed(merchant: string, paused: boolean) {
   const [feed, setFeed] = useState<{ events: ReceivedEvent[]; total: number }>({ events: [], total: 0 });
   const [state, setState] = useState<State>("connecting");
-  const cursor = useRef("latest");
+  const [skipped, setSkipped] = useState(false);
+  // at is the cursor after the last event that the page has, and when it was there last.
+  const at = useRef({ cursor: "", left: 0 });
   useEffect(() => {
     if (paused) return;
     let stream: EventSource | undefined;
     let retry: ReturnType<typeof setTimeout> | undefined;
     let waiting: ReceivedEvent[] = [];
-    const open = () => {
-      stream = new EventSource(url("/events/feed", { merchantId: merchant, after: cursor.current }));
+    let stopped = 0; // how often: a cursor that comes after it is too late
+    const open = async () => {
+      const before = stopped;
+      if (!at.current.cursor) {
+        try {
+          at.current.cursor = (await call<FeedPage>("GET", url("/events/feed", { merchantId: merchant, after: "latest", limit: 1 }))).cursor;
+        } catch {
+          if (before !== stopped) return;
+          setState("broken");
+          retry = setTimeout(open, 5000);
+          return;
+        }
+        if (before !== stopped) return;
+      }
+      stream = new EventSource(url("/events/feed", { merchantId: merchant, after: at.current.cursor }));
       stream.onopen = () => setState("open");
       stream.onmessage = (message) => {
-        cursor.current = message.lastEventId || cursor.current;
+        at.current.cursor = message.lastEventId;
         waiting.push(JSON.parse(message.data) as ReceivedEvent);
       };
       stream.onerror = () => {
@@ -103,13 +122,31 @@ function useFeed(merchant: string, paused: boolean) {
       waiting = [];
       setFeed((f) => ({ events: [...more, ...f.events].slice(0, kept), total: f.total + more.length }));
     }, 250);
-    setState("connecting");
-    open();
-    return () => {
+    const close = () => {
+      stopped++;
+      if (stream) at.current.left = Date.now();
       stream?.close();
+      stream = undefined;
       clearTimeout(retry);
+    };
+    // A browser has only six connections to a host, for all its tabs. So a tab that nobody sees gives its own back.
+    const follow = () => {
+      close();
+      if (document.visibilityState !== "visible") return;
+      if (at.current.cursor && Date.now() - at.current.left > longest) {
+        at.current.cursor = "";
+        setSkipped(true);
+      }
+      setState("connecting");
+      void open();
+    };
+    document.addEventListener("visibilitychange", follow);
+    follow();
+    return () => {
+      document.removeEventListener("visibilitychange", follow);
+      close();
       clearInterval(flush);
     };
   }, [merchant, paused]);
-  return { ...feed, state, clear: () => setFeed((f) => ({ ...f, events: [] })) };
+  return { ...feed, state, skipped, clear: () => setFeed((f) => ({ ...f, events: [] })) };
 }

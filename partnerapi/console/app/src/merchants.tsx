@@ -117,7 +117,7 @@ function Row({ merchant }: { merchant: Merchant }) {
       </span>
       <span class="end number">
         {merchant.usage ? number(merchant.usage.events) : "–"}
-        <span class="narrow"> events</span>
+        <span class="narrow">{merchant.usage?.events === 1 ? " event" : " events"}</span>
       </span>
       <span class="end dim">
         <span class="narrow">created </span>

@@ -149,7 +149,7 @@ function Backups({ of }: { of: OverviewData["backups"] }) {
     return (
       <Section title="Backups">
         <p class="note warn">
-          <strong>The service makes none by itself.</strong> Start it with <code>--backup-to</code>, or make sure that something else does.
+          <strong>The service makes none by itself.</strong> Start it with <code class="whole">--backup-to</code>, or make sure that something else does.
         </p>
       </Section>
     );

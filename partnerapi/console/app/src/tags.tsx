@@ -78,7 +78,7 @@ function Generate({ type, merchant, domain, done }: { type: TagType; merchant: s
 function TagCard({ id, domain }: { id: string; domain: string | undefined }) {
   const tag = useResource(url("/tracktag/" + id), (key, signal) => call<Tag>("GET", key, { signal }));
   const waits = tag.data && !tag.data.suspended && (waitsForCertificate(tag.data) || tag.data.lifecycle === "waiting_for_events");
-  useEvery(3000, Boolean(waits), tag.reload);
+  useEvery(2000, Boolean(waits), tag.reload);
   return (
     <section class="card tag" aria-labelledby={"t" + id}>
       <Loaded of={tag} rows={4}>
@@ -129,7 +129,7 @@ function Next({ tag, domain, reload }: { tag: Tag; domain: string | undefined; r
               <Snippet tag={tag} />
             </>
           )}
-          <FirstEvent tag={tag} domain={domain} reload={reload} />
+          <FirstEvent tag={tag} domain={domain} />
           {tag.lifecycle === "receiving" && (
             <details>
               <summary>Snippet</summary>

@@ -102,7 +102,8 @@ func everyPage(b *tab, p *partner) {
 	if err != nil {
 		b.Fatalf("this test needs the packages of the console, which make test installs: %v", err)
 	}
-	check := func(name string) {
+	// check looks at a page as it is now. What is opened on a page is looked at in fewer ways.
+	check := func(name string, themes []string, widths []int64) {
 		b.Helper()
 		b.do(chromedp.Evaluate[chromedp.Void](string(axe) + ";void 0")) // past the page's policy, as the debugger
 		for _, theme := range themes {
@@ -121,25 +122,63 @@ func everyPage(b *tab, p *partner) {
 	}
 	b.open("/")
 	b.see("API key")
-	check("sign-in")
+	check("sign-in", themes, widths)
 	pages := sample(p)
 	b.asPartner(p)
 	for _, page := range pages {
 		if !page.operator {
 			b.open(page.path)
 			b.see(page.text)
-			check(page.name)
+			check(page.name, themes, widths)
 		}
 	}
+	opened := func(name string) { check(name, themes[1:], widths[:1]) }
 	b.open("/merchants")
 	b.click("New merchant")
-	check("dialog")
+	b.click("Create merchant")
+	opened("new merchant")
+	for _, page := range pages {
+		switch page.name {
+		case "dns":
+			b.open(page.path)
+			b.click("Check now")
+			b.see("The record is not right.")
+			opened("wrong record")
+		case "events":
+			b.open(page.path + "?names=Purchase&from=2026-01-01")
+			b.click("As a table")
+			b.do(chromedp.Click(chromedp.CSS("details.event > summary")))
+			opened("open event")
+		case "refused":
+			b.open(page.path)
+			b.do(chromedp.Click(chromedp.CSS("details.event > summary")))
+			b.click("Try")
+			b.see("It would be recorded.")
+			opened("tried event")
+		case "privacy":
+			b.open(page.path)
+			b.wait("receipt", "document.querySelector('.receipt a')")
+			b.ask(`document.querySelector('.receipt a').click()`)
+			b.see("between identifiers.")
+			opened("receipt")
+		case "merchant-settings":
+			b.open(page.path)
+			b.click("For a number of days")
+			b.click("Delete…")
+			b.see("Its tags stop working at once.")
+			opened("delete merchant")
+		case "settings":
+			b.open(page.path)
+			b.click("New key")
+			opened("new key")
+		}
+	}
 	b.asOperator(p)
 	for _, page := range pages {
 		if page.operator {
 			b.open(page.path)
 			b.see(page.text)
-			check(page.name)
+			check(page.name, themes, widths)
 		}
 	}
 }

@@ -31,11 +31,12 @@ func TestInABrowser(t *testing.T) {
 		{"with the keyboard alone", keyboard},
 		{"a key that can only read", readOnly},
 		{"the service does not answer", unreachable},
+		{"the service is slow", slow},
 		{"every page, in both themes and three widths", everyPage},
 		{"the first view is small", firstView},
 	} {
 		t.Run(journey.name, func(t *testing.T) {
-			journey.run(newTab(t, browser), (&service{TB: t, program: s.program, data: s.data, address: s.address, proxy: s.proxy, zone: s.zone, shops: s.shops}).newPartner("Partner of "+journey.name))
+			journey.run(newTab(t, browser), (&service{t, s.process}).newPartner("Partner of "+journey.name))
 		})
 	}
 }
@@ -404,4 +405,20 @@ func unreachable(b *tab, p *partner) {
 	b.offline(false)
 	b.click("Try again")
 	b.see("Without a name")
+}
+
+// slow shows bars after a moment, and progress when an answer takes more than a second.
+func slow(b *tab, p *partner) {
+	p.api("POST", "/merchant", map[string]string{"name": "Ant"}, nil)
+	b.open("/settings")
+	b.signIn(p.key)
+	b.see("API keys")
+	release := p.hold("/v1/partners/merchant")
+	defer release()
+	b.click("Merchants")
+	b.wait("bars", "document.querySelector('.skeleton .bar')")
+	b.wait("progress", "document.querySelector('[role=progressbar]')")
+	release()
+	b.see("Ant")
+	b.wait("end of the progress", "!document.querySelector('[role=progressbar], .skeleton .bar')")
 }

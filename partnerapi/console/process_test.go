@@ -36,9 +36,14 @@ const (
 // waitLimit bounds every wait. Only what hangs should reach it.
 const waitLimit = 20 * time.Second
 
-// service is the real program: "mtagd serve" in its own process, with a proxy and a DNS of its own.
+// service is a running process, as one test uses it.
 type service struct {
 	testing.TB
+	*process
+}
+
+// process is the real program, "mtagd serve", with a proxy and a DNS of its own.
+type process struct {
 	program string // its file
 	data    string
 	address string // host:port of plain HTTP
@@ -46,12 +51,14 @@ type service struct {
 	zone    *zone
 
 	mu    sync.Mutex
-	shops map[string]string // pages by host
+	shops map[string]string        // pages by host
+	held  map[string]chan struct{} // requests for these paths wait until the channel is closed
 }
 
 func newService(t testing.TB) *service {
 	t.Helper()
-	s := &service{TB: t, program: filepath.Join(t.TempDir(), "mtagd"), data: t.TempDir(), zone: &zone{records: map[string]string{}}, shops: map[string]string{}}
+	s := &service{t, &process{program: filepath.Join(t.TempDir(), "mtagd"), data: t.TempDir(), zone: &zone{records: map[string]string{}},
+		shops: map[string]string{}, held: map[string]chan struct{}{}}}
 	if out, err := exec.Command("go", "build", "-pgo=off", "-o", s.program, "mtagd/cmd/mtagd").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -68,7 +75,14 @@ func newService(t testing.TB) *service {
 	s.proxy = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		page, isShop := s.shops[r.Host]
+		released := s.held[r.URL.Path]
 		s.mu.Unlock()
+		if released != nil {
+			select {
+			case <-released:
+			case <-r.Context().Done():
+			}
+		}
 		if isShop {
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
 			io.WriteString(w, page) // a browser that has gone needs no page
@@ -221,6 +235,20 @@ func (s *service) try(method, host, path string, body any, key string) (status i
 		s.Fatal(err)
 	}
 	return resp.StatusCode, answer
+}
+
+// hold lets requests for a path wait until the returned function is called.
+func (s *service) hold(path string) (release func()) {
+	released := make(chan struct{})
+	s.mu.Lock()
+	s.held[path] = released
+	s.mu.Unlock()
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		delete(s.held, path)
+		s.mu.Unlock()
+		close(released)
+	})
 }
 
 // shop serves a page with a snippet at a host.

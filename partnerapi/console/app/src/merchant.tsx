@@ -1,6 +1,7 @@
 // The frame of a merchant's pages: its name, and the way to each of them.
 
 import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
 import { call, url, type Merchant } from "./api.ts";
 import { useResource } from "./resource.ts";
 import { address } from "./route.ts";
@@ -40,17 +41,25 @@ export function MerchantFrame({ id, part, children }: { id: string; part: string
             {m.suspended && (
               <p class="note bad">The operator of the service has suspended this merchant, or you. No events are accepted until the suspension ends. Everything recorded is kept.</p>
             )}
-            <nav class="tabs" aria-label="Merchant">
-              {parts.map(([name, label]) => (
-                <a key={name} href={address(name ? path + "/" + name : path)} aria-current={name === part ? "page" : undefined}>
-                  {label}
-                </a>
-              ))}
-            </nav>
+            <Tabs path={path} part={part} />
             {children(m, merchant.reload)}
           </>
         )}
       </Loaded>
     </>
+  );
+}
+
+function Tabs({ path, part }: { path: string; part: string }) {
+  const current = useRef<HTMLAnchorElement>(null);
+  useEffect(() => current.current?.scrollIntoView({ block: "nearest", inline: "center" }), [part]); // on a phone it may be out of view
+  return (
+    <nav class="tabs" aria-label="Merchant">
+      {parts.map(([name, label]) => (
+        <a key={name} ref={name === part ? current : null} href={address(name ? path + "/" + name : path)} aria-current={name === part ? "page" : undefined}>
+          {label}
+        </a>
+      ))}
+    </nav>
   );
 }

@@ -89,7 +89,7 @@ function Figures({ of: { rates, hosts, partners } }: { of: OverviewData }) {
     ["Certificates due", number(hosts.due), `of ${count(hosts.total, "host")}`],
   ];
   return (
-    <dl class="numbers">
+    <dl class="numbers four">
       {figures.map(([name, n, hint]) => (
         <div key={name}>
           <dt>{name}</dt>
@@ -217,7 +217,7 @@ function Hosts({ of }: { of: OverviewData["hosts"] }) {
   const trouble = (h: Host) => h.certificate?.due || h.certificate?.status === "failed" || h.dns?.connected === false;
   const items = all ? of.items : of.items.filter(trouble);
   return (
-    <Section title="Hosts" aside={of.items.length > 0 && <Button onClick={() => setAll(!all)} aria-pressed={all}>{all ? "Only those that need somebody" : `Show all ${number(of.total)}`}</Button>}>
+    <Section title="Hosts" aside={of.items.length > 0 && <Button onClick={() => setAll(!all)} aria-pressed={all}>{all ? "Show fewer" : `Show all ${number(of.total)}`}</Button>}>
       {items.length === 0 && <p class="dim">No host needs anybody: DNS leads here, and no certificate is due.</p>}
       {items.length > 0 && (
         <ul class="rows hosts">

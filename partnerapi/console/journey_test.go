@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"maps"
 	"regexp"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ func TestInABrowser(t *testing.T) {
 	}{
 		{"from nothing to the first event", firstEvent},
 		{"list, rename and delete merchants", merchants},
+		{"every status of a tag", statuses},
 		{"the chart, the list and the export of events", events},
 		{"live events", live},
 		{"what was refused", refused},
@@ -151,6 +153,45 @@ func merchants(b *tab, p *partner) {
 	b.see("Resource not found.")
 	b.open("/nowhere")
 	b.see("There is no page at this address.")
+}
+
+// statuses shows a tag in every state, in the list and on the merchant's page.
+func statuses(b *tab, p *partner) {
+	var m, t struct{ MerchantID, TagID string }
+	p.api("POST", "/merchant", map[string]string{"name": "Shoe shop"}, &m)
+	p.api("POST", "/tracktag/generate", map[string]string{"merchantId": m.MerchantID, "type": "server-side", "domain": "states.test"}, &t)
+	type fields = map[string]any
+	ready := fields{"lifecycle": "waiting_for_events", "isVerified": true, "isConnected": true, "status": "active",
+		"dns": fields{"verdict": "correct", "code": "ok", "detail": "right", "checkedAt": "2026-11-20T08:30:00Z"}}
+	certificate := func(status, detail string) fields {
+		return fields{"certificate": fields{"status": status, "detail": detail, "notAfter": nil, "nextTry": "2036-11-20T08:30:00Z"}}
+	}
+	b.open("/merchants")
+	b.signIn(p.key)
+	for _, c := range []struct {
+		answer         []fields
+		status, advice string
+	}{
+		{[]fields{}, "Waiting for DNS", "Next: create this DNS record"},
+		{[]fields{ready, certificate("pending", "")}, "Waiting for certificate", "The certificate of mtag-"},
+		{[]fields{ready, certificate("failed", "the CA has refused it")}, "Certificate failed", "the CA has refused it"},
+		{[]fields{ready, certificate("valid", "")}, "Waiting for first event", "Next: install the tag"},
+		{[]fields{ready, {"lifecycle": "receiving", "lastEventAt": "2020-01-31T08:30:00Z"}}, "Silent since 01/31/2020", "Is the snippet still on the pages of the shop?"},
+		{[]fields{ready, {"isConnected": false}}, "DNS changed", "The record was right, and is not any more."},
+		{[]fields{ready, {"domainLost": true}}, "Domain lost", "This tag has lost its domain."},
+		{[]fields{ready, {"suspended": true}}, "Suspended", "The operator has suspended this tag."},
+	} {
+		p.answer("/v1/partners/tracktag/"+t.TagID, func(tag map[string]any) {
+			for _, some := range c.answer {
+				maps.Copy(tag, some)
+			}
+		})
+		b.open("/merchants")
+		b.see(c.status)
+		b.click("Shoe shop")
+		b.see(c.status)
+		b.see(c.advice)
+	}
 }
 
 func events(b *tab, p *partner) {

@@ -51,14 +51,15 @@ type process struct {
 	zone    *zone
 
 	mu    sync.Mutex
-	shops map[string]string        // pages by host
-	held  map[string]chan struct{} // requests for these paths wait until the channel is closed
+	shops map[string]string               // pages by host
+	held  map[string]chan struct{}        // requests for these paths wait until the channel is closed
+	other map[string]func(map[string]any) // change the JSON of what is answered at these paths
 }
 
 func newService(t testing.TB) *service {
 	t.Helper()
 	s := &service{t, &process{program: filepath.Join(t.TempDir(), "mtagd"), data: t.TempDir(), zone: &zone{records: map[string]string{}},
-		shops: map[string]string{}, held: map[string]chan struct{}{}}}
+		shops: map[string]string{}, held: map[string]chan struct{}{}, other: map[string]func(map[string]any){}}}
 	if out, err := exec.Command("go", "build", "-pgo=off", "-o", s.program, "mtagd/cmd/mtagd").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -68,7 +69,7 @@ func newService(t testing.TB) *service {
 		t.Fatal(err)
 	}
 	// The log would have each request that a page breaks off.
-	proxy := &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0), Rewrite: func(r *httputil.ProxyRequest) {
+	proxy := &httputil.ReverseProxy{ModifyResponse: s.change, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0), Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(target)
 		r.Out.Host = r.In.Host
 	}}
@@ -249,6 +250,33 @@ func (s *service) hold(path string) (release func()) {
 		s.mu.Unlock()
 		close(released)
 	})
+}
+
+// answer changes the JSON of what is answered at a path from now on, to what needs days or other machines to come about.
+func (s *service) answer(path string, change func(map[string]any)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.other[path] = change
+}
+
+// change changes an answer as answer says.
+func (p *process) change(r *http.Response) error {
+	p.mu.Lock()
+	change := p.other[r.Request.URL.Path]
+	p.mu.Unlock()
+	if change == nil {
+		return nil
+	}
+	var body map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		return err
+	}
+	change(body)
+	changed, err := json.Marshal(body)
+	r.Body = io.NopCloser(bytes.NewReader(changed))
+	r.ContentLength = int64(len(changed))
+	r.Header.Set("Content-Length", fmt.Sprint(len(changed)))
+	return err
 }
 
 // shop serves a page with a snippet at a host.

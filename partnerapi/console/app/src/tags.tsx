@@ -120,9 +120,7 @@ function Next({ tag, domain, reload }: { tag: Tag; domain: string | undefined; r
         <>
           {waitsForCertificate(tag) && <Certificate tag={tag} />}
           {tag.lifecycle === "receiving" ? (
-            <p>
-              Events come in. {tag.lastEventAt && <>The latest is from <Time at={tag.lastEventAt} distance />.</>}
-            </p>
+            <Received tag={tag} />
           ) : (
             <>
               <h4>Next: install the tag</h4>
@@ -151,6 +149,12 @@ function Next({ tag, domain, reload }: { tag: Tag; domain: string | undefined; r
       )}
     </>
   );
+}
+
+function Received({ tag }: { tag: Tag }) {
+  const latest = tag.lastEventAt && <Time at={tag.lastEventAt} distance />;
+  if (statusOfTag(tag).since) return <p>The latest event is from {latest}. Is the snippet still on the pages of the shop?</p>;
+  return <p>Events come in. {latest && <>The latest is from {latest}.</>}</p>;
 }
 
 function Certificate({ tag }: { tag: Tag }) {

@@ -139,6 +139,7 @@ func TestOnlyTheConsoleMayUseASession(t *testing.T) {
 		{"another value of X-Console", "POST", []string{"X-Console", "true", "Sec-Fetch-Site", "same-origin"}, false},
 		{"another site", "POST", []string{"X-Console", "1", "Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example"}, false},
 		{"the same site", "POST", []string{"X-Console", "1", "Sec-Fetch-Site", "same-site", "Origin", "https://tags.example.net"}, false},
+		{"a page of the same site with the header", "GET", []string{"X-Console", "1", "Sec-Fetch-Site", "same-site"}, false},
 		{"another site in an old browser", "POST", []string{"X-Console", "1", "Origin", "https://evil.example"}, false},
 		{"plain HTTP", "POST", []string{"X-Console", "1", "Origin", "http://api.example.net"}, false},
 		{"another port", "POST", []string{"X-Console", "1", "Origin", own + ":8443"}, false},

@@ -119,11 +119,17 @@ func TestAScheduleWaitsForItsDisk(t *testing.T) {
 		if n := failures(t, metrics); n != 3 {
 			t.Errorf("%v failures were counted, want 3", n)
 		}
+		if shown := s.state.view(s.Every); shown.Failures != 3 || shown.Error == "" || time.Since(shown.Failed) > retryBackup || !shown.Last.IsZero() {
+			t.Errorf("operators see %+v", shown)
+		}
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(retryBackup)
 		synctest.Wait()
+		if shown := s.state.view(s.Every); shown.Failures != 3 || shown.Error != "" || shown.Last.IsZero() {
+			t.Errorf("then operators see %+v", shown)
+		}
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

@@ -303,6 +303,17 @@ func TestSignInRefusesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// The front door does not read a chunked body that has no key before it.
+func TestSignInWithoutALength(t *testing.T) {
+	s := newService(t)
+	var r fasthttp.RequestCtx
+	r.Request.Header.SetMethod("POST")
+	r.Request.SetRequestURI(sessionPath)
+	r.Request.Header.SetContentLength(-1)
+	s.serve(&r)
+	answer{t, r.Response.StatusCode(), &r.Response.Header, string(r.Response.Body())}.fails(411, "VALIDATION_ERROR").says("Content-Length")
+}
+
 func TestInDevelopmentTheCookieNeedsNoTLS(t *testing.T) {
 	s := newService(t, func(cfg *Config) { cfg.BaseURL = "http://127.0.0.1:8080" })
 	_, _, text := s.partner("Agency")

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -208,5 +209,29 @@ func TestAudit(t *testing.T) {
 	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "limit=", "before=0", "before=-1", "before="} {
 		name, _, _ := strings.Cut(query, "=")
 		s.request("GET", auditPath+"?"+query, "", "Cookie", cookie, "X-Console", "1").fails(400, "VALIDATION_ERROR").says(name)
+	}
+}
+
+// uncounted is an engine whose events cannot be counted, as while its index is rebuilt.
+type uncounted struct{ store.Engine }
+
+func (uncounted) Usage(context.Context, []store.MerchantID) ([]store.Usage, error) {
+	return nil, store.Unavailable("the index is being rebuilt")
+}
+
+func TestAnOverviewWithoutFigures(t *testing.T) {
+	s := newService(t, func(cfg *Config) { cfg.Engine = uncounted{cfg.Engine} })
+	p, _, _ := s.partner("Agency")
+	m, err := s.engine.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.engine.GenerateTag(t.Context(), m.ID, store.ClientSide, ""); err != nil {
+		t.Fatal(err)
+	}
+	var view overviewJSON
+	s.get(s.operator(), overviewPath, &view)
+	if got := view.Partners.Items[0]; got.Merchants != 1 || got.Events != nil || got.Bytes != nil {
+		t.Errorf("%+v", got)
 	}
 }

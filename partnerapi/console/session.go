@@ -3,7 +3,6 @@ package console
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -60,6 +59,10 @@ func (c *Console) signIn(r *fasthttp.RequestCtx) {
 	}
 	if max(r.Request.Header.ContentLength(), len(r.PostBody())) > maxSignIn {
 		partnerapi.WriteError(r, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 4 KiB")
+		return
+	}
+	if r.Request.Header.ContentLength() < 0 && len(r.PostBody()) == 0 { // the front door does not read such a body
+		partnerapi.WriteError(r, fasthttp.StatusLengthRequired, "Content-Length is required")
 		return
 	}
 	in, err := readCredentials(r.PostBody())
@@ -215,9 +218,6 @@ func (c *Console) fail(r *fasthttp.RequestCtx, err error) {
 	status, level := fasthttp.StatusInternalServerError, slog.LevelError
 	if store.KindOf(err) == store.KindUnavailable {
 		status, level = fasthttp.StatusServiceUnavailable, slog.LevelWarn
-	}
-	if errors.Is(err, context.Canceled) {
-		level = slog.LevelDebug // the client has gone
 	}
 	c.Log.Log(context.Background(), level, "console request failed", "path", string(r.Path()), "status", status, "request_id", requestid.Of(r),
 		"partner", partnerapi.PartnerOf(r), "error", err)

@@ -22,8 +22,10 @@ type tenants struct {
 	figures map[store.PartnerID]figures
 }
 
-// figuresAge is how old figures may be.
-const figuresAge = time.Minute
+const (
+	figuresAge = time.Minute     // how old figures may be
+	countTime  = 5 * time.Second // how long events are counted; the rest have no figures then
+)
 
 type figures struct {
 	merchants     int
@@ -69,11 +71,20 @@ func (t *tenants) fresh(ctx context.Context, list []store.Partner, now time.Time
 	if age := now.Sub(t.read); t.figures != nil && age >= 0 && age < figuresAge {
 		return t.figures, t.read, nil
 	}
+	counting, cancel := context.WithTimeout(ctx, countTime)
+	defer cancel()
 	all := map[store.PartnerID]figures{}
 	for _, p := range list[:min(len(list), maxListed)] {
-		f, err := t.count(ctx, p.ID)
+		_, merchants, err := t.engine.Merchants(ctx, store.MerchantQuery{Partner: p.ID})
 		if err != nil {
 			return nil, time.Time{}, err
+		}
+		f := figures{merchants: merchants}
+		if counting.Err() == nil {
+			// Without its figures the overview is shown all the same: the rest of it may say why there are none.
+			if err := t.count(counting, p.ID, &f); err != nil {
+				t.log.Warn("console: the events of a partner were not counted", "partner", p.ID, "error", err)
+			}
 		}
 		all[p.ID] = f
 	}
@@ -81,17 +92,13 @@ func (t *tenants) fresh(ctx context.Context, list []store.Partner, now time.Time
 	return all, now, nil
 }
 
-// count reads the figures of one partner.
-func (t *tenants) count(ctx context.Context, id store.PartnerID) (f figures, err error) {
-	if _, f.merchants, err = t.engine.Merchants(ctx, store.MerchantQuery{Partner: id}); err != nil {
-		return f, err
-	}
+// count counts the events of one partner.
+func (t *tenants) count(ctx context.Context, id store.PartnerID, f *figures) error {
 	var events, bytes uint64
 	for some := range slices.Chunk(t.engine.Directory().MerchantsWithTags(id), 1000) {
 		usage, err := t.engine.Usage(ctx, some)
-		if err != nil { // the rest of the overview says why: it must be shown
-			t.log.Warn("console: the events of a partner cannot be counted", "partner", id, "error", err)
-			return f, nil
+		if err != nil {
+			return err
 		}
 		for _, u := range usage {
 			events += u.Events
@@ -99,7 +106,7 @@ func (t *tenants) count(ctx context.Context, id store.PartnerID) (f figures, err
 		}
 	}
 	f.events, f.bytes = &events, &bytes
-	return f, nil
+	return nil
 }
 
 // suspendedJSON is a partner, a merchant or a tag that an operator has suspended.

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -63,6 +64,43 @@ func TestEveryPointOfAnArchiveRestores(t *testing.T) {
 				t.Error("a point builds on one with events that were purged since")
 			}
 		})
+	}
+}
+
+// A restore has the erasures that the backup knows done again, and goes on with those that were not done.
+func TestARestoreRepeatsErasures(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 20, 3)
+	archiveAll(t, x.engine)
+	done := x.await(x.erase(byMUID(3), true).ID)
+	x.life.busy.Lock() // the next one is not begun
+	asked := x.erase(byMUID(4), true)
+	d := destination(t, filepath.Join(t.TempDir(), "backup"))
+	src := SourceOf(x.engine, x.dir, Options{Log: quiet})
+	result, err := backup.New(d, src).Run(ctx, backup.Options{Log: quiet, Now: time.Now})
+	if err := errors.Join(err, src.Close()); err != nil {
+		t.Fatal(err)
+	}
+	x.life.busy.Unlock()
+	closeEngine(t, x.engine)
+	x.engine = restored(t, d, result.Point)
+	for _, id := range []store.ErasureID{done.ID, asked.ID} {
+		if era := x.await(id); !era.FinishedAt.After(done.FinishedAt) {
+			t.Errorf("the erasure %s was finished at %s, before the restore", id, era.FinishedAt)
+		}
+	}
+	if n := x.total(x.shop); n != 54 {
+		t.Errorf("%d events are listed, want 54", n)
+	}
+	if found := filesWith(t, x.engine.dir, wordOf(3), wordOf(4)); len(found) > 0 {
+		t.Error(found)
+	}
+	mark := newVisit(x.shop, 4, 9)
+	if err := x.Record(ctx, []store.Mark{mark}); err != nil {
+		t.Fatal(err)
+	}
+	if n := x.total(x.shop); n != 54 {
+		t.Errorf("an event of an erased person was recorded: %d", n)
 	}
 }
 

@@ -1,13 +1,16 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/journal"
 )
 
 // archivedDirectory makes a directory with archived events of two merchants, and returns them with their numbers of events.
@@ -34,7 +37,7 @@ func damageTable(dir string) error {
 }
 
 // A single wrong bit in a table of the archive is found by verify, and corrected at the next start. More damage is found too.
-// The next start then refuses the directory, and names the table: repair keeps what can be read.
+// The next start then makes an archive of what can be read.
 func TestDamageOfATableOfTheArchive(t *testing.T) {
 	dir := t.TempDir()
 	recorded := archivedDirectory(t, dir)
@@ -71,9 +74,127 @@ func TestDamageOfATableOfTheArchive(t *testing.T) {
 	if found := withoutTags(closedFindings(t, dir)); len(found) == 0 || !strings.Contains(found[0].Problem, filepath.Base(tables[0])) {
 		t.Errorf("verify finds %+v, want the table", found)
 	}
-	if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), filepath.Base(tables[0])) {
-		t.Errorf("Open gives %v, want an error that names the table", err)
+	expectSalvaged(t, dir, recorded)
+}
+
+// expectSalvaged opens a directory with a damaged archive. It expects that only the events are missing that were noted as lost.
+func expectSalvaged(t *testing.T, dir string, recorded map[store.MerchantID]int) {
+	t.Helper()
+	e := open(t, dir)
+	missing := 0
+	for m, events := range recorded {
+		for i, page := range everything(t, e, m) {
+			if page.Total != len(page.Events) {
+				t.Errorf("a page has %d of %d events", len(page.Events), page.Total)
+			}
+			if i == 0 {
+				missing += events - page.Total
+			}
+		}
 	}
+	if lost := lostEvents(e.damage); missing == 0 || lost != missing {
+		t.Errorf("%d events are missing, %d are noted as lost", missing, lost)
+	}
+	findNothing(t, e)
+	record(t, e, store.NewMerchantID(), 10)
+	archiveAll(t, e)
+	closeEngine(t, e)
+	e = open(t, dir)
+	if lost := lostEvents(e.damage); lost != missing {
+		t.Errorf("after a restart %d events are noted as lost, want %d", lost, missing)
+	}
+	closeEngine(t, e)
+	for _, name := range []string{archivePart, archiveNew} {
+		if exists(filepath.Join(dir, name)) {
+			t.Errorf("%s is left", name)
+		}
+	}
+	if kept, err := filepath.Glob(filepath.Join(dir, setAsideDir, "*", "archive", "MANIFEST")); err != nil || len(kept) != 1 {
+		t.Errorf("the damaged archive was set aside as %v, %v", kept, err)
+	}
+}
+
+func lostEvents(d *damageLog) (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, note := range d.notes {
+		n += int(note.Events)
+	}
+	return n
+}
+
+// A kill at any step of a salvage loses nothing more.
+func TestAKillWhileAnArchiveIsSalvaged(t *testing.T) {
+	dir := t.TempDir()
+	recorded := archivedDirectory(t, dir)
+	if err := damageTable(dir); err != nil {
+		t.Fatal(err)
+	}
+	forgetCleanStop(t, dir)
+
+	salvaged := copied(t, dir) // up to the new archive
+	data, err := OpenControl(salvaged, Options{Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{Data: data, dir: salvaged, opt: Options{Log: quiet}.withDefaults(), opened: ctx}
+	if e.damage, err = openDamage(salvaged, e.opt); err != nil {
+		t.Fatal(err)
+	}
+	if e.journal, err = journal.Open(filepath.Join(salvaged, "events"), journal.Options{Log: quiet, Now: time.Now}); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.salvageArchive(filepath.Join(salvaged, "archive"), errors.New("damaged")); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(e.journal.Close(), data.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for name, kill := range map[string]func(dir string) error{
+		"before the new archive is complete": func(dir string) error {
+			return os.Rename(filepath.Join(dir, archiveNew), filepath.Join(dir, archivePart))
+		},
+		"before the index is removed":     func(dir string) error { return nil },
+		"before the old one is set aside": func(dir string) error { return os.Remove(filepath.Join(dir, "index.db")) },
+		"before the new one has its place": func(dir string) error {
+			to := filepath.Join(dir, setAsideDir, "20260101T000000.000000Z")
+			return errors.Join(os.Remove(filepath.Join(dir, "index.db")), os.MkdirAll(to, 0o700),
+				os.Rename(filepath.Join(dir, "archive"), filepath.Join(to, "archive")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := copied(t, salvaged)
+			if err := kill(dir); err != nil {
+				t.Fatal(err)
+			}
+			expectSalvaged(t, dir, recorded)
+		})
+	}
+}
+
+// Events that were erased may be back in a salvaged archive, so they are erased again.
+func TestASalvageRepeatsErasures(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 50, 20)
+	archiveAll(t, x.engine)
+	was := x.await(x.erase(byMUID(3), false).ID)
+	closeEngine(t, x.engine)
+	if err := damageTable(x.dir); err != nil {
+		t.Fatal(err)
+	}
+	forgetCleanStop(t, x.dir)
+	x.engine = open(t, x.dir)
+	for {
+		era, err := x.Erasure(ctx, was.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if era.State == store.ErasureDone && era.FinishedAt.After(was.FinishedAt) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	closeEngine(t, x.engine)
 }
 
 // forgetCleanStop makes the next start check all tables of the archive, as it does a while after a stop.

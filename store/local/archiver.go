@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -56,7 +57,7 @@ func newArchiver(e *engine, opt Options) *archiver {
 	if opt.archiveRun > 0 {
 		a.run, a.paced = opt.archiveRun, false
 	}
-	a.waiting.Store(int64(a.run)) // nobody has counted what the journal has
+	a.waiting.Store(math.MaxInt64 / 2) // unknown, until a run that is not full has been read
 	return a
 }
 
@@ -102,7 +103,7 @@ func (a *archiver) note(events []codec.Event) {
 // call tries again.
 func (a *archiver) moveAll(everything bool) error {
 	for a.stop.Err() == nil && (everything || a.waiting.Load() >= int64(a.run)) {
-		if more, err := a.move(everything); err != nil || !more {
+		if more, err := a.move(everything, a.pace()); err != nil || !more {
 			return err
 		}
 	}
@@ -110,7 +111,7 @@ func (a *archiver) moveAll(everything bool) error {
 }
 
 // move moves one run. It reports whether there may be more.
-func (a *archiver) move(everything bool) (more bool, err error) {
+func (a *archiver) move(everything bool, pace func()) (more bool, err error) {
 	a.moving.Lock()
 	defer a.moving.Unlock()
 	if err := a.forget(); err != nil {
@@ -127,7 +128,7 @@ func (a *archiver) move(everything bool) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	run, last, damaged, err := a.read(upTo)
+	run, last, damaged, err := a.read(upTo, pace)
 	if err != nil {
 		return false, err
 	}
@@ -140,7 +141,7 @@ func (a *archiver) move(everything bool) (more bool, err error) {
 		return false, errNoSpace
 	}
 	if last > a.e.archive.Boundary() {
-		if err := a.e.archive.Add(run, last, a.pace()); err != nil {
+		if err := a.e.archive.Add(run, last, pace); err != nil {
 			return false, err
 		}
 		a.waiting.Add(-int64(run.Bytes()))
@@ -154,7 +155,7 @@ func (a *archiver) move(everything bool) (more bool, err error) {
 	return full, a.e.journal.Reclaim()
 }
 
-// moveTo moves events until the archive has all up to a chunk, which is on disk.
+// moveTo moves events until the archive has all up to a chunk, which is on disk. It rests little: an erasure may wait for it.
 func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 	if err := a.e.withIndex(func(x *usedIndex) error { return x.wait(ctx, seq) }); err != nil {
 		return err
@@ -164,7 +165,7 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 			return err
 		}
 		before := a.e.archive.Boundary()
-		more, err := a.move(true)
+		more, err := a.move(true, a.paceBy(25))
 		if err != nil {
 			return err
 		}
@@ -184,9 +185,8 @@ func (a *archiver) reclaim() error {
 
 // read reads a run of the chunks after the boundary. It ends before a chunk that is damaged and was not set aside; last is the
 // last chunk of the run.
-func (a *archiver) read(upTo uint64) (run *archive.Run, last uint64, damaged journal.DamagedChunks, err error) {
+func (a *archiver) read(upTo uint64, pace func()) (run *archive.Run, last uint64, damaged journal.DamagedChunks, err error) {
 	run = &archive.Run{}
-	pace := a.pace()
 	err = a.e.journal.StoredChunks(a.e.archive.Boundary(), upTo, func(seq uint64, events []journal.Stored) bool {
 		last = seq
 		if a.e.damage.isNoted(seq) {
@@ -227,19 +227,26 @@ var errNoSpace = errors.New("the disk is nearly full")
 // pace returns a function that rests now and then: requests need the processors.
 func (a *archiver) pace() func() { return a.paceBy(100 * pauseShare) }
 
-// paceBy returns a function that rests for so many percent of the time that it worked.
+// maxPaceWork is how much of the time between two calls counts as work. On a busy machine, most of a longer time was waiting.
+const maxPaceWork = 100 * time.Millisecond
+
+// paceBy returns a function that rests for so many percent of the time since its last call.
 func (a *archiver) paceBy(percent time.Duration) func() {
 	if !a.paced {
 		return func() {}
 	}
-	from := time.Now()
+	var from time.Time
 	return func() {
+		if from.IsZero() {
+			from = time.Now()
+			return
+		}
 		worked := time.Since(from)
 		if worked < paceWork {
 			return
 		}
 		select {
-		case <-time.After(percent * worked / 100):
+		case <-time.After(percent * min(worked, maxPaceWork) / 100):
 		case <-a.stop.Done():
 		}
 		from = time.Now()

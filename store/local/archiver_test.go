@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -106,6 +107,28 @@ func TestArchivedEventsAreListed(t *testing.T) {
 	closeEngine(t, e)
 }
 
+// What the journal has when the engine opens is archived without further events, run by run.
+func TestABacklogIsArchived(t *testing.T) {
+	dir, shop := t.TempDir(), store.NewMerchantID()
+	e := open(t, dir)
+	for range 20 {
+		record(t, e, shop, 100)
+	}
+	closeEngine(t, e)
+	opened, err := Open(dir, Options{Log: quiet, archiveRun: 2000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e = opened.(*engine)
+	for e.archiver.waiting.Load() >= 2000 {
+		time.Sleep(time.Millisecond)
+	}
+	if archived, err := e.archive.Events(); err != nil || archived < 1900 {
+		t.Errorf("%d events of 2000 are archived, %v", archived, err)
+	}
+	closeEngine(t, e)
+}
+
 // A kill at any step of the archiver loses no event, and none is there twice.
 func TestAKillWhileEventsAreArchived(t *testing.T) {
 	dir, shops := t.TempDir(), newShops(3)
@@ -123,7 +146,7 @@ func TestAKillWhileEventsAreArchived(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run, last, damaged, err := e.archiver.read(upTo)
+	run, last, damaged, err := e.archiver.read(upTo, func() {})
 	if err != nil || damaged != nil {
 		t.Fatal(damaged, err)
 	}

@@ -16,6 +16,15 @@ import (
 // compare reports the damaged chunks with what the index knows of their events, and the events that only the index or only
 // the journal has.
 func (v *verifier) compare() error {
+	c, err := v.differences()
+	if err != nil {
+		return err
+	}
+	return c.report()
+}
+
+// differences finds the events that only the index or only the journal has.
+func (v *verifier) differences() (*comparison, error) {
 	differ := map[codec.MerchantKey]*merchantSums{}
 	for m, s := range v.indexed {
 		if v.control != nil && v.control.IsRemoved(m.ID()) {
@@ -37,10 +46,10 @@ func (v *verifier) compare() error {
 		maps.DeleteFunc(differ, func(m codec.MerchantKey, _ *merchantSums) bool { return !v.unchanged(m) })
 		c.merchants = slices.Collect(maps.Keys(differ))
 		if err := c.locate(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return c.report()
+	return &c, nil
 }
 
 // comparison finds the events in which the index and the journal differ, in two passes over the merchants' events: the first

@@ -47,7 +47,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 		if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
 			err = e.feedPast(ctx, f, damaged)
 		}
-		if err != nil && !errors.Is(err, journal.ErrForgotten) { // then the archive has the chunks
+		if err != nil {
 			return store.FeedEnd{}, err
 		}
 	}
@@ -109,12 +109,18 @@ func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) 
 // feedOn reads the next chunks of the journal.
 func (e *engine) feedOn(ctx context.Context, f *feed) error {
 	next := e.tail.next(f.merchants, f.nextChunk(), f.end.Seq, feedStep)
+	take := func(seq uint64, events []journal.Event) (more bool) {
+		return !e.hasMoved(f.nextChunk()) && f.take(seq, events)
+	}
 	var err error
 	switch {
 	case next.scan:
-		err = e.journal.Scan(ctx, f.nextChunk(), next.upTo, f.take)
+		err = e.journal.Scan(ctx, f.nextChunk(), next.upTo, take)
 	case len(next.seqs) > 0:
-		err = e.journal.Chunks(ctx, next.seqs, f.take)
+		err = e.journal.Chunks(ctx, next.seqs, take)
+	}
+	if f.stopped || e.hasMoved(f.nextChunk()) {
+		return nil
 	}
 	if err == nil && !f.full() {
 		f.moveTo(codec.EndOf(next.upTo))
@@ -122,13 +128,17 @@ func (e *engine) feedOn(ctx context.Context, f *feed) error {
 	return err
 }
 
-// feedPast sets a damaged chunk aside, and moves the feed past it. When the chunk can be read now, it does not move.
+// hasMoved reports whether the archive has a chunk. A reader of the journal asks it after it has found the next chunk, or none:
+// when the chunk from which it reads on has moved, what it found may not be all, as chunks that have moved are deleted.
+func (e *engine) hasMoved(seq uint64) bool { return seq <= e.archive.Boundary() }
+
+// feedPast sets a damaged chunk aside, and moves the feed past it. When the chunk can be read now, or has moved to the archive, the feed does not move.
 func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedChunks) error {
 	if err := e.withIndex(func(x *usedIndex) error { return e.setAside(ctx, x, damaged) }); err != nil {
 		return err
 	}
 	seq := damaged[0].Seq
-	if f.events++; e.journal.CheckChunk(seq) != nil {
+	if f.events++; e.journal.CheckChunk(seq) != nil && !e.hasMoved(seq) {
 		f.moveTo(codec.EndOf(seq))
 	}
 	return nil

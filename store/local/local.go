@@ -13,13 +13,15 @@
 //
 // DIR/set-aside/ has a directory for each start or rebuild that set something aside, named after its time in UTC, such as
 // 20261122T143000.000000Z. It has the files under their own names: those of events/ as copies of what was corrected, and
-// index.db. The file "reasons" has a line for each file of events/: its name, a colon and a blank, and what was wrong. Only
+// index.db, and a damaged archive/ as it was. The file "reasons" has a line for each file of events/: its name, a colon and a blank, and what was wrong. Only
 // the newest index.db is kept. The service reads none of them; "mtagd repair" reads those of events/.
 //
 // DIR/damaged.jsonl has a line for each damaged chunk, an object of JSON (note in damage.go), between two line feeds: the line
 // before may have been cut short. A line that cannot be read is skipped.
 //
-// DIR/index.db.new is an index that is being rebuilt. The next start removes it.
+// DIR/index.db.new is an index that is being rebuilt. The next start removes it. DIR/archive.part is what could be read of a
+// damaged archive so far: the next start begins again. DIR/archive.new is all that could be read: the next start puts it in the
+// place of archive/.
 //
 // # Writing
 //
@@ -47,6 +49,8 @@
 //
 // A chunk of events that cannot be read costs its own events: they are noted in damaged.jsonl and in the log, and taken out
 // of the index. Pages and totals then have only events that can be served. A rebuild of the index goes on past such chunks.
+// A damaged block of the archive costs its events likewise. When the archive cannot be opened, the engine makes another one of
+// what can be read.
 //
 // Damage of the index costs no events: the engine rebuilds the index from the archive and the journal by itself.
 //
@@ -65,6 +69,7 @@
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
 //	repair.go   salvages what can be read into a new directory
+//	salvage.go  salvages a damaged archive when the engine opens
 //	damage.go   notes damaged chunks
 //	lost.go     what is known of lost events
 //	source.go   what a backup reads (the package backup)
@@ -190,7 +195,14 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 		return nil, err
 	}
 	opt = opt.withDefaults()
-	return control.Open(dir, opt.Now, opt.Log)
+	data, err := control.Open(dir, opt.Now, opt.Log)
+	if err != nil {
+		return nil, err
+	}
+	if err := finishSalvage(dir); err != nil {
+		return nil, errors.Join(err, data.Close())
+	}
+	return data, nil
 }
 
 // checkParts refuses a directory that has events, but no control.db or an empty one. A new one would be without the
@@ -222,7 +234,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Suppressed: e.IsSuppressed}); err != nil {
 		return err
 	}
-	if e.archive, err = archive.Open(parts["archive"], opt.Log); err != nil {
+	if e.archive, err = e.openArchive(); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
 	e.archiver = newArchiver(e, opt)

@@ -201,6 +201,9 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *persons, 
 		}
 		var failed error
 		err := e.journal.Scan(ctx, after.Seq+1, upTo, func(seq uint64, events []journal.Event) bool {
+			if e.hasMoved(after.Seq + 1) {
+				return false
+			}
 			for i := range events {
 				if events[i].Merchant == m && failed == nil {
 					failed = one(&events[i])
@@ -214,9 +217,10 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *persons, 
 		switch {
 		case failed != nil:
 			return failed
+		case e.hasMoved(after.Seq + 1): // it is read in the archive
 		case isDamaged:
 			after = codec.EndOf(damaged[0].Seq)
-		case !errors.Is(err, journal.ErrForgotten): // then the archive has the chunks
+		default:
 			return err
 		}
 	}

@@ -160,6 +160,9 @@ func neighbours(positions []codec.Position) iter.Seq[[]codec.Position] {
 // expired returns how many events of a merchant are before a time, and the positions of up to n of them.
 func (l *life) expired(ctx context.Context, m codec.MerchantKey, before int64, n int) (total uint64, positions []codec.Position, err error) {
 	err = l.e.withIndex(func(x *usedIndex) (err error) {
+		if err := x.wait(ctx, l.e.journal.Committed()); err != nil {
+			return err
+		}
 		total, positions, err = x.Page(ctx, m, rank.NewSelection(store.Query{To: new(timeOf(before - 1)), SortBy: store.ByTime, Asc: true, Limit: n}))
 		return err
 	})

@@ -79,7 +79,7 @@ func (x *expiring) expect(want int) {
 
 func (x *expiring) expire() {
 	x.t.Helper()
-	if err := x.life.expire(ctx); err != nil {
+	if err := x.life.do(ctx, x.life.expire); err != nil {
 		x.t.Fatal(err)
 	}
 	findNothing(x.t, x.engine)

@@ -30,14 +30,14 @@ func (e *engine) setAsideAll(ctx context.Context, x *usedIndex, damage error) er
 }
 
 // setAside takes the events of damaged chunks out of the index, so that pages and totals have only events that can be read.
-// A chunk that can be read now stays. KindUnavailable: the disk has returned an error for a chunk; it may heal.
+// A chunk that can be read now, or has moved to the archive, stays. KindUnavailable: the disk has returned an error for a chunk; it may heal.
 func (e *engine) setAside(ctx context.Context, x *usedIndex, found journal.DamagedChunks) error {
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
 	var damaged journal.DamagedChunks
 	var seqs []uint64
 	for _, d := range found {
-		if d.Err = e.journal.CheckChunk(d.Seq); d.Err == nil {
+		if d.Err = e.journal.CheckChunk(d.Seq); d.Err == nil || e.hasMoved(d.Seq) {
 			continue
 		}
 		if d.IsHidden() || d.MayHeal() && e.damage.mustWait(d.Seq) {

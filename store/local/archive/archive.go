@@ -23,6 +23,7 @@
 // Files in reading order:
 //
 //	archive.go   Archive: open, close
+//	versions.go  reads as of one commit, beside commits and compactions
 //	add.go       stores a run of events
 //	change.go    deletes and writes blocks, with the counts of their merchants
 //	read.go      reads events by position, of a merchant since a position
@@ -87,12 +88,12 @@ type Archive struct {
 	coder *coder
 
 	boundary atomic.Uint64
+	versions versions
 
 	writing sync.Mutex // held by whoever changes the archive
 	// Guarded by writing:
-	version   uint64 // of the last commit
-	failed    error  // of a write: nobody knows what is on the disk, so nothing more is written
-	snapshots int    // that are open
+	failed    error // of a write: nobody knows what is on the disk, so nothing more is written
+	snapshots int   // that are open
 
 	metrics *metrics
 }
@@ -141,7 +142,8 @@ func open(dir string, db *journal.Database, log *slog.Logger) (*Archive, error) 
 	if err != nil {
 		return nil, err
 	}
-	a := &Archive{dir: dir, db: db, log: log, coder: coder, version: db.MaxVersion(), metrics: newMetrics()}
+	a := &Archive{dir: dir, db: db, log: log, coder: coder, metrics: newMetrics()}
+	a.versions.start(db, db.MaxVersion())
 	isNew := false
 	err = a.view(func(txn *badger.Txn) error {
 		found, err := get(txn, keyFormat, func(v []byte) error {
@@ -157,7 +159,7 @@ func open(dir string, db *journal.Database, log *slog.Logger) (*Archive, error) 
 		a.boundary.Store(boundary)
 		return err
 	})
-	if err == nil && isNew && a.version > 0 {
+	if err == nil && isNew && a.versions.newest() > 0 {
 		err = fmt.Errorf("%w: the archive has no format version", codec.ErrCorrupt)
 	}
 	if err == nil && isNew {
@@ -196,14 +198,12 @@ func (a *Archive) Dir() string { return a.dir }
 // Boundary returns the number of a chunk of the journal: the archive has all events up to it, and reads give none after it.
 func (a *Archive) Boundary() uint64 { return a.boundary.Load() }
 
-// view reads the newest data.
-func (a *Archive) view(read func(txn *badger.Txn) error) error { return a.db.View(newest, read) }
-
 // commit writes one transaction. The caller holds writing, or is alone.
 func (a *Archive) commit(fill func(txn *badger.Txn) error) error {
-	err := a.db.Commit(a.version+1, fill)
+	version := a.versions.newest() + 1
+	err := a.db.Commit(version, fill)
 	if err == nil {
-		a.version++
+		a.versions.set(a.db, version)
 	}
 	return err
 }

@@ -199,8 +199,8 @@ func TestARunThatWasCutOffIsAddedAgain(t *testing.T) {
 			}
 		})
 	}()
-	if a.version < 3 {
-		t.Fatalf("%d commits, want a part of the run", a.version)
+	if a.versions.newest() < 3 {
+		t.Fatalf("%d commits, want a part of the run", a.versions.newest())
 	}
 	closeArchive(t, a)
 	a = openArchive(t, dir)

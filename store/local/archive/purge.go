@@ -36,6 +36,7 @@ func (a *Archive) Purge(pace func()) error {
 			return err
 		}
 		if len(dead) > 0 {
+			a.versions.wait() // a reader may need them
 			if err := a.drop(dead, purged); err != nil {
 				return a.fail(err)
 			}
@@ -77,7 +78,7 @@ const databaseSlack = 8 << 20
 func (a *Archive) drop(dead [][]byte, purged bool) error {
 	if !purged {
 		// A backup that has the deleted blocks must not be continued.
-		if err := a.commit(func(txn *badger.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.version)) }); err != nil {
+		if err := a.commit(func(txn *badger.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.versions.newest())) }); err != nil {
 			return err
 		}
 	}
@@ -99,7 +100,7 @@ func (a *Archive) drop(dead [][]byte, purged bool) error {
 // deadKeys returns the keys of deleted blocks, of which files may still have something, from a key on. The next call goes on at
 // rest, which is nil when that was all.
 func (a *Archive) deadKeys(from []byte, pace func()) (dead [][]byte, rest []byte, err error) {
-	err = a.view(func(txn *badger.Txn) error {
+	err = a.viewNewest(func(txn *badger.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, AllVersions: true})
 		defer it.Close()
 		var last []byte

@@ -48,7 +48,7 @@ func (a *Archive) rewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 	}
 	var uncommitted Removed
 	var empty *loadedBlock // the block before, which has no events any more, and is not yet written
-	err = a.view(func(txn *badger.Txn) error {
+	err = a.viewNewest(func(txn *badger.Txn) error {
 		commit := func() error {
 			if err := c.writeEmpty(txn, &empty); err != nil {
 				return err
@@ -165,7 +165,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 	if err != nil {
 		return removed, err
 	}
-	err = a.view(func(txn *badger.Txn) error {
+	err = a.viewNewest(func(txn *badger.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 		defer it.Close()
 		it.Seek(blockKey{m, codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}, math.MaxUint32}.append(nil))

@@ -46,7 +46,7 @@ func (w *Writer) Put(e codec.Entry) error {
 func (w *Writer) Close(boundary uint64) error {
 	err := w.batch.Flush()
 	if err == nil {
-		w.a.version = w.a.db.MaxVersion()
+		w.a.versions.set(w.a.db, w.a.db.MaxVersion())
 		err = w.finish(boundary)
 	}
 	return errors.Join(err, w.a.Close())
@@ -64,7 +64,7 @@ func (w *Writer) finish(boundary uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := w.a.view(func(txn *badger.Txn) error {
+	if err := w.a.viewNewest(func(txn *badger.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, Reverse: true})
 		defer it.Close()
 		var covers []cover // of the merchant: the blocks that reach back to where the iterator is

@@ -21,16 +21,15 @@ type Snapshot struct {
 func (a *Archive) Snapshot() (s Snapshot, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
-	s = Snapshot{Boundary: a.Boundary(), Version: a.version, a: a}
-	if err := a.view(func(txn *badger.Txn) error {
+	s = Snapshot{Boundary: a.Boundary(), Version: a.versions.acquire(), a: a}
+	if err := a.viewNewest(func(txn *badger.Txn) error {
 		s.Purged, err = getNumber(txn, keyPurged)
 		return err
 	}); err != nil {
+		a.versions.release(a.db, s.Version)
 		return Snapshot{}, err
 	}
-	if a.snapshots++; a.snapshots == 1 {
-		a.db.Keep(s.Version) // a later snapshot needs nothing older
-	}
+	a.snapshots++
 	return s, nil
 }
 
@@ -39,9 +38,8 @@ func (s Snapshot) Close() {
 	if s.a != nil {
 		s.a.writing.Lock()
 		defer s.a.writing.Unlock()
-		if s.a.snapshots--; s.a.snapshots == 0 {
-			s.a.db.KeepNewest()
-		}
+		s.a.snapshots--
+		s.a.versions.release(s.a.db, s.Version)
 	}
 }
 

@@ -140,11 +140,9 @@ func (d *Database) Room() error {
 // MaxVersion returns the greatest version of a commit.
 func (d *Database) MaxVersion() uint64 { return d.db.MaxVersion() }
 
-// Keep makes compactions keep what is needed to read the database as of a version. Only one version can be kept.
+// Keep makes compactions keep what is needed to read the database as of a version, or a later one. Without a call they keep
+// only the newest data.
 func (d *Database) Keep(version uint64) { d.db.SetDiscardTs(version) }
-
-// KeepNewest ends Keep.
-func (d *Database) KeepNewest() { d.db.SetDiscardTs(math.MaxUint64) }
 
 // Drop removes all versions of keys from the files, their deletions too. No Commit may run.
 func (d *Database) Drop(keys [][]byte) error {

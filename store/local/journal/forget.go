@@ -167,15 +167,3 @@ func forgotten(txn *badger.Txn) (seq uint64, err error) {
 	})
 	return seq, err
 }
-
-// ErrForgotten says that chunks that are to be read may have been deleted by Forget.
-var ErrForgotten = errors.New("chunks were deleted")
-
-// checkForgotten returns ErrForgotten when chunks from this one on may be missing in a transaction.
-func checkForgotten(txn *badger.Txn, from uint64) error {
-	seq, err := forgotten(txn)
-	if err == nil && from <= seq {
-		err = ErrForgotten
-	}
-	return err
-}

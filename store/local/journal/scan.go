@@ -14,16 +14,13 @@ import (
 type Use func(seq uint64, events []Event) (more bool)
 
 // Scan calls use with each chunk from the chunk from up to the chunk upTo, both inclusive. When ctx ends, it stops before
-// the next chunk and returns ctx's error. At a chunk that is damaged it stops and returns a DamagedChunks. ErrForgotten: use was
-// not called.
+// the next chunk and returns ctx's error. At a chunk that is damaged it stops and returns a DamagedChunks. Chunks that Forget
+// deletes meanwhile may be left out, or returned as damaged.
 func (j *Journal) Scan(ctx context.Context, from, upTo uint64, use Use) error {
 	return catchFault(func() error {
 		blocks := damagedBlocks.Load()
 		txn := j.db.NewTransactionAt(math.MaxUint64, false)
 		defer txn.Discard()
-		if err := checkForgotten(txn, from); err != nil {
-			return err
-		}
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
 		defer it.Close()
 		var d chunkDecoder
@@ -54,9 +51,6 @@ func (j *Journal) Chunks(ctx context.Context, seqs []uint64, use Use) error {
 	return catchFault(func() error {
 		txn := j.db.NewTransactionAt(math.MaxUint64, false)
 		defer txn.Discard()
-		if err := checkForgotten(txn, seqs[0]); err != nil {
-			return err
-		}
 		var d chunkDecoder
 		for _, seq := range seqs {
 			item, err := get(txn, appendChunkKey(nil, seq))

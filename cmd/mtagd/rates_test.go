@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/edge/limit"
+)
+
+func TestRates(t *testing.T) {
+	r := newRates()
+	metrics := prometheus.NewRegistry()
+	both := registries{metrics, r.counters}
+	events := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mtagd_events_total"}, []string{"outcome"})
+	both.MustRegister(events)
+	refusals, err := limit.NewRefusals(slog.New(slog.DiscardHandler), both)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := limit.NewRefusals(slog.New(slog.DiscardHandler), both); err == nil {
+		t.Error("the same metric can be registered twice")
+	}
+	start := time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)
+	if got := r.since(start); got.Over != 0 || got.Events != 0 {
+		t.Errorf("before the first sample: %+v", got)
+	}
+	events.WithLabelValues("recorded").Add(1000) // before the time that is shown
+	at := start
+	for i := range 60 { // ten minutes
+		at = start.Add(time.Duration(i) * sampleEvery)
+		r.add(r.take(at))
+		events.WithLabelValues("recorded").Add(20)
+		events.WithLabelValues("duplicate").Inc()
+		refusals.Count(limit.Malformed, limit.Tenant{})
+		refusals.Count(limit.MerchantEvents, limit.Merchant("m"))
+	}
+	got := r.since(at.Add(sampleEvery))
+	if got.Over != ratesOver+sampleEvery || got.Events != 31*20 {
+		t.Errorf("%d events in %v", got.Events, got.Over)
+	}
+	if got.Refused["malformed"] != 31 || got.Refused["merchant_events"] != 31 || got.Refused["suspended"] != 0 {
+		t.Errorf("refused: %v", got.Refused)
+	}
+	if n := len(r.samples); n != 31 {
+		t.Errorf("%d samples are kept", n)
+	}
+	if families, err := metrics.Gather(); err != nil || len(families) != 2 {
+		t.Errorf("%d metrics, %v", len(families), err)
+	}
+	if !both.Unregister(events) || both.Unregister(events) {
+		t.Error("the counter is not unregistered once")
+	}
+}
+
+func TestTheStateOfBackups(t *testing.T) {
+	var b backupState
+	at := time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)
+	if got := b.view(time.Hour); !got.Last.IsZero() || !got.Failed.IsZero() || got.Every != time.Hour {
+		t.Errorf("at first: %+v", got)
+	}
+	b.failed(at, errors.New("no room\nat all"))
+	b.failed(at.Add(time.Minute), errors.New("no room"))
+	if got := b.view(time.Hour); got.Failures != 2 || got.Error != "no room" || !got.Failed.Equal(at.Add(time.Minute)) || !got.Last.IsZero() {
+		t.Errorf("after two failures: %+v", got)
+	}
+	b.succeeded(at.Add(time.Hour))
+	if got := b.view(time.Hour); got.Error != "" || !got.Last.Equal(at.Add(time.Hour)) || got.Failures != 2 {
+		t.Errorf("after a success: %+v", got)
+	}
+}

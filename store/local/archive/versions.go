@@ -1,0 +1,96 @@
+package archive
+
+import (
+	"sync"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/journal"
+)
+
+// versions is the version of the last commit, and those that are being read. A commit becomes visible to Badger's newest
+// version entry by entry, so whoever reads beside a writer reads as of the last commit instead. Compactions keep what the
+// readers need.
+type versions struct {
+	mu      sync.Mutex
+	done    sync.Cond // a version is no longer read
+	last    uint64    // of the last commit
+	readers map[uint64]int
+	kept    uint64 // compactions keep what is needed to read as of this version, and later ones
+}
+
+// start sets the version of the last commit.
+func (v *versions) start(db *journal.Database, last uint64) {
+	v.done.L = &v.mu
+	v.readers = map[uint64]int{}
+	v.last, v.kept = last, last
+	db.Keep(last)
+}
+
+// keep tells Badger the oldest version that is read. The caller holds mu, or is alone.
+func (v *versions) keep(db *journal.Database) {
+	if oldest := v.oldest(); oldest != v.kept {
+		v.kept = oldest
+		db.Keep(oldest)
+	}
+}
+
+func (v *versions) oldest() uint64 {
+	oldest := v.last
+	for version := range v.readers {
+		oldest = min(oldest, version)
+	}
+	return oldest
+}
+
+// set notes a commit.
+func (v *versions) set(db *journal.Database, last uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.last = last
+	v.keep(db)
+}
+
+// newest returns the version of the last commit.
+func (v *versions) newest() uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.last
+}
+
+// acquire returns the version of the last commit, which can be read until release.
+func (v *versions) acquire() uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.readers[v.last]++
+	return v.last
+}
+
+func (v *versions) release(db *journal.Database, version uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.readers[version]--; v.readers[version] == 0 {
+		delete(v.readers, version)
+	}
+	v.keep(db)
+	v.done.Broadcast()
+}
+
+// wait waits until nobody reads an older version than the last commit's. The caller holds Archive.writing.
+func (v *versions) wait() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for v.oldest() < v.last {
+		v.done.Wait()
+	}
+}
+
+// view reads the data as of the last commit.
+func (a *Archive) view(read func(txn *badger.Txn) error) error {
+	version := a.versions.acquire()
+	defer a.versions.release(a.db, version)
+	return a.db.View(version, read)
+}
+
+// viewNewest reads the newest data: what the caller has committed meanwhile too. The caller holds writing.
+func (a *Archive) viewNewest(read func(txn *badger.Txn) error) error { return a.db.View(newest, read) }

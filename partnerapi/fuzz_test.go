@@ -24,6 +24,8 @@ func FuzzRequest(f *testing.F) {
 		{"GET", tracktag + "/cs_\xff", ""},
 		{"GET", events + "?merchantId=ID&events=A,B&startDate=2026-11-20&endDate=2026-11-20T08:30:00+02:00&tagId=cs_x", ""},
 		{"GET", events + "?merchantId=ID&sortBy=event_name&sortOrder=asc&page=92233720368547758&limit=100", ""},
+		{"GET", debugRefused + "?merchantId=ID&tagId=TAG&limit=1000", ""},
+		{"POST", debugMark + "?tagId=TAG&withSecret=true", `[{"muid":"m","event":"Purchse","products":[{"id":7}]},{"event":"\ud83d","curency":"é"},7]`},
 		{"OPTIONS", "*", ""},
 		{"BREW", "//a/../b;c?d#e", "\x00"},
 	} {
@@ -35,9 +37,10 @@ func FuzzRequest(f *testing.F) {
 	id := p.merchant("Shop")
 	tag := p.generate(id, "client-side", "").str("tagId")
 	s.record(id, tag, event{at: "2026-11-20T08:00:00Z", name: "A"}, event{at: "2026-11-20T08:00:01Z", name: "B"})
+	ids := strings.NewReplacer("ID", id, "TAG", tag)
 	f.Fuzz(func(t *testing.T, method, uri, body string) {
 		s.t = t
-		a := p.request(method, strings.ReplaceAll(uri, "ID", id), strings.ReplaceAll(body, "ID", id), "Authorization", "Bearer "+p.key)
+		a := p.request(method, ids.Replace(uri), ids.Replace(body), "Authorization", "Bearer "+p.key)
 		if a.status >= 500 {
 			t.Errorf("%d %s: %s", a.status, a.body, s.log.String())
 		}

@@ -165,6 +165,7 @@ func (m *Memory) Add(e *Event) {
 	}
 	k = k.clone()
 	entry := newEntry(e, k) // without the lock: it parses the event
+	k.name = entry.Name     // the event may have more identifiers than the service reads
 	entry.Count, entry.First, entry.Last = 1, now, now
 	m.begin(store.MerchantID(strings.Clone(string(e.Merchant))), k, entry, now)
 }

@@ -3,9 +3,11 @@ package refused
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"mtagd/store"
 )
@@ -161,6 +163,48 @@ func TestAStrangerCannotPushOutTheShop(t *testing.T) {
 		t.Errorf("%d entries, %d dropped", len(l.Entries), l.Dropped)
 	}
 	w.check()
+}
+
+// One address makes 20 entries of a merchant at once, and then one a minute. Others are not concerned.
+func TestNewEntriesOfAnAddressAreLimited(t *testing.T) {
+	w := newWorld(t)
+	try := func(address, code string) {
+		w.refuse("shop", "Purchase", from(address), func(e *Event) { e.Code = code })
+	}
+	for i := range 50 {
+		try("10.0.0.2", fmt.Sprint("code", i))
+	}
+	if l := w.List("shop", "", MaxEntries); len(l.Entries) != 20 || l.Dropped != 30 {
+		t.Errorf("%d entries, %d dropped", len(l.Entries), l.Dropped)
+	}
+	try("10.0.0.1", "another")
+	w.now = w.now.Add(time.Minute)
+	try("10.0.0.2", "later")
+	if n := len(w.List("shop", "", MaxEntries).Entries); n != 22 {
+		t.Errorf("%d entries", n)
+	}
+	w.check()
+}
+
+// What an event aliases may change when Add has returned.
+func TestEntriesAliasNothing(t *testing.T) {
+	w := newWorld(t)
+	request := []byte("shop cs_x Bought https://shop.example /value")
+	of := func(part string) string {
+		at := strings.Index(string(request), part)
+		return unsafe.String(&request[at], len(part))
+	}
+	e := Event{Merchant: store.MerchantID(of("shop")), Tag: store.TagID(of("cs_x")), Name: of("Bought"), Origin: of("https://shop.example"), Path: of("/value")}
+	w.Add(&e)
+	before := fmt.Sprint(w.List("shop", "", 1).Entries)
+	clear(request)
+	if after := fmt.Sprint(w.List("shop", "", 1).Entries); after != before || !strings.Contains(after, "Bought") {
+		t.Errorf("%q became %q", before, after)
+	}
+	w.refuse("shop", "Bought", func(e *Event) { e.Path, e.Status, e.Code = "/value", 0, "" })
+	if n := w.count("shop", "Bought"); n != 2 {
+		t.Errorf("the entry counts %d", n)
+	}
 }
 
 // A merchant has at most MaxEntries.

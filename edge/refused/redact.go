@@ -44,18 +44,21 @@ var clearWords = map[string][]string{
 
 // newEntry returns an entry with what may be kept of an event. It aliases nothing of the event.
 func newEntry(e *Event, k key) *Entry {
-	n := &Entry{Tag: k.tag, Status: e.Status, Code: e.Code, Message: e.Message, Reason: e.Reason, Name: k.name}
+	identifiers := slices.Clone(e.Identifiers[:])
+	object := decode(e.Object)
+	if object != nil {
+		identifiers = append(identifiers, identifiersOf(object)...)
+	}
+	n := &Entry{Tag: k.tag, Status: e.Status, Code: e.Code, Message: e.Message, Reason: e.Reason, Name: shownName(k.name, identifiers)}
+	if object != nil {
+		n.Sample = sample(object, n.Name, identifiers)
+	}
 	suggested := e.Suggests
 	if suggested == "" {
-		suggested = check.SuggestName(k.name)
+		suggested = check.SuggestName(n.Name)
 	}
 	if check.IsNearName(suggested) || check.IsField(suggested) {
 		n.Suggestion = strings.Clone(suggested)
-	}
-	identifiers := slices.Clone(e.Identifiers[:])
-	if object := decode(e.Object); object != nil {
-		identifiers = append(identifiers, identifiersOf(object)...)
-		n.Sample = sample(object, k.name, identifiers)
 	}
 	n.Path = shownPath(e.Path, identifiers)
 	n.Origin = shownOrigin(e.Origin, identifiers)

@@ -10,7 +10,7 @@ import (
 // The bytes that an entry and a merchant take besides their texts, about.
 const (
 	entryBytes    = 400
-	merchantBytes = 300
+	merchantBytes = 900
 )
 
 func size(e *Entry) int {
@@ -19,24 +19,22 @@ func size(e *Entry) int {
 
 // makeRoom removes what must give way for a new entry of a merchant. The caller holds mu.
 func (m *Memory) makeRoom(owner *merchant, k key, bytes int, now time.Time) {
-	group := func(e key) key { e.name = ""; return e }
-	sizes := map[key]int{}
+	differsInName := func(other key) bool { other.name = k.name; return other == k }
+	anything := func(key) bool { return true }
+	names := 0
 	for other := range owner.entries {
-		sizes[group(other)]++
-	}
-	if sizes[group(k)] >= maxNames {
-		m.giveWay(owner, now, func(e key) bool { return group(e) == group(k) })
-	} else if len(owner.entries) >= MaxEntries {
-		largest := k
-		for g, n := range sizes {
-			if n > sizes[group(largest)] {
-				largest = g
-			}
+		if differsInName(other) {
+			names++
 		}
-		m.giveWay(owner, now, func(e key) bool { return group(e) == group(largest) })
+	}
+	switch {
+	case names >= maxNames:
+		m.giveWay(owner, now, differsInName)
+	case len(owner.entries) >= MaxEntries:
+		m.giveWay(owner, now, anything)
 	}
 	for m.bytes+bytes > m.most && len(m.largest) > 0 {
-		m.giveWay(m.largest[0], now, func(key) bool { return true })
+		m.giveWay(m.largest[0], now, anything)
 	}
 }
 

@@ -101,6 +101,9 @@ func TestRefusalsByStateAreRemembered(t *testing.T) {
 	r.do("POST", clientHost, "/id/"+string(r.Client.ID), "{").Want(t, 400, "")
 	r.mark(event)
 	r.want("404 wrong_host |||1")
+	if got := r.memory.List("", "", 1).Entries; got != nil {
+		t.Errorf("an event of nobody is remembered: %+v", got)
+	}
 	if e := r.memory.List(r.Merchant, "", 1).Entries[0]; e.Tag != r.ServerSide.ID || e.Origin != "https://www.shop-one.com" || e.Sample != nil {
 		t.Errorf("%+v", e)
 	}

@@ -3,8 +3,10 @@ package console_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/network"
@@ -180,6 +182,15 @@ func everyPage(b *tab, p *partner) {
 			b.see(page.text)
 			check(page.name, themes, widths)
 		}
+	}
+}
+
+// TestTypes checks the types of the program in the browser.
+func TestTypes(t *testing.T) {
+	check := exec.Command("npm", "run", "--silent", "check")
+	check.Dir = "app"
+	if out, err := check.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

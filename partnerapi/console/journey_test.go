@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -150,7 +151,7 @@ func merchants(b *tab, p *partner) {
 	b.see("Beech")
 	b.gone("cow.test")
 	b.open("/merchants/" + id)
-	b.see("Resource not found.")
+	b.see("You have no merchant with this id.")
 	b.open("/nowhere")
 	b.see("There is no page at this address.")
 }
@@ -446,6 +447,17 @@ func unreachable(b *tab, p *partner) {
 	b.offline(false)
 	b.click("Try again")
 	b.see("Without a name")
+
+	id, tag := p.newTag("Shoe shop", "shoes.test")
+	p.mark(tag, map[string]any{"muid": "ann", "event": "Purchase"})
+	_, err := chromedp.Call(b.ctx, network.SetBlockedURLs, network.SetBlockedURLsParams{
+		URLPatterns: []*network.BlockPattern{{URLPattern: "https://*:*/console/assets/chart-*", Block: true}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.open("/merchants/" + id + "/events")
+	b.see("The chart could not be loaded.")
+	b.see("1 event in this time")
 }
 
 // slow shows bars after a moment, and progress when an answer takes more than a second.

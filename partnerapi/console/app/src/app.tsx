@@ -1,6 +1,6 @@
 // The frame of all pages: who is signed in, where to go, and which page the address names.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
 import { slow } from "./api.ts";
 import { Events } from "./events.tsx";
 import { Live } from "./live.tsx";
@@ -115,11 +115,13 @@ function refusal(message: string): string {
 
 function Page() {
   const path = place.value.path;
+  const [fault] = useErrorBoundary();
   const operator = session.value!.role === "operator";
   const home = operator ? "/overview" : "/merchants";
   useEffect(() => {
     if (path === "/") go(address(home), true);
   }, [path]);
+  if (fault) return <Problem message={`This page has a fault: ${fault.message ?? fault}. Load it again.`} retry={() => location.reload()} />;
   if (path === "/") return null;
   if (operator) {
     if (path === "/overview") return <Overview />;

@@ -16,7 +16,7 @@ interface Series {
   color: string; // the custom property of the style
 }
 
-export default function Chart({ summary }: { summary: Summary }) {
+export function Chart({ summary }: { summary: Summary }) {
   const series = useMemo(() => seriesOf(summary), [summary]);
   const buckets = summary.buckets ?? [];
   const [at, setAt] = useState<number | null>(null);

@@ -1,7 +1,6 @@
 // A merchant's events: numbers, a chart, the list, and downloads. All follow the filters in the address.
 
-import { lazy, Suspense } from "preact/compat";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { call, url, type EventList, type Merchant, type Summary } from "./api.ts";
 import { EventRow } from "./eventrow.tsx";
 import { daysAgo, parameters, readFilters, span, type Filters, type Range } from "./filters.ts";
@@ -10,9 +9,7 @@ import type { Part } from "./merchant.tsx";
 import { useResource } from "./resource.ts";
 import { change, place } from "./route.ts";
 import { typeNames } from "./status.ts";
-import { Button, Empty, Heading, Loaded, Pager } from "./ui.tsx";
-
-const Chart = lazy(() => import("./chart.tsx"));
+import { Button, Empty, Heading, Loaded, Pager, Problem } from "./ui.tsx";
 
 export function Events({ merchant }: Part) {
   const filters = readFilters(place.value.query);
@@ -124,13 +121,22 @@ function OverTime({ merchant, filters }: { merchant: Merchant; filters: Filters 
     <section class="card" aria-label="Events over time">
       <Loaded of={summary} rows={6}>
         {(data) => (
-          <Suspense fallback={<div class="chart" />}>
-            <Chart summary={data} />
-          </Suspense>
+          <LazyChart summary={data} />
         )}
       </Loaded>
     </section>
   );
+}
+
+// LazyChart loads the chart's script when the first chart is shown.
+function LazyChart({ summary }: { summary: Summary }) {
+  const [chart, setChart] = useState<typeof import("./chart.tsx")>();
+  const [failed, setFailed] = useState(false);
+  useEffect(() => {
+    import("./chart.tsx").then(setChart, () => setFailed(true));
+  }, []);
+  if (failed) return <Problem message="The chart could not be loaded. Load the page again." />;
+  return chart ? <chart.Chart summary={summary} /> : <div class="chart" />;
 }
 
 function List({ merchant, filters }: { merchant: Merchant; filters: Filters }) {

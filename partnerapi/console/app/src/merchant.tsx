@@ -5,7 +5,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { call, url, type Merchant } from "./api.ts";
 import { useResource } from "./resource.ts";
 import { address } from "./route.ts";
-import { Loaded, Pill } from "./ui.tsx";
+import { Empty, Heading, Loaded, Pill } from "./ui.tsx";
 
 // Part is one of a merchant's pages. reload reads the merchant again after a change.
 export interface Part {
@@ -25,6 +25,17 @@ const parts = [
 export function MerchantFrame({ id, part, children }: { id: string; part: string; children: (merchant: Merchant, reload: () => Promise<void>) => ComponentChildren }) {
   const merchant = useResource(url("/merchant/" + id), (key, signal) => call<Merchant>("GET", key, { signal }));
   const path = "/merchants/" + id;
+  if (merchant.missing) {
+    return (
+      <>
+        <Heading title="Merchant not found" />
+        <Empty title="You have no merchant with this id.">
+          <p class="dim">Perhaps it was deleted, or you are signed in as another partner.</p>
+          <a class="button" href={address("/merchants")}>Show your merchants</a>
+        </Empty>
+      </>
+    );
+  }
   return (
     <>
       <nav class="crumbs" aria-label="Breadcrumb">

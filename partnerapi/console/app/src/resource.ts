@@ -1,11 +1,12 @@
 // What a page loads from the service.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { messageOf } from "./api.ts";
+import { Failure, messageOf } from "./api.ts";
 
 export interface Resource<T> {
   data: T | undefined;
   error: string | undefined;
+  missing: boolean; // the error is that there is no such thing
   late: boolean; // it has been loading for 300 ms: time for a skeleton
   stale: boolean; // data is that of the parameters before
   reload: () => Promise<void>;
@@ -15,7 +16,7 @@ export interface Resource<T> {
 // useResource loads what the key names, and loads it again when the key changes. While only the key's query changes,
 // the data before stays on the page. A null key loads nothing.
 export function useResource<T>(key: string | null, load: (key: string, signal: AbortSignal) => Promise<T>): Resource<T> {
-  const [state, setState] = useState<{ key: string | null; data?: T; error?: string; late: boolean }>({ key: null, late: false });
+  const [state, setState] = useState<{ key: string | null; data?: T; error?: string; missing?: boolean; late: boolean }>({ key: null, late: false });
   const current = useRef<AbortController | undefined>(undefined);
 
   const run = async (key: string) => {
@@ -27,7 +28,7 @@ export function useResource<T>(key: string | null, load: (key: string, signal: A
       const data = await load(key, controller.signal);
       if (!controller.signal.aborted) setState({ key, data, late: false });
     } catch (error) {
-      if (!controller.signal.aborted) setState((s) => ({ ...(same(s.key, key) ? s : { key }), error: messageOf(error), late: false }));
+      if (!controller.signal.aborted) setState((s) => ({ ...(same(s.key, key) ? s : { key }), error: messageOf(error), missing: error instanceof Failure && error.status === 404, late: false }));
     } finally {
       clearTimeout(timer);
     }
@@ -41,6 +42,7 @@ export function useResource<T>(key: string | null, load: (key: string, signal: A
   return {
     data: fits ? state.data : undefined,
     error: fits ? state.error : undefined,
+    missing: fits && state.missing === true,
     late: state.late,
     stale: state.key !== key,
     reload: () => (key === null ? Promise.resolve() : run(key)),

@@ -212,6 +212,13 @@ func events(b *tab, p *partner) {
 	b.see("Page 1 of 3")
 	b.click("Next")
 	b.see("Page 2 of 3")
+	b.click("Filters")
+	b.choose("Bots", "true")
+	b.see("No events here.")
+	b.open(strings.TrimPrefix(b.ask("location.pathname + location.search"), "/console")) // a colleague who gets the address
+	b.see("No events here.")
+	b.choose("Bots", "")
+	b.see("60 events in this time")
 	b.click("As a table")
 	b.see("Day PageView Purchase All")
 }

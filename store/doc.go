@@ -4,7 +4,7 @@
 // "The spec" in comments is the Tracking Tag Partner Service Specification, which the service implements. Customers rely
 // on its words, formats and rules. So a change of the code must not change what a comment quotes from the spec.
 //
-// Engines store Partner, Key, Merchant with its Secrets, Tag, DNSFinding and AuditEntry as JSON on disk. A field may be
+// Engines store Partner, Key, Merchant with its Secrets, Tag, DNSFinding, Session and AuditEntry as JSON on disk. A field may be
 // added; none may be renamed or get another meaning. Customers never see this JSON: partnerapi has its own types for responses.
 //
 // The package imports no engine. Read in this order:
@@ -26,7 +26,8 @@
 //	partner.go      Partner
 //	key.go          API keys, and when one is valid
 //	secret.go       merchants' secrets
-//	credential.go   the text of API keys and secrets
+//	session.go      who is signed in to the web console, and the links that sign in
+//	credential.go   the text of API keys, secrets, sessions and links
 //	ids.go          one type per kind of id, so that the compiler tells them apart
 //	domain.go       root domains and host names
 //	dns.go          the result of checking a tag host's DNS

@@ -13,6 +13,7 @@
 //	partners.go    partners, keys and preverified access
 //	merchants.go   merchants and their pages
 //	deletion.go    deletion, search, repeated calls, and what keys may do
+//	sessions.go    sessions and links of the web console
 //	tags.go        generate, update, and the move to another tracking domain
 //	claims.go      who has a root domain, and the limits on claims and labels
 //	audit.go       the audit log of the changes

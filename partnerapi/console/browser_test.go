@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	cdplog "github.com/chromedp/cdproto/log"
@@ -34,6 +35,10 @@ func startBrowser(t testing.TB, s *service) context.Context {
 	t.Cleanup(closeTab)
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("this test needs Chromium, which make test installs: %v", err)
+	}
+	_, err := chromedp.CallBrowser(ctx, cdpbrowser.SetDownloadBehavior, cdpbrowser.SetDownloadBehaviorParams{Behavior: cdpbrowser.SetDownloadBehaviorBehaviorDeny})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return ctx
 }

@@ -221,6 +221,10 @@ func events(b *tab, p *partner) {
 	b.see("60 events in this time")
 	b.click("As a table")
 	b.see("Day PageView Purchase All")
+	// A link sends no header of its own.
+	if lines := b.ask(`fetch(document.querySelector('a[download]').href).then((r) => r.text()).then((t) => t.trim().split('\n').length)`); lines != "61" {
+		b.Errorf("the CSV file has %s lines, want 61", lines)
+	}
 }
 
 // live shows events as they come in, and filters them.
@@ -294,6 +298,8 @@ func erasure(b *tab, p *partner) {
 	b.click("Erase…")
 	b.see("Say who the person is.")
 	b.fill("Email", "ann@shoes.test")
+	b.click("Download what is held")
+	b.see("Downloaded: 2 events")
 	b.click("Erase…")
 	b.see("This cannot be undone.")
 	b.click("Erase")

@@ -92,7 +92,7 @@ func firstEvent(b *tab, p *partner) {
 	b.see("The first event is here.")
 	b.see("Receiving")
 
-	b.click("Events")
+	b.click("See the event")
 	b.see("PageView 1")
 	b.open("/merchants")
 	b.see("Receiving")

@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Tag } from "./api.ts";
+import { address } from "./route.ts";
 import { Copy, say } from "./ui.tsx";
 
 export function FirstEvent({ tag, domain }: { tag: Tag; domain: string | undefined }) {
@@ -17,7 +18,7 @@ export function FirstEvent({ tag, domain }: { tag: Tag; domain: string | undefin
     say("The first event has arrived");
   }, [waiting]);
 
-  if (arrived) return <Celebration />;
+  if (arrived) return <Celebration merchant={tag.merchantId} />;
   if (!waiting) return null;
   const command = `curl ${tag.snippet.match(/src="([^"]*)\/script"/)?.[1] ?? "https://" + tag.host}/mark/${tag.tagId} -d '{"muid":"test-visitor","event":"PageView"}'`;
   return (
@@ -42,7 +43,7 @@ export function FirstEvent({ tag, domain }: { tag: Tag; domain: string | undefin
 }
 
 // Celebration is a tick with some confetti, which falls only for viewers who have nothing against motion.
-function Celebration() {
+function Celebration({ merchant }: { merchant: string }) {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
@@ -66,7 +67,7 @@ function Celebration() {
         <path d="M14 25l7 7 13-15" />
       </svg>
       <p>
-        <strong>The first event is here.</strong> This tag works.
+        <strong>The first event is here.</strong> This tag works. <a href={address(`/merchants/${merchant}/events`)}>See the event</a>
       </p>
       {Array.from({ length: 24 }, (_, i) => (
         <i key={i} class={"s" + ((i % 6) + 1)} aria-hidden="true" />

@@ -153,8 +153,8 @@ function Next({ tag, domain, reload }: { tag: Tag; domain: string | undefined; r
 
 function Received({ tag }: { tag: Tag }) {
   const latest = tag.lastEventAt && <Time at={tag.lastEventAt} distance />;
-  if (statusOfTag(tag).since) return <p>The latest event is from {latest}. Is the snippet still on the pages of the shop?</p>;
-  return <p>Events come in. {latest && <>The latest is from {latest}.</>}</p>;
+  if (statusOfTag(tag).since) return <p>The latest event came {latest}. Is the snippet still on the pages of the shop?</p>;
+  return <p>Events come in. {latest && <>The latest came {latest}.</>}</p>;
 }
 
 function Certificate({ tag }: { tag: Tag }) {
@@ -219,17 +219,31 @@ function DNS({ tag, reload }: { tag: Tag; reload: () => Promise<void> }) {
           </dl>
         </>
       )}
-      {mayChange.value && (
-        <Button kind={waiting || !tag.isConnected ? "primary" : undefined} busy={task.busy} onClick={verify}>
-          {task.busy ? "Asking DNS…" : "Check now"}
-        </Button>
-      )}
+      <div class="actions start">
+        {mayChange.value && (
+          <Button kind={waiting || !tag.isConnected ? "primary" : undefined} busy={task.busy} onClick={verify}>
+            {task.busy ? "Asking DNS…" : "Check now"}
+          </Button>
+        )}
+        {record && <Copy text={message(root, record)} what="all fields" label="Copy as a message" size="full" />}
+      </div>
       <div aria-live="polite">
         {!task.busy && (tag.dns || (checked && task.error)) && <Finding tag={tag} error={checked ? task.error : undefined} />}
       </div>
       {waiting && <p class="dim">New records usually work after 5 to 30 minutes. You can leave this page and check later.</p>}
     </>
   );
+}
+
+// message is what one sends to whoever manages the DNS of a shop.
+function message(root: string, record: NonNullable<Tag["record"]>): string {
+  return `Please create this DNS record for ${root}:
+
+Type: ${record.type}
+Name: ${record.name} (in full: ${record.name}.${root})
+Value: ${record.value}
+TTL: ${record.ttl}
+`;
 }
 
 // Finding says what DNS has: the sentence of the last check, or why it could not be made.

@@ -45,7 +45,7 @@ interface ButtonProps extends Omit<ButtonHTMLAttributes<HTMLButtonElement>, "onC
 }
 
 // Button is a button. While it is busy, it keeps the focus and does nothing.
-export function Button({ kind, busy = false, onClick, type = "button", children, class: more, ...rest }: ButtonProps & Children & { class?: string }) {
+export function Button({ kind, busy = false, onClick, type = "button", children, class: more, ...rest }: ButtonProps & Children & { class?: string | undefined }) {
   return (
     <button
       {...rest}
@@ -64,7 +64,7 @@ export function Button({ kind, busy = false, onClick, type = "button", children,
 }
 
 // Copy copies a text. Where the browser does not allow that, the text is there to be selected.
-export function Copy({ text, what, label = "Copy" }: { text: string; what: string; label?: string }) {
+export function Copy({ text, what, label = "Copy", size = "small" }: { text: string; what: string; label?: string; size?: "small" | "full" }) {
   const [done, setDone] = useState(false);
   useEffect(() => {
     if (!done) return;
@@ -81,7 +81,7 @@ export function Copy({ text, what, label = "Copy" }: { text: string; what: strin
     }
   };
   return (
-    <Button class="copy" onClick={copy} aria-label={`${label} ${what}`}>
+    <Button class={size === "small" ? "copy" : undefined} onClick={copy} aria-label={`${done ? "Copied" : label}: ${what}`}>
       {done ? "Copied" : label}
     </Button>
   );

@@ -23,6 +23,7 @@ export function App() {
     <>
       <a class="skip" href="#main">Skip to the content</a>
       {slow.value && <div class="progress" role="progressbar" aria-label="Loading" />}
+      {!known && <Brand />}
       {known === null && <SignIn />}
       {known && <Header />}
       {known && (
@@ -41,6 +42,18 @@ function Logo() {
       <rect width="32" height="32" rx="8" />
       <path d="M8 21.5v-9l8 6 8-6v9" />
     </svg>
+  );
+}
+
+// Brand is the header while nobody is signed in. index.html has it, too: it is there before this program is.
+function Brand() {
+  return (
+    <header class="top">
+      <span class="brand">
+        <Logo />
+        mtagd
+      </span>
+    </header>
   );
 }
 
@@ -94,7 +107,6 @@ function SignIn() {
           if (text) void task.run(() => signIn(text));
         }}
       >
-        <Logo />
         <h1 ref={heading} tabIndex={-1}>Sign in</h1>
         <p class="dim">Create merchants, set up their tags, and see their events.</p>
         {notice.value && <p class="note" role="status">{notice.value}</p>}

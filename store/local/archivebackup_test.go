@@ -37,7 +37,7 @@ func TestEveryPointOfAnArchiveRestores(t *testing.T) {
 					now = listAll(t, e, shops)
 				case 5:
 					archiveAll(t, e)
-					if err := e.archive.Purge(func() {}); err != nil {
+					if err := e.archive.Purge(ctx, func() {}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -101,6 +101,47 @@ func TestARestoreRepeatsErasures(t *testing.T) {
 	}
 	if n := x.total(x.shop); n != 54 {
 		t.Errorf("an event of an erased person was recorded: %d", n)
+	}
+}
+
+// A backup of a directory in which a kill has left chunks that are archived already can be restored.
+func TestABackupAfterAKillOfTheArchiver(t *testing.T) {
+	dir, m := t.TempDir(), store.NewMerchantID()
+	e := open(t, dir)
+	record(t, e, m, 3000)
+	if err := e.index.now.Wait(ctx, e.journal.Committed()); err != nil {
+		t.Fatal(err)
+	}
+	release := e.archiver.hold()
+	if err := e.index.now.Merge(ctx); err != nil {
+		t.Fatal(err)
+	}
+	upTo, err := e.index.now.StoredUpTo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, last, _, err := e.archiver.read(upTo, func() {})
+	if err == nil {
+		err = e.archive.Add(run, last, func() {})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := copied(t, dir)
+	release()
+	closeEngine(t, e)
+	src, err := OpenSource(killed, Options{Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := destination(t, t.TempDir())
+	result, err := backup.New(d, src).Run(ctx, backup.Options{Log: quiet, Now: time.Now})
+	if err := errors.Join(err, src.Close()); err != nil {
+		t.Fatal(err)
+	}
+	copied := restored(t, d, result.Point)
+	if page := everything(t, copied, m)[0]; page.Total != 3000 {
+		t.Errorf("%d events were restored, want 3000", page.Total)
 	}
 }
 

@@ -123,6 +123,68 @@ func lostEvents(d *damageLog) (n int) {
 	return n
 }
 
+// A chunk that was damaged and can be read again is archived with the others.
+func TestAChunkThatHeals(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 10, 2)
+	last := x.journal.Committed()
+	closeEngine(t, x.engine)
+	logs, err := filepath.Glob(filepath.Join(x.dir, "events", "*.vlog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flip := func() {
+		for _, path := range logs {
+			if err := changeFile(path, func(b []byte) {
+				for i := 60; i < min(len(b), 20_000); i++ {
+					if b[i] != 0 && b[i]^0x55 != 0 {
+						b[i] ^= 0x55
+					}
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	flip()
+	x.engine = open(t, x.dir)
+	if n := x.total(x.shop); n != 0 || x.journal.CheckChunk(last) == nil {
+		t.Fatalf("%d events are listed of damaged chunks", n)
+	}
+	closeEngine(t, x.engine)
+	flip()
+	if err := os.Remove(filepath.Join(x.dir, "index.db")); err != nil { // as a verification does
+		t.Fatal(err)
+	}
+	x.engine = open(t, x.dir)
+	if n := x.total(x.shop); n != 20 {
+		t.Errorf("%d events are listed after the chunks were mended, want 20", n)
+	}
+	archiveAll(t, x.engine)
+	if n := x.total(x.shop); n != 20 {
+		t.Errorf("%d events are listed after they were archived, want 20", n)
+	}
+	x.await(x.erase(byMUID(3), false).ID)
+	if n := x.total(x.shop); n != 18 {
+		t.Errorf("%d events are listed after an erasure, want 18", n)
+	}
+	findNothing(t, x.engine)
+	closeEngine(t, x.engine)
+}
+
+// What a salvage that was cut off has written is removed when the archive can be opened.
+func TestALeftoverOfASalvage(t *testing.T) {
+	dir := t.TempDir()
+	archivedDirectory(t, dir)
+	if err := os.CopyFS(filepath.Join(dir, archivePart), os.DirFS(filepath.Join(dir, "archive"))); err != nil {
+		t.Fatal(err)
+	}
+	closeEngine(t, open(t, dir))
+	if exists(filepath.Join(dir, archivePart)) {
+		t.Errorf("%s is left", archivePart)
+	}
+}
+
 // A kill at any step of a salvage loses nothing more.
 func TestAKillWhileAnArchiveIsSalvaged(t *testing.T) {
 	dir := t.TempDir()

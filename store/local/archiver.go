@@ -26,7 +26,7 @@ import (
 //  3. It deletes the chunks from the journal, and gives back the space of value logs that are dead.
 //
 // After a kill between 2 and 3, the next start goes on with 3: what is up to the archive's boundary is in the archive. A chunk
-// that is damaged is set aside, as in a listing, and stays in the journal.
+// that is damaged is set aside, as in a listing, and stays in the journal. If it can be read again, it is archived.
 type archiver struct {
 	e       *engine
 	log     *slog.Logger
@@ -34,8 +34,10 @@ type archiver struct {
 	paced   bool
 	waiting atomic.Int64 // about how many bytes of events wait
 
-	moving    sync.Mutex // held while events move
-	forgotten uint64     // chunks up to it were deleted; guarded by moving
+	moving sync.Mutex // held while events move
+	// Guarded by moving:
+	forgotten uint64          // chunks up to it were deleted
+	healed    map[uint64]bool // chunks that were noted as damaged, and could be read and archived
 
 	stop context.Context
 	done sync.WaitGroup
@@ -53,7 +55,7 @@ const (
 )
 
 func newArchiver(e *engine, opt Options) *archiver {
-	a := &archiver{e: e, log: opt.Log, run: archiveRun, paced: true, stop: e.opened}
+	a := &archiver{e: e, log: opt.Log, run: archiveRun, paced: true, stop: e.opened, healed: map[uint64]bool{}}
 	if opt.archiveRun > 0 {
 		a.run, a.paced = opt.archiveRun, false
 	}
@@ -190,7 +192,7 @@ func (a *archiver) read(upTo uint64, pace func()) (run *archive.Run, last uint64
 	err = a.e.journal.StoredChunks(a.e.archive.Boundary(), upTo, func(seq uint64, events []journal.Stored) bool {
 		last = seq
 		if a.e.damage.isNoted(seq) {
-			return true // it can be read again, but its events are not in the index
+			a.healed[seq] = true // a verification brings its events back into the index
 		}
 		for _, e := range events {
 			run.Append(e.Merchant, e.Position, e.Body)
@@ -214,7 +216,9 @@ func (a *archiver) forget() error {
 	if boundary <= a.forgotten {
 		return nil
 	}
-	if err := a.e.journal.Forget(a.forgotten, boundary, a.e.damage.isNoted); err != nil {
+	if err := a.e.journal.Forget(a.forgotten, boundary, func(seq uint64) bool {
+		return a.e.damage.isNoted(seq) && !a.healed[seq]
+	}); err != nil {
 		return err
 	}
 	a.forgotten = boundary

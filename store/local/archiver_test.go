@@ -285,7 +285,7 @@ func TestArchivedEventsGiveSpaceBack(t *testing.T) {
 	findNothing(t, e)
 	total := everything(t, e, m)[0].Total
 	drop(t, e, m)
-	if err := e.archive.Purge(func() {}); err != nil {
+	if err := e.archive.Purge(ctx, func() {}); err != nil {
 		t.Fatal(err)
 	}
 	if all, _ := e.archive.Sizes(); total != 172*16 || all > 20<<20 {

@@ -39,6 +39,8 @@ func (v *verifier) differences() (*comparison, error) {
 		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
 	}
 	if len(differ) > 0 {
+		release := v.hold()
+		defer release()
 		if v.removing != nil {
 			v.removing.Lock()
 			defer v.removing.Unlock()
@@ -139,7 +141,8 @@ func bucketOf(e locatedEvent) bucket {
 	return bucket{e.m, e.key.Seq * 0x9e3779b97f4a7c15 >> 32 % bucketsOfMerchant}
 }
 
-// eachEvent calls use with each event of the merchants that is compared: those of the index, then those of the journal.
+// eachEvent calls use with each event of the merchants that is compared: those of the index, then those of the journal. No
+// events may move to the archive meanwhile.
 func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error {
 	use := func(e locatedEvent, indexed bool) {
 		if e.key.Time >= c.indexed[e.m].keptFrom {
@@ -159,8 +162,6 @@ func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error
 	for _, m := range c.merchants {
 		wanted[m] = c.indexed[m]
 	}
-	release := c.hold()
-	defer release()
 	boundary := uint64(0)
 	if c.archive != nil {
 		boundary = c.archive.Boundary()

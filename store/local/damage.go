@@ -47,7 +47,8 @@ type damageLog struct {
 	log  *slog.Logger
 	now  func() time.Time
 
-	removing sync.Mutex // held while events of damaged chunks are removed from the index, and while they must not be
+	// Held while events are removed from the index, and while they must not be. Whoever needs archiver.moving too locks that first.
+	removing sync.Mutex
 
 	mu     sync.Mutex
 	notes  map[noteKey]note

@@ -16,7 +16,8 @@ import (
 // An erasure:
 //
 //  1. Erase notes it in control.db, with hashes only.
-//  2. The links of the person are found. With suppress, their identifiers are refused from now on.
+//  2. What came in before is awaited. The links of the person are found. With suppress, their identifiers are refused from now
+//     on.
 //  3. The person's events are found: what came in before is moved to the archive, and all of the merchant's events there are
 //     read. How many there are is noted.
 //  4. The links and the remembered event_ids of the events are removed, then the events from the index, then those from the
@@ -59,36 +60,52 @@ func (e *engine) DeletePartner(ctx context.Context, id store.PartnerID, withMerc
 // refused; no request takes that long.
 const removalDelay = time.Minute
 
-// erase does the steps 2 to 5 of all erasures that are not done, and removes what is left of deleted merchants.
+// erase does the steps 2 to 5 of all erasures that are not done, and removes what is left of deleted merchants. Where it fails
+// for a merchant, it goes on with the others.
 func (l *life) erase(ctx context.Context) error {
-	unfinished := l.e.Unfinished()
-	removals := slices.DeleteFunc(l.e.Removals(), func(r store.Removal) bool {
-		return !l.e.opt.eager && l.e.opt.Now().Sub(r.At) < removalDelay
-	})
-	if len(unfinished)+len(removals) == 0 {
-		return nil
-	}
 	byMerchant := map[store.MerchantID][]store.Erasure{}
+	for _, era := range l.e.Unfinished() {
+		byMerchant[era.Merchant] = append(byMerchant[era.Merchant], era)
+	}
+	var removed []store.MerchantID
 	var ids []store.ErasureID
-	for _, era := range unfinished {
-		ids = append(ids, era.ID)
-		if era.State != store.ErasurePurging {
-			byMerchant[era.Merchant] = append(byMerchant[era.Merchant], era)
+	var failed error
+	for _, r := range l.e.Removals() {
+		if !l.e.opt.eager && l.e.opt.Now().Sub(r.At) < removalDelay {
+			continue
+		}
+		if err := l.dropMerchant(ctx, r.Merchant); err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		removed = append(removed, r.Merchant)
+		for _, era := range byMerchant[r.Merchant] {
+			ids = append(ids, era.ID)
 		}
 	}
 	for m, some := range byMerchant {
 		if l.e.IsRemoved(m) {
-			continue // everything of it goes
+			continue // everything of it goes, now or later
 		}
-		if err := l.eraseOf(ctx, m, some); err != nil {
-			return err
+		pending := slices.DeleteFunc(slices.Clone(some), func(era store.Erasure) bool { return era.State == store.ErasurePurging })
+		if len(pending) > 0 {
+			if err := l.eraseOf(ctx, m, pending); err != nil {
+				failed = errors.Join(failed, err)
+				continue
+			}
+		}
+		for _, era := range some {
+			ids = append(ids, era.ID)
 		}
 	}
-	for _, r := range removals {
-		if err := l.dropMerchant(ctx, r.Merchant); err != nil {
-			return err
-		}
+	if len(ids)+len(removed) == 0 {
+		return failed
 	}
+	return errors.Join(failed, l.finish(ctx, ids, removed))
+}
+
+// finish does step 5 of erasures and of the removal of merchants.
+func (l *life) finish(ctx context.Context, ids []store.ErasureID, removed []store.MerchantID) error {
 	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
 		era.State = store.ErasurePurging
 		return nil
@@ -105,8 +122,8 @@ func (l *life) erase(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	for _, r := range removals {
-		if err := l.e.FinishRemoval(ctx, r.Merchant); err != nil {
+	for _, m := range removed {
+		if err := l.e.FinishRemoval(ctx, m); err != nil {
 			return err
 		}
 	}
@@ -125,6 +142,7 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	for i, era := range erasures {
 		who[i], ids[i], place[era.ID] = era.Person, era.ID, i
 	}
+	now := l.e.journal.Barrier()
 	p := newPersons(who...)
 	links, linksOf, err := l.findLinks(ctx, m, p, len(erasures))
 	if err != nil {
@@ -133,7 +151,6 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey { return linksOf[place[era.ID]] }); err != nil {
 		return err
 	}
-	now := l.e.journal.Barrier()
 	if err := l.e.archiver.moveTo(ctx, now); err != nil {
 		return err
 	}
@@ -165,7 +182,7 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 // findLinks returns the links of the persons: all of them, and those of each.
 func (l *life) findLinks(ctx context.Context, m codec.MerchantKey, p *persons, n int) (all []store.IdentityKey, of [][]store.IdentityKey, err error) {
 	of = make([][]store.IdentityKey, n)
-	err = l.e.journal.Links(ctx, m, func(k store.IdentityKey, muid []byte) error {
+	err = l.e.journal.Links(ctx, m, store.IdentityKey{}, func(k store.IdentityKey, muid []byte) error {
 		owners := append(slices.Clone(p.muids[store.MUIDKey(muid)]), p.identifiers[k]...)
 		if len(owners) == 0 {
 			return nil
@@ -269,7 +286,7 @@ func (l *life) dropMerchant(ctx context.Context, id store.MerchantID) error {
 func (l *life) purge(ctx context.Context) error {
 	err := l.e.journal.Purge(ctx, func(seq uint64) error { return l.e.archiver.moveTo(ctx, seq) })
 	if err == nil {
-		err = l.e.archive.Purge(l.pace())
+		err = l.e.archive.Purge(ctx, l.pace())
 	}
 	if errors.Is(err, journal.ErrCopied) || archive.IsBusy(err) {
 		return journal.ErrCopied

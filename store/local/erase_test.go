@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
 )
 
 // erasing is an engine with a merchant, and visitors who have a muid, an email and events with a word of their own.
@@ -346,6 +349,103 @@ func TestAnErasureGoesOnAfterAKill(t *testing.T) {
 	}
 	if n := x.total(x.shop); n != 196 {
 		t.Errorf("%d events are left", n)
+	}
+	closeEngine(t, x.engine)
+}
+
+// An erasure of which the merchant is deleted is done when the merchant's events are gone, and not before.
+func TestErasureOfADeletedMerchant(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 10, 2)
+	closeEngine(t, x.engine)
+	now := time.Now()
+	opened, err := Open(x.dir, Options{Log: quiet, Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.engine = opened.(*engine)
+	x.life.busy.Lock()
+	era := x.erase(byMUID(3), false)
+	if _, err := x.DeleteMerchant(ctx, x.shop); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(removalDelay / 2)
+	if err := x.life.erase(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if era, err := x.Erasure(ctx, era.ID); err != nil || era.State == store.ErasureDone {
+		t.Errorf("before the merchant's events are removed the erasure is %+v, %v", era, err)
+	}
+	now = now.Add(removalDelay)
+	if err := x.life.erase(ctx); err != nil {
+		t.Fatal(err)
+	}
+	x.life.busy.Unlock()
+	x.await(era.ID)
+	if found := filesWith(t, x.dir, string(muidOf(3)), emailOf(3)); found != nil {
+		t.Errorf("done, and still in %v", found)
+	}
+	closeEngine(t, x.engine)
+}
+
+// An erasure that waits for the end of a backup does not fill the disk.
+func TestAnErasureWaitsForABackup(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 10, 2)
+	purge := func() error {
+		return x.journal.Purge(ctx, func(seq uint64) error { return x.archiver.moveTo(ctx, seq) })
+	}
+	logs := func() int {
+		found, err := filepath.Glob(filepath.Join(x.dir, "events", "*.vlog"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found)
+	}
+	before, s := logs(), x.journal.Snapshot()
+	for range 3 {
+		if err := purge(); !errors.Is(err, journal.ErrCopied) {
+			t.Errorf("a purge during a backup: %v", err)
+		}
+	}
+	if n := logs(); n != before {
+		t.Errorf("%d value logs became %d", before, n)
+	}
+	s.Close()
+	for range 3 { // the later ones have nothing to fill
+		if err := purge(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := logs(); n > before+1 {
+		t.Errorf("%d value logs became %d", before, n)
+	}
+	closeEngine(t, x.engine)
+}
+
+// A page that was asked for before an erasure removed its events notes no damage.
+func TestAPageBesideAnErasure(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 10, 2)
+	archiveAll(t, x.engine)
+	m, err := codec.NewMerchantKey(x.shop)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, positions, err := x.index.now.Page(ctx, m, rank.NewSelection(store.Query{Merchant: x.shop, SortBy: store.ByTime, Limit: 100}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.await(x.erase(byMUID(3), false).ID)
+	damage := x.readEvents(ctx, m, positions, func(int, journal.Event) {})
+	if !isDamage(damage) {
+		t.Fatalf("the read of removed events gives %v", damage)
+	}
+	if err := x.withIndex(func(u *usedIndex) error { return x.setAsideAll(ctx, u, damage) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(x.damage.notes) > 0 {
+		t.Errorf("noted: %+v", x.damage.notes)
 	}
 	closeEngine(t, x.engine)
 }

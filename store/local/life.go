@@ -18,7 +18,8 @@ type life struct {
 	log  *slog.Logger
 	wake chan struct{} // holds a value when there is a task
 
-	busy sync.Mutex // held by a task
+	busy    sync.Mutex // held by a task
+	failing bool       // an erasure has failed since run looked for some; guarded by busy
 
 	mu      sync.Mutex
 	changed map[codec.MerchantKey]uint64 // the number of the last change
@@ -41,7 +42,10 @@ func (l *life) run() {
 				wait = lifeRetry
 			}
 		}
-		try("an erasure", l.erase)
+		try("an erasure", func(ctx context.Context) error {
+			l.failing = false
+			return l.erase(ctx)
+		})
 		if time.Since(expiry) >= expiryInterval {
 			try("the removal of events that are past the retention", l.expire)
 			expiry = time.Now()

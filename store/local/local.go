@@ -323,6 +323,9 @@ func (e *engine) Ready() error {
 	if err := e.index.failure(); err != nil {
 		return fmt.Errorf("%w: %w", store.ErrNeedsRestart, err) // which replays the events that are missing
 	}
+	if err := e.archive.Failure(); err != nil {
+		return fmt.Errorf("%w: %w", store.ErrNeedsRestart, err) // until then, events stay in the journal
+	}
 	if err := e.Data.Failure(); err != nil {
 		return err
 	}

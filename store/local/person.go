@@ -168,8 +168,12 @@ func textOf(v jsontext.Value) (string, bool) {
 	return string(s), true
 }
 
+// foundAtOnce is how many events eachOf finds in the journal before it passes them on.
+const foundAtOnce = 256
+
 // eachOf calls use with those events of a merchant up to a chunk that belong to persons, in the order of receipt, until use
-// returns an error. Events that cannot be read are left out. pace is called now and then.
+// returns an error. Events that cannot be read are left out. pace is called now and then. No transaction is open while use
+// runs, which may take long.
 func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *persons, upTo uint64, pace func(), use func(event *journal.Event, owners []int) error) error {
 	after := codec.Position{}
 	matcher := who.matcher()
@@ -199,28 +203,64 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *persons, 
 		if after = codec.EndOf(max(boundary, after.Seq)); after.Seq >= upTo {
 			return nil
 		}
-		var failed error
+		var found []journal.Event
 		err := e.journal.Scan(ctx, after.Seq+1, upTo, func(seq uint64, events []journal.Event) bool {
 			if e.hasMoved(after.Seq + 1) {
 				return false
 			}
 			for i := range events {
-				if events[i].Merchant == m && failed == nil {
-					failed = one(&events[i])
+				if event := &events[i]; event.Merchant == m && len(matcher.of(event)) > 0 {
+					found = append(found, event.Clone())
 				}
 			}
 			after = codec.EndOf(seq)
 			pace()
-			return failed == nil
+			return len(found) < foundAtOnce
 		})
+		for i := range found {
+			if err := one(&found[i]); err != nil {
+				return err
+			}
+		}
 		damaged, isDamaged := errors.AsType[journal.DamagedChunks](err)
 		switch {
-		case failed != nil:
-			return failed
 		case e.hasMoved(after.Seq + 1): // it is read in the archive
+		case err == nil && len(found) >= foundAtOnce:
 		case isDamaged:
 			after = codec.EndOf(damaged[0].Seq)
 		default:
+			return err
+		}
+	}
+}
+
+// linksAtOnce is how many links linksOf finds before it passes them on.
+const linksAtOnce = 4096
+
+var errMoreLinks = errors.New("there are more links")
+
+// linksOf calls use with the links of persons. No transaction is open meanwhile.
+func (e *engine) linksOf(ctx context.Context, m codec.MerchantKey, p *persons, use func(*store.PersonalRecord) error) error {
+	var from store.IdentityKey
+	for {
+		var found []store.PersonalRecord
+		err := e.journal.Links(ctx, m, from, func(k store.IdentityKey, muid []byte) error {
+			if len(p.muids[store.MUIDKey(muid)]) == 0 && len(p.identifiers[k]) == 0 {
+				return nil
+			}
+			if len(found) == linksAtOnce {
+				from = k
+				return errMoreLinks
+			}
+			found = append(found, store.PersonalRecord{Identifier: k, MUID: store.MUID(muid)})
+			return nil
+		})
+		for i := range found {
+			if err := use(&found[i]); err != nil {
+				return err
+			}
+		}
+		if !errors.Is(err, errMoreLinks) {
 			return err
 		}
 	}
@@ -245,12 +285,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, person s
 	defer cancel()
 	defer context.AfterFunc(e.opened, cancel)()
 	p := newPersons(who)
-	if err := e.journal.Links(ctx, m, func(k store.IdentityKey, muid []byte) error {
-		if len(p.muids[store.MUIDKey(muid)]) == 0 && len(p.identifiers[k]) == 0 {
-			return nil
-		}
-		return use(&store.PersonalRecord{Identifier: k, MUID: store.MUID(muid)})
-	}); err != nil {
+	if err := e.linksOf(ctx, m, p, use); err != nil {
 		return err
 	}
 	from := e.keptFrom(id)

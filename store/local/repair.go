@@ -53,11 +53,23 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 	if err := copyOthers(dir, to); err != nil {
 		return err
 	}
+	if err := repeatErasures(ctx, to, log); err != nil {
+		return err
+	}
 	e, err := Open(to, Options{Log: log}) // builds the index
 	if err != nil {
 		return err
 	}
 	return e.Close()
+}
+
+// repeatErasures has the erasures done again in a directory, when a server opens it: events that were removed may be back.
+func repeatErasures(ctx context.Context, dir string, log *slog.Logger) error {
+	data, err := control.Open(dir, time.Now, log)
+	if err != nil {
+		return err
+	}
+	return errors.Join(data.RepeatErasures(ctx), data.Close())
 }
 
 // prepareEmpty creates a directory. It refuses one that is not empty.

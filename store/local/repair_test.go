@@ -133,3 +133,33 @@ func copiedWhileOpen(t *testing.T, dir string, m store.MerchantID) string {
 	closeEngine(t, e)
 	return killed
 }
+
+// A repaired directory knows the erasures, does them again, and refuses events of the persons; it has the default retention too.
+func TestRepairRepeatsErasures(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 10, 2)
+	done := x.await(x.erase(byMUID(3), true).ID)
+	if err := x.SetDefaultRetention(ctx, 1000); err != nil {
+		t.Fatal(err)
+	}
+	closeEngine(t, x.engine)
+	to := filepath.Join(t.TempDir(), "repaired")
+	if err := Repair(ctx, x.dir, to, quiet, func(f store.Finding) { t.Errorf("lost: %+v", f) }); err != nil {
+		t.Fatal(err)
+	}
+	x.engine = open(t, to)
+	if again := x.await(done.ID); !again.FinishedAt.After(done.FinishedAt) {
+		t.Errorf("the erasure was not done again: %+v", again)
+	}
+	marks := []store.Mark{newVisit(x.shop, 3, 9)}
+	if err := x.Record(ctx, marks); err != nil {
+		t.Fatal(err)
+	}
+	if marks[0].Outcome != store.Suppressed {
+		t.Errorf("an event of the erased person: %v", marks[0].Outcome)
+	}
+	if r := x.DefaultRetention(); r != 1000 {
+		t.Errorf("the default retention is %d", r)
+	}
+	closeEngine(t, x.engine)
+}

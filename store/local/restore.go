@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -35,7 +36,7 @@ func Restore(ctx context.Context, dir string, opt Options, read func(backup.Targ
 	if err := prepareRestore(dir, at); err != nil {
 		return 0, err
 	}
-	t := &target{dir: at}
+	t := &target{dir: at, first: math.MaxUint64}
 	want, err := t.fill(opt, read)
 	if err != nil {
 		return 0, err
@@ -47,8 +48,9 @@ func Restore(ctx context.Context, dir string, opt Options, read func(backup.Targ
 		return events, err
 	}
 	// A chunk that was deleted or written again after an older point is in both counts of the backup only.
-	// So are events that were archived after one, and blocks of the archive that were replaced.
-	if want.Deletions == 0 && !t.archive.Replaced && events != want.Events || events > want.Events {
+	// So are events that were archived after one, and blocks of the archive that were replaced; and chunks that were archived,
+	// but not yet deleted.
+	if want.Deletions == 0 && !t.archive.Replaced && t.boundary < t.first && events != want.Events || events > want.Events {
 		return events, fmt.Errorf("the restored directory has %d events, but the backup %d", events, want.Events)
 	}
 	return events, publish(dir, at)
@@ -102,6 +104,7 @@ type target struct {
 	events   *journal.Writer
 	archive  *archive.Writer
 	boundary uint64 // of the archive
+	first    uint64 // the smallest number of a chunk
 }
 
 func (t *target) fill(opt Options, read func(backup.Target) (backup.Count, error)) (want backup.Count, err error) {
@@ -136,6 +139,9 @@ func (t *target) Entry(e codec.Entry) error {
 	case len(e.Key) == 1 && e.Key[0] == prefixBoundary:
 		t.boundary = binary.BigEndian.Uint64(e.Value)
 		return nil
+	}
+	if seq, is := journal.ChunkOf(e); is {
+		t.first = min(t.first, seq)
 	}
 	return t.events.Put(e)
 }

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"math"
 	"slices"
@@ -51,59 +52,52 @@ const (
 
 // expire removes the events of all merchants that are past the retention.
 func (l *life) expire(ctx context.Context) error {
-	archived := false
+	var failed error
+	removed := false
 	for _, id := range l.e.Expiring() {
-		m, err := codec.NewMerchantKey(id)
-		if err != nil {
-			return err
-		}
-		from := l.e.keptFrom(id)
-		if from == math.MinInt64 {
-			continue // it was changed just now
-		}
-		from -= expiryDelay.Microseconds()
-		expired, _, err := l.expired(ctx, m, from, 1)
-		if err != nil {
-			return err
-		}
-		if expired == 0 {
-			continue
-		}
-		if !archived {
-			if err := l.e.archiver.moveTo(ctx, l.e.journal.Committed()); err != nil {
-				return err
-			}
-			archived = true
-		}
-		if err := l.expireOf(ctx, m, from); err != nil {
-			return err
-		}
+		some, err := l.expireOf(ctx, id)
+		removed = removed || some
+		failed = errors.Join(failed, err)
 	}
-	if archived {
-		return l.e.archiver.reclaim()
+	if removed {
+		failed = errors.Join(failed, l.e.archiver.reclaim())
 	}
-	return nil
+	return failed
 }
 
-// expireOf removes the events of one merchant before a time.
-func (l *life) expireOf(ctx context.Context, m codec.MerchantKey, from int64) error {
-	left, err := l.expireKnown(ctx, m, from)
-	if err != nil || !left {
-		return err
+// expireOf removes the events of one merchant that are past its retention, and reports whether there were any.
+func (l *life) expireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
+	m, err := codec.NewMerchantKey(id)
+	if err != nil {
+		return false, err
+	}
+	from := l.e.keptFrom(id)
+	if from == math.MinInt64 {
+		return false, nil // it was changed just now
+	}
+	from -= expiryDelay.Microseconds()
+	expired, _, err := l.expired(ctx, m, from, 1)
+	if err != nil || expired == 0 {
+		return false, err
 	}
 	if err := l.e.archiver.moveTo(ctx, l.e.journal.Committed()); err != nil {
-		return err
+		return false, err
 	}
-	defer l.change(m)()
+	left, err := l.expireKnown(ctx, m, from)
+	if err != nil || !left {
+		return true, err
+	}
+	if err := l.e.archiver.moveTo(ctx, l.e.journal.Committed()); err != nil {
+		return true, err
+	}
 	_, err = l.rewriteBefore(ctx, m, codec.Position{}, endOfTime, from)
-	return err
+	return true, err
 }
 
 // expireKnown removes the events that the index has: first from the archive, as the index knows where they are. After a kill in
 // between, the index has events that the archive does not have; no answer has them, and the next call removes them. It reports
 // whether the archive may have more events: backdated ones that came in meanwhile.
 func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64) (left bool, err error) {
-	defer l.change(m)()
 	total, positions, err := l.expired(ctx, m, from, maxExpired)
 	if err != nil {
 		return false, err
@@ -124,6 +118,7 @@ func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64)
 	if err != nil {
 		return false, err
 	}
+	defer l.change(m)()
 	err = l.e.withIndex(func(x *usedIndex) error {
 		indexed, err := x.RemoveBefore(ctx, m, from)
 		left = indexed.Events > removed
@@ -132,13 +127,28 @@ func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64)
 	return left, err
 }
 
-// rewriteBefore removes the events of a merchant before a time from the archive, between two positions.
+// rewriteBefore removes the events of a merchant before a time from the archive, between two positions. It takes long, so it
+// makes many small changes, and does the erasures that come up meanwhile.
 func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, last codec.Position, from int64) (events uint64, err error) {
-	removed, err := l.e.archive.Rewrite(ctx, m, first, last, func(stored archive.Event) bool {
-		event, err := journal.DecodeBody(m, stored.Position, stored.Body)
-		return err != nil || event.Time >= from
-	}, l.damaged, l.e.archiver.paceBy(900)) // there is an hour for it
-	return removed.Events, err
+	pace := l.e.archiver.paceBy(900) // there is an hour for it
+	for more := true; more && err == nil; {
+		done := l.change(m)
+		var removed archive.Removed
+		removed, first, more, err = l.e.archive.RewriteSome(ctx, m, first, last, func(stored archive.Event) bool {
+			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
+			return err != nil || event.Time >= from
+		}, l.damaged)
+		done()
+		events += removed.Events
+		if err == nil && !l.failing {
+			if err := l.erase(ctx); err != nil && ctx.Err() == nil {
+				l.failing = true // it is tried again when the expiry has ended
+				l.log.Error("an erasure cannot be finished now, and is tried again", "error", err)
+			}
+		}
+		pace()
+	}
+	return events, err
 }
 
 // neighbours splits sorted positions where much was received in between: what is next to each other is rewritten together.

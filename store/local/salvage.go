@@ -31,6 +31,9 @@ const (
 //
 // After a kill, the next start begins again, or goes on with 4.
 func (e *engine) openArchive() (*archive.Archive, error) {
+	if err := os.RemoveAll(filepath.Join(e.dir, archivePart)); err != nil {
+		return nil, err
+	}
 	dir := Parts(e.dir)["archive"]
 	a, err := archive.Open(dir, e.opt.Log)
 	if !errors.Is(err, codec.ErrCorrupt) {
@@ -63,9 +66,6 @@ func (e *engine) salvageArchive(dir string, damage error) error {
 		return err
 	}
 	part := filepath.Join(e.dir, archivePart)
-	if err := os.RemoveAll(part); err != nil {
-		return err
-	}
 	if _, err := archive.Salvage(e.opened, dir, part, forgotten, e.opt.Log, func(path string, err error) {
 		e.opt.Log.Error("a part of archive/ is lost", "file", path, "error", err)
 	}); err != nil {

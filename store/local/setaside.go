@@ -83,19 +83,32 @@ func (e *engine) setAside(ctx context.Context, x *usedIndex, found journal.Damag
 func (e *engine) setAsideArchived(ctx context.Context, x *usedIndex, found archive.Damaged) error {
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
-	for _, d := range found {
+	indexed := make([][]rank.Key, len(found)) // the events of each that the index has
+	for i, d := range found {
 		if d.MayHeal() && e.damage.mustWait(d.Last.Seq) {
 			return store.Unavailable("some events cannot be read now")
 		}
-		var lost eventGroup
-		var keys []rank.Key
+		if slices.ContainsFunc(found[:i], func(before archive.Damage) bool { return before.Merchant == d.Merchant }) {
+			continue // it was done with the first one
+		}
 		if err := x.ScanEvents(ctx, d.Merchant, func(k rank.Key, _ string) {
-			if d.Has(k.Position) {
-				lost.add(d.Merchant, k)
-				keys = append(keys, k)
+			for n := i; n < len(found); n++ {
+				if found[n].Merchant == d.Merchant && found[n].Has(k.Position) {
+					indexed[n] = append(indexed[n], k)
+				}
 			}
 		}); err != nil {
 			return err
+		}
+	}
+	for i, d := range found {
+		keys := indexed[i]
+		var lost eventGroup
+		for _, k := range keys {
+			lost.add(d.Merchant, k)
+		}
+		if len(keys) == 0 && archive.IsMissing(d) {
+			continue // it was removed since the page asked the index
 		}
 		if len(keys) == 0 { // set aside before, or all were removed
 			if err := e.damage.add(noteOf(d)); err != nil {

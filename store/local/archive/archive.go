@@ -90,10 +90,11 @@ type Archive struct {
 	boundary atomic.Uint64
 	versions versions
 
-	writing sync.Mutex // held by whoever changes the archive
-	// Guarded by writing:
-	failed    error // of a write: nobody knows what is on the disk, so nothing more is written
-	snapshots int   // that are open
+	writing   sync.Mutex // held by whoever changes the archive
+	snapshots int        // that are open; guarded by writing
+
+	compacting sync.Mutex            // held by whoever drops keys or compacts tables; locked before writing
+	failed     atomic.Pointer[error] // of a write: nobody knows what is on the disk, so nothing more is written
 
 	metrics *metrics
 }
@@ -219,6 +220,15 @@ func (a *Archive) fail(err error) error {
 	if err == nil || journal.IsNearlyFull(err) || errors.Is(err, context.Canceled) {
 		return err
 	}
-	a.failed = fmt.Errorf("a write to %s failed, and no more are tried: %w", a.dir, err)
-	return a.failed
+	err = fmt.Errorf("a write to %s failed, and no more are tried: %w", a.dir, err)
+	a.failed.Store(&err)
+	return err
+}
+
+// Failure returns the error of the write after which no more are tried until a restart, or nil.
+func (a *Archive) Failure() error {
+	if err := a.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/dgraph-io/badger/v4"
+
 	"mtagd/store/local/codec"
 )
 
@@ -265,11 +267,11 @@ func TestRemovedEventsAreGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Purge(func() {}); !IsBusy(err) {
+	if err := a.Purge(ctx, func() {}); !IsBusy(err) {
 		t.Errorf("a purge while the log is being copied: %v", err)
 	}
 	s.Close()
-	if err := a.Purge(func() {}); err != nil {
+	if err := a.Purge(ctx, func() {}); err != nil {
 		t.Fatal(err)
 	}
 	m.check(t, a)
@@ -481,4 +483,30 @@ func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
 	copied := openArchive(t, dir)
 	defer closeArchive(t, copied)
 	m.check(t, copied)
+}
+
+// A removal goes on past any number of blocks that cannot be read.
+func TestRewritePassesDamagedBlocks(t *testing.T) {
+	a := openArchive(t, t.TempDir())
+	m := merchant(0)
+	const blocks = 3 * removedBlocks
+	if err := a.commit(func(txn *badger.Txn) error {
+		for i := range blocks {
+			if err := txn.Set(blockKey{m, codec.Position{Seq: uint64(i + 1)}, 0}.append(nil), []byte("no block")); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	if _, err := a.Rewrite(ctx, m, codec.Position{}, codec.Position{Seq: blocks + 1}, func(Event) bool { return true }, func(Damage) {
+		if damaged++; damaged > blocks {
+			t.Fatal("it does not end")
+		}
+	}, func() {}); err != nil || damaged != blocks {
+		t.Errorf("%d blocks are damaged, %v; want %d", damaged, err, blocks)
+	}
+	closeArchive(t, a)
 }

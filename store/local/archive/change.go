@@ -31,7 +31,7 @@ const (
 
 // begin begins a change. The caller holds writing until the change has ended.
 func (a *Archive) begin() (*change, error) {
-	return &change{a: a, usage: map[codec.MerchantKey]Usage{}}, a.failed
+	return &change{a: a, usage: map[codec.MerchantKey]Usage{}}, a.Failure()
 }
 
 // add writes a block. The size of its bodies is bytes.

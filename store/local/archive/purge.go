@@ -2,8 +2,8 @@ package archive
 
 import (
 	"bytes"
+	"context"
 	"errors"
-	"slices"
 
 	"github.com/dgraph-io/badger/v4"
 )
@@ -13,38 +13,53 @@ var errBusy = errors.New("the archive is being copied")
 // IsBusy reports whether an error says that the archive is being copied: a later call may succeed.
 func IsBusy(err error) bool { return errors.Is(err, errBusy) }
 
-// purgeKeys is how many keys are purged together. Each time, Badger writes the tables again that have one of them.
-const purgeKeys = 100_000
+// purgeKeys is how many keys are purged together. Reads wait meanwhile, and Badger compares every key of the tables that have
+// one of them with each. The keys are neighbours, so these are few tables.
+const purgeKeys = 500
 
-// Purge removes the bytes of deleted blocks: after it, no file has anything of what was replaced or removed before the call.
-// It fails while the archive is being copied (IsBusy). It calls pace between keys. Nothing is written meanwhile.
+// Purge removes the bytes of deleted blocks: after it, no file has anything of what was replaced or removed before the call. It
+// fails while the archive is being copied (IsBusy), and when the disk has too little space to write tables again. It calls
+// pace between keys.
 //
-// It looks for deleted blocks in all tables, so it reads the whole archive. A compaction has dropped most of them already.
-func (a *Archive) Purge(pace func()) error {
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	if a.failed != nil {
-		return a.failed
+// A compaction drops nearly all of them. Purge looks for the others in all tables, so it reads the whole archive.
+func (a *Archive) Purge(ctx context.Context, pace func()) error {
+	a.compacting.Lock()
+	defer a.compacting.Unlock()
+	// A backup that has the deleted blocks must not be continued.
+	if err := a.purging(func() error {
+		return a.commit(func(txn *badger.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.versions.newest())) })
+	}); err != nil {
+		return err
 	}
-	if a.snapshots > 0 {
-		return errBusy
+	if err := a.compact(); err != nil {
+		return err
 	}
-	purged := false
 	for from := []byte{prefixBlock}; from != nil; {
-		dead, rest, err := a.deadKeys(from, pace)
+		dead, rest, err := a.deadKeys(ctx, from, pace)
 		if err != nil {
 			return err
 		}
 		if len(dead) > 0 {
-			a.versions.wait() // a reader may need them
-			if err := a.drop(dead, purged); err != nil {
-				return a.fail(err)
+			if err := a.purging(func() error { return a.drop(dead) }); err != nil {
+				return err
 			}
-			purged = true
 		}
 		from = rest
 	}
 	return nil
+}
+
+// purging does a part of a purge, in which nobody else writes.
+func (a *Archive) purging(part func() error) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if err := a.Failure(); err != nil {
+		return err
+	}
+	if a.snapshots > 0 {
+		return errBusy
+	}
+	return a.fail(part())
 }
 
 // Reclaim gives back the space of blocks that were replaced or removed, when that is a quarter of all. Badger gives back more of
@@ -53,58 +68,76 @@ func (a *Archive) Reclaim() error {
 	if all, dead := a.Sizes(); dead < max(all/4, databaseSlack) {
 		return nil
 	}
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	if a.failed != nil || a.snapshots > 0 {
-		return a.failed
+	if !a.compacting.TryLock() {
+		return nil // Purge does it
 	}
+	defer a.compacting.Unlock()
+	if err := a.compact(); !IsBusy(err) {
+		return err
+	}
+	return nil
+}
+
+// compact has all tables compacted. The caller holds compacting.
+func (a *Archive) compact() error {
 	// Badger writes a memtable to a table only when it is full, or when a prefix is dropped of which a key is live.
 	filler := append(blockKey{}.append(nil), 0)
-	err := a.commit(func(txn *badger.Txn) error { return txn.Set(filler, nil) })
-	if err == nil {
-		err = a.db.Drop([][]byte{filler})
+	if err := a.purging(func() error {
+		err := a.commit(func(txn *badger.Txn) error { return txn.Set(filler, nil) })
+		if err == nil {
+			err = a.db.Drop([][]byte{filler})
+		}
+		return err
+	}); err != nil {
+		return err
 	}
-	if err == nil {
-		err = a.db.Flatten()
-	}
-	return a.fail(err)
+	return a.db.Flatten()
 }
 
 // databaseSlack is about how much larger a small archive is than its blocks.
 const databaseSlack = 8 << 20
 
-// drop removes the bytes of deleted keys. Badger's DropPrefix passes over prefixes of which no key is live. So drop first writes
-// a live key with each of them. Reads pass over these keys.
-func (a *Archive) drop(dead [][]byte, purged bool) error {
-	if !purged {
-		// A backup that has the deleted blocks must not be continued.
-		if err := a.commit(func(txn *badger.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.versions.newest())) }); err != nil {
-			return err
-		}
-	}
-	for some := range slices.Chunk(dead, commitEntries) {
-		if err := a.commit(func(txn *badger.Txn) error {
-			for _, k := range some {
-				if err := txn.Set(append(bytes.Clone(k), 0), nil); err != nil {
-					return err
-				}
+// drop removes the bytes of keys, of those that are deleted. Badger's DropPrefix passes over prefixes of which no key is live. So
+// drop first writes a live key with each of them. Reads pass over these keys.
+func (a *Archive) drop(keys [][]byte) error {
+	a.versions.wait() // a reader may need them
+	var dead [][]byte
+	if err := a.viewNewest(func(txn *badger.Txn) error {
+		for _, k := range keys {
+			if found, err := get(txn, k, func([]byte) error { return nil }); err != nil {
+				return err
+			} else if !found {
+				dead = append(dead, k)
 			}
-			return nil
-		}); err != nil {
-			return err
 		}
+		return nil
+	}); err != nil || len(dead) == 0 {
+		return err
+	}
+	if err := a.commit(func(txn *badger.Txn) error {
+		for _, k := range dead {
+			if err := txn.Set(append(bytes.Clone(k), 0), nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	return a.db.Drop(dead)
 }
 
-// deadKeys returns the keys of deleted blocks, of which files may still have something, from a key on. The next call goes on at
+// deadKeys returns keys of deleted blocks, of which files may still have something, from a key on. The next call goes on at
 // rest, which is nil when that was all.
-func (a *Archive) deadKeys(from []byte, pace func()) (dead [][]byte, rest []byte, err error) {
+func (a *Archive) deadKeys(ctx context.Context, from []byte, pace func()) (dead [][]byte, rest []byte, err error) {
 	err = a.viewNewest(func(txn *badger.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, AllVersions: true})
 		defer it.Close()
 		var last []byte
 		for it.Seek(from); it.Valid(); it.Next() {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			pace()
 			item := it.Item()
 			if bytes.Equal(item.Key(), last) {

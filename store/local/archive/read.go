@@ -123,6 +123,9 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 	return err
 }
 
+// IsMissing reports whether the damage is an event that no block has.
+func IsMissing(d Damage) bool { return errors.Is(d.Err, errMissing) }
+
 // missing is the damage of one event that no block has.
 func missing(m codec.MerchantKey, at codec.Position) Damage {
 	return Damage{m, before(at), at, errMissing}

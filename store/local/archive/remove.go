@@ -22,24 +22,25 @@ type Removed struct {
 
 func (r *Removed) add(o Removed) { r.Events, r.Bytes = r.Events+o.Events, r.Bytes+o.Bytes }
 
-// removedBlocks is how many blocks a removal reads while it holds the lock.
-const removedBlocks = 1000
+// removedBlocks is how many blocks RewriteSome reads. Nobody else writes meanwhile.
+const removedBlocks = 100
 
 // Rewrite removes the events of a merchant from one position to another, both included, that keep does not want. It passes
-// blocks that cannot be read to damaged; they stay as they are. It calls pace between blocks.
+// blocks that cannot be read to damaged; they stay as they are. It calls pace between some blocks and the next.
 func (a *Archive) Rewrite(ctx context.Context, m codec.MerchantKey, from, to codec.Position, keep func(Event) bool,
 	damaged func(Damage), pace func()) (removed Removed, err error) {
 	for more := true; more && err == nil; {
 		var some Removed
-		some, from, more, err = a.rewriteSome(ctx, m, from, to, keep, damaged, pace)
+		some, from, more, err = a.RewriteSome(ctx, m, from, to, keep, damaged)
 		removed.add(some)
+		pace()
 	}
 	return removed, err
 }
 
-// rewriteSome removes events of some blocks. The next call goes on at next.
-func (a *Archive) rewriteSome(ctx context.Context, m codec.MerchantKey, from, to codec.Position, keep func(Event) bool,
-	damaged func(Damage), pace func()) (removed Removed, after codec.Position, more bool, err error) {
+// RewriteSome is Rewrite for the first blocks from a position on. The next call goes on after these.
+func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to codec.Position, keep func(Event) bool,
+	damaged func(Damage)) (removed Removed, after codec.Position, more bool, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	c, err := a.begin()
@@ -81,6 +82,7 @@ func (a *Archive) rewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 					return err
 				}
 				damaged(Damage{m, before(k.last), k.last, err})
+				after = next(k.last)
 				continue
 			}
 			if b.first.Compare(to) > 0 {
@@ -98,7 +100,6 @@ func (a *Archive) rewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 					return err
 				}
 			}
-			pace()
 		}
 		return commit()
 	})

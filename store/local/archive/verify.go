@@ -78,8 +78,6 @@ func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
 
 // compare compares the headers of a merchant's blocks with its counts, and returns the number of blocks.
 func (a *Archive) compare(m codec.MerchantKey) (blocks uint64, err error) {
-	a.writing.Lock() // so that both are of one moment
-	defer a.writing.Unlock()
 	var sum, counted Usage
 	if err := a.view(func(txn *badger.Txn) error {
 		if counted, err = loadUsage(txn, m); err != nil {

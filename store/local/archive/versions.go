@@ -92,5 +92,6 @@ func (a *Archive) view(read func(txn *badger.Txn) error) error {
 	return a.db.View(version, read)
 }
 
-// viewNewest reads the newest data: what the caller has committed meanwhile too. The caller holds writing.
+// viewNewest reads the newest data: what the caller has committed meanwhile too. The caller holds writing, or also takes commits
+// of which a part is visible.
 func (a *Archive) viewNewest(read func(txn *badger.Txn) error) error { return a.db.View(newest, read) }

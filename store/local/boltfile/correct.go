@@ -39,6 +39,8 @@ func (s *Scan) correct(e *PageError) bool {
 		repairs, places := s.repairsPage(suspect, e), references(original)
 		if suspect.id == s.meta.free {
 			repairs, places = s.repairsFreeList(), everywhere(original)
+		} else if e.keyAt > 0 {
+			places = []int{e.keyAt}
 		} else if e.value {
 			places = s.unsound(original, false, suspect.path, 0)
 		} else if _, err := s.page(suspect.id); err != nil || s.checkPage(suspect.id, original, suspect.visit) != nil {
@@ -69,8 +71,11 @@ func (s *Scan) repairsPage(of suspect, e *PageError) func(b []byte) bool {
 		if e.value {
 			return true
 		}
-		s.patched[of.id] = b
-		defer delete(s.patched, of.id)
+		s.patched[of.id], s.repaired = b, of.id
+		defer func() {
+			delete(s.patched, of.id)
+			s.repaired = 0
+		}()
 		return s.check() == nil
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"os"
 	"slices"
 	"strings"
@@ -30,7 +31,8 @@ type Scan struct {
 	meta meta
 
 	patched   map[uint64][]byte // pages with a corrected bit
-	tolerated map[uint64]bool   // pages whose unsound values could not be corrected
+	tolerated map[uint64]bool   // pages whose unsound values, or keys of children, could not be corrected
+	repaired  uint64            // the page that is being repaired: its keys must be those of its children
 	corrected map[int64]byte    // bytes of the file that had a wrong bit, as they should be
 }
 
@@ -61,6 +63,7 @@ type PageError struct {
 
 	suspects []suspect // pages that may have the wrong bit
 	value    bool      // the page is well-formed, but has an unsound value
+	keyAt    int       // not 0: where the page has a key of a child that is not the child's first key. Readers find everything
 }
 
 func (e *PageError) Error() string { return fmt.Sprintf("page %d %s", e.Page, e.Problem) }
@@ -169,7 +172,7 @@ func (s *Scan) Check() error {
 				}
 				continue
 			}
-			if !e.value {
+			if !e.value && e.keyAt == 0 {
 				return e
 			}
 			s.tolerated[e.Page] = true
@@ -294,7 +297,7 @@ type suspect struct {
 func (w *walk) page(id uint64, v visit) error {
 	if e := w.read(id, v); e != nil {
 		e.suspects = append(e.suspects, suspect{id, v})
-		if v.parent != nil && !e.value {
+		if v.parent != nil && !e.value && e.keyAt == 0 {
 			e.suspects = append(e.suspects, *v.parent)
 		}
 		if w.lost == nil {
@@ -373,9 +376,14 @@ func (s *Scan) checkPage(id uint64, b []byte, v visit) *PageError {
 	}
 }
 
-// checkChildren checks that the children of a branch are pages with keys of their range.
+// checkChildren checks that the children of a branch are pages with keys of their range. A key of the branch that has one other
+// bit than the first key of the child is damage as well: when bbolt changes the child, it looks for that key in the branch.
 func (s *Scan) checkChildren(parent *suspect, elements []element) *PageError {
+	var wrong *PageError
+	at := headerSize + len(elements)*elementSize
 	for i, e := range elements {
+		keyAt := at
+		at += len(e.key)
 		v := parent.child(elements, i)
 		b, err := s.page(e.child)
 		if err != nil {
@@ -387,12 +395,36 @@ func (s *Scan) checkChildren(parent *suspect, elements []element) *PageError {
 			continue // found when the child is read
 		}
 		below, err := p.elements()
-		if err == nil && (bytes.Compare(below[0].key, v.lo) < 0 || v.hi != nil && bytes.Compare(below[len(below)-1].key, v.hi) >= 0) {
+		if err != nil {
+			continue
+		}
+		if bytes.Compare(below[0].key, v.lo) < 0 || v.hi != nil && bytes.Compare(below[len(below)-1].key, v.hi) >= 0 {
 			return &PageError{Page: parent.id, Problem: fmt.Sprintf("refers to page %d, which has other keys", e.child),
 				suspects: []suspect{{e.child, v}}}
 		}
+		if parent.id == s.repaired && !bytes.Equal(e.key, below[0].key) {
+			return &PageError{Page: parent.id, Problem: fmt.Sprintf("has another key for page %d than that page", e.child)}
+		}
+		if i, apart := oneBitApart(e.key, below[0].key); apart && !s.tolerated[parent.id] {
+			wrong = &PageError{Page: parent.id, Problem: fmt.Sprintf("has another key for page %d than that page", e.child), keyAt: keyAt + i}
+		}
 	}
-	return nil
+	return wrong
+}
+
+// oneBitApart reports whether two keys differ in one bit, and in which byte.
+func oneBitApart(a, b []byte) (at int, apart bool) {
+	if len(a) != len(b) {
+		return 0, false
+	}
+	n := 0
+	for i := range a {
+		if d := a[i] ^ b[i]; d != 0 {
+			at = i
+			n += bits.OnesCount8(d)
+		}
+	}
+	return at, n == 1
 }
 
 // child is how a branch reaches its i-th child.

@@ -86,31 +86,31 @@ func (c *change) suppress(e store.Erasure, keys ...store.IdentityKey) {
 	for _, k := range keys {
 		c.writes = append(c.writes, write{inSuppressed, suppressedKey(e.Merchant, k), []byte(e.ID)})
 		c.publish = append(c.publish, func() {
-			c.d.state.setSuppressed(e.Merchant, k)
+			c.d.state.setSuppressed(e.Merchant, k, e.ID)
 			c.d.suppressing.Store(true)
 		})
 	}
 }
 
-func (s *state) setSuppressed(m store.MerchantID, k store.IdentityKey) {
+func (s *state) setSuppressed(m store.MerchantID, k store.IdentityKey, by store.ErasureID) {
 	if s.suppressed[m] == nil {
-		s.suppressed[m] = map[store.IdentityKey]struct{}{}
+		s.suppressed[m] = map[store.IdentityKey]store.ErasureID{}
 	}
-	s.suppressed[m][k] = struct{}{}
+	s.suppressed[m][k] = by
 }
 
 func suppressedKey(m store.MerchantID, k store.IdentityKey) string {
 	return string(m) + "/" + hex.EncodeToString(k[:])
 }
 
-// parseSuppressed is the opposite of suppressedKey.
-func (s *state) parseSuppressed(key string) error {
+// parseSuppressed reads what suppress has written.
+func (s *state) parseSuppressed(key string, by store.ErasureID) error {
 	m, text, _ := strings.Cut(key, "/")
 	var k store.IdentityKey
 	if err := k.UnmarshalText([]byte(text)); err != nil {
 		return err
 	}
-	s.setSuppressed(store.MerchantID(m), k)
+	s.setSuppressed(store.MerchantID(m), k, by)
 	return nil
 }
 

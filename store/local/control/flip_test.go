@@ -1,6 +1,7 @@
 package control
 
 import (
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -113,4 +114,40 @@ func firstPartner(t *testing.T, d *Data) store.PartnerID {
 		t.Fatal(partners, err)
 	}
 	return partners[0].ID
+}
+
+// A wrong bit in a branch's key of a page hides nothing, but bbolt would lose its way with the next change.
+func TestAWrongBitInTheKeyOfABranch(t *testing.T) {
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	filled(t, d, 20)
+	want := everything(t, d)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	sound, err := os.ReadFile(filepath.Join(dir, fileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u32 := func(at int) int { return int(binary.LittleEndian.Uint32(sound[at:])) }
+	flips := 0
+	for _, part := range inUse(t, dir) {
+		page := part[0]
+		if binary.LittleEndian.Uint16(sound[page+8:]) != 1 { // a branch
+			continue
+		}
+		for i := range int(binary.LittleEndian.Uint16(sound[page+10:])) {
+			element := page + 16 + 16*i
+			last := element + u32(element) + u32(element+4) - 1
+			sound[last] ^= 1
+			if problem := tryFile(t, sound, want); problem != "" {
+				t.Errorf("key %d of page %d: %s", i, page/os.Getpagesize(), problem)
+			}
+			sound[last] ^= 1
+			flips++
+		}
+	}
+	if flips == 0 {
+		t.Error("there is no branch")
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -242,6 +243,17 @@ func (s *state) writes() (all []write, err error) {
 	}
 	for id, r := range s.removals {
 		add(newWrite(inRemovals, string(id), r))
+	}
+	for id, e := range s.erasures {
+		add(newWrite(inErasures, string(id), e))
+	}
+	for m, of := range s.suppressed {
+		for k, by := range of {
+			all = append(all, write{inSuppressed, suppressedKey(m, k), []byte(by)})
+		}
+	}
+	if s.retention != 0 {
+		all = append(all, write{inMeta, keyRetention, []byte(strconv.Itoa(int(s.retention)))})
 	}
 	if s.id != "" {
 		all = append(all, write{inMeta, keyID, []byte(s.id)})

@@ -188,7 +188,7 @@ func (r *reading) damaged(bucket, key, why string) {
 			r.state.damagedTags[store.TagID(key)] = true
 		}
 	case inSuppressed: // the key says everything
-		if err := r.state.parseSuppressed(key); err != nil {
+		if err := r.state.parseSuppressed(key, ""); err != nil {
 			r.report(problem{bucket: bucket, key: key, text: err.Error()})
 		}
 	case inErasures:
@@ -230,7 +230,7 @@ func (r *reading) decode(bucket, key string, rec boltfile.Record) (err error) {
 	case inErasures:
 		return decodeInto(s.erasures, key, rec.Value, func(e store.Erasure) store.ErasureID { return e.ID })
 	case inSuppressed:
-		return s.parseSuppressed(key)
+		return s.parseSuppressed(key, store.ErasureID(rec.Value))
 	case inSessions:
 		return decodeInto(s.sessions, key, rec.Value, func(o store.Session) store.SessionID { return o.ID })
 	case inUses:

@@ -21,7 +21,7 @@ type state struct {
 	replies    map[string]reply              // by replyKey
 	removals   map[store.MerchantID]store.Removal
 	erasures   map[store.ErasureID]store.Erasure
-	suppressed map[store.MerchantID]map[store.IdentityKey]struct{}
+	suppressed map[store.MerchantID]map[store.IdentityKey]store.ErasureID
 	sessions   map[store.SessionID]store.Session // links too
 
 	lastEntry store.AuditID // of the audit log
@@ -59,7 +59,7 @@ func newState() *state {
 		replies:    map[string]reply{},
 		removals:   map[store.MerchantID]store.Removal{},
 		erasures:   map[store.ErasureID]store.Erasure{},
-		suppressed: map[store.MerchantID]map[store.IdentityKey]struct{}{},
+		suppressed: map[store.MerchantID]map[store.IdentityKey]store.ErasureID{},
 		sessions:   map[store.SessionID]store.Session{},
 		erasuresOf: map[store.MerchantID][]store.ErasureID{},
 		unfinished: map[store.ErasureID]bool{},

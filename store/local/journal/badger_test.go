@@ -33,11 +33,10 @@ func TestCompactionDropsReplacedValues(t *testing.T) {
 
 	j := open(t, dir)
 	defer closeJournal(t, j)
-	if err := j.db.Flatten(1); err != nil {
-		t.Fatal(err)
-	}
-	if n := storedVersions(j.db, prefixLink); n != 1 {
-		t.Errorf("%d versions of the link are stored, want 1", n)
+	for storedVersions(j.db, prefixLink) != 1 { // Flatten leaves out tables that Badger is compacting by itself
+		if err := j.db.Flatten(1); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

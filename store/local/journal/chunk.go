@@ -68,6 +68,13 @@ type Event struct {
 	Raw  []byte
 }
 
+// Clone returns a copy that stays valid.
+func (e *Event) Clone() Event {
+	c := *e
+	c.Series, c.MUID, c.Raw = bytes.Clone(e.Series), bytes.Clone(e.MUID), bytes.Clone(e.Raw)
+	return c
+}
+
 // appendEvent appends a mark's event to a chunk. It also returns the series, which aliases the result.
 func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUID) (chunk, series []byte) {
 	b = append(b, m[:]...)

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,8 +10,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/y"
 
 	"mtagd/store/local/codec"
 	"mtagd/store/local/space"
@@ -144,13 +147,43 @@ func (d *Database) MaxVersion() uint64 { return d.db.MaxVersion() }
 // only the newest data.
 func (d *Database) Keep(version uint64) { d.db.SetDiscardTs(version) }
 
-// Drop removes all versions of keys from the files, their deletions too. No Commit may run.
+// Drop removes all versions of keys from the files, their deletions too. No Commit may run. Reads wait while Badger writes
+// neighbouring tables that have such keys again.
 func (d *Database) Drop(keys [][]byte) error {
+	need := int64(0)
+	for _, t := range d.db.Tables() {
+		if slices.ContainsFunc(keys, func(k []byte) bool {
+			return bytes.Compare(k, y.ParseKey(t.Left)) >= 0 && bytes.Compare(k, y.ParseKey(t.Right)) <= 0
+		}) {
+			need += int64(t.OnDiskSize)
+		}
+	}
+	if err := d.roomFor(need); err != nil {
+		return err
+	}
 	return errors.Join(d.db.DropPrefix(keys...), d.failure())
 }
 
-// Flatten compacts all tables, which drops what was deleted.
-func (d *Database) Flatten() error { return errors.Join(d.db.Flatten(1), d.failure()) }
+// flattenBytes is about how much one compaction writes before it deletes anything.
+const flattenBytes = 128 << 20
+
+// Flatten compacts all tables, which drops what was deleted. Reads and commits go on.
+func (d *Database) Flatten() error {
+	if err := d.roomFor(flattenBytes); err != nil {
+		return err
+	}
+	return errors.Join(d.db.Flatten(1), d.failure())
+}
+
+// roomFor returns an error when the disk has too little space to write so many bytes of tables: Badger would wait for more, and
+// reads with it.
+func (d *Database) roomFor(bytes int64) error {
+	free, err := space.Free(d.files.dir)
+	if err == nil && free < bytes+2*(databaseMemTable+1<<20) {
+		return errNearlyFull
+	}
+	return err
+}
 
 // CheckTables reads all tables and checks their checksums. It passes damage to wrong, and returns an error only when ctx ends.
 func (d *Database) CheckTables(ctx context.Context, wrong func(error)) error {

@@ -28,6 +28,9 @@ var ErrCopied = errors.New("the events are being backed up")
 //     No event is recorded for a moment meanwhile.
 //  3. It has Badger remove the value logs, in which nothing is needed any more.
 func (j *Journal) Purge(ctx context.Context, forget func(seq uint64) error) error {
+	if err := j.beginPurge(); err != nil {
+		return err
+	}
 	last, err := j.fill(ctx)
 	if err != nil {
 		return err
@@ -44,10 +47,13 @@ func (j *Journal) Purge(ctx context.Context, forget func(seq uint64) error) erro
 // fillerSize is the size of a filler. Values of this size are in value logs.
 const fillerSize = 128 << 10
 
-// fill has Badger begin a new value log, and returns the number of the last one before it.
+// fill has Badger begin a new value log, unless the newest one is still empty, and returns the number of the last one before it.
 func (j *Journal) fill(ctx context.Context) (last uint32, err error) {
 	if last, err = j.newestLog(); err != nil {
 		return 0, err
+	}
+	if empty, err := isEmptyLog(filepath.Join(j.dir, fmt.Sprintf("%06d.vlog", last))); err != nil || empty && last > 0 {
+		return last - 1, err
 	}
 	filler := []byte{prefixFiller}
 	for newest := last; newest == last; {

@@ -93,6 +93,9 @@ func (j *Journal) deadLogs() (dead []uint32, err error) {
 		if first[i], err = firstChunk(filepath.Join(j.dir, fmt.Sprintf("%06d.vlog", id))); err != nil {
 			return nil, err
 		}
+		if i > 0 && first[i-1] != unknownChunk && first[i] < first[i-1] {
+			first[i] = unknownChunk // Badger has moved it there
+		}
 	}
 	end := uint64(unknownChunk) // all chunks of the log are before it
 	for i, id := range slices.Backward(logs) {

@@ -18,18 +18,19 @@ func (j *Journal) Barrier() (seq uint64) {
 	return j.Committed()
 }
 
-// Links calls use with all links of a merchant, until it returns an error. The muid is valid until use returns.
-func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, use func(k store.IdentityKey, muid []byte) error) error {
+// Links calls use with the links of a merchant, in the order of the identifiers' keys, from one on, until it returns an error.
+// The muid is valid until use returns.
+func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, from store.IdentityKey, use func(k store.IdentityKey, muid []byte) error) error {
 	prefix := append([]byte{prefixLink}, m[:]...)
-	return j.eachOf(ctx, prefix, func(item *badger.Item) error {
+	return j.eachOf(ctx, prefix, appendLinkKey(nil, m, from), func(item *badger.Item) error {
 		return item.Value(func(muid []byte) error {
 			return use(store.IdentityKey(item.Key()[len(prefix):]), muid)
 		})
 	})
 }
 
-// eachOf calls use with all entries whose keys begin with a prefix.
-func (j *Journal) eachOf(ctx context.Context, prefix []byte, use func(item *badger.Item) error) error {
+// eachOf calls use with all entries whose keys begin with a prefix, from a key on.
+func (j *Journal) eachOf(ctx context.Context, prefix, from []byte, use func(item *badger.Item) error) error {
 	return catchFault(func() error {
 		blocks := damagedBlocks.Load()
 		txn := j.db.NewTransactionAt(math.MaxUint64, false)
@@ -37,7 +38,7 @@ func (j *Journal) eachOf(ctx context.Context, prefix []byte, use func(item *badg
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: prefix})
 		defer it.Close()
 		n := 0
-		for it.Rewind(); it.Valid(); it.Next() {
+		for it.Seek(from); it.Valid(); it.Next() {
 			if n++; n%1024 == 0 && ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -75,7 +76,7 @@ func (j *Journal) Remove(m codec.MerchantKey, links []store.IdentityKey, remembe
 func (j *Journal) RemoveMerchant(ctx context.Context, m codec.MerchantKey, pace func()) error {
 	for _, prefix := range []byte{prefixLink, prefixDedupe, prefixOldDedupe} {
 		var keys [][]byte
-		if err := j.eachOf(ctx, append([]byte{prefix}, m[:]...), func(item *badger.Item) error {
+		if err := j.eachOf(ctx, append([]byte{prefix}, m[:]...), nil, func(item *badger.Item) error {
 			if keys = append(keys, item.KeyCopy(nil)); len(keys) < 10_000 {
 				return nil
 			}

@@ -135,6 +135,15 @@ func CheckEntry(e codec.Entry) (events int, err error) {
 // IsChunk reports whether an entry has events, and not a link or a remembered event_id.
 func IsChunk(e codec.Entry) bool { return len(e.Key) > 0 && e.Key[0] == prefixChunk }
 
+// ChunkOf returns the number of the chunk that an entry is; false when it is none, or deletes one.
+func ChunkOf(e codec.Entry) (seq uint64, is bool) {
+	if !IsChunk(e) || e.Deleted {
+		return 0, false
+	}
+	seq, err := parseChunkKey(e.Key)
+	return seq, err == nil
+}
+
 // Size returns about how many bytes the journal takes on the disk.
 func (j *Journal) Size() int64 {
 	tables, values := j.db.Size()

@@ -12,8 +12,8 @@ import (
 
 	"mtagd/edge/budget"
 	"mtagd/edge/limit"
-	"mtagd/partnerapi/cookie"
 	"mtagd/edge/refused"
+	"mtagd/partnerapi/cookie"
 	"mtagd/store"
 )
 

@@ -2,12 +2,13 @@
 
 import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
 import { slow } from "./api.ts";
+import { Audit } from "./audit.tsx";
 import { Events } from "./events.tsx";
 import { Live } from "./live.tsx";
 import { MerchantFrame } from "./merchant.tsx";
 import { MerchantSettings } from "./merchantsettings.tsx";
 import { Merchants } from "./merchants.tsx";
-import { Audit, Overview } from "./operator.tsx";
+import { Overview } from "./operator.tsx";
 import { Privacy } from "./privacy.tsx";
 import { Refused } from "./refused.tsx";
 import { address, go, place, useTitle } from "./route.ts";

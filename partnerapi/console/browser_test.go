@@ -151,13 +151,13 @@ func (b *tab) wait(what, expression string) {
 // see waits until a text is on the page.
 func (b *tab) see(text string) {
 	b.Helper()
-	b.wait(strconv.Quote(text), "document.body.innerText.replace(/\\s+/g, ' ').includes("+strconv.Quote(text)+")")
+	b.wait(strconv.Quote(text), "document.body?.innerText.replace(/\\s+/g, ' ').includes("+strconv.Quote(text)+")")
 }
 
 // gone waits until a text is not on the page any more.
 func (b *tab) gone(text string) {
 	b.Helper()
-	b.wait("end of "+strconv.Quote(text), "!document.body.innerText.includes("+strconv.Quote(text)+")")
+	b.wait("end of "+strconv.Quote(text), "document.body?.innerText.includes("+strconv.Quote(text)+") === false")
 }
 
 // named is a function of the page: the element that can be used, and has a name. Only those in an open dialog count, and those in

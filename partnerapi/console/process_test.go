@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log"
+	stdlog "log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -68,8 +68,8 @@ func newService(t testing.TB) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The log would have each request that a page breaks off.
-	proxy := &httputil.ReverseProxy{ModifyResponse: s.change, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0), Rewrite: func(r *httputil.ProxyRequest) {
+	var log bytes.Buffer // also of each request that a page breaks off
+	proxy := &httputil.ReverseProxy{ModifyResponse: s.change, FlushInterval: -1, ErrorLog: stdlog.New(&log, "", 0), Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(target)
 		r.Out.Host = r.In.Host
 	}}
@@ -91,7 +91,12 @@ func newService(t testing.TB) *service {
 		}
 		proxy.ServeHTTP(w, r)
 	}))
-	t.Cleanup(s.proxy.Close)
+	t.Cleanup(func() {
+		s.proxy.Close()
+		if t.Failed() {
+			t.Logf("the proxy:\n%s", &log)
+		}
+	})
 	t.Cleanup(s.proxy.CloseClientConnections) // streams do not end by themselves
 	return s
 }

@@ -116,12 +116,13 @@ function useFeed(merchant: string, paused: boolean) {
         retry = setTimeout(open, 5000);
       };
     };
-    const flush = setInterval(() => {
+    const show = () => {
       if (waiting.length === 0) return;
       const more = waiting.reverse();
       waiting = [];
       setFeed((f) => ({ events: [...more, ...f.events].slice(0, kept), total: f.total + more.length }));
-    }, 250);
+    };
+    const timer = setInterval(show, 250);
     const close = () => {
       stopped++;
       if (stream) at.current.left = Date.now();
@@ -145,7 +146,8 @@ function useFeed(merchant: string, paused: boolean) {
     return () => {
       document.removeEventListener("visibilitychange", follow);
       close();
-      clearInterval(flush);
+      clearInterval(timer);
+      show();
     };
   }, [merchant, paused]);
   return { ...feed, state, skipped, clear: () => setFeed((f) => ({ ...f, events: [] })) };

@@ -1,7 +1,7 @@
 // The address of a page is its state: every page, filter and page number has one. place follows the address.
 
 import { signal } from "@preact/signals";
-import { useEffect, useLayoutEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 
 export interface Place {
   path: string; // below /console, such as /merchants
@@ -75,7 +75,7 @@ export function useTitle(title: string | undefined, heading: { current: HTMLElem
   useLayoutEffect(() => {
     if (title !== undefined && moved) heading.current?.focus();
   }, [title === undefined, path]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (title !== undefined) document.title = `${title} · mtagd`;
   }, [title]);
 }

@@ -51,6 +51,7 @@ type tab struct {
 
 	mu     sync.Mutex
 	faults []string
+	failed []string // requests without an answer: some tests want them, and they explain why others fail
 }
 
 func newTab(t testing.TB, browser context.Context) *tab {
@@ -78,6 +79,9 @@ func newTab(t testing.TB, browser context.Context) *tab {
 		for _, fault := range b.faults {
 			t.Errorf("the page: %s", fault)
 		}
+		if t.Failed() {
+			t.Logf("failed requests: %q", b.failed)
+		}
 	})
 	return b
 }
@@ -94,6 +98,10 @@ func (b *tab) watch(event any) {
 		if e.ExceptionDetails.Exception != nil {
 			fault += " " + e.ExceptionDetails.Exception.Description
 		}
+	case *network.EventLoadingFailed:
+		b.mu.Lock()
+		b.failed = append(b.failed, e.ErrorText)
+		b.mu.Unlock()
 	case *network.EventRequestWillBeSent:
 		u, err := url.Parse(e.Request.URL)
 		if err != nil || u.Scheme != "data" && u.Scheme != "blob" && u.Host != baseHost {

@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx postgres promtool bench bench-quick bench-full bench-steps mtagbench screenshot profile clients node
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx postgres promtool bench bench-quick bench-full bench-steps mtagbench screenshot screenshots profile clients node
 
 run: build
 	bin/mtagd dev
@@ -13,9 +13,9 @@ build:
 
 # The race detector needs a C compiler. The tests of the browser tag need two browsers and nginx, those of DNS verification a
 # real name server, those of the second engine PostgreSQL, those of the alert rules promtool, and those of the TypeScript client
-# Node.js. -pgo=off ignores the profile in
+# and of the console Node.js. -pgo=off ignores the profile in
 # cmd/mtagd: with it, every package would be compiled twice. Packages whose tests start browsers or servers have the machine for themselves.
-ALONE = mtagd/cmd/mtagd mtagd/edge/sdk mtagd/partnerapi/openapi mtagd/tlsmgr/certs
+ALONE = mtagd/cmd/mtagd mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi mtagd/tlsmgr/certs
 TOGETHER = $(filter-out $(ALONE),$(shell $(GO) list ./...))
 
 # The tests of the store would mostly wait for syncs, so their directories are in memory, where that has 4 GB left. What a disk
@@ -42,9 +42,9 @@ staticcheck:
 tidy:
 	$(GO) mod tidy -diff
 
-GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) partnerapi/client/go/client.gen.go
+GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) partnerapi/client/go/client.gen.go partnerapi/console/dist/index.html
 
-generated:
+generated: node
 	@before=$$(cksum $(GENERATED)); $(GO) generate ./...; \
 	test "$$before" = "$$(cksum $(GENERATED))" || { echo "$(GENERATED): one was out of date. They have been rebuilt."; exit 1; }
 
@@ -81,6 +81,10 @@ mtagbench:
 screenshot: chromium
 	$(GO) test -pgo=off -count=1 -run 'TestDemoShop$$' ./cmd/mtagd -screenshot $(CURDIR)/cmd/mtagd/demo/screenshot.png
 
+# Takes the pictures of the console in its guide.
+screenshots: chromium node
+	$(GO) test -pgo=off -count=1 -run 'TestScreenshots$$' ./partnerapi/console -screenshots $(CURDIR)/partnerapi/console/screenshots
+
 # Generates the clients of the partner API again, after a change of partnerapi/openapi/openapi.yaml.
 clients: node
 	$(GO) generate ./partnerapi/client/go
@@ -108,10 +112,11 @@ firefox:
 bind:
 	@PATH="$$PATH:/usr/sbin" command -v named >/dev/null || $(call install,bind9,the name server BIND to test DNS verification)
 
-# The packages of the TypeScript client.
+# The packages of the TypeScript client, and of the console in the browser.
 node:
-	@command -v npm >/dev/null || $(call install,nodejs npm,Node.js to test the TypeScript client)
-	@cd partnerapi/client/typescript && test node_modules/.package-lock.json -nt package-lock.json || npm ci --silent --no-audit --no-fund
+	@command -v npm >/dev/null || $(call install,nodejs npm,Node.js to test the TypeScript client and to build the console)
+	@for folder in partnerapi/client/typescript partnerapi/console/app; do ( cd $$folder && \
+		test node_modules/.package-lock.json -nt package-lock.json || npm ci --silent --no-audit --no-fund ) || exit 1; done
 
 nginx:
 	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || $(call install,nginx-light,nginx to test the guide for sites)

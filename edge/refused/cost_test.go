@@ -11,7 +11,7 @@ import (
 func TestAnEventThatIsMadeToBeSlow(t *testing.T) {
 	for what, mail := range map[string]string{"a long identifier": strings.Repeat("q9z.", 2000), "one of many words": strings.Repeat("abc.", 60)} {
 		text := fmt.Sprintf(`{"event":"Abca","email":%q`, mail)
-		for i := range 900 {
+		for i := range 400 {
 			text += fmt.Sprintf(`,"field%d":0`, i)
 		}
 		e := &Event{Name: "Abca", Object: []byte(text + "}"), Status: 400}

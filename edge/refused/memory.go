@@ -134,7 +134,10 @@ type key struct {
 
 // keyOf returns the key of an event, whose strings alias it.
 func keyOf(e *Event) key {
-	k := key{tag: e.Tag, status: e.Status, code: e.Code, place: place(e.Path), name: shownName(e.Name, identifiersOf(e, nil))}
+	k := key{tag: e.Tag, status: e.Status, code: e.Code, place: place(e.Path), name: e.Name}
+	if !check.IsKnownName(e.Name) { // the common case allocates nothing
+		k.name = shownName(e.Name, identifiersOf(e, nil))
+	}
 	if check.IsField(e.Suggests) {
 		k.meant = e.Suggests
 	}

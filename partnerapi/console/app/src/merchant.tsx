@@ -1,0 +1,76 @@
+// The frame of a merchant's pages: its name, and the way to each of them.
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { call, url, type Merchant } from "./api.ts";
+import { useResource } from "./resource.ts";
+import { address } from "./route.ts";
+import { Empty, Heading, Loaded, Pill } from "./ui.tsx";
+
+// Part is one of a merchant's pages. reload reads the merchant again after a change.
+export interface Part {
+  merchant: Merchant;
+  reload: () => Promise<void>;
+}
+
+const parts = [
+  ["", "Tags"],
+  ["events", "Events"],
+  ["live", "Live"],
+  ["refused", "Refused"],
+  ["privacy", "Privacy"],
+  ["settings", "Settings"],
+] as const;
+
+export function MerchantFrame({ id, part, children }: { id: string; part: string; children: (merchant: Merchant, reload: () => Promise<void>) => ComponentChildren }) {
+  const merchant = useResource(url("/merchant/" + id), (key, signal) => call<Merchant>("GET", key, { signal }));
+  const path = "/merchants/" + id;
+  if (merchant.missing) {
+    return (
+      <>
+        <Heading title="Merchant not found" />
+        <Empty title="You have no merchant with this id.">
+          <p class="dim">Perhaps it was deleted, or you are signed in as another partner.</p>
+          <a class="button" href={address("/merchants")}>Show your merchants</a>
+        </Empty>
+      </>
+    );
+  }
+  return (
+    <>
+      <nav class="crumbs" aria-label="Breadcrumb">
+        <a href={address("/merchants")}>Merchants</a>
+      </nav>
+      <Loaded of={merchant}>
+        {(m) => (
+          <>
+            <div class="headline">
+              <h1>{m.name}</h1>
+              {m.domain && <span class="dim">{m.domain}</span>}
+              {m.suspended && <Pill tone="bad">Suspended</Pill>}
+            </div>
+            {m.suspended && (
+              <p class="note bad">The operator of the service has suspended this merchant, or you. No events are accepted until the suspension ends. Everything recorded is kept.</p>
+            )}
+            <Tabs path={path} part={part} />
+            {children(m, merchant.reload)}
+          </>
+        )}
+      </Loaded>
+    </>
+  );
+}
+
+function Tabs({ path, part }: { path: string; part: string }) {
+  const current = useRef<HTMLAnchorElement>(null);
+  useEffect(() => current.current?.scrollIntoView({ block: "nearest", inline: "center" }), [part]); // on a phone it may be out of view
+  return (
+    <nav class="tabs" aria-label="Merchant">
+      {parts.map(([name, label]) => (
+        <a key={name} ref={name === part ? current : null} href={address(name ? path + "/" + name : path)} aria-current={name === part ? "page" : undefined}>
+          {label}
+        </a>
+      ))}
+    </nav>
+  );
+}

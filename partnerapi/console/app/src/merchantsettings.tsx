@@ -1,0 +1,237 @@
+// What can be changed of a merchant: name, how long events live, who may use identifiers; and its end.
+
+import { useId, useState } from "preact/hooks";
+import { call, url, type Merchant, type NewSecret } from "./api.ts";
+import { bytes, count, day } from "./format.ts";
+import type { Part } from "./merchant.tsx";
+import { address, go } from "./route.ts";
+import { mayChange } from "./session.ts";
+import { Button, Copy, Dialog, Field, Heading, Problem, say, useTask } from "./ui.tsx";
+
+export function MerchantSettings({ merchant, reload }: Part) {
+  return (
+    <>
+      <Heading level={2} title={`Settings of ${merchant.name}`}>Settings</Heading>
+      {!mayChange.value && <p class="note">Your key can only read. Somebody with a full key can change these settings.</p>}
+      <fieldset class="stack" disabled={!mayChange.value}>
+        <Name key={merchant.name + merchant.domain} merchant={merchant} reload={reload} />
+        <Retention key={String(merchant.retentionDays)} merchant={merchant} reload={reload} />
+        <Identifiers merchant={merchant} reload={reload} />
+        <Delete merchant={merchant} />
+      </fieldset>
+    </>
+  );
+}
+
+const patch = (merchant: Merchant, body: object) => call<Merchant>("PATCH", url("/merchant/" + merchant.merchantId), { body });
+
+function Name({ merchant, reload }: Part) {
+  const [name, setName] = useState(merchant.name);
+  const [domain, setDomain] = useState(merchant.domain ?? "");
+  const task = useTask();
+  return (
+    <form
+      class="card"
+      onSubmit={async (event) => {
+        event.preventDefault();
+        const done = await task.run(async () => {
+          await patch(merchant, { name: name.trim(), domain: domain.trim().toLowerCase() || null });
+          await reload();
+        });
+        if (done) say("Saved");
+      }}
+    >
+      <h3>Name</h3>
+      <div class="pair">
+        <Field label="Name">{(ids) => <input {...ids} value={name} required maxLength={256} autocomplete="off" onInput={(event) => setName(event.currentTarget.value)} />}</Field>
+        <Field label="Domain (optional)" hint="Information only: it changes no tag.">
+          {(ids) => <input {...ids} value={domain} autocomplete="off" autocapitalize="off" spellcheck={false} placeholder="example.com" onInput={(event) => setDomain(event.currentTarget.value)} />}
+        </Field>
+      </div>
+      {task.error && <Problem message={task.error} />}
+      <Button type="submit" busy={task.busy}>Save name</Button>
+      <p class="facts dim">
+        <span>Id <code>{merchant.merchantId}</code> <Copy text={merchant.merchantId} what="merchant id" /></span>
+        <span>Created {day(merchant.createdAt)}</span>
+        {merchant.usage && <span>{count(merchant.usage.events, "event")}, {bytes(merchant.usage.bytes)}</span>}
+      </p>
+    </form>
+  );
+}
+
+function Retention({ merchant, reload }: Part) {
+  const set = merchant.retentionDays;
+  const [kind, setKind] = useState(set === undefined ? "default" : set === null ? "ever" : "days");
+  const [days, setDays] = useState(String(set ?? 400));
+  const [confirming, setConfirming] = useState(false);
+  const task = useTask();
+  const group = useId();
+  const save = async () => {
+    const done = await task.run(async () => {
+      await patch(merchant, { retentionDays: kind === "ever" ? null : Number(days) });
+      await reload();
+    });
+    if (done) say("Saved");
+  };
+  const choice = (value: string, text: string) => (
+    <label>
+      <input type="radio" name={group} checked={kind === value} onChange={() => setKind(value)} />
+      <span>{text}</span>
+    </label>
+  );
+  return (
+    <form
+      class="card"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (kind === "days") setConfirming(true);
+        else if (kind === "ever") void save();
+      }}
+    >
+      <h3>How long events are kept</h3>
+      <fieldset class="radios">
+        <legend class="unseen">How long events are kept</legend>
+        {set === undefined && choice("default", "As the operator of the service has set it for all")}
+        {choice("ever", "For ever")}
+        {choice("days", "For a number of days")}
+      </fieldset>
+      {kind === "days" && (
+        <Field label="Days" hint="Counted from the time of the event. Older events are removed.">
+          {(ids) => <input {...ids} type="number" min={1} max={36500} required value={days} onInput={(event) => setDays(event.currentTarget.value)} />}
+        </Field>
+      )}
+      {task.error && <Problem message={task.error} />}
+      {kind !== "default" && <Button type="submit" busy={task.busy}>Save retention</Button>}
+      {confirming && (
+        <Dialog title="Remove older events?" onClose={() => setConfirming(false)}>
+          <p>
+            Events of {merchant.name} that are older than {count(Number(days), "day")} are removed now, and later ones as they reach that age. This cannot be undone.
+          </p>
+          <div class="actions">
+            <Button onClick={() => setConfirming(false)}>Cancel</Button>
+            <Button
+              kind="danger"
+              onClick={() => {
+                setConfirming(false);
+                void save();
+              }}
+            >
+              Keep {count(Number(days), "day")}
+            </Button>
+          </div>
+        </Dialog>
+      )}
+    </form>
+  );
+}
+
+function Identifiers({ merchant, reload }: Part) {
+  const [secret, setSecret] = useState<string>();
+  const task = useTask();
+  const secrets = merchant.secrets ?? [];
+  const path = "/merchant/" + merchant.merchantId + "/secret";
+  const required = merchant.identityRequiresSecret === true;
+  const change = (f: () => Promise<unknown>) =>
+    task.run(async () => {
+      await f();
+      await reload();
+    });
+  return (
+    <section class="card">
+      <h3>Who may use identifiers</h3>
+      <p class="dim">
+        With a secret, only the shop's backend can use emails, phone numbers and device ids on the tag host. Create a secret, give it to the backend, then require it.
+      </p>
+      {secrets.length > 0 && (
+        <ul class="rows">
+          {secrets.map((s) => (
+            <li key={s.secretId} class="row receipt">
+              <code>{s.secretId}</code>
+              <span class="dim">created {day(s.createdAt)}</span>
+              <span class="end">
+                <Button onClick={() => change(() => call("DELETE", url(path + "/" + s.secretId)))} aria-label={`Delete secret ${s.secretId}`}>Delete</Button>
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
+      {task.error && <Problem message={task.error} />}
+      <div class="actions start">
+        {secrets.length < 2 && (
+          <Button busy={task.busy} onClick={() => change(async () => setSecret((await call<NewSecret>("POST", url(path))).secret))}>
+            Create a secret
+          </Button>
+        )}
+        {(required || secrets.length > 0) && (
+          <Button busy={task.busy} onClick={() => change(() => patch(merchant, { identityRequiresSecret: !required }))}>
+            {required ? "Do not require a secret" : "Require a secret"}
+          </Button>
+        )}
+      </div>
+      <p class="dim">{required ? "A secret is required." : "A secret is not required."}</p>
+      {secret && <Once title="The secret" text={secret} onClose={() => setSecret(undefined)} />}
+    </section>
+  );
+}
+
+// Once shows a text that cannot be shown again.
+export function Once({ title, text, onClose }: { title: string; text: string; onClose: () => void }) {
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <p>Copy it now: the service keeps only a hash of it, and cannot show it again.</p>
+      <div class="code">
+        <pre tabIndex={0} aria-label={title}><code>{text}</code></pre>
+        <Copy text={text} what={title.toLowerCase()} />
+      </div>
+      <div class="actions">
+        <Button kind="primary" onClick={onClose}>I have it</Button>
+      </div>
+    </Dialog>
+  );
+}
+
+function Delete({ merchant }: { merchant: Merchant }) {
+  const [open, setOpen] = useState(false);
+  const [typed, setTyped] = useState("");
+  const task = useTask();
+  const close = () => {
+    setOpen(false);
+    setTyped("");
+    task.clear();
+  };
+  return (
+    <section class="card">
+      <h3>Delete the merchant</h3>
+      <p class="dim">Its tags stop working at once, its domain is free for others, and its events are removed. This cannot be undone.</p>
+      <Button kind="danger" onClick={() => setOpen(true)}>Delete…</Button>
+      {open && (
+        <Dialog title={`Delete ${merchant.name}?`} onClose={close}>
+          <form
+            onSubmit={(event) => {
+              event.preventDefault();
+              if (typed !== merchant.name) return;
+              void task.run(async () => {
+                await call("DELETE", url("/merchant/" + merchant.merchantId));
+                say(`${merchant.name} is deleted`);
+                go(address("/merchants"));
+              });
+            }}
+          >
+            <p>
+              {merchant.usage && merchant.usage.events > 0 && <>It has {count(merchant.usage.events, "event")}. </>}
+              Its tags stop working at once. This cannot be undone.
+            </p>
+            <Field label={`Type ${merchant.name} to confirm`}>
+              {(ids) => <input {...ids} value={typed} autocomplete="off" spellcheck={false} onInput={(event) => setTyped(event.currentTarget.value)} />}
+            </Field>
+            {task.error && <Problem message={task.error} />}
+            <div class="actions">
+              <Button onClick={close}>Cancel</Button>
+              <Button type="submit" kind="danger" busy={task.busy} disabled={typed !== merchant.name}>Delete</Button>
+            </div>
+          </form>
+        </Dialog>
+      )}
+    </section>
+  );
+}

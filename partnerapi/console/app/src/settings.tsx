@@ -1,0 +1,260 @@
+// The partner's own settings: API keys, the tracking domain, and the limits.
+
+import { useRef, useState } from "preact/hooks";
+import { call, Failure, newKey, url, type Config, type IssuedKey, type Key, type MerchantList } from "./api.ts";
+import { number } from "./format.ts";
+import { Once } from "./merchantsettings.tsx";
+import { useResource } from "./resource.ts";
+import { mayChange, session } from "./session.ts";
+import { Button, Copy, Dialog, Empty, Field, Heading, Loaded, Pill, Problem, Time, say, useTask } from "./ui.tsx";
+
+type KeyList = { keys: Key[] };
+
+export function Settings() {
+  const keys = useResource(url("/key"), (key, signal) => call<KeyList>("GET", key, { signal }));
+  return (
+    <>
+      <Heading title="Settings" />
+      <Keys keys={keys.data?.keys} of={keys} />
+      <TrackingDomain />
+      <Limits keys={keys.data?.keys} />
+    </>
+  );
+}
+
+const valid = (key: Key) => !key.revokedAt && (!key.expiresAt || new Date(key.expiresAt).getTime() > Date.now());
+
+function Keys({ keys, of }: { keys: Key[] | undefined; of: ReturnType<typeof useResource<KeyList>> }) {
+  const [issuing, setIssuing] = useState(false);
+  const [issued, setIssued] = useState<IssuedKey>();
+  const [revoking, setRevoking] = useState<Key>();
+  const past = keys?.filter((k) => !valid(k)) ?? [];
+  return (
+    <section class="card" aria-labelledby="keys">
+      <div class="headline">
+        <h2 id="keys">API keys</h2>
+        {mayChange.value && <Button onClick={() => setIssuing(true)}>New key</Button>}
+      </div>
+      <p class="dim">Your programs use them, and people sign in with them. Give each its own, so that you can end one without the others.</p>
+      <Loaded of={of}>
+        {({ keys }) => (
+          <>
+            {keys.filter(valid).length === 0 && <Empty title="There is no valid key." />}
+            <ul class="rows keys">
+              {keys.filter(valid).map((k) => (
+                <KeyRow key={k.keyId} of={k} revoke={mayChange.value ? () => setRevoking(k) : undefined} />
+              ))}
+            </ul>
+            {past.length > 0 && (
+              <details>
+                <summary>Revoked and expired keys ({number(past.length)})</summary>
+                <ul class="rows keys">
+                  {past.map((k) => (
+                    <KeyRow key={k.keyId} of={k} />
+                  ))}
+                </ul>
+              </details>
+            )}
+          </>
+        )}
+      </Loaded>
+      {issuing && (
+        <Issue
+          onClose={() => setIssuing(false)}
+          done={(key) => {
+            setIssuing(false);
+            setIssued(key);
+            void of.reload();
+          }}
+        />
+      )}
+      {issued && <Once title="The new API key" text={issued.apiKey} onClose={() => setIssued(undefined)} />}
+      {revoking && (
+        <Revoke
+          of={revoking}
+          onClose={() => setRevoking(undefined)}
+          done={() => {
+            setRevoking(undefined);
+            say("The key is revoked");
+            void of.reload();
+          }}
+        />
+      )}
+    </section>
+  );
+}
+
+function KeyRow({ of, revoke }: { of: Key; revoke?: (() => void) | undefined }) {
+  return (
+    <li class="row">
+      <span>
+        <strong>{of.name || "Without a name"}</strong>
+        <small><code>{of.keyId}</code></small>
+      </span>
+      <span>
+        <Pill tone="plain">{of.scope === "read" ? "Read only" : "Full"}</Pill> {of.current && <Pill tone="accent">You</Pill>}
+        {of.revokedAt && <Pill tone="bad">Revoked</Pill>}
+      </span>
+      <span class="dim">
+        {of.lastUsedAt ? <>Used <Time at={of.lastUsedAt} distance /></> : "Never used"}
+        {of.expiresAt && <small>{new Date(of.expiresAt).getTime() > Date.now() ? "Expires" : "Expired"} <Time at={of.expiresAt} distance /></small>}
+      </span>
+      <span class="end">{revoke && <Button onClick={revoke} aria-label={`Revoke ${of.name || of.keyId}`}>Revoke…</Button>}</span>
+    </li>
+  );
+}
+
+function Issue({ onClose, done }: { onClose: () => void; done: (key: IssuedKey) => void }) {
+  const [name, setName] = useState("");
+  const [scope, setScope] = useState<"full" | "read">("full");
+  const [days, setDays] = useState("");
+  const task = useTask();
+  const once = useRef(newKey());
+  const submit = () =>
+    task.run(async () => {
+      const body = { name: name.trim(), scope, ...(days && { expiresAt: new Date(Date.now() + Number(days) * 86400e3).toISOString().replace(/\.\d+/, "") }) };
+      try {
+        done(await call<IssuedKey>("POST", url("/key"), { body, headers: { "Idempotency-Key": once.current } }));
+      } catch (error) {
+        if (!(error instanceof Failure && error.status === 0)) once.current = newKey();
+        throw error;
+      }
+    });
+  return (
+    <Dialog title="New API key" onClose={onClose}>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          void submit();
+        }}
+      >
+        <Field label="What it is for" hint="Such as “Warehouse import” or a person's name.">
+          {(ids) => <input {...ids} value={name} required maxLength={256} autocomplete="off" onInput={(event) => setName(event.currentTarget.value)} />}
+        </Field>
+        <div class="pair">
+          <Field label="It may">
+            {(ids) => (
+              <select {...ids} value={scope} onChange={(event) => setScope(event.currentTarget.value as "full" | "read")}>
+                <option value="full">Read and change</option>
+                <option value="read">Only read</option>
+              </select>
+            )}
+          </Field>
+          <Field label="It expires">
+            {(ids) => (
+              <select {...ids} value={days} onChange={(event) => setDays(event.currentTarget.value)}>
+                <option value="">Never</option>
+                <option value="30">In 30 days</option>
+                <option value="90">In 90 days</option>
+                <option value="365">In a year</option>
+              </select>
+            )}
+          </Field>
+        </div>
+        {task.error && <Problem message={task.error} />}
+        <div class="actions">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" kind="primary" busy={task.busy}>Issue key</Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+function Revoke({ of, onClose, done }: { of: Key; onClose: () => void; done: () => void }) {
+  const [last, setLast] = useState(false);
+  const task = useTask();
+  const revoke = () =>
+    task.run(async () => {
+      try {
+        await call("DELETE", url("/key/" + of.keyId, { evenLast: last ? "true" : "" }));
+      } catch (error) {
+        if (error instanceof Failure && error.status === 409) {
+          setLast(true);
+          throw new Error("This is your last key that can change anything. Issue another one first. If you go on, only the operator of the service can help you.");
+        }
+        throw error;
+      }
+      done();
+    });
+  return (
+    <Dialog title={`Revoke ${of.name || of.keyId}?`} onClose={onClose}>
+      <p>
+        Programs that use this key, and people who signed in with it, are refused from the next request on. {of.current && <strong>You signed in with it: you will be signed out.</strong>}
+      </p>
+      {task.error && <Problem message={task.error} />}
+      <div class="actions">
+        <Button onClick={onClose}>Cancel</Button>
+        <Button kind="danger" busy={task.busy} onClick={revoke}>{last ? "Revoke it even so" : "Revoke"}</Button>
+      </div>
+    </Dialog>
+  );
+}
+
+function TrackingDomain() {
+  const config = useResource(url("/config"), (key, signal) => call<Config>("GET", key, { signal }));
+  return (
+    <section class="card" aria-labelledby="domain">
+      <h2 id="domain">Tracking domain</h2>
+      <Loaded of={config} rows={1}>
+        {(c) => (
+          <>
+            {c.preverifiedEnabled ? (
+              <p>
+                <code>{c.preverifiedDomain}</code> <Copy text={c.preverifiedDomain} what="tracking domain" />
+                <br />
+                <span class="dim">Preverified tags of your merchants run on it.</span>
+              </p>
+            ) : (
+              <p class="dim">You have none. With one, merchants need no DNS record: ask the operator of the service to set it up with you.</p>
+            )}
+            <p class="facts dim">
+              <span>Partner <strong>{session.value?.partner?.name}</strong></span>
+              <span>Id <code>{c.partnerId}</code> <Copy text={c.partnerId} what="partner id" /></span>
+            </p>
+          </>
+        )}
+      </Loaded>
+    </section>
+  );
+}
+
+function Limits({ keys }: { keys: Key[] | undefined }) {
+  const merchants = useResource(url("/merchant", { limit: 1 }), (key, signal) => call<MerchantList>("GET", key, { signal }));
+  const used: [string, number | undefined, number][] = [
+    ["Merchants", merchants.data?.pagination.totalItems, 50_000],
+    ["Valid API keys", keys?.filter(valid).length, 100],
+  ];
+  const others: [string, string][] = [
+    ["Requests", `${number(200)} a second, ${number(6000)} at once`],
+    ["Requests that change something", `${number(600)} a minute, ${number(1800)} at once`],
+    ["Events of a merchant", `${number(10_000)} a second, ${number(100_000)} at once`],
+    ["Domains that are not verified yet", number(100)],
+    ["Tags with a DNS record", number(20_000)],
+    ["Downloads of events at the same time", number(4)],
+    ["Live pages and streams at the same time", number(1000)],
+  ];
+  return (
+    <section class="card" aria-labelledby="limits">
+      <h2 id="limits">Limits</h2>
+      <p class="dim">These are the usual ones. The operator of the service can set others for you.</p>
+      <ul class="meters">
+        {used.map(([name, n, of]) => (
+          <li key={name}>
+            <span>{name}</span>
+            <span class="number">{n === undefined ? "…" : number(n)} <span class="dim">of {number(of)}</span></span>
+            <meter aria-label={name} min={0} max={of} high={of * 0.9} value={n ?? 0} />
+          </li>
+        ))}
+      </ul>
+      <dl class="pairs">
+        {others.map(([name, text]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd class="number">{text}</dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}

@@ -37,7 +37,7 @@ func (e *engine) resolvePerson(ctx context.Context, m store.MerchantID, id store
 	return p, nil
 }
 
-// persons are several persons. Each has a number.
+// persons are several persons, each with a number, by their muids and identifiers.
 type persons struct {
 	muids, identifiers map[store.IdentityKey][]int
 }
@@ -98,7 +98,7 @@ type personalFields struct {
 	EventID  jsontext.Value `json:"event_id"`
 }
 
-// lenient reads what the tag server takes.
+// lenient are the options to read everything that the tag server accepts.
 var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 
 func (f *personalFields) read(raw []byte) {
@@ -109,7 +109,7 @@ func (f *personalFields) read(raw []byte) {
 // personalNames are the fields that identify a person, as they are in a body.
 var personalNames = map[store.IdentifierKind][]byte{store.Email: []byte(`"email"`), store.Phone: []byte(`"phone"`), store.DeviceID: []byte(`"deviceId"`)}
 
-// identifiers returns the keys of the identifiers in an event's body, or none when none of them is one of wanted.
+// identifiers returns the keys of the identifiers in an event's body. It may return none when none of them is wanted.
 func (f *personalFields) identifiers(raw []byte, wanted map[store.IdentityKey][]int) []store.IdentityKey {
 	if !mayHave(raw, wanted) {
 		return nil
@@ -124,11 +124,11 @@ func (f *personalFields) identifiers(raw []byte, wanted map[store.IdentityKey][]
 	return id.Keys()
 }
 
-// mayHave is false for most bodies that have none of the wanted identifiers, and much faster than reading them. It looks at all
-// texts that follow such a name, wherever they are. Where something may be written with escapes, it gives up.
+// mayHave reports whether a body may have one of the wanted identifiers. It is much faster than parsing the body. It looks at every
+// string that follows the name of an identifier, at any depth, and returns true when one may be written with escapes.
 func mayHave(raw []byte, wanted map[store.IdentityKey][]int) bool {
 	if bytes.Contains(raw, []byte(`\u00`)) {
-		return true // a name may be
+		return true // a name may be written with escapes
 	}
 	for kind, name := range personalNames {
 		for rest := raw; ; {
@@ -171,9 +171,9 @@ func textOf(v jsontext.Value) (string, bool) {
 // foundAtOnce is how many events eachOf finds in the journal before it passes them on.
 const foundAtOnce = 256
 
-// eachOf calls use with those events of a merchant up to a chunk that belong to persons, in the order of receipt, until use
-// returns an error. Events that cannot be read are left out. pace is called now and then. No transaction is open while use
-// runs, which may take long.
+// eachOf calls use with the events of a merchant that belong to persons, in the order of receipt, up to the chunk upTo, until use
+// returns an error. Events that cannot be read are left out. It calls pace now and then. No transaction is open while use runs,
+// because that may take long.
 func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *persons, upTo uint64, pace func(), use func(event *journal.Event, owners []int) error) error {
 	after := codec.Position{}
 	matcher := who.matcher()
@@ -224,7 +224,7 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *persons, 
 		}
 		damaged, isDamaged := errors.AsType[journal.DamagedChunks](err)
 		switch {
-		case e.hasMoved(after.Seq + 1): // it is read in the archive
+		case e.hasMoved(after.Seq + 1): // the next round reads it from the archive
 		case err == nil && len(found) >= foundAtOnce:
 		case isDamaged:
 			after = codec.EndOf(damaged[0].Seq)
@@ -239,7 +239,7 @@ const linksAtOnce = 4096
 
 var errMoreLinks = errors.New("there are more links")
 
-// linksOf calls use with the links of persons. No transaction is open meanwhile.
+// linksOf calls use with the links of persons. No transaction is open while use runs.
 func (e *engine) linksOf(ctx context.Context, m codec.MerchantKey, p *persons, use func(*store.PersonalRecord) error) error {
 	var from store.IdentityKey
 	for {

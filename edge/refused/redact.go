@@ -21,8 +21,7 @@ import (
 //   - The event's name: a known one, one that is nearly known, or one in PascalCase.
 //   - The origin: scheme, host and port.
 //
-// A name that has one of the event's identifiers in it is not kept, nor one with more than maxDigits digits, as ids and phone
-// numbers have.
+// A name is not kept if it contains one of the event's identifiers, or more than maxDigits digits, as ids and phone numbers do.
 const (
 	maxDigits   = 4
 	maxName     = 40       // bytes of a field's name
@@ -30,7 +29,7 @@ const (
 	maxNodes    = 60       // values of a sample
 	maxElements = 3        // of an array
 	maxDepth    = 5        // of a sample
-	leastPart   = 3        // bytes of an identifier that must not be in a name; everything has a shorter one in it
+	leastPart   = 3        // bytes of the shortest identifier that must not be in a name; shorter ones are in too many names
 )
 
 // hidden stands for what is not kept.
@@ -65,7 +64,7 @@ func newEntry(e *Event, k key) *Entry {
 	return n
 }
 
-// decode returns an event's object, nil when it is none, or larger than maxObject.
+// decode returns an event's object; nil when it is not an object, or larger than maxObject.
 func decode(text []byte) map[string]any {
 	var object map[string]any
 	if len(text) == 0 || len(text) > maxObject || json.Unmarshal(text, &object) != nil {
@@ -85,7 +84,7 @@ func identifiersOf(object map[string]any) []string {
 	return found
 }
 
-// shownName returns an event's name, "" when it is not kept.
+// shownName returns an event's name; "" when it is not kept.
 func shownName(name string, identifiers []string) string {
 	switch {
 	case check.IsKnownName(name):
@@ -117,7 +116,7 @@ func shownField(name string, atTop bool, identifiers []string) bool {
 	})
 }
 
-// tellsOf reports whether a name has an identifier in it, or a word of the part of an email before the @, or many digits.
+// tellsOf reports whether a name may tell of a person: it contains an identifier, a word of an email before the @, or many digits.
 func tellsOf(name string, identifiers []string) bool {
 	if digits(name) > maxDigits {
 		return true
@@ -149,7 +148,7 @@ func digits(text string) int {
 	return n
 }
 
-// shownPath returns a JSON pointer with hidden in the place of names that are not kept.
+// shownPath returns a JSON pointer in which hidden replaces the names that are not kept.
 func shownPath(path string, identifiers []string) string {
 	if path == "" {
 		return ""
@@ -168,8 +167,8 @@ func isIndex(part string) bool {
 	return part != "" && len(part) <= maxDigits && digits(part) == len(part)
 }
 
-// place returns a JSON pointer without the indexes of arrays, and without names that are not those of the contract: so there
-// are few places.
+// place returns a JSON pointer in which * replaces indexes of arrays, and names that are not those of the contract. So there are few
+// places.
 func place(path string) string {
 	if path == "" || strings.Count(path, "/") == 1 && check.IsField(path[1:]) { // the common cases
 		return path
@@ -183,7 +182,7 @@ func place(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// shownOrigin returns the origin of a page, "" when it is none, or not kept.
+// shownOrigin returns the origin of a page; "" when it is not an origin, or not kept.
 func shownOrigin(origin string, identifiers []string) string {
 	if len(origin) > 128 {
 		return ""
@@ -210,7 +209,7 @@ func dropDigits(c rune) rune {
 	return c
 }
 
-// isForeign reports whether a character is in no host name.
+// isForeign reports whether a character cannot be in a host name.
 func isForeign(c rune) bool {
 	return c != '.' && c != '-' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z')
 }

@@ -8,10 +8,9 @@ import (
 	"mtagd/store"
 )
 
-// attempts limits signing in. A wrong key or link costs little, and nobody guesses 160 bits: the limit keeps a guesser from
-// using up more than that. Like that of the partner API it never refuses a valid one, because other people may have the
-// same address, or the guesser knows the id of their key. A right one costs a synced write and an audit entry, and so each
-// partner has a rate of them.
+// attempts limits signing in. Nobody guesses 160 bits, and a wrong key or link costs little: the limit bounds how much a guesser can
+// cost. As in the partner API, it never refuses a valid key or link, because other people may have the same address, or the guesser
+// may know the id of their key. A sign-in costs a synced write and an audit entry, so each partner has a rate of sign-ins.
 type attempts struct {
 	addresses *limit.Addresses
 	others    *limit.Buckets
@@ -33,8 +32,8 @@ func newAttempts() *attempts {
 	return &attempts{limit.NewAddresses(addressRate), limit.NewBuckets()}
 }
 
-// wrong takes a token for a wrong key or link. It returns how long the client must wait for one. id may be empty. Without limits
-// this and the other method return 0.
+// wrong takes a token for a wrong key or link, and returns how long the client must wait for one. id is that of the key; it may be
+// empty. Without limits (nil), wrong and right return 0.
 func (a *attempts) wrong(client netip.Addr, id string, now time.Time) (wait time.Duration) {
 	if a == nil {
 		return 0
@@ -45,7 +44,7 @@ func (a *attempts) wrong(client netip.Addr, id string, now time.Time) (wait time
 	return a.others.Take(a.others.Key(kindKey, id), 1, keyRate, now)
 }
 
-// right takes a token for a session.
+// right takes a token for a session, and returns how long the client must wait for one.
 func (a *attempts) right(partner store.PartnerID, now time.Time) (wait time.Duration) {
 	if a == nil {
 		return 0

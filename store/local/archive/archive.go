@@ -122,7 +122,7 @@ func Open(dir string, log *slog.Logger) (*Archive, error) {
 }
 
 // OpenReadOnly opens an existing archive, which no other process has open, to read it. It changes nothing. Damage of Badger's
-// logs, which reading does not show, is passed to wrong.
+// logs, which reads do not meet, is passed to wrong.
 func OpenReadOnly(dir string, log *slog.Logger, wrong func(where string, err error)) (*Archive, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, err

@@ -63,9 +63,9 @@ func (c *checker) field(path string, value any, f field) {
 		switch {
 		case !ok:
 			c.wrongType(path, value, currency, need+kindNames[currency])
-		case !isCurrency(s):
+		case !IsCurrency(s):
 			suggestion := ""
-			if upper := strings.ToUpper(strings.TrimSpace(s)); isCurrency(upper) {
+			if upper := strings.ToUpper(strings.TrimSpace(s)); IsCurrency(upper) {
 				suggestion = quote(upper)
 			}
 			c.suggest(Warning, "wrong_currency", path, "is not a currency code of 3 capital letters, such as EUR", short(value), suggestion)
@@ -127,7 +127,8 @@ func decoded(text string) (value any) {
 	return value
 }
 
-func isCurrency(s string) bool {
+// IsCurrency reports whether a text has the form of a currency code: 3 capital letters.
+func IsCurrency(s string) bool {
 	return len(s) == 3 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 

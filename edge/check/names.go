@@ -32,9 +32,7 @@ func nearestName(name string) string {
 func IsKnownName(name string) bool { return slices.Contains(knownNames, name) }
 
 // IsNearName reports whether a name is a known one or close to one.
-func IsNearName(name string) bool {
-	return slices.Contains(knownNames, name) || nearestName(name) != ""
-}
+func IsNearName(name string) bool { return IsKnownName(name) || nearestName(name) != "" }
 
 // pascalCase joins the words of a name. Words are separated by anything that is neither a letter nor a digit.
 func pascalCase(name string) string {

@@ -283,15 +283,11 @@ func (s *sampler) value(name string, value any, depth int) any {
 func (s *sampler) text(name, value string, depth int) string {
 	switch {
 	case depth == 1 && (name == "event" || name == "type") && value == s.name,
-		name == "currency" && isCurrency(value) && !tellsOf(value, s.identifiers),
+		name == "currency" && check.IsCurrency(value) && !tellsOf(value, s.identifiers),
 		slices.Contains(clearWords[name], value):
 		return value
 	case check.IsIdentifier(name):
 		return hidden
 	}
 	return fmt.Sprintf("string of %d", utf8.RuneCountInString(value))
-}
-
-func isCurrency(s string) bool {
-	return len(s) == 3 && !strings.ContainsFunc(s, func(c rune) bool { return c < 'A' || c > 'Z' })
 }

@@ -1,6 +1,6 @@
-// Package check finds what is wrong with an event that POST /mark may have accepted nevertheless: a name that is nearly that of
-// a pre-defined event, a price that is text, a time that does not count. POST /mark stores such events as they are, because real
-// shops send them. Reports need the right types, so the senders must hear of it.
+// Package check finds mistakes in events that POST /mark accepts nevertheless: a name that is nearly that of a pre-defined event, a
+// price that is a string, a time that is ignored. POST /mark stores such events as they are, because real shops send them. Reports
+// need the right types, so senders must learn of these mistakes.
 //
 // Read in this order:
 //
@@ -33,10 +33,10 @@ type Finding struct {
 	Level   Level
 	Code    string // one of a few words
 	Path    string // a JSON pointer (RFC 6901) to the place; "" is the whole event
-	Message string // has no value of the event
-	// Value is what the event has at the path, as JSON, when that is short. It may name a person. "" when it is not short.
+	Message string // contains no value of the event
+	// Value is what the event has at the path, as JSON; "" when that is long. It may name a person.
 	Value string
-	// Suggestion is what to send instead: a name, or a value as JSON. It may name a person. "" when nobody can know.
+	// Suggestion is what to send instead: a name, or a value as JSON; "" when that is not clear. It may name a person.
 	Suggestion string
 }
 
@@ -46,8 +46,8 @@ const MaxFindings = 50
 // maxFields is how many fields at the top of an event are compared with names that their sender may have meant.
 const maxFields = 200
 
-// Event returns the findings of an event that was received at a time, by the sender's clock if that is known to be wrong. event
-// is the JSON object as encoding/json decodes it into an any. No finding has the level Error.
+// Event returns the findings of an event. event is the JSON object as encoding/json decodes it into an any. received is when it was
+// received, by the sender's clock if that is known to be wrong. No finding has the level Error.
 func Event(event map[string]any, received time.Time) []Finding {
 	names := sortedNames(event)
 	c := checker{names: names[:min(len(names), maxFields)]}
@@ -167,7 +167,7 @@ func (c *checker) time(event map[string]any, received time.Time) {
 	}
 }
 
-// fromEpoch writes a number of seconds or milliseconds since 1970 as a time, "" when it is neither.
+// fromEpoch returns the time, as JSON, of a number of seconds or milliseconds since 1970; "" when it can be neither.
 func fromEpoch(n float64) string {
 	switch {
 	case n > 1e9 && n < 1e10:
@@ -178,7 +178,7 @@ func fromEpoch(n float64) string {
 	return ""
 }
 
-// nested checks whether the fields of the event are in an object inside it, as other services want them.
+// nested finds fields of the event that are in an object inside it, where other services expect them.
 func (c *checker) nested(event map[string]any) {
 	for _, name := range c.names {
 		inner, ok := event[name].(map[string]any)

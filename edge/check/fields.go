@@ -63,9 +63,9 @@ func (c *checker) field(path string, value any, f field) {
 		switch {
 		case !ok:
 			c.wrongType(path, value, currency, need+kindNames[currency])
-		case !isCurrency(s):
+		case !IsCurrency(s):
 			suggestion := ""
-			if upper := strings.ToUpper(strings.TrimSpace(s)); isCurrency(upper) {
+			if upper := strings.ToUpper(strings.TrimSpace(s)); IsCurrency(upper) {
 				suggestion = quote(upper)
 			}
 			c.suggest(Warning, "wrong_currency", path, "is not a currency code of 3 capital letters, such as EUR", short(value), suggestion)
@@ -77,7 +77,7 @@ func (c *checker) field(path string, value any, f field) {
 	}
 }
 
-// wrongType adds a finding for a value that is not what it must be. why follows what the value is.
+// wrongType adds a finding for a value of a wrong type. Its message is "is <type>; <why>".
 func (c *checker) wrongType(path string, value any, want kind, why string) {
 	is := "null"
 	if value != nil {
@@ -101,7 +101,7 @@ func kindOf(value any) kind {
 	return object
 }
 
-// convert returns a value as JSON of another kind, "" when it is not clear what is meant.
+// convert returns a value, as JSON, as one of the kind want; "" when it is not clear what is meant.
 func convert(value any, want kind) string {
 	switch v := value.(type) {
 	case string:
@@ -127,11 +127,12 @@ func decoded(text string) (value any) {
 	return value
 }
 
-func isCurrency(s string) bool {
+// IsCurrency reports whether a text has the form of a currency code: 3 capital letters.
+func IsCurrency(s string) bool {
 	return len(s) == 3 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
-// misspelt finds names at the top of an event that are nearly those of fields which the event does not have.
+// misspelt finds names at the top of an event that are nearly those of fields that the event lacks.
 func (c *checker) misspelt(event map[string]any, fields []word) {
 	var absent []word
 	for _, w := range fields {

@@ -32,9 +32,7 @@ func nearestName(name string) string {
 func IsKnownName(name string) bool { return slices.Contains(knownNames, name) }
 
 // IsNearName reports whether a name is a known one or close to one.
-func IsNearName(name string) bool {
-	return slices.Contains(knownNames, name) || nearestName(name) != ""
-}
+func IsNearName(name string) bool { return IsKnownName(name) || nearestName(name) != "" }
 
 // pascalCase joins the words of a name. Words are separated by anything that is neither a letter nor a digit.
 func pascalCase(name string) string {
@@ -52,7 +50,7 @@ func pascalCase(name string) string {
 type word struct {
 	name   string
 	folded string
-	most   int // typing errors
+	most   int // how many typing errors a misspelling of it may have
 }
 
 // newWord returns the word of a name. Longer names may have more typing errors: Lead none, Login one, Purchase two.
@@ -103,8 +101,8 @@ func fold(text string) string {
 // maxWord is the longest text that is compared, in bytes. Every name is shorter.
 const maxWord = 80
 
-// distance returns how many letters must be added, left out, replaced or swapped with their neighbour to get from one text to
-// another, and more than most when that is more than most. Both have at most maxWord bytes.
+// distance returns the edit distance of two texts: how many bytes must be inserted, deleted, replaced or swapped with their neighbour
+// to get from one to the other. If that is more than most, the result is any number above most. Both have at most maxWord bytes.
 func distance(a, b string, most int) int {
 	if len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1

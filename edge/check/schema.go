@@ -22,7 +22,7 @@ type field struct {
 	kind     kind
 	required bool
 	fields   schema // of an object, or of each element of a list
-	texts    bool   // an object of any names, whose values are texts
+	texts    bool   // all fields of the object must be strings, whatever their names
 }
 
 // schema is the fields of an object by name. Other fields may be there too, and are not checked.
@@ -99,7 +99,7 @@ var (
 	eventWords = newWords(knownNames)
 )
 
-// read are the fields that the service reads in any event. added are those that the browser tag adds.
+// read are the fields that the service itself reads in any event. added are those that the browser tag adds.
 var (
 	read = schema{
 		"muid": {}, "email": {}, "phone": {}, "deviceId": {}, "event": {}, "event_time": {}, "event_id": {}, "event_source": {}, "user_agent": {},
@@ -109,7 +109,7 @@ var (
 	}
 )
 
-// fieldWords are the names of the fields that are read of each pre-defined event, and readWords of all others.
+// fieldWords are the names of the fields that are read in each pre-defined event, readWords those in all other events.
 var (
 	readWords  = newWords(slices.Sorted(maps.Keys(read)))
 	fieldWords = map[string][]word{}

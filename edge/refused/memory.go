@@ -4,19 +4,19 @@
 // Read in this order:
 //
 //	memory.go   what is kept, how it is counted, and for how long
-//	room.go     who must give way when there is no room
+//	room.go     which entries are evicted when there is no room
 //	redact.go   what of an event may be kept
 //
 // Events with the same tag, status, code, place and name are one entry with a count, the first and the last time, and the
 // structure of the first event. Nothing that could name a person is kept (redact.go).
 //
-// Anybody who knows a tag id can have events refused. This is what a stranger cannot do with them:
+// Anybody who knows a tag id can have events refused. A stranger cannot use that to:
 //
-//   - Cost. An event of a known entry costs a look-up in a map. New entries are limited by rates: of an address at all, of an
-//     address for one merchant, and of a merchant. Only a new entry has its event parsed.
-//   - Push out a shop's entries. A new name takes the place of another name with the same reason: of the sender that has most of
-//     them, the one with the fewest events. From many addresses, a stranger can still crowd out what came in only once.
-//   - Use up the memory. Its bytes are limited. When they are used up, the merchant that takes most gives way.
+//   - Use up the processors. An event of a known entry costs a map look-up. Only the event of a new entry is parsed, and new entries
+//     have rates: for each address, for each address at one merchant, and for each merchant.
+//   - Evict a shop's entries. A new name evicts another name with the same reason: of the sender that has most of them, the one with
+//     the fewest events. From many addresses, a stranger can still evict what came in only once.
+//   - Use up the memory. All entries together have a limit in bytes. Beyond it, the merchant that takes most loses entries.
 package refused
 
 import (
@@ -34,9 +34,9 @@ import (
 )
 
 const (
-	// MaxAge is how long an entry is kept after its first event. If there are more events then, they make a new entry.
+	// MaxAge is how long an entry is kept after its first event. Later events make a new entry.
 	MaxAge = 24 * time.Hour
-	// MaxEntries is how many entries a merchant has.
+	// MaxEntries is how many entries a merchant has at most.
 	MaxEntries = 1000
 
 	maxBytes  = 32 << 20 // of all entries together
@@ -72,7 +72,7 @@ type Event struct {
 	Origin      string
 	Object      []byte // JSON; nil when it was not read
 	Identifiers [5]string
-	Address     netip.Addr // of the sender; the zero value when addresses do not tell senders apart
+	Address     netip.Addr // of the sender; the zero value when the addresses of different senders look the same
 }
 
 // Entry is events that were refused for the same reason.
@@ -118,7 +118,7 @@ type merchant struct {
 	bytes   int
 	place   int // in Memory.largest
 
-	dropped      int // events that were not kept, or whose entry has given way
+	dropped      int // events that were not kept, or whose entry was evicted
 	droppedSince time.Time
 }
 
@@ -180,7 +180,7 @@ func (m *Memory) Add(e *Event) {
 	m.begin(store.MerchantID(strings.Clone(string(e.Merchant))), k, entry, now)
 }
 
-// count counts an event of an entry that is there, and returns false when there is none.
+// count counts an event if it has an entry already, and reports whether it has.
 func (m *Memory) count(id store.MerchantID, k key, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -201,7 +201,7 @@ func (m *Memory) count(id store.MerchantID, k key, now time.Time) bool {
 	return true
 }
 
-// mayBegin takes the tokens of a new entry.
+// mayBegin takes the tokens for a new entry, and reports whether there were enough.
 func (m *Memory) mayBegin(e *Event, now time.Time) bool {
 	if e.Address.IsValid() {
 		if m.buckets.Take(m.buckets.PairKey(kindAddressHere, string(e.Merchant), site(e.Address)), 1, ofAddressHere, now) > 0 ||
@@ -232,7 +232,7 @@ func (m *Memory) begin(id store.MerchantID, k key, e *Entry, now time.Time) {
 		return
 	}
 	m.makeRoom(owner, k, size(e), now)
-	owner = m.merchant(id) // which may have given way itself
+	owner = m.merchant(id) // makeRoom may have removed it
 	owner.entries[k] = e
 	m.grow(owner, size(e))
 	m.sweepLater()

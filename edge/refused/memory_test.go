@@ -220,7 +220,7 @@ func TestEntriesOfAMerchantAreLimited(t *testing.T) {
 	w.check()
 }
 
-// When the memory is used up, the merchant that uses most of it gives way.
+// When the memory is used up, the merchant that uses most of it loses entries.
 func TestMerchantsShareTheMemory(t *testing.T) {
 	w := newWorld(t)
 	w.most = 100 * entryBytes

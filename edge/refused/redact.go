@@ -21,8 +21,7 @@ import (
 //   - The event's name: a known one, one that is nearly known, or one in PascalCase.
 //   - The origin: scheme, host and port.
 //
-// A name that has one of the event's identifiers in it is not kept, nor one with more than maxDigits digits, as ids and phone
-// numbers have.
+// A name is not kept if it contains one of the event's identifiers, or more than maxDigits digits, as ids and phone numbers do.
 const (
 	maxDigits   = 4
 	maxName     = 40       // bytes of a field's name
@@ -108,7 +107,7 @@ func newEntry(e *Event, k key) *Entry {
 	return n
 }
 
-// decode returns an event's object, nil when it is none, or larger than maxObject.
+// decode returns an event's object; nil when it is not an object, or larger than maxObject.
 func decode(text []byte) map[string]any {
 	var object map[string]any
 	if len(text) == 0 || len(text) > maxObject || json.Unmarshal(text, &object) != nil {
@@ -192,8 +191,8 @@ func isIndex(part string) bool {
 	return part != "" && len(part) <= maxDigits && digits(part) == len(part)
 }
 
-// place returns a JSON pointer without the indexes of arrays, and without names that are not those of the contract: so there
-// are few places.
+// place returns a JSON pointer in which * replaces indexes of arrays, and names that are not those of the contract. So there are few
+// places.
 func place(path string) string {
 	if path == "" || strings.Count(path, "/") == 1 && check.IsField(path[1:]) { // the common cases
 		return path
@@ -234,7 +233,7 @@ func dropDigits(c rune) rune {
 	return c
 }
 
-// isForeign reports whether a character is in no host name.
+// isForeign reports whether a character cannot be in a host name.
 func isForeign(c rune) bool {
 	return c != '.' && c != '-' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z')
 }
@@ -308,15 +307,11 @@ func (s *sampler) value(name string, value any, depth int) any {
 func (s *sampler) text(name, value string, depth int) string {
 	switch {
 	case depth == 1 && (name == "event" || name == "type") && value == s.name,
-		name == "currency" && isCurrency(value) && !tellsOf(value, s.ids),
+		name == "currency" && check.IsCurrency(value) && !tellsOf(value, s.ids),
 		slices.Contains(clearWords[name], value):
 		return value
 	case check.IsIdentifier(name):
 		return hidden
 	}
 	return fmt.Sprintf("string of %d", utf8.RuneCountInString(value))
-}
-
-func isCurrency(s string) bool {
-	return len(s) == 3 && !strings.ContainsFunc(s, func(c rune) bool { return c < 'A' || c > 'Z' })
 }

@@ -7,7 +7,7 @@ import (
 	"mtagd/store"
 )
 
-// The bytes that an entry and a merchant take besides their texts, about.
+// About how many bytes an entry and a merchant take besides their texts.
 const (
 	entryBytes    = 400
 	merchantBytes = 900
@@ -17,7 +17,7 @@ func size(e *Entry) int {
 	return entryBytes + 2*(len(e.Tag)+len(e.Code)+len(e.Path)+len(e.Name)) + len(e.Suggestion) + len(e.Origin) + len(e.Sample) + len(e.Message)
 }
 
-// makeRoom removes what must give way for a new entry of a merchant. The caller holds mu.
+// makeRoom evicts entries until there is room for a new entry of a merchant. The caller holds mu.
 func (m *Memory) makeRoom(owner *merchant, k key, bytes int, now time.Time) {
 	differsInName := func(other key) bool { other.name = k.name; return other == k }
 	anything := func(key) bool { return true }
@@ -29,18 +29,18 @@ func (m *Memory) makeRoom(owner *merchant, k key, bytes int, now time.Time) {
 	}
 	switch {
 	case names >= maxOthers:
-		m.giveWay(owner, now, differsInName)
+		m.evict(owner, now, differsInName)
 	case len(owner.entries) >= MaxEntries:
-		m.giveWay(owner, now, anything)
+		m.evict(owner, now, anything)
 	}
 	for m.bytes+bytes > m.most && len(m.largest) > 0 {
-		m.giveWay(m.largest[0], now, anything)
+		m.evict(m.largest[0], now, anything)
 	}
 }
 
-// giveWay removes one of a merchant's entries: of the sender with most of them, and of those with the fewest events, the one
+// evict removes one of a merchant's entries: of the sender with most of them, and of those with the fewest events, the one
 // that had none for the longest time. A merchant without entries is removed, too.
-func (m *Memory) giveWay(owner *merchant, now time.Time, among func(key) bool) {
+func (m *Memory) evict(owner *merchant, now time.Time, among func(key) bool) {
 	senders, most := map[uint64]int{}, 0
 	for k, e := range owner.entries {
 		if among(k) {

@@ -1,7 +1,7 @@
-// Package console serves the web console below /console/ on the base host: its page, who is signed in to it, and what
-// operators see. Everything else the page gets from the partner API, as every other client does.
+// Package console serves the web console below /console/ on the base host: its page, its sessions, and what operators see. The page
+// gets everything else from the partner API, as every other client does.
 //
-// The page is a program in the browser, which is embedded as it was built in dist/ from app/.
+// The page is a program that runs in the browser. It is built from app/, and embedded from dist/.
 //
 //	console.go   routes
 //	files.go     the page and its files
@@ -17,17 +17,17 @@
 // Whoever signs in with an API key, or with a link that an operator has made, gets a session: a random text of 160 bits in a
 // cookie (package cookie). It is control data, of which only a hash is stored. Two other ways were weighed:
 //
-//   - A sealed cookie that says who is signed in needs no record. But signing out must end a session at once, for whoever has
-//     copied the cookie too. So every machine of the service would need a list of the sessions that have ended: a record after
-//     all, and a secret to guard besides.
+//   - A sealed cookie that says who is signed in needs no record. But signing out must end a session at once, also for whoever has
+//     copied the cookie. So every machine of the service would need a list of the ended sessions: a record after all, and a
+//     secret to guard as well.
 //   - A table in memory is lost at every restart, and no other machine has it.
 //
-// A session is looked up in the directory, in memory, by each request. It ends after 12 hours, when somebody signs out, with its
-// key and with its partner. What it may do is what its key may do; a link's session may do everything that its partner may. As
-// with a key, a suspended partner can still read.
+// Each request looks its session up in the directory, in memory. A session ends after 12 hours, when somebody signs out, with its key
+// and with its partner. It may do what its key may do; a link's session may do everything that its partner may. As with a key, a
+// suspended partner can still read.
 //
-// A link is of one use and lasts 15 minutes. It has the text after # in its URL, which browsers send to nobody: no proxy and no
-// log has it.
+// A link can be used once, within 15 minutes. Its text is after the # of its URL, which browsers send to no server: so no proxy and
+// no log has it.
 package console
 
 import (
@@ -43,7 +43,7 @@ import (
 	"mtagd/store"
 )
 
-// Config is what the console is made of. Every field is required, except where it says otherwise.
+// Config has what the console needs. Every field is required, except where it says otherwise.
 type Config struct {
 	Engine       store.Engine
 	API          fasthttp.RequestHandler // answers all requests that are not for the console
@@ -156,7 +156,7 @@ func (c *Console) route(r *fasthttp.RequestCtx, by route) {
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// setHeaders sets the headers that all answers have. A cache may keep none of them, unless Cache-Control is set again.
+// setHeaders sets the headers that all answers have. No cache may store an answer, unless Cache-Control is set again.
 func (c *Console) setHeaders(r *fasthttp.RequestCtx) {
 	h := &r.Response.Header
 	h.Set(fasthttp.HeaderContentSecurityPolicy, policy)

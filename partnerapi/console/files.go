@@ -20,7 +20,7 @@ var dist embed.FS
 // servedFile returns a file. It is compressed when it is first asked for.
 type servedFile func() asset.File
 
-// contentTypes are those of the files that the page is made of. They do not depend on the machine.
+// contentTypes are the types of the page's files by extension. Package mime would also use the machine's own table.
 var contentTypes = map[string]string{
 	".css":   "text/css; charset=utf-8",
 	".html":  "text/html; charset=utf-8",

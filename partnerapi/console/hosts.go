@@ -9,8 +9,7 @@ import (
 	"mtagd/store"
 )
 
-// hosts are the hosts that are served, with their DNS and certificates. There may be many thousands, so what is known of them is
-// put together once in a while.
+// hosts are the hosts that are served, with their DNS and certificates. There may be many thousands, so the list is kept for hostsAge.
 type hosts struct {
 	all          store.Hosts
 	directory    *store.Directory
@@ -21,11 +20,11 @@ type hosts struct {
 	last hostsJSON
 }
 
-// hostsAge is how old what is shown of hosts may be.
+// hostsAge is how old the list of hosts may be.
 const hostsAge = 10 * time.Second
 
-// dueBefore is how long before its end a certificate is due. The service renews one when a third of its life is left, so that
-// most never come near.
+// dueBefore is how long before its end a certificate is due. The service renews a certificate when a third of its life is left. So
+// one that is due could probably not be renewed.
 const dueBefore = 14 * 24 * time.Hour
 
 // hostsJSON is the JSON of all hosts.
@@ -44,13 +43,13 @@ type hostJSON struct {
 	Certificate *hostCertificate `json:"certificate"` // null without TLS
 
 	expires time.Time
-	trouble int // 0: none
+	trouble int // 2: certificate, 1: DNS, 0: none
 }
 
 type hostDNS struct {
 	Connected bool    `json:"connected"`
-	Detail    string  `json:"detail,omitempty"` // of the last finding that has changed it
-	CheckedAt *string `json:"checkedAt"`        // when that was
+	Detail    string  `json:"detail,omitempty"` // of the last check that changed the finding
+	CheckedAt *string `json:"checkedAt"`        // when that check was
 }
 
 type hostCertificate struct {
@@ -119,7 +118,7 @@ func (h *hosts) dns(name string) *hostDNS {
 		return nil
 	}
 	dns := &hostDNS{}
-	for _, t := range tags { // those of a tracking domain are found alike, but each is updated on its own
+	for _, t := range tags { // the tags of a tracking domain have the same DNS, but each is updated on its own
 		dns.Connected = dns.Connected || t.Connected
 		if t.DNS != nil && dns.CheckedAt == nil {
 			dns.Detail, dns.CheckedAt = t.DNS.Detail, timeOrNull(t.DNS.CheckedAt)

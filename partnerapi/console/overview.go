@@ -12,7 +12,7 @@ import (
 	"mtagd/store"
 )
 
-// System is what is known of the process that runs the service. To find it out costs no more than an answer.
+// System is what is known of the process that runs the service. It is cheap enough to get for each request.
 type System struct {
 	Version  string
 	Started  time.Time
@@ -20,7 +20,7 @@ type System struct {
 	Disks    []Disk
 	Reserve  uint64 // free bytes below which events are refused
 	Rates    Rates
-	Backup   *Backup // nil: none are made by the clock
+	Backup   *Backup // nil: none are scheduled
 }
 
 // Disk is the space of one part of the data directory, in bytes. Free and Total are those of its disk.
@@ -31,12 +31,12 @@ type Disk struct {
 
 // Rates are what the service has received in the last minutes.
 type Rates struct {
-	Over    time.Duration     // how long that is; less after the start
+	Over    time.Duration     // how many minutes these are; fewer after the start
 	Events  uint64            // that were recorded
 	Refused map[string]uint64 // requests and connections, by cause
 }
 
-// Backup is the state of the backups that are made by the clock.
+// Backup is the state of the scheduled backups.
 type Backup struct {
 	Every    time.Duration
 	Last     time.Time // when the last one that succeeded began; zero: there is none

@@ -29,7 +29,7 @@ type partnerJSON struct {
 	Name string          `json:"name"`
 }
 
-// show returns what the page needs to know of a session. An operator's can only read.
+// show returns what the page needs to know of a session. A session of operators can only read.
 func (c *Console) show(s store.Session, scope store.Scope) sessionJSON {
 	shown := sessionJSON{Role: "operator", Scope: "read-only", ExpiresAt: store.FormatTime(s.ExpiresAt)}
 	if s.IsOperators() {
@@ -61,7 +61,7 @@ func (c *Console) signIn(r *fasthttp.RequestCtx) {
 		partnerapi.WriteError(r, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 4 KiB")
 		return
 	}
-	if r.Request.Header.ContentLength() < 0 && len(r.PostBody()) == 0 { // the front door does not read such a body
+	if r.Request.Header.ContentLength() < 0 && len(r.PostBody()) == 0 { // the front door (package edge) does not read such a body
 		partnerapi.WriteError(r, fasthttp.StatusLengthRequired, "Content-Length is required")
 		return
 	}
@@ -82,7 +82,7 @@ type credentials struct {
 	Link   store.SessionText `json:"link"`
 }
 
-// readCredentials reads the body of a request to sign in. It repeats nothing of it in an error.
+// readCredentials reads the body of a request to sign in. Its errors contain nothing of the body.
 func readCredentials(body []byte) (in credentials, err error) {
 	body = bytes.TrimSpace(body)
 	if len(body) == 0 || body[0] != '{' || json.Unmarshal(body, &in) != nil {
@@ -128,7 +128,7 @@ func (c *Console) useLink(r *fasthttp.RequestCtx, text store.SessionText) {
 	c.begun(r, s, store.Full, session, err)
 }
 
-// mayBegin reports whether a key may begin a session now. Otherwise it has answered.
+// mayBegin reports whether a key may begin a session now. If not, it answers.
 func (c *Console) mayBegin(r *fasthttp.RequestCtx, key store.Key) bool {
 	if wait := c.attempts.right(key.ID, c.Now()); wait > 0 {
 		c.Refusals.Count(limit.PartnerWrites, limit.Partner(key.Partner))
@@ -138,7 +138,7 @@ func (c *Console) mayBegin(r *fasthttp.RequestCtx, key store.Key) bool {
 	return true
 }
 
-// begun answers with a session that was begun, or with why not.
+// begun answers with a new session, or with the error why there is none.
 func (c *Console) begun(r *fasthttp.RequestCtx, s store.Session, scope store.Scope, text store.SessionText, err error) {
 	switch {
 	case store.KindOf(err) == store.KindNotFound:
@@ -185,7 +185,7 @@ func (c *Console) refuse(r *fasthttp.RequestCtx, id string) {
 	partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
 }
 
-// current returns the session of a request. Without one, or when the request comes from another site, it has answered.
+// current returns the session of a request. If there is none, or the request comes from another site, it answers, and returns false.
 func (c *Console) current(r *fasthttp.RequestCtx) (store.Session, store.Key, bool) {
 	s, key, ok := c.cookie.Session(r, c.Engine.Directory(), c.Now())
 	if !ok || !c.cookie.IsSameOrigin(r) {
@@ -202,7 +202,7 @@ func (c *Console) showSession(r *fasthttp.RequestCtx) {
 	}
 }
 
-// signOut ends the session of a request. One that has ended already is no error.
+// signOut ends the session of a request. It is no error if that has ended already.
 func (c *Console) signOut(r *fasthttp.RequestCtx) {
 	if !c.cookie.IsSameOrigin(r) {
 		partnerapi.WriteError(r, fasthttp.StatusForbidden, otherSite)
@@ -212,7 +212,7 @@ func (c *Console) signOut(r *fasthttp.RequestCtx) {
 		actor := s.Actor()
 		actor.Request = requestid.Of(r)
 		err := c.Engine.EndSession(store.WithActor(context.Background(), actor), s.ID)
-		if err != nil && store.KindOf(err) != store.KindNotFound { // since a moment ago
+		if err != nil && store.KindOf(err) != store.KindNotFound { // else it has just ended
 			c.cookie.Clear(r) // at least this browser forgets it
 			c.fail(r, err)
 			return

@@ -13,18 +13,18 @@ import (
 // maxListed is how many partners, suspended tenants and hosts an overview lists.
 const maxListed = 1000
 
-// tenants has the figures of the partners. To get them, each merchant is looked up, so they are kept for a while.
+// tenants has the figures of the partners. They are kept for figuresAge, because each merchant must be looked up to get them.
 type tenants struct {
 	engine  store.Engine
 	log     *slog.Logger
-	mu      sync.Mutex // held while they are read: nobody else reads them meanwhile
+	mu      sync.Mutex // held while they are read, so that one request at a time reads them
 	read    time.Time
 	figures map[store.PartnerID]figures
 }
 
 const (
 	figuresAge = time.Minute     // how old figures may be
-	countTime  = 5 * time.Second // how long events are counted; the rest have no figures then
+	countTime  = 5 * time.Second // how long events are counted; partners that were not reached have no figures
 )
 
 type figures struct {
@@ -35,7 +35,7 @@ type figures struct {
 // partners is the JSON of all partners.
 type partners struct {
 	Total     int               `json:"total"`
-	CountedAt string            `json:"countedAt"` // what follows is of this time: merchants, events and bytes
+	CountedAt string            `json:"countedAt"` // when the merchants, events and bytes were counted
 	Items     []partnerOverview `json:"items"`     // the oldest first
 }
 
@@ -57,7 +57,7 @@ func (t *tenants) view(ctx context.Context, list []store.Partner, now time.Time)
 	}
 	view := partners{Total: len(list), CountedAt: store.FormatTime(read), Items: []partnerOverview{}}
 	for _, p := range list[:min(len(list), maxListed)] {
-		f := figures[p.ID] // nothing yet for one that was added since
+		f := figures[p.ID] // zero for a partner that was added since
 		view.Items = append(view.Items, partnerOverview{p.ID, p.Name, store.FormatTime(p.CreatedAt), p.Suspended, p.TrackingDomain,
 			f.merchants, f.events, f.bytes})
 	}
@@ -81,7 +81,7 @@ func (t *tenants) fresh(ctx context.Context, list []store.Partner, now time.Time
 		}
 		f := figures{merchants: merchants}
 		if counting.Err() == nil {
-			// Without its figures the overview is shown all the same: the rest of it may say why there are none.
+			// Show the overview without these figures: the rest of it may say why they are missing.
 			if err := t.count(counting, p.ID, &f); err != nil {
 				t.log.Warn("console: the events of a partner were not counted", "partner", p.ID, "error", err)
 			}
@@ -133,7 +133,7 @@ func (c *Console) suspended(ctx context.Context) ([]suspendedJSON, int, error) {
 		}
 		m, err := c.Engine.Merchant(ctx, id)
 		switch {
-		case store.KindOf(err) == store.KindNotFound: // since a moment ago
+		case store.KindOf(err) == store.KindNotFound: // it was just deleted
 			continue
 		case ctx.Err() != nil:
 			return nil, 0, err

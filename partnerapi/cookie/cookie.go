@@ -1,15 +1,15 @@
 // Package cookie carries the sessions of the web console in a cookie, and decides which requests may use it.
 //
-// A browser sends the cookie with every request to the base host, also with one that another site has made. So the cookie
-// alone proves nothing. A request may use it if
+// A browser sends the cookie with every request to the base host, also with requests that another site makes. So the cookie alone
+// proves nothing. A request may use it if
 //
-//   - it has the header X-Console: 1. A page of another site cannot send it: the browser asks first with a preflight, which the
-//     base host never allows. Or it is a GET or HEAD that the browser says comes from the base host itself (Sec-Fetch-Site), such
-//     as a download or an EventSource, which can have no headers of their own;
+//   - it has the header X-Console: 1. A page of another site cannot send that: the browser first sends a preflight, which the base
+//     host never allows. Or it is a GET or HEAD whose Sec-Fetch-Site says that it comes from the base host itself. Downloads and
+//     EventSource need this, because they cannot have headers of their own;
 //   - and Sec-Fetch-Site and Origin, where they are sent, name no other site.
 //
-// SameSite=Strict keeps the cookie away from most requests of other sites before that. The checks are for sites that the
-// browser takes for the same one, such as other hosts of the operator's domain.
+// SameSite=Strict already keeps the cookie away from most requests of other sites. These checks are for hosts that the browser takes
+// for the same site, such as other hosts of the operator's domain.
 package cookie
 
 import (
@@ -105,7 +105,7 @@ func (c Cookie) IsSameOrigin(r *fasthttp.RequestCtx) bool {
 	switch origin := string(r.Request.Header.Peek(fasthttp.HeaderOrigin)); origin {
 	case "":
 		return true
-	case "null": // what some requests of a page have whose policy is no-referrer, as the console's is
+	case "null": // sent with some requests of a page whose referrer policy is no-referrer, such as the console's
 		return site == sameOrigin
 	default:
 		return strings.EqualFold(origin, c.scheme+"://"+string(r.Host()))

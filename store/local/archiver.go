@@ -18,39 +18,40 @@ import (
 	"mtagd/store/local/space"
 )
 
-// archiver moves events from the journal to the archive, in the background, the oldest chunks first:
+// archiver moves events from the journal to the archive in the background, the oldest chunks first:
 //
-//  1. When enough events wait, it reads a run of chunks. It only takes those that the stored index has: so after a kill, what
-//     the index has to replay is in the journal.
-//  2. It adds the run to the archive. From then on they are read there.
-//  3. It deletes the chunks from the journal, and gives back the space of value logs that are dead.
+//  1. When enough events wait, it reads a run of chunks. It takes only chunks that the index on disk covers. So after a kill, the
+//     journal still has everything that the index must replay.
+//  2. It adds the run to the archive. From then on, these events are read from the archive.
+//  3. It deletes the chunks from the journal, and removes the value logs that have only deleted chunks.
 //
-// After a kill between 2 and 3, the next start goes on with 3: what is up to the archive's boundary is in the archive. A chunk
-// that is damaged is set aside, as in a listing, and stays in the journal. If it can be read again, it is archived.
+// After a kill between 2 and 3, the next start continues with 3: all events up to the archive's boundary are in the archive. A
+// damaged chunk is set aside, as in a listing, and stays in the journal. If the next run can read it, it is archived.
 type archiver struct {
 	e       *engine
 	log     *slog.Logger
 	run     int // bytes of events in a run
 	paced   bool
-	waiting atomic.Int64 // about how many bytes of events wait
+	waiting atomic.Int64 // bytes of events that wait, approximately
 
-	moving sync.Mutex // held while events move
+	moving sync.Mutex // held while events move, and to keep them from moving
 	// Guarded by moving:
-	forgotten uint64          // chunks up to it were deleted
-	healed    map[uint64]bool // chunks that were noted as damaged, and could be read and archived
+	forgotten uint64          // chunks up to this one were deleted from the journal
+	healed    map[uint64]bool // chunks that were noted as damaged, but could be read and archived
 
 	stop context.Context
 	done sync.WaitGroup
 }
 
 const (
-	// archiveRun is how many bytes of events are archived together. They are in memory meanwhile. With larger runs, the
-	// blocks of small merchants are written again less often.
+	// archiveRun is the size of a run, in bytes of events. A run is held in memory. With larger runs, the blocks of small
+	// merchants are rewritten less often.
 	archiveRun = 16 << 20
 
 	archiveInterval = time.Second
 
-	// archiveReserve is how many bytes must be free: less than the journal needs to accept events, as archiving makes space.
+	// archiveReserve is how many bytes of the disk must stay free. The journal needs more to accept events, because
+	// archiving frees space.
 	archiveReserve = MinFree / 2
 )
 
@@ -101,8 +102,8 @@ func (a *archiver) note(events []codec.Event) {
 	a.waiting.Add(int64(bytes))
 }
 
-// moveAll moves runs for as long as enough waits; with everything it also moves a run that is not full. After an error a later
-// call tries again.
+// moveAll moves runs until too few events wait for a full one. If everything is true, it also moves the rest. After an error, a
+// later call tries again.
 func (a *archiver) moveAll(everything bool) error {
 	for a.stop.Err() == nil && (everything || a.waiting.Load() >= int64(a.run)) {
 		if more, err := a.move(everything, a.pace()); err != nil || !more {
@@ -157,7 +158,8 @@ func (a *archiver) move(everything bool, pace func()) (more bool, err error) {
 	return full, a.e.journal.Reclaim()
 }
 
-// moveTo moves events until the archive has all up to a chunk, which is on disk. It rests little: an erasure may wait for it.
+// moveTo moves events until the archive has all events up to the chunk seq, which is on disk. Its pauses are short, because an
+// erasure may wait for it.
 func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 	if err := a.e.withIndex(func(x *usedIndex) error { return x.wait(ctx, seq) }); err != nil {
 		return err
@@ -185,8 +187,8 @@ func (a *archiver) reclaim() error {
 	return errors.Join(a.e.journal.Reclaim(), a.e.archive.Reclaim())
 }
 
-// read reads a run of the chunks after the boundary. It ends before a chunk that is damaged and was not set aside; last is the
-// last chunk of the run.
+// read reads a run of the chunks after the boundary, up to the chunk upTo. The run ends before a damaged chunk that was not set
+// aside, which is returned in damaged. last is the last chunk of the run.
 func (a *archiver) read(upTo uint64, pace func()) (run *archive.Run, last uint64, damaged journal.DamagedChunks, err error) {
 	run = &archive.Run{}
 	err = a.e.journal.StoredChunks(a.e.archive.Boundary(), upTo, func(seq uint64, events []journal.Stored) bool {
@@ -210,7 +212,7 @@ func (a *archiver) read(upTo uint64, pace func()) (run *archive.Run, last uint64
 	return run, last, damaged, err
 }
 
-// forget deletes what is archived from the journal.
+// forget deletes archived chunks from the journal.
 func (a *archiver) forget() error {
 	boundary := a.e.archive.Boundary()
 	if boundary <= a.forgotten {
@@ -228,13 +230,15 @@ func (a *archiver) forget() error {
 // errNoSpace keeps events in the journal while the disk is nearly full.
 var errNoSpace = errors.New("the disk is nearly full")
 
-// pace returns a function that rests now and then: requests need the processors.
+// pace returns a function that pauses now and then, because requests need the processors.
 func (a *archiver) pace() func() { return a.paceBy(100 * pauseShare) }
 
-// maxPaceWork is how much of the time between two calls counts as work. On a busy machine, most of a longer time was waiting.
+// maxPaceWork is how much of the time since the last pause counts as work. If more has passed, the machine was busy, and most of
+// the time was waiting.
 const maxPaceWork = 100 * time.Millisecond
 
-// paceBy returns a function that rests for so many percent of the time since its last call.
+// paceBy returns a function that is called between pieces of work. Once at least paceWork has passed since its last pause, it
+// pauses for percent % of that time.
 func (a *archiver) paceBy(percent time.Duration) func() {
 	if !a.paced {
 		return func() {}
@@ -263,9 +267,9 @@ func (a *archiver) hold() (release func()) {
 	return a.moving.Unlock
 }
 
-// readEvents calls use with the events of a merchant at these positions; n is the place of the position. An event is valid
-// until use returns. When events are damaged, it goes on with the others, and returns journal.DamagedChunks or
-// archive.Damaged.
+// readEvents calls use with the events of a merchant at these positions; n is the index of the position in positions. An event
+// is valid until use returns. If some events are damaged, use has got only a part of the others, and readEvents returns
+// journal.DamagedChunks or archive.Damaged.
 func (e *engine) readEvents(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(n int, event journal.Event)) error {
 	wanted := make([]journal.Wanted, len(positions))
 	for i, at := range positions {
@@ -283,7 +287,7 @@ func (e *engine) readEvents(ctx context.Context, m codec.MerchantKey, positions 
 		if !ok {
 			return err
 		}
-		// Meanwhile events may have moved: what is up to the new boundary is in the archive now.
+		// The events may have moved meanwhile: read those that the archive has now.
 		moved, err := e.readArchived(ctx, m, wanted, use)
 		if err != nil {
 			return err
@@ -295,7 +299,7 @@ func (e *engine) readEvents(ctx context.Context, m codec.MerchantKey, positions 
 	}
 }
 
-// readArchived reads those events that are in the archive, and returns how many these are. wanted is sorted.
+// readArchived reads the events that the archive has, and returns their number n. wanted is sorted, so they are its first n.
 func (e *engine) readArchived(ctx context.Context, m codec.MerchantKey, wanted []journal.Wanted, use func(n int, event journal.Event)) (n int, err error) {
 	boundary := e.archive.Boundary()
 	n, _ = slices.BinarySearchFunc(wanted, boundary+1, func(w journal.Wanted, seq uint64) int {
@@ -323,7 +327,7 @@ func (e *engine) readArchived(ctx context.Context, m codec.MerchantKey, wanted [
 	if err == nil && damaged != nil {
 		err = damaged
 	}
-	if errors.Is(err, codec.ErrCorrupt) && !isDamage(err) { // of a table: the next start corrects it, or names it
+	if errors.Is(err, codec.ErrCorrupt) && !isDamage(err) { // damage of a table: the next start corrects or reports it
 		err = fmt.Errorf("%w: %v", store.Unavailable("some events cannot be read now"), err)
 	}
 	return n, err

@@ -12,9 +12,9 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// catchUp replays the events that the index does not cover. When the index is of an older version, or does not even cover the
-// archive, these are all events: it is emptied first. A kill loses nothing: the next start goes on where the index ends, or
-// begins again.
+// catchUp replays the events that the index does not cover. If the index is of an older version, or does not cover the whole
+// archive, it is emptied first, and all events are replayed. A kill loses nothing: the next start continues where the index
+// ends, or begins again.
 func (e *engine) catchUp(x *rank.Index) error {
 	covered, boundary := x.Covered(), e.archive.Boundary()
 	forgotten, err := e.journal.Forgotten()
@@ -31,8 +31,8 @@ func (e *engine) catchUp(x *rank.Index) error {
 		return err
 	}
 	if covered > last {
-		// The index only ever got chunks that the journal had on disk. If the events end before this one, the two are from
-		// different times. If there are later ones, this one is missing, and is found like other damage.
+		// The index gets only chunks that the journal has on disk. If the events end before the chunk covered, the two are
+		// from different times. If only that chunk is missing and later ones exist, it is found like other damage.
 		return errors.New("index.db covers events that are missing at the end of events/: part of events/ is lost, or events/ " +
 			"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
 			"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
@@ -49,9 +49,9 @@ func (e *engine) catchUp(x *rank.Index) error {
 	return e.replay(x, covered, last)
 }
 
-// replay passes the events of the chunks after from, up to upTo, to an index: from the start those of the archive too. No
-// events may move to the archive meanwhile. What cannot be read is noted. An error that is codec.ErrCorrupt is about the
-// index.
+// replay passes the events of the chunks after from, up to and including upTo, to an index. If from is 0, it replays the archive
+// first. No events may move to the archive meanwhile. Chunks and blocks that cannot be read are noted as damaged. If the error is
+// codec.ErrCorrupt, the index is damaged.
 func (e *engine) replay(x *rank.Index, from, upTo uint64) error {
 	if boundary := e.archive.Boundary(); from == 0 && boundary > 0 {
 		if err := e.replayArchive(x, boundary); err != nil {
@@ -65,9 +65,10 @@ func (e *engine) replay(x *rank.Index, from, upTo uint64) error {
 	return e.replayJournal(x, from, upTo)
 }
 
-// replayArchive replays all archived events into an empty index, merchant after merchant. The index notes what it covers with
-// each merge, and takes only what it does not cover: until the end, that is the number of a call, far below that of any
-// chunk. So after a kill the index does not cover the boundary, and the next start begins again.
+// replayArchive replays all archived events into an empty index, one merchant after the other. With each merge the index notes
+// the number up to which it covers the events, and it takes only events with a greater number. Here that is the number of the
+// call of Replay, far below the number of any chunk; only the last call passes the boundary. So after a kill the index does not
+// cover the boundary, and the next start begins again.
 func (e *engine) replayArchive(x *rank.Index, boundary uint64) error {
 	merchants, err := e.archive.Merchants()
 	if err != nil {
@@ -131,7 +132,7 @@ func (e *engine) replayJournal(x *rank.Index, from, upTo uint64) error {
 		if err := e.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
 			e.opt.Log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
 		}
-		skipped = errors.Join(skipped, x.Replay(nil, d.Seq)) // listings wait for the last chunk
+		skipped = errors.Join(skipped, x.Replay(nil, d.Seq)) // the index must cover it too: listings wait until the last chunk is covered
 	})
 	switch {
 	case errors.Is(err, errReplayed):
@@ -142,7 +143,7 @@ func (e *engine) replayJournal(x *rank.Index, from, upTo uint64) error {
 	return errors.Join(err, skipped)
 }
 
-// ofEvents returns an error of reading a directory of events so that it does not look like damage of the index.
+// ofEvents wraps an error of reading events without codec.ErrCorrupt, so that it is not taken for damage of the index.
 func ofEvents(dir string, err error) error {
 	if errors.Is(err, codec.ErrCorrupt) {
 		return fmt.Errorf("%s: %v", dir, err)
@@ -156,12 +157,12 @@ const progressInterval = 5 * time.Second
 // replayProgress logs how far a replay is.
 type replayProgress struct {
 	log         *slog.Logger
-	first, last uint64 // the chunks to replay; first is 0 until its report
+	first, last uint64 // the first and the last chunk to replay; first is 0 until report is called
 	next        time.Time
 }
 
-// report is called with each chunk. Chunk numbers are times (µs since 1970), so the share is that of the time from the first
-// chunk on: the chunk that the index covers may be much older, and an emptied index covers none.
+// report is called with each chunk. Chunk numbers are times (µs since 1970), so the percentage is of a time. That begins with the
+// first replayed chunk: the last chunk that the index covers may be much older, and an emptied index covers none.
 func (p *replayProgress) report(seq uint64) {
 	if p.first == 0 {
 		p.first = seq

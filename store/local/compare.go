@@ -28,7 +28,7 @@ func (v *verifier) differences() (*comparison, error) {
 	differ := map[codec.MerchantKey]*merchantSums{}
 	for m, s := range v.indexed {
 		if v.control != nil && v.control.IsRemoved(m.ID()) {
-			continue // the journal still has events of it
+			continue // deleted: its events are being removed
 		}
 		if s.index != s.journal && !s.unsound && !v.unsound && !v.hidden && v.index != nil && v.journal != nil {
 			differ[m] = s
@@ -54,18 +54,18 @@ func (v *verifier) differences() (*comparison, error) {
 	return &c, nil
 }
 
-// comparison finds the events in which the index and the journal differ, in two passes over the merchants' events: the first
-// finds out in which parts of a merchant's events the difference is, so that the second needs memory only for these.
+// comparison finds the events that only the index or only the journal (with the archive) has, in two passes over the merchants'
+// events. The first pass finds the buckets that differ. So the second needs memory only for the events in these.
 type comparison struct {
 	*verifier
 	merchants []codec.MerchantKey
 	buckets   map[bucket]eventSum   // index less journal
 	events    map[locatedEvent]bool // events in differing buckets; true: the index has it, false: the journal
 	chunks    map[uint64]*chunkDifference
-	blocks    []eventGroup // those of the index in damaged blocks of the archive, in the order of verifier.blocks
+	blocks    []eventGroup // for each of verifier.blocks: the events that the index has in this damaged block
 }
 
-// bucket is a part of a merchant's events: by the hash of their chunk.
+// bucket is the part of a merchant's events whose chunks have the same hash.
 type bucket struct {
 	m codec.MerchantKey
 	n uint64
@@ -190,7 +190,7 @@ func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error
 	}, func(journal.DamagedChunk) {})
 }
 
-// maxListed is how many chunks are listed of each kind; of further ones only the number of events is.
+// maxListed is how many findings of each kind are reported one by one. The others are one finding, with the sum of their events.
 const maxListed = 50
 
 // report reports the differences in the order of the chunks.

@@ -18,17 +18,17 @@ import (
 	"mtagd/store/local/archive"
 )
 
-// damageFile notes the damaged chunks that were found: one JSON object a line (note). Nothing depends on it: it says what was
-// lost, when the index does not know the events any more.
+// damageFile has a line for each damaged chunk or block that was found: a JSON object (note). What is served does not depend on
+// it. It says what was lost, also when the index no longer knows the events.
 const damageFile = "damaged.jsonl"
 
-// note is what is known of a damaged chunk.
+// note is what is known of a damaged chunk, a damaged block of the archive, or an archive that was salvaged.
 type note struct {
 	Chunk     uint64             `json:"chunk"`
-	Archived  string             `json:"archived,omitempty"` // of a block of the archive: merchant and id of the last event; Chunk is that event's
+	Archived  string             `json:"archived,omitempty"` // of a block: its merchant and the id of its last event, whose chunk is Chunk
 	Reason    string             `json:"reason"`
 	FoundAt   time.Time          `json:"foundAt"`
-	Events    uint64             `json:"events"` // 0: unknown, as the index did not have them
+	Events    uint64             `json:"events"` // 0: unknown, because the index did not have them
 	Merchants []store.MerchantID `json:"merchants,omitempty"`
 	From      time.Time          `json:"from,omitzero"`
 	To        time.Time          `json:"to,omitzero"`
@@ -47,7 +47,8 @@ type damageLog struct {
 	log  *slog.Logger
 	now  func() time.Time
 
-	// Held while events are removed from the index, and while they must not be. Whoever needs archiver.moving too locks that first.
+	// Held while events are removed from the index, and to keep them from being removed. If archiver.moving is needed too, lock
+	// that first.
 	removing sync.Mutex
 
 	mu     sync.Mutex
@@ -145,7 +146,7 @@ func (d *damageLog) isNotedBlock(block archive.Damage) bool {
 // faultPatience is how long a chunk may give errors of the disk before it counts as damaged.
 const faultPatience = 30 * time.Second
 
-// mustWait reports whether a chunk that may heal has been found only recently.
+// mustWait reports whether a chunk that may heal was first found less than faultPatience ago.
 func (d *damageLog) mustWait(seq uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,18 +14,17 @@ import (
 	"mtagd/store/person"
 )
 
-// An erasure:
+// The steps of an erasure:
 //
-//  1. Erase notes it in control.db, with hashes only.
-//  2. What came in before is awaited. The links of the person are found. With suppress, their identifiers are refused from now
-//     on.
-//  3. The person's events are found: what came in before is moved to the archive, and all of the merchant's events there are
-//     read. How many there are is noted.
-//  4. The links and the remembered event_ids of the events are removed, then the events from the index, then those from the
-//     archive.
-//  5. The files are purged (purge). Only then the erasure is done.
+//  1. Erase stores it in control.db, with hashes only.
+//  2. It waits until the events that came in before are on disk, and finds the person's links. With suppress, events with a linked
+//     identifier are refused from now on.
+//  3. It moves the earlier events to the archive, and reads all archived events of the merchant to find the person's. Their number
+//     is stored with the erasure.
+//  4. It removes the links and the remembered event_ids, then the events from the index, then the events from the archive.
+//  5. It purges the files (purge). Only then is the erasure done.
 //
-// After a kill, all steps are done again. Step 3 finds what is left, and does not change the number that was noted.
+// After a kill, all steps from 2 on run again. Step 3 then finds only the events that are left, and keeps the number that was stored.
 
 // Erase implements store.Persons.
 func (e *engine) Erase(ctx context.Context, m store.MerchantID, named store.Identity, suppress bool) (store.Erasure, error) {
@@ -57,12 +56,12 @@ func (e *engine) DeletePartner(ctx context.Context, id store.PartnerID, withMerc
 	return p, err
 }
 
-// removalDelay is how long after its deletion the events of a merchant are removed. Until then, events that were on their way are
-// refused; no request takes that long.
+// removalDelay is how long after a merchant's deletion its events are removed. By then, all requests that began before the
+// deletion have ended.
 const removalDelay = time.Minute
 
-// erase does the steps 2 to 5 of all erasures that are not done, and removes what is left of deleted merchants. Where it fails
-// for a merchant, it goes on with the others.
+// erase runs the steps 2 to 5 of all erasures that are not done, and removes what is left of deleted merchants. If it fails for
+// one merchant, it continues with the others.
 func (l *life) erase(ctx context.Context) error {
 	byMerchant := map[store.MerchantID][]store.Erasure{}
 	for _, era := range l.e.Unfinished() {
@@ -86,7 +85,7 @@ func (l *life) erase(ctx context.Context) error {
 	}
 	for m, some := range byMerchant {
 		if l.e.IsRemoved(m) {
-			continue // everything of it goes, now or later
+			continue // dropMerchant removes all of it, now or later
 		}
 		pending := slices.DeleteFunc(slices.Clone(some), func(era store.Erasure) bool { return era.State == store.ErasurePurging })
 		if len(pending) > 0 {
@@ -105,7 +104,7 @@ func (l *life) erase(ctx context.Context) error {
 	return errors.Join(failed, l.finish(ctx, ids, removed))
 }
 
-// finish does step 5 of erasures and of the removal of merchants.
+// finish runs step 5, for erasures and for the removal of merchants.
 func (l *life) finish(ctx context.Context, ids []store.ErasureID, removed []store.MerchantID) error {
 	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
 		era.State = store.ErasurePurging
@@ -131,7 +130,7 @@ func (l *life) finish(ctx context.Context, ids []store.ErasureID, removed []stor
 	return nil
 }
 
-// eraseOf does the steps 2 to 4 of erasures of one merchant.
+// eraseOf runs the steps 2 to 4 for erasures of one merchant.
 func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
@@ -180,7 +179,7 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	return l.removeEvents(ctx, m, found.keys)
 }
 
-// findLinks returns the links of the persons: all of them, and those of each.
+// findLinks returns the links of n persons: all of them, and those of each person.
 func (l *life) findLinks(ctx context.Context, m codec.MerchantKey, p *person.Persons, n int) (all []store.IdentityKey, of [][]store.IdentityKey, err error) {
 	of = make([][]store.IdentityKey, n)
 	err = l.e.journal.Links(ctx, m, store.IdentityKey{}, func(k store.IdentityKey, muid []byte) error {
@@ -197,14 +196,14 @@ func (l *life) findLinks(ctx context.Context, m codec.MerchantKey, p *person.Per
 	return all, of, err
 }
 
-// foundEvents are events of several persons.
+// foundEvents are the events of several persons.
 type foundEvents struct {
 	count      []int // of each person
 	keys       []rank.Key
 	remembered []journal.Remembered
 }
 
-// find finds the events of persons; those of each up to a chunk.
+// find finds the events of persons: those of person i up to the chunk upTo[i].
 func (l *life) find(ctx context.Context, m codec.MerchantKey, p *person.Persons, upTo []uint64) (found foundEvents, err error) {
 	found.count = make([]int, len(upTo))
 	var reader person.EventReader
@@ -229,10 +228,11 @@ func (l *life) find(ctx context.Context, m codec.MerchantKey, p *person.Persons,
 	return found, err
 }
 
-// pace rests little: an erasure has a minute.
+// pace makes short pauses: an erasure should take a minute at most.
 func (l *life) pace() func() { return l.e.archiver.paceBy(25) }
 
-// removeEvents removes archived events of a merchant, which are in the order of positions, from the index and the archive.
+// removeEvents removes archived events of a merchant from the index, and then from the archive. keys are in the order of
+// positions.
 func (l *life) removeEvents(ctx context.Context, m codec.MerchantKey, keys []rank.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -260,8 +260,8 @@ func (l *life) removeEvents(ctx context.Context, m codec.MerchantKey, keys []ran
 	return nil
 }
 
-// dropMerchant removes the events, links and remembered event_ids of a deleted merchant. Its tags are unknown, so that nothing new
-// comes in.
+// dropMerchant removes the events, links and remembered event_ids of a deleted merchant. Its tags are unknown, so nothing new comes
+// in.
 func (l *life) dropMerchant(ctx context.Context, id store.MerchantID) error {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
@@ -281,7 +281,7 @@ func (l *life) dropMerchant(ctx context.Context, id store.MerchantID) error {
 	return err
 }
 
-// purge removes everything from the files that was removed before.
+// purge removes the bytes of everything that was removed before from the files.
 func (l *life) purge(ctx context.Context) error {
 	err := l.e.journal.Purge(ctx, func(seq uint64) error { return l.e.archiver.moveTo(ctx, seq) })
 	if err == nil {
@@ -295,7 +295,7 @@ func (l *life) purge(ctx context.Context) error {
 	}
 	removed, err := l.e.journal.PurgeSetAside()
 	if len(removed) > 0 {
-		l.log.Warn("copies of damaged files were removed, because nobody knows whether they have data that had to be erased", "directories", removed)
+		l.log.Warn("copies of damaged files were removed, because they may have data that had to be erased", "directories", removed)
 	}
 	return err
 }

@@ -12,7 +12,7 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// Bounds of one call of Feed. It has read some 30,000 events then, which takes about 30 ms.
+// Bounds of one call of Feed. It ends after about 30,000 events, which takes about 30 ms.
 const (
 	feedEvents = 30_000
 	feedStep   = 64 // chunks of the journal to read before the tail is asked again
@@ -21,8 +21,8 @@ const (
 	firstPortion, maxPortion = 512, 8192
 )
 
-// Feed implements store.Feed. It reads the archive, and then the chunks of the journal of which the tail says that they have
-// events of the merchants, until the query's end.
+// Feed implements store.Feed. It reads the archive, and then the journal, until the end of the query. Of the journal it reads only
+// the chunks that have events of the merchants, where the tail knows these.
 func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (store.FeedEnd, error) {
 	if !e.beginReading() {
 		return store.FeedEnd{}, store.Unavailable("the service is stopping")
@@ -54,7 +54,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	return store.FeedEnd{Cursor: f.at.Cursor(), More: f.at.Compare(f.end) < 0}, nil
 }
 
-// beginReading keeps Close waiting until verifying.RUnlock. It returns false when Close has begun.
+// beginReading makes Close wait until verifying.RUnlock is called. It returns false when Close has begun.
 func (e *engine) beginReading() bool {
 	e.verifying.RLock()
 	if e.opened.Err() != nil {
@@ -64,7 +64,7 @@ func (e *engine) beginReading() bool {
 	return true
 }
 
-// feedArchived reads the next portion of the archive, at most up to its end.
+// feedArchived reads the next portion of the archive, whose end is end.
 func (e *engine) feedArchived(ctx context.Context, f *feed, end codec.Position) error {
 	if f.end.Compare(end) < 0 {
 		end = f.end
@@ -88,7 +88,7 @@ func (e *engine) feedArchived(ctx context.Context, f *feed, end codec.Position) 
 	return nil
 }
 
-// nextArchived reads the next portion of the archive. It sets damaged blocks aside, and leaves them out.
+// nextArchived reads the next portion of the archive, up to end. It sets damaged blocks aside, and leaves them out.
 func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) (archive.Next, error) {
 	for range maxSetAside {
 		next, err := e.archive.Next(ctx, f.merchants, f.at, end, f.portion)
@@ -128,11 +128,12 @@ func (e *engine) feedOn(ctx context.Context, f *feed) error {
 	return err
 }
 
-// hasMoved reports whether the archive has a chunk. A reader of the journal asks it after it has found the next chunk, or none:
-// when the chunk from which it reads on has moved, what it found may not be all, as chunks that have moved are deleted.
+// hasMoved reports whether a chunk is in the archive. A reader of the journal must ask after it has found the next chunk, or none.
+// If the chunk where it continues has moved, chunks may be missing from what it found: moved chunks are deleted from the journal.
 func (e *engine) hasMoved(seq uint64) bool { return seq <= e.archive.Boundary() }
 
-// feedPast sets a damaged chunk aside, and moves the feed past it. When the chunk can be read now, or has moved to the archive, the feed does not move.
+// feedPast sets a damaged chunk aside, and moves the feed past it. If the chunk can be read now, or has moved to the archive, the
+// feed stays where it is.
 func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedChunks) error {
 	if err := e.withIndex(func(x *usedIndex) error { return e.setAside(ctx, x, damaged) }); err != nil {
 		return err
@@ -169,8 +170,8 @@ type feed struct {
 
 	at      codec.Position // everything up to here was read
 	end     codec.Position // the end of the query
-	events  int            // so many were read
-	portion int            // so many archived events are read next
+	events  int            // how many were read
+	portion int            // how many archived events to read next
 	stopped bool           // by use
 
 	event store.Received // for use
@@ -202,7 +203,7 @@ func newFeed(q store.FeedQuery, last uint64, keptFrom func(store.MerchantID) int
 	f := &feed{FeedQuery: q, use: use, at: after, end: end, portion: firstPortion, texts: map[string]string{}}
 	f.wanted = make(map[codec.MerchantKey]wantedEvents, len(q.Merchants))
 	for _, id := range q.Merchants {
-		if m, err := codec.NewMerchantKey(id); err == nil { // another id is the id of no merchant
+		if m, err := codec.NewMerchantKey(id); err == nil { // no merchant has an id of another form
 			f.merchants = append(f.merchants, m)
 			f.wanted[m] = wantedEvents{id, keptFrom(id)}
 		}
@@ -210,7 +211,7 @@ func newFeed(q store.FeedQuery, last uint64, keptFrom func(store.MerchantID) int
 	return f, nil
 }
 
-// nextChunk returns the first chunk that was not read to its end.
+// nextChunk returns the first chunk that was not read completely.
 func (f *feed) nextChunk() uint64 {
 	if f.at == codec.EndOf(f.at.Seq) {
 		return f.at.Seq + 1

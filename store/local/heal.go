@@ -18,9 +18,9 @@ import (
 	"mtagd/store/local/space"
 )
 
-// The index is made of the events, so damage of index.db loses nothing. The engine rebuilds it by itself: an index
-// that cannot be opened when the engine opens, and one in which damage is found later beside the damaged one. Meanwhile
-// events are recorded, and listings that do not meet the damage are answered.
+// The index is derived from the events, so damage of index.db loses none. The engine rebuilds the index by itself. If the index
+// cannot be opened, it is rebuilt before the engine opens. If damage is found later, it is rebuilt beside the damaged one:
+// meanwhile events are recorded, and listings are answered unless they read the damaged part.
 
 // liveIndex is the index that the engine uses. A rebuild replaces it.
 type liveIndex struct {
@@ -35,7 +35,7 @@ type liveIndex struct {
 	work sync.WaitGroup // the goroutine that rebuilds, and those that close old indexes
 }
 
-// usedIndex is an index, and who uses it. It is closed when nobody does any more.
+// usedIndex is an index with its users. After it was replaced, it is closed when its last user is done.
 type usedIndex struct {
 	*rank.Index
 	users    sync.WaitGroup
@@ -53,7 +53,7 @@ func newUsedIndex(x *rank.Index) *usedIndex {
 // errReplaced says that another index is used now.
 var errReplaced = errors.New("the index was replaced")
 
-// wait waits until the index has all events up to the chunk seq. errReplaced: it was replaced before it got them.
+// wait waits until the index has all events up to the chunk seq. It returns errReplaced if the index was replaced before.
 func (u *usedIndex) wait(ctx context.Context, seq uint64) error {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -78,7 +78,7 @@ func (l *liveIndex) push(events []codec.Event, last uint64, release func()) {
 	l.pushing.Lock()
 	defer l.pushing.Unlock()
 	l.pushed = last
-	l.now.Push(events, last, release) // only who holds pushing changes now
+	l.now.Push(events, last, release) // now changes only while pushing is held
 }
 
 // failure returns why the index takes no events and is not being rebuilt either; else nil.
@@ -116,7 +116,7 @@ func (l *liveIndex) metrics() []prometheus.Collector {
 	}
 }
 
-// openIndex opens index.db and replays what it lacks. When it is damaged, it is set aside and made anew.
+// openIndex opens index.db and replays the events that it lacks. If it is damaged, it is set aside and rebuilt.
 func (e *engine) openIndex() (*rank.Index, error) {
 	path := Parts(e.dir)["index"]
 	if err := removeIfExists(path + newSuffix); err != nil { // a rebuild was cut off
@@ -134,7 +134,7 @@ func (e *engine) openIndex() (*rank.Index, error) {
 	return e.tryIndex(path)
 }
 
-// tryIndex opens an index and replays what it lacks.
+// tryIndex opens an index and replays the events that it lacks.
 func (e *engine) tryIndex(path string) (*rank.Index, error) {
 	x, err := rank.Open(path, MinFree, e.opt.Log)
 	if err != nil {
@@ -149,8 +149,8 @@ func (e *engine) tryIndex(path string) (*rank.Index, error) {
 	return x, nil
 }
 
-// setIndexAside moves a damaged index out of the way. It may know of events that events/ does not have any more. When the
-// disk has no space for another one, it is removed.
+// setIndexAside moves a damaged index to set-aside/, because it may know events that were lost. If the disk has no space for
+// another index, it is removed.
 func (e *engine) setIndexAside(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -167,7 +167,7 @@ func (e *engine) setIndexAside(path string) error {
 		if err := os.Remove(old); err != nil {
 			return err
 		}
-		_ = os.Remove(filepath.Dir(old)) // it may have copies of files of events/
+		_ = os.Remove(filepath.Dir(old)) // fails when the directory has other files, which stay
 	}
 	to := filepath.Join(e.dir, setAsideDir, time.Now().UTC().Format("20060102T150405.000000Z"))
 	if err := os.MkdirAll(to, 0o700); err != nil {
@@ -176,7 +176,7 @@ func (e *engine) setIndexAside(path string) error {
 	return errors.Join(os.Rename(path, filepath.Join(to, filepath.Base(path))), journal.SyncPath(to), journal.SyncPath(filepath.Dir(to)))
 }
 
-// healIndex begins to rebuild an index when err says that it is damaged, unless it was replaced already.
+// healIndex starts a rebuild if err says that the index x is damaged, unless x was replaced already.
 func (e *engine) healIndex(x *rank.Index, err error) {
 	if !errors.Is(err, codec.ErrCorrupt) {
 		return
@@ -222,12 +222,13 @@ const newSuffix = ".new" // of the file of an index that is being rebuilt
 // tryRebuild builds an index beside the old one, and replaces that:
 //
 //  1. Replay what the old index has got. Meanwhile more events are recorded.
-//  2. Replay these, and once more: fewer come meanwhile each time.
-//  3. Replay the rest while the journal waits with the next commit. Replace the file and the index.
+//  2. Replay these, twice: each time, fewer events were recorded meanwhile.
+//  3. Replay the rest while the journal's next commit waits. Replace the file and the index.
 //
-// A kill before the file is replaced leaves the old one, in which the next start or listing finds the damage again.
+// After a kill before the file is replaced, the next start or listing finds the damage in the old file again.
 func (e *engine) tryRebuild() (err error) {
-	// What moves or is removed meanwhile would be in neither of the two that are replayed, or only in the index.
+	// An event that moved meanwhile could be missed by the replays of both the archive and the journal. An event that was removed
+	// could stay in the new index.
 	defer e.archiver.hold()()
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
@@ -275,7 +276,7 @@ func (e *engine) tryRebuild() (err error) {
 	return nil
 }
 
-// replaceIndex makes x the index that is used. It has all events that were passed to the old one. The caller holds pushing.
+// replaceIndex makes x the index that is used. x has all events that were passed to the old one. The caller holds pushing.
 func (e *engine) replaceIndex(x *rank.Index) {
 	l := &e.index
 	x.OnDamage(func(err error) { e.healIndex(x, err) })

@@ -10,16 +10,16 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// life removes events in the background, one task after the other: those of persons and of deleted merchants (erase.go),
-// and those that are past the retention (retention.go). What a task has to do is in control.db, or follows from it: so a kill
-// loses nothing, and the next start goes on.
+// life removes events in the background, one task after the other: those of persons and of deleted merchants (erase.go), and those
+// that are past the retention (retention.go). What a task has to do is in control.db, or follows from it. So a kill loses nothing:
+// the next start continues.
 type life struct {
 	e    *engine
 	log  *slog.Logger
 	wake chan struct{} // holds a value when there is a task
 
 	busy    sync.Mutex // held by a task
-	failing bool       // an erasure has failed since run looked for some; guarded by busy
+	failing bool       // an erasure has failed during the present expiry, which does not try it again; guarded by busy
 
 	mu      sync.Mutex
 	changed map[codec.MerchantKey]uint64 // the number of the last change
@@ -33,7 +33,7 @@ func newLife(e *engine, log *slog.Logger) *life {
 // run runs until the engine begins to close.
 func (l *life) run() {
 	ctx := l.e.opened
-	var expiry time.Time // of the last run
+	var expiry time.Time // when expire last ran
 	for ctx.Err() == nil {
 		wait := lifeInterval
 		try := func(what string, task func(context.Context) error) {
@@ -60,7 +60,7 @@ func (l *life) run() {
 	}
 }
 
-// do does a task when no other one is under way.
+// do runs a task when no other one runs.
 func (l *life) do(ctx context.Context, task func(context.Context) error) error {
 	l.busy.Lock()
 	defer l.busy.Unlock()
@@ -72,16 +72,16 @@ const (
 	lifeRetry    = 5 * time.Second
 )
 
-// nudge makes run look for tasks.
+// nudge wakes run, which looks for tasks.
 func (l *life) nudge() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // it will
+	default: // it will already
 	}
 }
 
-// change notes that events of a merchant leave, until done is called: the index and the archive differ meanwhile. A comparison
-// of the two waits, and passes over merchants that have changed since it began (unchanged).
+// change is called before events of a merchant are removed, and done afterwards. In between, the index and the archive differ. So a
+// comparison of the two waits, and skips merchants from which events were removed since it began (unchanged).
 func (l *life) change(m codec.MerchantKey) (done func()) {
 	l.e.damage.removing.Lock()
 	return func() {
@@ -93,21 +93,21 @@ func (l *life) change(m codec.MerchantKey) (done func()) {
 	}
 }
 
-// moment returns a number for unchanged.
+// moment returns the number of the last change, for unchanged.
 func (l *life) moment() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changes
 }
 
-// unchanged reports whether no events of a merchant have left since a moment.
+// unchanged reports whether no events of a merchant were removed since a moment.
 func (l *life) unchanged(m codec.MerchantKey, since uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changed[m] <= since
 }
 
-// damaged is for blocks of the archive that cannot be read: what is in them is lost already.
+// damaged logs a block of the archive that cannot be read. Its events are lost already.
 func (l *life) damaged(d archive.Damage) {
 	l.log.Error("a block of archived events cannot be read, and stays", "merchant", d.Merchant.ID(), "last_event", d.Last.EventID(), "error", d.Err)
 }

@@ -54,7 +54,7 @@ func (e *engine) withIndex(read func(x *usedIndex) error) error {
 	return err
 }
 
-// pageOf does the four steps of Events with an index. codec.ErrCorrupt: the index is damaged.
+// pageOf does the four steps of Events with an index. It returns codec.ErrCorrupt if the index is damaged.
 func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {
 	if err := x.wait(ctx, e.journal.Committed()); err != nil {
 		return store.Page{}, err
@@ -71,7 +71,7 @@ func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, 
 	return store.Page{}, store.Unavailable("damaged events are being set aside")
 }
 
-// Summary implements store.Events. It is made by the index alone.
+// Summary implements store.Events. It needs only the index.
 func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summary, error) {
 	var merchants []rank.Kept
 	seen := map[codec.MerchantKey]bool{}
@@ -123,7 +123,7 @@ func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]sto
 	return usage, nil
 }
 
-// maxSetAside is how often one call of Events sets damaged chunks aside.
+// maxSetAside is how often one call of Events or Feed sets damaged chunks or blocks aside before it fails.
 const maxSetAside = 3
 
 // page reads one page.

@@ -5,23 +5,24 @@
 //	DIR/events/     journal/  new events, identity links, remembered event_ids
 //	DIR/archive/    archive/  older events, packed by merchant
 //	DIR/index.db    rank/     the index of the events; rebuilt from the other two when it is missing
-//	DIR/set-aside/  damaged files, from before they were corrected or made anew
+//	DIR/set-aside/  damaged files, from before they were corrected or rebuilt
 //	DIR/damaged.jsonl       the damaged chunks and blocks that were found
 //
 // They share codec (the byte forms of ids and values), boltfile (bbolt files with a format version) and space (of the
 // disk). Each package comment describes the format of its files.
 //
 // DIR/set-aside/ has a directory for each start or rebuild that set something aside, named after its time in UTC, such as
-// 20261122T143000.000000Z. It has the files under their own names: those of events/ as copies of what was corrected, and
-// index.db, and a damaged archive/ as it was. The file "reasons" has a line for each file of events/: its name, a colon and a blank, and what was wrong. Only
-// the newest index.db is kept. The service reads none of them; "mtagd repair" reads those of events/.
+// 20261122T143000.000000Z. The files have their own names. Files of events/ and archive/ are copies of those that were corrected.
+// index.db, and a whole archive/ that was salvaged, were moved there as they were. The file "reasons" has a line for each copy: its
+// name, a colon and a blank, and what was wrong. Only the newest index.db is kept. The service reads none of these files; "mtagd
+// repair" reads those of events/.
 //
 // DIR/damaged.jsonl has a line for each damaged chunk, an object of JSON (note in damage.go), between two line feeds: the line
 // before may have been cut short. A line that cannot be read is skipped.
 //
-// DIR/index.db.new is an index that is being rebuilt. The next start removes it. DIR/archive.part is what could be read of a
-// damaged archive so far: the next start begins again. DIR/archive.new is all that could be read: the next start puts it in the
-// place of archive/.
+// DIR/index.db.new is an index that is being rebuilt. The next start removes it. DIR/archive.part is an incomplete copy of what can
+// be read of a damaged archive. The next start removes it, and begins again. DIR/archive.new is the complete copy. The next start
+// replaces archive/ by it.
 //
 // # Writing
 //
@@ -37,8 +38,8 @@
 // A listing waits until the index has every event that was committed before the call. Then it asks the index for the
 // positions of the page's events, and the archive and the journal for the events at these positions.
 //
-// The feed reads blocks of the archive and then the journal's chunks in their order, without the index. Of the newest chunks, the engine remembers in
-// memory which merchants have events in them: a reader who follows the feed of a small merchant reads no others.
+// The feed reads blocks of the archive and then the journal's chunks in their order, without the index. For the newest chunks, the
+// engine knows in memory which merchants have events in them: a reader who follows the feed of a small merchant reads no others.
 //
 // # On a full disk
 //
@@ -47,10 +48,9 @@
 //
 // # Damage
 //
-// A chunk of events that cannot be read costs its own events: they are noted in damaged.jsonl and in the log, and taken out
-// of the index. Pages and totals then have only events that can be served. A rebuild of the index goes on past such chunks.
-// A damaged block of the archive costs its events likewise. When the archive cannot be opened, the engine makes another one of
-// what can be read.
+// If a chunk of events cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log, and removed
+// from the index. So pages and totals have only events that can be served. A rebuild of the index skips such chunks. The same holds
+// for a damaged block of the archive. If the archive cannot be opened, the engine makes a new one of what can be read.
 //
 // Damage of the index costs no events: the engine rebuilds the index from the archive and the journal by itself.
 //
@@ -105,7 +105,7 @@ type Options struct {
 	Log *slog.Logger     // nil: slog.Default
 	Now func() time.Time // nil: time.Now
 
-	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
+	Metrics prometheus.Registerer // the engine registers its metrics here; nil: they are not exported
 
 	// Retention is how long events of merchants without a retention of their own are kept. 0: as when the engine was last
 	// opened with another value, at first for ever.
@@ -154,7 +154,7 @@ type engine struct {
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
 	running   sync.WaitGroup // life, and noteKeyUse
-	verifying sync.RWMutex   // held for reading by verifications, which Close waits for
+	verifying sync.RWMutex   // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
 
 var _ store.Engine = (*engine)(nil)
@@ -205,8 +205,8 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 	return data, nil
 }
 
-// checkParts refuses a directory that has events, but no control.db or an empty one. A new one would be without the
-// merchants whose events these are.
+// checkParts refuses a directory that has events, but no control.db or an empty one. A new control.db would lack the merchants of
+// these events.
 func checkParts(dir string) error {
 	info, err := os.Stat(filepath.Join(dir, "control.db"))
 	if err == nil && info.Size() > 0 {
@@ -276,7 +276,7 @@ func (e *engine) lastChunk() (uint64, error) {
 	return max(last, e.archive.Boundary()), ofEvents("events/", err)
 }
 
-// noteKeyUse has the control data store now and then when API keys were last used, until Close, which stores the rest.
+// noteKeyUse stores now and then when API keys were last used. Close stores the rest.
 func (e *engine) noteKeyUse() {
 	tick := time.NewTicker(store.KeyUseDelay)
 	defer tick.Stop()
@@ -286,14 +286,14 @@ func (e *engine) noteKeyUse() {
 			return
 		case <-tick.C:
 			if err := e.Tidy(e.opened); err != nil && e.opened.Err() == nil {
-				e.opt.Log.Error("it cannot be stored when API keys were last used", "error", err)
+				e.opt.Log.Error("the times at which API keys were last used cannot be stored", "error", err)
 			}
 		}
 	}
 }
 
-// acceptsEvents returns an error after a failure that needs a restart. Then the journal accepts no marks: the index would not get
-// them. After a failed change of control.db their merchant may be deleted on the disk.
+// acceptsEvents returns an error after a failure that needs a restart: then the journal accepts no marks. After a failure of the
+// index, the index would not get them. After a failed change of control.db, their merchant may be deleted on the disk.
 func (e *engine) acceptsEvents() error {
 	if e.index.failure() != nil {
 		return store.Unavailable("the event index failed")

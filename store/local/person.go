@@ -85,7 +85,7 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Pe
 		}
 		damaged, isDamaged := errors.AsType[journal.DamagedChunks](err)
 		switch {
-		case e.hasMoved(after.Seq + 1): // it is read in the archive
+		case e.hasMoved(after.Seq + 1): // the next round reads it from the archive
 		case err == nil && len(found) >= foundAtOnce:
 		case isDamaged:
 			after = codec.EndOf(damaged[0].Seq)
@@ -100,7 +100,7 @@ const linksAtOnce = 4096
 
 var errMoreLinks = errors.New("there are more links")
 
-// linksOf calls use with the links of persons. No transaction is open meanwhile.
+// linksOf calls use with the links of persons. No transaction is open while use runs.
 func (e *engine) linksOf(ctx context.Context, m codec.MerchantKey, p *person.Persons, use func(*store.PersonalRecord) error) error {
 	var from store.IdentityKey
 	for {

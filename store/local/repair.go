@@ -63,7 +63,7 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 	return e.Close()
 }
 
-// repeatErasures has the erasures done again in a directory, when a server opens it: events that were removed may be back.
+// repeatErasures marks the erasures in a directory to be done again by the next server: events that were removed may be back.
 func repeatErasures(ctx context.Context, dir string, log *slog.Logger) error {
 	data, err := control.Open(dir, time.Now, log)
 	if err != nil {
@@ -135,7 +135,7 @@ func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost f
 		seqs = append(seqs, seq)
 	}
 	slices.Sort(seqs)
-	var further eventGroup // of the archive: their chunks are long gone
+	var further eventGroup // events of the archive, whose chunks the journal no longer has
 	for _, seq := range seqs {
 		if seq <= archived.Boundary() {
 			further.merge(groups[seq])
@@ -171,7 +171,7 @@ func salvageArchive(ctx context.Context, dir, to string, log *slog.Logger, lost 
 	return archive.OpenReadOnly(filepath.Join(to, "archive"), log, func(string, error) {})
 }
 
-// addLost adds the events of the old index that neither the new archive has nor the chunks of the new journal.
+// addLost adds to groups the events that the old index has, but neither the new archive nor the new journal.
 func addLost(ctx context.Context, x *rank.Index, found journal.Salvaged, archived *archive.Archive, groups map[uint64]*eventGroup) error {
 	merchants, err := x.StoredMerchants()
 	for _, m := range merchants {

@@ -17,11 +17,11 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// restoringDir is where a restore builds, below the data directory. As long as it exists, the restore has not finished, and
-// the data directory is not opened.
+// restoringDir is where a restore writes, below the data directory. As long as it exists, the restore is not finished, and the
+// data directory cannot be opened.
 const restoringDir = "restoring"
 
-// restoredFiles are what a restore moves out of there, the control data last.
+// restoredFiles are moved from restoringDir to the data directory when the restore is complete, the control data last.
 var restoredFiles = []string{"events", "archive", "index.db", certificatesDir, "control.db"}
 
 // ErrNotEmpty is the error of a restore into a directory with other files.
@@ -47,9 +47,9 @@ func Restore(ctx context.Context, dir string, opt Options, read func(backup.Targ
 	if events, err = checkRestored(ctx, at, opt); err != nil {
 		return events, err
 	}
-	// A chunk that was deleted or written again after an older point is in both counts of the backup only.
-	// So are events that were archived after one, and blocks of the archive that were replaced; and chunks that were archived,
-	// but not yet deleted.
+	// The backup's number is exact unless chunks were deleted or rewritten after an older point, blocks of the archive were
+	// replaced, or chunks were archived and not yet deleted. Then it counts some events that are not restored, or counts them
+	// twice. So it may be too high, but never too low.
 	if want.Deletions == 0 && !t.archive.Replaced && t.boundary < t.first && events != want.Events || events > want.Events {
 		return events, fmt.Errorf("the restored directory has %d events, but the backup %d", events, want.Events)
 	}

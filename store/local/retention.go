@@ -16,7 +16,7 @@ import (
 )
 
 // keptFrom returns the time (µs since 1970) before which a merchant's events are in no answer; math.MinInt64 when all are kept.
-// All that reads events for an answer asks it.
+// Whatever reads events for an answer must leave out earlier ones.
 func (e *engine) keptFrom(id store.MerchantID) int64 {
 	return keptFrom(e.RetentionOf(id), e.opt.Now())
 }
@@ -36,17 +36,17 @@ func (e *engine) kept(q store.Query) store.Query {
 	return q
 }
 
-// Events that are past the retention are removed every expiryInterval, but none before it is past for expiryDelay: queries
+// Events that are past the retention are removed every expiryInterval. An event must be past it for expiryDelay, because queries
 // that began before may still read it.
 const (
 	expiryInterval = 20 * time.Minute
 	expiryDelay    = time.Minute
 
-	// maxExpired is how many positions of removed events are in memory. When there are more, all of a merchant's blocks are
-	// read.
+	// maxExpired is how many positions of expired events are held in memory. If a merchant has more, all of its blocks are read
+	// instead.
 	maxExpired = 200_000
 
-	// neighbourGap is the time (µs) between the receipt of events that are neighbours.
+	// neighbourGap is the longest time (µs) between the receipt of two events that are neighbours.
 	neighbourGap = uint64(10 * time.Minute / time.Microsecond)
 )
 
@@ -94,9 +94,10 @@ func (l *life) expireOf(ctx context.Context, id store.MerchantID) (some bool, er
 	return true, err
 }
 
-// expireKnown removes the events that the index has: first from the archive, as the index knows where they are. After a kill in
-// between, the index has events that the archive does not have; no answer has them, and the next call removes them. It reports
-// whether the archive may have more events: backdated ones that came in meanwhile.
+// expireKnown removes the expired events that the index has: first from the archive, because the index knows where they are, and then
+// from the index. After a kill in between, the index has events that the archive does not have. They are past the retention, so no
+// answer has them, and the next call removes them. left reports whether the archive may have more expired events: backdated ones
+// that came in meanwhile.
 func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64) (left bool, err error) {
 	total, positions, err := l.expired(ctx, m, from, maxExpired)
 	if err != nil {
@@ -127,8 +128,8 @@ func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64)
 	return left, err
 }
 
-// rewriteBefore removes the events of a merchant before a time from the archive, between two positions. It takes long, so it
-// makes many small changes, and does the erasures that come up meanwhile.
+// rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It takes long. So
+// it makes many small changes, and runs new erasures in between.
 func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, last codec.Position, from int64) (events uint64, err error) {
 	pace := l.e.archiver.paceBy(900) // there is an hour for it
 	for more := true; more && err == nil; {
@@ -142,7 +143,7 @@ func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, la
 		events += removed.Events
 		if err == nil && !l.failing {
 			if err := l.erase(ctx); err != nil && ctx.Err() == nil {
-				l.failing = true // it is tried again when the expiry has ended
+				l.failing = true // run tries it again when the expiry has ended
 				l.log.Error("an erasure cannot be finished now, and is tried again", "error", err)
 			}
 		}
@@ -151,7 +152,7 @@ func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, la
 	return events, err
 }
 
-// neighbours splits sorted positions where much was received in between: what is next to each other is rewritten together.
+// neighbours splits sorted positions at gaps of more than neighbourGap. Neighbours are rewritten together.
 func neighbours(positions []codec.Position) iter.Seq[[]codec.Position] {
 	return func(yield func([]codec.Position) bool) {
 		for len(positions) > 0 {

@@ -26,10 +26,10 @@ const (
 //
 //  1. Write what can be read to archive.part.
 //  2. Note the events that are lost, as far as the index knows them (damaged.jsonl). Have erasures repeated.
-//  3. Rename archive.part to archive.new. From now on that counts.
-//  4. Remove index.db, which is rebuilt. Move the damaged archive to set-aside, and archive.new to its place (finishSalvage).
+//  3. Rename archive.part to archive.new. From now on, archive.new is the archive.
+//  4. Remove index.db, which is rebuilt later. Move the damaged archive to set-aside/, and archive.new to its place (finishSalvage).
 //
-// After a kill, the next start begins again, or goes on with 4.
+// After a kill before 3, the next start begins again; after 3, it continues with 4.
 func (e *engine) openArchive() (*archive.Archive, error) {
 	if err := os.RemoveAll(filepath.Join(e.dir, archivePart)); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (e *engine) openArchive() (*archive.Archive, error) {
 	return archive.Open(dir, e.opt.Log)
 }
 
-// salvageArchive makes archive.new of the archive in dir; damage is why that cannot be opened.
+// salvageArchive makes archive.new from the archive in dir; damage is why dir cannot be opened.
 func (e *engine) salvageArchive(dir string, damage error) error {
 	size, err := sizeOf(dir)
 	if err != nil {
@@ -84,7 +84,7 @@ func (e *engine) salvageArchive(dir string, damage error) error {
 	return errors.Join(os.Rename(part, filepath.Join(e.dir, archiveNew)), journal.SyncPath(e.dir))
 }
 
-// noteLost notes the events that the index has, and the salvaged archive does not have.
+// noteLost notes the events that the index has, but not the salvaged archive.
 func (e *engine) noteLost(a *archive.Archive, damage error) error {
 	n := note{Chunk: max(1, a.Boundary()), Reason: "archive/ was damaged, and was salvaged: " + damage.Error()}
 	x, err := rank.OpenReadOnly(Parts(e.dir)["index"])
@@ -111,7 +111,7 @@ func (e *engine) noteLost(a *archive.Archive, damage error) error {
 	return nil
 }
 
-// lostOfArchive returns the events that the index has, and the archive does not have.
+// lostOfArchive returns the events up to the boundary that the index has, but not the archive.
 func (v *verifier) lostOfArchive() (lost eventGroup, err error) {
 	v.indexed = map[codec.MerchantKey]*merchantSums{}
 	for _, step := range []func() error{v.verifyIndex, v.verifyJournal, v.verifyArchive} {
@@ -157,7 +157,7 @@ func finishSalvage(dir string) error {
 	return errors.Join(os.Rename(salvaged, parts["archive"]), journal.SyncPath(dir))
 }
 
-// archiveDir returns the directory of the archive to read: while a salvaged one has not replaced it, that one.
+// archiveDir returns the directory of the archive to read: that of the salvaged archive, if it has not replaced archive/ yet.
 func archiveDir(dir string) string {
 	if salvaged := filepath.Join(dir, archiveNew); exists(salvaged) {
 		return salvaged

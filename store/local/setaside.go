@@ -30,7 +30,8 @@ func (e *engine) setAsideAll(ctx context.Context, x *usedIndex, damage error) er
 }
 
 // setAside takes the events of damaged chunks out of the index, so that pages and totals have only events that can be read.
-// A chunk that can be read now, or has moved to the archive, stays. KindUnavailable: the disk has returned an error for a chunk; it may heal.
+// A chunk that can be read now, or has moved to the archive, is skipped. If the disk returns an error for a chunk, which may heal,
+// setAside fails with KindUnavailable.
 func (e *engine) setAside(ctx context.Context, x *usedIndex, found journal.DamagedChunks) error {
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
@@ -70,7 +71,7 @@ func (e *engine) setAside(ctx context.Context, x *usedIndex, found journal.Damag
 			return fmt.Errorf("note a damaged chunk: %w", err)
 		}
 	}
-	// After a kill before this, the events are found and removed again.
+	// After a kill before this, the damage is found again, and the events are removed then.
 	for m, keys := range keys {
 		if _, err := x.Remove(ctx, m, keys); err != nil {
 			return err
@@ -89,7 +90,7 @@ func (e *engine) setAsideArchived(ctx context.Context, x *usedIndex, found archi
 			return store.Unavailable("some events cannot be read now")
 		}
 		if slices.ContainsFunc(found[:i], func(before archive.Damage) bool { return before.Merchant == d.Merchant }) {
-			continue // it was done with the first one
+			continue // the scan for the first one has found these too
 		}
 		if err := x.ScanEvents(ctx, d.Merchant, func(k rank.Key, _ string) {
 			for n := i; n < len(found); n++ {

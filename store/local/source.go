@@ -31,16 +31,16 @@ type Source struct {
 	journal *journal.Journal
 	archive *archive.Archive
 	hold    func() (release func()) // keeps events from moving to the archive
-	paced   bool                    // a server runs
+	paced   bool                    // pause for the requests of a running server
 	close   func() error
 
-	one  chan struct{} // taken by what reads the whole journal
-	stop context.Context
-	end  context.CancelFunc
-	all  sync.WaitGroup
+	full    chan struct{}   // holds a value while a stream reads the whole journal
+	stop    context.Context // ends when Close begins
+	cancel  context.CancelFunc
+	streams sync.WaitGroup
 }
 
-// The pace of a stream beside a running server: it works for a moment, and then rests for pauseShare times as long. The server
+// The pace of a stream beside a running server: after it has worked for paceWork, it pauses for pauseShare times as long. The server
 // needs its processors for requests.
 const (
 	paceWork   = 2 * time.Millisecond
@@ -75,15 +75,15 @@ func OpenSource(dir string, opt Options) (*Source, error) {
 
 func newSource(s *Source) *Source {
 	s.opt = s.opt.withDefaults()
-	s.one = make(chan struct{}, 1)
-	s.stop, s.end = context.WithCancel(context.Background())
+	s.full = make(chan struct{}, 1)
+	s.stop, s.cancel = context.WithCancel(context.Background())
 	return s
 }
 
 // Close cuts off the streams, and closes what OpenSource has opened.
 func (s *Source) Close() error {
-	s.end()
-	s.all.Wait()
+	s.cancel()
+	s.streams.Wait()
 	return s.close()
 }
 
@@ -92,8 +92,8 @@ func (s *Source) ID(context.Context) (string, error) { return s.data.ID() }
 
 // Stream implements backup.Source.
 func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (err error) {
-	s.all.Add(1)
-	defer s.all.Done()
+	s.streams.Add(1)
+	defer s.streams.Done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stop, cancel)()
@@ -112,11 +112,11 @@ func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (er
 
 // stream writes everything that was asked for.
 func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer) error {
-	past, err := s.isPast(r)
+	continued, err := s.canContinue(r)
 	if err != nil {
 		return err
 	}
-	if !past {
+	if !continued {
 		r.Since, r.Archive, r.ControlVersion = 0, 0, 0
 	}
 	if r.Small && r.Since > 0 {
@@ -125,8 +125,8 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 		}
 	}
 	select {
-	case s.one <- struct{}{}:
-		defer func() { <-s.one }()
+	case s.full <- struct{}{}:
+		defer func() { <-s.full }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -155,9 +155,9 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	return w.End()
 }
 
-// isPast reports whether the journal and the archive have what a backup says that it has got, and whether that can
-// be continued.
-func (s *Source) isPast(r backup.Request) (bool, error) {
+// canContinue reports whether the journal and the archive still have what the last backup has, and whether that backup can be
+// continued.
+func (s *Source) canContinue(r backup.Request) (bool, error) {
 	archived, err := s.archive.Snapshot()
 	if err != nil {
 		return false, err
@@ -172,7 +172,7 @@ func (s *Source) isPast(r backup.Request) (bool, error) {
 	return s.journal.HasChunk(r.LastChunk)
 }
 
-// streamTapped writes the stream of a small backup if the journal remembers what was committed, and reports whether it does.
+// streamTapped writes the stream of a small backup, if the journal still has the commits in memory, and reports whether it has.
 func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
 	release := s.hold()
 	version := s.journal.Version()
@@ -206,8 +206,8 @@ func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.W
 	return true, w.End()
 }
 
-// begin writes the header, the control data and the certificates. moment returns the version of the journal; no control data
-// changes meanwhile.
+// begin writes the header, the control data and the certificates. moment returns the version of the journal that the stream ends
+// with; no control data changes while it runs.
 func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snapshot, moment func() uint64) (err error) {
 	h := backup.Header{Since: r.Since, Archive: archived.Version}
 	data, err := s.data.Snapshot(func() { h.Time, h.Version = s.opt.Now(), moment() })
@@ -278,8 +278,8 @@ func (s *Source) entry(w *backup.Writer, e codec.Entry) error {
 	return w.Entry(e, chunk, events)
 }
 
-// The keys of the archive's entries in a backup. No key of the journal begins with these bytes. The first, followed by the key in
-// the archive, has a block. The second has the boundary (8 bytes, big endian).
+// The keys of the archive's entries in a backup. No key of the journal begins with these bytes. A block has the key prefixBlock
+// followed by its key in the archive. The boundary (8 bytes, big endian) has the key prefixBoundary.
 const (
 	prefixBlock    = 'P'
 	prefixBoundary = 'Q'
@@ -321,7 +321,7 @@ func CheckEntry(e codec.Entry) (events int, chunk bool, err error) {
 	return events, journal.IsChunk(e), err
 }
 
-// pacedWriter paces what is done between its writes.
+// pacedWriter pauses before a write when enough work was done since the last pause.
 type pacedWriter struct {
 	ctx    context.Context
 	w      io.Writer

@@ -10,11 +10,11 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// tail knows, for the newest chunks of the journal, which merchants have events in them. It wakes those who wait for a
+// tail knows, for the newest chunks of the journal, which merchants have events in them. It wakes readers that wait for a
 // merchant's events.
 //
-// The committer only notes what it has committed, because all requests wait for it. Whoever needs the tail sorts these
-// notes by merchant first, or the tail's own goroutine does.
+// The committer only notes what it has committed, because all requests wait for it. These notes are sorted by merchant later, by
+// the next reader or by the tail's own goroutine.
 type tail struct {
 	// The last chunk on disk. Its events, and those of all chunks before it, are noted.
 	last atomic.Uint64
@@ -47,17 +47,17 @@ type tailEnd struct {
 	last         uint64   // the last chunk with events of the merchant; 0: none after begin
 	older, newer []uint64 // the chunks with its events, in two generations
 	watchers     map[*watcher]struct{}
-	hasNews      bool // watchers are to be told
+	hasNews      bool // its watchers are about to be woken
 }
 
 // watcher is a call of Watch.
 type watcher struct{ news chan struct{} }
 
 const (
-	// maxTailNumbers bounds how many numbers of chunks a generation has, 8 bytes each. When it is full, the older one is
-	// forgotten. At worst, when neighbours are never of one merchant, each event takes a number.
+	// maxTailNumbers is how many chunk numbers a generation has at most, 8 bytes each. When the newer one is full, the older one
+	// is dropped. At worst, when neighbouring events are never of one merchant, each event takes a number.
 	maxTailNumbers = 1 << 19
-	// newsPause is how long watchers wait at most to be told. Without it, each commit would wake them.
+	// newsPause is how long a watcher waits at most to be woken. Without the pause, each commit would wake it.
 	newsPause = 10 * time.Millisecond
 )
 
@@ -70,7 +70,7 @@ func newTail(last uint64) *tail {
 // start starts the tail's goroutine.
 func (t *tail) start() { t.run.Go(t.tell) }
 
-// close ends the tail's goroutine. Nobody is told any more.
+// close ends the tail's goroutine. No watcher is woken any more.
 func (t *tail) close() {
 	close(t.ended)
 	t.run.Wait()
@@ -156,13 +156,13 @@ func (t *tail) sort() (last uint64) {
 		}
 	}
 	if t.numbers > t.maxNumbers {
-		t.forget(last)
+		t.dropOlder(last)
 	}
 	return last
 }
 
-// forget forgets the older generation. The caller holds mu.
-func (t *tail) forget(last uint64) {
+// dropOlder drops the older generation. The caller holds mu.
+func (t *tail) dropOlder(last uint64) {
 	for _, m := range t.merchants {
 		m.older, m.newer = m.newer, nil
 	}
@@ -217,8 +217,8 @@ type reading struct {
 	upTo uint64   // then it has read everything up to this chunk
 }
 
-// next says what a reader reads next who has read everything before the chunk from, and wants events of these merchants
-// up to the chunk upTo. It returns at most n chunks.
+// next returns what a reader reads next. The reader has read everything before the chunk from, and wants the events of these
+// merchants up to the chunk upTo. next returns at most n chunks.
 func (t *tail) next(merchants []codec.MerchantKey, from, upTo uint64, n int) reading {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -227,7 +227,7 @@ func (t *tail) next(merchants []codec.MerchantKey, from, upTo uint64, n int) rea
 	for _, key := range merchants {
 		m := t.merchants[key]
 		if from <= t.known {
-			// Chunks from before known may have events of the merchant, unless it has none since long before from.
+			// The numbers up to known were dropped. Chunks there may have events of the merchant, unless its last one is before from.
 			if from <= t.begin || m != nil && m.last >= from {
 				return reading{scan: true, upTo: min(t.known, upTo)}
 			}

@@ -35,7 +35,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 	defer context.AfterFunc(e.opened, cancel)()
 	x := e.index.use()
 	defer x.users.Done()
-	defer context.AfterFunc(x.replaced, cancel)() // or the old file would take space until the verification ends
+	defer context.AfterFunc(x.replaced, cancel)() // else the old file would take space until the verification ends
 	indexWrong := false
 	found := v.Found
 	v.Found = func(f store.Finding) {
@@ -103,8 +103,8 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 
 // verifier verifies the parts, and compares them. A part that could not be opened is nil.
 //
-// Each stored event of the index must have its event in the journal, and each event of the journal that the index covers its
-// entry. To compare them in any order and in little memory, it adds up a hash of each event for each merchant, on both
+// Each event that the index has stored must be in the journal or the archive, and each event there that the index covers must be in
+// the index. To compare them in any order and in little memory, the verifier adds up the hashes of each merchant's events on both
 // sides. Where the sums differ, it looks for the events (compare.go).
 type verifier struct {
 	store.Verification
@@ -116,7 +116,7 @@ type verifier struct {
 	damage    *damageLog
 	hold      func() (release func()) // keeps events from moving to the archive
 	now       time.Time
-	unchanged func(codec.MerchantKey) bool // since the verification began, no events of the merchant have left
+	unchanged func(codec.MerchantKey) bool // no events of the merchant were removed since the verification began
 	removing  lock                         // held while events must not be removed; nil without an engine
 
 	counts   store.Verified
@@ -138,10 +138,10 @@ type lock interface {
 
 // merchantSums are the sums of a merchant's events.
 type merchantSums struct {
-	keptFrom       int64           // earlier events are on their way out: they are not compared
+	keptFrom       int64           // earlier events are past the retention and being removed: they are not compared
 	series         map[string]bool // those that the index counts
-	index, journal eventSum
-	unsound        bool // damage was found in its index, so that is not compared
+	index, journal eventSum        // the archive's events are in journal
+	unsound        bool            // damage was found in its index, so that is not compared
 }
 
 type eventSum struct{ n, hash uint64 }
@@ -285,7 +285,7 @@ func (v *verifier) verifyJournal() error {
 	return err
 }
 
-// verifyArchive reads the events up to the boundary as of verifyJournal: what has moved since was read in the journal.
+// verifyArchive reads the events up to the boundary as of verifyJournal. Events that have moved since were read in the journal.
 func (v *verifier) verifyArchive() (err error) {
 	_, err = v.archive.Verify(v.ctx, archive.Check{
 		Wrong:   func(err error) { v.wrongInEvents("archive", err) },
@@ -315,7 +315,7 @@ func (v *verifier) wrongInEvents(where string, err error) {
 	v.Found(store.Finding{Part: store.PartEvents, Where: where, Problem: err.Error()})
 }
 
-// hash returns the hash of an event of the journal, with the series as which the index counts it.
+// hash returns the hash of an event of the journal, with the series under which the index counts it.
 func (s *merchantSums) hash(e *codec.Event) uint64 {
 	series := string(e.Series)
 	if !s.series[series] {

@@ -33,13 +33,12 @@ func (r *Run) Append(m codec.MerchantKey, at codec.Position, body []byte) {
 // Bytes returns the size of all bodies. It must stay below 4 GiB.
 func (r *Run) Bytes() int { return len(r.bodies) }
 
-// growth bounds how often an event is written again: a block is replaced only when it is at most so many times as large as
-// the events that follow it. So each time an event is written again, its block has become half as large again, until it is
-// full.
+// growth bounds how often an event is rewritten: a block is replaced only if it is at most growth times as large as the events that
+// follow it. So with each rewrite of an event, its block becomes at least half as large again, until it is full.
 const growth = 2
 
-// Add stores a run. All of its events are after the boundary, and up to the new one. When Add returns nil, they are on disk.
-// After an error or a kill some of them may be: add them again. Add calls pace between merchants, which may wait.
+// Add stores a run, whose events are after the boundary and up to the new one. When Add returns nil, they are on disk. After an error
+// or a kill some of them may be: add all of them again. Between merchants it calls pace, which may wait.
 func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 	slices.SortFunc(r.events, func(x, y runEvent) int {
 		return cmp.Or(bytes.Compare(x.merchant[:], y.merchant[:]), x.at.Compare(y.at))
@@ -70,7 +69,7 @@ func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 	return c.commit()
 }
 
-// addEvents adds new events of one merchant, which replace its last blocks where these are small.
+// addEvents adds new events of one merchant. If its last blocks are small, it rewrites their events together with the new ones.
 func (c *change) addEvents(txn *badger.Txn, r *Run, events []runEvent) error {
 	m, size := events[0].merchant, 0
 	for _, e := range events {
@@ -94,10 +93,10 @@ func (c *change) addEvents(txn *badger.Txn, r *Run, events []runEvent) error {
 			return err
 		}
 	}
-	w.mayCommit = true // when the next block is written, no event is only in a deleted one
+	w.mayCommit = true // from the next block on, a commit has all events of the deleted ones
 	for _, e := range events {
 		if e.at.Compare(last) <= 0 {
-			continue // an earlier Add has stored it, and did not come to its end
+			continue // stored by an earlier Add that was cut off
 		}
 		if err := w.add(e.at, r.bodies[e.from:e.to]); err != nil {
 			return err
@@ -109,10 +108,11 @@ func (c *change) addEvents(txn *badger.Txn, r *Run, events []runEvent) error {
 	return c.commit()
 }
 
+// loadedBlock is a block with its key.
 type loadedBlock struct {
 	blockKey
 	block
-	stored int
+	stored int // bytes of its stored form
 }
 
 func (b *loadedBlock) usage() (u Usage) {
@@ -121,9 +121,9 @@ func (b *loadedBlock) usage() (u Usage) {
 	return u
 }
 
-// lastBlocks returns those last blocks of a merchant that new events of this size replace, the last one first, and the end of
-// the last block of all. One that cannot be read stays as it is, with all before it. One without events stays too: a backup
-// must not lose it (restore.go).
+// lastBlocks returns the last blocks of a merchant that are replaced when events of this size are added, the last one first, and the
+// end of the merchant's last block. A block that cannot be read is not replaced, nor are those before it. The same holds for a
+// block without events: a backup must not lose it (restore.go).
 func (c *change) lastBlocks(txn *badger.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	defer it.Close()

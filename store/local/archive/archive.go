@@ -1,24 +1,22 @@
-// Package archive keeps events for years: packed, by merchant, in the order of receipt. The journal is where events arrive;
-// package local moves them here a while later. Events keep their positions. The package does not know what an event is: to
-// it, an event is a position and a body.
+// Package archive keeps events for years: packed, by merchant, in the order of receipt. Events arrive in the journal; package local
+// moves them here later. They keep their positions. To this package, an event is only a position and a body.
 //
 // # How events are stored
 //
 // The events of a merchant are in blocks: up to about 16 KiB of neighbouring events, compressed together. The blocks are in a
-// Badger database of their own, all in its tables. A compaction gives back the space of blocks that were deleted.
+// Badger database of their own, which keeps all values in its tables. Compactions give back the space of deleted blocks.
 //
-// Add stores a run of events, of any merchants. For each merchant, it takes the last blocks of the merchant that are not full,
-// unless they are much larger than what the run has for the merchant, and writes their events again together with the new
-// ones (add.go). So small merchants do not get a block for each event, and no event is written again more often than the
-// logarithm of a block's size.
+// Add stores a run of events, of any merchants. The last blocks of a merchant may not be full. Unless they are much larger than the
+// merchant's part of the run, Add rewrites their events together with the new ones (add.go). So small merchants do not get a
+// block for each event, and no event is rewritten more often than the logarithm of a block's size.
 //
-// A run may take several commits. A block is deleted in the commit that has its events elsewhere, and the last commit moves
-// the boundary. After a kill between two of them, the archive has events behind the boundary. Reads leave them out, as the
-// journal has them too. When they are added again, Add skips the events that are not behind the last block of their merchant.
+// A run may take several commits. The commit that deletes a block also has its events in another block. The last commit moves the
+// boundary. After a kill between two of them, the archive has events after the boundary. Reads leave them out, because the journal
+// has them too. When they are added again, Add skips those that are not after the last block of their merchant.
 //
-// Removing events never leaves a gap between blocks: a block of which events were removed is replaced by one that still says
-// from where to where it reaches, even if it has no events. So of two blocks that overlap, the one with the greater version
-// counts. A backup needs no deletions, and salvaged entries can be put together again (restore.go).
+// Removing events leaves no gap between blocks: a block from which events are removed is replaced by one with the same range of
+// positions, even if no event is left. So where two blocks overlap, the one with the greater version is right. For this reason
+// a backup needs no deletions, and salvaged blocks can be put together again (restore.go).
 //
 // Files in reading order:
 //
@@ -52,16 +50,18 @@
 //	'B' merchant, last position, revision (4 bytes)
 //	                                      block. The revision is greater than that of an earlier block with this position
 //	'B' merchant, last position, revision, 0 (1 byte)
-//	                                      empty: Purge is about to remove the bytes of this deleted block (purge.go)
+//	                                      empty value: Purge is about to remove the bytes of this deleted block (purge.go)
 //
 // The values of 'S', 'P' and 'M' are sealed (codec.Seal). A block is:
 //
 //	length of the block (4 bytes, with these and the checksum) | merchant | first position | last position |
 //	number of events (4 bytes) | length of the content (4 bytes) | content, compressed with zstd | CRC-32C of all that (4 bytes)
 //
-// The content has, for each event in the order of positions: by how much its chunk's number is greater than that of the
-// event before (uvarint; of the first event: than that of the first position), its place in the chunk (uvarint; less the
-// place of the event before where both are of one chunk; of the first event: less 0), and the body (length-prefixed).
+// The content has for each event, in the order of positions:
+//
+//   - the number of its chunk, less that of the event before (uvarint). For the first event: less that of the block's first position
+//   - its place in the chunk (uvarint), less that of the event before if both are of one chunk
+//   - the body (length-prefixed)
 package archive
 
 import (
@@ -94,12 +94,12 @@ type Archive struct {
 	snapshots int        // that are open; guarded by writing
 
 	compacting sync.Mutex            // held by whoever drops keys or compacts tables; locked before writing
-	failed     atomic.Pointer[error] // of a write: nobody knows what is on the disk, so nothing more is written
+	failed     atomic.Pointer[error] // the error of a write: nobody knows what is on the disk, so nothing more is written
 
 	metrics *metrics
 }
 
-// newest is a version that is greater than any.
+// newest is greater than the version of any commit.
 const newest = math.MaxUint64
 
 // Event is an archived event. Its body is valid until the function that got the event returns.
@@ -122,7 +122,7 @@ func Open(dir string, log *slog.Logger) (*Archive, error) {
 }
 
 // OpenReadOnly opens an existing archive, which no other process has open, to read it. It changes nothing. Damage of Badger's
-// logs, which reading does not show, is passed to wrong.
+// logs, which reads do not meet, is passed to wrong.
 func OpenReadOnly(dir string, log *slog.Logger, wrong func(where string, err error)) (*Archive, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ func getNumber(txn *badger.Txn, key []byte) (n uint64, err error) {
 // Dir returns the archive's directory.
 func (a *Archive) Dir() string { return a.dir }
 
-// Boundary returns the number of a chunk of the journal: the archive has all events up to it, and reads give none after it.
+// Boundary returns the number of a chunk of the journal: the archive has all events up to it, and reads return none after it.
 func (a *Archive) Boundary() uint64 { return a.boundary.Load() }
 
 // commit writes one transaction. The caller holds writing, or is alone.

@@ -7,8 +7,8 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// change is blocks that are written, and blocks that are deleted, with the counts of their merchants. A large one is made in
-// several commits, each of which is complete in itself.
+// change collects blocks to write and blocks to delete, with the counts of their merchants. A large change takes several commits;
+// the archive is consistent after each.
 type change struct {
 	a        *Archive
 	sets     []entry
@@ -75,7 +75,7 @@ func (c *change) isEmpty() bool {
 	return len(c.sets)+len(c.deletes)+len(c.usage) == 0 && c.boundary == 0
 }
 
-// commit makes the change so far. When it returns nil, that is on disk.
+// commit writes the change so far. When it returns nil, that is on disk.
 func (c *change) commit() error {
 	if c.isEmpty() {
 		return nil

@@ -59,7 +59,7 @@ func parseBlockKey(b []byte) (k blockKey, err error) {
 	return k, nil
 }
 
-// atBlock moves an iterator over the keys of Purge, and reports whether it is at a block then.
+// atBlock moves an iterator past keys of Purge, and reports whether it is at a block then.
 func atBlock(it *badger.Iterator) bool {
 	for it.Valid() && len(it.Item().Key()) == purgeKeyBytes {
 		it.Next()
@@ -83,6 +83,7 @@ type Usage struct {
 func (u *Usage) add(o Usage) {
 	u.Events, u.Bytes, u.Stored = u.Events+o.Events, u.Bytes+o.Bytes, u.Stored+o.Stored
 }
+
 func (u *Usage) subtract(o Usage) {
 	u.Events, u.Bytes, u.Stored = u.Events-o.Events, u.Bytes-o.Bytes, u.Stored-o.Stored
 }

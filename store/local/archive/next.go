@@ -18,15 +18,15 @@ type Received struct {
 // Next is what Archive.Next has read.
 type Next struct {
 	Events  []Received     // in the order of receipt
-	UpTo    codec.Position // all events up to here were read
-	Damaged Damaged        // but these
+	UpTo    codec.Position // all events up to here were read, except the damaged ones
+	Damaged Damaged
 }
 
 // nextBytes bounds the bodies that a call of Next returns, except for one that is larger.
 const nextBytes = 8 << 20
 
-// Next reads the first events of merchants after a position, up to and including another one: at most about n. It opens at
-// least one block for each merchant that has events there.
+// Next reads the first n events of merchants after a position, or fewer, up to and including upTo. It reads at least one block of
+// each merchant that has events there.
 func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after, upTo codec.Position, n int) (Next, error) {
 	f := first{n: n, upTo: upTo}
 	var damaged Damaged
@@ -68,7 +68,7 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 		return nil
 	})
 	f.cut(n)
-	// A merchant's damage after the last event that is returned is met again.
+	// The next call meets the damage after the last returned event again.
 	damaged = slices.DeleteFunc(damaged, func(d Damage) bool { return d.After.Compare(f.upTo) >= 0 })
 	return Next{f.events, f.upTo, damaged}, err
 }

@@ -13,15 +13,15 @@ var errBusy = errors.New("the archive is being copied")
 // IsBusy reports whether an error says that the archive is being copied: a later call may succeed.
 func IsBusy(err error) bool { return errors.Is(err, errBusy) }
 
-// purgeKeys is how many keys are purged together. Reads wait meanwhile, and Badger compares every key of the tables that have
-// one of them with each. The keys are neighbours, so these are few tables.
+// purgeKeys is how many keys are purged together. Meanwhile reads wait, and Badger compares each of these keys with every key of the
+// tables that have one of them. The keys are neighbours, so these are few tables.
 const purgeKeys = 500
 
-// Purge removes the bytes of deleted blocks: after it, no file has anything of what was replaced or removed before the call. It
-// fails while the archive is being copied (IsBusy), and when the disk has too little space to write tables again. It calls
-// pace between keys.
+// Purge removes the bytes of deleted blocks: afterwards, no file has anything of what was replaced or removed before the call. It
+// fails while the archive is being copied (IsBusy), and when the disk has too little space to rewrite tables. It calls pace
+// between keys.
 //
-// A compaction drops nearly all of them. Purge looks for the others in all tables, so it reads the whole archive.
+// A compaction drops nearly all of these blocks. Purge looks for the others in all tables, so it reads the whole archive.
 func (a *Archive) Purge(ctx context.Context, pace func()) error {
 	a.compacting.Lock()
 	defer a.compacting.Unlock()
@@ -49,7 +49,7 @@ func (a *Archive) Purge(ctx context.Context, pace func()) error {
 	return nil
 }
 
-// purging does a part of a purge, in which nobody else writes.
+// purging runs a part of a purge while nobody else writes.
 func (a *Archive) purging(part func() error) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
@@ -62,8 +62,8 @@ func (a *Archive) purging(part func() error) error {
 	return a.fail(part())
 }
 
-// Reclaim gives back the space of blocks that were replaced or removed, when that is a quarter of all. Badger gives back more of
-// it whenever it compacts tables, which may be much later.
+// Reclaim gives back the space of blocks that were replaced or removed, when it is a quarter of all. Without Reclaim, Badger gives it
+// back when it happens to compact these tables, which may be much later.
 func (a *Archive) Reclaim() error {
 	if all, dead := a.Sizes(); dead < max(all/4, databaseSlack) {
 		return nil
@@ -78,7 +78,7 @@ func (a *Archive) Reclaim() error {
 	return nil
 }
 
-// compact has all tables compacted. The caller holds compacting.
+// compact compacts all tables. The caller holds compacting.
 func (a *Archive) compact() error {
 	// Badger writes a memtable to a table only when it is full, or when a prefix is dropped of which a key is live.
 	filler := append(blockKey{}.append(nil), 0)
@@ -97,8 +97,8 @@ func (a *Archive) compact() error {
 // databaseSlack is about how much larger a small archive is than its blocks.
 const databaseSlack = 8 << 20
 
-// drop removes the bytes of keys, of those that are deleted. Badger's DropPrefix passes over prefixes of which no key is live. So
-// drop first writes a live key with each of them. Reads pass over these keys.
+// drop removes the bytes of those of the keys that are deleted. Badger's DropPrefix skips a prefix without a live key. So drop first
+// writes a live key that begins with each of them. Reads skip these keys.
 func (a *Archive) drop(keys [][]byte) error {
 	a.versions.wait() // a reader may need them
 	var dead [][]byte
@@ -127,8 +127,8 @@ func (a *Archive) drop(keys [][]byte) error {
 	return a.db.Drop(dead)
 }
 
-// deadKeys returns keys of deleted blocks, of which files may still have something, from a key on. The next call goes on at
-// rest, which is nil when that was all.
+// deadKeys returns the next keys of deleted blocks of which files may still have bytes, beginning at the key from. The next call
+// begins at rest, which is nil at the end.
 func (a *Archive) deadKeys(ctx context.Context, from []byte, pace func()) (dead [][]byte, rest []byte, err error) {
 	err = a.viewNewest(func(txn *badger.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, AllVersions: true})

@@ -16,12 +16,12 @@ import (
 // Damage is a block that cannot be read, or an event that no block has.
 type Damage struct {
 	Merchant codec.MerchantKey
-	After    codec.Position // the events after this position, up to Last, are concerned
+	After    codec.Position // the events after this position, up to Last, are affected
 	Last     codec.Position
 	Err      error
 }
 
-// Has reports whether an event is concerned.
+// Has reports whether an event is affected.
 func (d Damage) Has(at codec.Position) bool {
 	return at.Compare(d.After) > 0 && at.Compare(d.Last) <= 0
 }
@@ -40,10 +40,10 @@ func (d Damaged) Error() string {
 
 var errMissing = fmt.Errorf("%w: the archive does not have the event", codec.ErrCorrupt)
 
-// memory is what reading a block needs.
+// memory has buffers that are reused from block to block.
 type memory struct{ stored, content []byte }
 
-// load reads and checks a block. Its content is in memory.
+// load reads and checks a block. Its content is valid until m is used again.
 func (a *Archive) load(m *memory, k blockKey, item *badger.Item) (b block, err error) {
 	if m.stored, err = item.ValueCopy(m.stored); err != nil {
 		return block{}, err
@@ -51,7 +51,7 @@ func (a *Archive) load(m *memory, k blockKey, item *badger.Item) (b block, err e
 	return a.unpack(m, k, m.stored)
 }
 
-// unpack checks a stored block. Its content is in memory.
+// unpack checks a stored block. Its content is valid until m is used again.
 func (a *Archive) unpack(m *memory, k blockKey, stored []byte) (b block, err error) {
 	if b, err = a.coder.unpack(m.content, stored); err != nil {
 		return block{}, err
@@ -63,7 +63,7 @@ func (a *Archive) unpack(m *memory, k blockKey, stored []byte) (b block, err err
 	return b, nil
 }
 
-// Read calls use with the events of a merchant at these positions, which are sorted; i is the place of the position. An
+// Read calls use with the events of a merchant at these positions, which are sorted; i is the index of the position. An
 // event is valid until use returns. When blocks are damaged, Read goes on with the others, and returns Damaged. When ctx
 // ends, it stops before the next block.
 func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(i int, e Event)) error {
@@ -144,18 +144,18 @@ func endBefore(txn *badger.Txn, m codec.MerchantKey, at codec.Position) (end cod
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	defer it.Close()
 	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); atBlock(it) {
-		k, _ := parseBlockKey(it.Item().Key()) // a key that is wrong costs only the figure
+		k, _ := parseBlockKey(it.Item().Key()) // if the key is damaged, only the reported range is wrong
 		end = k.last
 	}
 	return end
 }
 
-// sinceBlocks is how many blocks are read in one transaction. Badger keeps files that a transaction may read.
+// sinceBlocks is how many blocks Since reads in one transaction. Badger keeps the files that an open transaction may read.
 const sinceBlocks = 32
 
-// Since calls use with the merchant's events after a position, up to the boundary, in the order of positions, some at a time,
-// until use returns an error. The events are valid until use returns. No transaction is open meanwhile. Since passes blocks
-// that cannot be read to damaged, and goes on. It reads at least all events up to Boundary as of the call.
+// Since calls use with the merchant's events after a position, up to the boundary, in the order of positions, one block at a time,
+// until use returns an error. The events are valid until use returns. No transaction is open while use runs. Since passes blocks
+// that cannot be read to damaged, and continues. It reads at least all events up to the boundary at the time of the call.
 func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Position, use func([]Event) error, damaged func(Damage)) error {
 	var memory memory
 	var events []Event
@@ -229,7 +229,7 @@ func next(p codec.Position) codec.Position {
 	return codec.Position{Seq: p.Seq, Index: p.Index + 1}
 }
 
-// eachMerchant calls use with what each merchant has. That may be no events, only blocks without any.
+// eachMerchant calls use with the counts of each merchant. A merchant may have only blocks without events.
 func (a *Archive) eachMerchant(use func(m codec.MerchantKey, u Usage)) error {
 	return a.view(func(txn *badger.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixMerchant}})

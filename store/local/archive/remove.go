@@ -10,9 +10,9 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// A removal replaces blocks by blocks with what stays of their events, which reach from where to where the old ones did. After
-// an error or a kill, some of the events may be removed, in the order of positions: call it again. What was removed is still
-// in the files, until Purge, or until compactions happen to drop it.
+// A removal replaces blocks by blocks with the events that stay and the same range of positions. After an error or a kill, the first
+// of the events may be removed: call it again. The bytes of removed events stay in the files until Purge, or until compactions
+// happen to drop them.
 
 // Removed is what a removal has removed.
 type Removed struct {
@@ -25,8 +25,8 @@ func (r *Removed) add(o Removed) { r.Events, r.Bytes = r.Events+o.Events, r.Byte
 // removedBlocks is how many blocks RewriteSome reads. Nobody else writes meanwhile.
 const removedBlocks = 100
 
-// Rewrite removes the events of a merchant from one position to another, both included, that keep does not want. It passes
-// blocks that cannot be read to damaged; they stay as they are. It calls pace between some blocks and the next.
+// Rewrite removes the events of a merchant from the position from to the position to, both included, for which keep returns false.
+// It passes blocks that cannot be read to damaged; they stay as they are. It calls pace now and then.
 func (a *Archive) Rewrite(ctx context.Context, m codec.MerchantKey, from, to codec.Position, keep func(Event) bool,
 	damaged func(Damage), pace func()) (removed Removed, err error) {
 	for more := true; more && err == nil; {
@@ -38,7 +38,7 @@ func (a *Archive) Rewrite(ctx context.Context, m codec.MerchantKey, from, to cod
 	return removed, err
 }
 
-// RewriteSome is Rewrite for the first blocks from a position on. The next call goes on after these.
+// RewriteSome is Rewrite for the next few blocks. If more is true, the next call begins at after.
 func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to codec.Position, keep func(Event) bool,
 	damaged func(Damage)) (removed Removed, after codec.Position, more bool, err error) {
 	a.writing.Lock()
@@ -109,8 +109,8 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 	return removed, after, more, err
 }
 
-// filter replaces a block by one with the events that keep wants, unless it wants all. Neighbouring blocks without events
-// become one.
+// filter replaces a block by one with the events for which keep returns true, unless these are all. Neighbouring blocks without
+// events become one.
 func (c *change) filter(txn *badger.Txn, old *loadedBlock, empty **loadedBlock, keep func(Event) bool) (removed Removed, err error) {
 	kept, bytes := block{merchant: old.block.merchant, first: old.first}, uint64(0)
 	if err := old.each(func(e Event) bool {
@@ -207,7 +207,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 			}
 			removed.add(Removed{has.Events, has.Bytes})
 		}
-		if err := c.count(txn, m, func(u *Usage) { *u = kept }); err != nil { // also without what could not be read
+		if err := c.count(txn, m, func(u *Usage) { *u = kept }); err != nil { // what could not be read is gone too
 			return err
 		}
 		return c.commit()

@@ -11,15 +11,15 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// Writer writes blocks into a new archive: those of a backup, or what could be read of damaged files. They come in any order,
-// also blocks that others have replaced. Of two that overlap, the one with the greater version counts: it says of itself that
-// these are all events from its first position to its last.
+// Writer writes blocks into a new archive: those of a backup, or those that could be read of damaged files. They come in any order,
+// also blocks that others have replaced. Where two overlap, the one with the greater version is right: a block has all events from
+// its first position to its last.
 type Writer struct {
 	Replaced bool // after Close: some block has replaced others
 
 	a     *Archive
 	batch *badger.WriteBatch
-	bytes int // since the last look at the free space
+	bytes int // written since the free space was checked
 }
 
 // Create creates an archive in dir, which must not exist or be empty.
@@ -85,7 +85,7 @@ func (w *Writer) finish(boundary uint64) error {
 			reach := covers[:0]
 			for _, other := range covers {
 				if other.first.Compare(k.last) > 0 {
-					continue // nor does it reach what is before
+					continue // it does not reach the earlier blocks either
 				}
 				reach = append(reach, other)
 				replaced = replaced || other.replaces(version, k.revision, k.last)

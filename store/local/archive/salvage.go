@@ -10,8 +10,8 @@ import (
 )
 
 // Salvage writes what can be read of the archive in dir into a new one in the directory to, which must be empty or missing. It
-// reads Badger's files one by one, without MANIFEST, and looks for sound blocks behind damage. When it finds no boundary, or
-// only an older one, that is the one given. Damage is passed to wrong, with the file's path. It changes nothing in dir.
+// reads Badger's files one by one, without MANIFEST, and looks for sound blocks behind damage. The new boundary is the greatest one
+// that it finds, or the given one if that is greater. Damage is passed to wrong, with the file's path. It changes nothing in dir.
 //
 // Events of a deleted block whose replacement is lost are in the new archive. The index is rebuilt, so they are listed.
 func Salvage(ctx context.Context, dir, to string, boundary uint64, log *slog.Logger, wrong func(path string, err error)) (found uint64, err error) {

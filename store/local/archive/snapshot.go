@@ -9,7 +9,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Snapshot is the archive as of one commit. Badger keeps what it needs until Close, and nothing is purged.
+// Snapshot is the archive as of one commit. Until Close, Badger keeps what it needs, and Purge fails.
 type Snapshot struct {
 	Boundary uint64
 	Version  uint64 // of the last commit

@@ -8,9 +8,8 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// versions is the version of the last commit, and those that are being read. A commit becomes visible to Badger's newest
-// version entry by entry, so whoever reads beside a writer reads as of the last commit instead. Compactions keep what the
-// readers need.
+// versions has the version of the last commit, and the versions that are being read. While Badger writes a commit, reads of the
+// newest data see a part of it. So readers beside a writer read as of the last finished commit. Compactions keep what they need.
 type versions struct {
 	mu      sync.Mutex
 	done    sync.Cond // a version is no longer read
@@ -76,7 +75,7 @@ func (v *versions) release(db *journal.Database, version uint64) {
 	v.done.Broadcast()
 }
 
-// wait waits until nobody reads an older version than the last commit's. The caller holds Archive.writing.
+// wait waits until all readers read the version of the last commit. The caller holds Archive.writing.
 func (v *versions) wait() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -92,6 +91,6 @@ func (a *Archive) view(read func(txn *badger.Txn) error) error {
 	return a.db.View(version, read)
 }
 
-// viewNewest reads the newest data: what the caller has committed meanwhile too. The caller holds writing, or also takes commits
-// of which a part is visible.
+// viewNewest reads the newest data, also what the caller has committed since. The caller holds writing, or can use commits of which
+// only a part is visible.
 func (a *Archive) viewNewest(read func(txn *badger.Txn) error) error { return a.db.View(newest, read) }

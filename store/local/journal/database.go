@@ -19,8 +19,8 @@ import (
 	"mtagd/store/local/space"
 )
 
-// Database is a Badger database of which all values are in the tables. It has what the journal's database has: its files are
-// checked before Badger opens them, and allocated before Badger writes to them.
+// Database is a Badger database that keeps all values in its tables. As with the journal's database, its files are checked before
+// Badger opens them, and allocated before Badger writes to them.
 type Database struct {
 	db     *badger.DB
 	log    *badgerLog
@@ -68,7 +68,7 @@ func OpenDatabase(dir string, log *slog.Logger) (*Database, error) {
 }
 
 // OpenDatabaseReadOnly opens an existing database, which no other process has open. It changes nothing. Damage of the logs,
-// which the database does not show, is passed to wrong.
+// which reads do not meet, is passed to wrong.
 func OpenDatabaseReadOnly(dir string, log *slog.Logger, wrong func(where string, err error)) (*Database, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, err
@@ -79,7 +79,8 @@ func OpenDatabaseReadOnly(dir string, log *slog.Logger, wrong func(where string,
 	return d, err
 }
 
-// View reads. It returns an error, and not a part of the data, when it has met a damaged table, or the disk cannot be read.
+// View calls read with a transaction that reads as of a version. If read has met a damaged table, where data may be hidden, or the
+// disk cannot be read, View returns an error.
 func (d *Database) View(version uint64, read func(txn *badger.Txn) error) error {
 	damaged := damagedBlocks.Load()
 	err := catchFault(func() error {
@@ -143,12 +144,12 @@ func (d *Database) Room() error {
 // MaxVersion returns the greatest version of a commit.
 func (d *Database) MaxVersion() uint64 { return d.db.MaxVersion() }
 
-// Keep makes compactions keep what is needed to read the database as of a version, or a later one. Without a call they keep
-// only the newest data.
+// Keep makes compactions keep what is needed to read the database as of a version or any later one. Without a call, they keep only
+// the newest data.
 func (d *Database) Keep(version uint64) { d.db.SetDiscardTs(version) }
 
-// Drop removes all versions of keys from the files, their deletions too. No Commit may run. Reads wait while Badger writes
-// neighbouring tables that have such keys again.
+// Drop removes all versions of all keys that begin with one of keys from the files, with their tombstones. No Commit may run. Reads
+// wait while Badger rewrites the tables that have such keys.
 func (d *Database) Drop(keys [][]byte) error {
 	need := int64(0)
 	for _, t := range d.db.Tables() {
@@ -175,8 +176,8 @@ func (d *Database) Flatten() error {
 	return errors.Join(d.db.Flatten(1), d.failure())
 }
 
-// roomFor returns an error when the disk has too little space to write so many bytes of tables: Badger would wait for more, and
-// reads with it.
+// roomFor returns an error when the disk has too little space to write so many bytes of tables: Badger would wait for space, and
+// reads would wait for Badger.
 func (d *Database) roomFor(bytes int64) error {
 	free, err := space.Free(d.files.dir)
 	if err == nil && free < bytes+2*(databaseMemTable+1<<20) {

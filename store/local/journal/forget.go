@@ -59,7 +59,8 @@ func appendStored(events []Stored, chunk []byte, seq uint64) ([]Stored, error) {
 	return events, nil
 }
 
-// eachChunk calls use with the chunks after seq, up to and including last, until use returns false.
+// eachChunk calls use with the chunks after seq, up to and including last, until use returns false. It returns errDamagedBlock if it
+// has met a damaged table, in which more chunks may be.
 func (j *Journal) eachChunk(seq, last uint64, use func(at uint64, item *badger.Item) (more bool)) error {
 	blocks := damagedBlocks.Load()
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
@@ -87,8 +88,8 @@ func (j *Journal) eachChunk(seq, last uint64, use func(at uint64, item *badger.I
 	return nil
 }
 
-// Forget deletes the chunks after seq, up to and including last, because something else has their events on disk. It leaves
-// those that keep wants. Call it after Start, from one goroutine.
+// Forget deletes the chunks after seq, up to and including last, whose events are on disk elsewhere. It keeps those for which keep
+// returns true. Call it after Start, from one goroutine.
 func (j *Journal) Forget(seq, last uint64, keep func(seq uint64) bool) error {
 	return catchFault(func() error {
 		for {
@@ -110,7 +111,7 @@ func (j *Journal) Forget(seq, last uint64, keep func(seq uint64) bool) error {
 	})
 }
 
-// forget deletes chunks, and notes up to which one chunks may be missing from now on.
+// forget deletes chunks, and stores the number last: chunks up to it may be missing from now on.
 func (c *committer) forget(seqs []uint64, last uint64) error {
 	return c.edit(func(t *transaction) error {
 		err := errors.Join(

@@ -19,14 +19,15 @@ import (
 // ErrCopied is the error of Purge while a backup reads the journal. A later call may succeed.
 var ErrCopied = errors.New("the events are being backed up")
 
-// Purge removes what was deleted or replaced before the call from the files: links, remembered event_ids, and chunks. After it,
-// no file of the journal has a byte of them. forget must delete all chunks up to the one that it gets. Purge moves nothing else:
+// Purge removes the bytes of deleted and replaced entries from the files: links, remembered event_ids, and chunks. Afterwards, no
+// file of the journal has a byte of what was deleted or replaced before the call. forget must delete all chunks up to the one that
+// it gets.
 //
-//  1. It fills the newest value log with zeros, so that Badger begins another one. All older ones then have only chunks that
-//     forget deletes.
-//  2. It has Badger write what is in memory to tables, and compact the tables. That leaves out what was deleted and replaced.
-//     No event is recorded for a moment meanwhile.
-//  3. It has Badger remove the value logs, in which nothing is needed any more.
+//  1. Purge fills the newest value log with zeros, so that Badger begins another one. Then it calls forget: the older logs have only
+//     deleted chunks now.
+//  2. It lets Badger write its memtables to tables, and compact the tables. That drops what was deleted or replaced. For a moment
+//     meanwhile, no event is recorded.
+//  3. It lets Badger remove the older value logs.
 func (j *Journal) Purge(ctx context.Context, forget func(seq uint64) error) error {
 	if err := j.beginPurge(); err != nil {
 		return err
@@ -47,7 +48,7 @@ func (j *Journal) Purge(ctx context.Context, forget func(seq uint64) error) erro
 // fillerSize is the size of a filler. Values of this size are in value logs.
 const fillerSize = 128 << 10
 
-// fill has Badger begin a new value log, unless the newest one is still empty, and returns the number of the last one before it.
+// fill makes Badger begin a new value log, unless the newest one is empty. It returns the number of the log before the newest.
 func (j *Journal) fill(ctx context.Context) (last uint32, err error) {
 	if last, err = j.newestLog(); err != nil {
 		return 0, err
@@ -72,8 +73,8 @@ func (j *Journal) fill(ctx context.Context) (last uint32, err error) {
 	return last, j.committer.edit(func(t *transaction) error { return t.txn.Delete(filler) })
 }
 
-// purgeTables has all tables written again. Badger writes a memtable to a table only when it is full, or when a prefix is
-// dropped.
+// purgeTables rewrites all tables. It drops a prefix, because Badger writes a memtable to a table only when it is full or when a
+// prefix is dropped.
 func (j *Journal) purgeTables(ctx context.Context) error {
 	if err := j.beginPurge(); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (j *Journal) purgeTables(ctx context.Context) error {
 	return j.db.Flatten(1)
 }
 
-// beginPurge fails while a snapshot is open: it may need what is purged. Later ones do not.
+// beginPurge fails while a snapshot is open, which may need what is purged. Later snapshots do not.
 func (j *Journal) beginPurge() error {
 	j.collecting.Lock()
 	defer j.collecting.Unlock()
@@ -119,7 +120,7 @@ func (j *Journal) flush(prefix []byte) error {
 	return j.db.DropPrefix(prefix)
 }
 
-// purgeLogs removes the value logs up to one.
+// purgeLogs removes the value logs up to number last.
 func (j *Journal) purgeLogs(ctx context.Context, last uint32) error {
 	for {
 		left, err := j.logsUpTo(last)
@@ -144,7 +145,8 @@ func (j *Journal) purgeLogs(ctx context.Context, last uint32) error {
 	}
 }
 
-// emptyLogs gives back the space of value logs, of which Badger does not know that they are dead. It removes them later.
+// emptyLogs punches holes in value logs that Badger does not know to be dead, which removes their bytes from the disk. Badger removes
+// the files later.
 func (j *Journal) emptyLogs(paths []string) error {
 	for _, path := range paths {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -168,7 +170,7 @@ func (j *Journal) emptyLogs(paths []string) error {
 	return nil
 }
 
-// anyDead lets Badger remove a value log of which anything is dead: chunks that are needed are in newer ones.
+// anyDead is a discard ratio: Badger removes a value log if anything in it is dead. Chunks that are needed are in newer logs.
 const anyDead = 1e-9
 
 // collect removes one value log.

@@ -22,12 +22,12 @@ import (
 	"mtagd/store"
 )
 
-// Reclaim removes the value logs that have only chunks which were deleted. Chunks are written and deleted in the order of
-// receipt, so a log is dead when the next one begins with a chunk that may be deleted, and none before that is left.
+// Reclaim removes the value logs that have only deleted chunks. Chunks are written and deleted in the order of receipt. So a log is
+// dead if the next log begins with a chunk that Forget may have deleted, and no earlier chunk is left in it.
 //
-// Badger itself finds that out from compactions, many logs later. Before that, its garbage collection moves deleted chunks to
-// a new log, and behind damage it loses what is not deleted. So Reclaim enters the logs in Badger's list of those that are
-// removed when the last iterator is closed, and closes one. Tables may still refer to them for a while, below a deletion.
+// Badger learns that from compactions, many logs later. Its garbage collection does not help: it moves deleted chunks to a new log,
+// and behind damage it loses chunks that are not deleted. So Reclaim enters the logs in Badger's list of files that are removed when
+// the last iterator is closed, and then closes one. Tables may still point into these logs for a while, below a tombstone.
 func (j *Journal) Reclaim() error {
 	j.collecting.Lock()
 	defer j.collecting.Unlock()
@@ -44,7 +44,7 @@ func (j *Journal) Reclaim() error {
 	})
 }
 
-// removeLogs removes value logs. Badger has no method for that, so it reaches into Badger's fields.
+// removeLogs removes value logs. Badger has no method for that, so it uses Badger's private fields.
 func (j *Journal) removeLogs(ids []uint32) {
 	vlog := reflect.ValueOf(j.db).Elem().FieldByName("vlog")
 	lock := (*sync.RWMutex)(unsafe.Pointer(vlog.FieldByName("filesLock").UnsafeAddr()))
@@ -67,7 +67,7 @@ func (j *Journal) deadLogs() (dead []uint32, err error) {
 	if err != nil || forgotten == 0 {
 		return nil, err
 	}
-	var left []uint64 // damaged chunks, or those that a kill has left
+	var left []uint64 // chunks that were not deleted: they are damaged, or a kill came first
 	if err := catchFault(func() error {
 		return j.eachChunk(0, forgotten, func(at uint64, _ *badger.Item) bool {
 			left = append(left, at)

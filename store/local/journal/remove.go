@@ -18,7 +18,7 @@ func (j *Journal) Barrier() (seq uint64) {
 	return j.Committed()
 }
 
-// Links calls use with the links of a merchant, in the order of the identifiers' keys, from one on, until it returns an error.
+// Links calls use with the links of a merchant, in the order of the identifiers' keys, beginning at from, until use returns an error.
 // The muid is valid until use returns.
 func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, from store.IdentityKey, use func(k store.IdentityKey, muid []byte) error) error {
 	prefix := append([]byte{prefixLink}, m[:]...)
@@ -29,7 +29,7 @@ func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, from store.Ide
 	})
 }
 
-// eachOf calls use with all entries whose keys begin with a prefix, from a key on.
+// eachOf calls use with all entries whose keys begin with a prefix, beginning at the key from, until use returns an error.
 func (j *Journal) eachOf(ctx context.Context, prefix, from []byte, use func(item *badger.Item) error) error {
 	return catchFault(func() error {
 		blocks := damagedBlocks.Load()
@@ -56,8 +56,8 @@ func (j *Journal) eachOf(ctx context.Context, prefix, from []byte, use func(item
 // Remembered is an event whose event_id may be remembered.
 type Remembered struct{ Name, EventID string }
 
-// Remove removes links and remembered event_ids of a merchant. When it returns nil, that is on disk. What was removed is still in
-// the files, until Purge.
+// Remove removes links and remembered event_ids of a merchant. When it returns nil, that is on disk. Their bytes stay in the files
+// until Purge.
 func (j *Journal) Remove(m codec.MerchantKey, links []store.IdentityKey, remembered []Remembered) error {
 	var keys [][]byte
 	for _, k := range links {

@@ -165,7 +165,7 @@ func TestAStrangerCannotPushOutTheShop(t *testing.T) {
 	w.check()
 }
 
-// One address makes 20 entries of a merchant at once, and then one a minute. Others are not concerned.
+// One address makes 20 entries of a merchant at once, and then one a minute. Others are not affected.
 func TestNewEntriesOfAnAddressAreLimited(t *testing.T) {
 	w := newWorld(t)
 	try := func(address, code string) {
@@ -270,7 +270,7 @@ func TestManyAtOnce(t *testing.T) {
 	w.check()
 }
 
-// The event of an entry that is there costs little: it is not parsed, and nothing is allocated.
+// An event of a known entry costs little: it is not parsed, and nothing is allocated.
 func TestCountingAllocatesNothing(t *testing.T) {
 	w := newWorld(t)
 	e := Event{Merchant: "shop", Tag: "cs_x", Status: 404, Code: "no_muid", Name: "Purchase", Object: []byte(`{}`), Address: netip.MustParseAddr("10.0.0.1")}

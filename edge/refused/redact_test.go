@@ -60,7 +60,7 @@ func TestNothingPersonalIsKept(t *testing.T) {
 	})
 }
 
-// newSilent returns a memory without a timer, which would keep it.
+// newSilent returns a memory without a timer. A timer would keep the memory from being freed.
 func newSilent(now func() time.Time) *Memory {
 	m := New(now)
 	m.sweeping = true

@@ -67,13 +67,13 @@ func TestEveryPointOfAnArchiveRestores(t *testing.T) {
 	}
 }
 
-// A restore has the erasures that the backup knows done again, and goes on with those that were not done.
+// After a restore, the erasures that the backup knows are done again, and those that were not done continue.
 func TestARestoreRepeatsErasures(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 20, 3)
 	archiveAll(t, x.engine)
 	done := x.await(x.erase(byMUID(3), true).ID)
-	x.life.busy.Lock() // the next one is not begun
+	x.life.busy.Lock() // the next erasure does not begin
 	asked := x.erase(byMUID(4), true)
 	d := destination(t, filepath.Join(t.TempDir(), "backup"))
 	src := SourceOf(x.engine, x.dir, Options{Log: quiet})

@@ -106,7 +106,7 @@ func (a *archiver) note(events []codec.Event) {
 // later call tries again.
 func (a *archiver) moveAll(everything bool) error {
 	for a.stop.Err() == nil && (everything || a.waiting.Load() >= int64(a.run)) {
-		if more, err := a.move(everything, a.pace()); err != nil || !more {
+		if more, err := a.move(everything, a.paceBy(archivePace)); err != nil || !more {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 			return err
 		}
 		before := a.e.archive.Boundary()
-		more, err := a.move(true, a.paceBy(25))
+		more, err := a.move(true, a.paceBy(erasurePace))
 		if err != nil {
 			return err
 		}
@@ -230,8 +230,12 @@ func (a *archiver) forget() error {
 // errNoSpace keeps events in the journal while the disk is nearly full.
 var errNoSpace = errors.New("the disk is nearly full")
 
-// pace returns a function that pauses now and then, because requests need the processors.
-func (a *archiver) pace() func() { return a.paceBy(100 * pauseShare) }
+// How long the work in the background pauses, in percent of the time that it works: requests need the processors.
+const (
+	archivePace = 100 * pauseShare
+	erasurePace = 25  // an erasure should take a minute at most
+	expiryPace  = 900 // a tenth of one processor is enough
+)
 
 // maxPaceWork is how much of the time since the last pause counts as work. If more has passed, the machine was busy, and most of
 // the time was waiting.

@@ -107,7 +107,7 @@ func TestArchivedEventsAreListed(t *testing.T) {
 	closeEngine(t, e)
 }
 
-// What the journal has when the engine opens is archived without further events, run by run.
+// Events that are in the journal when the engine opens are archived run by run, even if no further events come.
 func TestABacklogIsArchived(t *testing.T) {
 	dir, shop := t.TempDir(), store.NewMerchantID()
 	e := open(t, dir)

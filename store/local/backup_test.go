@@ -461,7 +461,7 @@ func TestARestoreThatIsCutOff(t *testing.T) {
 	if err := attempt(d); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("a second restore gives %v, want ErrNotEmpty", err)
 	}
-	// A kill while the files are moved: some are out, the rest is not.
+	// A kill while the files are moved: some are in their places, the rest is not.
 	if err := os.Mkdir(filepath.Join(to, restoringDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -581,7 +581,7 @@ func TestEncryptionAndDamage(t *testing.T) {
 	}
 }
 
-// A directory that went back to an older state is not one that a chain can go on from. A restored one has another id.
+// A chain of backups cannot be continued from a directory that went back to an older state. A restored directory has another id.
 func TestAnotherPastBeginsANewBase(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)

@@ -334,7 +334,7 @@ func TestADamagedChunkIsNotListed(t *testing.T) {
 	}
 }
 
-// A new control.db beside events would be without the merchants whose events they are.
+// A new control.db beside events would lack the merchants of these events.
 func TestAMissingControlFileStopsTheStart(t *testing.T) {
 	dir := t.TempDir()
 	closeEngine(t, open(t, dir))

@@ -228,8 +228,8 @@ func (l *life) find(ctx context.Context, m codec.MerchantKey, p *person.Persons,
 	return found, err
 }
 
-// pace makes short pauses: an erasure should take a minute at most.
-func (l *life) pace() func() { return l.e.archiver.paceBy(25) }
+// pace returns the pauses of an erasure.
+func (l *life) pace() func() { return l.e.archiver.paceBy(erasurePace) }
 
 // removeEvents removes archived events of a merchant from the index, and then from the archive. keys are in the order of
 // positions.
@@ -293,7 +293,7 @@ func (l *life) purge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	removed, err := l.e.journal.PurgeSetAside()
+	removed, err := removeSetAside(l.e.dir)
 	if len(removed) > 0 {
 		l.log.Warn("copies of damaged files were removed, because they may have data that had to be erased", "directories", removed)
 	}

@@ -271,7 +271,7 @@ func TestSuppression(t *testing.T) {
 	closeEngine(t, x.engine)
 }
 
-// A merchant that is deleted takes its events, links and event_ids along; another one stays.
+// Deleting a merchant removes its events, links and event_ids; those of another merchant stay.
 func TestDeletedMerchantIsRemoved(t *testing.T) {
 	x := newErasing(t)
 	other := x.newShop()
@@ -353,7 +353,7 @@ func TestAnErasureGoesOnAfterAKill(t *testing.T) {
 	closeEngine(t, x.engine)
 }
 
-// An erasure of which the merchant is deleted is done when the merchant's events are gone, and not before.
+// An erasure whose merchant is deleted is done when the merchant's events are gone, and not before.
 func TestErasureOfADeletedMerchant(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 10, 2)

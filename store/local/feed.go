@@ -42,7 +42,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 		if boundary := e.archive.Boundary(); f.nextChunk() <= boundary {
 			err = e.feedArchived(ctx, f, codec.EndOf(boundary))
 		} else {
-			err = e.feedOn(ctx, f)
+			err = e.feedJournal(ctx, f)
 		}
 		if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
 			err = e.feedPast(ctx, f, damaged)
@@ -106,8 +106,8 @@ func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) 
 	return archive.Next{}, store.Unavailable("damaged events are being set aside")
 }
 
-// feedOn reads the next chunks of the journal.
-func (e *engine) feedOn(ctx context.Context, f *feed) error {
+// feedJournal reads the next chunks of the journal.
+func (e *engine) feedJournal(ctx context.Context, f *feed) error {
 	next := e.tail.next(f.merchants, f.nextChunk(), f.end.Seq, feedStep)
 	take := func(seq uint64, events []journal.Event) (more bool) {
 		return !e.hasMoved(f.nextChunk()) && f.take(seq, events)

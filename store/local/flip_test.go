@@ -146,8 +146,8 @@ func feedOf(e *engine, m store.MerchantID) (events []store.Event, err error) {
 	}
 }
 
-// check opens a damaged directory and compares all that it answers. wrong is what differs without an error and without being
-// noted as damage. failed are the queries that gave an error.
+// check opens a damaged directory and compares all its answers. wrong are the answers that differ without an error and without noted
+// damage. failed are the queries that gave an error.
 func (o *flipOracle) check(dir string) (wrong []string, failed []error, refused error) {
 	opened, err := Open(dir, Options{Log: quiet, maxSeries: 3})
 	if err != nil {

@@ -169,11 +169,7 @@ func (e *engine) setIndexAside(path string) error {
 		}
 		_ = os.Remove(filepath.Dir(old)) // fails when the directory has other files, which stay
 	}
-	to := filepath.Join(e.dir, setAsideDir, time.Now().UTC().Format("20060102T150405.000000Z"))
-	if err := os.MkdirAll(to, 0o700); err != nil {
-		return err
-	}
-	return errors.Join(os.Rename(path, filepath.Join(to, filepath.Base(path))), journal.SyncPath(to), journal.SyncPath(filepath.Dir(to)))
+	return moveAside(e.dir, path)
 }
 
 // healIndex starts a rebuild if err says that the index x is damaged, unless x was replaced already.

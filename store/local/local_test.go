@@ -54,7 +54,7 @@ func newStore(opt Options) func(t *testing.T) storetest.Store {
 			},
 			Kill: func(t *testing.T) {
 				t.Helper()
-				// A copy takes a while: it must not have a part of what moves to the archive.
+				// A copy takes a while: it must not see events while they move to the archive.
 				defer opened.archiver.hold()()
 				dir = copied(t, dir)
 			},

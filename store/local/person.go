@@ -137,11 +137,10 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 	if err != nil || e.IsRemoved(id) {
 		return err
 	}
-	e.verifying.RLock() // Close waits
-	defer e.verifying.RUnlock()
-	if e.opened.Err() != nil {
+	if !e.beginReading() {
 		return store.Unavailable("the service is stopping")
 	}
+	defer e.verifying.RUnlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.opened, cancel)()

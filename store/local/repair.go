@@ -84,9 +84,6 @@ func prepareEmpty(dir string) error {
 	return err
 }
 
-// setAsideDir has copies of damaged files, in a directory for each start that made some.
-const setAsideDir = "set-aside"
-
 // salvageEvents salvages the journal, also from files that were set aside. It reports lost chunks with what the old index
 // knows of their events.
 func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
@@ -160,7 +157,7 @@ func salvageArchive(ctx context.Context, dir, to string, log *slog.Logger, lost 
 	if err != nil {
 		return nil, err
 	}
-	if _, err := archive.Salvage(ctx, archiveDir(dir), filepath.Join(to, "archive"), forgotten, log, func(path string, err error) {
+	if err := archive.Salvage(ctx, archiveDir(dir), filepath.Join(to, "archive"), forgotten, log, func(path string, err error) {
 		if name, relErr := filepath.Rel(dir, path); relErr == nil {
 			path = name
 		}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"mtagd/store/local/archive"
 	"mtagd/store/local/backup"
@@ -85,16 +86,11 @@ func prepareRestore(dir, at string) error {
 	if err := os.Mkdir(at, 0o700); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return journal.SyncPath(dir)
 }
 
 func isRestored(name string) bool {
-	for _, file := range restoredFiles {
-		if name == file {
-			return true
-		}
-	}
-	return name == restoringDir
+	return name == restoringDir || slices.Contains(restoredFiles, name)
 }
 
 // target writes what is restored. It implements backup.Target.
@@ -207,21 +203,13 @@ func publish(dir, at string) error {
 			return err
 		}
 	}
-	if err := syncDir(dir); err != nil {
+	if err := journal.SyncPath(dir); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(at); err != nil {
 		return err
 	}
-	return syncDir(dir)
-}
-
-func syncDir(name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return journal.SyncPath(dir)
 }
 
 // checkFinished returns an error when a restore into a data directory was cut off.

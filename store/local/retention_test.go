@@ -116,7 +116,7 @@ func TestRetentionHidesEventsAtOnce(t *testing.T) {
 	closeEngine(t, x.engine)
 }
 
-// What is past the retention leaves the archive and the index, also after a kill between the two and after the index is rebuilt.
+// Expired events are removed from the archive and the index, also after a kill between the two and after the index is rebuilt.
 func TestRetentionRemovesEvents(t *testing.T) {
 	x := newExpiring(t)
 	x.record(30)

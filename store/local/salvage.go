@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
@@ -66,7 +65,7 @@ func (e *engine) salvageArchive(dir string, damage error) error {
 		return err
 	}
 	part := filepath.Join(e.dir, archivePart)
-	if _, err := archive.Salvage(e.opened, dir, part, forgotten, e.opt.Log, func(path string, err error) {
+	if err := archive.Salvage(e.opened, dir, part, forgotten, e.opt.Log, func(path string, err error) {
 		e.opt.Log.Error("a part of archive/ is lost", "file", path, "error", err)
 	}); err != nil {
 		return err
@@ -144,11 +143,7 @@ func finishSalvage(dir string) error {
 		return err
 	}
 	if _, err := os.Stat(parts["archive"]); err == nil {
-		to := filepath.Join(dir, setAsideDir, time.Now().UTC().Format("20060102T150405.000000Z"))
-		if err := os.MkdirAll(to, 0o700); err != nil {
-			return err
-		}
-		if err := errors.Join(os.Rename(parts["archive"], filepath.Join(to, "archive")), journal.SyncPath(to), journal.SyncPath(filepath.Dir(to))); err != nil {
+		if err := moveAside(dir, parts["archive"]); err != nil {
 			return fmt.Errorf("set the damaged archive aside: %w", err)
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
@@ -12,6 +15,33 @@ import (
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
+
+// setAsideDir has copies of damaged files, in a directory for each start that made some.
+const setAsideDir = "set-aside"
+
+// moveAside moves a damaged file or directory of the data directory dir to a new directory in set-aside/.
+func moveAside(dir, path string) error {
+	to := filepath.Join(dir, setAsideDir, time.Now().UTC().Format("20060102T150405.000000Z"))
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(path, filepath.Join(to, filepath.Base(path))), journal.SyncPath(to), journal.SyncPath(filepath.Dir(to)))
+}
+
+// removeSetAside removes all copies of damaged files, because nobody knows whose data they have. It returns their directories.
+func removeSetAside(dir string) (removed []string, err error) {
+	found, err := filepath.Glob(filepath.Join(dir, setAsideDir, "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range found {
+		if err := os.RemoveAll(path); err != nil {
+			return removed, err
+		}
+		removed = append(removed, path)
+	}
+	return removed, nil
+}
 
 // isDamage reports whether an error says that events cannot be read.
 func isDamage(err error) bool {

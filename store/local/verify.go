@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"mtagd/store"
@@ -117,7 +118,7 @@ type verifier struct {
 	hold      func() (release func()) // keeps events from moving to the archive
 	now       time.Time
 	unchanged func(codec.MerchantKey) bool // no events of the merchant were removed since the verification began
-	removing  lock                         // held while events must not be removed; nil without an engine
+	removing  sync.Locker                  // held while events must not be removed; nil without an engine
 
 	counts   store.Verified
 	boundary uint64 // of the archive, when the journal was read
@@ -129,11 +130,6 @@ type verifier struct {
 	blocks   archive.Damaged
 
 	disagree bool // the events can be read, and the index has others
-}
-
-type lock interface {
-	Lock()
-	Unlock()
 }
 
 // merchantSums are the sums of a merchant's events.

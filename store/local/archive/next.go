@@ -67,7 +67,7 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 		}
 		return nil
 	})
-	f.cut(n)
+	f.cut()
 	// The next call meets the damage after the last returned event again.
 	damaged = slices.DeleteFunc(damaged, func(d Damage) bool { return d.After.Compare(f.upTo) >= 0 })
 	return Next{f.events, f.upTo, damaged}, err
@@ -102,17 +102,17 @@ func (f *first) add(m codec.MerchantKey, e Event) (more bool) {
 	f.events = append(f.events, Received{m, e})
 	f.bytes += len(e.Body)
 	if len(f.events) >= 2*f.n || f.bytes >= 2*nextBytes {
-		f.cut(f.n)
+		f.cut()
 	}
 	return e.Compare(f.upTo) < 0
 }
 
 // cut leaves the first n events, and of these the first nextBytes.
-func (f *first) cut(n int) {
+func (f *first) cut() {
 	slices.SortFunc(f.events, func(a, b Received) int { return a.Compare(b.Position) })
 	f.bytes = 0
 	for i, e := range f.events {
-		if i > 0 && (i >= n || f.bytes+len(e.Body) > nextBytes) {
+		if i > 0 && (i >= f.n || f.bytes+len(e.Body) > nextBytes) {
 			clear(f.events[i:])
 			f.events = f.events[:i]
 			f.upTo = f.events[i-1].Position

@@ -14,10 +14,10 @@ import (
 // that it finds, or the given one if that is greater. Damage is passed to wrong, with the file's path. It changes nothing in dir.
 //
 // Events of a deleted block whose replacement is lost are in the new archive. The index is rebuilt, so they are listed.
-func Salvage(ctx context.Context, dir, to string, boundary uint64, log *slog.Logger, wrong func(path string, err error)) (found uint64, err error) {
+func Salvage(ctx context.Context, dir, to string, boundary uint64, log *slog.Logger, wrong func(path string, err error)) error {
 	w, err := Create(to, log)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if err := journal.EachEntry(ctx, dir, isKey, func(e codec.Entry) error {
 		switch {
@@ -37,7 +37,7 @@ func Salvage(ctx context.Context, dir, to string, boundary uint64, log *slog.Log
 		}
 		return nil
 	}, wrong); err != nil {
-		return 0, errors.Join(err, w.Cancel())
+		return errors.Join(err, w.Cancel())
 	}
-	return boundary, w.Close(boundary)
+	return w.Close(boundary)
 }

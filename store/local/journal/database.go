@@ -31,6 +31,7 @@ type Database struct {
 const (
 	// Values in the tables must be smaller than 15 % of a memtable, and less than 1 MiB.
 	databaseMemTable = 16 << 20
+	databaseMemLog   = databaseMemTable + 1<<20 // the log of a memtable
 
 	// MaxCommitBytes is how many bytes one commit of a Database may write.
 	MaxCommitBytes = 900 << 10
@@ -54,7 +55,7 @@ func OpenDatabase(dir string, log *slog.Logger) (*Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	files.memLog = databaseMemTable + 1<<20
+	files.memLog = databaseMemLog
 	d := &Database{log: &badgerLog{log: log}, files: files}
 	if d.db, err = openFiles(databaseOptions(dir), d.log, files); err != nil {
 		files.close()
@@ -103,7 +104,7 @@ func (d *Database) Commit(version uint64, fill func(txn *badger.Txn) error) erro
 		return err
 	}
 	free, err := space.Free(d.files.dir)
-	if err == nil && free < 2*(databaseMemTable+1<<20) {
+	if err == nil && free < 2*databaseMemLog {
 		return errNearlyFull
 	}
 	if err == nil {
@@ -135,7 +136,7 @@ func (d *Database) Batch() *badger.WriteBatch { return d.db.NewManagedWriteBatch
 // Room returns an error when the disk is nearly full. Call it before each MaxCommitBytes of a batch.
 func (d *Database) Room() error {
 	free, err := space.Free(d.files.dir)
-	if err == nil && free < MinFree/2+3*(databaseMemTable+1<<20) {
+	if err == nil && free < MinFree/2+3*databaseMemLog {
 		return errNearlyFull
 	}
 	return nil
@@ -180,7 +181,7 @@ func (d *Database) Flatten() error {
 // reads would wait for Badger.
 func (d *Database) roomFor(bytes int64) error {
 	free, err := space.Free(d.files.dir)
-	if err == nil && free < bytes+2*(databaseMemTable+1<<20) {
+	if err == nil && free < bytes+2*databaseMemLog {
 		return errNearlyFull
 	}
 	return err

@@ -128,16 +128,13 @@ func (c *committer) forget(seqs []uint64, last uint64) error {
 func (c *committer) edit(change func(t *transaction) error) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	err := c.queue.Failure()
-	if err == nil {
-		err = c.disk.roomForCommit()
-	}
-	if err != nil {
+	if err := c.mayWrite(); err != nil {
 		return err
 	}
 	t := c.begin()
 	defer t.txn.Discard()
-	if err = change(t); err == nil {
+	err := change(t)
+	if err == nil {
 		err = c.commit(t)
 	} else {
 		c.arenas.put(t.arena)
@@ -146,6 +143,14 @@ func (c *committer) edit(change func(t *transaction) error) error {
 		c.queue.Fail(err)
 	}
 	return err
+}
+
+// mayWrite returns an error when a commit has failed before, or the disk has no room for one. The caller holds writing.
+func (c *committer) mayWrite() error {
+	if err := c.queue.Failure(); err != nil {
+		return err
+	}
+	return c.disk.roomForCommit()
 }
 
 // Forgotten returns the number of a chunk: chunks up to it may have been deleted by Forget.

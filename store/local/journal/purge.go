@@ -110,11 +110,7 @@ func (j *Journal) flush(prefix []byte) error {
 	c := j.committer
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	err := c.queue.Failure()
-	if err == nil {
-		err = c.disk.roomForCommit()
-	}
-	if err != nil {
+	if err := c.mayWrite(); err != nil {
 		return err
 	}
 	return j.db.DropPrefix(prefix)
@@ -239,19 +235,4 @@ func isEmptyLog(path string) (bool, error) {
 		err = nil
 	}
 	return first == [16]byte{}, errors.Join(err, f.Close())
-}
-
-// PurgeSetAside removes the copies of damaged files: nobody knows whose data they have. It returns the directories.
-func (j *Journal) PurgeSetAside() (removed []string, err error) {
-	found, err := filepath.Glob(filepath.Join(filepath.Dir(j.dir), "set-aside", "*"))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range found {
-		if err := os.RemoveAll(path); err != nil {
-			return removed, err
-		}
-		removed = append(removed, path)
-	}
-	return removed, nil
 }

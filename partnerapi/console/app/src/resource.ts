@@ -54,14 +54,18 @@ function same(a: string | null, b: string | null): boolean {
   return a?.split("?")[0] === b?.split("?")[0];
 }
 
-// useEvery calls f every some milliseconds while the page is visible and active is true.
-export function useEvery(milliseconds: number, active: boolean, f: () => unknown): void {
+// useEvery calls f every some milliseconds while the page is visible and active is true, but not before the call before has ended.
+export function useEvery(milliseconds: number, active: boolean, f: () => Promise<void>): void {
   const latest = useRef(f);
   latest.current = f;
   useEffect(() => {
     if (!active) return;
-    const timer = setInterval(() => {
-      if (document.visibilityState === "visible") void latest.current();
+    let busy = false;
+    const timer = setInterval(async () => {
+      if (busy || document.visibilityState !== "visible") return;
+      busy = true;
+      await latest.current();
+      busy = false;
     }, milliseconds);
     return () => clearInterval(timer);
   }, [milliseconds, active]);

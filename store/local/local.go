@@ -111,6 +111,8 @@ type Options struct {
 	// opened with another value, at first for ever.
 	Retention store.Retention
 
+	keepAll bool // nothing is removed in the background
+
 	// For tests. 0 and false: the default.
 	archiveRun int  // bytes of events that are archived together, without pauses
 	maxSeries  int  // rank.LimitSeries
@@ -178,7 +180,9 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	e.running.Go(e.noteKeyUse)
-	e.running.Go(e.life.run)
+	if !opt.keepAll {
+		e.running.Go(e.life.run)
+	}
 	return e, nil
 }
 

@@ -176,6 +176,7 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 	if err := errors.Join(err, data.Close()); err != nil {
 		return 0, err
 	}
+	opt.keepAll = true // the events that the backup has are counted
 	opened, err := Open(dir, opt)
 	if err != nil {
 		return 0, err

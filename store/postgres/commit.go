@@ -11,16 +11,19 @@ import (
 	"mtagd/store"
 )
 
+// The times of a flush. A commit may wait for a synchronous standby that is not there: when it takes too long, the answer is lost.
 const (
-	flushTimeout  = 10 * time.Second // for a flush to be committed
+	flushTimeout  = 20 * time.Second // for a flush to be committed
 	settleTimeout = 10 * time.Second // to find out what became of a flush whose answer was lost
 )
 
 // commit writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded.
 func (e *engine) commit(f *flush) error {
-	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
-	defer cancel()
 	began := time.Now()
+	e.flushing.Store(&began)
+	defer e.flushing.Store(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), e.flushTimeout)
+	defer cancel()
 	e.metrics.Grouped(len(f.items))
 	if err := e.write(ctx, f); err != nil {
 		return err
@@ -40,7 +43,7 @@ func (e *engine) write(ctx context.Context, f *flush) error {
 	}
 	defer conn.Release() // which closes a connection with an open transaction
 	f.decide()
-	if len(f.events)+len(f.changed) == 0 {
+	if f.isEmpty() {
 		_, err := conn.Exec(ctx, "ROLLBACK")
 		return unavailableFlush(err)
 	}
@@ -79,16 +82,17 @@ func unavailableFlush(err error) error {
 }
 
 // settle finds out what became of a flush whose commit has failed. It inserts a flush of the same id: if it can, the first one
-// was not committed and never will be; if not, the first one was committed.
+// was not committed and never will be; if not, the first one was committed. It writes in both cases. So its own commit waits for the
+// standbys, to which the first one may not have got.
 func (e *engine) settle(f *flush, failed error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, e.flushTimeout))
 	defer cancel()
 	var seq int64
 	err := e.retry(ctx, func() error {
 		return pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
 			merchant := f.merchants()[0]
-			if _, err := tx.Exec(ctx, "INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, 0, '{}') ON CONFLICT DO NOTHING",
-				merchant, f.id, f.node); err != nil {
+			if _, err := tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, 0, '{}')
+				ON CONFLICT (merchant, id) DO UPDATE SET node = excluded.node`, merchant, f.id, f.node); err != nil {
 				return err
 			}
 			return tx.QueryRow(ctx, "SELECT seq FROM flush WHERE merchant = $1 AND id = $2", merchant, f.id).Scan(&seq)

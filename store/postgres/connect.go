@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -68,7 +70,10 @@ func isConnectionFailure(err error) bool {
 		}
 		return false
 	}
-	return true // everything else is a failure of the network
+	_, isNet := errors.AsType[net.Error](err)
+	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
+	return isNet || isConnect || pgconn.SafeToRetry(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // queryCanceled is the SQLSTATE of a statement that was canceled.

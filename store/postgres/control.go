@@ -104,7 +104,10 @@ func (e *engine) settleChange(ctx context.Context, c *change, lost error) error 
 			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
 				return err
 			}
-			return tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM change WHERE tx = $1)", c.id).Scan(&committed)
+			// It writes, so that its commit waits for the standbys, to which the change may not have got.
+			done, err := tx.Exec(ctx, "UPDATE change SET tx = tx WHERE tx = $1", c.id)
+			committed = done.RowsAffected() > 0
+			return err
 		})
 	})
 	switch {

@@ -124,6 +124,14 @@ func (f *flush) decide() {
 	}
 }
 
+// isEmpty reports whether nothing need be committed. A duplicate must be: the event that it repeats is visible, but it may not have
+// got to the standbys. The commit of this flush waits for both.
+func (f *flush) isEmpty() bool {
+	return len(f.events)+len(f.changed) == 0 && !slices.ContainsFunc(f.items, func(i item) bool {
+		return i.mark != nil && i.mark.Outcome == store.Duplicate
+	})
+}
+
 // resolve returns the muid of the first identifier that is linked to one, by the group or before it.
 func (f *flush) resolve(merchant uuid.UUID, who *store.Identity) store.MUID {
 	for _, k := range who.Keys() {
@@ -345,7 +353,7 @@ func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 		}
 		b.Queue(writeLinks, merchantsOf(at), keysIn(at), muids)
 	}
-	// Without events there is nothing to number. The flush is written all the same: it says that the links are committed.
+	// Without events there is nothing to number. The flush is written all the same: it says that the rest is committed.
 	b.Queue(takeReceiptLock, lockReceipt)
 	b.Queue(nextReceipt, f.now)
 	if len(f.events) > 0 {

@@ -24,8 +24,13 @@ type shop struct {
 
 func newShop(t *testing.T, opt Options) *shop {
 	t.Helper()
+	return newShopOn(t, pgtest.Database(t), opt)
+}
+
+func newShopOn(t *testing.T, url string, opt Options) *shop {
+	t.Helper()
 	opt.Log = quiet
-	s := &shop{t: t, url: pgtest.Database(t)}
+	s := &shop{t: t, url: url}
 	e, err := openURL(s.url, opt)
 	if err != nil {
 		t.Fatal(err)

@@ -240,6 +240,38 @@ func TestWhatADatabaseMustBe(t *testing.T) {
 	}
 }
 
+// Without its synchronous standby, the primary commits nothing: no event is acknowledged, not even as a duplicate of one that is
+// visible already. When the standby is back, the events can be sent again.
+func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
+	primary := pgtest.NewServer(t)
+	standby, err := primary.Standby("standby1", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := standby.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: 2 * time.Second})
+	s.record(s.visit(0, 0))
+	if err := standby.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for attempt := range 2 {
+		if err := s.Record(t.Context(), []store.Mark{s.visit(0, 1)}); err == nil {
+			t.Errorf("attempt %d is acknowledged", attempt)
+		}
+	}
+	if err := standby.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "nothing is recorded though the standby is back", func() bool {
+		return s.Record(t.Context(), []store.Mark{s.visit(0, 1), s.visit(0, 2)}) == nil
+	})
+	s.expect(3)
+}
+
 // The primary is killed while events come in, and its synchronous standby is promoted: every event that was acknowledged is there
 // once. Meanwhile calls fail; those that say that nothing was recorded are right.
 func TestFailOver(t *testing.T) {
@@ -254,29 +286,7 @@ func TestFailOver(t *testing.T) {
 		}
 	})
 	url := fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir())
-	e, err := openURL(url, Options{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &shop{t: t, engine: e, url: url}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	p, err := e.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := e.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tag, _, err := e.GenerateTag(t.Context(), m.ID, store.ClientSide, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.partner, s.id, s.tag = p.ID, m.ID, tag.ID
+	s := newShopOn(t, url, Options{})
 
 	var mu sync.Mutex
 	acknowledged, refused := map[string]bool{}, map[string]bool{}
@@ -322,7 +332,7 @@ func TestFailOver(t *testing.T) {
 	await(t, "nothing is recorded after the promotion", func() bool { return after.Load() > 200 })
 	stop.Store(true)
 	writers.Wait()
-	await(t, "the node is not ready", func() bool { return e.Ready() == nil })
+	await(t, "the node is not ready", func() bool { return s.Ready() == nil })
 
 	stored := map[string]int{}
 	if err := s.eachBody(func(raw []byte) { stored[string(raw)]++ }); err != nil {

@@ -56,11 +56,13 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -84,7 +86,9 @@ type Options struct {
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
-	eager bool // for tests: life.eager
+	// For tests. false and 0: the default.
+	eager        bool // life.eager
+	flushTimeout time.Duration
 }
 
 // Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or keywords
@@ -111,8 +115,11 @@ type engine struct {
 	follower follower
 	queue    *group.Queue
 	metrics  *group.Metrics
-	watches  watches
-	life     life
+	flushing atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
+
+	flushTimeout time.Duration
+	watches      watches
+	life         life
 
 	opened  context.Context // ends when Close begins
 	close   context.CancelFunc
@@ -136,7 +143,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}}
+	e := &engine{pool: pool, log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()
@@ -186,7 +193,8 @@ const refuseAfter = 5 * time.Second
 
 // acceptsEvents returns why events are refused before they are queued, or nil.
 func (e *engine) acceptsEvents() error {
-	if age := e.follower.age(); age > refuseAfter {
+	began := e.flushing.Load()
+	if e.follower.age() > refuseAfter || began != nil && time.Since(*began) > refuseAfter {
 		return store.Unavailable("the database does not answer")
 	}
 	return nil

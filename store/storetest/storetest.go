@@ -5,7 +5,7 @@
 //
 // Read in this order:
 //
-//	storetest.go   Run
+//	storetest.go   Run, RunParallel
 //	bed.go         Store, and the engine under test with its clock
 //	durability.go  close, reopen, kill, concurrent ingest
 //	contexts.go    calls with a context that has ended
@@ -35,40 +35,57 @@ import (
 	"testing"
 )
 
+// part is some tests of the suite, with a name.
+type part struct {
+	name  string
+	tests []test
+}
+
+var suite = []part{
+	{"Partners", partnerTests},
+	{"Merchants", merchantTests},
+	{"Search", searchTests},
+	{"Deletion", deletionTests},
+	{"Repeats", repeatTests},
+	{"Keys", keyTests},
+	{"Sessions", sessionTests},
+	{"Tags", tagTests},
+	{"Claims", claimTests},
+	{"Directory", directoryTests},
+	{"Audit", auditTests},
+	{"Marks", markTests},
+	{"Identities", identityTests},
+	{"Listing", listingTests},
+	{"Feed", feedTests},
+	{"Summary", summaryTests},
+	{"Contexts", contextTests},
+	{"Durability", durabilityTests},
+}
+
 // Run runs the suite, or only the named parts of it. newStore returns a new empty store for each test.
 func Run(t *testing.T, newStore func(t *testing.T) Store, parts ...string) {
-	for _, part := range []struct {
-		name  string
-		tests []test
-	}{
-		{"Partners", partnerTests},
-		{"Merchants", merchantTests},
-		{"Search", searchTests},
-		{"Deletion", deletionTests},
-		{"Repeats", repeatTests},
-		{"Keys", keyTests},
-		{"Sessions", sessionTests},
-		{"Tags", tagTests},
-		{"Claims", claimTests},
-		{"Directory", directoryTests},
-		{"Audit", auditTests},
-		{"Marks", markTests},
-		{"Identities", identityTests},
-		{"Listing", listingTests},
-		{"Feed", feedTests},
-		{"Summary", summaryTests},
-		{"Contexts", contextTests},
-		{"Durability", durabilityTests},
-	} {
+	for _, part := range suite {
 		if len(parts) > 0 && !slices.Contains(parts, part.name) {
 			continue
 		}
+		t.Run(part.name, func(t *testing.T) { part.run(t, newStore) })
+	}
+}
+
+// RunParallel is Run for engines that mostly wait: the parts run at the same time.
+func RunParallel(t *testing.T, newStore func(t *testing.T) Store) {
+	for _, part := range suite {
 		t.Run(part.name, func(t *testing.T) {
-			for _, test := range part.tests {
-				t.Run(test.sentence, func(t *testing.T) {
-					test.check(t, newBed(t, newStore(t)))
-				})
-			}
+			t.Parallel()
+			part.run(t, newStore)
+		})
+	}
+}
+
+func (p part) run(t *testing.T, newStore func(t *testing.T) Store) {
+	for _, test := range p.tests {
+		t.Run(test.sentence, func(t *testing.T) {
+			test.check(t, newBed(t, newStore(t)))
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -197,6 +198,12 @@ func TestTheStoreMustBeAnAddress(t *testing.T) {
 	}
 	out, err = exec.Command("mtagd", "partner", "list", "--data", t.TempDir(), "--store", "postgres://mtagd:hunter2@127.0.0.1:1/mtagd").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "--store: ") || strings.Contains(string(out), "hunter2") {
+		t.Errorf("%v: %s", err, out)
+	}
+	fromVariable := exec.Command("mtagd", "partner", "list", "--data", t.TempDir())
+	fromVariable.Env = append(os.Environ(), "MTAGD_STORE=mysql://db/mtagd")
+	out, err = fromVariable.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "MTAGD_STORE: must be an address") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -51,6 +51,8 @@ const (
 
 const lockLife = 0x6d746703
 
+var errBusy = errors.New("another node does it")
+
 // nudge makes the node look for something to do.
 func (l *life) nudge() {
 	select {
@@ -199,13 +201,14 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 	people := make([]store.Person, len(erasures))
 	linked := make([][]store.IdentityKey, len(erasures))
 	var all []store.IdentityKey
+	var muids [][]byte // of all
 	var last int64
 	if err := e.read(ctx, func(tx pgx.Tx) error {
-		all = nil
+		all, muids = nil, nil
 		for i, era := range erasures {
 			people[i], linked[i] = era.Person, nil
-			if err := linksOf(ctx, tx, merchant, era.Person, func(k store.IdentityKey, _ store.MUID) {
-				linked[i], all = append(linked[i], k), append(all, k)
+			if err := linksOf(ctx, tx, merchant, era.Person, func(k store.IdentityKey, muid store.MUID) {
+				linked[i], all, muids = append(linked[i], k), append(all, k), append(muids, []byte(muid))
 			}); err != nil {
 				return err
 			}
@@ -258,7 +261,9 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 			return err
 		}
 	}
-	if _, err := e.pool.Exec(ctx, "DELETE FROM link WHERE merchant = $1 AND key = ANY($2)", merchant, hashesIn(all)); err != nil {
+	// A link that has led to another muid since then is not concerned.
+	if _, err := e.pool.Exec(ctx, `DELETE FROM link USING unnest($2::bytea[], $3::bytea[]) AS w(key, muid)
+		WHERE merchant = $1 AND link.key = w.key AND link.muid = w.muid`, merchant, hashesIn(all), muids); err != nil {
 		return err
 	}
 	if _, err := e.pool.Exec(ctx, "DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)", merchant, remembered); err != nil {

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -209,5 +208,3 @@ func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who
 		}
 	}
 }
-
-var errBusy = errors.New("another node does it")

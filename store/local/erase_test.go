@@ -359,7 +359,7 @@ func TestErasureOfADeletedMerchant(t *testing.T) {
 	x.visit(x.shop, 10, 2)
 	closeEngine(t, x.engine)
 	now := time.Now()
-	opened, err := Open(x.dir, Options{Log: quiet, Now: func() time.Time { return now }})
+	opened, err := Open(x.dir, Options{Log: quiet, keepAll: true, Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}

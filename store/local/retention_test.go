@@ -39,7 +39,7 @@ func newExpiring(t *testing.T) *expiring {
 
 func (x *expiring) open() {
 	x.t.Helper()
-	e, err := Open(x.dir, Options{Log: quiet, eager: true, Now: func() time.Time { return x.now }})
+	e, err := Open(x.dir, Options{Log: quiet, keepAll: true, Now: func() time.Time { return x.now }})
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestDefaultRetention(t *testing.T) {
 		want  int
 	}{{0, 30}, {store.Forever, 30}, {5, 6}, {0, 6}, {3, 4}} { // fewer and fewer: what is past it may be removed at once
 		closeEngine(t, x.engine)
-		e, err := Open(x.dir, Options{Log: quiet, Now: func() time.Time { return x.now }, Retention: c.given})
+		e, err := Open(x.dir, Options{Log: quiet, keepAll: true, Now: func() time.Time { return x.now }, Retention: c.given})
 		if err != nil {
 			t.Fatal(err)
 		}

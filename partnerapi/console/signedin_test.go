@@ -60,6 +60,15 @@ func links(b *tab, p *partner) {
 	if got := b.ask("location.href"); strings.Contains(got, "link") {
 		b.Errorf("the link is still in the address: %s", got)
 	}
+	// Another link replaces the session only when the person says so.
+	var other struct{ URL string }
+	p.run(&other, "console", "link", "--operator")
+	for _, answer := range []struct{ button, see string }{{"Stay signed in", "Your first merchant"}, {"Use the link", "Accepting events"}} {
+		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(other.URL))
+		b.see("Use the link?")
+		b.click(answer.button)
+		b.see(answer.see)
+	}
 	b.click("Sign out")
 	b.see("You are signed out.")
 	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link.URL))

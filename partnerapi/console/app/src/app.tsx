@@ -12,7 +12,7 @@ import { Overview } from "./operator.tsx";
 import { Privacy } from "./privacy.tsx";
 import { Refused } from "./refused.tsx";
 import { address, go, place, useTitle } from "./route.ts";
-import { begin, notice, session, signIn, signOut } from "./session.ts";
+import { begin, notice, offered, session, signIn, signOut, useLink } from "./session.ts";
 import { Settings } from "./settings.tsx";
 import { Tags } from "./tags.tsx";
 import { Button, Empty, Field, Heading, Pill, Problem, Sayings, useTask } from "./ui.tsx";
@@ -28,9 +28,7 @@ export function App() {
       {known === null && <SignIn />}
       {known && <Header />}
       {known && (
-        <main id="main">
-          <Page />
-        </main>
+        <main id="main">{offered.value ? <Offer /> : <Page />}</main>
       )}
       <Sayings />
     </>
@@ -119,6 +117,28 @@ function SignIn() {
         <Button type="submit" kind="primary" busy={task.busy}>Sign in</Button>
       </form>
     </main>
+  );
+}
+
+// Offer asks whether a link may replace the session.
+function Offer() {
+  const heading = useRef<HTMLHeadingElement>(null);
+  const task = useTask();
+  useTitle("Use the link?", heading);
+  const { role, partner } = session.value!;
+  return (
+    <>
+      <h1 ref={heading} tabIndex={-1}>Use the link?</h1>
+      <p>
+        You are signed in as <b>{role === "operator" ? "an operator" : partner?.name}</b>. The link that you have opened ends this session, and signs you in as
+        whoever the link is for. Use it only if you have asked for it.
+      </p>
+      {task.error && <Problem message={task.error} />}
+      <div class="actions">
+        <Button kind="primary" onClick={() => (offered.value = "")}>Stay signed in</Button>
+        <Button busy={task.busy} onClick={() => task.run(() => useLink(offered.value))}>Use the link</Button>
+      </div>
+    </>
   );
 }
 

@@ -17,6 +17,10 @@ export const session = signal<Session | null | undefined>(undefined);
 // notice is the sentence above the sign-in: why it is needed.
 export const notice = signal("");
 
+// offered is a link that was opened while somebody is signed in. It is used only when the person says so: otherwise whoever sends
+// a link could put another one into a session of his own, unnoticed.
+export const offered = signal("");
+
 // mayChange is false for a key that can only read.
 export const mayChange = computed(() => session.value?.scope === "full");
 
@@ -32,12 +36,28 @@ export async function begin(): Promise<void> {
   const link = /^#link=(.+)$/.exec(location.hash)?.[1];
   if (link) history.replaceState(null, "", location.pathname + location.search);
   try {
-    session.value = link ? await call("POST", path, { body: { link: decodeURIComponent(link) } }) : await call("GET", path);
+    session.value = await call("GET", path);
+    offered.value = link ?? "";
   } catch (error) {
+    if (link) {
+      await useLink(link).catch((refused) => (notice.value = messageOf(refused)));
+      session.value ??= null;
+      return;
+    }
     session.value = null;
-    if (link) notice.value = "This link does not work any more: it was used, or is older than 15 minutes. Ask for a new one, or sign in with an API key.";
-    else if (!(error instanceof Failure && error.status === 401)) notice.value = messageOf(error);
+    if (!(error instanceof Failure && error.status === 401)) notice.value = messageOf(error);
   }
+}
+
+// useLink signs in with the token of a link.
+export async function useLink(link: string): Promise<void> {
+  try {
+    session.value = await call("POST", path, { body: { link: decodeURIComponent(link) } });
+  } catch (error) {
+    if (!(error instanceof Failure && error.status === 401)) throw error;
+    throw new Error("This link does not work any more: it was used, or is older than 15 minutes. Ask for a new one, or sign in with an API key.");
+  }
+  offered.value = "";
 }
 
 // check asks whether the session goes on: a stream does not say why it ended.

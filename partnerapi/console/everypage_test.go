@@ -76,7 +76,7 @@ func sample(p *partner) []page {
 	}
 }
 
-// asPartner and asOperator begin a session. A new one replaces the one before.
+// asPartner and asOperator begin a session. A new one replaces the one before; asked is called when the page asks whether it may.
 func (b *tab) asPartner(p *partner) {
 	b.Helper()
 	b.open("/")
@@ -84,11 +84,14 @@ func (b *tab) asPartner(p *partner) {
 	b.see("Merchants")
 }
 
-func (b *tab) asOperator(p *partner) {
+func (b *tab) asOperator(p *partner, asked func()) {
 	b.Helper()
 	var link struct{ URL string }
 	p.run(&link, "console", "link", "--operator")
 	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link.URL))
+	b.see("Use the link?")
+	asked()
+	b.click("Use the link")
 	b.see("Overview")
 }
 
@@ -175,7 +178,7 @@ func everyPage(b *tab, p *partner) {
 			opened("new key")
 		}
 	}
-	b.asOperator(p)
+	b.asOperator(p, func() { opened("use the link") })
 	for _, page := range pages {
 		if page.operator {
 			b.open(page.path)

@@ -68,7 +68,7 @@ func TestScreenshots(t *testing.T) {
 			b.picture("phone")
 		}
 	}
-	b.asOperator(p)
+	b.asOperator(p, func() {})
 	for _, page := range pages {
 		if page.operator {
 			b.visit(p, page)

@@ -177,7 +177,12 @@ func (a *acknowledged) record(c *child) bool {
 // checkAll fails the test unless every acknowledged event is listed.
 func (a *acknowledged) checkAll(t *testing.T, c *child) {
 	t.Helper()
-	list := c.ask("list")
+	a.check(t, c.ask("list"))
+}
+
+// check is checkAll for the answer to "list".
+func (a *acknowledged) check(t *testing.T, list string) {
+	t.Helper()
 	numbers := strings.Fields(list)
 	if numbers[0] != "ok" {
 		t.Fatal("list: ", list)
@@ -233,7 +238,10 @@ func TestAFailedWriteLosesNothing(t *testing.T) {
 		if got := c.ask("ready"); !strings.HasPrefix(got, "error") {
 			t.Errorf("%s of %s: after a failed write the engine is ready", rule.Op, rule.Files)
 		}
-		a.checkAll(t, c) // reads go on
+		// Reads go on, unless the index was hit: then listings wait for the restart.
+		if list := c.ask("list"); rule.Files != "*" || !strings.HasPrefix(list, "error event index:") {
+			a.check(t, list)
+		}
 		c.kill()
 
 		c = startChild(t, data)

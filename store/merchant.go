@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -140,4 +141,12 @@ func CheckName(field, name string) (string, error) {
 		return "", Invalid(field, "must have at most %d characters", maxNameLength)
 	}
 	return name, nil
+}
+
+// CheckUpdate returns an error unless an update has left what it must not change.
+func (m Merchant) CheckUpdate(old Merchant) error {
+	if m.ID != old.ID || m.Partner != old.Partner || !m.CreatedAt.Equal(old.CreatedAt) {
+		return errors.New("a merchant's id, partner and creation time must not change")
+	}
+	return nil
 }

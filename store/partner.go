@@ -1,5 +1,6 @@
 package store
 
+import "errors"
 import "time"
 
 // Partner owns merchants, and authenticates to the partner API with a Key.
@@ -24,6 +25,14 @@ func (p Partner) PreverifiedEnabled() bool { return p.TrackingDomain != "" }
 func checkOwner(owner, partner PartnerID) error {
 	if owner != partner {
 		return &Error{Kind: KindForbidden, Message: "belongs to another partner"}
+	}
+	return nil
+}
+
+// CheckUpdate returns an error unless an update has left what it must not change.
+func (p Partner) CheckUpdate(old Partner) error {
+	if p.ID != old.ID || !p.CreatedAt.Equal(old.CreatedAt) || p.TrackingDomain != old.TrackingDomain {
+		return errors.New("a partner's id, creation time and tracking domain must not change")
 	}
 	return nil
 }

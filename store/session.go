@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"iter"
+	"time"
+)
 
 // Session is what somebody has who is signed in to the web console. It stands for the API key that it was begun with, or for a
 // partner or the operators if a link has begun it. It ends with its key or its partner.
@@ -118,4 +121,18 @@ func (t SessionText) Matches(s Session) bool {
 
 func (t SessionText) parse(prefix, what string) (id, secret string, err error) {
 	return parseCredential(prefix, string(t), what)
+}
+
+// Replaces returns the session that ends when s begins: the oldest one like s, if all has MaxSessions of these.
+func (s Session) Replaces(all iter.Seq[Session]) (oldest Session, ends bool) {
+	n := 0
+	for other := range all {
+		if !other.IsLike(s) {
+			continue
+		}
+		if n++; n == 1 || other.CreatedAt.Before(oldest.CreatedAt) {
+			oldest = other
+		}
+	}
+	return oldest, n >= MaxSessions
 }

@@ -1,5 +1,6 @@
 package store
 
+import "errors"
 import "time"
 
 // TagType is one of the three types of tag (spec, "What the service does").
@@ -191,4 +192,13 @@ func (t Tag) AfterRecheck(f DNSFinding) Tag {
 		return t
 	}
 	return after
+}
+
+// CheckUpdate returns an error unless an update has left what it must not change.
+func (t Tag) CheckUpdate(old Tag) error {
+	if t.ID != old.ID || t.Merchant != old.Merchant || t.Partner != old.Partner || t.Type != old.Type ||
+		t.Label != old.Label || t.Domain != old.Domain || t.ClaimLost != old.ClaimLost || !t.ClaimedAt.Equal(old.ClaimedAt) {
+		return errors.New("a tag's id, owner, type, label, domain and claim must not change")
+	}
+	return nil
 }

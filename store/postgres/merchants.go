@@ -3,7 +3,6 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/google/uuid"
@@ -97,8 +96,8 @@ func (e *engine) UpdateMerchant(ctx context.Context, id store.MerchantID, update
 		}
 		m = update(old)
 		m.Tags = old.Tags
-		if m.ID != old.ID || m.Partner != old.Partner || !m.CreatedAt.Equal(old.CreatedAt) {
-			return errors.New("a merchant's id, partner and creation time must not change")
+		if err := m.CheckUpdate(old); err != nil {
+			return err
 		}
 		changes, err := store.MerchantChanges(old, m)
 		if err != nil || len(changes) == 0 {

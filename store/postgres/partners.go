@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -67,8 +66,8 @@ func (e *engine) UpdatePartner(ctx context.Context, id store.PartnerID, update f
 			return err
 		}
 		p = update(old)
-		if p.ID != old.ID || !p.CreatedAt.Equal(old.CreatedAt) || p.TrackingDomain != old.TrackingDomain {
-			return errors.New("a partner's id, creation time and tracking domain must not change")
+		if err := p.CheckUpdate(old); err != nil {
+			return err
 		}
 		return c.replacePartner(old, p)
 	})

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -163,16 +164,7 @@ func (c *change) addSession(s store.Session) error {
 	if err != nil {
 		return err
 	}
-	var oldest store.Session
-	n := 0
-	for _, other := range all {
-		if other.IsLike(s) {
-			if n++; n == 1 {
-				oldest = other
-			}
-		}
-	}
-	if n >= store.MaxSessions {
+	if oldest, ends := s.Replaces(slices.Values(all)); ends {
 		c.deleteSession(oldest)
 	}
 	c.exec("INSERT INTO session (id, partner, created, record) VALUES ($1, $2, $3, $4)",

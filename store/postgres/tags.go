@@ -175,8 +175,8 @@ func (e *engine) UpdateTag(ctx context.Context, id store.TagID, update func(stor
 			return err
 		}
 		t = update(old)
-		if !sameFixedFields(t, old) {
-			return errors.New("a tag's id, owner, type, label, domain and claim must not change")
+		if err := t.CheckUpdate(old); err != nil {
+			return err
 		}
 		if t.ClaimLost && t.Verified {
 			if err = c.freeDomain(t.Domain); err != nil {
@@ -191,10 +191,4 @@ func (e *engine) UpdateTag(ctx context.Context, id store.TagID, update func(stor
 		return store.Tag{}, err
 	}
 	return t, nil
-}
-
-// sameFixedFields compares the fields that UpdateTag must not change.
-func sameFixedFields(a, b store.Tag) bool {
-	return a.ID == b.ID && a.Merchant == b.Merchant && a.Partner == b.Partner && a.Type == b.Type &&
-		a.Label == b.Label && a.Domain == b.Domain && a.ClaimLost == b.ClaimLost && a.ClaimedAt.Equal(b.ClaimedAt)
 }

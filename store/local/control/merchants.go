@@ -64,8 +64,8 @@ func (d *Data) UpdateMerchant(ctx context.Context, id store.MerchantID, update f
 		}
 		m = update(old)
 		m.Tags = old.Tags
-		if m.ID != old.ID || m.Partner != old.Partner || !m.CreatedAt.Equal(old.CreatedAt) {
-			return errors.New("a merchant's id, partner and creation time must not change")
+		if err := m.CheckUpdate(old); err != nil {
+			return err
 		}
 		changes, err := store.MerchantChanges(old, m)
 		if err != nil || len(changes) == 0 {

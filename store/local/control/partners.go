@@ -45,8 +45,8 @@ func (d *Data) UpdatePartner(ctx context.Context, id store.PartnerID, update fun
 			return err
 		}
 		p = update(old)
-		if p.ID != old.ID || !p.CreatedAt.Equal(old.CreatedAt) || p.TrackingDomain != old.TrackingDomain {
-			return errors.New("a partner's id, creation time and tracking domain must not change")
+		if err := p.CheckUpdate(old); err != nil {
+			return err
 		}
 		return c.replacePartner(old, p)
 	})

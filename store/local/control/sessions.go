@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"mtagd/store"
@@ -137,17 +138,7 @@ func (s *state) hasPartner(id store.PartnerID) error {
 
 // addSession adds a session or a link, and ends the oldest one like it when there are too many.
 func (c *change) addSession(s store.Session) error {
-	var oldest store.Session
-	n := 0
-	for _, other := range c.d.state.sessions {
-		if other.IsLike(s) {
-			n++
-			if oldest.ID == "" || other.CreatedAt.Before(oldest.CreatedAt) {
-				oldest = other
-			}
-		}
-	}
-	if n >= store.MaxSessions {
+	if oldest, ends := s.Replaces(maps.Values(c.d.state.sessions)); ends {
 		c.deleteSession(oldest)
 	}
 	return put(c, inSessions, string(s.ID), s, func(state *state) {

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 
 	"mtagd/store"
 )
@@ -96,8 +95,8 @@ func (d *Data) UpdateTag(ctx context.Context, id store.TagID, update func(store.
 			return err
 		}
 		tag = update(old)
-		if !sameFixedFields(tag, old) {
-			return errors.New("a tag's id, owner, type, label, domain and claim must not change")
+		if err := tag.CheckUpdate(old); err != nil {
+			return err
 		}
 		if tag.ClaimLost && tag.Verified {
 			if err = c.claimDomain(tag.Domain, id); err != nil {
@@ -111,10 +110,4 @@ func (d *Data) UpdateTag(ctx context.Context, id store.TagID, update func(store.
 		return store.Tag{}, err
 	}
 	return tag, nil
-}
-
-// sameFixedFields compares the fields that UpdateTag must not change.
-func sameFixedFields(a, b store.Tag) bool {
-	return a.ID == b.ID && a.Merchant == b.Merchant && a.Partner == b.Partner && a.Type == b.Type &&
-		a.Label == b.Label && a.Domain == b.Domain && a.ClaimLost == b.ClaimLost && a.ClaimedAt.Equal(b.ClaimedAt)
 }

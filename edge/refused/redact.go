@@ -38,7 +38,8 @@ const (
 	maxNames      = 200 // of fields; the others are counted
 )
 
-// identifiers are what an event has that may name a person, in lower case: whole, and the words before the @ of emails.
+// identifiers are the texts that must not be in a name, in lower case: each identifier of an event, and the words before the @
+// of its emails.
 type identifiers struct {
 	parts   []string
 	tooMany bool
@@ -148,7 +149,7 @@ func shownField(name string, atTop bool, ids *identifiers) bool {
 	})
 }
 
-// tellsOf reports whether a name has an identifier in it, or a word of the part of an email before the @, or many digits.
+// tellsOf reports whether a name may identify a person: it contains an identifier, a word before the @ of an email, or many digits.
 func tellsOf(name string, ids *identifiers) bool {
 	if digits(name) > maxDigits {
 		return true

@@ -162,8 +162,7 @@ func (t *target) Certificate(path string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// checkRestored opens what was restored as a server does, and counts the events. What a server repeats after a restore, as
-// erasures, it does at its own start. The directory gets another id: its next backup is not one of the old directory.
+// checkRestored opens what was restored as a server does, and counts the events. Erasures are done again when a server starts. The directory gets another id: its next backup is not one of the old directory.
 func checkRestored(ctx context.Context, dir string, opt Options) (events int, err error) {
 	data, err := control.Open(dir, opt.Now, opt.Log)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -56,10 +55,11 @@ func exportLabels(metrics *prometheus.Registry, directory *store.Directory) {
 	}, func() float64 { return float64(directory.Labels()) }))
 }
 
-// adminAddress is where the admin pages are served.
-type adminAddress struct {
+// adminConfig is where the admin pages are served, and to whom.
+type adminConfig struct {
 	Address  string // listening address, or adminOff
 	Optional bool   // run without admin pages if the address is taken
+	Token    string // needed for the pages; empty: they are for this machine only
 }
 
 // defaultAdmin is the address without --admin. It is optional; an address that --admin names is not. It is not Prometheus'
@@ -71,7 +71,7 @@ const adminOff = "off"
 
 // listen opens a listener at the address. It returns nil if the admin pages are off, or if the address is optional and
 // taken.
-func (a adminAddress) listen(log *slog.Logger) (net.Listener, error) {
+func (a adminConfig) listen(log *slog.Logger) (net.Listener, error) {
 	if a.Address == adminOff {
 		return nil, nil
 	}
@@ -83,15 +83,18 @@ func (a adminAddress) listen(log *slog.Logger) (net.Listener, error) {
 	return l, err
 }
 
-// adminHandler serves the admin pages. They must be reachable on loopback only, because profiles expose the program's
-// memory.
-func adminHandler(metrics *prometheus.Registry, ready func() error) http.Handler {
+// The admin pages that probes request.
+const (
+	healthPage = "/healthz" // the process runs
+	readyPage  = "/readyz"  // events are accepted
+)
+
+// adminPages are the admin pages. guardAdmin decides who may see them.
+func adminPages(metrics *prometheus.Registry, ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{Registry: metrics}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, "ok\n")
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+healthPage, writeHealth)
+	mux.HandleFunc("GET "+readyPage, func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
@@ -105,19 +108,7 @@ func adminHandler(metrics *prometheus.Registry, ready func() error) http.Handler
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return onlyLoopbackHosts(mux)
+	return mux
 }
 
-// onlyLoopbackHosts refuses requests whose Host is not a loopback address or localhost. A page in a browser on this
-// machine can reach the admin pages, but it cannot read them: they are of another origin. If its own name leads to a
-// loopback address (DNS rebinding), they have the same origin, but the Host is that name.
-func onlyLoopbackHosts(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host := store.HostName(r.Host)
-		if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.Unmap().IsLoopback()) {
-			http.Error(w, "the admin pages are served at localhost and loopback addresses only", http.StatusMisdirectedRequest)
-			return
-		}
-		h.ServeHTTP(w, r)
-	})
-}
+func writeHealth(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") }

@@ -2,14 +2,21 @@ package main
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/edge/limit"
 )
 
 // If the default admin address is taken, the service runs without admin pages. If an address that --admin names is
@@ -21,7 +28,7 @@ func TestAdminAddressTaken(t *testing.T) {
 	}
 	defer taken.Close()
 	quiet := slog.New(slog.DiscardHandler)
-	admin := adminAddress{Address: taken.Addr().String(), Optional: true}
+	admin := adminConfig{Address: taken.Addr().String(), Optional: true}
 	if l, err := admin.listen(quiet); l != nil || err != nil {
 		t.Errorf("with the default address taken: %v, %v", l, err)
 	}
@@ -31,10 +38,22 @@ func TestAdminAddressTaken(t *testing.T) {
 	}
 }
 
+// guardedPages are the admin pages of a service with this token that is not ready because of notReady.
+func guardedPages(t *testing.T, token string, notReady error) http.Handler {
+	t.Helper()
+	metrics := prometheus.NewRegistry()
+	refusals, err := limit.NewRefusals(slog.New(slog.DiscardHandler), metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := func() error { return notReady }
+	return guardAdmin(adminPages(metrics, ready), ready, token, refusals)
+}
+
 // A page in a browser on the server's machine cannot read the admin pages through a name of its own that leads to a
 // loopback address.
 func TestAdminPagesAreServedAtLoopbackHostsOnly(t *testing.T) {
-	handler := adminHandler(newMetrics(), func() error { return nil })
+	handler := guardedPages(t, "", nil)
 	for host, want := range map[string]int{
 		"127.0.0.1:9090":           200,
 		"127.1.2.3":                200,
@@ -60,13 +79,116 @@ func TestAdminPagesAreServedAtLoopbackHostsOnly(t *testing.T) {
 	}
 }
 
+const testToken = "0123456789abcdef0123456789abcdef"
+
+// With a token, every page needs it, at any address. Only whether the service runs and is ready is known without it.
+func TestAdminPagesNeedTheToken(t *testing.T) {
+	reason := errors.New("the disk is full")
+	for _, c := range []struct {
+		path, authorization string
+		notReady            error
+		status              int
+		body                string
+	}{
+		{"/metrics", "Bearer " + testToken, nil, 200, "# HELP"},
+		{"/metrics", "bearer " + testToken, nil, 200, "# HELP"},
+		{"/metrics", "", nil, 401, "--admin-token"},
+		{"/metrics", "Bearer", nil, 401, ""},
+		{"/metrics", "Bearer ", nil, 401, ""},
+		{"/metrics", testToken, nil, 401, ""},
+		{"/metrics", "Basic " + testToken, nil, 401, ""},
+		{"/metrics", "Bearer " + testToken + "0", nil, 401, ""},
+		{"/metrics", "Bearer " + testToken[1:], nil, 401, ""},
+		{"/debug/pprof/", "Bearer " + testToken, nil, 200, "goroutine"},
+		{"/debug/pprof/", "", nil, 401, ""},
+		{"/debug/pprof/cmdline", "", nil, 401, ""},
+		{"/healthz/../metrics", "", nil, 401, ""},
+		{"/nothing", "", nil, 401, ""},
+		{"/healthz", "", nil, 200, "ok\n"},
+		{"/healthz", "", reason, 200, "ok\n"},
+		{"/readyz", "", nil, 200, "ready\n"},
+		{"/readyz", "", reason, 503, "not ready\n"},
+		{"/readyz", "Bearer " + testToken, reason, 503, "the disk is full\n"},
+		{"/readyz", "Bearer wrong", reason, 401, ""},
+	} {
+		r := httptest.NewRequest("GET", "http://mtagd.example.com"+c.path, nil)
+		if c.authorization != "" {
+			r.Header.Set("Authorization", c.authorization)
+		}
+		w := httptest.NewRecorder()
+		guardedPages(t, testToken, c.notReady).ServeHTTP(w, r)
+		if w.Code != c.status || !strings.Contains(w.Body.String(), c.body) {
+			t.Errorf("%s with %q: %d %s, want %d %s", c.path, c.authorization, w.Code, w.Body, c.status, c.body)
+		}
+		if challenge := w.Header().Get("WWW-Authenticate"); (challenge != "") != (w.Code == 401) {
+			t.Errorf("%s with %q: %d with WWW-Authenticate %q", c.path, c.authorization, w.Code, challenge)
+		}
+	}
+}
+
+// Requests without the right token are limited by address and counted. Those with it are never refused.
+func TestWrongAdminTokens(t *testing.T) {
+	pages := guardedPages(t, testToken, nil)
+	ask := func(address, token string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("GET", "/metrics", nil)
+		r.RemoteAddr = address
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		pages.ServeHTTP(w, r)
+		return w
+	}
+	tries := 1
+	got := ask("192.0.2.1:1000", "guess")
+	for ; got.Code == 401 && tries < 1000; tries++ {
+		got = ask("192.0.2.1:1001", "guess")
+	}
+	if got.Code != 429 || got.Header().Get("Retry-After") == "" || tries <= int(wrongTokenRate.Burst) {
+		t.Errorf("wrong token %d: %d, Retry-After %q", tries, got.Code, got.Header().Get("Retry-After"))
+	}
+	if got := ask("192.0.2.2:1000", "guess"); got.Code != 401 {
+		t.Errorf("a wrong token of another address: %d", got.Code)
+	}
+	got = ask("192.0.2.1:1002", testToken)
+	if want := fmt.Sprintf(`mtagd_refused_total{cause="admin_token",tenant="none"} %d`, tries+1); got.Code != 200 || !strings.Contains(got.Body.String(), want) {
+		t.Errorf("the right token: %d, want 200 and %s", got.Code, want)
+	}
+}
+
+func TestAdminAddressNeedsATokenUnlessItIsLoopback(t *testing.T) {
+	for address, needs := range map[string]bool{
+		"127.0.0.1:8095": false, "[::1]:8095": false, "localhost:8095": false, "off": false,
+		":8095": true, "0.0.0.0:8095": true, "[::]:8095": true, "192.0.2.1:8095": true, "node1.example.com:8095": true,
+	} {
+		if err := checkAdmin(address, ""); (err != nil) != needs {
+			t.Errorf("%s without a token: %v", address, err)
+		}
+		if err := checkAdmin(address, testToken); err != nil {
+			t.Errorf("%s with a token: %v", address, err)
+		}
+	}
+}
+
+// A token is often from a file that ends with a line end. The error does not show a wrong one.
+func TestAdminToken(t *testing.T) {
+	for given, want := range map[string]string{"": "", testToken: testToken, testToken + "\n": testToken, testToken + "==": testToken + "=="} {
+		if err := checkAdminToken(&given); err != nil || given != want {
+			t.Errorf("%q: %v, want %q", given, err, want)
+		}
+	}
+	for _, wrong := range []string{testToken[1:], "two words " + testToken, testToken + "\n" + testToken, strings.Repeat("a", 513), testToken + "é"} {
+		if token := wrong; checkAdminToken(&token) == nil || strings.Contains(checkAdminToken(&token).Error(), wrong) {
+			t.Errorf("%q: %v", wrong, checkAdminToken(&token))
+		}
+	}
+}
+
 func TestPprofShowsNoSecretOfTheCommandLine(t *testing.T) {
 	defer func(args []string) { os.Args = args }(os.Args)
 	os.Args = []string{"mtagd", "serve", "--acme-eab-hmac-key", "SECRET", "--acme-eab-hmac-key=SECRET", "--http", ":80", "--acme-eab-hmac-key"}
 	r := httptest.NewRequest("GET", "/debug/pprof/cmdline", nil)
 	r.Host = "localhost"
 	w := httptest.NewRecorder()
-	adminHandler(newMetrics(), func() error { return nil }).ServeHTTP(w, r)
+	guardedPages(t, "", nil).ServeHTTP(w, r)
 	body, err := io.ReadAll(w.Body)
 	if err != nil {
 		t.Fatal(err)

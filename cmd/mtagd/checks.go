@@ -60,12 +60,12 @@ func checkPort(s string, least int) error {
 	return nil
 }
 
-// checkAdmin accepts a loopback address, or "off".
-func checkAdmin(s string) error {
+// checkAdmin accepts an address for the admin pages, or "off". Without a token it must be a loopback address.
+func checkAdmin(s, token string) error {
 	if s == adminOff {
 		return nil
 	}
-	if err := checkAddr(s); err != nil {
+	if err := checkAddr(s); err != nil || token != "" {
 		return err
 	}
 	host, _, err := net.SplitHostPort(s)
@@ -73,7 +73,7 @@ func checkAdmin(s string) error {
 		return err
 	}
 	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return fmt.Errorf("must be a loopback address such as %s, or off, not %q", defaultAdmin, s)
+		return fmt.Errorf("must be a loopback address such as %s, or off, not %q: other machines may see the admin pages only with an --admin-token", defaultAdmin, s)
 	}
 	return nil
 }

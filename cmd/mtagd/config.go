@@ -29,7 +29,7 @@ type config struct {
 	Proxies            []netip.Prefix  // their connections begin with a PROXY protocol header
 	Backup             *backupConfig   // nil: no backups by the clock
 	Retention          store.Retention // of events, by default; 0: as before
-	Admin              adminAddress
+	Admin              adminConfig
 	Log                *slog.Logger
 
 	// Aliases are other names of the base host. Only development mode has any.

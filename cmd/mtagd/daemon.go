@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
+	"golang.org/x/net/netutil"
 
 	"mtagd/cmd/mtagd/demo"
 	"mtagd/cmd/mtagd/operator"
@@ -401,7 +402,8 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 		return d.engine.Ready()
 	}
 	exportReady(d.metrics, ready)
-	d.startSideDoor(newSideDoor(listener, adminHandler(d.metrics, ready), d.Log))
+	pages := guardAdmin(adminPages(d.metrics, ready), ready, d.Admin.Token, d.refusals)
+	d.startSideDoor(newSideDoor(netutil.LimitListener(listener, maxAdminConnections), pages, d.Log))
 	d.Log.Info("admin listening", "address", listener.Addr().String())
 	return nil
 }

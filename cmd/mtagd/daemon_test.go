@@ -16,7 +16,7 @@ func TestDaemonRechecksDNSWithoutTLS(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	d := newDaemon(config{
-		Data: t.TempDir(), HTTP: "127.0.0.1:0", Admin: adminAddress{Address: adminOff}, Log: slog.New(slog.DiscardHandler),
+		Data: t.TempDir(), HTTP: "127.0.0.1:0", Admin: adminConfig{Address: adminOff}, Log: slog.New(slog.DiscardHandler),
 		BaseHost: baseHost, ClientTagHost: tagHost, CNAMETarget: cnameTarget, Resolvers: []string{"127.0.0.1:1"},
 	})
 	go func() { ended <- d.serveUntil(ctx) }()

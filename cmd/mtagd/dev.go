@@ -37,7 +37,7 @@ func (c *devCommand) Run(p *process) error {
 		Limits:             true,
 		AddressEvents:      limit.DefaultAddressEvents,
 		AddressConnections: edge.DefaultConnectionsPerAddress,
-		Admin:              adminAddress{Address: adminOff},
+		Admin:              adminConfig{Address: adminOff},
 		Log:                slog.New(throttle(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
 		Dev:                p.stdout,
 	})

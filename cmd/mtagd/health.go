@@ -12,7 +12,8 @@ import (
 
 // healthCommand is "mtagd health", for container images that contain no HTTP client.
 type healthCommand struct {
-	Admin string `default:"${admin}" placeholder:"ADDR" help:"Address of the server's admin pages (default ${default})."`
+	Admin      string `default:"${admin}" placeholder:"ADDR" help:"Address of the server's admin pages (default ${default})."`
+	AdminToken string `name:"admin-token" placeholder:"TOKEN" help:"Bearer token of the admin pages. Without it, the reason why a server with a token is not ready is not shown. It is a secret: set it in the environment or in the config file."`
 }
 
 // healthTimeout limits the request. It is shorter than the 30 s after which Docker gives up.
@@ -20,17 +21,23 @@ const healthTimeout = 10 * time.Second
 
 // Run asks /readyz. It returns an error if no server answers, or if the server does not accept events.
 func (c *healthCommand) Run(p *process) error {
-	if err := checkAdmin(c.Admin); err != nil {
-		return &usageError{where: p.origin.of("admin"), err: err}
-	}
 	if c.Admin == adminOff {
 		return errors.New("the health is unknown: the admin pages are off")
 	}
+	if err := checkAddr(c.Admin); err != nil {
+		return &usageError{where: p.origin.of("admin"), err: err}
+	}
+	if err := checkAdminToken(&c.AdminToken); err != nil {
+		return &usageError{where: p.origin.of("admin-token"), err: err}
+	}
 	ctx, cancel := context.WithTimeout(p.ctx, healthTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Admin+"/readyz", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Admin+readyPage, nil)
 	if err != nil {
 		return err
+	}
+	if c.AdminToken != "" {
+		request.Header.Set("Authorization", "Bearer "+c.AdminToken)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without the proxy of the environment
 	response, err := client.Do(request)

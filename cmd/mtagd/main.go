@@ -12,6 +12,7 @@
 //	copied.go       finds out that the data directory is a copy of a running server's
 //	sidedoor.go     the servers for operator commands and for admin pages
 //	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
+//	admintoken.go   who may see them
 //	disk.go         metrics: the space of the data directory
 //	throttle.go     a log that does not repeat the same message for ever
 //	runtime.go      timers, threads and the limit of the heap

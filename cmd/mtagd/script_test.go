@@ -203,7 +203,11 @@ func cmdOn(ts *testscript.TestScript, neg bool, args []string) {
 func cmdAdmin(ts *testscript.TestScript, neg bool, args []string) {
 	arguments(ts, neg, args, 1)
 	w := worldOf(ts)
-	resp, err := http.Get("http://" + w.service.admin + args[0])
+	request, err := http.NewRequest(http.MethodGet, "http://"+w.service.admin+args[0], nil)
+	ts.Check(err)
+	request.Header = w.header
+	w.header = http.Header{}
+	resp, err := http.DefaultClient.Do(request)
 	ts.Check(err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

@@ -50,9 +50,10 @@ type serveCommand struct {
 
 	RetentionDays int `name:"retention-days" default:"0" placeholder:"N" help:"Days that events are kept, by event_time, unless their merchant has another number; 0 for ever (default ${default})."`
 
-	Admin     string `default:"${admin}" placeholder:"ADDR" help:"Loopback address for /metrics, /healthz, /readyz and /debug/pprof, or off (default ${default})."`
-	LogFormat string `default:"text" placeholder:"text|json" help:"Format of the log (default ${default})."`
-	LogLevel  string `default:"info" placeholder:"LEVEL" help:"Lowest level to log: debug, info, warn or error (default ${default})."`
+	Admin      string `default:"${admin}" placeholder:"ADDR" help:"Address for /metrics, /healthz, /readyz and /debug/pprof, or off. Without --admin-token it is a loopback address (default ${default})."`
+	AdminToken string `name:"admin-token" placeholder:"TOKEN" help:"Bearer token that the admin pages need, of at least 32 characters. It is a secret: set it in the environment or in the config file."`
+	LogFormat  string `default:"text" placeholder:"text|json" help:"Format of the log (default ${default})."`
+	LogLevel   string `default:"info" placeholder:"LEVEL" help:"Lowest level to log: debug, info, warn or error (default ${default})."`
 
 	// check parses these from the flags.
 	roots   *x509.CertPool
@@ -98,7 +99,8 @@ func (c *serveCommand) check(data string, from origin) error {
 		{"backup-keep", readDuration(c.BackupKeep, time.Hour, &backups.Keep)},
 		{"backup-recipient", backup.CheckRecipients(c.BackupRecipient)},
 		{"retention-days", checkRetention(c.RetentionDays)},
-		{"admin", checkAdmin(c.Admin)},
+		{"admin-token", checkAdminToken(&c.AdminToken)},
+		{"admin", checkAdmin(c.Admin, c.AdminToken)},
 		{"log-format", oneOf(c.LogFormat, "text", "json")},
 		{"log-level", readLevel(c.LogLevel, &c.level)},
 	} {
@@ -151,7 +153,7 @@ func (c *serveCommand) Run(p *process) error {
 		DNSPrivate:         c.DNSAllowPrivate,
 		Backup:             c.backup,
 		Retention:          retention(c.RetentionDays),
-		Admin:              adminAddress{Address: c.Admin, Optional: !p.origin.given("admin")},
+		Admin:              adminConfig{Address: c.Admin, Optional: !p.origin.given("admin"), Token: c.AdminToken},
 		Log:                c.logger(p.stderr),
 	})
 }

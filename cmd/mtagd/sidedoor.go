@@ -12,6 +12,11 @@ import (
 const (
 	sideStopTimeout   = 2 * time.Second // for requests in progress at a stop
 	sideHeaderTimeout = 5 * time.Second
+	sideIdleTimeout   = time.Minute // of a connection between requests
+	sideHeaderBytes   = 16 << 10
+
+	// maxAdminConnections is how many connections the admin pages have: the others of the process are for tags.
+	maxAdminConnections = 256
 )
 
 // sideDoor is a small HTTP server beside the public one: for operator commands, or for admin pages.
@@ -25,6 +30,8 @@ func newSideDoor(l net.Listener, h http.Handler, log *slog.Logger) *sideDoor {
 	return &sideDoor{listener: l, log: log, server: &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: sideHeaderTimeout,
+		IdleTimeout:       sideIdleTimeout,
+		MaxHeaderBytes:    sideHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}}
 }

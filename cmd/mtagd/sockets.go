@@ -56,8 +56,8 @@ func inherit(cfg config, name string, file *os.File) (net.Listener, error) {
 	if !ok {
 		return nil, errors.New("not a TCP socket")
 	}
-	if at, err := netip.ParseAddrPort(tcp.Addr().String()); name == socketAdmin && (err != nil || !at.Addr().Unmap().IsLoopback()) {
-		return nil, fmt.Errorf("the admin pages are served at loopback addresses only, not at %s", tcp.Addr())
+	if at, err := netip.ParseAddrPort(tcp.Addr().String()); name == socketAdmin && cfg.Admin.Token == "" && (err != nil || !at.Addr().Unmap().IsLoopback()) {
+		return nil, fmt.Errorf("without --admin-token, the admin pages are served at loopback addresses only, not at %s", tcp.Addr())
 	}
 	return listener, nil
 }

@@ -168,7 +168,7 @@ func TestSocketsThatTheServiceDoesNotUse(t *testing.T) {
 		{"mtagd.socket", "127.0.0.1:0", "--tls", "off", `socket "mtagd.socket" of systemd: the name is unknown`},
 		{"https", "127.0.0.1:0", "--tls", "off", `socket "https" of systemd: HTTPS is off`},
 		{"admin", "127.0.0.1:0", "--admin", "off", `socket "admin" of systemd: the admin pages are off`},
-		{"admin", "0.0.0.0:0", "--admin", "127.0.0.1:0", "the admin pages are served at loopback addresses only"},
+		{"admin", "0.0.0.0:0", "--admin", "127.0.0.1:0", "without --admin-token, the admin pages are served at loopback addresses only"},
 	} {
 		f := newFakeSystemd(t)
 		f.open(c.name, c.address)

@@ -27,6 +27,7 @@ const (
 	Verifications                // of one partner, under way at the same time
 	FeedReaders                  // of one partner: requests that follow its feed, and exports
 	Authentication               // requests without a valid API key, of one client address; or with a wrong secret, to a merchant's tag
+	AdminToken                   // requests for admin pages without the token of --admin-token
 
 	// Memory and connections.
 	BodyMemory   // of request bodies under way
@@ -47,7 +48,7 @@ const (
 
 var causeNames = [causes]string{
 	"address_events", "address_bytes", "merchant_events", "merchant_bytes", "partner_bytes",
-	"partner_requests", "partner_writes", "verifications", "feed_readers", "authentication",
+	"partner_requests", "partner_writes", "verifications", "feed_readers", "authentication", "admin_token",
 	"body_memory", "answer_memory", "connections",
 	"unavailable",
 	"suspended", "unknown_host", "unknown_tag", "malformed",

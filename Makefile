@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx postgres promtool bench bench-quick bench-full bench-steps mtagbench screenshot screenshots profile clients node
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx postgres promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
 
 run: build
 	bin/mtagd dev
@@ -68,6 +68,14 @@ bench-quick: build mtagbench
 
 bench-full: build mtagbench
 	bin/mtagbench run --events 10000000 --queries 1000 --rounds 5 --round 5s --steady 10m $(BENCHFLAGS)
+
+# Measures two nodes on PostgreSQL, with a primary and a synchronous standby, all on this machine, and a queue table beside
+# them. bench-postgres takes about three minutes. bench-postgres-full takes about ten, and lists 10,000,000 events.
+bench-postgres: build mtagbench postgres
+	bin/mtagbench postgres $(BENCHFLAGS)
+
+bench-postgres-full: build mtagbench postgres
+	bin/mtagbench postgres --events 10000000 $(BENCHFLAGS)
 
 # Measures single steps, each in one process. benchstat compares the output of two runs. ManyHosts, Compress and
 # MadeUpNames are left out: they take minutes, and only help to choose between designs.

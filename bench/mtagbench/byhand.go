@@ -131,7 +131,7 @@ func (c *listCommand) Run(p *program) error {
 		return err
 	}
 	var table report.Table
-	addListings(&table, all, m)
+	addListings(&table, all, m, embeddedListing)
 	return table.Write(p.stdout)
 }
 

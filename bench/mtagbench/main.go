@@ -9,6 +9,8 @@
 //	rate.go       parts: the maximum rate, against the bare server
 //	latency.go    parts: latency at a fixed load, and overload
 //	fairness.go   fairness: a merchant beside another one with heavy load
+//	postgres.go   postgres: two nodes on a primary and a synchronous standby, beside a queue table; postgresround.go has one round
+//	queue.go      queue: the small server of the queue table
 //	profile.go    profile: the CPU profile for the compiler
 //	byhand.go     load, fill, list, bare: single steps by hand
 //	listing.go    parts: listing, alone and under ingest
@@ -40,6 +42,8 @@ type commandLine struct {
 	List     listCommand     `cmd:"" help:"Time random listing queries, and check them against what fill made."`
 	Bare     bareCommand     `cmd:"" help:"Serve the bare server, which answers a constant 201."`
 	Fairness fairnessCommand `cmd:"" help:"Measure how much a merchant with heavy load slows down another one."`
+	Postgres postgresCommand `cmd:"" help:"Measure two nodes on PostgreSQL beside a queue table. Writes a table."`
+	Queue    queueCommand    `cmd:"" help:"Serve the queue table: each request is a row."`
 	Profile  profileCommand  `cmd:"" help:"Take the CPU profile with which mtagd is compiled."`
 }
 

@@ -31,3 +31,6 @@ func (h *Histogram) Max() time.Duration { return time.Duration(h.counts.Max()) *
 
 // Count is the number of latencies.
 func (h *Histogram) Count() int64 { return h.counts.TotalCount() }
+
+// Add adds the latencies of another histogram.
+func (h *Histogram) Add(other *Histogram) { h.counts.Merge(other.counts) }

@@ -9,12 +9,15 @@ import (
 )
 
 // StartBare starts the bare server.
-func StartBare(ctx context.Context) (*Process, load.Target, error) {
+func StartBare(ctx context.Context) (*Process, load.Target, error) { return startOwn(ctx, "bare") }
+
+// startOwn starts a server that is a command of this program, and prints its address.
+func startOwn(ctx context.Context, command ...string) (*Process, load.Target, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, load.Target{}, err
 	}
-	p, err := startProcess(ctx, self, "bare")
+	p, err := startProcess(ctx, self, command...)
 	if err != nil {
 		return nil, load.Target{}, err
 	}

@@ -4,6 +4,8 @@
 //
 //	mtagd.go    mtagd with one partner, made through its own commands
 //	bare.go     the bare server, which is a command of this program
+//	postgres.go a primary and a synchronous standby
+//	queue.go    the peer of the engine on PostgreSQL, which is a command of this program, too
 //	process.go  a process: its output, its end, its CPU time and memory
 package server
 
@@ -18,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -44,38 +47,66 @@ type Mtagd struct {
 	Key          string        // of the partner API
 	StartupTime  time.Duration // from the last start to /readyz
 	program      string
-	data         string
+	data         string   // its directory
+	storage      []string // flags that name where its data is
 	adminAddress string
 	earlierPeak  int64 // the peak memory of earlier processes, bytes
 }
 
 // StartMtagd makes a partner with preverified access in an empty data directory, which it creates if necessary, and starts the server on it.
 func StartMtagd(ctx context.Context, program, data string) (*Mtagd, error) {
-	m := &Mtagd{program: program, data: data}
-	if err := os.MkdirAll(data, 0o700); err != nil {
+	m := &Mtagd{program: program, data: data, storage: []string{"--data", data}}
+	if err := m.addPartner(ctx); err != nil {
 		return nil, err
+	}
+	return m, m.Start(ctx)
+}
+
+// StartNodes makes such a partner in an empty database, and starts nodes on it. They have directories of their own below dir.
+func StartNodes(ctx context.Context, program, database, dir string, n int) (nodes []*Mtagd, err error) {
+	for i := range n {
+		data := filepath.Join(dir, "node"+strconv.Itoa(i+1))
+		m := &Mtagd{program: program, data: data, storage: []string{"--data", data, "--store", database}}
+		if i > 0 {
+			m.Key = nodes[0].Key
+			err = os.MkdirAll(data, 0o700)
+		} else {
+			err = m.addPartner(ctx)
+		}
+		if err != nil {
+			return nodes, err
+		}
+		if err := m.Start(ctx); err != nil {
+			return nodes, err
+		}
+		nodes = append(nodes, m)
+	}
+	return nodes, nil
+}
+
+// addPartner makes a partner with preverified access and a key.
+func (m *Mtagd) addPartner(ctx context.Context) error {
+	if err := os.MkdirAll(m.data, 0o700); err != nil {
+		return err
 	}
 	var partner struct{ PartnerID string }
 	if err := m.operate(ctx, &partner, "partner", "add", "--name", "Benchmark"); err != nil {
-		return nil, err
+		return err
 	}
 	if err := m.operate(ctx, nil, "partner", "preverify", partner.PartnerID, "--domain", trackingHost); err != nil {
-		return nil, err
+		return err
 	}
 	var key struct{ APIKey string }
 	if err := m.operate(ctx, &key, "key", "issue", "--partner", partner.PartnerID); err != nil {
-		return nil, err
+		return err
 	}
 	m.Key = key.APIKey
-	if err := m.Start(ctx); err != nil {
-		return nil, err
-	}
-	return m, nil
+	return nil
 }
 
 // operate runs an operator command, and decodes what it prints unless out is nil.
 func (m *Mtagd) operate(ctx context.Context, out any, args ...string) error {
-	command := exec.CommandContext(ctx, m.program, append(args, "--data", m.data)...)
+	command := exec.CommandContext(ctx, m.program, append(args, m.storage...)...)
 	command.Stderr = os.Stderr
 	text, err := command.Output()
 	if err != nil {
@@ -93,9 +124,9 @@ func (m *Mtagd) Start(ctx context.Context) error {
 		m.earlierPeak = max(m.earlierPeak, m.Process.takePeakMemory())
 	}
 	began := time.Now()
-	process, err := startProcess(ctx, m.program, "serve", "--tls", "off", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", m.data,
+	process, err := startProcess(ctx, m.program, append([]string{"serve", "--tls", "off", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		"--base-host", BaseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget, "--log-format", "json",
-		"--limits", "off") // the load generator is one address
+		"--limits", "off"}, m.storage...)...) // the load generator is one address
 	if err != nil {
 		return err
 	}

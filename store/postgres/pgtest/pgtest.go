@@ -20,7 +20,7 @@ var (
 // Main runs the tests of a package with a server. prepare makes the template of all databases, such as their tables.
 func Main(m *testing.M, prepare func(url string) error) int {
 	var err error
-	if server, err = start(); err != nil {
+	if server, err = Start(Options{}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -116,7 +116,7 @@ func Disconnect(t testing.TB, url string) {
 // NewServer starts a server that the test may kill.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
-	s, err := start()
+	s, err := Start(Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

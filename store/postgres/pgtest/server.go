@@ -1,13 +1,16 @@
 // Package pgtest runs PostgreSQL servers for tests: one for a test binary, with a database of its own for each test, and
-// others with standbys for tests that stop or promote servers. They listen on unix sockets only, and end with the test binary.
+// others with standbys for tests that stop or promote servers, and for benchmarks. They listen on unix sockets only unless they
+// are measured, and end with the program that started them.
 package pgtest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -25,8 +28,17 @@ import (
 type Server struct {
 	Name    string // application_name of a standby
 	dir     string // has data/ and the socket
+	options Options
+	port    int // of 127.0.0.1; 0: only the socket
 	process *os.Process
 	ended   chan struct{}
+}
+
+// Options are for servers that are measured.
+type Options struct {
+	Temp     string // directory for the data; empty: the system's
+	Settings string // instead of those for speed
+	TCP      bool   // listen on a port of 127.0.0.1, too
 }
 
 // settings are for speed: what a power cut does to PostgreSQL is not tested here. Commits wait for the standby if there is one.
@@ -43,16 +55,17 @@ log_min_messages = warning
 log_min_error_statement = panic
 `
 
-// start runs initdb and starts a server in a new directory.
-func start() (*Server, error) {
-	s, err := newServer("primary")
+// Start runs initdb and starts a server in a new directory.
+func Start(options Options) (*Server, error) {
+	options.Settings = cmp.Or(options.Settings, settings)
+	s, err := newServer("primary", options)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.run("initdb", "-D", s.data(), "-U", "mtagd", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"); err != nil {
 		return nil, errors.Join(err, s.remove())
 	}
-	if err := s.configure(settings); err != nil {
+	if err := s.configure(options.Settings); err != nil {
 		return nil, errors.Join(err, s.remove())
 	}
 	if err := s.Start(); err != nil {
@@ -61,12 +74,17 @@ func start() (*Server, error) {
 	return s, nil
 }
 
-func newServer(name string) (*Server, error) {
-	dir, err := os.MkdirTemp("", "pgtest")
+func newServer(name string, options Options) (*Server, error) {
+	dir, err := os.MkdirTemp(options.Temp, "pgtest")
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Name: name, dir: dir}
+	s := &Server{Name: name, dir: dir, options: options}
+	if options.TCP {
+		if s.port, err = freePort(); err != nil {
+			return nil, errors.Join(err, s.remove())
+		}
+	}
 	who, err := s.credential()
 	if err == nil && who != nil {
 		err = os.Chown(dir, int(who.Uid), int(who.Gid))
@@ -78,8 +96,20 @@ func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
 func (s *Server) remove() error { return os.RemoveAll(s.dir) }
 
+// freePort returns a port of 127.0.0.1 that was free a moment ago.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
 // configure appends settings.
 func (s *Server) configure(text string) error {
+	if s.port > 0 {
+		text += fmt.Sprintf("\nlisten_addresses = '127.0.0.1'\nport = %d", s.port)
+	}
 	f, err := os.OpenFile(filepath.Join(s.data(), "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -165,11 +195,14 @@ func (s *Server) Close() error { return errors.Join(s.Kill(), s.remove()) }
 
 // Standby starts a standby. With synchronous set, commits of s wait until it has them on disk.
 func (s *Server) Standby(name string, synchronous bool) (*Server, error) {
-	standby, err := newServer(name)
+	standby, err := newServer(name, s.options)
 	if err != nil {
 		return nil, err
 	}
 	conninfo := fmt.Sprintf("host=%s user=mtagd application_name=%s", s.dir, name)
+	if s.port > 0 {
+		conninfo = fmt.Sprintf("host=127.0.0.1 port=%d user=mtagd application_name=%s", s.port, name)
+	}
 	err = s.run("pg_basebackup", "-D", standby.data(), "-d", conninfo, "-R", "-X", "stream", "-c", "fast", "--no-sync")
 	if err == nil {
 		err = standby.configure("synchronous_standby_names = ''")
@@ -197,8 +230,18 @@ func (s *Server) Promote() error {
 // URL returns the address of a database of the server.
 func (s *Server) URL(database string) string {
 	q := url.Values{"host": {s.dir}, "user": {"mtagd"}}
+	if s.port > 0 {
+		q.Set("host", "127.0.0.1")
+		q.Set("port", strconv.Itoa(s.port))
+	}
 	return "postgres:///" + database + "?" + q.Encode()
 }
+
+// PID returns the id of the server's first process.
+func (s *Server) PID() int { return s.process.Pid }
+
+// DataDir returns the directory of the server's data.
+func (s *Server) DataDir() string { return s.data() }
 
 // Dir returns the directory of the server's socket.
 func (s *Server) Dir() string { return s.dir }

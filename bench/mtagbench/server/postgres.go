@@ -1,0 +1,141 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
+	"mtagd/store/postgres/pgtest"
+)
+
+// Postgres is a primary and one synchronous standby, on 127.0.0.1. A commit returns when both have it on disk.
+type Postgres struct {
+	Primary, Standby *pgtest.Server
+}
+
+// postgresSettings are what the guide recommends, for a machine that has both servers and much else. Everything about durability
+// is PostgreSQL's default.
+const postgresSettings = `
+max_connections = 400
+shared_buffers = 1GB
+max_wal_size = 4GB
+checkpoint_timeout = 15min
+wal_compression = on
+jit = off
+track_io_timing = off
+autovacuum_naptime = 10s
+log_min_messages = warning
+`
+
+const benchDatabase = "mtagd"
+
+// StartPostgres starts both servers with an empty database, in new directories below temp (empty: the system's). It refuses a
+// directory in memory, because each commit waits for the disk.
+func StartPostgres(temp string) (p *Postgres, err error) {
+	var fs unix.Statfs_t
+	if temp == "" {
+		temp = os.TempDir()
+	}
+	if err := unix.Statfs(temp, &fs); err != nil {
+		return nil, err
+	}
+	if fs.Type == unix.TMPFS_MAGIC {
+		return nil, fmt.Errorf("--temp %s is in memory: name a directory on a disk", temp)
+	}
+	p = new(Postgres)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	if p.Primary, err = pgtest.Start(pgtest.Options{Temp: temp, Settings: postgresSettings, TCP: true}); err != nil {
+		return nil, err
+	}
+	if p.Standby, err = p.Primary.Standby("standby", true); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return p, p.Exec(ctx, "postgres", "CREATE DATABASE "+benchDatabase)
+}
+
+// URL is the address of the database.
+func (p *Postgres) URL() string { return p.Primary.URL(benchDatabase) }
+
+// Close ends the servers and removes their files.
+func (p *Postgres) Close() (err error) {
+	for _, s := range []*pgtest.Server{p.Standby, p.Primary} {
+		if s != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}
+	return err
+}
+
+// Exec runs a statement.
+func (p *Postgres) Exec(ctx context.Context, database, sql string, args ...any) error {
+	conn, err := pgx.Connect(ctx, p.Primary.URL(database))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, sql, args...)
+	return errors.Join(err, conn.Close(ctx))
+}
+
+// Query runs a query that returns one row.
+func (p *Postgres) Query(ctx context.Context, sql string, args ...any) pgx.Row {
+	conn, err := pgx.Connect(ctx, p.URL())
+	if err != nil {
+		return failedRow{err}
+	}
+	return lastRow{conn.QueryRow(ctx, sql, args...), conn}
+}
+
+// lastRow closes its connection.
+type lastRow struct {
+	pgx.Row
+	conn *pgx.Conn
+}
+
+func (r lastRow) Scan(dest ...any) error {
+	return errors.Join(r.Row.Scan(dest...), r.conn.Close(context.Background()))
+}
+
+type failedRow struct{ err error }
+
+func (r failedRow) Scan(...any) error { return r.err }
+
+// CPUTime is the processor time that a server's processes have used, those that have ended included.
+func CPUTime(s *pgtest.Server) (time.Duration, error) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return 0, err
+	}
+	seconds := 0.0
+	found := false
+	for _, p := range all {
+		stat, err := p.Stat()
+		if err != nil {
+			continue // it has just ended
+		}
+		switch s.PID() {
+		case stat.PID:
+			found = true
+			seconds += stat.CPUTime() + float64(stat.CUTime+stat.CSTime)/userHZ
+		case stat.PPID:
+			seconds += stat.CPUTime()
+		}
+	}
+	if !found {
+		return 0, errors.New("a PostgreSQL server has ended")
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}
+
+const userHZ = 100 // of /proc, on all platforms

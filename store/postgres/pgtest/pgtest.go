@@ -101,16 +101,21 @@ func empty(url string) error {
 // Disconnect ends all connections to a database, as a network cut does.
 func Disconnect(t testing.TB, url string) {
 	t.Helper()
+	if err := EndConnections(url); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// EndConnections is Disconnect without a test.
+func EndConnections(url string) error {
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	_, err = conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid()`)
-	if err := errors.Join(err, conn.Close(ctx)); err != nil {
-		t.Fatal(err)
-	}
+		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`)
+	return errors.Join(err, conn.Close(ctx))
 }
 
 // NewServer starts a server that the test may kill.

@@ -178,6 +178,9 @@ func (s *Server) Stop() error { return s.process.Signal(syscall.SIGSTOP) }
 func (s *Server) Continue() error { return s.process.Signal(syscall.SIGCONT) }
 
 func (s *Server) end(signal syscall.Signal) error {
+	if s.process == nil {
+		return nil // it was never started
+	}
 	select {
 	case <-s.ended:
 		return nil

@@ -33,6 +33,9 @@ type marker struct {
 // checkCopied refuses a copy of the directory of a server that runs, and warns of one that may have been. It also removes
 // the marker at the end, after the engine has closed.
 func (d *daemon) checkCopied(context.Context) error {
+	if d.Store != "" { // nothing in the directory is worth a copy
+		return nil
+	}
 	path := filepath.Join(d.Data, markerName)
 	text, err := os.ReadFile(path)
 	var left marker
@@ -63,6 +66,9 @@ func (d *daemon) checkCopied(context.Context) error {
 
 // mark leaves the marker. No other server has the directory open now.
 func (d *daemon) mark(context.Context) error {
+	if d.Store != "" {
+		return nil
+	}
 	if err := d.writeMarker(filepath.Join(d.Data, markerName)); err != nil { // a full disk must not stop the start
 		d.Log.Warn("a copy of this data directory will not be recognised", "error", err)
 	}

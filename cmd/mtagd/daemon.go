@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -134,9 +137,7 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	if d.engine, err = openEngine(ctx, d.Data, d.Store, d.Retention, d.Log, d.metrics); err != nil {
 		return err
 	}
-	parts := engineParts(d.Data, d.Store)
-	parts["certificates"] = d.certificatesDir()
-	d.disks = newDiskMetrics(parts)
+	d.disks = newDiskMetrics(dataParts(d.Data, d.Store))
 	d.metrics.MustRegister(d.disks)
 	d.onStop(d.engine.Close)
 	exportLabels(d.metrics, d.engine.Directory())
@@ -204,7 +205,8 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 	}
 	if d.TLS != nil {
 		c.Certificates = &certs.Config{
-			Dir:        d.certificatesDir(),
+			Dir:        certificatesDir(d.Data),
+			Shared:     sharedOf(d.engine),
 			CA:         d.TLS.CA,
 			Roots:      d.TLS.Roots,
 			Email:      d.TLS.Email,
@@ -222,8 +224,6 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 	})
 	return nil
 }
-
-func (d *daemon) certificatesDir() string { return filepath.Join(d.Data, "certificates") }
 
 // openAPI makes the partner API. The web console is in front of it, and in development mode the demo shop.
 func (d *daemon) openAPI(ctx context.Context) (err error) {
@@ -367,9 +367,13 @@ func (d *daemon) openSource(context.Context) error {
 	return nil
 }
 
-// acceptOperators runs the commands that arrive on the operator socket.
-func (d *daemon) acceptOperators(context.Context) error {
-	socket, err := operator.Listen(d.Data)
+// acceptOperators runs the commands that arrive on the operator socket. With a database, commands do without it if need be.
+func (d *daemon) acceptOperators(ctx context.Context) error {
+	socket, err := d.listenForOperators(ctx)
+	if d.Store != "" && (errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS)) {
+		d.Log.Warn("there is no operator socket: commands open the database themselves", "error", err)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
@@ -380,6 +384,20 @@ func (d *daemon) acceptOperators(context.Context) error {
 	}
 	d.startSideDoor(newSideDoor(socket, withExport(d.engine, handler), d.Log))
 	return nil
+}
+
+// listenForOperators opens the operator socket. Without a database, the engine has made the data directory, and no other server has
+// it open.
+func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
+	if d.Store != "" {
+		if err := os.MkdirAll(d.Data, 0o700); err != nil {
+			return nil, err
+		}
+		if other, err := operator.Dial(ctx, d.Data); err == nil {
+			return nil, errors.Join(fmt.Errorf("another server uses %s: each node needs a --data of its own", d.Data), other.Close())
+		}
+	}
+	return operator.Listen(d.Data)
 }
 
 // acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,9 +23,6 @@ import (
 // database, everything is in the data directory. This file is the only one that names an engine.
 func openEngine(ctx context.Context, data, database string, keep store.Retention, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
 	if database != "" {
-		if err := os.MkdirAll(data, 0o700); err != nil { // for the operator socket and the certificates
-			return nil, err
-		}
 		return openDatabase(ctx, database, postgres.Options{Log: log, Retention: keep, Metrics: metrics})
 	}
 	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now, Metrics: metrics, Retention: keep})
@@ -60,13 +57,23 @@ func sourceOf(engine store.Engine, data string, log *slog.Logger) *local.Source 
 	return local.SourceOf(engine, data, local.Options{Log: log, Now: time.Now})
 }
 
-// engineParts returns the paths of the engine's files, by what they hold. An engine on a database has none here.
-func engineParts(data, database string) map[string]string {
+// sharedOf returns what an engine shares with other nodes; nil when there are no other nodes.
+func sharedOf(engine store.Engine) store.Shared {
+	shared, _ := engine.(store.Shared)
+	return shared
+}
+
+// dataParts returns the paths of the files in the data directory, by what they hold. With a database there are none.
+func dataParts(data, database string) map[string]string {
 	if database != "" {
 		return map[string]string{}
 	}
-	return local.Parts(data)
+	parts := local.Parts(data)
+	parts["certificates"] = certificatesDir(data)
+	return parts
 }
+
+func certificatesDir(data string) string { return filepath.Join(data, "certificates") }
 
 // reserve is how much disk space the engine leaves free, in bytes.
 const reserve = local.MinFree

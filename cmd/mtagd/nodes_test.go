@@ -207,3 +207,50 @@ func TestTheStoreMustBeAnAddress(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// Two nodes with HTTPS have the same certificates, and the CA may ask either of them. The second one cannot write a file.
+func TestTwoNodesShareCertificates(t *testing.T) {
+	database := pgtest.NewServer(t).URL("postgres")
+	w := newSecureWorld(t, "--store", database)
+	client := w.client()
+	if _, err := w.begin(client, "first.com"); err != nil {
+		t.Fatal(err)
+	}
+	second, err := startService("/sys/mtagd", w.zone.address, "--store", database,
+		"--tls", "acme", "--https", "127.0.0.1:0", "--acme-ca", w.ca.URL, "--acme-ca-root", w.ca.RootsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := second.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.ca.Validate(second.http, second.https)
+	merchant, _, host, err := w.newTag(client, "second.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.verify(client, merchant, host); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.waitLog(fmt.Sprintf(`"msg":"certificate issued","host":%q`, host)); err != nil {
+		t.Fatal(err)
+	}
+	w.https = second.https // where the client connects now
+	var health struct{ Status string }
+	if err := w.call(w.client(), "GET", "https://"+host+"/health", "", "", &health); err != nil || health.Status != "ok" {
+		t.Errorf("%v, %+v", err, health)
+	}
+	if n := w.ca.Orders(); n != 4 {
+		t.Errorf("%d orders for 4 hosts", n)
+	}
+	left, err := os.ReadDir(w.data)
+	if err != nil || len(left) != 1 || left[0].Name() != "mtagd.sock" {
+		t.Errorf("the data directory has %v, %v", left, err)
+	}
+	if out, err := exec.Command("mtagd", "serve", "--data", w.data, "--store", database, "--tls", "off", "--http", "127.0.0.1:0", "--admin", "off",
+		"--base-host", baseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget).CombinedOutput(); err == nil || !strings.Contains(string(out), "a --data of its own") {
+		t.Errorf("two servers with one data directory: %v: %s", err, out)
+	}
+}

@@ -53,6 +53,9 @@
 //	life.go       removes events in the background
 //	remove.go     removes events, and what the counters have of them
 //	verify.go     checks all data
+//
+//	files.go      store.Shared: files that all nodes share, such as certificates
+//	lease.go      leases, which one node has at a time
 package postgres
 
 import (

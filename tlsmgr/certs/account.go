@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// account is the service's ACME account at the CA. Only its key is on disk. The CA knows which account a key has, and is
+// account is the service's ACME account at the CA. Only its key is stored. The CA knows which account a key has, and is
 // asked once in the life of a process.
 type account struct {
 	client  *acme.Client
@@ -73,7 +73,11 @@ func (a *account) forget(ctx context.Context) error {
 //
 // It first asks whether there is one (RFC 8555, 7.3.1). A plain registration would return it too. But some CAs accept an
 // external account binding only once, and would refuse the registration after every restart.
-func (a *account) register(ctx context.Context) (acme.Account, error) {
+func (a *account) register(ctx context.Context) (_ acme.Account, err error) {
+	if err := a.storage.Lock(ctx, a.keyFile); err != nil { // all nodes have the same account
+		return acme.Account{}, err
+	}
+	defer func() { err = cmp.Or(err, a.storage.Unlock(context.WithoutCancel(ctx), a.keyFile)) }()
 	key, err := a.key(ctx)
 	if err != nil {
 		return acme.Account{}, err

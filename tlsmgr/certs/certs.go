@@ -29,7 +29,14 @@ func newCertificates(cfg Config, p pace) (*Certificates, error) {
 }
 
 // Start loads the certificates that are on disk and orders those that are missing, in the background.
-func (c *Certificates) Start() { c.orders.running.Go(c.loadAll) }
+func (c *Certificates) Start() {
+	c.orders.running.Go(func() {
+		c.loadAll()
+		if c.orders.Shared != nil {
+			c.loadNew()
+		}
+	})
+}
 
 // Stop cancels all orders in progress. Call it once, after the last handshake.
 func (c *Certificates) Stop() {
@@ -70,6 +77,22 @@ func (c *Certificates) loadAll() {
 	// Some certificates may have expired while the service was down. Do not wait for the timer to renew them.
 	if err := o.magic.cache.RenewManagedCertificates(o.ctx); err != nil {
 		o.Log.Error("certificates cannot be renewed", "error", err)
+	}
+}
+
+// loadNew loads the certificates of hosts that were verified by other nodes, until stop. So each node has all certificates in memory,
+// before a visitor asks for one and if the store is away.
+func (c *Certificates) loadNew() {
+	o := c.orders
+	for pause(o.ctx, o.pace.loadNew) == nil {
+		for _, host := range o.Hosts.All() {
+			o.states.mu.Lock()
+			_, known := o.states.byName[host]
+			o.states.mu.Unlock()
+			if !known {
+				o.ensureCertificate(host)
+			}
+		}
 	}
 }
 

@@ -420,7 +420,7 @@ func TestFailedRenewalsCountAsFailures(t *testing.T) {
 		limits.mu.Lock()
 		defer limits.mu.Unlock()
 		h := limits.hosts[tag.Host]
-		return h != nil && len(h.failures) > 0
+		return h != nil && len(h.Failures) > 0
 	})
 }
 
@@ -713,7 +713,7 @@ func TestOldVersionsOfTLSAreRefused(t *testing.T) {
 }
 
 func TestStorageLocks(t *testing.T) {
-	s := newStorage(t.TempDir())
+	s := newStorage(Config{Dir: t.TempDir()}).(*fileStorage)
 	if err := s.Lock(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}

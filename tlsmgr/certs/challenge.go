@@ -3,45 +3,157 @@ package certs
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
+	"path"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/mholt/acmez/v3"
 	"github.com/mholt/acmez/v3/acme"
+
+	"mtagd/store"
 )
 
 // challenges holds the challenges by which the CA is validating hosts at the moment, and answers them. A host has at
-// most one at a time, because it has at most one attempt at a time.
+// most one at a time, because it has at most one attempt at a time. If several nodes share a store, the challenges are there too,
+// so that each node can answer those of all.
 type challenges struct {
+	shared store.Shared // nil: there are no other nodes
+	reads  reads[map[string]acme.Challenge]
+
 	mu     sync.RWMutex
-	byHost map[string]challenge
+	byHost map[string]challenge // of this node, and those of others that were asked for
 }
 
 type challenge struct {
 	acme.Challenge
 	certificate *tls.Certificate // the answer to TLS-ALPN-01
+	elsewhere   bool             // it is of another node
 }
 
-func newChallenges() *challenges { return &challenges{byHost: map[string]challenge{}} }
+const (
+	// challengesDir has a file for each challenge. Those of a node that was killed stay until the next attempt for the host.
+	challengesDir = "challenges"
+	// readChallengesEvery bounds how often the challenges of other nodes are read: anyone can ask for a challenge.
+	readChallengesEvery = 20 * time.Millisecond
+	// challengeLife is how long a challenge of another node can be answered. An attempt takes less.
+	challengeLife = time.Hour
+)
 
-// of returns the challenge of a host.
-func (c *challenges) of(host string) (challenge, bool) {
+func newChallenges(shared store.Shared) *challenges {
+	c := &challenges{shared: shared, byHost: map[string]challenge{}}
+	c.reads = reads[map[string]acme.Challenge]{every: readChallengesEvery, read: c.readShared}
+	return c
+}
+
+// of returns the challenge of a host. It asks the other nodes when this one has none. While they cannot be asked, there is none.
+func (c *challenges) of(ctx context.Context, host string) (challenge, bool) {
+	host = strings.ToLower(host)
+	found, ok := c.known(host)
+	if ok && !found.elsewhere || c.shared == nil {
+		return found, ok
+	}
+	all, err := c.reads.get(ctx)
+	if err != nil {
+		return challenge{}, false
+	}
+	asked, ok := all[host]
+	if !ok {
+		return challenge{}, false
+	}
+	if found.elsewhere && found.Token == asked.Token {
+		return found, true
+	}
+	current, err := newChallenge(asked)
+	if err != nil {
+		return challenge{}, false
+	}
+	current.elsewhere = true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if mine, ok := c.byHost[host]; ok && !mine.elsewhere {
+		return mine, true // it has begun meanwhile
+	}
+	c.byHost[host] = current
+	return current, true
+}
+
+// known returns the challenge of a host, without asking the other nodes again.
+func (c *challenges) known(host string) (challenge, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	found, ok := c.byHost[strings.ToLower(host)]
 	return found, ok
 }
 
-func (c *challenges) set(host string, current challenge) {
+// newChallenge prepares the answer to a challenge.
+func newChallenge(asked acme.Challenge) (current challenge, err error) {
+	current.Challenge = asked
+	if asked.Type == acme.ChallengeTypeTLSALPN01 {
+		current.certificate, err = acmez.TLSALPN01ChallengeCert(asked)
+	}
+	return current, err
+}
+
+// readShared reads the challenges of all nodes, by host. It forgets those of other nodes that have ended.
+func (c *challenges) readShared(ctx context.Context) (map[string]acme.Challenge, error) {
+	files, err := c.shared.Files(ctx, challengesDir, true)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]acme.Challenge{}
+	for _, f := range files {
+		var asked acme.Challenge
+		if err := json.Unmarshal(f.Content, &asked); err == nil && time.Since(f.Modified) < challengeLife {
+			all[path.Base(f.Path)] = asked
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for host, known := range c.byHost {
+		if _, ok := all[host]; !ok && known.elsewhere {
+			delete(c.byHost, host)
+		}
+	}
+	return all, nil
+}
+
+// present makes a challenge known, to the other nodes first.
+func (c *challenges) present(ctx context.Context, asked acme.Challenge) error {
+	current, err := newChallenge(asked)
+	if err != nil {
+		return err
+	}
+	host := asked.Identifier.Value
+	if c.shared != nil {
+		text, err := json.Marshal(asked)
+		if err != nil {
+			return err
+		}
+		if err := c.shared.PutFile(ctx, path.Join(challengesDir, host), text); err != nil {
+			return err
+		}
+		if asked.Type == acme.ChallengeTypeHTTP01 { // the other nodes refuse plain HTTP for a host that they do not know yet
+			if err := pause(ctx, store.MaxDirectoryAge); err != nil {
+				return err
+			}
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.byHost[host] = current
+	return nil
 }
 
-func (c *challenges) remove(host string) {
+func (c *challenges) remove(ctx context.Context, host string) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	delete(c.byHost, host)
+	c.mu.Unlock()
+	if c.shared == nil {
+		return nil
+	}
+	return c.shared.RemoveFiles(context.WithoutCancel(ctx), path.Join(challengesDir, host))
 }
 
 // solver makes the challenge of one attempt known to challenges. acmez calls it.
@@ -51,21 +163,15 @@ type solver struct {
 }
 
 // Present implements acmez.Solver.
-func (s *solver) Present(_ context.Context, asked acme.Challenge) error {
-	current := challenge{Challenge: asked}
-	if asked.Type == acme.ChallengeTypeTLSALPN01 {
-		var err error
-		if current.certificate, err = acmez.TLSALPN01ChallengeCert(asked); err != nil {
-			return err
-		}
+func (s *solver) Present(ctx context.Context, asked acme.Challenge) error {
+	if err := s.present(ctx, asked); err != nil {
+		return err
 	}
-	s.set(asked.Identifier.Value, current)
 	s.presented = true
 	return nil
 }
 
 // CleanUp implements acmez.Solver.
-func (s *solver) CleanUp(_ context.Context, asked acme.Challenge) error {
-	s.remove(asked.Identifier.Value)
-	return nil
+func (s *solver) CleanUp(ctx context.Context, asked acme.Challenge) error {
+	return s.remove(ctx, asked.Identifier.Value)
 }

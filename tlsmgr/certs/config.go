@@ -16,8 +16,9 @@ import (
 
 // Config says which hosts get certificates, and from which CA.
 type Config struct {
-	Dir   string      // directory of accounts, keys and certificates
-	Hosts store.Hosts // the hosts that may have certificates
+	Dir    string       // directory of accounts, keys and certificates; not used with Shared
+	Shared store.Shared // keeps them for several nodes; nil: Dir does
+	Hosts  store.Hosts  // the hosts that may have certificates
 
 	// CheckDNS checks where the DNS of a tag host leads at this moment. It is called before each order and renewal; a
 	// host whose DNS leads elsewhere gets neither.
@@ -44,6 +45,7 @@ func (c Config) redact(text string) string {
 // pace is a set of intervals and timeouts. Tests use shorter ones.
 type pace struct {
 	renewCheck time.Duration // between two checks of which certificates are due for renewal
+	loadNew    time.Duration // between two looks for hosts that other nodes have verified
 	visitor    time.Duration // how long a handshake waits for a certificate that is being ordered
 	order      time.Duration // timeout of one order
 
@@ -56,6 +58,7 @@ type pace struct {
 
 var usualPace = pace{
 	renewCheck:  time.Minute,
+	loadNew:     5 * time.Second,
 	visitor:     8 * time.Second,
 	order:       3 * time.Minute,
 	caFailed:    5 * time.Second,

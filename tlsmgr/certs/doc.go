@@ -5,6 +5,9 @@
 // while the host's DNS leads elsewhere. Config.CheckDNS and DNSFound say where DNS leads. The package never updates
 // tags.
 //
+// Several nodes can share their certificates: see store.Shared. Each answers the challenges of all, loads what another has got, and
+// keeps to the same limits of the CA.
+//
 // Read in this order:
 //
 //	handshake.go  TLS handshakes: unknown names are refused here
@@ -19,6 +22,8 @@
 //	limits.go     how often attempts for a host may fail, and their type of challenge
 //	turns.go      the queues in which orders wait: partners take turns
 //	storage.go    certmagic's files, and its locks in memory
+//	shared.go     or else both in the store that several nodes share
+//	reads.go      reads of that store that many ask for at the same time
 //	metrics.go    counters and gauges
 //	failure.go    what a failed order means for the next attempt and for the merchant
 //	host.go       the state of each host's certificate

@@ -14,7 +14,7 @@ import (
 // the ciphertext (AEAD). The standard library rotates the session ticket keys daily.
 //
 // It refuses a handshake for an unknown name before any cryptography, and without I/O: a flood of made-up names must
-// cost next to nothing.
+// cost next to nothing. Only a handshake of a CA may have to ask the other nodes: see challenges.
 func (c *Certificates) TLSConfig() *tls.Config {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -64,7 +64,7 @@ func resumeOnlyAtOwnHost(config *tls.Config) {
 func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	known := false
 	if isChallenge(hello) {
-		_, known = c.orders.ca.challenges.of(hello.ServerName)
+		_, known = c.orders.ca.challenges.of(hello.Context(), hello.ServerName)
 	} else {
 		known = c.orders.Hosts.MayHaveCertificate(strings.ToLower(hello.ServerName))
 	}
@@ -98,8 +98,8 @@ func isChallenge(hello *tls.ClientHelloInfo) bool {
 // none, it starts an order, and makes the handshake wait for it for up to pace.visitor.
 func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if isChallenge(hello) {
-		challenge, _ := c.orders.ca.challenges.of(hello.ServerName)
-		if challenge.certificate == nil { // it has ended since admit, or is one for HTTP-01
+		challenge, _ := c.orders.ca.challenges.known(hello.ServerName) // admit has asked the other nodes
+		if challenge.certificate == nil {                              // it has ended since admit, or is one for HTTP-01
 			return nil, errNotYet
 		}
 		return challenge.certificate, nil
@@ -125,7 +125,7 @@ func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certific
 // HTTPChallenge returns the answer to an HTTP-01 challenge of the CA (RFC 8555). ok is false when the host has no
 // challenge at the path.
 func (c *Certificates) HTTPChallenge(host, path string) (answer string, ok bool) {
-	challenge, ok := c.orders.ca.challenges.of(host)
+	challenge, ok := c.orders.ca.challenges.of(context.Background(), host)
 	if !ok || path != challenge.HTTP01ResourcePath() {
 		return "", false
 	}

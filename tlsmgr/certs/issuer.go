@@ -49,8 +49,8 @@ func newIssuer(cfg Config, p pace, storage certmagic.Storage) issuer {
 	return issuer{
 		client:     client,
 		account:    newAccount(cfg, client, storage, key),
-		challenges: newChallenges(),
-		limits:     newLimits(),
+		challenges: newChallenges(cfg.Shared),
+		limits:     newLimits(storage),
 		turns:      newTurns(newOrderLimiter(cfg.CA), ordersAtOnce),
 		storage:    storage,
 		key:        key,
@@ -72,20 +72,55 @@ func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certm
 		return nil, certmagic.ErrNoRetry{Err: fmt.Errorf("certs: a request for %d names", len(csr.DNSNames))}
 	}
 	host := csr.DNSNames[0]
+	if err := i.limits.load(ctx, host); err != nil { // another node may have failed
+		return nil, certmagic.ErrNoRetry{Err: err}
+	}
 	if next := i.nextTry(host); time.Now().Before(next) {
 		return nil, certmagic.ErrNoRetry{Err: errTooSoon{next}}
 	}
+	if err := i.stillLocked(ctx, host); err != nil {
+		return nil, certmagic.ErrNoRetry{Err: err}
+	}
+	noteAsked(ctx)
 	challenge := i.limits.challenge(host)
 	solving := &solver{challenges: i.challenges}
 	var refused refusal
 	chain, err := i.obtain(withRefusal(ctx, &refused), csr, host, map[string]acmez.Solver{challenge: solving})
 	if err != nil {
-		return nil, i.noteFailure(host, challenge, err, solving.presented, refused)
+		return nil, i.noteFailure(ctx, host, challenge, err, solving.presented, refused)
 	}
 	if solving.presented {
-		i.limits.succeeded(host, challenge)
+		if err := i.limits.succeeded(ctx, host, challenge); err != nil {
+			return nil, err
+		}
+	}
+	if err := i.stillLocked(ctx, host); err != nil { // another node stores a key and a certificate now: they must not mix with these
+		return nil, err
 	}
 	return &certmagic.IssuedCertificate{Certificate: chain.ChainPEM, Metadata: chain}, nil
+}
+
+// stillLocked makes sure that no other node orders a certificate for the host: this one may have been away from the store for so
+// long that it has lost certmagic's lock.
+func (i issuer) stillLocked(ctx context.Context, host string) error {
+	renewer, ok := i.storage.(certmagic.LockLeaseRenewer)
+	if !ok {
+		return nil
+	}
+	return renewer.RenewLockLease(ctx, "issue_cert_"+host, 0)
+}
+
+type askedKey struct{}
+
+// withAsked returns a context for an order. If the CA is asked, it sets asked.
+func withAsked(ctx context.Context, asked *bool) context.Context {
+	return context.WithValue(ctx, askedKey{}, asked)
+}
+
+func noteAsked(ctx context.Context) {
+	if asked, ok := ctx.Value(askedKey{}).(*bool); ok {
+		*asked = true
+	}
 }
 
 // nextTry returns when the CA allows the next attempt for a host; a time in the past when it does now.
@@ -157,7 +192,7 @@ func (i issuer) certificateOnDisk(ctx context.Context, host string) *x509.Certif
 // noteFailure notes what a failed attempt means for the next ones, and marks the error if the CA may have counted it.
 // An attempt counts if the CA may have begun a validation. It also counts if the CA has refused the order as such: that
 // must not be repeated without end either. It does not count if the CA is down, or only says that it is too early.
-func (i issuer) noteFailure(host, challenge string, err error, presented bool, refused refusal) error {
+func (i issuer) noteFailure(ctx context.Context, host, challenge string, err error, presented bool, refused refusal) error {
 	problem, _ := errors.AsType[acme.Problem](err)
 	notOffered := strings.Contains(err.Error(), "no solvers available")
 	if presented || notOffered {
@@ -169,7 +204,7 @@ func (i issuer) noteFailure(host, challenge string, err error, presented bool, r
 	}
 	refusedOrder := problem.Status >= 400 && problem.Status < 500 && !isRateLimited(problem)
 	counted := presented || notOffered || refusedOrder
-	i.limits.failed(host, challenge, counted, refused.until)
+	err = errors.Join(err, i.limits.failed(ctx, host, challenge, counted, refused.until))
 	if counted {
 		return errCounted{err}
 	}

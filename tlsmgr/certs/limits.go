@@ -1,10 +1,16 @@
 package certs
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"path"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/caddyserver/certmagic"
 	"github.com/mholt/acmez/v3/acme"
 )
 
@@ -15,23 +21,25 @@ const (
 )
 
 // limits remembers what the CA allows each host: how often an attempt may fail, and until when the CA refuses it. It
-// also chooses the type of challenge. Both orders and renewals count. A restart forgets everything: then it is the CA
-// that refuses, and says until when.
+// also chooses the type of challenge. Both orders and renewals count. What is remembered of a host is in the storage of the
+// certificates too, because all nodes share the CA's limits: an attempt, which has the host's lock, begins with load.
 type limits struct {
+	storage certmagic.Storage
+
 	mu    sync.Mutex
 	hosts map[string]*hostLimits // only hosts with failures
 	works string                 // the type of challenge that succeeded last, at any host
 }
 
 type hostLimits struct {
-	failures     []time.Time // attempts that failed within the hour, the oldest first
-	refusedUntil time.Time   // by the CA's Retry-After
-	challenge    string      // the type of the next attempt
+	Failures     []time.Time `json:"failures,omitempty"`    // attempts that failed within the hour, the oldest first
+	RefusedUntil time.Time   `json:"refusedUntil,omitzero"` // by the CA's Retry-After
+	Challenge    string      `json:"challenge"`             // the type of the next attempt
 }
 
 // newLimits begins with TLS-ALPN-01: the port of HTTPS must be reachable anyway.
-func newLimits() *limits {
-	return &limits{hosts: map[string]*hostLimits{}, works: acme.ChallengeTypeTLSALPN01}
+func newLimits(storage certmagic.Storage) *limits {
+	return &limits{storage: storage, hosts: map[string]*hostLimits{}, works: acme.ChallengeTypeTLSALPN01}
 }
 
 // nextTry returns when the host's next attempt may begin; a time in the past when it may begin now.
@@ -42,9 +50,9 @@ func (l *limits) nextTry(host string) time.Time {
 	if h == nil {
 		return time.Time{}
 	}
-	next := h.refusedUntil
-	if n := len(h.failures); n >= failuresAllowed {
-		if free := h.failures[n-failuresAllowed].Add(failuresWithin); free.After(next) {
+	next := h.RefusedUntil
+	if n := len(h.Failures); n >= failuresAllowed {
+		if free := h.Failures[n-failuresAllowed].Add(failuresWithin); free.After(next) {
 			next = free
 		}
 	}
@@ -57,48 +65,85 @@ func (l *limits) challenge(host string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h := l.hosts[host]; h != nil {
-		return h.challenge
+		return h.Challenge
 	}
 	return l.works
 }
 
-// succeeded notes that a validation succeeded.
-func (l *limits) succeeded(host, challenge string) {
+// load reads what other nodes, or an earlier process, know of a host.
+func (l *limits) load(ctx context.Context, host string) error {
+	text, err := l.storage.Load(ctx, failuresFile(host))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var h hostLimits
+	known := err == nil && json.Unmarshal(text, &h) == nil // a file that is cut short is as good as none
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !known {
+		delete(l.hosts, host)
+		return nil
+	}
+	h.forgetOld()
+	l.hosts[host] = &h
+	return nil
+}
+
+// succeeded notes that a validation succeeded.
+func (l *limits) succeeded(ctx context.Context, host, challenge string) error {
+	l.mu.Lock()
 	l.works = challenge
 	h := l.hosts[host]
 	if h == nil {
-		return
+		l.mu.Unlock()
+		return nil
 	}
-	h.challenge = challenge
-	if h.forgetOld(); len(h.failures) == 0 {
+	h.Challenge = challenge
+	if h.forgetOld(); len(h.Failures) == 0 {
 		delete(l.hosts, host)
+		l.mu.Unlock()
+		return l.storage.Delete(ctx, failuresFile(host))
 	}
+	return l.save(ctx, host, *h)
 }
 
 // failed notes that an attempt with a type of challenge failed. counts says that it may have counted as a failure at
 // the CA. refusedUntil is the time before which the CA refuses the host; zero when it has set none.
-func (l *limits) failed(host, challenge string, counts bool, refusedUntil time.Time) {
+func (l *limits) failed(ctx context.Context, host, challenge string, counts bool, refusedUntil time.Time) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	h := l.hosts[host]
 	if h == nil {
 		h = &hostLimits{}
 		l.hosts[host] = h
 	}
-	h.challenge = challenge
+	h.Challenge = challenge
 	h.forgetOld()
 	if counts {
-		h.failures = append(h.failures, time.Now())
+		h.Failures = append(h.Failures, time.Now().UTC())
 	}
-	if refusedUntil.After(h.refusedUntil) {
-		h.refusedUntil = refusedUntil
+	if refusedUntil.After(h.RefusedUntil) {
+		h.RefusedUntil = refusedUntil.UTC()
 	}
+	return l.save(ctx, host, *h)
+}
+
+// save writes what is remembered of a host. It releases l.mu.
+func (l *limits) save(ctx context.Context, host string, h hostLimits) error {
+	text, err := json.Marshal(h)
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return l.storage.Store(context.WithoutCancel(ctx), failuresFile(host), text) // the attempt may have ended by its timeout
+}
+
+// failuresFile is where the failures of a host are stored.
+func failuresFile(host string) string {
+	return path.Join("failures", certmagic.StorageKeys.Safe(host)+".json")
 }
 
 func (h *hostLimits) forgetOld() {
-	h.failures = slices.DeleteFunc(h.failures, func(at time.Time) bool { return time.Since(at) > failuresWithin })
+	h.Failures = slices.DeleteFunc(h.Failures, func(at time.Time) bool { return time.Since(at) > failuresWithin })
 }
 
 // otherChallenge returns the type of challenge that is not the given one.

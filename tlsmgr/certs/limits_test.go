@@ -10,13 +10,15 @@ import (
 
 func TestSixthFailureInAnHourIsNotRisked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimits()
+		l := newLimits(newStorage(Config{Dir: t.TempDir()}))
 		first := time.Now()
 		for range 5 {
 			if next := l.nextTry("a.test"); time.Now().Before(next) {
 				t.Fatalf("fewer than five attempts failed, but the next one is delayed until %s", next)
 			}
-			l.failed("a.test", acme.ChallengeTypeHTTP01, true, time.Time{})
+			if err := l.failed(t.Context(), "a.test", acme.ChallengeTypeHTTP01, true, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
 			time.Sleep(time.Minute)
 		}
 		for i := range 3 { // an attempt as early as allowed, which fails
@@ -25,7 +27,9 @@ func TestSixthFailureInAnHourIsNotRisked(t *testing.T) {
 				t.Errorf("next try at %s, want %s", next, want)
 			}
 			time.Sleep(time.Until(want))
-			l.failed("a.test", acme.ChallengeTypeHTTP01, true, time.Time{})
+			if err := l.failed(t.Context(), "a.test", acme.ChallengeTypeHTTP01, true, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if next := l.nextTry("b.test"); time.Now().Before(next) {
 			t.Error("another host is delayed")
@@ -39,16 +43,22 @@ func TestSixthFailureInAnHourIsNotRisked(t *testing.T) {
 
 func TestSuccessKeepsTheFailuresOfTheHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimits()
+		l := newLimits(newStorage(Config{Dir: t.TempDir()}))
 		for range 5 {
-			l.failed("a.test", acme.ChallengeTypeHTTP01, true, time.Time{})
+			if err := l.failed(t.Context(), "a.test", acme.ChallengeTypeHTTP01, true, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
 		}
-		l.succeeded("a.test", acme.ChallengeTypeHTTP01)
+		if err := l.succeeded(t.Context(), "a.test", acme.ChallengeTypeHTTP01); err != nil {
+			t.Fatal(err)
+		}
 		if next := l.nextTry("a.test"); !time.Now().Before(next) {
 			t.Error("the CA still counts these failures")
 		}
 		time.Sleep(2 * time.Hour)
-		l.succeeded("a.test", acme.ChallengeTypeHTTP01)
+		if err := l.succeeded(t.Context(), "a.test", acme.ChallengeTypeHTTP01); err != nil {
+			t.Fatal(err)
+		}
 		if len(l.hosts) != 0 {
 			t.Error("a host without failures is still held in memory")
 		}
@@ -57,10 +67,14 @@ func TestSuccessKeepsTheFailuresOfTheHour(t *testing.T) {
 
 func TestRefusalOfAHostIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimits()
+		l := newLimits(newStorage(Config{Dir: t.TempDir()}))
 		until := time.Now().Add(34 * time.Hour)
-		l.failed("a.test", acme.ChallengeTypeHTTP01, false, until)
-		l.failed("a.test", acme.ChallengeTypeHTTP01, false, time.Time{})
+		if err := l.failed(t.Context(), "a.test", acme.ChallengeTypeHTTP01, false, until); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.failed(t.Context(), "a.test", acme.ChallengeTypeHTTP01, false, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
 		if next := l.nextTry("a.test"); !next.Equal(until) {
 			t.Errorf("next try at %s, want %s", next, until)
 		}
@@ -68,18 +82,22 @@ func TestRefusalOfAHostIsKept(t *testing.T) {
 }
 
 func TestTypeOfChallenge(t *testing.T) {
-	l := newLimits()
+	l := newLimits(newStorage(Config{Dir: t.TempDir()}))
 	if got := l.challenge("a.test"); got != acme.ChallengeTypeTLSALPN01 {
 		t.Errorf("the first attempt uses %s", got)
 	}
-	l.failed("a.test", otherChallenge(acme.ChallengeTypeTLSALPN01), true, time.Time{})
+	if err := l.failed(t.Context(), "a.test", otherChallenge(acme.ChallengeTypeTLSALPN01), true, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
 	if got := l.challenge("a.test"); got != acme.ChallengeTypeHTTP01 {
 		t.Errorf("after a failure with the other type, the attempt uses %s", got)
 	}
 	if got := l.challenge("b.test"); got != acme.ChallengeTypeTLSALPN01 {
 		t.Errorf("a failure of another host changes the type to %s", got)
 	}
-	l.succeeded("a.test", acme.ChallengeTypeHTTP01)
+	if err := l.succeeded(t.Context(), "a.test", acme.ChallengeTypeHTTP01); err != nil {
+		t.Fatal(err)
+	}
 	if got := l.challenge("b.test"); got != acme.ChallengeTypeHTTP01 {
 		t.Errorf("the attempt uses %s, not the type that works", got)
 	}

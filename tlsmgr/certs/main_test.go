@@ -1,13 +1,23 @@
 package certs
 
 import (
+	"context"
 	"flag"
 	"os"
 	"testing"
+
+	"mtagd/store/postgres"
+	"mtagd/store/postgres/pgtest"
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	flag.Set("test.parallel", "8") // more than there are processors: the tests mostly wait
-	os.Exit(m.Run())
+	os.Exit(pgtest.Main(m, func(url string) error {
+		engine, err := postgres.Open(context.Background(), url, postgres.Options{})
+		if err != nil {
+			return err
+		}
+		return engine.Close()
+	}))
 }

@@ -38,7 +38,7 @@ func newOrders(cfg Config, p pace) *orders {
 		checks:  newTurns(rate.NewLimiter(rate.Inf, 0), checksAtOnce),
 	}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
-	storage := newStorage(cfg.Dir)
+	storage := newStorage(cfg)
 	o.ca = newIssuer(cfg, p, storage)
 	o.magic = newMagic(cfg, p, storage, o.ca, o.mayRenew, o.onEvent)
 	return o
@@ -160,6 +160,8 @@ func (o *orders) try(host string, h *hostState) error {
 	ctx, cancel := context.WithTimeout(o.ctx, o.pace.order)
 	defer cancel()
 	began := time.Now()
+	var asked bool
+	ctx = withAsked(ctx, &asked)
 	if old.Empty() {
 		err = o.magic.ordering.ObtainCertSync(ctx, host)
 	} else {
@@ -168,8 +170,9 @@ func (o *orders) try(host string, h *hostState) error {
 	if _, counted = errors.AsType[errCounted](err); err != nil {
 		return err
 	}
-	counted = true // like every order that succeeded
-	o.Log.Info("certificate issued", "host", host, "took_ms", time.Since(began).Milliseconds())
+	if counted = asked; asked { // else another node has got it meanwhile
+		o.Log.Info("certificate issued", "host", host, "took_ms", time.Since(began).Milliseconds())
+	}
 	issued, err := o.magic.load(o.ctx, host)
 	if err == nil && !old.Empty() && old.Hash() != issued.Hash() {
 		o.magic.cache.Remove([]string{old.Hash()})

@@ -6,36 +6,49 @@ import (
 
 	"github.com/caddyserver/certmagic"
 	"golang.org/x/sync/semaphore"
+
+	"mtagd/store"
 )
 
-// storage keeps certificates in files, but certmagic's locks in memory. Lock files are not needed, because only one
-// process at a time has the data directory open; after a kill, they would block the next process.
-type storage struct {
-	*certmagic.FileStorage
-	locks sync.Map // *semaphore.Weighted by lock name: a few for each host
-}
-
-func newStorage(dir string) *storage {
-	return &storage{FileStorage: &certmagic.FileStorage{Path: dir}}
+// locks are certmagic's locks in memory: for one process.
+type locks struct {
+	byName sync.Map // *semaphore.Weighted by lock name: a few for each host
 }
 
 // Lock implements certmagic.Locker.
-func (s *storage) Lock(ctx context.Context, name string) error {
-	return s.lock(name).Acquire(ctx, 1)
+func (l *locks) Lock(ctx context.Context, name string) error {
+	return l.lock(name).Acquire(ctx, 1)
 }
 
 // TryLock implements certmagic.TryLocker.
-func (s *storage) TryLock(_ context.Context, name string) (bool, error) {
-	return s.lock(name).TryAcquire(1), nil
+func (l *locks) TryLock(_ context.Context, name string) (bool, error) {
+	return l.lock(name).TryAcquire(1), nil
 }
 
 // Unlock implements certmagic.Locker.
-func (s *storage) Unlock(_ context.Context, name string) error {
-	s.lock(name).Release(1)
+func (l *locks) Unlock(_ context.Context, name string) error {
+	l.lock(name).Release(1)
 	return nil
 }
 
-func (s *storage) lock(name string) *semaphore.Weighted {
-	l, _ := s.locks.LoadOrStore(name, semaphore.NewWeighted(1))
-	return l.(*semaphore.Weighted)
+func (l *locks) lock(name string) *semaphore.Weighted {
+	found, _ := l.byName.LoadOrStore(name, semaphore.NewWeighted(1))
+	return found.(*semaphore.Weighted)
+}
+
+// fileStorage keeps certificates in files. Lock files are not needed, because only one process at a time has the data directory
+// open; after a kill, they would block the next process.
+type fileStorage struct {
+	files
+	locks // before those of FileStorage, which are one level deeper
+}
+
+type files struct{ *certmagic.FileStorage }
+
+// newStorage returns where a config keeps certificates.
+func newStorage(cfg Config) certmagic.Storage {
+	if cfg.Shared != nil {
+		return &sharedStorage{shared: cfg.Shared, leases: map[string]store.Lease{}}
+	}
+	return &fileStorage{files: files{&certmagic.FileStorage{Path: cfg.Dir}}}
 }

@@ -33,6 +33,7 @@ const longEnough = 3 * time.Minute
 // quickPace shortens intervals of hours to fit into a test.
 var quickPace = pace{
 	renewCheck:  200 * time.Millisecond,
+	loadNew:     200 * time.Millisecond,
 	visitor:     longEnough,
 	order:       time.Minute,
 	caFailed:    50 * time.Millisecond,
@@ -65,16 +66,22 @@ type certWorld struct {
 
 func newCertWorld(t *testing.T, opt acmetest.Options) *certWorld {
 	t.Helper()
+	engine, err := local.Open(t.TempDir(), local.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newCertWorldOn(t, engine, opt)
+}
+
+// newCertWorldOn makes a world of an engine, which it closes.
+func newCertWorldOn(t *testing.T, engine store.Engine, opt acmetest.Options) *certWorld {
+	t.Helper()
 	opt.Resolver = startNames(t)
 	n := worlds.Add(1)
 	w := &certWorld{
 		T: t, ca: acmetest.Start(t, opt), dir: t.TempDir(), found: map[string]store.DNSVerdict{},
 		ownHost: fmt.Sprintf("api%d.service.test", n), trackingHost: fmt.Sprintf("t.agency%d.test", n),
 		log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
-	}
-	engine, err := local.Open(t.TempDir(), local.Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := engine.Close(); err != nil {

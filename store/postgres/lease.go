@@ -1,0 +1,119 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"mtagd/store"
+)
+
+// A lease ends leaseFor after it was renewed last, by the database's clock. Its holder gives it up a little earlier, by its own.
+const (
+	leaseFor   = 30 * time.Second
+	leaseRenew = 5 * time.Second
+	leaseGiven = leaseFor - leaseRenew
+)
+
+// lease implements store.Lease.
+type lease struct {
+	e      *engine
+	name   string
+	id     uuid.UUID
+	held   context.Context
+	giveUp context.CancelFunc
+}
+
+// Lease implements store.Shared.
+func (e *engine) Lease(ctx context.Context, name string) (store.Lease, error) {
+	l := &lease{e: e, name: name, id: uuid.New()}
+	began, taken := time.Now(), false
+	err := e.share(ctx, sharedTimeout, func(ctx context.Context) error {
+		began = time.Now()
+		now, err := e.clock(ctx)
+		if err != nil {
+			return err
+		}
+		// The time is a parameter, so that it is the same on all servers that have the table.
+		done, err := e.pool.Exec(ctx, `INSERT INTO lease (name, holder, expires) VALUES ($1, $2, $3)
+			ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires
+			WHERE lease.holder = excluded.holder OR lease.expires < $4`, name, l.id, now.Add(leaseFor), now)
+		taken = err == nil && done.RowsAffected() > 0
+		return err
+	})
+	if err != nil || !taken {
+		return nil, err
+	}
+	l.held, l.giveUp = context.WithCancel(e.opened)
+	e.running.Go(func() { l.keep(began) })
+	return l, nil
+}
+
+// clock returns the database's time.
+func (e *engine) clock(ctx context.Context) (now time.Time, err error) {
+	if e.now != nil {
+		return e.now(), nil
+	}
+	err = e.pool.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+	return now, err
+}
+
+// keep renews the lease until it is released or lost.
+func (l *lease) keep(renewed time.Time) {
+	defer l.giveUp()
+	tick := time.NewTicker(leaseRenew)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.held.Done():
+			return
+		case <-tick.C:
+		}
+		began := time.Now()
+		ctx, cancel := context.WithDeadline(l.held, renewed.Add(leaseGiven))
+		err := l.Renew(ctx)
+		cancel()
+		switch {
+		case err == nil:
+			renewed = began
+		case errors.Is(err, store.ErrLeaseLost) || time.Since(renewed) >= leaseGiven:
+			l.e.log.Warn("a lease was lost", "name", l.name, "error", err)
+			return
+		}
+	}
+}
+
+// Held implements store.Lease.
+func (l *lease) Held() context.Context { return l.held }
+
+// Renew implements store.Lease. It also renews a lease that has run out, if nobody else has taken it.
+func (l *lease) Renew(ctx context.Context) error {
+	return l.e.share(ctx, sharedTimeout, func(ctx context.Context) error {
+		now, err := l.e.clock(ctx)
+		if err != nil {
+			return err
+		}
+		done, err := l.e.pool.Exec(ctx, "UPDATE lease SET expires = $3 WHERE name = $1 AND holder = $2", l.name, l.id, now.Add(leaseFor))
+		if err == nil && done.RowsAffected() == 0 {
+			l.giveUp()
+			return store.ErrLeaseLost
+		}
+		return err
+	})
+}
+
+// Release implements store.Lease.
+func (l *lease) Release(ctx context.Context) error {
+	l.giveUp()
+	again := false // an earlier try may have released it
+	return l.e.share(ctx, sharedTimeout, func(ctx context.Context) error {
+		done, err := l.e.pool.Exec(ctx, "DELETE FROM lease WHERE name = $1 AND holder = $2", l.name, l.id)
+		if err == nil && done.RowsAffected() == 0 && !again {
+			return store.ErrLeaseLost
+		}
+		again = true
+		return err
+	})
+}

@@ -1,0 +1,100 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
+)
+
+// What nodes share outlives the primary, and calls that are made meanwhile succeed as soon as there is another one.
+func TestSharedFilesAndLeasesSurviveAFailOver(t *testing.T) {
+	primary := pgtest.NewServer(t)
+	standby, err := primary.Standby("standby1", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := standby.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{})
+	if err := s.PutFile(t.Context(), "a/key", []byte("secret")); err != nil {
+		t.Fatal(err)
+	}
+	held, err := s.Lease(t.Context(), "x")
+	if err != nil || held == nil {
+		t.Fatal(held, err)
+	}
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error)
+	go func() {
+		written <- errors.Join(s.PutFile(t.Context(), "a/cert", []byte("public")), held.Renew(t.Context()))
+	}()
+	if err := standby.Promote(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+	await(t, "the node is not ready", func() bool { return s.Ready() == nil })
+	files, err := s.Files(t.Context(), "a", true)
+	if err != nil || len(files) != 2 || string(files[0].Content) != "public" || string(files[1].Content) != "secret" {
+		t.Errorf("files %+v, %v", files, err)
+	}
+	if other, err := s.second().Lease(t.Context(), "x"); other != nil || err != nil {
+		t.Errorf("another node has got the lease: %v", err)
+	}
+	if err := held.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A lease is renewed while it is held. Its holder learns that it was lost, and that of a closed engine has ended.
+func TestALeaseEnds(t *testing.T) {
+	s := newShop(t, Options{})
+	other := s.second()
+	lost, err := s.Lease(t.Context(), "x")
+	if err != nil || lost == nil {
+		t.Fatal(lost, err)
+	}
+	if _, err := s.pool.Exec(t.Context(), "UPDATE lease SET expires = clock_timestamp() - interval '1 s'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := lost.Renew(t.Context()); err != nil { // nobody else has taken it
+		t.Fatal(err)
+	}
+	if taken, err := other.Lease(t.Context(), "x"); taken != nil || err != nil {
+		t.Fatalf("another node has got a lease that was renewed, %v", err)
+	}
+	if _, err := s.pool.Exec(t.Context(), "UPDATE lease SET expires = clock_timestamp() - interval '1 s'"); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := other.Lease(t.Context(), "x")
+	if err != nil || taken == nil {
+		t.Fatal(taken, err)
+	}
+	select {
+	case <-lost.Held().Done(): // at the next renewal
+	case <-time.After(4 * leaseRenew):
+		t.Error("the holder does not notice that its lease was lost")
+	}
+	if err := lost.Release(t.Context()); !errors.Is(err, store.ErrLeaseLost) {
+		t.Errorf("a lease that was lost is released: %v", err)
+	}
+	if taken.Held().Err() != nil {
+		t.Error("the other lease has ended")
+	}
+	if err := taken.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if taken.Held().Err() == nil {
+		t.Error("a lease is held after its release")
+	}
+}

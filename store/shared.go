@@ -1,0 +1,45 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Shared is what several nodes on one store share besides the service's data. An engine implements it if it may be open on several
+// nodes at once. Calls survive a fail-over of the store: they are repeated for a while. An error has KindUnavailable when the store
+// cannot be reached.
+type Shared interface {
+	// Files returns the file with a path, and all files below the path as in a directory, in the order of their paths; with an
+	// empty path all. Paths have the form a/b/c. Without content, Content is nil.
+	Files(ctx context.Context, path string, content bool) ([]File, error)
+	// PutFile writes a file. It is durable when PutFile returns nil.
+	PutFile(ctx context.Context, path string, content []byte) error
+	// RemoveFiles removes what Files returns. There may be none.
+	RemoveFiles(ctx context.Context, path string) error
+
+	// Lease returns a lease on a name, or nil while another has it. It lasts until Release: it is renewed in the background. If
+	// its node dies, it ends within half a minute.
+	Lease(ctx context.Context, name string) (Lease, error)
+}
+
+// File is a small file that all nodes share, such as a certificate.
+type File struct {
+	Path     string
+	Size     int64
+	Modified time.Time // by the store's clock
+	Content  []byte
+}
+
+// Lease lets one node at a time do something.
+type Lease interface {
+	// Held ends when the lease is released, or was not renewed for so long that another may have it.
+	Held() context.Context
+	// Renew makes sure that the lease is still held. ErrLeaseLost: another has got it.
+	Renew(ctx context.Context) error
+	// Release ends the lease. ErrLeaseLost: another has got it before. After another error it runs out.
+	Release(ctx context.Context) error
+}
+
+// ErrLeaseLost is for a lease that another has got, because it was not renewed in time.
+var ErrLeaseLost = errors.New("the lease was lost")

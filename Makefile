@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx postgres promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
+.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
 
 run: build
 	bin/mtagd dev
@@ -23,7 +23,7 @@ TOGETHER = $(filter-out $(ALONE),$(shell $(GO) list ./...))
 STORE = $(shell $(GO) list ./store/...)
 MEMORY = $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
 
-test: cc chromium firefox bind nginx postgres promtool node
+test: cc chromium firefox bind nginx postgres pgbouncer promtool node
 	CGO_ENABLED=1 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) $(GO) test -race -pgo=off -timeout 30m -p 2 $(STORE)
 	CGO_ENABLED=1 $(GO) test -race -pgo=off -timeout 30m -p 2 $(filter-out $(STORE),$(TOGETHER))
 	CGO_ENABLED=1 $(GO) test -race -pgo=off -timeout 30m -p 1 $(ALONE)
@@ -135,6 +135,9 @@ postgres:
 		test "$$(id -u)" != 0 || test -e /etc/postgresql-common/createcluster.conf || { \
 			mkdir -p /etc/postgresql-common && echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf; }; \
 		$(call install,postgresql-15,PostgreSQL to test the engine that uses it); }
+
+pgbouncer:
+	@PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || $(call install,pgbouncer,PgBouncer to test connections through it)
 
 # Takes only the tool out of Debian's package: installed, the package would run a server.
 promtool:

@@ -45,6 +45,33 @@ func parseURL(address string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
+// adaptToPooler avoids named statements behind a pooler such as PgBouncer: it may run each transaction on another connection to the
+// server, which does not know the statements of the one before. An address that says default_query_exec_mode knows better.
+func adaptToPooler(ctx context.Context, address string, config *pgxpool.Config) error {
+	if strings.Contains(address, "default_query_exec_mode") {
+		return nil
+	}
+	pooled, err := isPooler(ctx, config)
+	if pooled {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	return err
+}
+
+// isPooler reports whether connections lead to a pooler: it announces a process that is not the one that runs the statements.
+func isPooler(ctx context.Context, config *pgxpool.Config) (pooled bool, err error) {
+	once := config.ConnConfig.Copy()
+	once.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	conn, err := pgx.ConnectConfig(ctx, once)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
+	var pid uint32
+	err = conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid)
+	return pid != conn.PgConn().PID(), err
+}
+
 // checkDurability refuses a server whose commits may be lost.
 func checkDurability(ctx context.Context, pool *pgxpool.Pool) error {
 	var level string

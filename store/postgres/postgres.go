@@ -101,6 +101,9 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 	if err != nil {
 		return nil, err
 	}
+	if err := adaptToPooler(ctx, address, config); err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
 	e, err := open(ctx, config, opt)
 	if err != nil {
 		return nil, err

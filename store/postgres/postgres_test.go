@@ -33,6 +33,9 @@ func openURL(url string, opt Options) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := adaptToPooler(context.Background(), url, config); err != nil {
+		return nil, err
+	}
 	config.ConnConfig.Tracer = sent
 	return open(context.Background(), config, opt)
 }

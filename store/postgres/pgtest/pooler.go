@@ -1,0 +1,98 @@
+package pgtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Pooler starts PgBouncer in front of the databases of Database, and returns the function that makes the address of a database
+// one that leads through it. mode is its pool_mode. The test is skipped where PgBouncer is not installed.
+func Pooler(t testing.TB, mode string) (through func(address string) string) {
+	t.Helper()
+	path, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		path = "/usr/sbin/pgbouncer" // of Debian: not in the path of every user
+		if _, err := os.Stat(path); err != nil {
+			t.Skip("pgbouncer is not installed: make pgbouncer")
+		}
+	}
+	pooler, err := newServer("pgbouncer", Options{}) // for its directory and its user
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pooler.remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	// Few connections to the server: then the clients share them.
+	config := fmt.Sprintf(`[databases]
+* = host=%s user=mtagd
+[pgbouncer]
+listen_addr =
+listen_port = 5432
+unix_socket_dir = %s
+auth_type = any
+pool_mode = %s
+default_pool_size = %d
+max_client_conn = 500
+server_check_delay = 0
+`, server.dir, pooler.dir, mode, map[string]int{"transaction": 4, "session": 100}[mode])
+	file := filepath.Join(pooler.dir, "pgbouncer.ini")
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, file)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if cmd.SysProcAttr, err = pooler.attributes(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // it ends by the signal
+		if t.Failed() {
+			t.Logf("%s", out.Bytes())
+		}
+	})
+	through = func(address string) string {
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := u.Query()
+		q.Set("host", pooler.dir)
+		u.RawQuery = q.Encode()
+		return u.String()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(ctx, through(server.URL("postgres")))
+		if err == nil {
+			if err := conn.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+			return through
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("pgbouncer does not answer: %v: %s", err, out.Bytes())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}

@@ -1,0 +1,53 @@
+package postgres
+
+import (
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/storetest"
+)
+
+// Behind a pooler, each transaction may run on another connection to the server, and few connections serve all clients.
+func TestBehindAPooler(t *testing.T) {
+	for _, mode := range []string{"transaction", "session"} {
+		t.Run(mode, func(t *testing.T) {
+			through := pgtest.Pooler(t, mode)
+			storetest.Run(t, func(t *testing.T) storetest.Store { return newStoreThrough(t, through) }, "Marks")
+		})
+	}
+}
+
+// newStoreThrough is newStore with connections that lead through a pooler.
+func newStoreThrough(t *testing.T, through func(address string) string) storetest.Store {
+	url := pgtest.Database(t)
+	return storetest.Store{
+		Open: func(t *testing.T, now func() time.Time) store.Engine {
+			t.Helper()
+			e, err := openURL(through(url), Options{Log: quiet, Now: now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e
+		},
+		Kill: func(t *testing.T) {
+			t.Helper()
+			pgtest.Disconnect(t, url)
+		},
+	}
+}
+
+func TestPoolersAreRecognized(t *testing.T) {
+	url := pgtest.Database(t)
+	through := pgtest.Pooler(t, "transaction")
+	for address, want := range map[string]bool{url: false, through(url): true} {
+		config, err := parseURL(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pooled, err := isPooler(t.Context(), config); pooled != want || err != nil {
+			t.Errorf("%s: %v, %v", address, pooled, err)
+		}
+	}
+}

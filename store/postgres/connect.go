@@ -42,6 +42,10 @@ func parseURL(address string) (*pgxpool.Config, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "mtagd"
 	}
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		encodeFast(conn.TypeMap())
+		return nil
+	}
 	return config, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"time"
 
@@ -31,6 +32,9 @@ type config struct {
 	Retention          store.Retention // of events, by default; 0: as before
 	Admin              adminConfig
 	Log                *slog.Logger
+
+	// Sockets are the listening sockets that stay open when the service goes on with a database; nil at the start.
+	Sockets map[string]net.Listener
 
 	// Aliases are other names of the base host. Only development mode has any.
 	Aliases []string

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,7 +37,17 @@ func serve(ctx context.Context, cfg config) error {
 	if err := relaxTimers(); err != nil {
 		cfg.Log.Info("timers take more processor time than they need", "error", err)
 	}
-	return newDaemon(cfg).serveUntil(ctx)
+	for {
+		d := newDaemon(cfg)
+		err := d.serveUntil(ctx)
+		if d.next == nil {
+			return err
+		}
+		if err != nil {
+			cfg.Log.Error("the data directory was not closed cleanly. Its data has moved to the database", "error", err)
+		}
+		cfg = *d.next
+	}
 }
 
 // daemon is the running service: its parts, in the order in which they start.
@@ -50,7 +61,8 @@ type daemon struct {
 	refusals *limit.Refusals // counts what is refused
 	refused  *refused.Memory // remembers what tag hosts refuse, for the partners
 
-	inherited map[string]net.Listener // the sockets that systemd has opened, by name
+	inherited map[string]net.Listener // the sockets that were opened before the start, by name
+	listeners map[string]net.Listener // those that are used
 
 	engine store.Engine            // events and control data
 	http   net.Listener            // for plain HTTP
@@ -62,20 +74,25 @@ type daemon struct {
 	source *local.Source           // what backups read; nil with a database
 	marked bool                    // the data directory has the marker of a running server
 
-	stops  []func() error // undo the steps done so far
-	failed chan error     // gets the error of a part that has ended by itself
+	stops    []func() error // undo the steps done so far
+	failed   chan error     // gets the error of a part that has ended by itself
+	migrated chan string    // gets the address of the database to which the data has moved
+	next     *config        // with which the service goes on after that; nil: it ends
 }
 
 func newDaemon(cfg config) *daemon {
 	return &daemon{
 		config: cfg, started: time.Now(), metrics: newMetrics(), rates: newRates(), backups: &backupState{},
-		failed: make(chan error, maxParts),
+		listeners: map[string]net.Listener{},
+		failed:    make(chan error, maxParts), migrated: make(chan string, 1),
 	}
 }
 
 // serveUntil starts the parts, and stops them when ctx ends or one of them fails. Each step needs the steps before it.
 // They are undone in the reverse order: first the requests in progress are answered, and the engine is closed last.
 func (d *daemon) serveUntil(ctx context.Context) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	defer func() { err = errors.Join(err, d.stop()) }()
 	for _, start := range []func(context.Context) error{
 		d.inheritSockets,  // from systemd
@@ -110,9 +127,11 @@ const maxParts = 4
 // stopTimeout is how long requests in progress may take to finish when the service stops.
 const stopTimeout = 15 * time.Second
 
-// inheritSockets takes the listening sockets that systemd has opened.
+// inheritSockets takes the listening sockets that systemd has opened, or those from before a migration.
 func (d *daemon) inheritSockets(context.Context) (err error) {
-	d.inherited, err = inheritSockets(d.config)
+	if d.inherited = d.Sockets; d.inherited == nil {
+		d.inherited, err = inheritSockets(d.config)
+	}
 	return err
 }
 
@@ -182,6 +201,7 @@ func (d *daemon) listen(name, address string) (net.Listener, error) {
 			return nil, fmt.Errorf("--%s: %w", name, err)
 		}
 	}
+	d.listeners[name] = listener
 	d.onStop(func() error {
 		listener.Close() // usually the server has closed it already
 		return nil
@@ -381,6 +401,7 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	handler := operator.WithVerify(operators, d.engine.Verify)
 	if d.source != nil {
 		handler = withBackup(d.source, handler)
+		handler = d.acceptMigration(handler)
 	}
 	d.startSideDoor(newSideDoor(socket, withExport(d.engine, handler), d.Log))
 	return nil
@@ -400,6 +421,18 @@ func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 	return operator.Listen(d.Data)
 }
 
+// acceptMigration lets a command move all data to a database. Its run ends before the engine closes.
+func (d *daemon) acceptMigration(operators http.Handler) http.Handler {
+	ctx, cancel := context.WithCancel(context.Background())
+	handler, wait := withMigrate(ctx, d.engine, d.Log, func(to string) { d.migrated <- to }, operators)
+	d.onStop(func() error {
+		cancel()
+		wait()
+		return nil
+	})
+	return handler
+}
+
 // acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
 // is stopping.
 func (d *daemon) acceptAdmins(ctx context.Context) error {
@@ -413,6 +446,7 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 	if listener == nil {
 		return nil
 	}
+	d.listeners[socketAdmin] = listener
 	ready := func() error {
 		if ctx.Err() != nil {
 			return errors.New("stopping")
@@ -493,7 +527,7 @@ func (d *daemon) announce(context.Context) error {
 func (d *daemon) tellSystemd(context.Context) error {
 	stop, err := startWatchdog(d.engine.Ready, d.Log)
 	d.onStop(func() error {
-		stop()
+		stop(d.next == nil)
 		return nil
 	})
 	return err
@@ -504,9 +538,29 @@ func (d *daemon) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
+	case to := <-d.migrated:
+		return d.goOn(to)
 	case err := <-d.failed:
 		return fmt.Errorf("a part of the service has failed: %w", err)
 	}
+}
+
+// goOn prepares to go on with a database. The sockets stay open: connections wait in them until the service accepts them again.
+func (d *daemon) goOn(database string) error {
+	next := d.config
+	next.Store, next.Backup, next.Sockets = database, nil, map[string]net.Listener{}
+	if d.Backup != nil {
+		d.Log.Warn("there are no backups by the clock any more: back up the database with its own tools")
+	}
+	for name, listener := range d.listeners {
+		copied, err := copyListener(listener)
+		if err != nil {
+			return fmt.Errorf("the data has moved to the database, and the service must be started again with --store: %w", err)
+		}
+		next.Sockets[name] = copied
+	}
+	d.next = &next
+	return nil
 }
 
 // startPart runs a part in the background. When the part ends, wait learns why.

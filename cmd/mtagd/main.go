@@ -24,6 +24,7 @@
 //	repair.go       mtagd repair
 //	backup.go       mtagd backup: makes, lists and checks points
 //	restore.go      mtagd restore
+//	migrate.go      mtagd migrate
 //	export.go       mtagd export
 //	schedule.go     backups by the clock
 //	rates.go        what was received in the last minutes
@@ -82,6 +83,7 @@ type commandLine struct {
 	Repair   repairCommand             `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
 	Backup   backupCommands            `cmd:"" help:"Back up the data directory. Works with and without a running server."`
 	Restore  restoreCommand            `cmd:"" help:"Restore a backup into a new data directory."`
+	Migrate  migrateCommand            `cmd:"" help:"Move all data into a PostgreSQL database, beside a running server, which goes on with it."`
 	Export   exportCommand             `cmd:"" help:"Write the events of a merchant to a file. Works with and without a running server."`
 	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
 	Help     helpCommand               `cmd:"" help:"Show help for a command."`

@@ -78,7 +78,7 @@ func oneLine(err error) string {
 }
 
 // secretFlags are the flags whose values are secrets.
-var secretFlags = []string{"--store", "--acme-eab-hmac-key", "--admin-token"}
+var secretFlags = []string{"--store", "--to", "--acme-eab-hmac-key", "--admin-token"}
 
 // withoutSecrets returns the words of a command line, with (secret) for each value of a secret flag.
 func withoutSecrets(args []string) []string {

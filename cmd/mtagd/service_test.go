@@ -105,6 +105,7 @@ func launch(cmd *exec.Cmd) (*service, error) {
 // readLog collects the log and reads the listening addresses from it.
 func (s *service) readLog(stderr io.Reader, listening chan<- struct{}) {
 	defer close(s.done)
+	known := false // a service that goes on with a database keeps its addresses
 	lines := bufio.NewScanner(stderr)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -115,11 +116,15 @@ func (s *service) readLog(stderr io.Reader, listening chan<- struct{}) {
 		if json.Unmarshal(lines.Bytes(), &line) != nil {
 			continue // the error that ends the process is a plain line
 		}
+		if known {
+			continue
+		}
 		switch line.Msg {
 		case "admin listening":
 			s.admin = line.Address
 		case "listening":
 			s.http, s.https = line.HTTP, line.HTTPS
+			known = true
 			close(listening)
 		}
 	}

@@ -61,3 +61,17 @@ func inherit(cfg config, name string, file *os.File) (net.Listener, error) {
 	}
 	return listener, nil
 }
+
+// copyListener returns another listener of the same socket. Closing one of them leaves the socket open.
+func copyListener(l net.Listener) (net.Listener, error) {
+	tcp, ok := l.(*net.TCPListener)
+	if !ok {
+		return nil, fmt.Errorf("not a TCP socket: %s", l.Addr())
+	}
+	file, err := tcp.File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return net.FileListener(file)
+}

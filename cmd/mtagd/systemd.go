@@ -14,10 +14,10 @@ import (
 )
 
 // startWatchdog tells systemd that the service is ready, and runs a watchdog until stop is called, which tells that the
-// service is stopping. Nothing is sent unless systemd wants to know (Type=notify).
-func startWatchdog(ready func() error, log *slog.Logger) (stop func(), err error) {
+// service is stopping if it does so for good. Nothing is sent unless systemd wants to know (Type=notify).
+func startWatchdog(ready func() error, log *slog.Logger) (stop func(forGood bool), err error) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
-		return func() {}, nil
+		return func(bool) {}, nil
 	}
 	send := func(state string) {
 		if _, err := systemd.SdNotify(false, state); err != nil {
@@ -25,8 +25,12 @@ func startWatchdog(ready func() error, log *slog.Logger) (stop func(), err error
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	stop = func() {
+	stop = func(forGood bool) {
 		cancel()
+		if !forGood {
+			send("STATUS=going on with the database")
+			return
+		}
 		send(systemd.SdNotifyStopping + "\nSTATUS=stopping: requests in progress are finished")
 	}
 	timeout, err := systemd.SdWatchdogEnabled(false)

@@ -38,6 +38,7 @@ type Queue struct {
 	recentCallers int       // the highest recent inFlight; it decays with each group
 	firstArrival  time.Time // of the waiting requests that arrived since the current group began, or a little earlier
 	closed        bool
+	paused        error // why nothing is accepted now; nil: requests are accepted
 	failed        error // a commit failed: nothing more is accepted, as nobody knows what is on disk
 }
 
@@ -145,7 +146,7 @@ func (q *Queue) state() error {
 	case q.failed != nil:
 		return fmt.Errorf("%w: %w", store.Unavailable("a write failed"), q.failed)
 	}
-	return nil
+	return q.paused
 }
 
 // expected is how many requests a group gathers: three quarters of the recent callers of small requests. Waiting for the
@@ -229,6 +230,14 @@ func (q *Queue) Close() {
 	q.closed = true
 	q.mu.Unlock()
 	q.arrived.Signal()
+}
+
+// Pause makes the queue refuse new requests with an error, until it is called with nil. Those that were accepted before may still
+// be under way: they are when Length is not zero.
+func (q *Queue) Pause(refuse error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.paused = refuse
 }
 
 // Fail makes the queue refuse new requests, after a failed commit.

@@ -74,9 +74,11 @@
 //	lost.go     what is known of lost events
 //	source.go   what a backup reads (the package backup)
 //	restore.go  a new data directory from a backup
+//	moveout.go  all data, for another engine (package move)
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -195,7 +197,7 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 	if err := checkParts(dir); err != nil {
 		return nil, err
 	}
-	if err := checkFinished(dir); err != nil {
+	if err := cmp.Or(checkFinished(dir), checkMoved(dir)); err != nil {
 		return nil, err
 	}
 	opt = opt.withDefaults()

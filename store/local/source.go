@@ -239,7 +239,12 @@ func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snap
 
 // streamCertificates writes all files below the directory of certificates.
 func (s *Source) streamCertificates(w *backup.Writer) error {
-	root := filepath.Join(s.dir, certificatesDir)
+	return eachCertificate(s.dir, w.Certificate)
+}
+
+// eachCertificate passes all files below the directory of certificates of a data directory.
+func eachCertificate(dir string, use func(path string, content []byte) error) error {
+	root := filepath.Join(dir, certificatesDir)
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) { // there are none, or one was replaced just now
 			return nil
@@ -258,7 +263,7 @@ func (s *Source) streamCertificates(w *backup.Writer) error {
 		if err != nil {
 			return err
 		}
-		return w.Certificate(filepath.ToSlash(name), content)
+		return use(filepath.ToSlash(name), content)
 	})
 }
 

@@ -57,6 +57,7 @@
 //
 //	files.go      store.Shared: files that all nodes share, such as certificates
 //	lease.go      leases, which one node has at a time
+//	move.go, movein.go, moveout.go   all data, from another engine and for it (package move)
 package postgres
 
 import (
@@ -172,6 +173,9 @@ func (e *engine) prepare(ctx context.Context, opt Options) error {
 		return err
 	}
 	if err := migrate(ctx, e.pool); err != nil {
+		return err
+	}
+	if err := checkMove(ctx, e.pool); err != nil {
 		return err
 	}
 	if opt.Retention != 0 {

@@ -19,6 +19,7 @@
 //	open.go       opens control.db: checks and loads all of it
 //	state.go      what is in memory
 //	counts.go     what the limits of a partner need to know of its tags
+//	move.go       what a move to another engine copies
 //	snapshot.go   the control data as of one moment, for a backup; the id of the data directory
 //	verify.go     checks all records
 //	salvage.go    writes what can be read of a damaged file into a new one
@@ -69,6 +70,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,6 +100,7 @@ type Data struct {
 	maxAudit uint64 // how many audit entries are kept
 
 	writing sync.Mutex                  // held while a change is made
+	frozen  error                       // guarded by writing: why nothing is changed now; nil: changes are made
 	sums    sums                        // guarded by writing
 	counts  map[store.PartnerID]*counts // guarded by writing
 	stored  map[store.KeyID]time.Time   // guarded by writing: the last uses as stored
@@ -212,7 +215,7 @@ func (d *Data) countsOf(partner store.PartnerID) *counts {
 func (d *Data) update(ctx context.Context, build func(c *change) error) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := cmp.Or(ctx.Err(), d.frozen); err != nil {
 		return err
 	}
 	c := &change{d: d, ctx: ctx}

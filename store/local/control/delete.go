@@ -133,6 +133,13 @@ func (d *Data) WithoutRemoved(ids []store.MerchantID) []store.MerchantID {
 	})
 }
 
+// MerchantIDs returns all merchants, in no order.
+func (d *Data) MerchantIDs() []store.MerchantID {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return slices.Collect(maps.Keys(d.state.merchants))
+}
+
 // FinishRemoval notes that no event of a deleted merchant is left.
 func (d *Data) FinishRemoval(ctx context.Context, id store.MerchantID) error {
 	return d.update(ctx, func(c *change) error {

@@ -1,0 +1,209 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+	"mtagd/store/move"
+)
+
+// movedFile is in a data directory whose data has moved to another store. Then the directory cannot be opened.
+const movedFile = "moved.json"
+
+// Moved says where the data of a directory has moved.
+type Moved struct {
+	To     string    `json:"to"`
+	Source string    `json:"source"` // the id of this directory
+	At     time.Time `json:"at"`
+}
+
+// MovedTo returns where the data of a directory has moved; false when it has not.
+func MovedTo(dir string) (m Moved, moved bool, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, movedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, false, nil
+	}
+	if err != nil {
+		return m, false, err
+	}
+	if err := json.Unmarshal(text, &m); err != nil {
+		return m, false, fmt.Errorf("%s: %w", movedFile, err)
+	}
+	return m, true, nil
+}
+
+// checkMoved refuses a directory whose data has moved.
+func checkMoved(dir string) error {
+	m, moved, err := MovedTo(dir)
+	if err != nil || !moved {
+		return err
+	}
+	return fmt.Errorf("its data has moved to %s on %s, and is not kept up to date here. Start with --store and the address of that database. "+
+		"To go on here all the same, without what was received since then, remove %s", m.To, store.FormatTime(m.At), filepath.Join(dir, movedFile))
+}
+
+// source implements move.Source.
+type source struct{ e *engine }
+
+// MoveFrom returns an open engine as the source of a move.
+func MoveFrom(opened store.Engine) move.Source { return source{opened.(*engine)} }
+
+// errMoving is for what is refused while the data moves, or after it has moved.
+var errMoving = store.Unavailable("the data moves to another store")
+
+// ID implements move.Source.
+func (s source) ID(context.Context) (string, error) { return s.e.ID() }
+
+// Hold implements move.Source.
+func (s source) Hold(context.Context) (release func(), err error) {
+	s.e.life.busy.Lock() // waits for the task that runs, if there is one
+	return s.e.life.busy.Unlock, nil
+}
+
+// Last implements move.Source.
+func (s source) Last(context.Context) (uint64, error) { return s.e.tail.last.Load(), nil }
+
+// movePortion is how many archived events are read at once.
+const movePortion = 4 * maxPortion
+
+// Events implements move.Data. It reads as Feed does, but all events of all merchants.
+func (s source) Events(ctx context.Context, after, upTo uint64, use func(*move.Event) error) error {
+	e := s.e
+	if !e.beginReading() {
+		return store.Unavailable("the service is stopping")
+	}
+	defer e.verifying.RUnlock()
+	var failed error
+	q := store.FeedQuery{Merchants: e.MerchantIDs(), UpTo: codec.EndOf(upTo).Cursor()}
+	f, err := newFeed(q, e.tail.last.Load(), func(store.MerchantID) int64 { return math.MinInt64 }, func(r *store.Received) bool {
+		failed = use(movedEvent(r))
+		return failed == nil
+	})
+	if err != nil {
+		return err
+	}
+	f.at = codec.EndOf(after)
+	for f.at.Compare(f.end) < 0 && failed == nil {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		f.events, f.portion = 0, movePortion
+		if boundary := e.archive.Boundary(); f.nextChunk() <= boundary {
+			err = e.feedArchived(ctx, f, codec.EndOf(boundary))
+		} else {
+			err = e.feedJournal(ctx, f)
+		}
+		if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
+			err = e.feedPast(ctx, f, damaged)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return failed
+}
+
+func movedEvent(r *store.Received) *move.Event {
+	m, _ := codec.NewMerchantKey(r.Merchant) // newFeed has checked it
+	at, _ := codec.ParseCursor(r.Cursor)     // which is the position
+	return &move.Event{Merchant: m, At: at, Time: r.Time.UnixMicro(), Tag: string(r.Tag), Name: r.Name, Bot: r.Bot, MUID: []byte(r.MUID), Raw: r.Raw}
+}
+
+// Keys implements move.Data.
+func (s source) Keys(ctx context.Context, since uint64, use func(*move.Key) error) (moment uint64, err error) {
+	return s.e.journal.Keys(ctx, since, func(m codec.MerchantKey, key, value []byte) error {
+		k := move.Key{Merchant: m, Key: key}
+		if k.IsLink() {
+			k.MUID = value
+		} else if len(value) == 8 {
+			k.Seen = int64(binary.BigEndian.Uint64(value))
+		} else {
+			return fmt.Errorf("%w: remembered event_id", codec.ErrCorrupt)
+		}
+		return use(&k)
+	})
+}
+
+// Control implements move.Data.
+func (s source) Control(context.Context) (c *move.Control, err error) {
+	c = s.e.Export()
+	for i := range c.Removals {
+		c.Removals[i].At = c.Removals[i].At.Truncate(time.Microsecond) // what every engine can store
+	}
+	err = eachCertificate(s.e.dir, func(path string, content []byte) error {
+		if !strings.HasPrefix(path, "locks/") { // of certmagic, in this process
+			c.Files = append(c.Files, move.File{Path: path, Content: content})
+		}
+		return nil
+	})
+	slices.SortFunc(c.Files, func(a, b move.File) int { return cmp.Compare(a.Path, b.Path) })
+	return c, err
+}
+
+// Audit implements move.Data.
+func (s source) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
+	return s.e.Entries(ctx, after, use)
+}
+
+// Freeze implements move.Source.
+func (s source) Freeze(ctx context.Context) (move.Frozen, error) {
+	e := s.e
+	id, err := e.ID()
+	if err != nil {
+		return nil, err
+	}
+	if err := e.Tidy(ctx); err != nil { // when keys were last used
+		return nil, err
+	}
+	e.Data.Freeze(errMoving)
+	if err := e.journal.Pause(ctx, errMoving); err != nil {
+		e.Data.Freeze(nil)
+		return nil, err
+	}
+	return &frozen{e: e, id: id}, nil
+}
+
+// frozen implements move.Frozen.
+type frozen struct {
+	e      *engine
+	id     string
+	marked bool
+}
+
+// Commit implements move.Frozen.
+func (f *frozen) Commit(_ context.Context, to string) error {
+	text, err := json.Marshal(Moved{To: to, Source: f.id, At: f.e.opt.Now().UTC()})
+	if err != nil {
+		return err
+	}
+	// When a later step fails, the marker may be there after a power cut, or not. So the engine stays frozen.
+	f.marked = true
+	path := filepath.Join(f.e.dir, movedFile)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		f.marked = false
+		return err
+	}
+	return errors.Join(journal.SyncPath(path+".new"), os.Rename(path+".new", path), journal.SyncPath(f.e.dir))
+}
+
+// Release implements move.Frozen.
+func (f *frozen) Release() {
+	if !f.marked {
+		f.e.journal.Resume()
+		f.e.Data.Freeze(nil)
+	}
+}

@@ -1,0 +1,239 @@
+package move
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sync/errgroup"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// Digest is how many things there are, and a checksum of 128 bits: the sum of two hashes of each. It does not depend on their order.
+type Digest struct{ N, a, b uint64 }
+
+func (d *Digest) add(thing []byte) {
+	var second xxhash.Digest
+	second.ResetWithSeed(0x6d74616764)
+	_, _ = second.Write(thing) // never fails
+	d.N, d.a, d.b = d.N+1, d.a+xxhash.Sum64(thing), d.b+second.Sum64()
+}
+
+func (d *Digest) merge(o Digest) { d.N, d.a, d.b = d.N+o.N, d.a+o.a, d.b+o.b }
+
+// digests are those of each merchant.
+type digests map[codec.MerchantKey]*Digest
+
+func (d digests) of(m codec.MerchantKey) *Digest {
+	if d[m] == nil {
+		d[m] = &Digest{}
+	}
+	return d[m]
+}
+
+// errDiffers is wrapped by the errors of a comparison that finds a difference.
+var errDiffers = errors.New("source and target differ")
+
+// compare returns an errDiffers unless both are the same.
+func (d digests) compare(what string, target digests) error {
+	all := maps.Clone(d)
+	maps.Copy(all, target)
+	for _, m := range slices.SortedFunc(maps.Keys(all), func(a, b codec.MerchantKey) int { return cmp.Compare(a.ID(), b.ID()) }) {
+		source, copied := *d.of(m), *target.of(m)
+		switch {
+		case source.N != copied.N:
+			return fmt.Errorf("%w: merchant %s has %d %s in the source, but %d in the target", errDiffers, m.ID(), source.N, what, copied.N)
+		case source != copied:
+			return fmt.Errorf("%w: the checksums of the %d %s of merchant %s", errDiffers, source.N, what, m.ID())
+		}
+	}
+	return nil
+}
+
+func (d digests) sum() (all Digest) {
+	for _, of := range d {
+		all.merge(*of)
+	}
+	return all
+}
+
+// compareEvents compares the events up to a receipt that were not compared yet.
+func (m *mover) compareEvents(ctx context.Context, upTo uint64) error {
+	if upTo <= m.upTo {
+		return nil
+	}
+	var of [2]digests
+	g, inner := errgroup.WithContext(ctx)
+	for i, side := range []Data{m.src, m.dst} {
+		g.Go(func() error {
+			of[i] = digests{}
+			var text []byte
+			n := uint64(0)
+			return side.Events(inner, m.upTo, upTo, func(e *Event) error {
+				text = e.append(text[:0])
+				of[i].of(e.Merchant).add(text)
+				if n++; i == 0 && n%1000 == 0 {
+					m.opt.Progress(Comparing, n)
+				}
+				return nil
+			})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("compare events: %w", err)
+	}
+	control, err := m.src.Control(ctx)
+	if err != nil {
+		return fmt.Errorf("compare events: %w", err)
+	}
+	control.keepIn(of[0], of[1])
+	if err := of[0].compare("events", of[1]); err != nil {
+		return err
+	}
+	m.events.merge(of[0].sum())
+	m.upTo = upTo
+	return nil
+}
+
+// keepIn leaves out the digests of merchants that were deleted. The source may have removed what they had; the target will.
+func (c *Control) keepIn(of ...digests) {
+	kept := map[codec.MerchantKey]bool{}
+	for _, m := range c.Merchants {
+		if key, err := codec.NewMerchantKey(m.ID); err == nil {
+			kept[key] = true
+		}
+	}
+	for _, d := range of {
+		maps.DeleteFunc(d, func(m codec.MerchantKey, _ *Digest) bool { return !kept[m] })
+	}
+}
+
+func (e *Event) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(append(b, e.Merchant[:]...), e.At.Seq)
+	b = binary.BigEndian.AppendUint16(b, e.At.Index)
+	b = binary.BigEndian.AppendUint64(b, uint64(e.Time))
+	if e.Bot {
+		b = append(b, 1)
+	}
+	b = codec.AppendPrefixed(codec.AppendPrefixed(b, e.Tag), e.Name)
+	b = binary.AppendUvarint(b, uint64(len(e.MUID)))
+	return append(append(b, e.MUID...), e.Raw...)
+}
+
+// forgetMargin keeps event_ids out of a comparison that one side may have forgotten already.
+const forgetMargin = 5 * time.Minute
+
+// compareRest compares everything but events, while the source is frozen.
+func (m *mover) compareRest(ctx context.Context, control *Control) error {
+	type side struct {
+		links, ids digests
+		audit      Digest
+	}
+	first, err := m.firstAudit(ctx)
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	since := time.Now().Add(forgetMargin - store.DedupeWindow).UnixMicro()
+	var of [2]side
+	g, inner := errgroup.WithContext(ctx)
+	for i, data := range []Data{m.src, m.dst} {
+		g.Go(func() error {
+			s := &of[i]
+			s.links, s.ids = digests{}, digests{}
+			var text []byte
+			if _, err := data.Keys(inner, 0, func(k *Key) error {
+				text = append(text[:0], k.Key...)
+				if k.IsLink() {
+					s.links.of(k.Merchant).add(append(text, k.MUID...))
+				} else if k.Seen >= since {
+					s.ids.of(k.Merchant).add(binary.BigEndian.AppendUint64(text, uint64(k.Seen)))
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+			return data.Audit(inner, first-1, func(e *store.AuditEntry) error {
+				text, err := json.Marshal(e)
+				s.audit.add(text)
+				return err
+			})
+		})
+	}
+	var copied *Control
+	g.Go(func() (err error) {
+		copied, err = m.dst.Control(inner)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("compare: %w", err)
+	}
+	if of[0].audit != of[1].audit {
+		return fmt.Errorf("%w: the audit log has %d entries in the source and %d in the target, or their checksums differ", errDiffers, of[0].audit.N, of[1].audit.N)
+	}
+	for _, s := range of {
+		control.keepIn(s.links, s.ids)
+	}
+	m.result.Links, m.result.EventIDs, m.result.Audit = of[0].links.sum().N, of[0].ids.sum().N, of[0].audit.N
+	return cmp.Or(
+		of[0].links.compare("links", of[1].links),
+		of[0].ids.compare("remembered event_ids", of[1].ids),
+		control.compare(copied),
+	)
+}
+
+// firstAudit returns the first entry of the source's audit log. The source may have dropped older ones that the target has.
+func (m *mover) firstAudit(ctx context.Context) (first store.AuditID, err error) {
+	found := errors.New("found")
+	if err := m.src.Audit(ctx, 0, func(e *store.AuditEntry) error {
+		first = e.ID
+		return found
+	}); err != nil && !errors.Is(err, found) {
+		return 0, err
+	}
+	return max(first, 1), nil
+}
+
+// compare returns an errDiffers unless both are the same.
+func (c *Control) compare(copied *Control) error {
+	for _, part := range []struct {
+		what           string
+		source, copied any
+	}{
+		{"default retention", c.Retention, copied.Retention},
+		{"partners", c.Partners, copied.Partners},
+		{"API keys", c.Keys, copied.Keys},
+		{"merchants", c.Merchants, copied.Merchants},
+		{"tags", c.Tags, copied.Tags},
+		{"claims", c.Claims, copied.Claims},
+		{"replies", c.Replies, copied.Replies},
+		{"removals", c.Removals, copied.Removals},
+		{"erasures", c.Erasures, copied.Erasures},
+		{"certificates", c.Files, copied.Files},
+	} {
+		source, err := json.Marshal(part.source)
+		if err != nil {
+			return err
+		}
+		target, err := json.Marshal(part.copied)
+		if err != nil {
+			return err
+		}
+		if string(source) != string(target) {
+			return fmt.Errorf("%w: %s", errDiffers, part.what)
+		}
+	}
+	same := slices.EqualFunc(c.Suppressed, copied.Suppressed, func(a, b Suppressed) bool { return a.Merchant == b.Merchant && a.Key == b.Key })
+	if !same {
+		return fmt.Errorf("%w: persons whose events are refused", errDiffers)
+	}
+	return nil
+}

@@ -1,0 +1,333 @@
+// Package move moves all data from one engine to another one, while the first one goes on serving. It knows neither: each engine
+// gives its data as a Source, and takes it as a Target, in the words of this package.
+//
+// Both engines number events by the time of their commit in µs and a place in it (codec.Position). A move keeps these positions. So
+// the ids of events and the cursors of feeds stay good.
+//
+// # The phases
+//
+//  1. The target must be empty, or have a part of the same source: a move that was cut off. That part is compared with the source.
+//     If events have left the source since then, the move begins again.
+//  2. Events are copied in the order of receipt, in portions. The target commits each portion together with how far it has got.
+//     Then links, remembered event_ids and the audit log are copied.
+//  3. Events that came in meanwhile are copied, again and again, until that takes no time. All are compared.
+//  4. The source is frozen: it refuses events and changes. What is new since phase 3 is copied and compared, and the control data.
+//  5. The target is marked as complete, then the source as moved. Now the target can be opened.
+//
+// From the beginning to the end, the source removes no events: erasures and deletions wait, and are done by the target.
+//
+// When a move fails or is cut off before the source is marked as moved, the source goes on serving. After that, Target.Finish does the rest.
+//
+//	move.go     Run: the phases
+//	engine.go   Source and Target, and what they exchange
+//	digest.go   counts and checksums
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mtagd/store"
+)
+
+// Options are what a move needs beside its engines.
+type Options struct {
+	Log *slog.Logger
+
+	// Progress is called now and then with what is being done, and how many events are done; 0: that is not about events.
+	Progress func(phase Phase, events uint64)
+}
+
+// Phase is what a move is doing, for people.
+type Phase string
+
+// The phases.
+const (
+	Comparing Phase = "compare"
+	Copying   Phase = "copy"
+	Links     Phase = "links"
+	Switching Phase = "switch"
+)
+
+// Result is what was moved.
+type Result struct {
+	Events    uint64        `json:"events"`
+	Links     uint64        `json:"links"`
+	EventIDs  uint64        `json:"eventIds"` // that are remembered
+	Partners  int           `json:"partners"`
+	Merchants int           `json:"merchants"`
+	Tags      int           `json:"tags"`
+	Audit     uint64        `json:"auditEntries"`
+	Frozen    time.Duration `json:"-"` // how long the source refused events
+}
+
+// shortPass is how long the last copy before the switch may have taken: what came in meanwhile takes no longer.
+const shortPass = 500 * time.Millisecond
+
+// maxPasses bounds the copies before the switch. A target that is slower than the events come in never catches up.
+const maxPasses = 100
+
+// mover is one run.
+type mover struct {
+	src Source
+	dst Target
+	opt Options
+
+	at     uint64 // events up to this receipt are in the target
+	copied uint64
+	events Digest // of the source's events up to at that were compared
+	upTo   uint64 // the receipt up to which events were compared
+	moment uint64 // of the source, up to which links were copied
+	result Result
+}
+
+// Run moves everything from src to dst. After an error the source goes on serving, except after an *Unfinished.
+func Run(ctx context.Context, src Source, dst Target, opt Options) (Result, error) {
+	m := &mover{src: src, dst: dst, opt: opt}
+	id, err := src.ID(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	release, err := src.Hold(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	defer release()
+	if m.at, err = dst.Begin(ctx, id); err != nil {
+		return Result{}, err
+	}
+	if err := m.copyMost(ctx); err != nil {
+		return Result{}, err
+	}
+	return m.result, m.switchOver(ctx)
+}
+
+// Unfinished is the error of a move whose source is marked as moved, while the target is not open yet. Finish opens it.
+type Unfinished struct{ err error }
+
+func (e *Unfinished) Error() string {
+	return "everything is copied, but the new store cannot be opened yet, and the old one is closed: run the same command again, and start the service with the new one: " + e.err.Error()
+}
+
+func (e *Unfinished) Unwrap() error { return e.err }
+
+// copyMost does what takes long, beside the running source.
+func (m *mover) copyMost(ctx context.Context) error {
+	if m.at > 0 {
+		m.opt.Log.Info("the target has a part of this source already: it is compared", "received_up_to", time.UnixMicro(int64(m.at)).UTC())
+		if err := m.compareEvents(ctx, m.at); errors.Is(err, errDiffers) {
+			m.opt.Log.Info("events have left the source since then: the copy begins again", "why", err)
+			m.at, m.upTo, m.events = 0, 0, Digest{}
+			if err := m.dst.Clear(ctx); err != nil {
+				return err
+			}
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := m.catchUp(ctx); err != nil {
+		return err
+	}
+	if err := m.copyKeys(ctx, 0); err != nil {
+		return err
+	}
+	if err := m.copyAudit(ctx); err != nil {
+		return err
+	}
+	if err := m.compareEvents(ctx, m.at); err != nil {
+		return err
+	}
+	return m.catchUp(ctx)
+}
+
+// catchUp copies events until that takes no time.
+func (m *mover) catchUp(ctx context.Context) error {
+	for range maxPasses {
+		began := time.Now()
+		if err := m.copyEvents(ctx); err != nil {
+			return err
+		}
+		if time.Since(began) < shortPass {
+			return nil
+		}
+	}
+	return errors.New("events come in faster than they can be copied: try again when there are fewer")
+}
+
+const (
+	batchEvents = 20_000
+	batchBytes  = 8 << 20
+)
+
+// copyEvents copies the events that the target does not have yet. While the target writes a portion, the next one is read.
+func (m *mover) copyEvents(ctx context.Context) error {
+	last, err := m.src.Last(ctx)
+	if err != nil || last <= m.at {
+		return err
+	}
+	batches := make(chan *Batch, 1)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(batches)
+		b := &Batch{}
+		send := func(upTo uint64) error {
+			b.UpTo = upTo
+			select {
+			case batches <- b:
+				b = &Batch{}
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if err := m.src.Events(ctx, m.at, last, func(e *Event) error {
+			// A portion ends between two commits of the source: so its end is one number.
+			if n := len(b.Events); n > 0 && (n >= batchEvents || len(b.bytes) >= batchBytes) && b.Events[n-1].At.Seq != e.At.Seq {
+				if err := send(b.Events[n-1].At.Seq); err != nil {
+					return err
+				}
+			}
+			b.add(e)
+			return nil
+		}); err != nil {
+			return fmt.Errorf("read events: %w", err)
+		}
+		return send(last)
+	})
+	g.Go(func() error {
+		for b := range batches {
+			if err := m.dst.Add(ctx, b); err != nil {
+				return fmt.Errorf("write events: %w", err)
+			}
+			m.at = b.UpTo
+			m.copied += uint64(len(b.Events))
+			m.opt.Progress(Copying, m.copied)
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// copyKeys copies links and remembered event_ids that were written after a moment of the source, and keeps the new moment.
+func (m *mover) copyKeys(ctx context.Context, since uint64) error {
+	const portion = 20_000
+	var keys []Key
+	done := uint64(0)
+	write := func() error {
+		if err := m.dst.AddKeys(ctx, keys); err != nil {
+			return fmt.Errorf("write links: %w", err)
+		}
+		done += uint64(len(keys))
+		keys = keys[:0]
+		m.opt.Progress(Links, done)
+		return nil
+	}
+	moment, err := m.src.Keys(ctx, since, func(k *Key) error {
+		keys = append(keys, *k)
+		if len(keys) < portion {
+			return nil
+		}
+		return write()
+	})
+	if err != nil {
+		return fmt.Errorf("read links: %w", err)
+	}
+	m.moment = moment
+	return write()
+}
+
+// copyAudit copies the entries of the audit log that the target does not have yet.
+func (m *mover) copyAudit(ctx context.Context) error {
+	const portion = 1000
+	last, err := m.dst.LastAudit(ctx)
+	if err != nil {
+		return err
+	}
+	var entries []store.AuditEntry
+	write := func() error {
+		err := m.dst.AddAudit(ctx, entries)
+		entries = entries[:0]
+		return err
+	}
+	if err := m.src.Audit(ctx, last, func(e *store.AuditEntry) error {
+		entries = append(entries, *e)
+		if len(entries) < portion {
+			return nil
+		}
+		return write()
+	}); err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	return write()
+}
+
+// switchOver freezes the source, copies and compares the rest, and marks both.
+func (m *mover) switchOver(ctx context.Context) error {
+	m.opt.Progress(Switching, 0)
+	began := time.Now()
+	frozen, err := m.src.Freeze(ctx)
+	if err != nil {
+		return fmt.Errorf("freeze the source: %w", err)
+	}
+	defer frozen.Release()
+	if err := m.copyRest(ctx); err != nil {
+		return err
+	}
+	target, err := m.dst.Ready(ctx, m.at)
+	if err != nil {
+		return err
+	}
+	// From here on, the source may be marked: nothing may end in between.
+	ctx = context.WithoutCancel(ctx)
+	if err := frozen.Commit(ctx, target); err != nil {
+		return fmt.Errorf("mark the source as moved: %w", err)
+	}
+	for deadline := time.Now().Add(finishFor); ; time.Sleep(time.Second) {
+		err := m.dst.Finish(ctx)
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			return &Unfinished{err}
+		}
+		m.opt.Log.Error("everything is copied, but the target cannot be opened: it is tried again", "error", err)
+	}
+	m.result.Frozen = time.Since(began)
+	return nil
+}
+
+// finishFor is how long the target may not be reached at the very end.
+const finishFor = 30 * time.Second
+
+// copyRest copies and compares what is left.
+func (m *mover) copyRest(ctx context.Context) error {
+	if err := m.copyEvents(ctx); err != nil {
+		return err
+	}
+	if err := m.copyKeys(ctx, m.moment); err != nil {
+		return err
+	}
+	if err := m.copyAudit(ctx); err != nil {
+		return err
+	}
+	control, err := m.src.Control(ctx)
+	if err != nil {
+		return fmt.Errorf("control data: %w", err)
+	}
+	if err := m.dst.SetControl(ctx, control); err != nil {
+		return fmt.Errorf("control data: %w", err)
+	}
+	if err := m.compareEvents(ctx, m.at); err != nil {
+		return err
+	}
+	if err := m.compareRest(ctx, control); err != nil {
+		return err
+	}
+	m.result.Events, m.result.Partners, m.result.Merchants, m.result.Tags = m.events.N, len(control.Partners), len(control.Merchants), len(control.Tags)
+	return nil
+}

@@ -1,0 +1,307 @@
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/move"
+)
+
+// Database is a database whose data is moved, without an engine. It implements move.Source and move.Target.
+type Database struct {
+	e *engine // only the connections and the log are there
+}
+
+// OpenDatabase connects to a database for a move, and creates its tables if it is new. Engines may have it open.
+func OpenDatabase(ctx context.Context, address string, log *slog.Logger) (*Database, error) {
+	config, err := parseURL(address)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	d := &Database{&engine{pool: pool, log: log}}
+	if err := errors.Join(checkDurability(ctx, pool), migrate(ctx, pool)); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	return d, nil
+}
+
+// Close closes the connections.
+func (d *Database) Close() { d.e.pool.Close() }
+
+// Name says for people which database it is.
+func (d *Database) Name() string {
+	c := d.e.pool.Config().ConnConfig
+	return fmt.Sprintf("postgres://%s:%d/%s", c.Host, c.Port, c.Database)
+}
+
+// checkMove refuses a database that is being filled, or whose data has moved.
+func checkMove(ctx context.Context, pool *pgxpool.Pool) error {
+	in, out, err := moves(ctx, pool)
+	switch {
+	case err != nil:
+		return err
+	case in != nil:
+		return errors.New(`"mtagd migrate" has not finished filling this database: run it again`)
+	case out != nil:
+		return fmt.Errorf("the data of this database has moved to %s on %s, and is not kept up to date here. "+
+			"To go on here all the same, without what was received since then: %s", out.Peer, store.FormatTime(timeAt(out.At)), undoMove)
+	}
+	return nil
+}
+
+// moveRow is a row of the table move.
+type moveRow struct {
+	Direction, Peer string
+	At              int64
+	Ready           bool
+}
+
+// moves returns the moves of a database; nil when there is none.
+func moves(ctx context.Context, tx querier) (in, out *moveRow, err error) {
+	err = query(ctx, tx, func(rows pgx.Rows) error {
+		m := &moveRow{}
+		if err := rows.Scan(&m.Direction, &m.Peer, &m.At, &m.Ready); err != nil {
+			return err
+		}
+		if m.Direction == "in" {
+			in = m
+		} else {
+			out = m
+		}
+		return nil
+	}, "SELECT direction, peer, at, ready FROM move")
+	return in, out, err
+}
+
+// ID implements move.Source.
+func (d *Database) ID(ctx context.Context) (id string, err error) {
+	random, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		return "", err
+	}
+	var n int64
+	err = pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT DO NOTHING", random.Int64()); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT value FROM setting WHERE name = 'id'").Scan(&n)
+	})
+	return fmt.Sprintf("%016x", n), err
+}
+
+// Events implements move.Data. It reads the merchants' events of one span of time after the other.
+func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*move.Event) error) error {
+	const few, many = 5_000, 50_000 // events of a span
+	span := int64(time.Second / time.Microsecond)
+	for at := int64(after); ; {
+		merchants, next, err := d.merchantsAfter(ctx, at, int64(upTo))
+		if err != nil || len(merchants) == 0 {
+			return err
+		}
+		end := min(next+span, int64(upTo))
+		n := 0
+		if err := query(ctx, d.e.pool, func(rows pgx.Rows) error {
+			n++
+			e, err := scanMoved(rows)
+			if err != nil {
+				return err
+			}
+			return use(e)
+		}, `SELECT x.* FROM unnest($1::uuid[]) AS w(merchant) CROSS JOIN LATERAL (SELECT merchant, seq, idx, at, bot, tag, name, muid, raw FROM event
+			WHERE event.merchant = w.merchant AND seq > $2 AND seq <= $3) AS x ORDER BY x.seq, x.idx`, merchants, at, end); err != nil {
+			return err
+		}
+		at = end
+		switch {
+		case n < few:
+			span *= 4
+		case n > many:
+			span = max(span/2, 1)
+		}
+	}
+}
+
+// merchantsAfter returns the merchants that have events after one receipt and up to another, and the first receipt of these.
+func (d *Database) merchantsAfter(ctx context.Context, after, upTo int64) (merchants []uuid.UUID, first int64, err error) {
+	err = query(ctx, d.e.pool, func(rows pgx.Rows) error {
+		var m uuid.UUID
+		var seq int64
+		err := rows.Scan(&m, &seq)
+		if len(merchants) == 0 || seq < first {
+			first = seq
+		}
+		merchants = append(merchants, m)
+		return err
+	}, `SELECT w.merchant, x.seq FROM usage AS w CROSS JOIN LATERAL (SELECT seq FROM event
+		WHERE event.merchant = w.merchant AND seq > $1 AND seq <= $2 ORDER BY seq LIMIT 1) AS x`, after, upTo)
+	return merchants, first, err
+}
+
+func scanMoved(rows pgx.Rows) (*move.Event, error) {
+	var e move.Event
+	var m uuid.UUID
+	var seq int64
+	var idx int16
+	err := rows.Scan(&m, &seq, &idx, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.Raw)
+	e.Merchant, e.At = codec.MerchantKey(m), positionOf(seq, idx)
+	return &e, err
+}
+
+// Keys implements move.Data. It always passes all: rows do not say when they were written.
+func (d *Database) Keys(ctx context.Context, _ uint64, use func(*move.Key) error) (moment uint64, err error) {
+	err = query(ctx, d.e.pool, func(rows pgx.Rows) error {
+		var m uuid.UUID
+		var k move.Key
+		if err := rows.Scan(&m, &k.Key, &k.MUID); err != nil {
+			return err
+		}
+		k.Merchant = codec.MerchantKey(m)
+		return use(&k)
+	}, "SELECT merchant, key, muid FROM link")
+	if err != nil {
+		return 0, err
+	}
+	return 0, query(ctx, d.e.pool, func(rows pgx.Rows) error {
+		var m uuid.UUID
+		var k move.Key
+		if err := rows.Scan(&m, &k.Key, &k.Seen); err != nil {
+			return err
+		}
+		k.Merchant = codec.MerchantKey(m)
+		return use(&k)
+	}, "SELECT merchant, key, seen FROM dedup")
+}
+
+// Control implements move.Data.
+func (d *Database) Control(ctx context.Context) (c *move.Control, err error) {
+	err = d.e.read(ctx, func(tx pgx.Tx) error {
+		c = &move.Control{Retention: store.Forever}
+		r := controlReader{ctx: ctx, tx: tx}
+		r.each("SELECT value FROM setting WHERE name = 'retention'", func(rows pgx.Rows) error { return rows.Scan(&c.Retention) })
+		records(&r, "SELECT record FROM partner ORDER BY id", &c.Partners)
+		records(&r, "SELECT record FROM tag ORDER BY id", &c.Tags)
+		records(&r, "SELECT record FROM erasure ORDER BY id", &c.Erasures)
+		r.each("SELECT record, used FROM api_key ORDER BY id", func(rows pgx.Rows) (err error) {
+			var text []byte
+			var used *time.Time
+			if err := rows.Scan(&text, &used); err != nil {
+				return err
+			}
+			k := move.Issued{}
+			if k.Key, err = decode[store.Key](text); used != nil {
+				k.LastUse = used.UnixMicro()
+			}
+			c.Keys = append(c.Keys, k)
+			return err
+		})
+		r.each("SELECT record, ordinal FROM merchant ORDER BY id", func(rows pgx.Rows) (err error) {
+			var text []byte
+			m := move.Merchant{}
+			if err := rows.Scan(&text, &m.Ordinal); err != nil {
+				return err
+			}
+			m.Merchant, err = decode[store.Merchant](text)
+			c.Merchants = append(c.Merchants, m)
+			return err
+		})
+		r.each("SELECT domain, tag FROM claim ORDER BY domain", func(rows pgx.Rows) error {
+			var claim move.Claim
+			err := rows.Scan(&claim.Domain, &claim.Tag)
+			c.Claims = append(c.Claims, claim)
+			return err
+		})
+		r.each("SELECT partner::text, key, record FROM reply ORDER BY partner, key", func(rows pgx.Rows) error {
+			var of move.Reply
+			var key, text []byte
+			if err := rows.Scan(&of.Partner, &key, &text); err != nil {
+				return err
+			}
+			what, err := decode[reply](text)
+			of.Key, of.At, of.Merchant, of.Name, of.Domain, of.CreatedAt, of.IssuedKey = hex.EncodeToString(key),
+				what.At, what.Merchant, what.Name, what.Domain, what.CreatedAt, what.IssuedKey
+			c.Replies = append(c.Replies, of)
+			return err
+		})
+		r.each("SELECT merchant::text, partner::text, at FROM removal ORDER BY merchant", func(rows pgx.Rows) error {
+			var of store.Removal
+			err := rows.Scan(&of.Merchant, &of.Partner, &of.At)
+			of.At = of.At.UTC()
+			c.Removals = append(c.Removals, of)
+			return err
+		})
+		r.each("SELECT merchant::text, key FROM suppressed ORDER BY merchant, key", func(rows pgx.Rows) error {
+			var of move.Suppressed
+			var key []byte
+			err := rows.Scan(&of.Merchant, &key)
+			of.Key = store.IdentityKey(key)
+			c.Suppressed = append(c.Suppressed, of)
+			return err
+		})
+		r.each("SELECT path, content FROM file ORDER BY path", func(rows pgx.Rows) error {
+			var f move.File
+			err := rows.Scan(&f.Path, &f.Content)
+			c.Files = append(c.Files, f)
+			return err
+		})
+		return r.err
+	})
+	return c, err
+}
+
+// controlReader reads one table after the other, until the first error.
+type controlReader struct {
+	ctx context.Context
+	tx  pgx.Tx
+	err error
+}
+
+func (r *controlReader) each(sql string, use func(rows pgx.Rows) error) {
+	if r.err == nil {
+		r.err = query(r.ctx, r.tx, use, sql)
+	}
+}
+
+func records[T any](r *controlReader, sql string, all *[]T) {
+	r.each(sql, func(rows pgx.Rows) error {
+		var text []byte
+		if err := rows.Scan(&text); err != nil {
+			return err
+		}
+		v, err := decode[T](text)
+		*all = append(*all, v)
+		return err
+	})
+}
+
+// Audit implements move.Data.
+func (d *Database) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
+	return query(ctx, d.e.pool, func(rows pgx.Rows) error {
+		var text []byte
+		if err := rows.Scan(&text); err != nil {
+			return err
+		}
+		var e store.AuditEntry
+		if err := json.Unmarshal(text, &e); err != nil {
+			return err
+		}
+		return use(&e)
+	}, "SELECT record FROM audit WHERE id > $1 ORDER BY id", int64(after))
+}

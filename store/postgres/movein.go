@@ -1,0 +1,264 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/move"
+)
+
+var _ move.Target = (*Database)(nil)
+
+// Begin implements move.Target.
+func (d *Database) Begin(ctx context.Context, source string) (at uint64, err error) {
+	err = pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
+			return err
+		}
+		in, out, err := moves(ctx, tx)
+		switch {
+		case err != nil:
+			return err
+		case out != nil:
+			return fmt.Errorf("%s is not empty: its own data has moved to %s", d.Name(), out.Peer)
+		case in != nil && in.Peer != source:
+			return fmt.Errorf("%s is being filled from another store. To fill it from this one, drop and create the database", d.Name())
+		case in != nil:
+			at = uint64(in.At)
+			// Links are copied whole again: some of those that are here may have been removed in the source.
+			if _, err := tx.Exec(ctx, "TRUNCATE link, dedup"); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, "UPDATE move SET ready = false WHERE direction = 'in'")
+			return err
+		}
+		var used bool
+		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM partner) OR EXISTS (SELECT FROM audit) OR EXISTS (SELECT FROM usage)").Scan(&used); err != nil {
+			return err
+		}
+		if used {
+			return fmt.Errorf("%s is not empty: data can only be moved into a new database", d.Name())
+		}
+		_, err = tx.Exec(ctx, "INSERT INTO move (direction, peer, at, ready) VALUES ('in', $1, 0, false)", source)
+		return err
+	})
+	return at, err
+}
+
+// movedTables are the tables that a move fills before its end.
+var movedTables = []string{"event", "link", "dedup", "counter", "usage", "audit"}
+
+// Clear implements move.Target.
+func (d *Database) Clear(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		for _, table := range movedTables {
+			if _, err := tx.Exec(ctx, "TRUNCATE "+table); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, "UPDATE move SET at = 0, ready = false WHERE direction = 'in'")
+		return err
+	})
+}
+
+// Add implements move.Target.
+func (d *Database) Add(ctx context.Context, b *move.Batch) error {
+	counts, used := counts{}, map[uuid.UUID]store.Usage{}
+	for i := range b.Events {
+		e := &b.Events[i]
+		m := uuid.UUID(e.Merchant)
+		counts.add(m, e.Time, e.Tag, e.Name, e.Bot, 1)
+		u := used[m]
+		used[m] = store.Usage{Events: u.Events + 1, Bytes: u.Bytes + sizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag)}
+	}
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if len(b.Events) > 0 {
+			if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, []string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw"},
+				pgx.CopyFromSlice(len(b.Events), func(i int) ([]any, error) {
+					e := &b.Events[i]
+					return []any{uuid.UUID(e.Merchant), int64(e.At.Seq), int16(e.At.Index), e.Time, e.Bot, e.Tag, e.Name, e.MUID, e.Raw}, nil
+				})); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, addCounters, counts.columns()...); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, addUsage, usageColumns(used, 1)...); err != nil {
+				return err
+			}
+		}
+		return d.note(ctx, tx, "UPDATE move SET at = $1 WHERE direction = 'in'", int64(b.UpTo))
+	})
+}
+
+// errNotBegun is for a database that somebody has changed meanwhile.
+var errNotBegun = errors.New("the database is not being filled any more")
+
+// note changes the row of the move.
+func (d *Database) note(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
+	done, err := tx.Exec(ctx, sql, args...)
+	if err == nil && done.RowsAffected() != 1 {
+		err = errNotBegun
+	}
+	return err
+}
+
+// AddKeys implements move.Target.
+func (d *Database) AddKeys(ctx context.Context, keys []move.Key) error {
+	var links, ids struct {
+		merchants []uuid.UUID
+		keys      [][]byte
+	}
+	var muids [][]byte
+	var seen []int64
+	slices.SortFunc(keys, func(a, b move.Key) int {
+		return cmp.Or(slices.Compare(a.Merchant[:], b.Merchant[:]), slices.Compare(a.Key, b.Key))
+	})
+	for _, k := range keys {
+		if k.IsLink() {
+			links.merchants, links.keys, muids = append(links.merchants, uuid.UUID(k.Merchant)), append(links.keys, k.Key), append(muids, k.MUID)
+		} else {
+			ids.merchants, ids.keys, seen = append(ids.merchants, uuid.UUID(k.Merchant)), append(ids.keys, k.Key), append(seen, k.Seen)
+		}
+	}
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, writeLinks, links.merchants, links.keys, muids); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO dedup (merchant, key, seen) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bigint[])
+			ON CONFLICT (merchant, key) DO UPDATE SET seen = excluded.seen`, ids.merchants, ids.keys, seen)
+		return err
+	})
+}
+
+// LastAudit implements move.Target.
+func (d *Database) LastAudit(ctx context.Context) (last store.AuditID, err error) {
+	err = d.e.pool.QueryRow(ctx, "SELECT coalesce(max(id), 0) FROM audit").Scan(&last)
+	return last, err
+}
+
+// AddAudit implements move.Target.
+func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) error {
+	_, err := d.e.pool.CopyFrom(ctx, pgx.Identifier{"audit"}, []string{"id", "at", "partner", "record"},
+		pgx.CopyFromSlice(len(entries), func(i int) ([]any, error) {
+			e := entries[i]
+			var partner *uuid.UUID
+			if key, ok := keyOf(e.Partner); ok {
+				partner = &key
+			}
+			text, err := json.Marshal(e)
+			return []any{int64(e.ID), e.At, partner, text}, err
+		}))
+	return err
+}
+
+// SetControl implements move.Target. It writes as changes do, but for what nodes need to know of a change: there are none.
+func (d *Database) SetControl(ctx context.Context, control *move.Control) error {
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		c := &change{e: d.e, ctx: ctx, tx: tx, id: uuid.New()}
+		for _, table := range []string{"suppressed", "erasure", "removal", "reply", "claim", "tag", "merchant", "api_key", "session", "partner", "file"} {
+			c.exec("DELETE FROM " + table)
+		}
+		c.exec("INSERT INTO setting (name, value) VALUES ('retention', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value", int64(control.Retention))
+		for _, p := range control.Partners {
+			c.putPartner(p)
+		}
+		for _, k := range control.Keys {
+			c.putKey(k.Key)
+			if k.LastUse != 0 {
+				c.exec("UPDATE api_key SET used = $2 WHERE id = $1", string(k.ID), timeAt(k.LastUse))
+			}
+		}
+		for _, m := range control.Merchants {
+			c.exec("INSERT INTO merchant (id, partner, ordinal, retention, record) VALUES ($1, $2, $3, $4, $5)",
+				string(m.ID), string(m.Partner), int64(m.Ordinal), int(m.Retention), c.encode(m.Merchant))
+		}
+		holder := map[string]store.TagID{}
+		for _, claim := range control.Claims {
+			holder[claim.Domain] = claim.Tag
+		}
+		for _, t := range control.Tags {
+			t.ClaimLost = t.Type == store.ServerSide && holder[t.Domain] != t.ID
+			c.putTag(t)
+		}
+		for _, claim := range control.Claims {
+			c.claim(claim.Domain, claim.Tag)
+		}
+		for _, r := range control.Replies {
+			key, err := hex.DecodeString(r.Key)
+			if err != nil {
+				return err
+			}
+			c.exec("INSERT INTO reply (partner, key, at, record) VALUES ($1, $2, $3, $4)", string(r.Partner), key, r.At,
+				c.encode(reply{r.At, r.Merchant, r.Name, r.Domain, r.CreatedAt, r.IssuedKey}))
+		}
+		for _, r := range control.Removals {
+			c.exec("INSERT INTO removal (merchant, partner, at) VALUES ($1, $2, $3)", string(r.Merchant), string(r.Partner), r.At)
+		}
+		for _, e := range control.Erasures {
+			c.exec("INSERT INTO erasure (id, merchant, at, done, record) VALUES ($1, $2, $3, $4, $5)",
+				string(e.ID), string(e.Merchant), e.At, e.State == store.ErasureDone, c.encode(e))
+		}
+		for of := range slices.Chunk(control.Suppressed, 1000) {
+			merchants, keys := make([]string, len(of)), make([][]byte, len(of))
+			for i := range of {
+				merchants[i], keys[i] = string(of[i].Merchant), of[i].Key[:]
+			}
+			c.exec("INSERT INTO suppressed (merchant, key) SELECT * FROM unnest($1::uuid[], $2::bytea[])", merchants, keys)
+		}
+		for _, f := range control.Files {
+			c.exec("INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)", f.Path, f.Content)
+		}
+		// The nodes begin with the tables as they are. An entry is missing here, so that a node which was started on the empty
+		// database finds that it must be started again.
+		c.exec("DELETE FROM change")
+		c.exec("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, '{}')", c.last+2, c.id, string(partnerSet))
+		return c.failed
+	})
+}
+
+// Ready implements move.Target.
+func (d *Database) Ready(ctx context.Context, upTo uint64) (name string, err error) {
+	return d.Name(), pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if err := d.note(ctx, tx, "UPDATE move SET ready = true WHERE direction = 'in' AND at = $1", int64(upTo)); err != nil {
+			return err
+		}
+		// Events of merchants that were deleted while nobody copied.
+		if _, err := tx.Exec(ctx, `INSERT INTO removal (merchant, partner, at) SELECT merchant, $1, clock_timestamp() FROM usage
+			WHERE merchant NOT IN (SELECT id FROM merchant) ON CONFLICT DO NOTHING`, uuid.Nil); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {
+			return err
+		}
+		// The last flush, so that feeds end there.
+		_, err := tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) SELECT $1, $2, $1, $3,
+			ARRAY(SELECT merchant FROM usage WHERE EXISTS (SELECT FROM event WHERE event.merchant = usage.merchant AND seq = $3))
+			WHERE $3 > 0`, uuid.Nil, uuid.New(), int64(upTo))
+		return err
+	})
+}
+
+// Finish implements move.Target.
+func (d *Database) Finish(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		done, err := tx.Exec(ctx, "DELETE FROM move WHERE direction = 'in' AND ready")
+		if err != nil || done.RowsAffected() == 1 {
+			return err
+		}
+		in, _, err := moves(ctx, tx)
+		if in != nil {
+			err = fmt.Errorf("%s does not have everything yet", d.Name())
+		}
+		return err
+	})
+}

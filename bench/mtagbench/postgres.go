@@ -27,7 +27,7 @@ type postgresCommand struct {
 	Temp             string        `placeholder:"DIR" help:"Directory for temporary data; its disk is measured too (default the system's)."`
 	Rounds           int           `default:"5" help:"Rounds; the table has their medians (default ${default})."`
 	Round            time.Duration `default:"4s" help:"Length of each part of a round (default ${default})."`
-	Connections      int           `default:"256" help:"Connections of single events, to both nodes together (default ${default})."`
+	Connections      int           `default:"512" help:"Connections of single events, to both nodes together (default ${default})."`
 	QueueConnections int           `default:"64" help:"Database connections of the peer (default ${default})."`
 	Events           int           `placeholder:"N" help:"List a merchant of N events, too (default none)."`
 	Queries          int           `default:"100" help:"Listing queries of each kind (default ${default})."`

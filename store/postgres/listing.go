@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -11,8 +12,8 @@ import (
 
 // Events implements store.Events. All of it is as of one moment:
 //
-//  1. The range is split into spans, whose events the counters know. With ByName, each name has nodes of its own. Their sum is
-//     the total.
+//  1. The range is split into spans, whose events the counters know. Their sum is the total. With ByName, each name has nodes of
+//     its own: those of the names near the page.
 //  2. The nodes that the page is in are known now. Where the page begins deep in a node, the node is replaced by the buckets of
 //     the level below, again and again, down to minutes. So is a node whose events are filtered: the page's events may be rare.
 //  3. The events of these nodes are read.
@@ -33,17 +34,27 @@ func (e *engine) Events(ctx context.Context, q store.Query) (page store.Page, er
 		}
 		lo, hi := rangeOf(q.From, q.To)
 		l := listing{selection: s, tx: tx, asc: q.Asc && q.SortBy == store.ByTime, nameDesc: !q.Asc}
-		nodes, err := l.nodes(ctx, q, max(lo, scopes[0].from), hi)
+		lo = max(lo, scopes[0].from)
+		offset := q.Offset
+		var nodes []node
+		switch {
+		case q.SortBy == store.ByTime:
+			nodes, err = l.spans(ctx, lo, hi)
+		case l.allNames:
+			nodes, page.Total, offset, err = l.nearbyNames(ctx, lo, hi, q.Offset, q.Limit)
+		default:
+			nodes, err = l.named(ctx, lo, hi, l.names)
+		}
 		if err != nil {
 			return err
 		}
-		for _, n := range nodes {
-			page.Total += n.n
+		if page.Total == 0 {
+			page.Total = totalOf(nodes)
 		}
 		if q.Offset >= page.Total {
 			return nil
 		}
-		page.Events, err = l.page(ctx, nodes, q.Offset, q.Limit)
+		page.Events, err = l.page(ctx, nodes, offset, q.Limit)
 		return err
 	})
 	return page, err
@@ -61,22 +72,105 @@ type listing struct {
 // fewEvents is how many events of a name are counted one by one: visitors can make up thousands of names.
 const fewEvents = 50
 
-// nodes returns the nodes of a range, in the order of the query.
-func (l *listing) nodes(ctx context.Context, q store.Query, lo, hi int64) (nodes []node, err error) {
-	spans := cover(lo, hi)
+func totalOf(nodes []node) (total int) {
+	for _, n := range nodes {
+		total += n.n
+	}
+	return total
+}
+
+// spans returns the nodes of a range, in the order of time.
+func (l *listing) spans(ctx context.Context, lo, hi int64) (nodes []node, err error) {
+	for _, s := range cover(lo, hi) {
+		nodes = append(nodes, node{span: s})
+	}
 	if !l.asc {
-		slices.Reverse(spans)
+		slices.Reverse(nodes)
 	}
-	if q.SortBy == store.ByTime {
-		for _, s := range spans {
-			nodes = append(nodes, node{span: s})
+	return nodes, l.count(ctx, l.tx, nodes)
+}
+
+// named returns the nodes of a range of these names, which are sorted, in the order of the query.
+func (l *listing) named(ctx context.Context, lo, hi int64, names []string) ([]node, error) {
+	all, err := l.readNames(ctx, "AND name = ANY($5) GROUP BY name ORDER BY name", names)
+	if err != nil {
+		return nil, err
+	}
+	if l.nameDesc {
+		slices.Reverse(all)
+	}
+	return l.inRange(ctx, lo, hi, all)
+}
+
+// nearbyNames returns the nodes of a page by name, and of the names before or after it, and the total. The page begins at the
+// returned offset. A merchant can have hundreds of thousands of names: they are read in portions, from the beginning or from the
+// end, whichever is nearer, until they have the page.
+func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, offset, limit int) (nodes []node, total, from int, err error) {
+	spans, err := l.spans(ctx, lo, hi)
+	total = totalOf(spans)
+	if err != nil || offset >= total {
+		return nil, total, 0, err
+	}
+	end := min(offset+limit, total)
+	fromEnd := total-offset < end
+	wanted := end
+	if fromEnd {
+		wanted = total - offset
+	}
+	order, last := "AND name > $5 GROUP BY name ORDER BY name LIMIT 1000", ""
+	if l.nameDesc != fromEnd {
+		order, last = "AND name < $5 AND name <> '' GROUP BY name ORDER BY name DESC LIMIT 1000", afterAllNames
+	}
+	var portions [][]node
+	read := 0
+	for read < wanted {
+		names, err := l.readNames(ctx, order, last)
+		if err != nil {
+			return nil, 0, 0, err
 		}
-		return nodes, l.count(ctx, l.tx, nodes)
+		if len(names) == 0 {
+			return nil, 0, 0, errors.New("the counters of names have fewer events than those of all names together")
+		}
+		last = names[len(names)-1].name
+		if fromEnd {
+			slices.Reverse(names)
+		}
+		some, err := l.inRange(ctx, lo, hi, names)
+		if err != nil {
+			return nil, 0, 0, err
+		}
+		portions = append(portions, some)
+		read += totalOf(some)
 	}
-	names, err := l.allOf(ctx, l.tx)
-	if err != nil || len(spans) == 1 && spans[0].level == byLife || len(spans) == 0 {
-		return names[:len(names)*len(spans)], err
+	from = offset
+	if fromEnd {
+		slices.Reverse(portions)
+		from = offset - (total - read)
 	}
+	return slices.Concat(portions...), total, from, nil
+}
+
+// afterAllNames is greater than the name of any event.
+const afterAllNames = "~"
+
+// readNames returns nodes with all events of each name, of those that a condition with one parameter selects.
+func (l *listing) readNames(ctx context.Context, condition string, parameter any) (nodes []node, err error) {
+	err = query(ctx, l.tx, func(rows pgx.Rows) error {
+		n := node{span: bucket(byLife, 0)}
+		err := rows.Scan(&n.name, &n.n)
+		nodes = append(nodes, n)
+		return err
+	}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 `+condition, l.merchant, l.tag, l.bot, byLife, parameter)
+	return nodes, err
+}
+
+// inRange splits nodes with all events of each name into nodes of a range, and counts their events.
+func (l *listing) inRange(ctx context.Context, lo, hi int64, names []node) (nodes []node, err error) {
+	spans := cover(lo, hi)
+	if len(spans) == 0 || len(spans) == 1 && spans[0].level == byLife {
+		return names[:len(names)*len(spans)], nil
+	}
+	slices.Reverse(spans)
 	for _, n := range names {
 		if n.n <= fewEvents {
 			nodes = append(nodes, node{span: span{rawLevel, lo, hi}, name: n.name})
@@ -87,22 +181,6 @@ func (l *listing) nodes(ctx context.Context, q store.Query, lo, hi int64) (nodes
 		}
 	}
 	return nodes, l.count(ctx, l.tx, nodes)
-}
-
-// allOf returns nodes with all events of each name of the selection, in the order of the names.
-func (l *listing) allOf(ctx context.Context, tx pgx.Tx) (nodes []node, err error) {
-	order := "name"
-	if l.nameDesc {
-		order = "name DESC"
-	}
-	err = query(ctx, tx, func(rows pgx.Rows) error {
-		n := node{span: bucket(byLife, 0)}
-		err := rows.Scan(&n.name, &n.n)
-		nodes = append(nodes, n)
-		return err
-	}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 AND name <> '' AND ($5::text[] IS NULL OR name = ANY($5))
-		GROUP BY name ORDER BY `+order, l.merchant, l.tag, l.bot, byLife, l.names)
-	return nodes, err
 }
 
 // pick is what a page has of a node.

@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build test check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
+.PHONY: run build test chaos check format vet staticcheck tidy generated fuzz vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
 
 run: build
 	bin/mtagd dev
@@ -56,6 +56,12 @@ fuzz:
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
 		done; \
 	done
+
+# Makes servers of PostgreSQL, nodes and the network between them fail at random for CHAOSTIME, while clients count what they are told.
+# Prints the seed, which CHAOSFLAGS='-chaosseed N' repeats.
+CHAOSTIME ?= 10m
+chaos: postgres
+	TMPDIR=$(MEMORY) $(GO) test -pgo=off -count=1 -v -timeout 0 -run 'TestChaos$$' ./cmd/mtagd -chaos $(CHAOSTIME) $(CHAOSFLAGS)
 
 # Measures mtagd and, for comparison, a bare fasthttp server, on loopback. Writes a table and a chart to bench/results;
 # bench/README.md explains them. bench takes about four minutes. bench-quick takes one, and writes to bin/results.

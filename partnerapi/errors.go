@@ -25,6 +25,7 @@ var answers = [...]struct {
 	store.KindForbidden:   {fasthttp.StatusForbidden, "Access denied"},
 	store.KindConflict:    {fasthttp.StatusConflict, "Domain already registered"},
 	store.KindUnavailable: {fasthttp.StatusServiceUnavailable, "Unable to process request"},
+	store.KindUncertain:   {fasthttp.StatusServiceUnavailable, "Unable to process request"},
 	store.KindBusy:        {fasthttp.StatusTooManyRequests, "Too many requests at once. Please try again"},
 	store.KindMismatch:    {fasthttp.StatusUnprocessableEntity, "Invalid request parameters"},
 	store.KindLimited:     {fasthttp.StatusForbidden, "Access denied"}, // not 429: trying again does not help
@@ -105,7 +106,7 @@ func (a *api) countRefusal(r *fasthttp.RequestCtx, err error) {
 // mayTell reports whether the answer has the error's own message besides that of its kind. A 403 or 404 about a resource
 // that may be another partner's has the spec's message alone.
 func mayTell(e *store.Error) bool {
-	return e.Kind == store.KindInvalid || e.Kind == store.KindMismatch || e.Kind == store.KindLimited ||
+	return e.Kind == store.KindInvalid || e.Kind == store.KindUncertain || e.Kind == store.KindMismatch || e.Kind == store.KindLimited ||
 		e == errNoTagYet || e == errReadOnlyKey || isSuspension(e)
 }
 

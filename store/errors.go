@@ -18,6 +18,7 @@ const (
 	KindUnavailable      // the engine cannot accept the request now; nothing was done; retry later
 	KindBusy             // the caller has too many requests in flight; nothing was done; retry later
 	KindMismatch         // another request had the same idempotency key
+	KindUncertain        // the engine cannot find out now whether it was done; a request that may be repeated should be
 	KindLimited          // a partner or merchant has as much of something as it may have; waiting does not help
 )
 
@@ -53,6 +54,11 @@ func NotFound(what string) error {
 // Unavailable returns the error for a request that the engine cannot accept now.
 func Unavailable(why string) error {
 	return &Error{Kind: KindUnavailable, Message: why}
+}
+
+// Uncertain returns the error for a request that was done or not: the engine cannot tell.
+func Uncertain(why string) error {
+	return &Error{Kind: KindUncertain, Message: why}
 }
 
 // Busy returns the error for a caller that has too many requests in flight.

@@ -101,6 +101,7 @@ var (
 	tooManyBytesOfPartner   = refusal(fasthttp.StatusTooManyRequests, "The partner of this merchant has stored as much as it may in a day, please retry later")
 
 	unavailable = refusal(fasthttp.StatusServiceUnavailable, "Events cannot be accepted at the moment, please retry")
+	uncertain   = refusal(fasthttp.StatusServiceUnavailable, "It is not known whether the event is recorded, please retry with the same event_id")
 	failed      = refusal(fasthttp.StatusInternalServerError, "Unable to process request")
 )
 

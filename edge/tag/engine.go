@@ -24,12 +24,17 @@ func (s *Server) record(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, 
 }
 
 // engineFailed answers a request that failed with an error of the engine: 503 when a retry may succeed, 500 otherwise. It
-// returns the answer.
+// returns the answer. Only one 503 leaves open whether the event is recorded, and says so.
 func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, merchant store.MerchantID, operation string, err error) *answer {
 	if store.KindOf(err) == store.KindUnavailable {
 		s.cfg.Refusals.CountReason(limit.Unavailable, limit.Merchant(merchant), err.Error())
 		unavailable.send(ctx)
 		return unavailable
+	}
+	if store.KindOf(err) == store.KindUncertain {
+		s.cfg.Refusals.CountReason(limit.Unavailable, limit.Merchant(merchant), err.Error())
+		uncertain.send(ctx)
+		return uncertain
 	}
 	s.cfg.Log.Error("engine failed", "operation", operation, "error", err, "request_id", requestid.Of(ctx))
 	failed.send(ctx)

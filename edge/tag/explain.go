@@ -41,6 +41,7 @@ var explanations = map[*answer]explanation{
 	tooManyBytesFromAddress: {"too_many_bytes_from_address", "", "The sender has stored as much as one address may in a day. Ask the operator for a higher limit.", true},
 	tooManyBytesOfPartner:   {"too_many_bytes_of_partner", "", "Your merchants together have stored as much as you may in a day. Ask the operator for a higher limit.", true},
 
+	uncertain:   {"uncertain", "", "The service lost its database in the middle of storing the events, and could not find out whether they are stored. Send them again with the same event_id: then each is stored once.", true},
 	unavailable: {"unavailable", "", "The service could not store events. Send them again after Retry-After.", true},
 	failed:      {"failed", "", "The service failed. Send the event again later; with an event_id it is not recorded twice.", true},
 }

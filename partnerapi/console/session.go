@@ -238,7 +238,7 @@ func (c *Console) reply(r *fasthttp.RequestCtx, v any) {
 // fail answers with a fault of the service, and logs it.
 func (c *Console) fail(r *fasthttp.RequestCtx, err error) {
 	status, level := fasthttp.StatusInternalServerError, slog.LevelError
-	if store.KindOf(err) == store.KindUnavailable {
+	if kind := store.KindOf(err); kind == store.KindUnavailable || kind == store.KindUncertain {
 		status, level = fasthttp.StatusServiceUnavailable, slog.LevelWarn
 	}
 	c.Log.Log(context.Background(), level, "console request failed", "path", string(r.Path()), "status", status, "request_id", requestid.Of(r),

@@ -12,14 +12,18 @@ import (
 )
 
 // The times of a flush. A commit may wait for a synchronous standby that is not there: when it takes too long, the answer is lost.
+// Together they are less than what senders wait for an answer.
 const (
-	flushTimeout  = 20 * time.Second // for a flush to be committed
+	flushTimeout  = 5 * time.Second  // for a flush to be committed
 	settleTimeout = 10 * time.Second // to find out what became of a flush whose answer was lost
 )
 
-// commit writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded.
+// commit writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded. KindUncertain: nobody knows.
 func (e *engine) commit(f *flush) error {
 	began := time.Now()
+	if e.follower.age() > refuseAfter {
+		return errNoAnswer // the requests have waited for the flush before, and would wait for the database again
+	}
 	e.flushing.Store(&began)
 	defer e.flushing.Store(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), e.flushTimeout)
@@ -67,7 +71,7 @@ func (e *engine) ask(ctx context.Context, f *flush) (conn *pgxpool.Conn, err err
 		if !isConnectionFailure(err) || ctx.Err() != nil {
 			break
 		}
-		e.pool.Reset()
+		e.reconnect()
 	}
 	return nil, err
 }
@@ -85,11 +89,11 @@ func unavailableFlush(err error) error {
 // was not committed and never will be; if not, the first one was committed. It writes in both cases. So its own commit waits for the
 // standbys, to which the first one may not have got.
 func (e *engine) settle(f *flush, failed error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, e.flushTimeout))
+	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, 2*e.flushTimeout))
 	defer cancel()
 	var seq int64
 	err := e.retry(ctx, func() error {
-		return pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+		return e.transact(ctx, func(tx pgx.Tx) error {
 			merchant := f.merchants()[0]
 			if _, err := tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, 0, '{}')
 				ON CONFLICT (merchant, id) DO UPDATE SET node = excluded.node`, merchant, f.id, f.node); err != nil {
@@ -100,7 +104,8 @@ func (e *engine) settle(f *flush, failed error) error {
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("the events may or may not be recorded: %w: %w", failed, err)
+		e.log.Error("the answer to a commit was lost: nobody knows whether its events are recorded", "events", len(f.events), "error", failed)
+		return fmt.Errorf("%w: %w: %w", store.Uncertain("it is not known whether the events are recorded"), failed, err)
 	case seq == 0:
 		return unavailableFlush(failed)
 	}

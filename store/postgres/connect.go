@@ -42,10 +42,7 @@ func parseURL(address string) (*pgxpool.Config, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "mtagd"
 	}
-	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		encodeFast(conn.TypeMap())
-		return nil
-	}
+	config.ConnConfig.OnNotice = noteCanceledWait
 	return config, nil
 }
 
@@ -104,7 +101,7 @@ func isConnectionFailure(err error) bool {
 	_, isNet := errors.AsType[net.Error](err)
 	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
 	return isNet || isConnect || pgconn.SafeToRetry(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, net.ErrClosed) || errors.Is(err, context.DeadlineExceeded)
+		errors.Is(err, net.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errNotReplicated)
 }
 
 // queryCanceled is the SQLSTATE of a statement that was canceled.
@@ -120,6 +117,29 @@ func unavailable(err error) error {
 
 // readAttempts is how often a read is tried when its connection fails: after a fail-over, all connections of the pool do.
 const readAttempts = 3
+
+// reconnect is for a connection that has failed: the other idle ones most likely have too, and the primary may be another server.
+func (e *engine) reconnect() {
+	e.hosts.forget()
+	e.pool.Reset()
+}
+
+// begin begins a transaction that writes. The server ends it when the node goes away or stops in the middle of it, so that its locks
+// are free again.
+const begin = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'"
+
+// transact makes a transaction that writes. When it returns nil, the standbys have it.
+func (e *engine) transact(ctx context.Context, write func(tx pgx.Tx) error) error {
+	var conn *pgconn.PgConn
+	err := pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
+		conn = tx.Conn().PgConn()
+		return write(tx)
+	})
+	if err == nil {
+		err = checkReplicated(conn)
+	}
+	return err
+}
 
 // beginRead begins a transaction that reads. Compiling its statements would take longer than running them.
 const beginRead = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off"
@@ -137,7 +157,7 @@ func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) (err erro
 		if err == nil || !isConnectionFailure(err) || store.KindOf(err) != store.KindInternal {
 			return err
 		}
-		e.pool.Reset() // the other idle connections have most likely failed too
+		e.reconnect()
 	}
 	return unavailable(err)
 }

@@ -12,8 +12,11 @@ import (
 	"mtagd/store"
 )
 
-// changeTimeout bounds a change of control data, with the wait for its turn.
-const changeTimeout = 20 * time.Second
+// The times of a change of control data. Together they are less than what callers wait for an answer.
+const (
+	changeTimeout       = 5 * time.Second  // for a change, with the wait for its turn
+	settleChangeTimeout = 10 * time.Second // to find out what became of a change whose answer was lost
+)
 
 // change is one change of the control data, in one transaction. All changes of all nodes follow each other.
 type change struct {
@@ -23,10 +26,11 @@ type change struct {
 	id  uuid.UUID // of the transaction
 	now time.Time // UTC
 
-	last    int64         // the number of the last entry of the table change
-	audited store.AuditID // of the last audit entry; 0: not known yet
-	entries []entry       // what nodes must know of the changes that this node does not know yet, this one included
-	failed  error         // of the first statement that failed
+	last      int64         // the number of the last entry of the table change
+	audited   store.AuditID // of the last audit entry; 0: not known yet
+	entries   []entry       // what nodes must know of the changes that this node does not know yet, this one included
+	published bool          // some of them are of this change
+	failed    error         // of the first statement that failed
 }
 
 // change makes a change. build reads what it needs to know, and writes; after an error nothing is changed. When change returns
@@ -35,16 +39,19 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// A caller that goes away while the commit is under way must not hide what has become of it.
-	working, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	caller := ctx
+	ctx, cancel := context.WithTimeout(caller, changeTimeout)
 	defer cancel()
-	tx, err := e.pool.Begin(ctx)
+	// A caller that goes away while the commit is under way must not hide what has become of it.
+	working, cancelWork := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancelWork()
+	tx, err := e.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
 	if isConnectionFailure(err) && ctx.Err() == nil {
-		e.pool.Reset()
-		tx, err = e.pool.Begin(ctx)
+		e.reconnect()
+		tx, err = e.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
 	}
 	if err != nil {
-		return endedOr(ctx, unavailable(err))
+		return endedOr(caller, unavailable(err))
 	}
 	c := &change{e: e, ctx: ctx, tx: tx, id: uuid.New()}
 	if err = c.begin(); err == nil {
@@ -55,11 +62,14 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	}
 	if err != nil {
 		_ = tx.Rollback(working) // it ends with its connection otherwise
-		return endedOr(ctx, unavailable(err))
+		return endedOr(caller, unavailable(err))
 	}
-	err = tx.Commit(working)
-	if err != nil && len(c.entries) > 0 && isConnectionFailure(err) {
-		err = e.settleChange(working, c, err)
+	conn := tx.Conn().PgConn()
+	if err = tx.Commit(working); err == nil {
+		err = checkReplicated(conn)
+	}
+	if err != nil && isConnectionFailure(err) {
+		err = e.settleChange(c, err)
 	}
 	if err != nil {
 		return err
@@ -97,10 +107,16 @@ func (c *change) begin() error {
 
 // settleChange finds out whether a change was committed whose answer is lost. As it waits for its turn, the transaction has
 // ended then.
-func (e *engine) settleChange(ctx context.Context, c *change, lost error) error {
+func (e *engine) settleChange(c *change, lost error) error {
+	uncertain := store.Uncertain("it is not known whether the change was made")
+	if !c.published {
+		return fmt.Errorf("%w: %w", uncertain, lost) // it has left no trace that could be looked for
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleChangeTimeout)
+	defer cancel()
 	committed := false
 	err := e.retry(ctx, func() error {
-		return pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+		return e.transact(ctx, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
 				return err
 			}
@@ -112,7 +128,7 @@ func (e *engine) settleChange(ctx context.Context, c *change, lost error) error 
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("the change may or may not be made: %w: %w", lost, err)
+		return fmt.Errorf("%w: %w: %w", uncertain, lost, err)
 	case !committed:
 		return unavailable(lost)
 	}
@@ -129,7 +145,7 @@ func (e *engine) retry(ctx context.Context, what func() error) error {
 		if !isConnectionFailure(err) {
 			return err
 		}
-		e.pool.Reset()
+		e.reconnect()
 		select {
 		case <-ctx.Done():
 			return err
@@ -158,6 +174,7 @@ func (c *change) publish(kind entryKind, record any) {
 	c.last++
 	c.exec("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, $4)", c.last, c.id, string(kind), text)
 	c.entries = append(c.entries, entry{c.last, kind, text})
+	c.published = true
 }
 
 // encode returns a record as it is stored. Records always can be encoded, as they came from JSON or from strings and numbers.

@@ -110,8 +110,9 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) error {
 			merchants, ids[key] = append(merchants, key), id
 		}
 	}
-	return e.read(ctx, func(tx pgx.Tx) error {
-		var last, oldest int64
+	var last int64
+	if err := e.read(ctx, func(tx pgx.Tx) error {
+		var oldest int64
 		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0), coalesce(min(seq), 0) FROM flush WHERE seq > 0").Scan(&last, &oldest); err != nil {
 			return err
 		}
@@ -140,7 +141,15 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) error {
 			}
 		}
 		return nil
-	})
+	}); err != nil {
+		return err
+	}
+	// What a follower has read must never be gone, and nothing may come before it.
+	if err := e.confirm(ctx, last); err != nil {
+		e.reconnect()
+		return unavailable(err)
+	}
+	return nil
 }
 
 // lately returns which merchants have events in flushes from a number on.

@@ -222,6 +222,10 @@ const (
 
 	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
 
+	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. What waits for a lock does not
+	// wait for longer than the node does.
+	setFlush = `SELECT set_config('jit', 'off', true), set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '5s', true)`
+
 	takeReceiptLock = `SELECT pg_advisory_xact_lock($1)`
 )
 
@@ -234,7 +238,7 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 	f.refuses = nil
 	b := &pgx.Batch{}
 	b.Queue("BEGIN")
-	b.Queue("SET LOCAL jit = off")
+	b.Queue(setFlush)
 	b.Queue(readRefusing, f.merchants()).Query(f.scanRefusing)
 	if len(f.fresh) > 0 {
 		keys := slices.SortedFunc(maps.Keys(f.fresh), compareDedups)
@@ -243,7 +247,7 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 			for rows.Next() {
 				var k dedupKey
 				var key []byte
-				if err := rows.Scan((*[16]byte)(&k.merchant), &key); err != nil {
+				if err := rows.Scan(&k.merchant, &key); err != nil {
 					return err
 				}
 				k.key = [16]byte(key)
@@ -323,7 +327,7 @@ func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
 	return query(ctx, conn, func(rows pgx.Rows) error {
 		var k linkKey
 		var key []byte
-		if err := rows.Scan((*[16]byte)(&k.merchant), &key); err != nil {
+		if err := rows.Scan(&k.merchant, &key); err != nil {
 			return err
 		}
 		k.key = store.IdentityKey(key)
@@ -362,7 +366,10 @@ func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 	merchants := f.withEvents()
 	b.Queue(writeFlush, f.merchants()[0], f.id, f.node, merchants)
 	b.Queue("COMMIT")
-	return conn.SendBatch(ctx, b).Close()
+	if err := conn.SendBatch(ctx, b).Close(); err != nil {
+		return err
+	}
+	return checkReplicated(conn.PgConn())
 }
 
 // withEvents returns the merchants that have events in the flush, sorted.

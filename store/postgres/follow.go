@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,9 @@ import (
 // followInterval is how often a node asks what other nodes have changed. NOTIFY would tell it sooner, but takes a lock of the
 // whole server at each commit, and does not get through poolers.
 const followInterval = 200 * time.Millisecond
+
+// followTimeout is for one such question, and for a commit.
+const followTimeout = 3 * time.Second
 
 // keepChanges is how long entries of the table change are kept. A node that was stopped for longer must be started again.
 const keepChanges = 24 * time.Hour
@@ -288,7 +292,7 @@ func (e *engine) follow() {
 	}
 }
 
-// catchUp applies what other nodes have changed. It returns the number of the last flush; before that, the directory had the tags
+// catchUp applies what other nodes have changed, once it is on the standbys. It returns the number of the last flush; before that, the directory had the tags
 // of its events. more may read more as of the same moment.
 func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flushes int64, err error) {
 	asked, known := time.Now(), e.follower.position()
@@ -305,6 +309,10 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	}); err != nil {
 		return 0, err
 	}
+	if err := e.confirmAll(ctx); err != nil {
+		e.reconnect()
+		return 0, unavailable(err)
+	}
 	if int64(len(entries)) != max(last-known, 0) {
 		e.follower.lost.Store(true)
 		return 0, errMissed
@@ -316,10 +324,17 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	return flushes, nil
 }
 
-// followOnce catches up, and tells those who wait for events what other nodes have recorded.
+// followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it gives up
+// all connections: what else waits for the server would wait for as long as that is stopped, or cut off.
 func (e *engine) followOnce(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
+	defer func() {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			e.hosts.drop()
+			e.pool.Reset()
+		}
+	}()
 	var news []uuid.UUID
 	flushes, err := e.catchUp(ctx, func(tx pgx.Tx) error {
 		news = nil

@@ -31,6 +31,8 @@
 //
 //	postgres.go   opens and closes the engine
 //	connect.go    connections, and what their errors mean
+//	hosts.go      which server is the primary
+//	confirm.go    whether the standbys have what is visible
 //	migrate.go    the schema; migrations/ has it
 //
 //	control.go    changes of the control data
@@ -40,7 +42,6 @@
 //	record.go     Record, Resolve
 //	flush.go      one group on its way into the database
 //	commit.go     commits it, or finds out what became of it
-//	encode.go     encodes the parameters of a group
 //	counter.go    how many events there are in each minute, hour and day
 //
 //	cover.go      splits a range of time into spans that counters know
@@ -115,15 +116,17 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 
 // engine implements store.Engine.
 type engine struct {
-	pool *pgxpool.Pool
-	log  *slog.Logger
-	now  func() time.Time // nil: the database's clock
-	node uuid.UUID        // of this engine
+	pool  *pgxpool.Pool
+	hosts *hosts
+	log   *slog.Logger
+	now   func() time.Time // nil: the database's clock
+	node  uuid.UUID        // of this engine
 
-	follower follower
-	queue    *group.Queue
-	metrics  *group.Metrics
-	flushing atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
+	follower  follower
+	confirmed confirmed
+	queue     *group.Queue
+	metrics   *group.Metrics
+	flushing  atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
 
 	flushTimeout time.Duration
 	watches      watches
@@ -147,11 +150,12 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if opt.Log == nil {
 		opt.Log = slog.Default()
 	}
+	hosts := newHosts(config)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout)}
+	e := &engine{pool: pool, hosts: hosts, log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()
@@ -200,16 +204,18 @@ func (e *engine) Directory() *store.Directory { return e.follower.directory }
 func (e *engine) FreeSpace() uint64 { return math.MaxUint64 }
 
 // refuseAfter is how long the database may not answer before events are refused at once.
-const refuseAfter = 5 * time.Second
+const refuseAfter = 2 * time.Second
 
 // acceptsEvents returns why events are refused before they are queued, or nil.
 func (e *engine) acceptsEvents() error {
 	began := e.flushing.Load()
 	if e.follower.age() > refuseAfter || began != nil && time.Since(*began) > refuseAfter {
-		return store.Unavailable("the database does not answer")
+		return errNoAnswer
 	}
 	return nil
 }
+
+var errNoAnswer = store.Unavailable("the database does not answer")
 
 // Close implements store.Engine.
 func (e *engine) Close() error {

@@ -94,7 +94,7 @@ func (l links) read(ctx context.Context, tx querier, wanted []linkKey) error {
 func (l links) scan(rows pgx.Rows) error {
 	var k linkKey
 	var key, muid []byte
-	if err := rows.Scan((*[16]byte)(&k.merchant), &key, &muid); err != nil {
+	if err := rows.Scan(&k.merchant, &key, &muid); err != nil {
 		return err
 	}
 	k.key = store.IdentityKey(key)

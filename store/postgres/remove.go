@@ -39,7 +39,7 @@ func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []re
 	for i, r := range events {
 		seqs[i], idxs[i] = r.seq, r.idx
 	}
-	return pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+	return e.transact(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, takeReceiptLock, lockReceipt); err != nil {
 			return err
 		}

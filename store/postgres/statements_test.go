@@ -57,6 +57,7 @@ var hasKey = regexp.MustCompile(`(?i)\bmerchant = |\(merchant, [^)]*\) SELECT|\(
 var anyMerchant = map[string]string{
 	"SELECT coalesce(max(seq), 0) FROM flush":                                                "at start, and once for an erasure: the last number",
 	"SELECT coalesce(max(seq), 0), coalesce(min(seq), 0) FROM flush":                         "the feed's end: two rows of an index",
+	"SELECT coalesce((SELECT max(seq) FROM flush), 0), pg_logical_emit_message(true":         "several times a second on each node, and for the feed: the last row of an index",
 	"SELECT coalesce((SELECT max(seq) FROM change), 0), coalesce((SELECT":                    "several times a second on each node: the last row of an index",
 	"SELECT DISTINCT unnest(merchants) FROM flush":                                           "several times a second on each node: the flushes of the others since then",
 	"SELECT merchant FROM usage ORDER BY merchant":                                           "verification: which merchants there are",

@@ -23,9 +23,11 @@ type Cluster struct {
 	links map[[2]string]*Link // by the names of who connects, and of the server
 }
 
-// clusterSettings: standbys and primary notice soon when the other is gone.
+// clusterSettings: standbys and primary notice soon when the other is gone. Shared memory is in the server's directory, so that a
+// killed server leaves none behind.
 const clusterSettings = `
 synchronous_standby_names = '%s'
+dynamic_shared_memory_type = mmap
 wal_sender_timeout = 2s
 wal_receiver_timeout = 2s
 wal_retrieve_retry_interval = 100ms

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Crash kills all processes of the server at once, as a power cut does.
@@ -29,6 +31,7 @@ func (s *Server) Crash() error {
 		return nil // it has ended already
 	}
 	<-s.ended
+	defer s.removeLock()
 	for _, pid := range pids[1:] { // until the last has ended, the memory that they share keeps the server from starting
 		for deadline := time.Now().Add(time.Minute); isRunning(pid); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
@@ -37,6 +40,21 @@ func (s *Server) Crash() error {
 		}
 	}
 	return nil
+}
+
+// removeLock removes the piece of shared memory with which a server keeps others out of its directory, and which a killed one leaves
+// behind. The next start would do it too, but some are never started again.
+func (s *Server) removeLock() {
+	const line = 6 // of postmaster.pid: key and id
+	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
+	lines := strings.Split(string(text), "\n")
+	if err != nil || len(lines) <= line {
+		return
+	}
+	var key, id int
+	if n, _ := fmt.Sscan(lines[line], &key, &id); n == 2 {
+		_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil) // it may be gone
+	}
 }
 
 // isRunning is false for a process that has ended, whether or not its parent has noticed.

@@ -1,0 +1,82 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// confirmed knows how far the flushes are surely on the standbys. A commit may be visible before it is there: when the wait for
+// the standbys was canceled, and after the server was started again. If such a server is replaced, the commit is gone. And a
+// server that was replaced without knowing it still answers.
+//
+// So nothing that a node cannot read again as it was is taken from a server before a commit of the node's own has got to the
+// standbys: all that was visible before it has got there too.
+type confirmed struct {
+	mu    sync.Mutex // held while the server is asked
+	flush atomic.Int64
+}
+
+// commitNothing commits a message that nobody reads. It returns the last flush that is visible before.
+const commitNothing = `SELECT coalesce((SELECT max(seq) FROM flush), 0), pg_logical_emit_message(true, 'mtagd', '')::text`
+
+// confirm returns when all flushes up to a number are on the standbys.
+func (e *engine) confirm(ctx context.Context, flush int64) error {
+	c := &e.confirmed
+	if c.flush.Load() >= flush {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.flush.Load() >= flush {
+		return nil // others have waited for it
+	}
+	return e.confirmAll(ctx)
+}
+
+// confirmAll returns when all that was visible before the call is on the standbys.
+func (e *engine) confirmAll(ctx context.Context) error {
+	conn, err := e.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	var flush int64
+	var position string
+	if err := conn.QueryRow(ctx, commitNothing).Scan(&flush, &position); err != nil {
+		return err
+	}
+	if err := checkReplicated(conn.Conn().PgConn()); err != nil {
+		return err
+	}
+	for {
+		before := e.confirmed.flush.Load()
+		if flush <= before || e.confirmed.flush.CompareAndSwap(before, flush) {
+			return nil
+		}
+	}
+}
+
+// errNotReplicated is the failure of a commit that an operator of the server has kept from waiting for the standbys.
+var errNotReplicated = errors.New("the wait for the standbys was canceled")
+
+const notReplicated = "mtagd: not replicated"
+
+// noteCanceledWait notes that the connection's last commit may not be on the standbys. The server only warns of it.
+func noteCanceledWait(conn *pgconn.PgConn, n *pgconn.Notice) {
+	if n.Routine == "SyncRepWaitForLSN" {
+		conn.CustomData()[notReplicated] = true
+	}
+}
+
+// checkReplicated returns an error if the commit of a connection may not be on the standbys. To the caller, its answer is lost.
+func checkReplicated(conn *pgconn.PgConn) error {
+	if conn.CustomData()[notReplicated] != nil {
+		delete(conn.CustomData(), notReplicated)
+		return errNotReplicated
+	}
+	return nil
+}

@@ -87,10 +87,14 @@ func (c *Certificates) loadNew() {
 	for pause(o.ctx, o.pace.loadNew) == nil {
 		for _, host := range o.Hosts.All() {
 			o.states.mu.Lock()
-			_, known := o.states.byName[host]
+			h, known := o.states.byName[host]
+			elsewhere := known && h.dnsElsewhere && h.attempt == nil
 			o.states.mu.Unlock()
 			if !known {
 				o.ensureCertificate(host)
+			} else if elsewhere && o.magic.expiryOf(host).IsZero() {
+				// Another node may have found that DNS leads here, and have ordered. If there is nothing to load, look again soon.
+				_, _ = o.magic.load(o.ctx, host)
 			}
 		}
 	}

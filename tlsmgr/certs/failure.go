@@ -83,9 +83,9 @@ func isRefusedOrder(err error) bool {
 	return ok && problem.Type != acme.ProblemTypeRateLimited && strings.Contains(err.Error(), "creating new order")
 }
 
-// isUnreadable reports whether the files of a certificate cannot be read at the moment, but may be intact. Files that
-// do not match are another error: certmagic writes the key before its certificate, and a kill can come in between.
-func isUnreadable(err error) bool {
-	_, ok := errors.AsType[*fs.PathError](err)
-	return ok && !errors.Is(err, fs.ErrNotExist)
+// isUnusable reports whether an error says that the files of a certificate can be read, but do not match or are broken: certmagic
+// writes the key before its certificate, and a kill can come in between. Files that cannot be read at the moment may be intact.
+func isUnusable(err error) bool {
+	_, unreadable := errors.AsType[*fs.PathError](err)
+	return err != nil && !unreadable && !errors.Is(err, fs.ErrNotExist)
 }

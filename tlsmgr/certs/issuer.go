@@ -107,8 +107,11 @@ func (i issuer) stillLocked(ctx context.Context, host string) error {
 	if !ok {
 		return nil
 	}
-	return renewer.RenewLockLease(ctx, "issue_cert_"+host, 0)
+	return renewer.RenewLockLease(ctx, issueLock(host), 0)
 }
+
+// issueLock is certmagic's name for the lock of a host's orders and renewals.
+func issueLock(host string) string { return "issue_cert_" + host }
 
 type askedKey struct{}
 

@@ -140,17 +140,14 @@ func (o *orders) endAttempt(host string, h *hostState, err error, failures int) 
 // host's DNS led elsewhere for weeks.
 func (o *orders) try(host string, h *hostState) error {
 	old, err := o.magic.load(o.ctx, host)
+	if isUnusable(err) {
+		old, err = o.removeUnusable(host)
+	}
 	switch {
 	case err == nil && !old.NeedsRenewal(o.magic.ordering):
 		return nil
-	case err != nil && isUnreadable(err):
-		return err
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		o.Log.Warn("certificate on disk cannot be used, so another one is ordered", "host", host, "error", err)
-		files := certmagic.StorageKeys.CertsSitePrefix(o.ca.IssuerKey(), host)
-		if err := o.magic.ordering.Storage.Delete(o.ctx, files); err != nil {
-			return err
-		}
+		return err
 	}
 	if err := o.waitForTurn(host, h); err != nil {
 		return err
@@ -178,6 +175,23 @@ func (o *orders) try(host string, h *hostState) error {
 		o.magic.cache.Remove([]string{old.Hash()})
 	}
 	return err
+}
+
+// removeUnusable removes the files of a certificate that cannot be used; the error is fs.ErrNotExist then. It has the lock of the
+// host's orders meanwhile, and loads the certificate again first: another node may have been writing the files one by one.
+func (o *orders) removeUnusable(host string) (cert certmagic.Certificate, err error) {
+	ctx, cancel := context.WithTimeout(o.ctx, o.pace.order)
+	defer cancel()
+	storage := o.magic.ordering.Storage
+	if err := storage.Lock(ctx, issueLock(host)); err != nil {
+		return certmagic.Certificate{}, err
+	}
+	defer func() { err = cmp.Or(err, storage.Unlock(context.WithoutCancel(ctx), issueLock(host))) }()
+	if cert, err = o.magic.load(ctx, host); !isUnusable(err) {
+		return cert, err
+	}
+	o.Log.Warn("stored certificate cannot be used, so another one is ordered", "host", host, "error", err)
+	return certmagic.Certificate{}, cmp.Or(storage.Delete(ctx, certmagic.StorageKeys.CertsSitePrefix(o.ca.IssuerKey(), host)), fs.ErrNotExist)
 }
 
 // waitForTurn returns when it is the host's turn at the CA. The caller must end the turn. A host whose DNS leads

@@ -196,7 +196,7 @@ func (s *sharedStorage) Stat(ctx context.Context, key string) (certmagic.KeyInfo
 	return certmagic.KeyInfo{Key: key}, nil
 }
 
-// pathError returns an error as those of files are: isUnreadable knows it.
+// pathError returns an error as those of files are: isUnusable knows it.
 func pathError(op, key string, err error) error {
 	if err == nil {
 		return nil

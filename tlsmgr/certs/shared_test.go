@@ -49,7 +49,7 @@ func openNode(t *testing.T, database string) store.Engine {
 }
 
 // add starts a node with an engine of its own. The CA validates at the node that was started last.
-func (n *nodes) add() *node {
+func (n *nodes) add(change ...func(*Config, *pace)) *node {
 	n.Helper()
 	engine := openNode(n.T, n.database)
 	n.Cleanup(func() {
@@ -58,10 +58,10 @@ func (n *nodes) add() *node {
 		}
 	})
 	n.dir = "/nonexistent" // nothing may be written there
-	n.start(func(cfg *Config, _ *pace) {
+	n.start(append(change, func(cfg *Config, _ *pace) {
 		cfg.Shared = engine.(store.Shared)
 		cfg.Hosts = store.NewHosts(engine.Directory(), n.ownHost)
-	})
+	})...)
 	return &node{n.certWorld, n.certs, n.http, n.https}
 }
 
@@ -316,6 +316,56 @@ func TestFailuresOfAllNodesCount(t *testing.T) {
 	if got := n.ca.Validations() - before; got != failuresAllowed {
 		t.Errorf("%d validations failed, want %d", got, failuresAllowed)
 	}
+}
+
+// A node that starts while another one writes a renewed certificate, file by file, finds a key that does not match. It waits, and
+// removes nothing.
+func TestFilesThatAnotherNodeIsWritingAreKept(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, pgtest.Database(t), acmetest.Options{})
+	a := n.add()
+	cert := a.serves(n.ownHost)
+	writer := a.certs.orders.magic.ordering.Storage
+	file := certmagic.StorageKeys.SitePrivateKey(a.certs.orders.ca.IssuerKey(), n.ownHost)
+	right, err := writer.Load(t.Context(), file)
+	if err := errors.Join(err, writer.Lock(t.Context(), issueLock(n.ownHost)), writer.Store(t.Context(), file, []byte(newKey(t)))); err != nil {
+		t.Fatal(err)
+	}
+	b := n.add()
+	waits := b.certs.orders.magic.ordering.Storage.(*sharedStorage).lock(issueLock(n.ownHost))
+	n.until("the node waits for the writer", func() bool {
+		free := waits.TryAcquire(1)
+		if free {
+			waits.Release(1)
+		}
+		return !free
+	})
+	if err := errors.Join(writer.Store(t.Context(), file, right), writer.Unlock(t.Context(), issueLock(n.ownHost))); err != nil {
+		t.Fatal(err)
+	}
+	if !b.serves(n.ownHost).Equal(cert) || n.ca.Orders() != 1 {
+		t.Errorf("the certificate was replaced: %d orders", n.ca.Orders())
+	}
+}
+
+// The resolver of one node may still have the old answer when another node has found the DNS correct.
+func TestNodeServesAHostThatItTakesToLeadElsewhere(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, pgtest.Database(t), acmetest.Options{})
+	a := n.add(func(cfg *Config, _ *pace) {
+		cfg.CheckDNS = func(context.Context, string) store.DNSFinding { return store.DNSFinding{Verdict: store.DNSCorrect} }
+	})
+	b := n.add()
+	tag := n.addTag("shop.com", true)
+	n.setDNS(tag.Host, store.DNSWrong)
+	n.until("the host leads elsewhere for both nodes", func() bool {
+		return a.certs.orders.states.leadsElsewhere(tag.Host) && b.certs.orders.states.leadsElsewhere(tag.Host)
+	})
+	n.until("the first node has a certificate", func() bool {
+		a.certs.Order(tag.Host)
+		return !a.certs.orders.magic.expiryOf(tag.Host).IsZero()
+	})
+	b.serves(tag.Host)
 }
 
 // While the database is away, handshakes go on with the certificates in memory, although some are due for renewal. When it is back,

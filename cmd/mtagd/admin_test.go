@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -151,6 +152,32 @@ func TestWrongAdminTokens(t *testing.T) {
 	got = ask("192.0.2.1:1002", testToken)
 	if want := fmt.Sprintf(`mtagd_refused_total{cause="admin_token",tenant="none"} %d`, tries+1); got.Code != 200 || !strings.Contains(got.Body.String(), want) {
 		t.Errorf("the right token: %d, want 200 and %s", got.Code, want)
+	}
+}
+
+// Without the token, nobody holds one of the few connections of the admin pages: neither by a body that does not come, nor by answers
+// that are not read.
+func TestConnectionsWithoutTheAdminTokenEndSoon(t *testing.T) {
+	server := httptest.NewServer(guardedPages(t, testToken, nil))
+	t.Cleanup(server.Close)
+	for _, path := range []string{healthPage, readyPage, "/metrics"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			c, err := net.Dial("tcp", server.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: mtagd\r\nContent-Length: 1\r\n\r\n", path); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the connection stays open")
+			}
+		})
 	}
 }
 

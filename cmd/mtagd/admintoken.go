@@ -50,12 +50,12 @@ func (g *tokenGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.pages.ServeHTTP(w, r)
 		return
 	}
+	g.endSoon(w)
 	if authorization == "" && (r.URL.Path == healthPage || r.URL.Path == readyPage) {
 		g.status.ServeHTTP(w, r)
 		return
 	}
 	g.refusals.Count(limit.AdminToken, limit.Tenant{})
-	w.Header().Set("Connection", "close")
 	if wait := g.wrong.Take(clientOf(r), 1, time.Now()); wait > 0 {
 		w.Header().Set("Retry-After", limit.RetryAfter(wait))
 		http.Error(w, "too many requests without the right token", http.StatusTooManyRequests)
@@ -63,6 +63,13 @@ func (g *tokenGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="mtagd admin"`)
 	http.Error(w, "the admin pages need the token of --admin-token", http.StatusUnauthorized)
+}
+
+// endSoon ends the connection after the answer. Without it, whoever announces a body and does not send it, or does not read the
+// answers, would have one of the few connections for ever.
+func (g *tokenGuard) endSoon(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)) // fails if the connection has ended
 }
 
 // isToken compares hashes: so the time that it takes says nothing about the token, not even its length.

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -11,8 +14,8 @@ import (
 	"mtagd/store"
 )
 
-// scrubber verifies the data all the time in the background, slowly: it reads for 1 % of the time. What it finds is logged, and
-// damaged events are set aside.
+// scrubber verifies the data all the time in the background, slowly: it reads for 1 % of the time. What it finds is logged. In a data
+// directory, damaged events are set aside.
 type scrubber struct {
 	verify store.Verify
 	log    *slog.Logger
@@ -47,6 +50,70 @@ func newScrubber(verify store.Verify, metrics prometheus.Registerer, log *slog.L
 		}, func() float64 { return float64(s.findings.Load()) }),
 	)
 	return s
+}
+
+// runShared does what run does for a database that several nodes share: one of them verifies at a time, and all know the result.
+func (s *scrubber) runShared(ctx context.Context, shared store.Shared) {
+	for ctx.Err() == nil {
+		wait := scrubLook
+		if err := s.turn(ctx, shared); err != nil && ctx.Err() == nil {
+			s.log.Error("the data was not verified to the end", "error", err)
+			wait = scrubPause
+		}
+		s.wait(ctx, wait)
+	}
+}
+
+// scrubbed is the result of the last complete pass, in a file that all nodes share.
+type scrubbed struct {
+	Finished int64 `json:"finished"` // seconds since 1970
+	Findings int64 `json:"findings"`
+}
+
+const (
+	scrubFile = "scrub/last"
+	scrubLook = time.Minute // between two looks at the file, and whether a pass is due
+)
+
+// turn verifies all data once, if that is due and no other node does.
+func (s *scrubber) turn(ctx context.Context, shared store.Shared) (err error) {
+	if due, err := s.readLast(ctx, shared); err != nil || !due {
+		return err
+	}
+	lease, err := shared.Lease(ctx, scrubFile)
+	if err != nil || lease == nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lease.Release(context.WithoutCancel(ctx))) }()
+	if due, err := s.readLast(ctx, shared); err != nil || !due { // another node has just ended
+		return err
+	}
+	held, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(lease.Held(), cancel)()
+	if err := s.pass(held); err != nil {
+		return err
+	}
+	text, err := json.Marshal(scrubbed{s.finished.Load(), s.findings.Load()})
+	if err != nil {
+		return err
+	}
+	return shared.PutFile(ctx, scrubFile, text)
+}
+
+// readLast reads the result of the last pass of any node, and reports whether another one is due.
+func (s *scrubber) readLast(ctx context.Context, shared store.Shared) (due bool, err error) {
+	files, err := shared.Files(ctx, scrubFile, true)
+	if err != nil || len(files) == 0 {
+		return err == nil, err
+	}
+	var last scrubbed
+	if err := json.Unmarshal(files[0].Content, &last); err != nil {
+		return false, fmt.Errorf("the result of the last verification: %w", err)
+	}
+	s.finished.Store(last.Finished)
+	s.findings.Store(last.Findings)
+	return time.Since(time.Unix(last.Finished, 0)) > scrubPause, nil
 }
 
 // run verifies until ctx ends.

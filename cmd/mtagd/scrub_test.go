@@ -66,3 +66,104 @@ func TestTheScrubReadsForOnePercentOfTheTime(t *testing.T) {
 		t.Errorf("after a pass that was cut off: %v, %d findings", err, s.findings.Load())
 	}
 }
+
+// sharedFiles is what two nodes share, in memory.
+type sharedFiles struct {
+	store.Shared
+	content map[string][]byte
+	leased  bool
+}
+
+func (s *sharedFiles) Files(_ context.Context, path string, _ bool) ([]store.File, error) {
+	if content, ok := s.content[path]; ok {
+		return []store.File{{Path: path, Content: content}}, nil
+	}
+	return nil, nil
+}
+
+func (s *sharedFiles) PutFile(_ context.Context, path string, content []byte) error {
+	s.content[path] = content
+	return nil
+}
+
+func (s *sharedFiles) Lease(ctx context.Context, _ string) (store.Lease, error) {
+	if s.leased {
+		return nil, nil
+	}
+	s.leased = true
+	held, cancel := context.WithCancel(ctx)
+	return &leaseInMemory{s, held, cancel}, nil
+}
+
+type leaseInMemory struct {
+	s      *sharedFiles
+	held   context.Context
+	cancel context.CancelFunc
+}
+
+func (l *leaseInMemory) Held() context.Context       { return l.held }
+func (l *leaseInMemory) Renew(context.Context) error { return nil }
+func (l *leaseInMemory) Release(context.Context) error {
+	l.s.leased = false
+	l.cancel()
+	return nil
+}
+
+// Of two nodes one verifies, and both show the result. The other goes on when the first has lost its lease.
+func TestOneNodeAtATimeScrubs(t *testing.T) {
+	shared := &sharedFiles{content: map[string][]byte{}}
+	quiet := slog.New(slog.DiscardHandler)
+	passes := 0
+	during := func() {}
+	verify := func(ctx context.Context, v store.Verification) (store.Verified, error) {
+		passes++
+		during()
+		if ctx.Err() == nil {
+			v.Found(store.Finding{Part: store.PartEvents})
+		}
+		return store.Verified{}, ctx.Err()
+	}
+	var nodes [2]*scrubber
+	for i := range nodes {
+		nodes[i] = newScrubber(verify, prometheus.NewRegistry(), quiet)
+	}
+	during = func() {
+		if err := nodes[1].turn(t.Context(), shared); err != nil || passes != 1 {
+			t.Errorf("while a node verifies, %d do, %v", passes, err)
+		}
+	}
+	for _, s := range nodes {
+		if err := s.turn(t.Context(), shared); err != nil {
+			t.Fatal(err)
+		}
+		if s.findings.Load() != 1 || s.finished.Load() == 0 {
+			t.Errorf("the metrics have %d findings, finished at %d", s.findings.Load(), s.finished.Load())
+		}
+	}
+	if passes != 1 || shared.leased {
+		t.Errorf("%d passes within an hour", passes)
+	}
+
+	shared.content[scrubFile] = []byte(`{"finished":1,"findings":1}`)
+	during = func() {
+		lost, _ := shared.Lease(t.Context(), scrubFile)
+		if lost != nil {
+			t.Error("there is no lease during a pass")
+		}
+		shared.content[scrubFile] = []byte(`{"finished":2,"findings":7}`)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := nodes[0].turn(ended, shared); err == nil {
+		t.Error("a pass that was cut off counts as complete")
+	}
+	during = func() {}
+	if err := nodes[1].turn(t.Context(), shared); err != nil || nodes[1].findings.Load() != 1 || time.Since(time.Unix(nodes[1].finished.Load(), 0)) > time.Minute {
+		t.Errorf("the other node does not verify: %v, %d findings", err, nodes[1].findings.Load())
+	}
+	for _, s := range nodes {
+		if _, err := s.readLast(t.Context(), shared); err != nil || s.findings.Load() != 1 {
+			t.Errorf("a node shows %d findings, %v", s.findings.Load(), err)
+		}
+	}
+}

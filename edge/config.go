@@ -34,6 +34,7 @@ type Config struct {
 	Refused *refused.Memory
 	// Limits are on: the rates of requests and events are limited, and the bytes that are stored.
 	Limits bool
+	Nodes  *limit.Exchange // makes limits hold over several nodes; nil: there is one
 	// AddressEvents is, with Limits, how many requests and events one client address may send in a second. 0: no limit.
 	AddressEvents int
 

@@ -35,7 +35,7 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 	}
 	var clients *limit.Clients
 	if cfg.Limits {
-		clients = limit.NewClients(cfg.AddressEvents, cfg.Refusals, cfg.Log)
+		clients = limit.NewClients(cfg.AddressEvents, cfg.Nodes, cfg.Refusals, cfg.Log)
 	}
 	tags, err := tag.New(tag.Config{
 		Engine:        cfg.Engine,
@@ -46,6 +46,7 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 		Refusals:      cfg.Refusals,
 		Limits:        cfg.Limits,
 		Clients:       clients,
+		Nodes:         cfg.Nodes,
 		Refused:       cfg.Refused,
 	})
 	if err != nil {

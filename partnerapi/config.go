@@ -32,6 +32,7 @@ type Config struct {
 	Refusals      *limit.Refusals       // nil: refusals are not counted
 	Refused       *refused.Memory       // what the tag hosts have refused; nil: nothing
 	Limits        bool                  // limit the rates of requests
+	Nodes         *limit.Exchange       // makes limits hold over several nodes; nil: there is one
 	Metrics       prometheus.Registerer // gets the API's own metrics; nil: they are not exported
 
 	// Context returns the context of a GET or HEAD request, which ends when the client has gone, and the function that
@@ -110,7 +111,7 @@ func newAPI(cfg Config) *api {
 		turns:         newTurns(max(1, int64(runtime.GOMAXPROCS(0)/2))),
 	}
 	if cfg.Limits {
-		a.limits = newLimits()
+		a.limits = newLimits(cfg.Nodes)
 	}
 	return a
 }

@@ -36,8 +36,8 @@ const (
 	kindWrites
 )
 
-func newLimits() *limits {
-	return &limits{partners: limit.NewBuckets(), strangers: limit.NewAddresses(strangerRate)}
+func newLimits(nodes *limit.Exchange) *limits {
+	return &limits{partners: nodes.NewBuckets(limit.OfPartners), strangers: nodes.NewAddresses(limit.OfStrangers, strangerRate)}
 }
 
 // stranger takes a token for a request without a valid key. It returns how long the client must wait for one. Without

@@ -18,6 +18,10 @@ type Shared interface {
 	// RemoveFiles removes what Files returns. There may be none.
 	RemoveFiles(ctx context.Context, path string) error
 
+	// Exchange sends a message to the other nodes, unless it is empty, and returns what they have sent since the last call. A message
+	// may get lost; it lives for seconds. The call is not repeated. Callers take turns.
+	Exchange(ctx context.Context, mine []byte) (others [][]byte, err error)
+
 	// Lease returns a lease on a name, or nil while another has it. It lasts until Release: it is renewed in the background. If
 	// its node dies, it ends within half a minute.
 	Lease(ctx context.Context, name string) (Lease, error)

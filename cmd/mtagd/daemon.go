@@ -65,6 +65,7 @@ type daemon struct {
 	listeners map[string]net.Listener // those that are used
 
 	engine store.Engine            // events and control data
+	nodes  *limit.Exchange         // limits over several nodes; nil: there is one
 	http   net.Listener            // for plain HTTP
 	https  net.Listener            // nil without TLS
 	tlsmgr *tlsmgr.Manager         // checks the DNS of tag hosts, and gets their certificates
@@ -100,6 +101,7 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 		d.checkCopied,     // whether the data directory is the copy of a running one
 		d.openData,        // the storage engine
 		d.mark,            // the data directory as that of a running server
+		d.shareLimits,     // with other nodes on the same database
 		d.watchDomains,    // warnings of domains that could not be claimed today
 		d.takePorts,       // of plain HTTP and HTTPS
 		d.openTLSManager,  // DNS checks and certificates
@@ -260,6 +262,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		Refusals:      d.refusals,
 		Refused:       d.refused,
 		Limits:        d.Limits,
+		Nodes:         d.nodes,
 		Metrics:       d.metrics,
 		Context:       edge.ClientContext,
 		Waiting:       edge.WaitContext,
@@ -357,6 +360,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		Refusals:        d.refusals,
 		Refused:         d.refused,
 		Limits:          d.Limits,
+		Nodes:           d.nodes,
 		AddressEvents:   d.AddressEvents,
 		TrustedProxies:  d.Proxies,
 	}
@@ -460,16 +464,16 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 	return nil
 }
 
-// scrub verifies all data in the background. It does not verify a database: each node would read all of it, and the server checks
-// its own checksums.
+// scrub verifies all data in the background. Of the nodes of a database, one does.
 func (d *daemon) scrub(ctx context.Context) error {
-	if d.Store != "" {
-		return nil
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	s := newScrubber(d.engine.Verify, d.metrics, d.Log)
 	var scrubbing sync.WaitGroup
-	scrubbing.Go(func() { s.run(ctx) })
+	if shared := sharedOf(d.engine); shared != nil {
+		scrubbing.Go(func() { s.runShared(ctx, shared) })
+	} else {
+		scrubbing.Go(func() { s.run(ctx) })
+	}
 	d.onStop(func() error {
 		cancel()
 		scrubbing.Wait()

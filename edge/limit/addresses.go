@@ -26,10 +26,12 @@ const (
 	kindNetwork
 )
 
-// NewAddresses makes a limit for each address.
-func NewAddresses(r Rate) *Addresses {
+// NewAddresses makes a limit for each address, of this node alone.
+func NewAddresses(r Rate) *Addresses { return addressesIn(NewBuckets(), r) }
+
+func addressesIn(b *Buckets, r Rate) *Addresses {
 	return &Addresses{
-		buckets: NewBuckets(),
+		buckets: b,
 		rate:    r,
 		network: Rate{r.PerSecond * networkShare, r.Burst * networkShare},
 	}

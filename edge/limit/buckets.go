@@ -5,6 +5,7 @@
 //	clients.go    the limit of a client address that all ports and hosts share
 //	addresses.go  the buckets of client addresses
 //	buckets.go    a token bucket for each key, in bounded memory
+//	exchange.go   tells other nodes what was taken, so that limits hold over all nodes
 //	refusals.go   counts and logs what is refused, by cause
 //
 // The other rules are with the protocols: package tag limits events of merchants, package partnerapi limits requests.
@@ -15,12 +16,15 @@
 package limit
 
 import (
-	"hash/maphash"
 	"math"
+	"math/rand/v2"
 	"net/netip"
 	"strconv"
 	"sync"
 	"time"
+	"unsafe"
+
+	"github.com/dchest/siphash"
 )
 
 // Rate is what a key may take.
@@ -36,11 +40,16 @@ type Rate struct {
 // more than they may. When there are too many of them, the bucket that will be full soonest is forgotten: its key may
 // take a little more than it should. No key ever gets less.
 type Buckets struct {
-	seed maphash.Seed // secret: strangers must not choose which keys share a set
-	sets [numSets]set
+	seed  Seed
+	share *Exchange // nil: there are no other nodes
+	table Table     // among those that are shared
+	sets  [numSets]set
 }
 
-// The size of the table: 65,536 buckets in 2 MiB.
+// Seed makes keys of names. It is secret: strangers must not choose which keys share a set. Nodes that share limits have the same.
+type Seed [2]uint64
+
+// The size of the table: 65,536 buckets in 2.5 MiB.
 const (
 	numSets   = 8192
 	setPlaces = 8
@@ -57,29 +66,35 @@ type set struct {
 type level struct {
 	taken float64 // tokens, at the time at; more than the burst when the last request took more than was left
 	at    int64
-	full  int64 // when nothing will be taken any more, at the rate that was given last
+	full  int64   // when nothing will be taken any more, at the rate that was given last
+	mine  float64 // tokens that were taken here, and that the other nodes were not told of
 }
 
 // Key is whose bucket it is: the hash of a name and its kind.
 type Key uint64
 
-// NewBuckets returns buckets that are all full.
-func NewBuckets() *Buckets { return &Buckets{seed: maphash.MakeSeed()} }
+// NewBuckets returns buckets that are all full, and of this node alone.
+func NewBuckets() *Buckets { return &Buckets{seed: Seed{rand.Uint64(), rand.Uint64()}} }
 
 // Key returns the key of a name. Names of different kinds have different keys.
 func (b *Buckets) Key(kind byte, name string) Key {
-	return Key(maphash.String(b.seed, name)).of(kind)
+	return b.hash(name).of(kind)
+}
+
+func (b *Buckets) hash(name string) Key {
+	bytes := unsafe.Slice(unsafe.StringData(name), len(name)) // only read; a copy would be allocated
+	return Key(siphash.Hash(b.seed[0], b.seed[1], bytes))
 }
 
 // AddressKey returns the key of an address.
 func (b *Buckets) AddressKey(kind byte, address netip.Addr) Key {
 	bytes := address.As16()
-	return Key(maphash.Bytes(b.seed, bytes[:])).of(kind)
+	return Key(siphash.Hash(b.seed[0], b.seed[1], bytes[:])).of(kind)
 }
 
 // PairKey returns the key of a name together with an address.
 func (b *Buckets) PairKey(kind byte, name string, address netip.Addr) Key {
-	return b.AddressKey(kind, address) ^ Key(maphash.String(b.seed, name))
+	return b.AddressKey(kind, address) ^ b.hash(name)
 }
 
 // of makes the key of one kind.
@@ -99,7 +114,8 @@ func (b *Buckets) Take(k Key, n int64, r Rate, now time.Time) (wait time.Duratio
 	if over := l.taken - r.Burst; over >= 0 && r.Burst > 0 {
 		return max(seconds(over/r.PerSecond), 1)
 	}
-	l.take(n, r)
+	l.take(float64(n), r)
+	b.tell(k, l, n, r)
 	return 0
 }
 
@@ -108,7 +124,27 @@ func (b *Buckets) Spend(k Key, n int64, r Rate, now time.Time) {
 	s := &b.sets[k%numSets]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.find(k, r, now.UnixNano()).take(n, r)
+	l := s.find(k, r, now.UnixNano())
+	l.take(float64(n), r)
+	b.tell(k, l, n, r)
+}
+
+// tell notes what was taken for the other nodes, once it is worth it. The caller holds the lock of the level's set.
+func (b *Buckets) tell(k Key, l *level, n int64, r Rate) {
+	if b.share == nil {
+		return
+	}
+	if l.mine += float64(n); l.mine >= r.Burst*tellShare && b.share.note(spent{b.table, k, l.mine, r}) {
+		l.mine = 0
+	}
+}
+
+// hear takes what another node has given from the same bucket.
+func (b *Buckets) hear(other spent, now time.Time) {
+	s := &b.sets[other.key%numSets]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.find(other.key, other.rate, now.UnixNano()).take(other.tokens, other.rate)
 }
 
 // find returns the level of a key, as of now. A key without a place gets that of the bucket which is full, or will be
@@ -139,8 +175,8 @@ func (l *level) refill(r Rate, now int64) {
 	}
 }
 
-func (l *level) take(n int64, r Rate) {
-	l.taken += float64(n)
+func (l *level) take(n float64, r Rate) {
+	l.taken += n
 	l.full = l.at + int64(seconds(l.taken/r.PerSecond))
 }
 

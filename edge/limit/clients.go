@@ -31,13 +31,14 @@ type Clients struct {
 	nextHint atomic.Int64 // when a proxy may be suspected again; nanoseconds since 1970
 }
 
-// NewClients makes a limit. perSecond is how many events one address may send; 0 for no limit: then it returns nil.
-func NewClients(perSecond int, refusals *Refusals, log *slog.Logger) *Clients {
+// NewClients makes a limit over all nodes that an exchange connects. perSecond is how many events one address may send; 0 for no
+// limit: then it returns nil.
+func NewClients(perSecond int, nodes *Exchange, refusals *Refusals, log *slog.Logger) *Clients {
 	if perSecond == 0 {
 		return nil
 	}
 	rate := Rate{PerSecond: float64(perSecond), Burst: float64(perSecond) * addressBurst.Seconds()}
-	return &Clients{addresses: NewAddresses(rate), refusals: refusals, log: log}
+	return &Clients{addresses: nodes.NewAddresses(OfClients, rate), refusals: refusals, log: log}
 }
 
 // Take takes n tokens of the client that sent a request. When there are none, it counts a refusal, and returns how long

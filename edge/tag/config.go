@@ -21,6 +21,7 @@ type Config struct {
 
 	Refusals *limit.Refusals // nil: refusals are not counted
 	Limits   bool            // limit the rates of events and the bytes stored
+	Nodes    *limit.Exchange // makes limits hold over several nodes; nil: there is one
 	Clients  *limit.Clients  // with Limits: limits each client address; nil for no limit
 
 	Refused *refused.Memory // remembers refused and odd events; nil: nothing is remembered
@@ -54,7 +55,7 @@ func New(cfg Config) (*Server, error) {
 		reports:   newReporter(cfg.Refused, cfg.Clients != nil),
 	}
 	if cfg.Limits {
-		s.limits = newLimits(cfg.Clients, cfg.Engine.FreeSpace, cfg.Refusals)
+		s.limits = newLimits(cfg.Clients, cfg.Nodes, cfg.Engine.FreeSpace, cfg.Refusals)
 	}
 	return s, nil
 }

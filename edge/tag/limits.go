@@ -52,8 +52,8 @@ type limits struct {
 	refusals  *limit.Refusals
 }
 
-func newLimits(clients *limit.Clients, freeSpace func() uint64, refusals *limit.Refusals) *limits {
-	return &limits{clients: clients, buckets: limit.NewBuckets(), freeSpace: freeSpace, refusals: refusals}
+func newLimits(clients *limit.Clients, nodes *limit.Exchange, freeSpace func() uint64, refusals *limit.Refusals) *limits {
+	return &limits{clients: clients, buckets: nodes.NewBuckets(limit.OfTenants), freeSpace: freeSpace, refusals: refusals}
 }
 
 // sender is a client that sends events for a merchant, and when its request began.

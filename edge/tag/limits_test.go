@@ -53,7 +53,7 @@ func newLimited(t *testing.T, configure ...func(*Config)) *limited {
 
 // limitAddress limits the events that one address may send in a second.
 func limitAddress(perSecond int) func(*Config) {
-	return func(cfg *Config) { cfg.Clients = limit.NewClients(perSecond, cfg.Refusals, cfg.Log) }
+	return func(cfg *Config) { cfg.Clients = limit.NewClients(perSecond, nil, cfg.Refusals, cfg.Log) }
 }
 
 // from sends a request from an address.
@@ -236,7 +236,7 @@ func TestTheDefaultForBytesIsATenthOfTheFreeSpace(t *testing.T) {
 		{1 << 30, 1 << 30},
 		{0, 1 << 30},
 	} {
-		l := newLimits(limit.NewClients(1, nil, nil), func() uint64 { return c.free }, nil)
+		l := newLimits(limit.NewClients(1, nil, nil, nil), nil, func() uint64 { return c.free }, nil)
 		from := &sender{merchant: "m", now: time.Now()}
 		may := func() bool { return l.admitBytes(new(fasthttp.RequestCtx), from) }
 		if !may() {
@@ -279,9 +279,9 @@ func TestTheBytesOfManyMerchantsAreLimited(t *testing.T) {
 		t.Run(c.is, func(t *testing.T) {
 			var clients *limit.Clients
 			if c.clients {
-				clients = limit.NewClients(1, nil, nil)
+				clients = limit.NewClients(1, nil, nil, nil)
 			}
-			l := newLimits(clients, func() uint64 { return c.free }, nil)
+			l := newLimits(clients, nil, func() uint64 { return c.free }, nil)
 			now, stored := time.Now(), 0
 			ctx := new(fasthttp.RequestCtx)
 			for i := range 1000 {

@@ -19,7 +19,7 @@ import (
 var migrations embed.FS
 
 // schema is the version of the schema that this program needs: the number of the last migration.
-const schema = 3
+const schema = 4
 
 // migrate brings the schema up to date. Several nodes may call it at once. It refuses a newer schema.
 func migrate(ctx context.Context, pool *pgxpool.Pool) error {

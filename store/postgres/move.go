@@ -255,7 +255,8 @@ func (d *Database) Control(ctx context.Context) (c *move.Control, err error) {
 			c.Suppressed = append(c.Suppressed, of)
 			return err
 		})
-		r.each("SELECT path, content FROM file ORDER BY path", func(rows pgx.Rows) error {
+		// Certificates, but not what only the nodes of a database need.
+		r.each("SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path", func(rows pgx.Rows) error {
 			var f move.File
 			err := rows.Scan(&f.Path, &f.Content)
 			c.Files = append(c.Files, f)

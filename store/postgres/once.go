@@ -61,8 +61,11 @@ func (e *engine) deleteOld(ctx context.Context) error {
 	if _, err := e.pool.Exec(ctx, "DELETE FROM session WHERE at < clock_timestamp() - $1 * interval '1 second'", int64(store.SessionLife/time.Second)); err != nil {
 		return err
 	}
-	// Leases of nodes that have died.
-	if _, err := e.pool.Exec(ctx, "DELETE FROM lease WHERE expires < clock_timestamp() - interval '1 day'"); err != nil {
+	// Messages and leases of nodes that have died.
+	if _, err := e.pool.Exec(ctx, "DELETE FROM message WHERE at < now() - interval '1 minute'"); err != nil {
+		return err
+	}
+	if _, err := e.pool.Exec(ctx, "DELETE FROM lease WHERE expires < now() - interval '1 day'"); err != nil {
 		return err
 	}
 	_, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - $1", store.MaxAuditEntries)

@@ -58,6 +58,7 @@
 //
 //	files.go      store.Shared: files that all nodes share, such as certificates
 //	lease.go      leases, which one node has at a time
+//	exchange.go   messages of nodes to each other
 //	move.go, movein.go, moveout.go   all data, from another engine and for it (package move)
 package postgres
 
@@ -131,6 +132,7 @@ type engine struct {
 	flushTimeout time.Duration
 	watches      watches
 	life         life
+	exchange     exchange
 
 	opened  context.Context // ends when Close begins
 	close   context.CancelFunc

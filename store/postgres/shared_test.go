@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -96,5 +97,48 @@ func TestALeaseEnds(t *testing.T) {
 	}
 	if taken.Held().Err() == nil {
 		t.Error("a lease is held after its release")
+	}
+}
+
+// Each node gets the messages of the others once, and none of its own.
+func TestNodesExchangeMessages(t *testing.T) {
+	s := newShop(t, Options{})
+	a, b := s.engine, s.second()
+	expect := func(e *engine, mine string, want ...string) {
+		t.Helper()
+		others, err := e.Exchange(t.Context(), []byte(mine))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, m := range others {
+			got = append(got, string(m))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	expect(a, "a1")
+	expect(a, "a2")
+	expect(b, "b1", "a1", "a2")
+	expect(b, "")
+	expect(a, "a3", "b1")
+	expect(b, "", "a3")
+	for i := range 2 * keepMessages {
+		expect(b, fmt.Sprint(i))
+	}
+	var n int
+	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 3+keepMessages {
+		t.Errorf("%d messages are left, %v", n, err)
+	}
+	if _, err := s.pool.Exec(t.Context(), "UPDATE message SET at = at - interval '1 hour'"); err != nil {
+		t.Fatal(err)
+	}
+	expect(a, "") // they are too old
+	if err := a.deleteOld(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d old messages are left, %v", n, err)
 	}
 }

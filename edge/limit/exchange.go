@@ -1,0 +1,174 @@
+package limit
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+)
+
+// Exchange connects the limits of several nodes. Once a second each node tells the others what it has given from its buckets, and
+// takes from its own what the others have given. It tells only of keys that have taken a hundredth of their burst since it told of
+// them last: for others it does not matter.
+//
+// So a limit holds over all nodes, but late. Before a node has heard of the others, each gives what is left in its own bucket: at
+// most a full one. What was given too much is owed, and the rate over all nodes is kept in the long run.
+//
+// Nothing waits for the exchange. While it fails, a node counts for itself, and what the others missed is dropped: it would hold
+// against them later, when it does not matter any more.
+type Exchange struct {
+	seed Seed
+	now  func() time.Time
+
+	mu     sync.Mutex
+	tables [tables]*Buckets
+	noted  map[spentKey]*spent // since the last exchange
+}
+
+// Table is one of the sets of buckets that nodes share.
+type Table byte
+
+// The tables.
+const (
+	OfClients   Table = iota // of client addresses
+	OfTenants                // of merchants and partners, for events
+	OfPartners               // of partners, for requests
+	OfStrangers              // of client addresses, for requests without a valid key
+
+	tables
+)
+
+const (
+	exchangeEvery = time.Second
+	tellShare     = 0.01 // of the burst
+	maxTold       = 1000 // keys in one message; of others nothing is lost, they are told of a second later
+)
+
+// spent is how many tokens a node has given from one bucket.
+type spent struct {
+	table  Table
+	key    Key
+	tokens float64
+	rate   Rate
+}
+
+type spentKey struct {
+	table Table
+	key   Key
+}
+
+// NewExchange returns an exchange of the nodes that have the same seed.
+func NewExchange(seed Seed, now func() time.Time) *Exchange {
+	return &Exchange{seed: seed, now: now, noted: map[spentKey]*spent{}}
+}
+
+// NewBuckets returns buckets that are all full. Their limits hold over all nodes; without an exchange (nil), for this node.
+func (x *Exchange) NewBuckets(t Table) *Buckets {
+	b := NewBuckets()
+	if x == nil {
+		return b
+	}
+	b.seed, b.share, b.table = x.seed, x, t
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.tables[t] = b
+	return b
+}
+
+// NewAddresses makes a limit for each address, as NewBuckets does.
+func (x *Exchange) NewAddresses(t Table, r Rate) *Addresses { return addressesIn(x.NewBuckets(t), r) }
+
+// note takes note of tokens that were given. It returns false when the next message is full.
+func (x *Exchange) note(s spent) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	k := spentKey{s.table, s.key}
+	if before := x.noted[k]; before != nil {
+		s.tokens += before.tokens
+		*before = s
+		return true
+	}
+	if len(x.noted) >= maxTold {
+		return false
+	}
+	x.noted[k] = &s
+	return true
+}
+
+// Run exchanges messages until ctx ends. send passes one on to the other nodes, and returns those of the others since the last call.
+// With an empty message it only returns.
+func (x *Exchange) Run(ctx context.Context, send func(ctx context.Context, mine []byte) (others [][]byte, err error), log *slog.Logger) {
+	tick := time.NewTicker(exchangeEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		others, err := send(ctx, x.message())
+		if err == nil {
+			err = x.hear(others)
+		}
+		if err != nil && !failing && ctx.Err() == nil {
+			log.Warn("limits hold for this node alone: it cannot exchange with the others", "error", err)
+		}
+		if err == nil && failing {
+			log.Info("limits hold over all nodes again")
+		}
+		failing = err != nil
+	}
+}
+
+// A message is a sequence of entries: the table in one byte, then in eight bytes each, big-endian, the key, and as float64 the
+// tokens, the rate in a second, and the burst.
+const entrySize = 1 + 4*8
+
+// message returns what was given since the last message.
+func (x *Exchange) message() (text []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for k, s := range x.noted {
+		text = append(text, byte(k.table))
+		text = binary.BigEndian.AppendUint64(text, uint64(k.key))
+		for _, f := range []float64{s.tokens, s.rate.PerSecond, s.rate.Burst} {
+			text = binary.BigEndian.AppendUint64(text, math.Float64bits(f))
+		}
+	}
+	clear(x.noted)
+	return text
+}
+
+var errMessage = errors.New("limit: another node sent a message that cannot be read")
+
+// hear takes what other nodes have given.
+func (x *Exchange) hear(messages [][]byte) error {
+	now := x.now()
+	for _, text := range messages {
+		for ; len(text) >= entrySize; text = text[entrySize:] {
+			field := func(i int) uint64 { return binary.BigEndian.Uint64(text[1+8*i:]) }
+			number := func(i int) float64 { return math.Float64frombits(field(i)) }
+			s := spent{Table(text[0]), Key(field(0)), number(1), Rate{number(2), number(3)}}
+			if s.table >= tables || !isAmount(s.tokens) || !isAmount(s.rate.PerSecond) || !isAmount(s.rate.Burst) {
+				return errMessage
+			}
+			x.mu.Lock()
+			b := x.tables[s.table]
+			x.mu.Unlock()
+			if b != nil {
+				b.hear(s, now)
+			}
+		}
+		if len(text) > 0 {
+			return errMessage
+		}
+	}
+	return nil
+}
+
+// isAmount reports whether a number can be an amount of tokens.
+func isAmount(f float64) bool { return f > 0 && f <= math.MaxInt64 }

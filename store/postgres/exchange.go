@@ -1,0 +1,85 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+)
+
+// exchange is what a node knows of the messages of all nodes.
+type exchange struct {
+	sent  int64               // number of its own last one
+	heard map[uuid.UUID]heard // the last one of each other node
+}
+
+type heard struct {
+	seq int64
+	at  time.Time // when it was read
+}
+
+const (
+	exchangeTimeout = 2 * time.Second
+	keepMessages    = 10 // of each node
+	forgetNode      = time.Minute
+)
+
+// beginExchange begins a transaction whose commit waits for no disk and no standby.
+const beginExchange = "BEGIN; SET LOCAL synchronous_commit = off"
+
+// Exchange implements store.Shared.
+func (e *engine) Exchange(ctx context.Context, mine []byte) (others [][]byte, err error) {
+	if e.Ready() != nil {
+		return nil, store.Unavailable("the database does not answer")
+	}
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	x := &e.exchange
+	var nodes []uuid.UUID
+	var seqs []int64
+	for node, last := range x.heard {
+		if time.Since(last.at) > forgetNode { // its messages are deleted by now
+			delete(x.heard, node)
+			continue
+		}
+		nodes, seqs = append(nodes, node), append(seqs, last.seq)
+	}
+	x.sent++
+	type message struct {
+		node uuid.UUID
+		seq  int64
+	}
+	var read []message
+	err = pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginExchange}, func(tx pgx.Tx) error {
+		if len(mine) > 0 {
+			if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), $3)", e.node, x.sent, mine); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", e.node, x.sent-keepMessages); err != nil {
+				return err
+			}
+		}
+		return query(ctx, tx, func(rows pgx.Rows) error {
+			var m message
+			var content []byte
+			err := rows.Scan(&m.node, &m.seq, &content)
+			read, others = append(read, m), append(others, content)
+			return err
+		}, `SELECT m.node, m.seq, m.content FROM message m LEFT JOIN unnest($2::uuid[], $3::bigint[]) AS h(node, seq) ON h.node = m.node
+			WHERE m.node <> $1 AND m.seq > coalesce(h.seq, 0) AND m.at > clock_timestamp() - interval '10 seconds' ORDER BY m.node, m.seq`,
+			e.node, nodes, seqs)
+	})
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if x.heard == nil {
+		x.heard = map[uuid.UUID]heard{}
+	}
+	for _, m := range read {
+		x.heard[m.node] = heard{m.seq, time.Now()}
+	}
+	return others, nil
+}

@@ -24,6 +24,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,8 @@ type Options struct {
 
 	// Progress is called now and then with what is being done, and how many events are done; 0: that is not about events.
 	Progress func(phase Phase, events uint64)
+
+	Portion int // events that are written together, about; 0: the default
 }
 
 // Phase is what a move is doing, for people.
@@ -187,7 +190,7 @@ func (m *mover) copyEvents(ctx context.Context) error {
 		}
 		if err := m.src.Events(ctx, m.at, last, func(e *Event) error {
 			// A portion ends between two commits of the source: so its end is one number.
-			if n := len(b.Events); n > 0 && (n >= batchEvents || len(b.bytes) >= batchBytes) && b.Events[n-1].At.Seq != e.At.Seq {
+			if n := len(b.Events); n > 0 && (n >= cmp.Or(m.opt.Portion, batchEvents) || len(b.bytes) >= batchBytes) && b.Events[n-1].At.Seq != e.At.Seq {
 				if err := send(b.Events[n-1].At.Seq); err != nil {
 					return err
 				}

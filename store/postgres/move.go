@@ -2,13 +2,11 @@ package postgres
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,7 +18,7 @@ import (
 	"mtagd/store/move"
 )
 
-// Database is a database whose data is moved, without an engine. It implements move.Source and move.Target.
+// Database is a database into which data is moved, without an engine. It implements move.Target.
 type Database struct {
 	e *engine // only the connections and the log are there
 }
@@ -52,59 +50,28 @@ func (d *Database) Name() string {
 	return fmt.Sprintf("postgres://%s:%d/%s", c.Host, c.Port, c.Database)
 }
 
-// checkMove refuses a database that is being filled, or whose data has moved.
+// checkMove refuses a database that is being filled.
 func checkMove(ctx context.Context, pool *pgxpool.Pool) error {
-	in, out, err := moves(ctx, pool)
-	switch {
-	case err != nil:
-		return err
-	case in != nil:
-		return errors.New(`"mtagd migrate" has not finished filling this database: run it again`)
-	case out != nil:
-		return fmt.Errorf("the data of this database has moved to %s on %s, and is not kept up to date here. "+
-			"To go on here all the same, without what was received since then: %s", out.Peer, store.FormatTime(timeAt(out.At)), undoMove)
+	filling, err := currentMove(ctx, pool)
+	if err == nil && filling != nil {
+		err = errors.New(`"mtagd migrate" has not finished filling this database: run it again`)
 	}
-	return nil
+	return err
 }
 
-// moveRow is a row of the table move.
+// moveRow is the row of the table move.
 type moveRow struct {
-	Direction, Peer string
-	At              int64
-	Ready           bool
+	source string
+	at     int64
 }
 
-// moves returns the moves of a database; nil when there is none.
-func moves(ctx context.Context, tx querier) (in, out *moveRow, err error) {
+// currentMove returns the move into the database that is under way; nil when there is none.
+func currentMove(ctx context.Context, tx querier) (m *moveRow, err error) {
 	err = query(ctx, tx, func(rows pgx.Rows) error {
-		m := &moveRow{}
-		if err := rows.Scan(&m.Direction, &m.Peer, &m.At, &m.Ready); err != nil {
-			return err
-		}
-		if m.Direction == "in" {
-			in = m
-		} else {
-			out = m
-		}
-		return nil
-	}, "SELECT direction, peer, at, ready FROM move")
-	return in, out, err
-}
-
-// ID implements move.Source.
-func (d *Database) ID(ctx context.Context) (id string, err error) {
-	random, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		return "", err
-	}
-	var n int64
-	err = pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT DO NOTHING", random.Int64()); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, "SELECT value FROM setting WHERE name = 'id'").Scan(&n)
-	})
-	return fmt.Sprintf("%016x", n), err
+		m = &moveRow{}
+		return rows.Scan(&m.source, &m.at)
+	}, "SELECT peer, at FROM move WHERE direction = 'in'")
+	return m, err
 }
 
 // Events implements move.Data. It reads the merchants' events of one span of time after the other.

@@ -24,16 +24,14 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
 			return err
 		}
-		in, out, err := moves(ctx, tx)
+		filling, err := currentMove(ctx, tx)
 		switch {
 		case err != nil:
 			return err
-		case out != nil:
-			return fmt.Errorf("%s is not empty: its own data has moved to %s", d.Name(), out.Peer)
-		case in != nil && in.Peer != source:
+		case filling != nil && filling.source != source:
 			return fmt.Errorf("%s is being filled from another store. To fill it from this one, drop and create the database", d.Name())
-		case in != nil:
-			at = uint64(in.At)
+		case filling != nil:
+			at = uint64(filling.at)
 			// Links are copied whole again: some of those that are here may have been removed in the source.
 			if _, err := tx.Exec(ctx, "TRUNCATE link, dedup"); err != nil {
 				return err
@@ -255,8 +253,8 @@ func (d *Database) Finish(ctx context.Context) error {
 		if err != nil || done.RowsAffected() == 1 {
 			return err
 		}
-		in, _, err := moves(ctx, tx)
-		if in != nil {
+		filling, err := currentMove(ctx, tx)
+		if filling != nil {
 			err = fmt.Errorf("%s does not have everything yet", d.Name())
 		}
 		return err

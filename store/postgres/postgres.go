@@ -59,7 +59,8 @@
 //	files.go      store.Shared: files that all nodes share, such as certificates
 //	lease.go      leases, which one node has at a time
 //	exchange.go   messages of nodes to each other
-//	move.go, movein.go, moveout.go   all data, from another engine and for it (package move)
+//	move.go       reads all data, to compare it with that of another engine (package move)
+//	movein.go     takes all data of another engine
 package postgres
 
 import (

@@ -1,0 +1,102 @@
+package move_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local"
+	"mtagd/store/move"
+	"mtagd/store/postgres/pgtest"
+)
+
+var (
+	kills  = flag.Int("kills", 6, "how often TestKilledMoves cuts a move off")
+	events = flag.Int("events", 1500, "how many events it moves")
+)
+
+// cutTarget is a target whose connections are all cut at one call.
+type cutTarget struct {
+	move.Target
+	cut  func()
+	left int // calls until then
+}
+
+var errCut = errors.New("cut off")
+
+func (c *cutTarget) call() error {
+	if c.left--; c.left == 0 {
+		c.cut()
+		return errCut
+	}
+	return nil
+}
+
+func (c *cutTarget) Add(ctx context.Context, b *move.Batch) error {
+	if c.left%2 == 0 { // some are cut off after the commit, whose answer is lost
+		return errors.Join(c.Target.Add(ctx, b), c.call())
+	}
+	return errors.Join(c.call(), c.Target.Add(ctx, b))
+}
+
+func (c *cutTarget) AddKeys(ctx context.Context, keys []move.Key) error {
+	return errors.Join(c.Target.AddKeys(ctx, keys), c.call())
+}
+
+func (c *cutTarget) AddAudit(ctx context.Context, entries []store.AuditEntry) error {
+	return errors.Join(c.Target.AddAudit(ctx, entries), c.call())
+}
+
+func (c *cutTarget) SetControl(ctx context.Context, control *move.Control) error {
+	return errors.Join(c.call(), c.Target.SetControl(ctx, control))
+}
+
+func (c *cutTarget) Ready(ctx context.Context, upTo uint64) (string, error) {
+	name, err := c.Target.Ready(ctx, upTo)
+	return name, errors.Join(err, c.call())
+}
+
+// A move that is cut off again and again, while events come in and persons are erased, ends with everything once.
+func TestKilledMoves(t *testing.T) {
+	url := pgtest.Database(t)
+	e := openLocal(t, t.TempDir())
+	s := newShop(t, e)
+	s.send(*events)
+	opt := silent()
+	opt.Portion = max(*events/10, 100)
+	for i := range *kills {
+		dst := &cutTarget{target(t, url), func() { pgtest.Disconnect(t, url) }, 1 + rand.IntN(6)}
+		if _, err := move.Run(t.Context(), local.MoveFrom(e), dst, opt); !errors.Is(err, errCut) {
+			t.Fatalf("move %d, to be cut off: %v", i, err)
+		}
+		if i == *kills/2 {
+			must(e.Erase(t.Context(), s.merchants[2].ID, s.person(7, false), false))
+			awaitErasure(t, e, s.merchants[2].ID)
+		}
+		s.send(100) // the source goes on
+	}
+	want := s.answers(e)
+	began := time.Now()
+	result, err := move.Run(t.Context(), local.MoveFrom(e), target(t, url), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d events in %v, frozen for %v", result.Events, time.Since(began), result.Frozen)
+	s.expectSame("the database", want, s.answers(openDatabase(t, url)))
+}
+
+// A database that has other data is not touched.
+func TestTargetMustBeEmpty(t *testing.T) {
+	url := pgtest.Database(t)
+	db := openDatabase(t, url)
+	must(db.AddPartner(t.Context(), "Somebody"))
+	e := openLocal(t, t.TempDir())
+	if _, err := move.Run(t.Context(), local.MoveFrom(e), target(t, url), silent()); err == nil {
+		t.Error("a move into a database with a partner succeeds")
+	}
+	must(e.AddPartner(t.Context(), "goes on"))
+}

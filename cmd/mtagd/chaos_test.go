@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 
 var (
 	chaosTime = flag.Duration("chaos", 0, "how long TestChaos draws faults at random; 0: it makes a few, each once")
+	chaosOnly = flag.String("chaosfaults", "", "TestChaos makes only faults whose name has this in it")
 	chaosSeed = flag.Uint64("chaosseed", 0, "the seed of what TestChaos draws; 0: another one each time")
 )
 
@@ -83,7 +85,9 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	for *chaosTime > 0 && time.Since(began) < *chaosTime && !t.Failed() {
-		c.make(faults[random.IntN(len(faults))], random)
+		if f := faults[random.IntN(len(faults))]; strings.Contains(f.name, *chaosOnly) {
+			c.make(f, random)
+		}
 	}
 	end()
 	c.check()
@@ -199,7 +203,7 @@ func (c *chaos) ask(n *chaosNode, r request) (answer, error) {
 			c.Errorf("%s %s on %s: %d without Retry-After", r.method, r.path, n.name, got.status)
 		}
 	case got.status >= 500:
-		c.Errorf("%s %s on %s: %d %s", r.method, r.path, n.name, got.status, got.body)
+		c.Errorf("%s %s on %s: %d %s: %s", r.method, r.path, n.name, got.status, got.body, n.errors())
 	}
 	return got, nil
 }
@@ -284,6 +288,17 @@ func (c *chaos) awaitService(after string, since time.Time) {
 }
 
 func tail(log string) string { return log[max(0, len(log)-4000):] }
+
+// errors returns the last errors in the node's log.
+func (n *chaosNode) errors() string {
+	var lines []string
+	for line := range strings.Lines(tail(n.running.Load().Log())) {
+		if strings.Contains(line, `"ERROR"`) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
 
 // object sends a request that must succeed, and returns the object in its answer.
 func (c *chaos) object(r request) map[string]any {

@@ -282,12 +282,18 @@ func (c *chaos) expectRevocation(i int) bool {
 		c.Errorf("issue key: %d %s", issued.status, issued.body)
 		return false
 	}
-	revoked, ok := c.retry(request{method: "DELETE", path: "/v1/partners/key/" + key.KeyID})
-	if !ok {
-		return false
-	}
-	if revoked.status >= 300 {
-		c.Errorf("revoke key: %d %s", revoked.status, revoked.body)
+	for revoked := (answer{}); revoked.status != http.StatusOK; {
+		var ok bool
+		if revoked, ok = c.retry(request{method: "DELETE", path: "/v1/partners/key/" + key.KeyID}); !ok {
+			return false
+		}
+		if revoked.status == http.StatusNotFound && c.pause() {
+			continue // the node does not know the key yet
+		}
+		if revoked.status != http.StatusOK {
+			c.Errorf("revoke key: %d %s", revoked.status, revoked.body)
+			return false
+		}
 	}
 	time.Sleep(time.Second) // the promise is that of a second
 	for _, n := range c.node {

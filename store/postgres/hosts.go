@@ -177,18 +177,18 @@ func (h *hosts) ask() (*pgx.ConnConfig, error) {
 		}
 	}
 	if best.config == nil {
-		return nil, &noPrimaryError{errors.Join(errs...)}
+		return nil, noPrimaryError(errors.Join(errs...).Error())
 	}
 	return best.config, nil
 }
 
-// noPrimaryError is a failure to connect, so it says that nothing was changed.
-type noPrimaryError struct{ error }
+// noPrimaryError has the texts of what the servers answered. It hides their kinds: it is a failure to connect, whatever they are.
+type noPrimaryError string
+
+func (e noPrimaryError) Error() string { return string(e) }
 
 // SafeToRetry is for pgconn.SafeToRetry.
-func (*noPrimaryError) SafeToRetry() bool { return true }
-
-func (e *noPrimaryError) Unwrap() error { return e.error }
+func (noPrimaryError) SafeToRetry() bool { return true }
 
 // probed is what a server says of itself.
 type probed struct {

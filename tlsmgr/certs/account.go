@@ -114,5 +114,8 @@ func (a *account) key(ctx context.Context) (crypto.Signer, error) {
 	if text, err = certmagic.PEMEncodePrivateKey(key); err != nil {
 		return nil, err
 	}
+	if err := stillLocked(ctx, a.storage, a.keyFile); err != nil { // another node stores a key now, and registers it
+		return nil, err
+	}
 	return key, a.storage.Store(ctx, a.keyFile, text)
 }

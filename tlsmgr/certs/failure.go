@@ -49,6 +49,11 @@ func (p pace) backOff(err error, failures int) time.Duration {
 	return time.Duration(float64(wait) * (0.8 + 0.4*rand.Float64()))
 }
 
+// afterFailures is how long all nodes wait after a failure of a host that the CA may have counted, the first or a later one.
+func (p pace) afterFailures(failures int) time.Duration {
+	return min(p.hostRefused<<min(max(failures-1, 0), 20), p.maxWait)
+}
+
 func isRateLimited(problem acme.Problem) bool {
 	return problem.Type == acme.ProblemTypeRateLimited || problem.Status == http.StatusTooManyRequests
 }

@@ -24,6 +24,9 @@ type hostState struct {
 	retry   chan struct{} // of the order: a value ends the wait before its next attempt
 	urgent  bool          // the next attempt goes before the partner's other orders
 
+	// repaired says that the cause of failures may have been repaired: those that other nodes know of do not delay the next attempt.
+	repaired bool
+
 	problem      string    // why the last order or renewal failed; empty after a success
 	nextTry      time.Time // when the wait after a failed attempt ends; zero when there is no such wait
 	dnsElsewhere bool      // by the last certain finding

@@ -29,6 +29,7 @@ type issuer struct {
 	limits     *limits
 	turns      *turns
 	storage    certmagic.Storage
+	pace       pace
 	key        string // names the CA in the paths of files
 
 	// replaces makes an order name the certificate that it replaces, if there is one. Let's Encrypt's limits do not
@@ -53,6 +54,7 @@ func newIssuer(cfg Config, p pace, storage certmagic.Storage) issuer {
 		limits:     newLimits(storage),
 		turns:      newTurns(newOrderLimiter(cfg.CA), ordersAtOnce),
 		storage:    storage,
+		pace:       p,
 		key:        key,
 	}
 }
@@ -72,13 +74,17 @@ func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certm
 		return nil, certmagic.ErrNoRetry{Err: fmt.Errorf("certs: a request for %d names", len(csr.DNSNames))}
 	}
 	host := csr.DNSNames[0]
-	if err := i.limits.load(ctx, host); err != nil { // another node may have failed
+	failed, failures, err := i.limits.load(ctx, host)
+	if err != nil {
 		return nil, certmagic.ErrNoRetry{Err: err}
+	}
+	if next := failed.Add(i.pace.afterFailures(failures)); time.Now().Before(next) { // another node has failed: one pause for all
+		return nil, certmagic.ErrNoRetry{Err: errTooSoon{next}}
 	}
 	if next := i.nextTry(host); time.Now().Before(next) {
 		return nil, certmagic.ErrNoRetry{Err: errTooSoon{next}}
 	}
-	if err := i.stillLocked(ctx, host); err != nil {
+	if err := stillLocked(ctx, i.storage, issueLock(host)); err != nil {
 		return nil, certmagic.ErrNoRetry{Err: err}
 	}
 	noteAsked(ctx)
@@ -94,20 +100,19 @@ func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certm
 			return nil, err
 		}
 	}
-	if err := i.stillLocked(ctx, host); err != nil { // another node stores a key and a certificate now: they must not mix with these
+	if err := stillLocked(ctx, i.storage, issueLock(host)); err != nil { // another node stores a key and a certificate now: they must not mix with these
 		return nil, err
 	}
 	return &certmagic.IssuedCertificate{Certificate: chain.ChainPEM, Metadata: chain}, nil
 }
 
-// stillLocked makes sure that no other node orders a certificate for the host: this one may have been away from the store for so
-// long that it has lost certmagic's lock.
-func (i issuer) stillLocked(ctx context.Context, host string) error {
-	renewer, ok := i.storage.(certmagic.LockLeaseRenewer)
+// stillLocked makes sure that this node still has a lock: it may have been away from the store for so long that another has got it.
+func stillLocked(ctx context.Context, storage certmagic.Storage, lock string) error {
+	renewer, ok := storage.(certmagic.LockLeaseRenewer)
 	if !ok {
 		return nil
 	}
-	return renewer.RenewLockLease(ctx, issueLock(host), 0)
+	return renewer.RenewLockLease(ctx, lock, 0)
 }
 
 // issueLock is certmagic's name for the lock of a host's orders and renewals.

@@ -70,11 +70,12 @@ func (l *limits) challenge(host string) string {
 	return l.works
 }
 
-// load reads what other nodes, or an earlier process, know of a host.
-func (l *limits) load(ctx context.Context, host string) error {
+// load reads what other nodes, or an earlier process, know of a host. If the last failure is news to this node, load returns when it
+// was, and how many there were within the hour.
+func (l *limits) load(ctx context.Context, host string) (news time.Time, failures int, err error) {
 	text, err := l.storage.Load(ctx, failuresFile(host))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return time.Time{}, 0, err
 	}
 	var h hostLimits
 	known := err == nil && json.Unmarshal(text, &h) == nil // a file that is cut short is as good as none
@@ -82,11 +83,14 @@ func (l *limits) load(ctx context.Context, host string) error {
 	defer l.mu.Unlock()
 	if !known {
 		delete(l.hosts, host)
-		return nil
+		return time.Time{}, 0, nil
 	}
 	h.forgetOld()
+	if last := h.last(); last.After(l.hosts[host].last()) {
+		news = last
+	}
 	l.hosts[host] = &h
-	return nil
+	return news, len(h.Failures), nil
 }
 
 // succeeded notes that a validation succeeded.
@@ -140,6 +144,14 @@ func (l *limits) save(ctx context.Context, host string, h hostLimits) error {
 // failuresFile is where the failures of a host are stored.
 func failuresFile(host string) string {
 	return path.Join("failures", certmagic.StorageKeys.Safe(host)+".json")
+}
+
+// last returns when the host failed last; zero when it has not.
+func (h *hostLimits) last() time.Time {
+	if h == nil || len(h.Failures) == 0 {
+		return time.Time{}
+	}
+	return h.Failures[len(h.Failures)-1]
 }
 
 func (h *hostLimits) forgetOld() {

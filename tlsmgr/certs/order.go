@@ -77,9 +77,10 @@ func (o *orders) orderOrRetry(host string) {
 	wasElsewhere := h.dnsElsewhere
 	h.dnsElsewhere = false
 	if h.attempt == nil && (wasElsewhere || missing) {
+		h.repaired = true
 		o.startOrder(host, h)
 	} else if !h.nextTry.IsZero() && time.Now().After(o.ca.nextTry(host)) {
-		h.urgent = true
+		h.urgent, h.repaired = true, true
 		h.retryNow()
 	}
 	o.checks.bringForward(host)
@@ -127,8 +128,9 @@ func (o *orders) endAttempt(host string, h *hostState, err error, failures int) 
 	}
 	wait = max(o.pace.backOff(err, failures), time.Until(o.ca.nextTry(host)))
 	h.problem = problemOf(err)
-	if _, notTried := errors.AsType[errTooSoon](err); notTried {
+	if notTried, ok := errors.AsType[errTooSoon](err); ok {
 		h.problem = cmp.Or(old, h.problem)
+		wait = max(wait, time.Until(notTried.until))
 	}
 	h.nextTry = time.Now().Add(wait)
 	o.Log.Warn("certificate not issued", "host", host, "error", o.redact(err.Error()), "next_try_in", wait.Round(time.Second).String())
@@ -199,11 +201,16 @@ func (o *orders) removeUnusable(host string) (cert certmagic.Certificate, err er
 // partner with many hosts on slow name servers does not delay the others.
 func (o *orders) waitForTurn(host string, h *hostState) error {
 	o.states.mu.Lock()
-	urgent := h.urgent
-	h.urgent = false
+	urgent, repaired := h.urgent, h.repaired
+	h.urgent, h.repaired = false, false
 	o.states.mu.Unlock()
 	partner := o.Hosts.Partner(host)
 
+	if repaired {
+		if _, _, err := o.ca.limits.load(o.ctx, host); err != nil {
+			return err
+		}
+	}
 	if next := o.ca.limits.nextTry(host); time.Now().Before(next) {
 		return errTooSoon{next}
 	}

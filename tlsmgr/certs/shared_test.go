@@ -226,6 +226,39 @@ func TestOneNodeAtATimeHasALock(t *testing.T) {
 	}
 }
 
+// losingStorage loses all locks in Load.
+type losingStorage struct {
+	*sharedStorage
+	lose func()
+}
+
+func (s losingStorage) Load(ctx context.Context, key string) ([]byte, error) {
+	text, err := s.sharedStorage.Load(ctx, key)
+	s.lose()
+	return text, err
+}
+
+// A node that was away replaces no account key: another node may have registered it.
+func TestAccountKeyIsStoredUnderTheLockOnly(t *testing.T) {
+	n := &nodes{&certWorld{T: t}, pgtest.Database(t)}
+	engine := openNode(t, n.database)
+	t.Cleanup(func() {
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	storage := losingStorage{newStorage(Config{Shared: engine.(store.Shared)}).(*sharedStorage), func() {
+		n.exec("UPDATE lease SET holder = $1", uuid.New())
+	}}
+	a := newAccount(Config{}, &acme.Client{}, storage, "ca")
+	if _, err := a.register(t.Context()); !errors.Is(err, store.ErrLeaseLost) {
+		t.Errorf("registering returns %v", err)
+	}
+	if storage.Exists(t.Context(), a.keyFile) {
+		t.Error("the key was stored")
+	}
+}
+
 // At the start, both nodes miss the certificate of the own host.
 func TestTwoNodesOrderOnce(t *testing.T) {
 	t.Parallel()
@@ -365,6 +398,34 @@ func TestNodeServesAHostThatItTakesToLeadElsewhere(t *testing.T) {
 		a.certs.Order(tag.Host)
 		return !a.certs.orders.magic.expiryOf(tag.Host).IsZero()
 	})
+	b.serves(tag.Host)
+}
+
+// After a failure on one node, the others make the same pause, unless they have reason to believe that the cause was repaired.
+func TestNodesPauseAfterAFailureOfAnother(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, pgtest.Database(t), acmetest.Options{})
+	slow := func(_ *Config, p *pace) { p.hostRefused, p.maxWait = time.Hour, time.Hour }
+	a, b := n.add(slow), n.add(slow)
+	a.serves(n.ownHost)
+	n.ca.Validate("", "")
+	before := n.ca.Validations()
+	tag := n.addTag("shop.com", true)
+	waits := func(node *node) bool { return !node.certs.Certificate(tag.Host).NextTry.IsZero() }
+	n.until("both nodes wait", func() bool { return waits(a) && waits(b) })
+	if got := n.ca.Validations() - before; got != 1 {
+		t.Errorf("%d validations failed", got)
+	}
+	for _, node := range []*node{a, b} {
+		if left := time.Until(node.certs.Certificate(tag.Host).NextTry); left < longEnough {
+			t.Errorf("the next try is in %v", left)
+		}
+	}
+	if err := a.certs.orders.ca.limits.failed(t.Context(), tag.Host, acme.ChallengeTypeHTTP01, true, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	n.ca.Validate(b.http, b.https)
+	b.certs.Order(tag.Host)
 	b.serves(tag.Host)
 }
 

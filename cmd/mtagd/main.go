@@ -26,6 +26,7 @@
 //	restore.go      mtagd restore
 //	migrate.go      mtagd migrate
 //	export.go       mtagd export
+//	distribute.go   mtagd store distribute
 //	schedule.go     backups by the clock
 //	rates.go        what was received in the last minutes
 //	stream.go       what a running server streams to mtagd backup
@@ -85,6 +86,7 @@ type commandLine struct {
 	Restore  restoreCommand            `cmd:"" help:"Restore a backup into a new data directory."`
 	Migrate  migrateCommand            `cmd:"" help:"Move all data into a PostgreSQL database, beside a running server, which goes on with it."`
 	Export   exportCommand             `cmd:"" help:"Write the events of a merchant to a file. Works with and without a running server."`
+	Place    storeCommands             `cmd:"" name:"store" help:"Spread a PostgreSQL database over several servers."`
 	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
 	Help     helpCommand               `cmd:"" help:"Show help for a command."`
 	Version  versionCommand            `cmd:"" help:"Print the version."`

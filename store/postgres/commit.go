@@ -87,7 +87,8 @@ func unavailableFlush(err error) error {
 
 // settle finds out what became of a flush whose commit has failed. It inserts a flush of the same id: if it can, the first one
 // was not committed and never will be; if not, the first one was committed. It writes in both cases. So its own commit waits for the
-// standbys, to which the first one may not have got.
+// standbys, to which the first one may not have got. In a distributed database, the workers commit after the coordinator: settle waits
+// until they have.
 func (e *engine) settle(f *flush, failed error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, 2*e.flushTimeout))
 	defer cancel()
@@ -102,6 +103,9 @@ func (e *engine) settle(f *flush, failed error) error {
 			return tx.QueryRow(ctx, "SELECT seq FROM flush WHERE merchant = $1 AND id = $2", merchant, f.id).Scan(&seq)
 		})
 	})
+	if err == nil && seq != 0 {
+		err = e.finishOnWorkers(ctx)
+	}
 	switch {
 	case err != nil:
 		e.log.Error("the answer to a commit was lost: nobody knows whether its events are recorded", "events", len(f.events), "error", failed)
@@ -111,4 +115,21 @@ func (e *engine) settle(f *flush, failed error) error {
 	}
 	e.log.Warn("the answer to a commit was lost: the events are recorded", "error", failed)
 	return nil
+}
+
+// finishOnWorkers commits what the coordinator of a distributed database has committed, but a worker has only prepared: it failed
+// in between, or the coordinator did. Citus does the same in the background, once a minute.
+func (e *engine) finishOnWorkers(ctx context.Context) error {
+	distributed, err := isDistributed(ctx, e.pool)
+	if err != nil || !distributed {
+		return err
+	}
+	return e.retry(ctx, func() error {
+		return e.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+			if _, err := conn.Exec(ctx, "SELECT recover_prepared_transactions()"); err != nil {
+				return err
+			}
+			return checkReplicated(conn.Conn().PgConn())
+		})
+	})
 }

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"path"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -60,19 +62,23 @@ func (e *engine) confirmAll(ctx context.Context) error {
 	}
 }
 
-// errNotReplicated is the failure of a commit that an operator of the server has kept from waiting for the standbys.
-var errNotReplicated = errors.New("the wait for the standbys was canceled")
+// errNotReplicated is the failure of a commit that an operator of the server has kept from waiting for the standbys, or that a worker
+// of a distributed database has prepared, but not made yet.
+var errNotReplicated = errors.New("the commit is not on all servers yet")
 
 const notReplicated = "mtagd: not replicated"
 
-// noteCanceledWait notes that the connection's last commit may not be on the standbys. The server only warns of it.
-func noteCanceledWait(conn *pgconn.PgConn, n *pgconn.Notice) {
-	if n.Routine == "SyncRepWaitForLSN" {
+// whereWorkersFail are the files of Citus whose warnings say that a worker has not answered.
+var whereWorkersFail = []string{"remote_transaction.c", "remote_commands.c", "transaction_recovery.c"}
+
+// noteIncompleteCommit notes that the connection's last commit may not be on the standbys or workers. The server only warns of it.
+func noteIncompleteCommit(conn *pgconn.PgConn, n *pgconn.Notice) {
+	if n.Routine == "SyncRepWaitForLSN" || n.SeverityUnlocalized == "WARNING" && slices.Contains(whereWorkersFail, path.Base(n.File)) {
 		conn.CustomData()[notReplicated] = true
 	}
 }
 
-// checkReplicated returns an error if the commit of a connection may not be on the standbys. To the caller, its answer is lost.
+// checkReplicated returns an error if the commit of a connection may not be on the standbys or workers. To the caller, its answer is lost.
 func checkReplicated(conn *pgconn.PgConn) error {
 	if conn.CustomData()[notReplicated] != nil {
 		delete(conn.CustomData(), notReplicated)

@@ -12,8 +12,9 @@ import (
 func TestConformance(t *testing.T) { storetest.RunParallel(t, newStore) }
 
 // newStore returns stores in empty databases. Kill cuts all connections: a node has nothing else that a kill could take.
-func newStore(t *testing.T) storetest.Store {
-	url := pgtest.Database(t)
+func newStore(t *testing.T) storetest.Store { return storeIn(pgtest.Database(t)) }
+
+func storeIn(url string) storetest.Store {
 	return storetest.Store{
 		Open: func(t *testing.T, now func() time.Time) store.Engine {
 			t.Helper()

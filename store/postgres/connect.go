@@ -42,7 +42,7 @@ func parseURL(address string) (*pgxpool.Config, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "mtagd"
 	}
-	config.ConnConfig.OnNotice = noteCanceledWait
+	config.ConnConfig.OnNotice = noteIncompleteCommit
 	return config, nil
 }
 

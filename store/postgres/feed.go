@@ -3,6 +3,7 @@ package postgres
 import (
 	"container/heap"
 	"context"
+	"errors"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -32,6 +33,9 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	if err := e.beginFeed(ctx, f); err != nil {
 		return end, err
 	}
+	if err := e.awaitWorkers(ctx, f); err != nil {
+		return end, err
+	}
 	for read := 0; read < feedEvents; {
 		if len(f.empty) > 0 {
 			n, err := e.readPortions(ctx, f)
@@ -52,6 +56,16 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 		}
 	}
 	return store.FeedEnd{Cursor: f.at.Cursor(), More: f.at.Compare(f.end) < 0}, nil
+}
+
+// awaitWorkers waits, in a distributed database, until the workers have committed the flushes up to the feed's end. They do so after
+// the coordinator, while the flush still holds its lock.
+func (e *engine) awaitWorkers(ctx context.Context, f *feed) error {
+	if len(f.empty) == 0 {
+		return nil
+	}
+	_, err := e.pool.Exec(ctx, "SELECT pg_advisory_xact_lock_shared($1) WHERE to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL", lockReceipt)
+	return unavailable(err)
 }
 
 // Latest implements store.Feed.
@@ -167,13 +181,12 @@ func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.M
 	return found, err
 }
 
-// selectFeed reads the next events of some merchants. It leaves out the bodies of events that the query does not select.
-const selectFeed = `SELECT w.i, x.seq, x.idx, x.at, x.bot, x.tag, x.name, x.muid, x.selected, CASE WHEN x.selected THEN x.raw END
-	FROM unnest($1::int[], $2::uuid[], $3::bigint[], $4::bigint[], $5::int[], $6::bigint[]) AS w(i, merchant, kept, seq, idx, n)
-	CROSS JOIN LATERAL (SELECT *, at >= greatest(w.kept, $7) AND at < $8 AND ($9::text IS NULL OR tag = $9)
-			AND ($10::text[] IS NULL OR name = ANY($10)) AND ($11::boolean IS NULL OR bot = $11) AS selected
-		FROM event WHERE merchant = w.merchant AND (seq, idx::int) > (w.seq, w.idx) AND seq >= w.seq AND (seq, idx::int) <= ($12, $13) AND seq <= $12
-		ORDER BY seq, idx LIMIT w.n) AS x ORDER BY w.i, x.seq, x.idx`
+// selectFeed reads the next events of a merchant. It leaves out the bodies of events that the query does not select.
+const selectFeed = `SELECT seq, idx, at, bot, tag, name, muid, selected, CASE WHEN selected THEN raw END
+	FROM (SELECT *, at >= $2 AND at < $3 AND ($4::text IS NULL OR tag = $4) AND ($5::text[] IS NULL OR name = ANY($5))
+			AND ($6::boolean IS NULL OR bot = $6) AS selected
+		FROM event WHERE merchant = $1 AND (seq, idx::int) > ($7, $8) AND seq >= $7 AND (seq, idx::int) <= ($9, $10) AND seq <= $9
+		ORDER BY seq, idx LIMIT $11) AS x ORDER BY seq, idx`
 
 // readPortions reads the next events of the streams that have none, and returns how many it has read.
 func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
@@ -187,39 +200,38 @@ func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
 	if !sel.allNames {
 		names = sel.names
 	}
-	var at, idx []int32
-	var merchants []uuid.UUID
-	var kept, seq, limits []int64
-	for i, s := range streams {
-		at, merchants, kept = append(at, int32(i)), append(merchants, s.merchant), append(kept, s.from)
-		seq, idx, limits = append(seq, int64(s.at.Seq)), append(idx, int32(s.at.Index)), append(limits, int64(s.portion))
+	b := &pgx.Batch{}
+	for _, s := range streams {
+		b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
+			int64(f.end.Seq), int32(f.end.Index), s.portion)
 	}
 	got := make([][]received, len(streams))
 	full := false // not all rows were read
 	err = e.read(ctx, func(tx pgx.Tx) error {
 		clear(got)
 		size := 0
-		full = false
-		rows, err := tx.Query(ctx, selectFeed, at, merchants, kept, seq, idx, limits, lo, hi, sel.tag, names, sel.bot,
-			int64(f.end.Seq), int32(f.end.Index))
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			i, r, err := scanReceived(rows)
+		results := tx.SendBatch(ctx, b)
+		for i := range streams {
+			rows, err := results.Query()
 			if err != nil {
-				return err
+				return errors.Join(err, results.Close())
 			}
-			r.Merchant = streams[i].id
-			got[i] = append(got[i], r)
-			if size += len(r.Raw); size > feedBytes {
-				full = true
-				break
+			for size <= feedBytes && rows.Next() {
+				r, err := scanReceived(rows)
+				if err != nil {
+					return errors.Join(err, results.Close())
+				}
+				r.Merchant = streams[i].id
+				got[i] = append(got[i], r)
+				size += len(r.Raw)
+			}
+			rows.Close()
+			if err := rows.Err(); err != nil {
+				return errors.Join(err, results.Close())
 			}
 		}
-		rows.Close()
-		return rows.Err()
+		full = size > feedBytes
+		return results.Close()
 	})
 	if err != nil {
 		return 0, err
@@ -240,16 +252,16 @@ func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
 	return max(n, 1), nil
 }
 
-func scanReceived(rows pgx.Rows) (stream int, r received, err error) {
+func scanReceived(rows pgx.Rows) (r received, err error) {
 	var seq, at int64
 	var idx int16
 	var muid []byte
-	if err := rows.Scan(&stream, &seq, &idx, &at, &r.Bot, &r.Tag, &r.Name, &muid, &r.selected, &r.Raw); err != nil {
-		return 0, r, err
+	if err := rows.Scan(&seq, &idx, &at, &r.Bot, &r.Tag, &r.Name, &muid, &r.selected, &r.Raw); err != nil {
+		return r, err
 	}
 	r.position = positionOf(seq, idx)
 	r.ID, r.MUID, r.Time, r.ReceivedAt, r.Cursor = r.position.EventID(), store.MUID(muid), timeAt(at), timeAt(seq), r.position.Cursor()
-	return stream, r, nil
+	return r, nil
 }
 
 // pop returns the next event of all streams; nil when there is none.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -189,7 +190,8 @@ var (
 	// Locks are taken in the order of the keys, so that two flushes never wait for each other.
 	rememberIDs = `INSERT INTO dedup (merchant, key, seen) SELECT w.merchant, w.key, n.now
 		FROM unnest($1::uuid[], $2::bytea[]) AS w(merchant, key), (SELECT ` + nowOf("$3") + ` AS now) AS n ORDER BY 1, 2
-		ON CONFLICT (merchant, key) DO UPDATE SET seen = excluded.seen WHERE dedup.seen <= excluded.seen - $4 RETURNING merchant, key`
+		ON CONFLICT (merchant, key) DO UPDATE SET seen = excluded.seen WHERE dedup.seen <= excluded.seen - ` +
+		strconv.FormatInt(store.DedupeWindow.Microseconds(), 10) + ` RETURNING merchant, key`
 
 	nextReceipt = `SELECT setval('receipt', greatest(last_value + 1, ` + nowOf("$1") + `)) FROM receipt`
 )
@@ -202,8 +204,7 @@ const (
 	readRefused = `SELECT w.merchant, w.key FROM unnest($1::uuid[], $2::bytea[]) AS w(merchant, key)
 		WHERE EXISTS (SELECT FROM suppressed s WHERE s.merchant = w.merchant AND s.key = w.key)`
 
-	forgetIDs = `DELETE FROM dedup USING unnest($1::uuid[], $2::bytea[]) AS w(merchant, key)
-		WHERE dedup.merchant = w.merchant AND dedup.key = w.key`
+	forgetIDs = `DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)`
 
 	writeLinks = `INSERT INTO link (merchant, key, muid) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bytea[]) ORDER BY 1, 2
 		ON CONFLICT (merchant, key) DO UPDATE SET muid = excluded.muid WHERE link.muid <> excluded.muid`
@@ -224,7 +225,9 @@ const (
 
 	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. What waits for a lock does not
 	// wait for longer than the node does.
-	setFlush = `SELECT set_config('jit', 'off', true), set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '5s', true)`
+	// Citus writes to one shard after the other, in one order: so two flushes never wait for each other.
+	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
+		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '5s', true)`
 
 	takeReceiptLock = `SELECT pg_advisory_xact_lock($1)`
 )
@@ -243,7 +246,7 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 	if len(f.fresh) > 0 {
 		keys := slices.SortedFunc(maps.Keys(f.fresh), compareDedups)
 		merchants, hashes := splitDedups(keys)
-		b.Queue(rememberIDs, merchants, hashes, f.now, store.DedupeWindow.Microseconds()).Query(func(rows pgx.Rows) error {
+		b.Queue(rememberIDs, merchants, hashes, f.now).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				var k dedupKey
 				var key []byte
@@ -256,8 +259,8 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 			return rows.Err()
 		})
 	}
-	if wanted := f.wantedLinks(); len(wanted) > 0 {
-		b.Queue(readLinks, merchantsOf(wanted), keysIn(wanted)).Query(func(rows pgx.Rows) error {
+	for merchant, keys := range f.wantedLinks() {
+		b.Queue(readLinks, merchant, keys).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				if err := f.known.scan(rows); err != nil {
 					return err
@@ -285,8 +288,9 @@ func (f *flush) scanRefusing(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// wantedLinks returns the identifiers of marks without a muid.
-func (f *flush) wantedLinks() (wanted []linkKey) {
+// wantedLinks returns the identifiers of marks without a muid, by merchant.
+func (f *flush) wantedLinks() map[uuid.UUID][][]byte {
+	wanted := map[uuid.UUID][][]byte{}
 	seen := map[linkKey]bool{}
 	for _, i := range f.items {
 		if i.mark == nil || i.mark.Identity.MUID != "" {
@@ -295,7 +299,7 @@ func (f *flush) wantedLinks() (wanted []linkKey) {
 		for _, k := range i.mark.Identity.Keys() {
 			if at := (linkKey{i.merchant, k}); !seen[at] {
 				seen[at] = true
-				wanted = append(wanted, at)
+				wanted[i.merchant] = append(wanted[i.merchant], k[:])
 			}
 		}
 	}
@@ -339,15 +343,14 @@ func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
 // write is the second round trip, with the commit.
 func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 	b := &pgx.Batch{}
-	var unused []dedupKey
+	unused := map[uuid.UUID][][]byte{}
 	for k, state := range f.fresh {
 		if state == claimed {
-			unused = append(unused, k)
+			unused[k.merchant] = append(unused[k.merchant], k.key[:])
 		}
 	}
-	if len(unused) > 0 {
-		merchants, hashes := splitDedups(unused)
-		b.Queue(forgetIDs, merchants, hashes)
+	for merchant, keys := range unused { // in any order: this transaction has locked the rows
+		b.Queue(forgetIDs, merchant, keys)
 	}
 	if len(f.changed) > 0 {
 		at := slices.SortedFunc(maps.Keys(f.changed), compareLinks)

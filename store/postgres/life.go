@@ -262,8 +262,8 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 		}
 	}
 	// A link that has led to another muid since then is not concerned.
-	if _, err := e.pool.Exec(ctx, `DELETE FROM link USING unnest($2::bytea[], $3::bytea[]) AS w(key, muid)
-		WHERE merchant = $1 AND link.key = w.key AND link.muid = w.muid`, merchant, hashesIn(all), muids); err != nil {
+	if _, err := e.pool.Exec(ctx, `DELETE FROM link
+		WHERE merchant = $1 AND (key, muid) IN (SELECT * FROM unnest($2::bytea[], $3::bytea[]))`, merchant, hashesIn(all), muids); err != nil {
 		return err
 	}
 	if _, err := e.pool.Exec(ctx, "DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)", merchant, remembered); err != nil {
@@ -327,24 +327,53 @@ func (e *engine) forget(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	for _, old := range []struct {
-		sql    string
-		before time.Time
-	}{
-		{`DELETE FROM dedup WHERE (merchant, key) IN (SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2 FOR UPDATE SKIP LOCKED)`,
-			now.Add(-store.DedupeWindow - time.Hour)},
-		{`DELETE FROM flush WHERE (merchant, id) IN (SELECT merchant, id FROM flush WHERE seq BETWEEN 1 AND $1
-			AND seq < (SELECT max(seq) FROM flush) LIMIT $2 FOR UPDATE SKIP LOCKED)`, now.Add(-keepFlushes)},
-	} {
-		for {
-			done, err := e.pool.Exec(ctx, old.sql, old.before.UnixMicro(), portion)
-			if err != nil {
-				return err
-			}
-			if done.RowsAffected() < portion {
-				break
-			}
+	for {
+		n, err := e.forgetIDs(ctx, now.Add(-store.DedupeWindow-time.Hour).UnixMicro(), portion)
+		if err != nil {
+			return err
+		}
+		if n < portion {
+			break
 		}
 	}
-	return nil
+	for {
+		done, err := e.pool.Exec(ctx, `DELETE FROM flush WHERE (merchant, id) IN (SELECT merchant, id FROM flush WHERE seq BETWEEN 1 AND $1
+			AND seq < (SELECT max(seq) FROM flush) LIMIT $2 FOR UPDATE SKIP LOCKED)`, now.Add(-keepFlushes).UnixMicro(), portion)
+		if err != nil || done.RowsAffected() < portion {
+			return err
+		}
+	}
+}
+
+// forgetIDs removes some event_ids that count no more, and returns how many it has found. It finds those of all merchants, and
+// removes them merchant by merchant: so each deletion is about one shard.
+func (e *engine) forgetIDs(ctx context.Context, before int64, portion int) (n int, err error) {
+	old := map[uuid.UUID][][]byte{}
+	if err := e.read(ctx, func(tx pgx.Tx) error {
+		clear(old)
+		n = 0
+		return query(ctx, tx, func(rows pgx.Rows) error {
+			var merchant uuid.UUID
+			var key []byte
+			err := rows.Scan(&merchant, &key)
+			old[merchant] = append(old[merchant], key)
+			n++
+			return err
+		}, "SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2", before, portion)
+	}); err != nil {
+		return 0, err
+	}
+	removed := int64(0)
+	for merchant, keys := range old {
+		done, err := e.pool.Exec(ctx, `DELETE FROM dedup WHERE merchant = $1 AND key IN
+			(SELECT key FROM dedup WHERE merchant = $1 AND key = ANY($2) AND seen < $3 FOR UPDATE SKIP LOCKED)`, merchant, keys, before)
+		if err != nil {
+			return 0, err
+		}
+		removed += done.RowsAffected()
+	}
+	if removed == 0 {
+		return 0, nil // flushes have the rest
+	}
+	return n, nil
 }

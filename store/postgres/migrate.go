@@ -35,6 +35,14 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 		if err := applyMigrations(ctx, pool); err != nil {
 			return fmt.Errorf("migrate the schema: %w", err)
 		}
+		// New tables are where the others are.
+		if distributed, err := isDistributed(ctx, pool); err != nil {
+			return err
+		} else if distributed {
+			if _, err := distributeTables(ctx, pool); err != nil {
+				return err
+			}
+		}
 		if version, err = schemaVersion(ctx, pool); err != nil {
 			return err
 		}

@@ -51,14 +51,14 @@ func (c *change) putReply(partner store.PartnerID, r reply, once string) {
 // deleteOld deletes control data that is not needed any more. It uses the server's clock: what is deleted is older than any
 // difference between clocks.
 func (e *engine) deleteOld(ctx context.Context) error {
-	if _, err := e.pool.Exec(ctx, "DELETE FROM reply WHERE at < clock_timestamp() - $1 * interval '1 second'", int64(2*store.OnceWindow/time.Second)); err != nil {
+	if _, err := e.pool.Exec(ctx, "DELETE FROM reply WHERE at < now() - $1 * interval '1 second'", int64(2*store.OnceWindow/time.Second)); err != nil {
 		return err
 	}
-	if _, err := e.pool.Exec(ctx, "DELETE FROM change WHERE at < clock_timestamp() - $1 * interval '1 second' AND seq < (SELECT max(seq) FROM change)",
+	if _, err := e.pool.Exec(ctx, "DELETE FROM change WHERE at < now() - $1 * interval '1 second' AND seq < (SELECT max(seq) FROM change)",
 		int64(keepChanges/time.Second)); err != nil {
 		return err
 	}
-	if _, err := e.pool.Exec(ctx, "DELETE FROM session WHERE at < clock_timestamp() - $1 * interval '1 second'", int64(store.SessionLife/time.Second)); err != nil {
+	if _, err := e.pool.Exec(ctx, "DELETE FROM session WHERE at < now() - $1 * interval '1 second'", int64(store.SessionLife/time.Second)); err != nil {
 		return err
 	}
 	// Messages and leases of nodes that have died.

@@ -25,6 +25,17 @@
 // When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If that fails, the first one
 // was committed; if not, it never can be.
 //
+// # Distributed by merchant
+//
+// The extension Citus may spread the tables of events over several servers, the workers (distribute.go). All rows of a merchant are
+// on one. A statement about them is about one merchant, which it compares with its first parameter: so Citus asks one server. Only
+// what a group writes has the rows of all its merchants in one statement.
+//
+// A flush then commits in two phases: all workers prepare, the coordinator commits, with the row of the flush, and the workers
+// commit before COMMIT returns and the lock is free. Whoever reads a flush's number must wait for the lock before its events
+// (awaitWorkers). If a worker fails in the second phase, COMMIT succeeds with a warning: then the events are acknowledged when that
+// worker has committed too (settle).
+//
 // # Time
 //
 // What nodes must agree on is decided by the database's clock. A node's own clock only measures how long something takes.
@@ -34,6 +45,7 @@
 //	hosts.go      which server is the primary
 //	confirm.go    whether the standbys have what is visible
 //	migrate.go    the schema; migrations/ has it
+//	distribute.go hands the tables over to the extension Citus, if that is wanted
 //
 //	control.go    changes of the control data
 //	partners.go, keys.go, merchants.go, tags.go, claims.go, delete.go, once.go, audit.go   what they change
@@ -144,6 +156,8 @@ type engine struct {
 const (
 	lockControl = 0x6d746701
 	lockReceipt = 0x6d746702
+
+	lockDistribute = 0x6d746704
 )
 
 var _ store.Engine = (*engine)(nil)

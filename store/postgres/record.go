@@ -63,11 +63,7 @@ func checkMUID(muid store.MUID) error {
 // resolve returns the muid of the first identifier that is linked to one, or "".
 func resolve(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, who *store.Identity) (store.MUID, error) {
 	found := links{}
-	wanted := make([]linkKey, len(who.Keys()))
-	for i, k := range who.Keys() {
-		wanted[i] = linkKey{merchant, k}
-	}
-	if err := found.read(ctx, tx, wanted); err != nil {
+	if err := query(ctx, tx, found.scan, readLinks, merchant, hashesIn(who.Keys())); err != nil {
 		return "", err
 	}
 	return found.of(merchant, who), nil
@@ -82,15 +78,10 @@ type linkKey struct {
 // links are the muids that identifiers are linked to.
 type links map[linkKey]store.MUID
 
-// readLinks looks up links. The inner statement is run for each, so that the plan is the same for few and for many rows.
-const readLinks = `SELECT w.merchant, w.key, l.muid FROM unnest($1::uuid[], $2::bytea[]) AS w(merchant, key)
-	CROSS JOIN LATERAL (SELECT muid FROM link WHERE link.merchant = w.merchant AND link.key = w.key LIMIT 1) AS l`
+// readLinks looks up links of one merchant.
+const readLinks = `SELECT merchant, key, muid FROM link WHERE merchant = $1 AND key = ANY($2)`
 
-// read adds the links of these identifiers.
-func (l links) read(ctx context.Context, tx querier, wanted []linkKey) error {
-	return query(ctx, tx, l.scan, readLinks, merchantsOf(wanted), keysIn(wanted))
-}
-
+// scan adds the link of a row.
 func (l links) scan(rows pgx.Rows) error {
 	var k linkKey
 	var key, muid []byte

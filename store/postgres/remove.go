@@ -25,13 +25,11 @@ func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []
 }
 
 const (
-	deleteEvents = `DELETE FROM event USING unnest($2::bigint[], $3::smallint[]) AS w(seq, idx)
-		WHERE event.merchant = $1 AND event.seq = w.seq AND event.idx = w.idx
-		RETURNING event.at, event.bot, event.tag, event.name, length(event.muid), length(event.raw)`
+	deleteEvents = `DELETE FROM event WHERE merchant = $1 AND (seq, idx) IN (SELECT * FROM unnest($2::bigint[], $3::smallint[]))
+		RETURNING at, bot, tag, name, length(muid), length(raw)`
 
-	deleteEmptyCounters = `DELETE FROM counter USING unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[]) AS
-		w(merchant, level, name, bucket, tag, bot) WHERE counter.merchant = w.merchant AND counter.level = w.level AND counter.name = w.name
-		AND counter.bucket = w.bucket AND counter.tag = w.tag AND counter.bot = w.bot AND n = 0`
+	deleteEmptyCounters = `DELETE FROM counter WHERE merchant = $1 AND n = 0 AND (level, name, bucket, tag, bot) IN
+		(SELECT * FROM unnest($2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[]))`
 )
 
 func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []receipt) error {
@@ -63,6 +61,7 @@ func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []re
 		if _, err := tx.Exec(ctx, addCounters, columns...); err != nil {
 			return err
 		}
+		columns[0] = merchant
 		if _, err := tx.Exec(ctx, deleteEmptyCounters, columns[:len(columns)-1]...); err != nil {
 			return err
 		}

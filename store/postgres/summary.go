@@ -55,19 +55,24 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (summary sto
 
 // boundsOf returns the times of the first and the last event of merchants; nil when there are none.
 func boundsOf(ctx context.Context, tx pgx.Tx, kept map[uuid.UUID]int64) (first, last *time.Time, err error) {
-	var merchants []uuid.UUID
-	var from []int64
-	for m, at := range kept {
-		merchants, from = append(merchants, m), append(from, at)
+	b := &pgx.Batch{}
+	for m, from := range kept {
+		b.Queue("SELECT min(at), max(at) FROM event WHERE merchant = $1 AND at >= $2", m, from).QueryRow(func(row pgx.Row) error {
+			var lo, hi *int64
+			if err := row.Scan(&lo, &hi); err != nil || lo == nil {
+				return err
+			}
+			if first == nil || timeAt(*lo).Before(*first) {
+				first = new(timeAt(*lo))
+			}
+			if last == nil || timeAt(*hi).After(*last) {
+				last = new(timeAt(*hi))
+			}
+			return nil
+		})
 	}
-	var lo, hi *int64
-	err = tx.QueryRow(ctx, `SELECT min(x.first), max(x.last) FROM unnest($1::uuid[], $2::bigint[]) AS w(merchant, kept) CROSS JOIN LATERAL (SELECT
-		(SELECT at FROM event WHERE merchant = w.merchant AND at >= w.kept ORDER BY at LIMIT 1) AS first,
-		(SELECT at FROM event WHERE merchant = w.merchant AND at >= w.kept ORDER BY at DESC LIMIT 1) AS last) AS x`, merchants, from).Scan(&lo, &hi)
-	if err != nil || lo == nil {
-		return nil, nil, err
-	}
-	return new(timeAt(*lo)), new(timeAt(*hi)), nil
+	err = tx.SendBatch(ctx, b).Close()
+	return first, last, err
 }
 
 // summing makes one summary.

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"mtagd/store/postgres"
+)
+
+// storeCommands are "mtagd store …".
+type storeCommands struct {
+	Distribute distributeCommand `cmd:"" help:"Spread the tables of the --store database over the workers of a Citus cluster. Nodes may run meanwhile."`
+}
+
+// distributeCommand is "mtagd store distribute".
+type distributeCommand struct{}
+
+// Help is shown after the command's one line of help.
+func (*distributeCommand) Help() string {
+	return "The database needs the extension citus, on the coordinator and on at least one worker. Tables move one after the other. " +
+		"What writes to a table waits while it moves, and answers 503 if that takes more than a few seconds. After an interruption, " +
+		"run the command again: it goes on. When everything is in its place, it changes nothing."
+}
+
+// Run distributes the tables, and prints where each one is now.
+func (*distributeCommand) Run(p *process) error {
+	if p.store == "" {
+		return &usageError{where: "--store", err: errors.New("must name the database that is to be distributed")}
+	}
+	done, err := postgres.Distribute(p.ctx, p.store)
+	if err != nil {
+		return fmt.Errorf("--store: %w", err)
+	}
+	out := json.NewEncoder(p.stdout)
+	out.SetIndent("", "  ")
+	return out.Encode(done)
+}

@@ -1,0 +1,297 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/storetest"
+)
+
+// These tests need the extension Citus, and are skipped where PostgreSQL has none.
+
+// newCluster starts a cluster whose databases have distributed tables.
+func newCluster(t *testing.T) *pgtest.Citus {
+	t.Helper()
+	return pgtest.NewCitus(t, func(url string) error {
+		_, err := Distribute(context.Background(), url)
+		return err
+	})
+}
+
+func TestCitus(t *testing.T) {
+	c := newCluster(t)
+	t.Run("one shard", func(t *testing.T) { askOneShard(t, c) })
+	t.Run("two phases", func(t *testing.T) { commitInTwoPhases(t, c) })
+	t.Run("distribute while serving", func(t *testing.T) { distributeWhileServing(t, c) })
+	t.Run("loss of a worker", func(t *testing.T) { loseWorker(t, c) })
+	t.Run("conformance", func(t *testing.T) {
+		storetest.RunParallel(t, func(t *testing.T) storetest.Store { return storeIn(c.Database(t)) })
+	})
+}
+
+// The row of a flush, on the coordinator, may be committed only together with its events on a worker.
+func commitInTwoPhases(t *testing.T, c *pgtest.Citus) {
+	s := newShopOn(t, c.Database(t), Options{})
+	commits := func() (n int) {
+		if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_dist_transaction").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := commits()
+	s.record(s.mark("PageView", "anna"))
+	if after := commits(); after <= before {
+		t.Errorf("the event was not committed in two phases: %d of them before, %d after", before, after)
+	}
+}
+
+// another returns another merchant on the same engine.
+func (s *shop) another() *shop {
+	s.t.Helper()
+	m, err := s.AddMerchant(s.t.Context(), s.partner, store.NewMerchant{Name: "Shop"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	tag, _, err := s.GenerateTag(s.t.Context(), m.ID, store.ClientSide, "")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &shop{engine: s.engine, t: s.t, url: s.url, partner: s.partner, id: m.ID, tag: tag.ID}
+}
+
+// mark returns a new event of a visitor.
+func (s *shop) mark(name, muid string) store.Mark {
+	id := store.Identity{MUID: store.MUID(muid)}
+	id.Add(store.Email, muid+"@example.com")
+	return store.Mark{Merchant: s.id, Tag: s.tag, Identity: id, Name: name, Time: time.Now(), DedupeID: uuid.NewString(), Raw: []byte(`{}`)}
+}
+
+// Citus itself says how many shards a statement asks.
+func askOneShard(t *testing.T, c *pgtest.Citus) {
+	e := newShopOn(t, c.Database(t), Options{})
+	useEverything(t, e)
+	asked := 0
+	for sql, args := range sent.copy() {
+		if !ofOneMerchant.MatchString(sql) || !ofEvents.MatchString(sql) {
+			continue
+		}
+		asked++
+		var plan []string
+		if err := query(t.Context(), e.pool, func(rows pgx.Rows) error {
+			var line string
+			err := rows.Scan(&line)
+			plan = append(plan, strings.TrimSpace(line))
+			return err
+		}, "EXPLAIN "+sql, args...); err != nil {
+			t.Errorf("%s: %v", sql, err)
+			continue
+		}
+		if !slices.Contains(plan, "Task Count: 1") {
+			t.Errorf("not one shard: %s\n%s", sql, strings.Join(plan, "\n"))
+		}
+	}
+	if asked < 15 {
+		t.Errorf("%d statements were asked about, which is too few", asked)
+	}
+}
+
+// useEverything calls what the hot path, the listing, the summary, the feed and erasures consist of.
+func useEverything(t *testing.T, s *shop) {
+	t.Helper()
+	for range 30 {
+		s.record(s.mark("PageView", "anna"), s.mark("Purchase", "bert"))
+	}
+	var email, nobody store.Identity
+	email.Add(store.Email, "anna@example.com")
+	nobody.Add(store.Email, "nobody@example.com")
+	if _, err := s.Resolve(t.Context(), s.id, email); err != nil {
+		t.Fatal(err)
+	}
+	unknown := s.mark("PageView", "")
+	unknown.Identity = email
+	s.record(unknown)
+	unknown.Identity = nobody
+	unknown.DedupeID = "lost"
+	s.record(unknown)
+	from, to := time.Now().Add(-90*time.Minute), time.Now().Add(time.Minute)
+	for _, q := range []store.Query{{}, {From: &from, To: &to}, {Names: []string{"PageView"}}, {Tag: s.tag, From: &from},
+		{SortBy: store.ByName, From: &from, Asc: true}, {SortBy: store.ByName}, {Asc: true, Offset: 10}} {
+		q.Merchant, q.Limit = s.id, 20
+		if page, err := s.Events(t.Context(), q); err != nil || page.Total == 0 {
+			t.Fatal(page.Total, err)
+		}
+	}
+	for _, by := range []store.SummaryGroup{store.Ungrouped, store.GroupByName, store.GroupByTag} {
+		if _, err := s.Summary(t.Context(), store.SummaryQuery{Merchants: []store.MerchantID{s.id}, By: by, From: &from, Bucket: store.Hourly}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{s.id}}, func(*store.Received) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Erase(t.Context(), s.id, store.Identity{MUID: "bert"}, true); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the erasure is not done", func() bool {
+		page, total, err := s.Erasures(t.Context(), s.id, 0, 1)
+		return err == nil && total == 1 && page[0].State == store.ErasureDone
+	})
+	s.expect(31)
+}
+
+// A database with events is distributed while a node serves; a call that was killed before is completed.
+func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
+	url := c.EmptyDatabase(t)
+	e := newShopOn(t, url, Options{})
+	shops := []*shop{e, e.another(), e.another()}
+	for _, s := range shops {
+		s.record(s.mark("Before", "anna"))
+	}
+	// As after a kill: one table is distributed, and its old rows are still there.
+	if _, err := e.pool.Exec(t.Context(), "SELECT create_distributed_table('event', 'merchant', colocate_with => 'none')"); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var serving sync.WaitGroup
+	counts := make([]int, len(shops))
+	for i, s := range shops {
+		serving.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := s.Record(context.Background(), []store.Mark{s.mark("During", "bert")}); err == nil {
+					counts[i]++
+				}
+			}
+		})
+	}
+	first, err := Distribute(t.Context(), url)
+	close(stop)
+	serving.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range first.Tables {
+		if want := table.Placement != OnCoordinator && table.Name != "event"; table.Moved != want {
+			t.Errorf("%+v: want moved %v", table, want)
+		}
+	}
+	again, err := Distribute(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range again.Tables {
+		if table.Moved {
+			t.Errorf("the table %s has moved again", table.Name)
+		}
+		var left int
+		if err := e.pool.QueryRow(t.Context(), "SELECT pg_relation_size($1::text::regclass)", table.Name).Scan(&left); err != nil || left != 0 && table.Placement != OnCoordinator {
+			t.Errorf("%d bytes of the table %s are left: %v", left, table.Name, err)
+		}
+	}
+	for i, s := range shops {
+		s.record(s.mark("After", "anna"))
+		page, err := s.Events(t.Context(), store.Query{Merchant: s.id, Limit: 1})
+		if err != nil || page.Total < counts[i]+2 {
+			t.Errorf("%d events, but %d were acknowledged: %v", page.Total, counts[i]+2, err)
+		}
+	}
+	e.expectConsistent()
+}
+
+// While a worker is lost, its merchants' events are refused; what was acknowledged is there once, and visible at once.
+func loseWorker(t *testing.T, c *pgtest.Citus) {
+	e := newShopOn(t, c.Database(t), Options{})
+	shops := []*shop{e}
+	for range 7 {
+		shops = append(shops, e.another())
+	}
+	stop := make(chan struct{})
+	var senders sync.WaitGroup
+	acknowledged := make([][]string, len(shops))
+	for i, s := range shops {
+		senders.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				muid := fmt.Sprintf("visitor%d", n)
+				m := s.mark("PageView", muid)
+				for s.Record(context.Background(), []store.Mark{m}) != nil {
+					time.Sleep(10 * time.Millisecond) // as senders do
+				}
+				acknowledged[i] = append(acknowledged[i], muid)
+			}
+		})
+	}
+	for _, w := range c.Workers {
+		time.Sleep(300 * time.Millisecond) // of load
+		if err := w.Kill(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if err := w.Start(); err != nil {
+			t.Error(err)
+		}
+	}
+	time.Sleep(300 * time.Millisecond)
+	close(stop)
+	senders.Wait()
+	for i, s := range shops {
+		seen := map[string]int{}
+		if _, err := s.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{s.id}}, func(r *store.Received) bool {
+			seen[string(r.MUID)]++
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, muid := range acknowledged[i] {
+			if seen[muid] != 1 {
+				t.Errorf("an acknowledged event is there %d times", seen[muid])
+			}
+		}
+		if len(seen) != len(acknowledged[i]) {
+			t.Errorf("%d events, but %d were acknowledged", len(seen), len(acknowledged[i]))
+		}
+	}
+	e.expectConsistent()
+}
+
+func TestDistributeNeedsCitus(t *testing.T) {
+	_, err := Distribute(t.Context(), pgtest.Database(t))
+	if err == nil || !strings.Contains(err.Error(), "CREATE EXTENSION citus") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Each table with a merchant is either distributed by it, or one of those of which a merchant has few rows.
+func TestPlacements(t *testing.T) {
+	e := newShop(t, Options{})
+	few := []string{"tag", "removal", "erasure", "suppressed"}
+	if err := query(t.Context(), e.pool, func(rows pgx.Rows) error {
+		var table string
+		err := rows.Scan(&table)
+		if _, ok := placements[table]; !ok && !slices.Contains(few, table) {
+			t.Errorf("where is the table %s in a distributed database?", table)
+		}
+		return err
+	}, `SELECT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attname = 'merchant'`); err != nil {
+		t.Fatal(err)
+	}
+}

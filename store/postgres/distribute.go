@@ -1,0 +1,175 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Placement says where the rows of a table are, in a database that Citus distributes.
+type Placement string
+
+const (
+	ByMerchant    Placement = "by merchant"    // all rows of a merchant are on one worker
+	OnEachNode    Placement = "on each node"   // a reference table
+	OnCoordinator Placement = "on coordinator" // not distributed
+)
+
+// placements has the tables that are not reference tables. A table of which each merchant has few rows or none, such as suppressed,
+// is one, so that it can be asked about the merchants of a whole group.
+var placements = map[string]Placement{
+	"event":   ByMerchant,
+	"dedup":   ByMerchant,
+	"link":    ByMerchant,
+	"counter": ByMerchant,
+	"usage":   ByMerchant,
+
+	// The row of a flush is where its commit is decided: with Citus, that is on the coordinator. All nodes ask for the last rows
+	// several times a second: if they were distributed, they would ask all shards, and if they were on each node, each flush would
+	// wait for all workers. They are the rows of one hour.
+	"flush": OnCoordinator,
+}
+
+// Table is a table of a distributed database.
+type Table struct {
+	Name      string    `json:"name"`
+	Placement Placement `json:"placement"`
+	Moved     bool      `json:"moved"` // by this call
+}
+
+// Distribution is what Distribute has done.
+type Distribution struct {
+	Workers int     `json:"workers"`
+	Tables  []Table `json:"tables"`
+}
+
+// Distribute hands the tables of a database over to the extension Citus, which must be there with at least one worker. It moves one
+// table after the other, each in a transaction of its own. After a kill, another call goes on. While a table moves, what writes to
+// it waits.
+func Distribute(ctx context.Context, address string) (d Distribution, err error) {
+	config, err := parseURL(address)
+	if err != nil {
+		return d, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return d, err
+	}
+	defer pool.Close()
+	if err := checkDurability(ctx, pool); err != nil {
+		return d, err
+	}
+	if d.Workers, err = countWorkers(ctx, pool); err != nil {
+		return d, err
+	}
+	if err := migrate(ctx, pool); err != nil {
+		return d, err
+	}
+	d.Tables, err = distributeTables(ctx, pool)
+	return d, err
+}
+
+// countWorkers returns how many workers may have shards. It refuses a database that cannot be distributed.
+func countWorkers(ctx context.Context, pool *pgxpool.Pool) (workers int, err error) {
+	var installed bool
+	if err := pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')").Scan(&installed); err != nil {
+		return 0, err
+	}
+	if !installed {
+		return 0, errors.New("the database does not have the extension citus: run CREATE EXTENSION citus in this database, on the coordinator and on each worker")
+	}
+	var first, coordinator, mayRecover bool
+	if err := pool.QueryRow(ctx, `SELECT (SELECT groupid = 0 FROM pg_dist_local_group), EXISTS (SELECT FROM pg_dist_node WHERE groupid = 0),
+		(SELECT count(*) FROM pg_dist_node WHERE groupid <> 0 AND noderole = 'primary' AND isactive AND shouldhaveshards),
+		has_function_privilege('recover_prepared_transactions()', 'EXECUTE')`).Scan(&first, &coordinator, &workers, &mayRecover); err != nil {
+		return 0, err
+	}
+	switch {
+	case !first:
+		return 0, errors.New("the address is that of a worker: use that of the coordinator")
+	case !coordinator:
+		return 0, errors.New("the workers do not know the coordinator: run SELECT citus_set_coordinator_host('its host') on it")
+	case workers == 0:
+		return 0, errors.New("the coordinator has no workers: run SELECT citus_add_node('host', 5432) on it for each worker")
+	case !mayRecover:
+		return 0, errors.New("the user may not settle commits that a worker's failure has interrupted: run GRANT EXECUTE ON FUNCTION recover_prepared_transactions() TO the user")
+	}
+	return workers, nil
+}
+
+// isDistributed reports whether the tables were handed over to Citus, or some of them.
+func isDistributed(ctx context.Context, pool *pgxpool.Pool) (distributed bool, err error) {
+	var installed bool
+	if err := pool.QueryRow(ctx, "SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL").Scan(&installed); err != nil || !installed {
+		return false, err
+	}
+	err = pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('event'))").Scan(&distributed)
+	return distributed, err
+}
+
+// distributeTables moves the tables that are not yet where they should be.
+func distributeTables(ctx context.Context, pool *pgxpool.Pool) (tables []Table, err error) {
+	// A table comes after those that it refers to, and event before those that are beside it. The tables of goose say what the coordinator has.
+	if err := query(ctx, pool, func(rows pgx.Rows) error {
+		t := Table{Placement: OnEachNode}
+		err := rows.Scan(&t.Name)
+		if p, ok := placements[t.Name]; ok {
+			t.Placement = p
+		}
+		tables = append(tables, t)
+		return err
+	}, `WITH RECURSIVE ours AS (SELECT oid, relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+			AND relpersistence = 'p' AND relname NOT LIKE 'goose%'),
+		deep (oid, relname, depth) AS (SELECT oid, relname, 0 FROM ours
+			UNION ALL SELECT c.conrelid, o.relname, d.depth + 1 FROM deep d JOIN pg_constraint c ON c.confrelid = d.oid AND c.contype = 'f'
+				AND c.conrelid <> c.confrelid JOIN ours o ON o.oid = c.conrelid)
+		SELECT relname::text FROM deep GROUP BY relname ORDER BY max(depth), relname <> 'event', relname`); err != nil {
+		return nil, err
+	}
+	for i := range tables {
+		if err := moveTable(ctx, pool, &tables[i]); err != nil {
+			return tables, fmt.Errorf("distribute the table %s: %w", tables[i].Name, err)
+		}
+	}
+	return tables, nil
+}
+
+// moveTable hands one table over. What was in it remains on the coordinator, where no statement sees it, until it is removed.
+func moveTable(ctx context.Context, pool *pgxpool.Pool, t *Table) error {
+	if t.Placement == OnCoordinator {
+		return nil
+	}
+	if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		// Another call may be at it.
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockDistribute); err != nil {
+			return err
+		}
+		// A table that refers to a reference table was given to Citus with it, but has not moved. It is of kind n without a replica.
+		var there bool
+		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = $1::text::regclass
+			AND (partmethod = 'h' OR repmodel = 't'))`, t.Name).Scan(&there); err != nil || there {
+			return err
+		}
+		t.Moved = true
+		sql, args := "SELECT create_reference_table($1)", []any{t.Name}
+		if t.Placement == ByMerchant {
+			sql, args = "SELECT create_distributed_table($1, 'merchant', colocate_with => $2)", []any{t.Name, "event"}
+			if t.Name == "event" {
+				args[1] = "none"
+			}
+		}
+		_, err := tx.Exec(ctx, sql, args...)
+		return err
+	}); err != nil {
+		return err
+	}
+	var left int64
+	if err := pool.QueryRow(ctx, "SELECT pg_relation_size($1::text::regclass)", t.Name).Scan(&left); err != nil || left == 0 {
+		return err
+	}
+	_, err := pool.Exec(ctx, "SELECT truncate_local_data_after_distributing_table($1::text::regclass)", t.Name)
+	return err
+}

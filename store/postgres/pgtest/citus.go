@@ -1,0 +1,144 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Citus is a coordinator and two workers with the extension Citus.
+type Citus struct {
+	Coordinator *Server
+	Workers     []*Server
+	prepare     func(url string) error
+
+	mu        sync.Mutex
+	databases int
+	free      []string
+}
+
+// citusSettings are few shards, as each costs time, and no wait for maintenance.
+const citusSettings = `
+shared_preload_libraries = 'citus'
+max_prepared_transactions = 200
+max_connections = 300
+shared_buffers = 32MB
+citus.shard_count = 4
+citus.node_conninfo = 'sslmode=prefer'
+citus.max_cached_conns_per_worker = 2
+citus.enable_statistics_collection = off
+`
+
+// NewCitus starts a cluster, and skips the test where the extension is not installed. prepare makes the tables of a database and
+// distributes them.
+func NewCitus(t testing.TB, prepare func(url string) error) *Citus {
+	t.Helper()
+	path, err := find("pg_config")
+	if err == nil {
+		version := filepath.Base(filepath.Dir(filepath.Dir(path)))
+		_, err = os.Stat("/usr/share/postgresql/" + version + "/extension/citus.control")
+	}
+	if err != nil {
+		t.Skip("the extension Citus is not installed beside PostgreSQL")
+	}
+	c := &Citus{prepare: prepare}
+	for i := range 3 {
+		s, err := Start(Options{Settings: settings + citusSettings})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		if i == 0 {
+			c.Coordinator = s
+		} else {
+			c.Workers = append(c.Workers, s)
+		}
+	}
+	return c
+}
+
+// Database returns the address of a database with the empty tables of prepare.
+func (c *Citus) Database(t testing.TB) (url string) {
+	t.Helper()
+	c.mu.Lock()
+	name := ""
+	if n := len(c.free); n > 0 {
+		name, c.free = c.free[n-1], c.free[:n-1]
+	}
+	c.mu.Unlock()
+	if name == "" {
+		name, url = c.create(t)
+		if err := c.prepare(url); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		url = c.Coordinator.URL(name)
+	}
+	t.Cleanup(func() {
+		if err := empty(url); err != nil {
+			t.Error(err)
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.free = append(c.free, name)
+	})
+	return url
+}
+
+// EmptyDatabase returns the address of a new database without tables, whose workers are known.
+func (c *Citus) EmptyDatabase(t testing.TB) (url string) {
+	t.Helper()
+	_, url = c.create(t)
+	return url
+}
+
+func (c *Citus) create(t testing.TB) (name, url string) {
+	t.Helper()
+	c.mu.Lock() // CREATE DATABASE copies one that nobody may use meanwhile
+	defer c.mu.Unlock()
+	c.databases++
+	name = fmt.Sprintf("test%d", c.databases)
+	for _, s := range append([]*Server{c.Coordinator}, c.Workers...) {
+		if err := s.exec("CREATE DATABASE " + name); err != nil {
+			t.Fatal(err)
+		}
+		if err := runSQL(s.URL(name), "CREATE EXTENSION citus"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	url = c.Coordinator.URL(name)
+	statements := []string{fmt.Sprintf("SELECT citus_set_coordinator_host('%s', 5432)", c.Coordinator.dir)}
+	for _, w := range c.Workers {
+		statements = append(statements, fmt.Sprintf("SELECT citus_add_node('%s', 5432)", w.dir))
+	}
+	if err := runSQL(url, statements...); err != nil {
+		t.Fatal(err)
+	}
+	return name, url
+}
+
+// runSQL runs statements.
+func runSQL(url string, statements ...string) error {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	for _, sql := range statements {
+		if _, err = conn.Exec(ctx, sql); err != nil {
+			break
+		}
+	}
+	return errors.Join(err, conn.Close(ctx))
+}

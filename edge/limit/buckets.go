@@ -16,8 +16,8 @@
 package limit
 
 import (
+	"hash/maphash"
 	"math"
-	"math/rand/v2"
 	"net/netip"
 	"strconv"
 	"sync"
@@ -40,9 +40,10 @@ type Rate struct {
 // more than they may. When there are too many of them, the bucket that will be full soonest is forgotten: its key may
 // take a little more than it should. No key ever gets less.
 type Buckets struct {
-	seed  Seed
-	share *Exchange // nil: there are no other nodes
-	table Table     // among those that are shared
+	own   maphash.Seed // of keys, without other nodes: this hash is faster
+	seed  Seed         // of keys, with other nodes
+	share *Exchange    // nil: there are no other nodes
+	table Table        // among those that are shared
 	sets  [numSets]set
 }
 
@@ -74,7 +75,7 @@ type level struct {
 type Key uint64
 
 // NewBuckets returns buckets that are all full, and of this node alone.
-func NewBuckets() *Buckets { return &Buckets{seed: Seed{rand.Uint64(), rand.Uint64()}} }
+func NewBuckets() *Buckets { return &Buckets{own: maphash.MakeSeed()} }
 
 // Key returns the key of a name. Names of different kinds have different keys.
 func (b *Buckets) Key(kind byte, name string) Key {
@@ -82,6 +83,9 @@ func (b *Buckets) Key(kind byte, name string) Key {
 }
 
 func (b *Buckets) hash(name string) Key {
+	if b.share == nil {
+		return Key(maphash.String(b.own, name))
+	}
 	bytes := unsafe.Slice(unsafe.StringData(name), len(name)) // only read; a copy would be allocated
 	return Key(siphash.Hash(b.seed[0], b.seed[1], bytes))
 }
@@ -89,6 +93,9 @@ func (b *Buckets) hash(name string) Key {
 // AddressKey returns the key of an address.
 func (b *Buckets) AddressKey(kind byte, address netip.Addr) Key {
 	bytes := address.As16()
+	if b.share == nil {
+		return Key(maphash.Bytes(b.own, bytes[:])).of(kind)
+	}
 	return Key(siphash.Hash(b.seed[0], b.seed[1], bytes[:])).of(kind)
 }
 

@@ -303,6 +303,7 @@ func TestAnotherNodeAnswersTheChallenge(t *testing.T) {
 			n.firstChallenge = challenge
 			a, b := n.add(), n.add()
 			a.serves(n.ownHost)
+			b.certs.orders.cancel() // it orders nothing itself
 			tag := n.addTag("shop.com", true)
 			n.until("the node knows the host", func() bool { return a.certs.orders.Hosts.MayHaveCertificate(tag.Host) })
 			n.ca.Validate(b.http, b.https)

@@ -43,6 +43,10 @@ func parseURL(address string) (*pgxpool.Config, error) {
 		config.ConnConfig.RuntimeParams["application_name"] = "mtagd"
 	}
 	config.ConnConfig.OnNotice = noteIncompleteCommit
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		encodeFast(conn.TypeMap())
+		return nil
+	}
 	return config, nil
 }
 

@@ -250,7 +250,7 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 			for rows.Next() {
 				var k dedupKey
 				var key []byte
-				if err := rows.Scan(&k.merchant, &key); err != nil {
+				if err := rows.Scan((*[16]byte)(&k.merchant), &key); err != nil {
 					return err
 				}
 				k.key = [16]byte(key)
@@ -331,7 +331,7 @@ func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
 	return query(ctx, conn, func(rows pgx.Rows) error {
 		var k linkKey
 		var key []byte
-		if err := rows.Scan(&k.merchant, &key); err != nil {
+		if err := rows.Scan((*[16]byte)(&k.merchant), &key); err != nil {
 			return err
 		}
 		k.key = store.IdentityKey(key)

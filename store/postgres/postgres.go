@@ -54,6 +54,7 @@
 //	record.go     Record, Resolve
 //	flush.go      one group on its way into the database
 //	commit.go     commits it, or finds out what became of it
+//	encode.go     encodes the parameters of a group
 //	counter.go    how many events there are in each minute, hour and day
 //
 //	cover.go      splits a range of time into spans that counters know

@@ -85,7 +85,7 @@ const readLinks = `SELECT merchant, key, muid FROM link WHERE merchant = $1 AND 
 func (l links) scan(rows pgx.Rows) error {
 	var k linkKey
 	var key, muid []byte
-	if err := rows.Scan(&k.merchant, &key, &muid); err != nil {
+	if err := rows.Scan((*[16]byte)(&k.merchant), &key, &muid); err != nil {
 		return err
 	}
 	k.key = store.IdentityKey(key)

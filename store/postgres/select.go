@@ -70,9 +70,9 @@ const (
 
 	eachSpan = ` FROM unnest($4::int[], $5::text[], $6::bigint[], $7::bigint[]) AS r(i, name, lo, hi) CROSS JOIN LATERAL `
 	inSpan   = ` FROM event WHERE ` + filter + ` AND at >= r.lo AND at < r.hi`
-	// The comparison of rows says nothing new. It keeps the planner from the index by time. Alone, it would not do: a scan for one
-	// name would begin with the name's first event, not at lo.
-	ofName = ` FROM event WHERE ` + filter + ` AND name = r.name AND at >= r.lo AND at < r.hi AND (name, at) >= (r.name, r.lo)`
+	// The comparison of rows is true of all events of the name. It keeps the planner from the index by time. With lo in it, a scan
+	// would not end at lo, or would begin with the name's first event.
+	ofName = ` FROM event WHERE ` + filter + ` AND name = r.name AND at >= r.lo AND at < r.hi AND (name, at) >= (r.name, -9223372036854775808)`
 
 	countCounters = `SELECT r.i, 0::bigint, x.n` + eachCounter + `(SELECT sum(n)::bigint AS n` + ofCounter + `) AS x WHERE x.n > 0`
 	listCounters  = `SELECT r.i, x.bucket, x.n` + eachCounter + `(SELECT bucket, sum(n)::bigint AS n` + ofCounter + ` GROUP BY bucket) AS x`

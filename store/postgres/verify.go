@@ -93,10 +93,14 @@ const recount = `WITH counted AS (
 // verifyMerchant compares a merchant's events with its counters, its usage and its tags, as of one moment.
 func verifyMerchant(ctx context.Context, tx pgx.Tx, m uuid.UUID, v store.Verification, counts *store.Verified) error {
 	var events, sizes, links, marks, counters, different, wrong, storedEvents, storedSizes int64
+	var removing bool // its events go in portions, and its counters at the end
+	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM removal WHERE merchant = $1)", m).Scan(&removing); err != nil || removing {
+		return err
+	}
 	if err := tx.QueryRow(ctx, `SELECT count(*), coalesce(sum(length(raw) + length(muid) + length(name) + length(tag) + 8), 0)::bigint,
 			(SELECT count(*) FROM link WHERE merchant = $1), (SELECT count(*) FROM dedup WHERE merchant = $1),
 			(SELECT count(*) FROM counter WHERE merchant = $1),
-			(SELECT events FROM usage WHERE merchant = $1), (SELECT bytes FROM usage WHERE merchant = $1)
+			coalesce((SELECT events FROM usage WHERE merchant = $1), 0), coalesce((SELECT bytes FROM usage WHERE merchant = $1), 0)
 		FROM event WHERE merchant = $1`, m).Scan(&events, &sizes, &links, &marks, &counters, &storedEvents, &storedSizes); err != nil {
 		return err
 	}

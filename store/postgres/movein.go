@@ -40,7 +40,7 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 			return err
 		}
 		var used bool
-		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM partner) OR EXISTS (SELECT FROM audit) OR EXISTS (SELECT FROM usage)").Scan(&used); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM partner) OR EXISTS (SELECT 1 FROM audit) OR EXISTS (SELECT 1 FROM usage)").Scan(&used); err != nil {
 			return err
 		}
 		if used {

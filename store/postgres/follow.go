@@ -20,7 +20,7 @@ import (
 const followInterval = 200 * time.Millisecond
 
 // followTimeout is for one such question, and for a commit.
-const followTimeout = 3 * time.Second
+const followTimeout = 2 * time.Second
 
 // keepChanges is how long entries of the table change are kept. A node that was stopped for longer must be started again.
 const keepChanges = 24 * time.Hour

@@ -96,6 +96,9 @@ func OpenScan(f *os.File, opt ScanOptions) (*Scan, error) {
 // IsSealed reports whether the records have seals (ScanOptions.Sound).
 func (s *Scan) IsSealed() bool { return s.opt.Sound != nil }
 
+// Txid returns the transaction that is read.
+func (s *Scan) Txid() uint64 { return s.meta.txid }
+
 // Close ends the scan.
 func (s *Scan) Close() { _ = unix.Munmap(s.data) } // fails only for memory that is not mapped
 

@@ -50,7 +50,8 @@
 // Each value ends with a seal: the XXH64 (8 bytes, big endian) of bucket, key and value, each after its length (4 bytes, big
 // endian). So a record that has moved to another key is damaged too. "sums" has for each bucket its name (length-prefixed), the
 // number of its records (uvarint) and the sum of their seals modulo 2^64 (8 bytes, big endian); "format" and "sums" itself do
-// not count. It changes in the transaction of each change. So records that are missing or too old are noticed.
+// not count. It changes in the transaction of each change, whose id is the number of a bucket without a name and with sum 0. So
+// records that are missing or too old are noticed.
 //
 // # Damage
 //

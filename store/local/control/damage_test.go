@@ -164,6 +164,22 @@ func TestAFileWithMissingRecordsIsRefused(t *testing.T) {
 		"all pages but the metas are older": func(b []byte, _ string) {
 			copy(b[2*page:], older[2*page:])
 		},
+		// Thus are those older pages when they happen to be a whole state.
+		"all records are two transactions older than the meta page": func(b []byte, path string) {
+			db, err := bolt.Open(path, 0o600, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			nothing := func(*bolt.Tx) error { return nil }
+			if err := errors.Join(db.Update(nothing), db.Update(nothing), db.Close()); err != nil {
+				t.Fatal(err)
+			}
+			changed, err := os.ReadFile(path)
+			if err != nil || len(changed) != len(b) {
+				t.Fatalf("%d bytes instead of %d; %v", len(changed), len(b), err)
+			}
+			copy(b, changed)
+		},
 		"a record is gone": func(b []byte, path string) {
 			if err := changeFile(path, func(tx *bolt.Tx) error {
 				b := tx.Bucket([]byte(inTags))

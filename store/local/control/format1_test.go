@@ -199,5 +199,20 @@ func changeFile(path string, change func(tx *bolt.Tx) error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(db.Update(change), db.Close())
+	return errors.Join(db.Update(func(tx *bolt.Tx) error {
+		if err := change(tx); err != nil {
+			return err
+		}
+		// The sums stay, but are of this transaction.
+		meta := tx.Bucket([]byte(inMeta))
+		value, _, ok := unseal(inMeta, keySums, meta.Get([]byte(keySums)))
+		if !ok {
+			return nil
+		}
+		s, _, err := parseSums(value)
+		if err != nil {
+			return err
+		}
+		return write{inMeta, keySums, s.bytes(uint64(tx.ID()))}.store(tx, s)
+	}), db.Close())
 }

@@ -18,8 +18,9 @@ type reading struct {
 	scan   *boltfile.Scan
 	format string // "" for a file that nothing was written to
 	state  *state
-	found  sums // of the records that are there
-	wanted sums // as stored with the last change; nil: unknown
+	found  sums   // of the records that are there
+	wanted sums   // as stored with the last change; nil: unknown
+	wrote  uint64 // the transaction of that change; 0: unknown
 	uses   map[store.KeyID]time.Time
 	orders map[store.MerchantID]uint64 // of format "1"
 
@@ -209,7 +210,7 @@ func (r *reading) decode(bucket, key string, rec boltfile.Record) (err error) {
 		case keyID:
 			s.id = string(rec.Value)
 		case keySums:
-			r.wanted, err = parseSums(rec.Value)
+			r.wanted, r.wrote, err = parseSums(rec.Value)
 		case keyRetention:
 			s.retention, err = parseRetention(rec.Value)
 		}
@@ -281,6 +282,12 @@ func (r *reading) compareSums() {
 	if r.wanted == nil {
 		r.report(problem{bucket: inMeta, key: keySums, text: "is missing", fatal: !unsound[inMeta]})
 		return
+	}
+	// The pages of an earlier state can all be sound, below the meta page of a later one whose own pages were not written. bbolt
+	// never writes over the pages of the state before, so that state is two transactions earlier or more. One earlier is sound:
+	// new buckets are made without sums.
+	if r.wrote > 0 && r.wrote+1 < r.scan.Txid() {
+		r.report(problem{text: fmt.Sprintf("has the records of transaction %d, but is of transaction %d", r.wrote, r.scan.Txid()), fatal: true})
 	}
 	for _, bucket := range buckets {
 		found, wanted := r.found[bucket], r.wanted[bucket]

@@ -91,8 +91,10 @@ func (s sums) remove(bucket string, seal uint64) {
 	s[bucket] = sum{of.n - 1, of.seals - seal}
 }
 
-// bytes returns the sums of all buckets: name (length-prefixed), number (uvarint), sum (8 bytes, big endian).
-func (s sums) bytes() (b []byte) {
+// bytes returns the sums of all buckets: name (length-prefixed), number (uvarint), sum (8 bytes, big endian). Before them is the
+// transaction that writes them, as the number of a bucket without a name, which earlier versions skip.
+func (s sums) bytes(transaction uint64) []byte {
+	b := binary.BigEndian.AppendUint64(binary.AppendUvarint(codec.AppendPrefixed(nil, ""), transaction), 0)
 	for _, bucket := range buckets {
 		b = codec.AppendPrefixed(b, bucket)
 		b = binary.AppendUvarint(b, s[bucket].n)
@@ -101,15 +103,19 @@ func (s sums) bytes() (b []byte) {
 	return b
 }
 
-func parseSums(b []byte) (sums, error) {
-	s, d := sums{}, codec.Decoder{B: b}
+// parseSums also returns the transaction that wrote the sums; 0 when an earlier version wrote them.
+func parseSums(b []byte) (s sums, transaction uint64, err error) {
+	s = sums{}
+	d := codec.Decoder{B: b}
 	for len(d.B) > 0 {
 		bucket, n := string(d.Prefixed()), d.Uvarint()
-		if seals := d.Bytes(8); seals != nil {
+		if seals := d.Bytes(8); bucket == "" {
+			transaction = n
+		} else if seals != nil {
 			s[bucket] = sum{n, binary.BigEndian.Uint64(seals)}
 		}
 	}
-	return s, d.Err("sums of control.db")
+	return s, transaction, d.Err("sums of control.db")
 }
 
 // write is a change of one record.
@@ -156,7 +162,7 @@ func storeAll(tx *bolt.Tx, s sums, writes []write) error {
 			return err
 		}
 	}
-	return write{inMeta, keySums, s.bytes()}.store(tx, s)
+	return write{inMeta, keySums, s.bytes(uint64(tx.ID()))}.store(tx, s)
 }
 
 // damaged is the error for a record that cannot be read.

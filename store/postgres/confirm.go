@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"mtagd/store"
 )
 
 // confirmed knows how far the flushes are surely on the standbys. A commit may be visible before it is there: when the wait for
@@ -36,8 +38,17 @@ func (e *engine) confirm(ctx context.Context, flush int64) error {
 	if c.flush.Load() >= flush {
 		return nil // others have waited for it
 	}
-	return e.confirmAll(ctx)
+	if err := e.confirmAll(ctx); err != nil {
+		return err
+	}
+	if c.flush.Load() < flush {
+		return errReplaced
+	}
+	return nil
 }
+
+// errReplaced is for a flush that was read from a server which was replaced. Its successor does not have it.
+var errReplaced = store.Unavailable("the database was replaced")
 
 // confirmAll returns when all that was visible before the call is on the standbys.
 func (e *engine) confirmAll(ctx context.Context) error {

@@ -136,15 +136,15 @@ const begin = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'"
 
 // transact makes a transaction that writes. When it returns nil, the standbys have it.
 func (e *engine) transact(ctx context.Context, write func(tx pgx.Tx) error) error {
-	var conn *pgconn.PgConn
-	err := pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
-		conn = tx.Conn().PgConn()
-		return write(tx)
-	})
-	if err == nil {
-		err = checkReplicated(conn)
+	conn, err := e.pool.Acquire(ctx)
+	if err != nil {
+		return err
 	}
-	return err
+	defer conn.Release() // after the check: others have the connection then
+	if err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: begin}, write); err != nil {
+		return err
+	}
+	return checkReplicated(conn.Conn().PgConn())
 }
 
 // beginRead begins a transaction that reads. Compiling its statements would take longer than running them.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
 )
@@ -45,14 +46,15 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	// A caller that goes away while the commit is under way must not hide what has become of it.
 	working, cancelWork := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancelWork()
-	tx, err := e.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
+	conn, tx, err := e.beginChange(ctx)
 	if isConnectionFailure(err) && ctx.Err() == nil {
 		e.reconnect()
-		tx, err = e.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
+		conn, tx, err = e.beginChange(ctx)
 	}
 	if err != nil {
 		return endedOr(caller, unavailable(err))
 	}
+	defer conn.Release() // which closes a connection with an open transaction
 	c := &change{e: e, ctx: ctx, tx: tx, id: uuid.New()}
 	if err = c.begin(); err == nil {
 		err = build(c)
@@ -64,10 +66,10 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 		_ = tx.Rollback(working) // it ends with its connection otherwise
 		return endedOr(caller, unavailable(err))
 	}
-	conn := tx.Conn().PgConn()
 	if err = tx.Commit(working); err == nil {
-		err = checkReplicated(conn)
+		err = checkReplicated(conn.Conn().PgConn())
 	}
+	conn.Release() // what comes now may need another one
 	if err != nil && isConnectionFailure(err) {
 		err = e.settleChange(c, err)
 	}
@@ -75,6 +77,18 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 		return err
 	}
 	return e.follower.apply(c.entries)
+}
+
+// beginChange begins the transaction of a change, on a connection that the caller releases.
+func (e *engine) beginChange(ctx context.Context) (conn *pgxpool.Conn, tx pgx.Tx, err error) {
+	if conn, err = e.pool.Acquire(ctx); err != nil {
+		return nil, nil, err
+	}
+	if tx, err = conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin}); err != nil {
+		conn.Release()
+		return nil, nil, err
+	}
+	return conn, tx, nil
 }
 
 // endedOr returns the error of a context that has ended, else err.

@@ -200,16 +200,16 @@ func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
 	if !sel.allNames {
 		names = sel.names
 	}
-	b := &pgx.Batch{}
-	for _, s := range streams {
-		b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
-			int64(f.end.Seq), int32(f.end.Index), s.portion)
-	}
 	got := make([][]received, len(streams))
 	full := false // not all rows were read
 	err = e.read(ctx, func(tx pgx.Tx) error {
 		clear(got)
 		size := 0
+		b := &pgx.Batch{} // a batch remembers the statements of its connection: each attempt needs its own
+		for _, s := range streams {
+			b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
+				int64(f.end.Seq), int32(f.end.Index), s.portion)
+		}
 		results := tx.SendBatch(ctx, b)
 		for i := range streams {
 			rows, err := results.Query()

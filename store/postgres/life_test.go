@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
 	"mtagd/store/postgres/pgtest"
@@ -290,6 +291,53 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A deleted merchant is removed piece by piece while its turn comes, or before.
+func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
+	s := newShop(t, Options{})
+	m, err := s.AddMerchant(t.Context(), s.partner, store.NewMerchant{Name: "Other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := s.visit(0, 0)
+	other.Merchant = m.ID
+	s.record(s.visit(0, 0), other)
+	verify := func(read func()) {
+		t.Helper()
+		if _, err := s.Verify(t.Context(), store.Verification{
+			Found: func(f store.Finding) {
+				if f.Part != store.PartTags { // the other merchant has no tag of its own
+					t.Errorf("found %+v", f)
+				}
+			},
+			Read: func(part store.Part, _, _ uint64) {
+				if part == store.PartEvents {
+					read()
+				}
+			},
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	remover, err := pgx.Connect(t.Context(), s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := remover.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	remove := func(sql string) {
+		if _, err := remover.Exec(t.Context(), sql); err != nil {
+			t.Error(err)
+		}
+	}
+	remove("INSERT INTO removal (merchant, partner, at) SELECT merchant, merchant, now() + interval '1 hour' FROM usage; DELETE FROM event")
+	verify(func() {})
+	remove("DELETE FROM removal; DELETE FROM counter; UPDATE usage SET events = 0, bytes = 0")
+	verify(func() { remove("DELETE FROM usage") }) // of the merchant that is next
 }
 
 // A commit whose answer was lost is known by its flush: it is there, or it can never be.

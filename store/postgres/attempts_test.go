@@ -1,0 +1,128 @@
+package postgres
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+)
+
+// watcher sees what an engine does with its connections.
+type watcher struct {
+	released func(c *pgx.Conn)
+	batch    func(c *pgx.Conn)
+}
+
+func (*watcher) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (*watcher) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (w *watcher) TraceBatchStart(ctx context.Context, c *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	if w.batch != nil {
+		w.batch(c)
+	}
+	return ctx
+}
+
+func (*watcher) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (*watcher) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+func (w *watcher) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceReleaseData) {
+	if w.released != nil {
+		w.released(data.Conn)
+	}
+}
+
+// openWatched opens another engine on the database of a shop.
+func (s *shop) openWatched(w *watcher) *engine {
+	s.t.Helper()
+	config, err := parseURL(s.url)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	config.ConnConfig.Tracer = w
+	e, err := open(s.t.Context(), config, Options{Log: quiet})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return e
+}
+
+// Whether a commit has got to the standbys is known of its connection. It is asked before others may use that.
+func TestAConnectionIsCheckedBeforeItIsReleased(t *testing.T) {
+	s := newShop(t, Options{})
+	var unchecked atomic.Int64
+	e := s.openWatched(&watcher{released: func(c *pgx.Conn) {
+		if !c.IsClosed() && c.PgConn().CustomData()[notReplicated] != nil {
+			unchecked.Add(1)
+		}
+	}})
+	if err := e.transact(t.Context(), func(tx pgx.Tx) error {
+		tx.Conn().PgConn().CustomData()[notReplicated] = true
+		return nil
+	}); err != errNotReplicated {
+		t.Errorf("a transaction whose wait was canceled: %v", err)
+	}
+	if err := e.change(t.Context(), func(c *change) error {
+		c.tx.Conn().PgConn().CustomData()[notReplicated] = true
+		return nil
+	}); store.KindOf(err) != store.KindUncertain {
+		t.Errorf("a change whose wait was canceled: %v, want KindUncertain", err)
+	}
+	if n := unchecked.Load(); n > 0 {
+		t.Errorf("%d connections were released before they were checked", n)
+	}
+}
+
+// A server that was replaced may have answered with a flush that its successor does not have.
+func TestAFlushThatIsGoneIsNotConfirmed(t *testing.T) {
+	s := newShop(t, Options{})
+	s.record(s.visit(0, 0))
+	var last int64
+	if err := s.pool.QueryRow(t.Context(), "SELECT max(seq) FROM flush").Scan(&last); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.confirm(t.Context(), last); err != nil {
+		t.Error(err)
+	}
+	if err := s.confirm(t.Context(), last+1); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a flush that is not there: %v, want KindUnavailable", err)
+	}
+}
+
+// A feed whose connection ends in the middle goes on with another one.
+func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
+	s := newShop(t, Options{})
+	s.record(s.visit(0, 0))
+	var armed atomic.Bool
+	cut := 0
+	e := s.openWatched(&watcher{batch: func(c *pgx.Conn) {
+		if !armed.CompareAndSwap(true, false) {
+			return
+		}
+		cut++
+		if _, err := s.pool.Exec(context.Background(), "SELECT pg_terminate_backend($1, 5000)", c.PgConn().PID()); err != nil {
+			t.Error(err)
+		}
+	}})
+	armed.Store(true)
+	n := 0
+	if _, err := e.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{s.id}}, func(*store.Received) bool { n++; return true }); err != nil {
+		t.Error(err)
+	}
+	if n != 1 || cut != 1 {
+		t.Errorf("the feed has %d events after %d cuts, want 1 and 1", n, cut)
+	}
+}

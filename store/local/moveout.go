@@ -105,7 +105,7 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*move.E
 		if boundary := e.archive.Boundary(); f.nextChunk() <= boundary {
 			err = e.feedArchived(ctx, f, codec.EndOf(boundary))
 		} else {
-			err = e.feedJournal(ctx, f)
+			err = e.scanJournal(ctx, f)
 		}
 		if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
 			err = e.feedPast(ctx, f, damaged)
@@ -115,6 +115,17 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*move.E
 		}
 	}
 	return failed
+}
+
+// scanJournal reads the next chunks of the journal, all of them: what is missed here would be lost.
+func (e *engine) scanJournal(ctx context.Context, f *feed) error {
+	err := e.journal.Scan(ctx, f.nextChunk(), f.end.Seq, func(seq uint64, events []journal.Event) (more bool) {
+		return !e.hasMoved(f.nextChunk()) && f.take(seq, events)
+	})
+	if err == nil && !f.full() && !e.hasMoved(f.nextChunk()) {
+		f.moveTo(f.end)
+	}
+	return err
 }
 
 func movedEvent(r *store.Received) *move.Event {

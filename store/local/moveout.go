@@ -77,6 +77,11 @@ func (s source) Hold(context.Context) (release func(), err error) {
 // Last implements move.Source.
 func (s source) Last(context.Context) (uint64, error) { return s.e.tail.last.Load(), nil }
 
+// Usage implements move.Source. It counts in the index.
+func (s source) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
+	return s.e.Usage(ctx, merchants)
+}
+
 // movePortion is how many archived events are read at once.
 const movePortion = 4 * maxPortion
 

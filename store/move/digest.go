@@ -99,8 +99,33 @@ func (m *mover) compareEvents(ctx context.Context, upTo uint64) error {
 	if err := of[0].compare("events", of[1]); err != nil {
 		return err
 	}
-	m.events.merge(of[0].sum())
+	for merchant, d := range of[0] {
+		m.events.of(merchant).merge(*d)
+	}
 	m.upTo = upTo
+	return nil
+}
+
+// compareCounts compares how many events were moved with what the source has counted. What its Events leave out would be missing in
+// both sides of compareEvents.
+func (m *mover) compareCounts(ctx context.Context, control *Control) error {
+	ids := make([]store.MerchantID, len(control.Merchants))
+	for i := range ids {
+		ids[i] = control.Merchants[i].ID
+	}
+	usage, err := m.src.Usage(ctx, ids)
+	if err != nil {
+		return fmt.Errorf("count events: %w", err)
+	}
+	for i, id := range ids {
+		key, err := codec.NewMerchantKey(id)
+		if err != nil {
+			return fmt.Errorf("count events: %w", err)
+		}
+		if moved := m.events.of(key).N; moved != usage[i].Events {
+			return fmt.Errorf("%w: merchant %s has %d events in the source, but %d could be read. Run mtagd verify", errDiffers, id, usage[i].Events, moved)
+		}
+	}
 	return nil
 }
 

@@ -32,6 +32,8 @@ type Source interface {
 	Hold(ctx context.Context) (release func(), err error)
 	// Last returns when the last event on disk was received (µs since 1970); 0 when there is none.
 	Last(ctx context.Context) (uint64, error)
+	// Usage returns how many events merchants have, from another place than Events reads. It is asked while the source is frozen.
+	Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error)
 	// Freeze makes the engine refuse events and changes of control data with KindUnavailable, and returns when those that it
 	// accepted before are on disk.
 	Freeze(ctx context.Context) (Frozen, error)

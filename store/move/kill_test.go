@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,12 +24,15 @@ var (
 type cutTarget struct {
 	move.Target
 	cut  func()
-	left int // calls until then
+	left int // calls until then; 0: Ready
 }
 
 var errCut = errors.New("cut off")
 
 func (c *cutTarget) call() error {
+	if c.left == 0 {
+		return nil
+	}
 	if c.left--; c.left == 0 {
 		c.cut()
 		return errCut
@@ -56,6 +60,7 @@ func (c *cutTarget) SetControl(ctx context.Context, control *move.Control) error
 }
 
 func (c *cutTarget) Ready(ctx context.Context, upTo uint64) (string, error) {
+	c.left = max(c.left, 1)
 	name, err := c.Target.Ready(ctx, upTo)
 	return name, errors.Join(err, c.call())
 }
@@ -66,15 +71,20 @@ func TestKilledMoves(t *testing.T) {
 	e := openLocal(t, t.TempDir())
 	s := newShop(t, e)
 	s.send(*events)
+	who := s.person(55, true)
+	must(e.Resolve(t.Context(), s.merchants[2].ID, who)) // links that are erased when the target has them
 	opt := silent()
 	opt.Portion = max(*events/10, 100)
 	for i := range *kills {
 		dst := &cutTarget{target(t, url), func() { pgtest.Disconnect(t, url) }, 1 + rand.IntN(6)}
+		if i == *kills/2 {
+			dst.left = 0
+		}
 		if _, err := move.Run(t.Context(), local.MoveFrom(e), dst, opt); !errors.Is(err, errCut) {
 			t.Fatalf("move %d, to be cut off: %v", i, err)
 		}
 		if i == *kills/2 {
-			must(e.Erase(t.Context(), s.merchants[2].ID, s.person(7, false), false))
+			must(e.Erase(t.Context(), s.merchants[2].ID, store.Identity{MUID: who.MUID}, false))
 			awaitErasure(t, e, s.merchants[2].ID)
 		}
 		s.send(100) // the source goes on
@@ -87,6 +97,29 @@ func TestKilledMoves(t *testing.T) {
 	}
 	t.Logf("%d events in %v, frozen for %v", result.Events, time.Since(began), result.Frozen)
 	s.expectSame("the database", want, s.answers(openDatabase(t, url)))
+}
+
+// leakySource misses an event.
+type leakySource struct{ move.Source }
+
+func (l leakySource) Events(ctx context.Context, after, upTo uint64, use func(*move.Event) error) error {
+	n := 0
+	return l.Source.Events(ctx, after, upTo, func(e *move.Event) error {
+		if n++; n == 7 {
+			return nil
+		}
+		return use(e)
+	})
+}
+
+func TestEventsThatCannotBeReadAreNoticed(t *testing.T) {
+	e := openLocal(t, t.TempDir())
+	newShop(t, e).send(100)
+	_, err := move.Run(t.Context(), leakySource{local.MoveFrom(e)}, target(t, pgtest.Database(t)), silent())
+	if err == nil || !strings.Contains(err.Error(), "could be read") {
+		t.Errorf("a move that misses an event gives %v", err)
+	}
+	must(e.AddPartner(t.Context(), "goes on"))
 }
 
 // A database that has other data is not touched.

@@ -83,15 +83,15 @@ type mover struct {
 
 	at     uint64 // events up to this receipt are in the target
 	copied uint64
-	events Digest // of the source's events up to at that were compared
-	upTo   uint64 // the receipt up to which events were compared
-	moment uint64 // of the source, up to which links were copied
+	events digests // of the source's events that were compared
+	upTo   uint64  // the receipt up to which events were compared
+	moment uint64  // of the source, up to which links were copied
 	result Result
 }
 
 // Run moves everything from src to dst. After an error the source goes on serving, except after an *Unfinished.
 func Run(ctx context.Context, src Source, dst Target, opt Options) (Result, error) {
-	m := &mover{src: src, dst: dst, opt: opt}
+	m := &mover{src: src, dst: dst, opt: opt, events: digests{}}
 	id, err := src.ID(ctx)
 	if err != nil {
 		return Result{}, err
@@ -125,7 +125,7 @@ func (m *mover) copyMost(ctx context.Context) error {
 		m.opt.Log.Info("the target has a part of this source already: it is compared", "received_up_to", time.UnixMicro(int64(m.at)).UTC())
 		if err := m.compareEvents(ctx, m.at); errors.Is(err, errDiffers) {
 			m.opt.Log.Info("events have left the source since then: the copy begins again", "why", err)
-			m.at, m.upTo, m.events = 0, 0, Digest{}
+			m.at, m.upTo, m.events = 0, 0, digests{}
 			if err := m.dst.Clear(ctx); err != nil {
 				return err
 			}
@@ -328,9 +328,12 @@ func (m *mover) copyRest(ctx context.Context) error {
 	if err := m.compareEvents(ctx, m.at); err != nil {
 		return err
 	}
+	if err := m.compareCounts(ctx, control); err != nil {
+		return err
+	}
 	if err := m.compareRest(ctx, control); err != nil {
 		return err
 	}
-	m.result.Events, m.result.Partners, m.result.Merchants, m.result.Tags = m.events.N, len(control.Partners), len(control.Merchants), len(control.Tags)
+	m.result.Events, m.result.Partners, m.result.Merchants, m.result.Tags = m.events.sum().N, len(control.Partners), len(control.Merchants), len(control.Tags)
 	return nil
 }

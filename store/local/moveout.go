@@ -206,14 +206,19 @@ func (f *frozen) Commit(_ context.Context, to string) error {
 	if err != nil {
 		return err
 	}
-	// When a later step fails, the marker may be there after a power cut, or not. So the engine stays frozen.
-	f.marked = true
 	path := filepath.Join(f.e.dir, movedFile)
 	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		f.marked = false
 		return err
 	}
-	return errors.Join(journal.SyncPath(path+".new"), os.Rename(path+".new", path), journal.SyncPath(f.e.dir))
+	if err := journal.SyncPath(path + ".new"); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	// When the next step fails, the marker may be there after a power cut, or not. So the engine stays frozen.
+	f.marked = true
+	return journal.SyncPath(f.e.dir)
 }
 
 // Release implements move.Frozen.

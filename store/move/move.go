@@ -285,26 +285,29 @@ func (m *mover) switchOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// From here on, the source may be marked: nothing may end in between.
-	ctx = context.WithoutCancel(ctx)
+	// From here on, the source may be marked: the end of ctx must not come in between.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishFor)
+	defer cancel()
 	if err := frozen.Commit(ctx, target); err != nil {
 		return fmt.Errorf("mark the source as moved: %w", err)
 	}
-	for deadline := time.Now().Add(finishFor); ; time.Sleep(time.Second) {
+	for {
 		err := m.dst.Finish(ctx)
 		if err == nil {
 			break
 		}
-		if time.Now().After(deadline) {
-			return &Unfinished{err}
-		}
 		m.opt.Log.Error("everything is copied, but the target cannot be opened: it is tried again", "error", err)
+		select {
+		case <-ctx.Done():
+			return &Unfinished{err}
+		case <-time.After(time.Second):
+		}
 	}
 	m.result.Frozen = time.Since(began)
 	return nil
 }
 
-// finishFor is how long the target may not be reached at the very end.
+// finishFor is how long the target may not be reached at the very end, or not answer.
 const finishFor = 30 * time.Second
 
 // copyRest copies and compares what is left.

@@ -238,7 +238,11 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (name string, err err
 		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {
 			return err
 		}
-		// The last flush, so that feeds end there.
+		// The last flush, so that feeds end there. An earlier move that was cut off may have left one: feeds would take it that all
+		// flushes since then are there.
+		if _, err := tx.Exec(ctx, "DELETE FROM flush"); err != nil {
+			return err
+		}
 		_, err := tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) SELECT $1, $2, $1, $3,
 			ARRAY(SELECT merchant FROM usage WHERE EXISTS (SELECT FROM event WHERE event.merchant = usage.merchant AND seq = $3))
 			WHERE $3 > 0`, uuid.Nil, uuid.New(), int64(upTo))

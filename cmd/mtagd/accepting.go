@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/net/netutil"
+
+	"mtagd/cmd/mtagd/operator"
+)
+
+// acceptOperators runs the commands that arrive on the operator socket. With a database, commands do without it if need be.
+func (d *daemon) acceptOperators(ctx context.Context) error {
+	socket, err := d.listenForOperators(ctx)
+	if d.Store != "" && (errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS)) {
+		d.Log.Warn("there is no operator socket: commands open the database themselves", "error", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("operator socket: %w", err)
+	}
+	operators := operator.Handler(operator.WithBaseURL(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.tagURL(d.BaseHost)), d.Log)
+	handler := operator.WithVerify(operators, d.engine.Verify)
+	if d.source != nil {
+		handler = withBackup(d.source, handler)
+		handler = d.acceptMigration(handler)
+	}
+	d.startSideDoor(newSideDoor(socket, withExport(d.engine, handler), d.Log))
+	return nil
+}
+
+// listenForOperators opens the operator socket. Without a database, the engine has made the data directory, and no other server has
+// it open.
+func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
+	if d.Store != "" {
+		if err := os.MkdirAll(d.Data, 0o700); err != nil {
+			return nil, err
+		}
+		if other, err := operator.Dial(ctx, d.Data); err == nil {
+			return nil, errors.Join(fmt.Errorf("another server uses %s: each node needs a --data of its own", d.Data), other.Close())
+		}
+	}
+	return operator.Listen(d.Data)
+}
+
+// acceptMigration lets a command move all data to a database. Its run ends before the engine closes.
+func (d *daemon) acceptMigration(operators http.Handler) http.Handler {
+	ctx, cancel := context.WithCancel(context.Background())
+	handler, wait := withMigrate(ctx, d.engine, d.Log, func(to string) { d.migrated <- to }, operators)
+	d.onStop(func() error {
+		cancel()
+		wait()
+		return nil
+	})
+	return handler
+}
+
+// acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
+// is stopping.
+func (d *daemon) acceptAdmins(ctx context.Context) error {
+	listener := d.inherited[socketAdmin]
+	if listener == nil {
+		var err error
+		if listener, err = d.Admin.listen(d.Log); err != nil {
+			return fmt.Errorf("--admin: %w", err)
+		}
+	}
+	if listener == nil {
+		return nil
+	}
+	d.listeners[socketAdmin] = listener
+	ready := func() error {
+		if ctx.Err() != nil {
+			return errors.New("stopping")
+		}
+		return d.engine.Ready()
+	}
+	exportReady(d.metrics, ready)
+	pages := guardAdmin(adminPages(d.metrics, ready), ready, d.Admin.Token, d.refusals)
+	d.startSideDoor(newSideDoor(netutil.LimitListener(listener, maxAdminConnections), pages, d.Log))
+	d.Log.Info("admin listening", "address", listener.Addr().String())
+	return nil
+}
+
+// scrub verifies all data in the background. Of the nodes of a database, one does.
+func (d *daemon) scrub(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	s := newScrubber(d.engine.Verify, d.metrics, d.Log)
+	var scrubbing sync.WaitGroup
+	if shared := sharedOf(d.engine); shared != nil {
+		scrubbing.Go(func() { s.runShared(ctx, shared) })
+	} else {
+		scrubbing.Go(func() { s.run(ctx) })
+	}
+	d.onStop(func() error {
+		cancel()
+		scrubbing.Wait()
+		return nil
+	})
+	return nil
+}
+
+// acceptRequests starts the public server. It also answers ACME challenges, so certificates can be ordered from then on.
+func (d *daemon) acceptRequests(ctx context.Context) error {
+	limitMemory(ctx, d.server.Connections)
+	d.onStop(d.finishRequests)
+	addresses := []any{"http", d.http.Addr().String()}
+	if d.TLS == nil {
+		d.startPart(func() error { return d.server.Serve(d.http) })
+	} else {
+		d.startPart(func() error { return d.server.ServePlain(d.http) })
+		d.startPart(func() error { return d.server.ServeTLS(d.https) })
+		addresses = append(addresses, "https", d.https.Addr().String())
+	}
+	d.tlsmgr.Start()
+	d.Log.Info("listening", append(addresses, "base_host", d.BaseHost, "client_tag_host", d.ClientTagHost)...)
+	return nil
+}
+
+// startBackups backs up by the clock, if a destination was given.
+func (d *daemon) startBackups(ctx context.Context) error {
+	if d.Backup != nil {
+		d.onStop(newSchedule(*d.Backup, d.source, d.backups, d.metrics, d.Log).runInBackground(ctx))
+	}
+	return nil
+}
+
+// announce prints, in development mode, the addresses and the API key to try.
+func (d *daemon) announce(context.Context) error {
+	if d.shop == nil {
+		return nil
+	}
+	return d.shop.Announce(d.Dev, d.Data)
+}
+
+// tellSystemd tells systemd that the service answers, and from then on whether it accepts events. Before anything is
+// stopped, it tells that the service is stopping.
+func (d *daemon) tellSystemd(context.Context) error {
+	stop, err := startWatchdog(d.engine.Ready, d.Log)
+	d.onStop(func() error {
+		stop(d.next == nil)
+		return nil
+	})
+	return err
+}

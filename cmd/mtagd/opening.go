@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/cmd/mtagd/demo"
+	"mtagd/edge"
+	"mtagd/edge/limit"
+	"mtagd/edge/refused"
+	"mtagd/partnerapi"
+	"mtagd/partnerapi/console"
+	"mtagd/tlsmgr"
+	"mtagd/tlsmgr/certs"
+	"mtagd/tlsmgr/dns"
+)
+
+// inheritSockets takes the listening sockets that systemd has opened, or those from before a migration.
+func (d *daemon) inheritSockets(context.Context) (err error) {
+	if d.inherited = d.Sockets; d.inherited == nil {
+		d.inherited, err = inheritSockets(d.config)
+	}
+	return err
+}
+
+// countRefusals begins to count what is refused, and to remember refused events.
+func (d *daemon) countRefusals(context.Context) (err error) {
+	if d.refusals, err = limit.NewRefusals(d.Log, d.counters()); err != nil {
+		return err
+	}
+	d.refused = refused.New(time.Now)
+	d.onStop(func() error {
+		d.refusals.Flush()
+		return nil
+	})
+	return nil
+}
+
+// counters registers metrics whose rates people see too.
+func (d *daemon) counters() prometheus.Registerer { return registries{d.metrics, d.rates.counters} }
+
+// openData opens the storage engine. From then on no other process can open the data directory, unless a database is used.
+func (d *daemon) openData(ctx context.Context) (err error) {
+	if d.engine, err = openEngine(ctx, d.Data, d.Store, d.Retention, d.Log, d.metrics); err != nil {
+		return err
+	}
+	d.disks = newDiskMetrics(dataParts(d.Data, d.Store))
+	d.metrics.MustRegister(d.disks)
+	d.onStop(d.engine.Close)
+	exportLabels(d.metrics, d.engine.Directory())
+	return nil
+}
+
+// watchDomains checks in the background whether all domains can be claimed. The check reads every claim, and the service
+// must not wait for that.
+func (d *daemon) watchDomains(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var check sync.WaitGroup
+	check.Go(func() {
+		if err := checkDomains(ctx, d.engine, d.claimable(), d.Log); err != nil && ctx.Err() == nil {
+			d.Log.Error("domains were not checked", "error", err)
+		}
+	})
+	d.onStop(func() error {
+		cancel()
+		check.Wait()
+		return nil
+	})
+	return nil
+}
+
+// takePorts opens the listeners long before the server uses them: the system may choose the port of --http, and the tag
+// URLs of development mode contain it. Connections that arrive in the meantime wait.
+func (d *daemon) takePorts(context.Context) (err error) {
+	if d.http, err = d.listen(socketHTTP, d.HTTP); err != nil || d.TLS == nil {
+		return err
+	}
+	d.https, err = d.listen(socketHTTPS, d.TLS.HTTPS)
+	return err
+}
+
+// listen returns the socket of this name that systemd has opened. Otherwise it opens one at the address of the flag with
+// this name.
+func (d *daemon) listen(name, address string) (net.Listener, error) {
+	listener := d.inherited[name]
+	if listener == nil {
+		var err error
+		if listener, err = net.Listen("tcp", address); err != nil {
+			return nil, fmt.Errorf("--%s: %w", name, err)
+		}
+	}
+	d.listeners[name] = listener
+	d.onStop(func() error {
+		listener.Close() // usually the server has closed it already
+		return nil
+	})
+	return listener, nil
+}
+
+// openTLSManager prepares the verification of tag hosts and, unless HTTPS is off, their certificates.
+func (d *daemon) openTLSManager(context.Context) (err error) {
+	c := tlsmgr.Config{
+		Engine:   d.engine,
+		OwnHosts: []string{d.BaseHost, d.ClientTagHost},
+		DNS: dns.Config{
+			CNAMETarget:  d.CNAMETarget,
+			Resolvers:    d.Resolvers,
+			Port:         d.DNSPort,
+			AllowPrivate: d.DNSPrivate,
+			Now:          time.Now,
+		},
+		Log: d.Log,
+	}
+	if d.TLS != nil {
+		c.Certificates = &certs.Config{
+			Dir:        certificatesDir(d.Data),
+			Shared:     sharedOf(d.engine),
+			CA:         d.TLS.CA,
+			Roots:      d.TLS.Roots,
+			Email:      d.TLS.Email,
+			EABKeyID:   d.TLS.EABKeyID,
+			EABHMACKey: d.TLS.EABHMACKey,
+			Metrics:    d.metrics,
+		}
+	}
+	if d.tlsmgr, err = tlsmgr.New(c); err != nil {
+		return err
+	}
+	d.onStop(func() error {
+		d.tlsmgr.Stop()
+		return nil
+	})
+	return nil
+}
+
+// openAPI makes the partner API. The web console is in front of it, and in development mode the demo shop.
+func (d *daemon) openAPI(ctx context.Context) (err error) {
+	c := partnerapi.Config{
+		Engine:        d.engine,
+		DNS:           d.tlsmgr,
+		BaseURL:       d.tagURL(d.BaseHost),
+		ClientTagHost: d.ClientTagHost,
+		CNAMETarget:   d.CNAMETarget,
+		Claimable:     d.claimable(),
+		TagURL:        d.tagURL,
+		Log:           d.Log,
+		Now:           time.Now,
+		Refusals:      d.refusals,
+		Refused:       d.refused,
+		Limits:        d.Limits,
+		Nodes:         d.nodes,
+		Metrics:       d.metrics,
+		Context:       edge.ClientContext,
+		Waiting:       edge.WaitContext,
+		WhenAnswered:  edge.WhenAnswered,
+	}
+	if d.TLS != nil {
+		c.Certificates = d.tlsmgr.Certificates()
+	}
+	d.api = partnerapi.New(c)
+	if err := d.openConsole(); err != nil || d.Dev == nil {
+		return err
+	}
+	d.shop, err = demo.Open(ctx, demo.Config{
+		Engine:  d.engine,
+		API:     d.api,
+		URL:     d.tagURL(d.ClientTagHost),
+		KeyFile: filepath.Join(d.Data, "demo.key"),
+	})
+	if err != nil {
+		return fmt.Errorf("demo shop: %w", err)
+	}
+	d.api = d.shop.Serve
+	return nil
+}
+
+// openConsole puts the web console in front of the partner API.
+func (d *daemon) openConsole() error {
+	c := console.Config{
+		Engine:   d.engine,
+		API:      d.api,
+		BaseURL:  d.tagURL(d.BaseHost),
+		OwnHosts: []string{d.BaseHost, d.ClientTagHost},
+		System:   d.system,
+		Log:      d.Log,
+		Now:      time.Now,
+		Refusals: d.refusals,
+		Limits:   d.Limits,
+	}
+	if d.TLS != nil {
+		c.Certificates = d.tlsmgr.Certificates()
+	}
+	opened, err := console.New(c)
+	if err != nil {
+		return err
+	}
+	d.api = opened.Serve
+	ctx, cancel := context.WithCancel(context.Background())
+	var sampling sync.WaitGroup
+	sampling.Go(func() { d.rates.run(ctx) })
+	d.onStop(func() error {
+		cancel()
+		sampling.Wait()
+		return nil
+	})
+	return nil
+}
+
+// system is what operators see of the process.
+func (d *daemon) system() console.System {
+	s := console.System{
+		Version: version(), Started: d.started, NotReady: d.engine.Ready(),
+		Disks: d.disks.view(), Reserve: reserve, Rates: d.rates.since(time.Now()),
+	}
+	if d.Backup != nil {
+		s.Backup = d.backups.view(d.Backup.Every)
+	}
+	return s
+}
+
+// tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and the port that the service listens on.
+func (d *daemon) tagURL(host string) string {
+	if d.Dev == nil {
+		return "https://" + host
+	}
+	_, port, _ := net.SplitHostPort(d.http.Addr().String()) // a listener's address has a port
+	return "http://" + net.JoinHostPort(host, port)
+}
+
+// openEdge makes the public server, which decides by host what answers a request: the partner API or the tag protocol.
+func (d *daemon) openEdge(context.Context) (err error) {
+	addThreads() // before edge.New, which counts the threads: it decides how many large batches are parsed at once
+	c := edge.Config{
+		Engine:          d.engine,
+		BaseHost:        d.BaseHost,
+		Aliases:         d.Aliases,
+		ClientTagHost:   d.ClientTagHost,
+		PartnerAPI:      d.api,
+		PartnerError:    partnerapi.WriteError,
+		PartnerOf:       partnerapi.PartnerOf,
+		PartnerEndpoint: partnerapi.EndpointOf,
+		PartnerTooLarge: partnerapi.TooLarge,
+		Log:             d.Log,
+		Metrics:         d.counters(),
+		Now:             time.Now,
+		Refusals:        d.refusals,
+		Refused:         d.refused,
+		Limits:          d.Limits,
+		Nodes:           d.nodes,
+		AddressEvents:   d.AddressEvents,
+		TrustedProxies:  d.Proxies,
+	}
+	if d.Limits {
+		c.ConnectionsPerAddress = d.AddressConnections
+	}
+	if d.Dev == nil { // the demo shop has bodies without a key
+		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), d.tagURL(d.BaseHost), time.Now)
+	}
+	if d.TLS != nil {
+		c.TLS = d.tlsmgr.Certificates().TLSConfig()
+		c.Challenge = d.tlsmgr.Certificates().HTTPChallenge
+		c.HSTS = d.TLS.HSTS
+		c.HandshakesPerIP = d.TLS.HandshakesPerIP
+	}
+	d.server, err = edge.New(c)
+	return err
+}
+
+// openSource makes what backups read, by the clock or by the command. Its streams end before the engine closes. A database is
+// backed up by its own tools.
+func (d *daemon) openSource(context.Context) error {
+	if d.Store != "" {
+		return nil
+	}
+	d.source = sourceOf(d.engine, d.Data, d.Log)
+	d.onStop(d.source.Close)
+	return nil
+}

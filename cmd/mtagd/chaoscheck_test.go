@@ -86,7 +86,7 @@ func (c *chaos) checkListing(n *chaosNode, fed []receivedEvent) {
 		c.Error(err)
 	}
 	if len(missing) > 0 || exported != len(fed) || list.Pagination.TotalItems != len(fed) || summary.Total != len(fed) {
-		c.Error(fmt.Sprintf("%s: the feed has %d events, the listing's total is %d, the summary's %d; the export has %d, and misses %d", n.name,
-			len(fed), list.Pagination.TotalItems, summary.Total, exported, len(missing)))
+		c.Errorf("%s: the feed has %d events, the listing's total is %d, the summary's %d; the export has %d, and misses %d", n.name,
+			len(fed), list.Pagination.TotalItems, summary.Total, exported, len(missing))
 	}
 }

@@ -7,6 +7,8 @@
 //	serve.go        mtagd serve: its flags
 //	dev.go          mtagd dev: the whole service on one loopback address, with the demo shop
 //	daemon.go       how the service starts, runs and stops
+//	opening.go      the steps of the start that open its parts
+//	accepting.go    the steps that let in operators, admins and requests
 //	sockets.go      the listening sockets that systemd has opened
 //	systemd.go      tells systemd how the service is; the watchdog
 //	copied.go       finds out that the data directory is a copy of a running server's

@@ -17,8 +17,8 @@ import (
 	"mtagd/store"
 )
 
-// guardAdmin decides who may see the admin pages, because profiles expose the program's memory: with a token whoever has
-// it, without one whoever is on this machine.
+// guardAdmin decides who may see the admin pages, because profiles expose the program's memory: if a token is set, who has
+// it; else who is on this machine.
 func guardAdmin(pages http.Handler, ready func() error, token string, refusals *limit.Refusals) http.Handler {
 	if token == "" {
 		return onlyLoopbackHosts(pages)
@@ -40,8 +40,8 @@ type tokenGuard struct {
 }
 
 // wrongTokenRate is how many requests without the right token of one address are answered with 401; further ones get 429.
-// Nobody guesses a token: the limit makes a Prometheus with the wrong one, or a guesser, cheap. The right token is never
-// refused because of it.
+// A token cannot be guessed: the limit only keeps the cost of wrong ones low, such as those of a Prometheus with an old token.
+// It never refuses the right token.
 var wrongTokenRate = limit.Rate{PerSecond: 0.5, Burst: 30}
 
 func (g *tokenGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -145,7 +145,7 @@ func (d *daemon) goOn(database string) error {
 	next := d.config
 	next.Store, next.Backup, next.Sockets = database, nil, map[string]net.Listener{}
 	if d.Backup != nil {
-		d.Log.Warn("there are no backups by the clock any more: back up the database with its own tools")
+		d.Log.Warn("the backups of --backup-every have ended: back up the database with PostgreSQL's tools")
 	}
 	for name, listener := range d.listeners {
 		copied, err := copyListener(listener)

@@ -13,7 +13,7 @@ import (
 // healthCommand is "mtagd health", for container images that contain no HTTP client.
 type healthCommand struct {
 	Admin      string `default:"${admin}" placeholder:"ADDR" help:"Address of the server's admin pages (default ${default})."`
-	AdminToken string `name:"admin-token" placeholder:"TOKEN" help:"Bearer token of the admin pages. Without it, the reason why a server with a token is not ready is not shown. It is a secret: set it in the environment or in the config file."`
+	AdminToken string `name:"admin-token" placeholder:"TOKEN" help:"Bearer token of the admin pages. Without it, a server that has a token does not say why it is not ready. It is a secret: set it in the environment or in the config file."`
 }
 
 // healthTimeout limits the request. It is shorter than the 30 s after which Docker gives up.

@@ -94,7 +94,7 @@ func (c *migrateCommand) done(p *process, result move.Result) error {
 	}{result, result.Frozen.Seconds()})
 }
 
-// finish opens the database if a migration was cut off at the very end. done reports whether everything is done.
+// finish opens the database if a migration was cut off after the directory was marked as moved. done reports whether it was.
 func (c *migrateCommand) finish(p *process) (done bool, err error) {
 	moved, is, err := local.MovedTo(p.data)
 	if err != nil || !is {
@@ -106,12 +106,12 @@ func (c *migrateCommand) finish(p *process) (done bool, err error) {
 	}
 	defer to.Close()
 	if to.Name() != moved.To {
-		return false, fmt.Errorf("the data of %s has moved to %s already, on %s", p.data, moved.To, store.FormatTime(moved.At))
+		return false, fmt.Errorf("the data of %s moved to %s already, on %s", p.data, moved.To, store.FormatTime(moved.At))
 	}
 	if err := to.Finish(p.ctx); err != nil {
 		return false, err
 	}
-	fmt.Fprintf(p.stderr, "mtagd: the data of %s is in %s since %s. Start the service with --store\n", p.data, moved.To, store.FormatTime(moved.At))
+	fmt.Fprintf(p.stderr, "mtagd: the data of %s moved to %s on %s. Start the service with --store\n", p.data, moved.To, store.FormatTime(moved.At))
 	return true, nil
 }
 

@@ -67,7 +67,7 @@ type set struct {
 type level struct {
 	taken float64 // tokens, at the time at; more than the burst when the last request took more than was left
 	at    int64
-	full  int64   // when nothing will be taken any more, at the rate that was given last
+	full  int64   // when taken will have fallen to 0, at the rate of the last request
 	mine  float64 // tokens that were taken here, and that the other nodes were not told of
 }
 

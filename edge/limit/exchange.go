@@ -17,8 +17,8 @@ import (
 // So a limit holds over all nodes, but late. Before a node has heard of the others, each gives what is left in its own bucket: at
 // most a full one. What was given too much is owed, and the rate over all nodes is kept in the long run.
 //
-// Nothing waits for the exchange. While it fails, a node counts for itself, and what the others missed is dropped: it would hold
-// against them later, when it does not matter any more.
+// Nothing waits for the exchange. While it fails, a node counts for itself, and drops what it could not tell: told later, it
+// would refuse events for a load that is long past.
 type Exchange struct {
 	seed Seed
 	now  func() time.Time
@@ -44,7 +44,7 @@ const (
 const (
 	exchangeEvery = time.Second
 	tellShare     = 0.01 // of the burst
-	maxTold       = 1000 // keys in one message; of others nothing is lost, they are told of a second later
+	maxTold       = 1000 // keys in one message; further keys are told of a second later
 )
 
 // spent is how many tokens a node has given from one bucket.

@@ -86,8 +86,8 @@ func unavailableFlush(err error) error {
 }
 
 // settle finds out what became of a flush whose commit has failed. It inserts a flush of the same id: if it can, the first one
-// was not committed and never will be; if not, the first one was committed. It writes in both cases. So its own commit waits for the
-// standbys, to which the first one may not have got. In a distributed database, the workers commit after the coordinator: settle waits
+// was not committed and never will be; if not, the first one was committed. It writes in both cases, so that its own commit waits for the
+// standbys: the first one may not have reached them. In a distributed database, the workers commit after the coordinator: settle waits
 // until they have.
 func (e *engine) settle(f *flush, failed error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, 2*e.flushTimeout))

@@ -13,12 +13,12 @@ import (
 	"mtagd/store"
 )
 
-// confirmed knows how far the flushes are surely on the standbys. A commit may be visible before it is there: when the wait for
+// confirmed knows the last flush that is surely on the standbys. A commit may be visible before it is there: when the wait for
 // the standbys was canceled, and after the server was started again. If such a server is replaced, the commit is gone. And a
-// server that was replaced without knowing it still answers.
+// server that was replaced may still answer, without knowing it.
 //
-// So nothing that a node cannot read again as it was is taken from a server before a commit of the node's own has got to the
-// standbys: all that was visible before it has got there too.
+// So before a node relies on something that could be gone at the next read, it makes a commit of its own and waits until that is
+// on the standbys. Then all that was visible before is there too.
 type confirmed struct {
 	mu    sync.Mutex // held while the server is asked
 	flush atomic.Int64

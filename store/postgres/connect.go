@@ -51,7 +51,7 @@ func parseURL(address string) (*pgxpool.Config, error) {
 }
 
 // adaptToPooler avoids named statements behind a pooler such as PgBouncer: it may run each transaction on another connection to the
-// server, which does not know the statements of the one before. An address that says default_query_exec_mode knows better.
+// server, which does not know the statements of the one before. An address with default_query_exec_mode is left as it is.
 func adaptToPooler(ctx context.Context, address string, config *pgxpool.Config) error {
 	if strings.Contains(address, "default_query_exec_mode") {
 		return nil

@@ -18,8 +18,8 @@ const (
 	OnCoordinator Placement = "on coordinator" // not distributed
 )
 
-// placements has the tables that are not reference tables. A table of which each merchant has few rows or none, such as suppressed,
-// is one, so that it can be asked about the merchants of a whole group.
+// placements has the tables that are not reference tables. Tables that have few rows for each merchant, such as suppressed, are
+// reference tables, so that one statement can ask about all merchants of a group.
 var placements = map[string]Placement{
 	"event":   ByMerchant,
 	"dedup":   ByMerchant,
@@ -147,7 +147,8 @@ func moveTable(ctx context.Context, pool *pgxpool.Pool, t *Table) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockDistribute); err != nil {
 			return err
 		}
-		// A table that refers to a reference table was given to Citus with it, but has not moved. It is of kind n without a replica.
+		// A table that refers to a reference table was registered with Citus together with it, but has not moved: its partmethod is n, and
+		// its repmodel is not t.
 		var there bool
 		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = $1::text::regclass
 			AND (partmethod = 'h' OR repmodel = 't'))`, t.Name).Scan(&there); err != nil || there {

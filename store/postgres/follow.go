@@ -324,8 +324,8 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	return flushes, nil
 }
 
-// followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it gives up
-// all connections: what else waits for the server would wait for as long as that is stopped, or cut off.
+// followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it closes
+// all connections: otherwise, everything that waits for a server that is stopped or cut off would wait until it is back.
 func (e *engine) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()

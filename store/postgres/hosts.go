@@ -55,8 +55,8 @@ func newHosts(config *pgxpool.Config) *hosts {
 	return h
 }
 
-// follow makes drop know the connection that will be made. Once it is made, what it dials is to cancel a statement. A server
-// that is stopped takes no notice of that, and would be waited for.
+// follow tracks the connection that will be made, so that drop can close it. What is dialed once it is made is a request to cancel a
+// statement: a server that is stopped would not answer it, and would be waited for.
 func (h *hosts) follow(c *pgx.ConnConfig) {
 	var made atomic.Bool
 	validate, dial := c.ValidateConnect, c.DialFunc
@@ -86,7 +86,7 @@ func (h *hosts) follow(c *pgx.ConnConfig) {
 	}
 }
 
-// servers returns a configuration for each server. One server may have two entries in the address's: with TLS and without.
+// servers returns a configuration for each server. pgx has two entries for a server that may be reached with TLS or without.
 func (h *hosts) servers() (servers []*pgx.ConnConfig) {
 	type server struct {
 		host string
@@ -182,7 +182,7 @@ func (h *hosts) ask() (*pgx.ConnConfig, error) {
 	return best.config, nil
 }
 
-// noPrimaryError has the texts of what the servers answered. It hides their kinds: it is a failure to connect, whatever they are.
+// noPrimaryError has the texts of the servers' errors. It does not wrap them: whatever they are, this is a failure to connect.
 type noPrimaryError string
 
 func (e noPrimaryError) Error() string { return string(e) }

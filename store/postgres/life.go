@@ -373,7 +373,7 @@ func (e *engine) forgetIDs(ctx context.Context, before int64, portion int) (n in
 		removed += done.RowsAffected()
 	}
 	if removed == 0 {
-		return 0, nil // flushes have the rest
+		return 0, nil // flushes have locked the rest
 	}
 	return n, nil
 }

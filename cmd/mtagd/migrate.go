@@ -30,7 +30,7 @@ type migrateCommand struct {
 
 // Help is shown after the command's one line of help.
 func (*migrateCommand) Help() string {
-	return "A running server goes on serving. At the end it answers 503 for a few seconds, and then goes on with the database. " +
+	return "A running server goes on serving. At the end it answers 503, for about a second per hundred thousand links and remembered event_ids, and then goes on with the database. " +
 		"All data is compared on both sides before that. A migration that was cut off is continued by the same command. " +
 		"When it has ended with 0, set --store in the configuration of the service."
 }

@@ -12,6 +12,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/move"
+	"mtagd/store/postgres"
 	"mtagd/store/postgres/pgtest"
 )
 
@@ -89,4 +90,23 @@ func TestASourceThatCannotBeMarked(t *testing.T) {
 		t.Error("the move says that it has succeeded")
 	}
 	must(e.AddPartner(t.Context(), "goes on"))
+}
+
+func TestMoveIntoADistributedDatabase(t *testing.T) {
+	url := pgtest.NewCitus(t, nil).EmptyDatabase(t)
+	if _, err := postgres.Distribute(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	e := openLocal(t, t.TempDir())
+	s := newShop(t, e)
+	s.send(500)
+	want := s.answers(e)
+	dst := &endTarget{Target: target(t, url), cut: true}
+	if _, err := move.Run(t.Context(), local.MoveFrom(e), dst, silent()); !errors.Is(err, errCut) {
+		t.Fatal(err)
+	}
+	if _, err := move.Run(t.Context(), local.MoveFrom(e), dst.Target, silent()); err != nil {
+		t.Fatal(err)
+	}
+	s.expectSame("the database", want, s.answers(openDatabase(t, url)))
 }

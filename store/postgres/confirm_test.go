@@ -7,22 +7,12 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
 )
 
 // When an operator cancels a commit's wait for the standbys, the event is visible. But it is not acknowledged, and no feed has it, before
 // a standby has it.
 func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
-	primary := pgtest.NewServer(t)
-	standby, err := primary.Standby("standby1", true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := standby.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Minute})
 	if err := standby.Kill(); err != nil {
 		t.Fatal(err)

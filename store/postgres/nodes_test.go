@@ -240,10 +240,9 @@ func TestWhatADatabaseMustBe(t *testing.T) {
 	}
 }
 
-// Without its synchronous standby, the primary commits nothing: no event is acknowledged, not even as a duplicate of one that is
-// visible already. When the standby is back, the events can be sent again.
-func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
-	primary := pgtest.NewServer(t)
+// startWithStandby starts a primary with a synchronous standby.
+func startWithStandby(t *testing.T) (primary, standby *pgtest.Server) {
+	primary = pgtest.NewServer(t)
 	standby, err := primary.Standby("standby1", true)
 	if err != nil {
 		t.Fatal(err)
@@ -253,6 +252,13 @@ func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return primary, standby
+}
+
+// Without its synchronous standby, the primary commits nothing: no event is acknowledged, not even as a duplicate of one that is
+// visible already. When the standby is back, the events can be sent again.
+func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
+	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: 2 * time.Second})
 	s.record(s.visit(0, 0))
 	if err := standby.Kill(); err != nil {
@@ -275,16 +281,7 @@ func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
 // The primary is killed while events come in, and its synchronous standby is promoted: every event that was acknowledged is there
 // once. Meanwhile calls fail; those that say that nothing was recorded are right.
 func TestFailOver(t *testing.T) {
-	primary := pgtest.NewServer(t)
-	standby, err := primary.Standby("standby1", true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := standby.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	primary, standby := startWithStandby(t)
 	url := fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir())
 	s := newShopOn(t, url, Options{})
 

@@ -8,21 +8,11 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
 )
 
 // What nodes share outlives the primary, and calls that are made meanwhile succeed as soon as there is another one.
 func TestSharedFilesAndLeasesSurviveAFailOver(t *testing.T) {
-	primary := pgtest.NewServer(t)
-	standby, err := primary.Standby("standby1", true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := standby.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	primary, standby := startWithStandby(t)
 	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{})
 	if err := s.PutFile(t.Context(), "a/key", []byte("secret")); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -205,14 +204,11 @@ func exportFromServer(ctx context.Context, data string, r exportRequest, to take
 	if err != nil {
 		return err
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return operator.Dial(ctx, data)
-	}}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mtagd"+exportPath, bytes.NewReader(message))
 	if err != nil {
 		return err
 	}
-	response, err := client.Do(request)
+	response, err := operator.HTTPClient(data).Do(request)
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -261,14 +260,11 @@ func migrateServer(ctx context.Context, data string, asked migration, show *migr
 	if err != nil {
 		return result, err
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return operator.Dial(ctx, data)
-	}}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mtagd"+migratePath, bytes.NewReader(message))
 	if err != nil {
 		return result, err
 	}
-	response, err := client.Do(request)
+	response, err := operator.HTTPClient(data).Do(request)
 	if err != nil {
 		return result, fmt.Errorf("operator socket: %w", err)
 	}

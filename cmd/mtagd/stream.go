@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -90,14 +89,11 @@ func (s serverSource) Stream(ctx context.Context, r backup.Request, w io.Writer)
 }
 
 func (s serverSource) do(ctx context.Context, method, message string) (io.ReadCloser, error) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return operator.Dial(ctx, s.data)
-	}}}
 	request, err := http.NewRequestWithContext(ctx, method, "http://mtagd"+backupPath, strings.NewReader(message))
 	if err != nil {
 		return nil, err
 	}
-	response, err := client.Do(request)
+	response, err := operator.HTTPClient(s.data).Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("operator socket: %w", err)
 	}

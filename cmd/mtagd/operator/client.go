@@ -68,7 +68,8 @@ func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Timeout: answerTimeout, Transport: &http.Transport{DisableKeepAlives: true, DialContext: c.dial}}
+	client := HTTPClient(c.Data)
+	client.Timeout = answerTimeout
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mtagd"+command.path(), bytes.NewReader(message))
 	if err != nil {
 		return nil, err
@@ -96,7 +97,13 @@ func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
 	}
 }
 
-func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) { return Dial(ctx, c.Data) }
+// HTTPClient returns a client for the operator socket of a data directory, whatever host a request names. It has no timeout, and makes
+// a connection for each request.
+func HTTPClient(data string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return Dial(ctx, data)
+	}}}
+}
 
 // Dial connects to the operator socket of the server that runs on a data directory. IsNoServer says whether none does.
 func Dial(ctx context.Context, data string) (net.Conn, error) {

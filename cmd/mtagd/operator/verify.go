@@ -73,7 +73,7 @@ var ErrNoServer = errors.New("no server runs on this data directory")
 
 // Verify verifies the data of a running server. It fails with ErrNoServer when there is none.
 func (c Client) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: c.dial}}
+	client := HTTPClient(c.Data)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mtagd"+verifyPath, nil)
 	if err != nil {
 		return store.Verified{}, err

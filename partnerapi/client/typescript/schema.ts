@@ -123,7 +123,7 @@ export interface paths {
         };
         /**
          * List refused and odd events
-         * @description What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked.
+         * @description What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked. If the service runs on several nodes, the answer has what the node that gives it has refused.
          *
          *     Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
          */

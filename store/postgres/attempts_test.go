@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
 )
 
 // watcher sees what an engine does with its connections.
@@ -125,4 +128,36 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 	if n != 1 || cut != 1 {
 		t.Errorf("the feed has %d events after %d cuts, want 1 and 1", n, cut)
 	}
+}
+
+// Slow reads take all connections that they may have. Events are accepted all the same, and the node stays ready.
+func TestSlowReadsLeaveConnections(t *testing.T) {
+	const conns = 6
+	s := newShopOn(t, fmt.Sprintf("%s&pool_max_conns=%d", pgtest.Database(t), conns), Options{})
+	var reading sync.WaitGroup
+	var under atomic.Int64
+	stop := make(chan struct{})
+	for range 2 * conns {
+		reading.Go(func() {
+			if err := s.read(context.Background(), func(pgx.Tx) error {
+				under.Add(1)
+				<-stop
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	await(t, "no reads are under way", func() bool { return under.Load() >= conns-reserved })
+	if err := s.followOnce(t.Context()); err != nil {
+		close(stop)
+		t.Fatalf("the node cannot follow: %v", err)
+	}
+	s.record(s.visit(0, 0))
+	if n := under.Load(); n != conns-reserved {
+		t.Errorf("%d reads are under way, want %d", n, conns-reserved)
+	}
+	close(stop)
+	reading.Wait()
+	s.expect(1)
 }

@@ -150,8 +150,29 @@ func (e *engine) transact(ctx context.Context, write func(tx pgx.Tx) error) erro
 // beginRead begins a transaction that reads. Compiling its statements would take longer than running them.
 const beginRead = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off"
 
-// read reads in one transaction, as of one moment. read may be called again after a failure of the connection.
-func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) (err error) {
+// reserved is how many connections reads leave to events, to changes and to the follower. Slow reads must not keep these waiting:
+// the node would take it that the database does not answer.
+const reserved = 4
+
+// readsAtOnce returns a place for each read that may be under way.
+func readsAtOnce(config *pgxpool.Config) chan struct{} {
+	return make(chan struct{}, max(config.MaxConns-reserved, 1))
+}
+
+// read reads in one transaction, as of one moment. read may be called again after a failure of the connection. When too many reads
+// are under way, it waits.
+func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) error {
+	select {
+	case e.reading <- struct{}{}:
+		defer func() { <-e.reading }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return e.readNow(ctx, read)
+}
+
+// readNow is read for the follower, which waits for no other reads.
+func (e *engine) readNow(ctx context.Context, read func(tx pgx.Tx) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

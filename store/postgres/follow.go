@@ -298,7 +298,7 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	asked, known := time.Now(), e.follower.position()
 	var entries []entry
 	var last int64
-	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+	if err := e.readNow(ctx, func(tx pgx.Tx) (err error) {
 		if entries, err = readEntries(ctx, tx, known); err != nil {
 			return err
 		}

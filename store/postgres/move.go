@@ -33,7 +33,7 @@ func OpenDatabase(ctx context.Context, address string, log *slog.Logger) (*Datab
 	if err != nil {
 		return nil, err
 	}
-	d := &Database{&engine{pool: pool, log: log}}
+	d := &Database{&engine{pool: pool, log: log, reading: readsAtOnce(config)}}
 	if err := errors.Join(checkDurability(ctx, pool), migrate(ctx, pool)); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("open the database: %w", err)

@@ -131,11 +131,12 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 
 // engine implements store.Engine.
 type engine struct {
-	pool  *pgxpool.Pool
-	hosts *hosts
-	log   *slog.Logger
-	now   func() time.Time // nil: the database's clock
-	node  uuid.UUID        // of this engine
+	pool    *pgxpool.Pool
+	hosts   *hosts
+	reading chan struct{} // has a value for each read that is under way
+	log     *slog.Logger
+	now     func() time.Time // nil: the database's clock
+	node    uuid.UUID        // of this engine
 
 	follower  follower
 	confirmed confirmed
@@ -173,7 +174,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout)}
+	e := &engine{pool: pool, hosts: hosts, reading: readsAtOnce(config), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()

@@ -229,7 +229,7 @@ func TestPprofShowsNoSecretOfTheCommandLine(t *testing.T) {
 // A flag whose help calls it a secret is one of secretFlags, so that the admin pages do not show it.
 func TestSecretFlagsAreKnown(t *testing.T) {
 	var secret []string
-	for _, command := range []reflect.Type{reflect.TypeFor[commandLine](), reflect.TypeFor[serveCommand]()} {
+	for _, command := range []reflect.Type{reflect.TypeFor[commandLine](), reflect.TypeFor[migrateCommand](), reflect.TypeFor[serveCommand]()} {
 		for _, field := range reflect.VisibleFields(command) {
 			if strings.Contains(field.Tag.Get("help"), "secret") {
 				secret = append(secret, "--"+cmp.Or(field.Tag.Get("name"), strings.ToLower(field.Name)))

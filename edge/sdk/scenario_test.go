@@ -414,4 +414,8 @@ func (s *scenario) withdraw(in *visit) {
 			v.get(`heard`)
 		}
 	}
+	// What a tab has sent before may still be on its way through the browser. It is there before this answer is.
+	for _, v := range s.tabs {
+		v.get(`fetch('` + s.loader() + `', { mode: 'no-cors', cache: 'no-store' }).then(() => '')`)
+	}
 }

@@ -3,6 +3,7 @@ package load
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"mtagd/bench"
@@ -36,6 +37,9 @@ func Marks(t Target, batch int, identified bool) func(b []byte) (request []byte,
 	return r.To(t)
 }
 
+// sources counts the sources of identified events. No two of them repeat an event_id.
+var sources atomic.Uint64
+
 // To returns the source of requests to a tag. The target's path is /mark/:tagId.
 func (r Requests) To(t Target) func(b []byte) (request []byte, events int) {
 	size := max(r.Size, bench.EventSize)
@@ -49,6 +53,9 @@ func (r Requests) To(t Target) func(b []byte) (request []byte, events int) {
 	}
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, t.Host, length)
 	made := uint64(0)
+	if r.Kind == Identified {
+		made = sources.Add(1) * 1_000_000_000
+	}
 	appendEvent := func(b []byte) []byte {
 		made++
 		return r.Kind.appendEvent(b, made, size)

@@ -62,7 +62,7 @@ func ownCPUTime() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
 }
 
-// round is what one part of a round has measured.
+// round is what was measured of one part in one round.
 type round struct {
 	rate     float64
 	p50, p99 float64

@@ -51,16 +51,7 @@ func (s *shop) openWatched(w *watcher) *engine {
 		s.t.Fatal(err)
 	}
 	config.ConnConfig.Tracer = w
-	e, err := open(s.t.Context(), config, Options{Log: quiet})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			s.t.Error(err)
-		}
-	})
-	return e
+	return s.opened(open(s.t.Context(), config, Options{Log: quiet}))
 }
 
 // Whether a commit has got to the standbys is known of its connection. It is asked before others may use that.

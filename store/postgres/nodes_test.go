@@ -17,7 +17,12 @@ import (
 // second opens another node on the database of a shop.
 func (s *shop) second() *engine {
 	s.t.Helper()
-	e, err := openURL(s.url, Options{Log: quiet})
+	return s.opened(openURL(s.url, Options{Log: quiet}))
+}
+
+// opened closes an engine at the end of the test.
+func (s *shop) opened(e *engine, err error) *engine {
+	s.t.Helper()
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ type MerchantCommands struct {
 	Suspend merchantSuspend `cmd:"" help:"Suspend a merchant: its tags accept no events from the next request on."`
 	Resume  merchantResume  `cmd:"" help:"End the suspension of a merchant."`
 	Rename  merchantRename  `cmd:"" help:"Change the name of a merchant."`
-	Retain  merchantRetain  `cmd:"" help:"Store how long the events of a merchant shall be kept. No events are removed by it yet."`
+	Retain  merchantRetain  `cmd:"" help:"Set for how many days the events of a merchant are kept. Older ones are in no answer any more."`
 	Delete  merchantDelete  `cmd:"" help:"Delete a merchant with its tags. Its events are in no answer any more. This cannot be undone."`
 	Limit   merchantLimit   `cmd:"" help:"Set limits of a merchant; without a flag, show them."`
 }

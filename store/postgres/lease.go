@@ -31,6 +31,9 @@ func (e *engine) Lease(ctx context.Context, name string) (store.Lease, error) {
 	l := &lease{e: e, name: name, id: uuid.New()}
 	began, taken := time.Now(), false
 	err := e.share(ctx, sharedTimeout, func(ctx context.Context) error {
+		// An attempt that takes longer is made again: little would be left of the lease.
+		ctx, cancel := context.WithTimeout(ctx, leaseRenew)
+		defer cancel()
 		began = time.Now()
 		now, err := e.clock(ctx)
 		if err != nil {
@@ -60,7 +63,7 @@ func (e *engine) clock(ctx context.Context) (now time.Time, err error) {
 	return now, err
 }
 
-// keep renews the lease until it is released or lost.
+// keep renews the lease until it is released or lost. renewed is when the request for it began: its life counts from there.
 func (l *lease) keep(renewed time.Time) {
 	defer l.giveUp()
 	tick := time.NewTicker(leaseRenew)
@@ -68,6 +71,9 @@ func (l *lease) keep(renewed time.Time) {
 	for {
 		select {
 		case <-l.held.Done():
+			return
+		case <-time.After(time.Until(renewed.Add(leaseGiven))):
+			l.e.log.Warn("a lease was lost", "name", l.name, "error", context.DeadlineExceeded)
 			return
 		case <-tick.C:
 		}

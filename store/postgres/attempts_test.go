@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,10 +18,14 @@ import (
 // watcher sees what an engine does with its connections.
 type watcher struct {
 	released func(c *pgx.Conn)
+	query    func(c *pgx.Conn, sql string)
 	batch    func(c *pgx.Conn)
 }
 
-func (*watcher) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+func (w *watcher) TraceQueryStart(ctx context.Context, c *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if w.query != nil {
+		w.query(c, data.SQL)
+	}
 	return ctx
 }
 
@@ -96,13 +101,13 @@ func TestAFlushThatIsGoneIsNotConfirmed(t *testing.T) {
 	}
 }
 
-// A feed whose connection ends in the middle goes on with another one.
+// A feed whose connection ends in the middle goes on with another one: while it reads events, and while it waits for the workers.
 func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(0, 0))
-	var armed atomic.Bool
+	var reads, waits atomic.Bool
 	cut := 0
-	e := s.openWatched(&watcher{batch: func(c *pgx.Conn) {
+	end := func(armed *atomic.Bool, c *pgx.Conn) {
 		if !armed.CompareAndSwap(true, false) {
 			return
 		}
@@ -110,14 +115,23 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 		if _, err := s.pool.Exec(context.Background(), "SELECT pg_terminate_backend($1, 5000)", c.PgConn().PID()); err != nil {
 			t.Error(err)
 		}
-	}})
-	armed.Store(true)
+	}
+	e := s.openWatched(&watcher{
+		batch: func(c *pgx.Conn) { end(&reads, c) },
+		query: func(c *pgx.Conn, sql string) {
+			if strings.Contains(sql, "pg_advisory_xact_lock_shared") {
+				end(&waits, c)
+			}
+		},
+	})
+	reads.Store(true)
+	waits.Store(true)
 	n := 0
 	if _, err := e.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{s.id}}, func(*store.Received) bool { n++; return true }); err != nil {
 		t.Error(err)
 	}
-	if n != 1 || cut != 1 {
-		t.Errorf("the feed has %d events after %d cuts, want 1 and 1", n, cut)
+	if n != 1 || cut != 2 {
+		t.Errorf("the feed has %d events after %d cuts, want 1 and 2", n, cut)
 	}
 }
 

@@ -64,8 +64,10 @@ func (e *engine) awaitWorkers(ctx context.Context, f *feed) error {
 	if len(f.empty) == 0 {
 		return nil
 	}
-	_, err := e.pool.Exec(ctx, "SELECT pg_advisory_xact_lock_shared($1) WHERE to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL", lockReceipt)
-	return unavailable(err)
+	return e.read(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock_shared($1) WHERE to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL", lockReceipt)
+		return err
+	})
 }
 
 // Latest implements store.Feed.

@@ -17,6 +17,8 @@ type Shared interface {
 	PutFile(ctx context.Context, path string, content []byte) error
 	// RemoveFiles removes what Files returns. There may be none.
 	RemoveFiles(ctx context.Context, path string) error
+	// RemoveFile removes a file only if it has this content.
+	RemoveFile(ctx context.Context, path string, content []byte) error
 
 	// Exchange sends a message to the other nodes, unless it is empty, and returns what they have sent since the last call. A message
 	// may get lost; it lives for seconds. The call is not repeated. Callers take turns.
@@ -31,7 +33,8 @@ type Shared interface {
 type File struct {
 	Path     string
 	Size     int64
-	Modified time.Time // by the store's clock
+	Modified time.Time     // by the store's clock
+	Age      time.Duration // since then, by the store's clock too
 	Content  []byte
 }
 

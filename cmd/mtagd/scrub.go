@@ -64,9 +64,9 @@ func (s *scrubber) runShared(ctx context.Context, shared store.Shared) {
 	}
 }
 
-// scrubbed is the result of the last complete pass, in a file that all nodes share.
+// scrubbed is the result of the last complete pass, in a file that all nodes share. When the pass ended is when the file was written,
+// by the database's clock.
 type scrubbed struct {
-	Finished int64 `json:"finished"` // seconds since 1970
 	Findings int64 `json:"findings"`
 }
 
@@ -94,7 +94,7 @@ func (s *scrubber) turn(ctx context.Context, shared store.Shared) (err error) {
 	if err := s.pass(held); err != nil {
 		return err
 	}
-	text, err := json.Marshal(scrubbed{s.finished.Load(), s.findings.Load()})
+	text, err := json.Marshal(scrubbed{s.findings.Load()})
 	if err != nil {
 		return err
 	}
@@ -111,9 +111,9 @@ func (s *scrubber) readLast(ctx context.Context, shared store.Shared) (due bool,
 	if err := json.Unmarshal(files[0].Content, &last); err != nil {
 		return false, fmt.Errorf("the result of the last verification: %w", err)
 	}
-	s.finished.Store(last.Finished)
+	s.finished.Store(files[0].Modified.Unix())
 	s.findings.Store(last.Findings)
-	return time.Since(time.Unix(last.Finished, 0)) > scrubPause, nil
+	return files[0].Age > scrubPause, nil
 }
 
 // run verifies until ctx ends.

@@ -35,10 +35,10 @@ func (e *engine) Files(ctx context.Context, path string, content bool) (files []
 		files = nil
 		return query(ctx, e.pool, func(rows pgx.Rows) error {
 			var f store.File
-			err := rows.Scan(&f.Path, &f.Modified, &f.Size, &f.Content)
+			err := rows.Scan(&f.Path, &f.Modified, &f.Age, &f.Size, &f.Content)
 			files = append(files, f)
 			return err
-		}, "SELECT path, modified, length(content), "+columns+" FROM file WHERE "+below+" ORDER BY path", path)
+		}, "SELECT path, modified, clock_timestamp() - modified, length(content), "+columns+" FROM file WHERE "+below+" ORDER BY path", path)
 	})
 	return files, err
 }
@@ -56,6 +56,14 @@ func (e *engine) PutFile(ctx context.Context, path string, content []byte) error
 func (e *engine) RemoveFiles(ctx context.Context, path string) error {
 	return e.share(ctx, sharedTimeout, func(ctx context.Context) error {
 		_, err := e.pool.Exec(ctx, "DELETE FROM file WHERE "+below, path)
+		return err
+	})
+}
+
+// RemoveFile implements store.Shared.
+func (e *engine) RemoveFile(ctx context.Context, path string, content []byte) error {
+	return e.share(ctx, sharedTimeout, func(ctx context.Context) error {
+		_, err := e.pool.Exec(ctx, "DELETE FROM file WHERE path = $1 AND content = $2", path, content)
 		return err
 	})
 }

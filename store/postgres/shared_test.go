@@ -1,10 +1,12 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mtagd/store"
@@ -87,6 +89,57 @@ func TestALeaseEnds(t *testing.T) {
 	}
 	if taken.Held().Err() == nil {
 		t.Error("a lease is held after its release")
+	}
+}
+
+// The life of a lease counts from before the request: when the answer comes too late, another node may have it.
+func TestALeaseThatCameTooLateIsNotHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{log: quiet}
+		l := &lease{e: e, name: "x"}
+		l.held, l.giveUp = context.WithCancel(t.Context())
+		began := time.Now()
+		time.Sleep(leaseGiven - time.Second)
+		l.keep(began)
+		if held := time.Since(began); held != leaseGiven || l.held.Err() == nil {
+			t.Errorf("the lease is held for %v, want %v", held, leaseGiven)
+		}
+	})
+}
+
+// A file that another node has replaced stays.
+func TestAFileOfOtherContentStays(t *testing.T) {
+	s := newShop(t, Options{})
+	put := func(content string) {
+		t.Helper()
+		if err := s.PutFile(t.Context(), "a/x", []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() []store.File {
+		t.Helper()
+		files, err := s.Files(t.Context(), "", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	put("mine")
+	put("another's")
+	if err := s.RemoveFile(t.Context(), "a/x", []byte("mine")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pool.Exec(t.Context(), "UPDATE file SET modified = modified - interval '49 hours'"); err != nil {
+		t.Fatal(err)
+	}
+	if files := left(); len(files) != 1 || files[0].Age < 49*time.Hour || files[0].Age > 50*time.Hour {
+		t.Errorf("the files are %+v", files)
+	}
+	if err := s.RemoveFile(t.Context(), "a/x", []byte("another's")); err != nil {
+		t.Fatal(err)
+	}
+	if files := left(); len(files) != 0 {
+		t.Errorf("files are left: %+v", files)
 	}
 }
 

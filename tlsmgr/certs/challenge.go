@@ -105,7 +105,7 @@ func (c *challenges) readShared(ctx context.Context) (map[string]acme.Challenge,
 	all := map[string]acme.Challenge{}
 	for _, f := range files {
 		var asked acme.Challenge
-		if err := json.Unmarshal(f.Content, &asked); err == nil && time.Since(f.Modified) < challengeLife {
+		if err := json.Unmarshal(f.Content, &asked); err == nil && f.Age < challengeLife {
 			all[path.Base(f.Path)] = asked
 		}
 	}
@@ -127,7 +127,7 @@ func (c *challenges) present(ctx context.Context, asked acme.Challenge) error {
 	}
 	host := asked.Identifier.Value
 	if c.shared != nil {
-		text, err := json.Marshal(asked)
+		text, err := sharedForm(asked)
 		if err != nil {
 			return err
 		}
@@ -146,14 +146,28 @@ func (c *challenges) present(ctx context.Context, asked acme.Challenge) error {
 	return nil
 }
 
-func (c *challenges) remove(ctx context.Context, host string) error {
+// sharedForm is what the file of a challenge has: only what does not change while the CA validates.
+func sharedForm(asked acme.Challenge) ([]byte, error) {
+	return json.Marshal(acme.Challenge{Type: asked.Type, Token: asked.Token, KeyAuthorization: asked.KeyAuthorization, Identifier: asked.Identifier})
+}
+
+// remove ends a challenge. If this node was away for so long that another has got the host's lock, the host may have another
+// challenge by now: that one stays.
+func (c *challenges) remove(ctx context.Context, asked acme.Challenge) error {
+	host := asked.Identifier.Value
 	c.mu.Lock()
-	delete(c.byHost, host)
+	if c.byHost[host].Token == asked.Token {
+		delete(c.byHost, host)
+	}
 	c.mu.Unlock()
 	if c.shared == nil {
 		return nil
 	}
-	return c.shared.RemoveFiles(context.WithoutCancel(ctx), path.Join(challengesDir, host))
+	text, err := sharedForm(asked)
+	if err != nil {
+		return err
+	}
+	return c.shared.RemoveFile(context.WithoutCancel(ctx), path.Join(challengesDir, host), text)
 }
 
 // solver makes the challenge of one attempt known to challenges. acmez calls it.
@@ -173,5 +187,5 @@ func (s *solver) Present(ctx context.Context, asked acme.Challenge) error {
 
 // CleanUp implements acmez.Solver.
 func (s *solver) CleanUp(ctx context.Context, asked acme.Challenge) error {
-	return s.remove(ctx, asked.Identifier.Value)
+	return s.remove(ctx, asked)
 }

@@ -1,0 +1,56 @@
+package certs
+
+import (
+	"testing"
+
+	"github.com/mholt/acmez/v3/acme"
+
+	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
+)
+
+// A node that was away ends its challenge late: another one has got the host's lock, and the CA validates with its challenge.
+func TestANodeEndsOnlyItsOwnChallenge(t *testing.T) {
+	database := pgtest.Database(t)
+	var nodes [2]*challenges
+	for i := range nodes {
+		engine := openNode(t, database)
+		t.Cleanup(func() {
+			if err := engine.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		nodes[i] = newChallenges(engine.(store.Shared))
+	}
+	ask := func(token string) acme.Challenge {
+		return acme.Challenge{
+			Type: acme.ChallengeTypeTLSALPN01, Token: token, KeyAuthorization: token + ".key",
+			Identifier: acme.Identifier{Type: "dns", Value: "shop.test"},
+		}
+	}
+	late, current := ask("late"), ask("current")
+	if err := nodes[0].present(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	if err := nodes[1].present(t.Context(), current); err != nil {
+		t.Fatal(err)
+	}
+	late.Status = "invalid" // the CA's answers change it
+	if err := nodes[0].remove(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range nodes {
+		if found, ok := c.of(t.Context(), "shop.test"); !ok || found.Token != "current" {
+			t.Errorf("node %d answers with %q", i, found.Token)
+		}
+	}
+	current.Status = "valid"
+	if err := nodes[1].remove(t.Context(), current); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range nodes {
+		if found, ok := c.of(t.Context(), "shop.test"); ok {
+			t.Errorf("node %d answers with %q, which has ended", i, found.Token)
+		}
+	}
+}

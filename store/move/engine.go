@@ -35,7 +35,7 @@ type Source interface {
 	// Usage returns how many events merchants have, from another place than Events reads. It is asked while the source is frozen.
 	Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error)
 	// Freeze makes the engine refuse events and changes of control data with KindUnavailable, and returns when those that it
-	// accepted before are on disk.
+	// accepted before are on disk. When the process ends, the engine goes on.
 	Freeze(ctx context.Context) (Frozen, error)
 }
 
@@ -43,7 +43,7 @@ type Source interface {
 type Frozen interface {
 	// Commit marks the source as moved to a target. Whoever opens it later is told so.
 	Commit(ctx context.Context, to string) error
-	// Release lets the source go on, unless it was marked.
+	// Release lets the source go on, unless it was marked. It may be called more than once, but not beside Commit.
 	Release()
 }
 

@@ -11,7 +11,8 @@
 //  2. Events are copied in the order of receipt, in portions. The target commits each portion together with how far it has got.
 //     Then links, remembered event_ids and the audit log are copied.
 //  3. Events that came in meanwhile are copied, again and again, until that takes no time. All are compared.
-//  4. The source is frozen: it refuses events and changes. What is new since phase 3 is copied and compared, and the control data.
+//  4. The source is frozen: it refuses events and changes. What is new since phase 3 is copied and compared, and the control data. If
+//     that takes longer than freezeFor, the source goes on, and the move fails.
 //  5. The target is marked as complete, then the source as moved. Now the target can be opened.
 //
 // From the beginning to the end, the source removes no events: erasures and deletions wait, and are done by the target.
@@ -43,7 +44,9 @@ type Options struct {
 	// Progress is called now and then with what is being done, and how many events are done; 0: that is not about events.
 	Progress func(phase Phase, events uint64)
 
-	Portion int // events that are written together, about; 0: the default
+	// For tests. 0: the default.
+	Portion   int           // events that are written together, about
+	FreezeFor time.Duration // how long the source may be frozen
 }
 
 // Phase is what a move is doing, for people.
@@ -111,13 +114,13 @@ func Run(ctx context.Context, src Source, dst Target, opt Options) (Result, erro
 }
 
 // Unfinished is the error of a move whose source is marked as moved, while the target is not open yet. Finish opens it.
-type Unfinished struct{ err error }
+type Unfinished struct{ Err error }
 
 func (e *Unfinished) Error() string {
-	return "everything is copied, but the new store cannot be opened yet, and the old one is closed: run the same command again, and start the service with the new one: " + e.err.Error()
+	return "everything is copied, but the new store cannot be opened yet, and the old one is closed: run the same command again, and start the service with the new one: " + e.Err.Error()
 }
 
-func (e *Unfinished) Unwrap() error { return e.err }
+func (e *Unfinished) Unwrap() error { return e.Err }
 
 // copyMost does what takes long, beside the running source.
 func (m *mover) copyMost(ctx context.Context) error {
@@ -273,17 +276,25 @@ func (m *mover) copyAudit(ctx context.Context) error {
 func (m *mover) switchOver(ctx context.Context) error {
 	m.opt.Progress(Switching, 0)
 	began := time.Now()
-	frozen, err := m.src.Freeze(ctx)
+	bounded, cancelBound := context.WithTimeoutCause(ctx, cmp.Or(m.opt.FreezeFor, freezeFor), errFrozenTooLong)
+	defer cancelBound()
+	frozen, err := m.src.Freeze(bounded)
 	if err != nil {
-		return fmt.Errorf("freeze the source: %w", err)
+		return fmt.Errorf("freeze the source: %w", because(bounded, err))
 	}
 	defer frozen.Release()
-	if err := m.copyRest(ctx); err != nil {
-		return err
+	// A target that hangs may not notice that the context ends.
+	stop := context.AfterFunc(bounded, frozen.Release)
+	defer stop()
+	if err := m.copyRest(bounded); err != nil {
+		return because(bounded, err)
 	}
-	target, err := m.dst.Ready(ctx, m.at)
+	target, err := m.dst.Ready(bounded, m.at)
 	if err != nil {
-		return err
+		return because(bounded, err)
+	}
+	if !stop() {
+		return context.Cause(bounded)
 	}
 	// From here on, the source may be marked: the end of ctx must not come in between.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishFor)
@@ -305,6 +316,19 @@ func (m *mover) switchOver(ctx context.Context) error {
 	}
 	m.result.Frozen = time.Since(began)
 	return nil
+}
+
+// freezeFor is how long the source may be frozen. Then the move is given up.
+const freezeFor = 30 * time.Second
+
+var errFrozenTooLong = errors.New("the switch has taken too long, and was given up: try again when the target answers faster, or when fewer events come in")
+
+// because returns an error with the reason why its context has ended, if it has.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
 }
 
 // finishFor is how long the target may not be reached at the very end, or not answer.

@@ -21,6 +21,9 @@ const (
 // commit writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded. KindUncertain: nobody knows.
 func (e *engine) commit(f *flush) error {
 	began := time.Now()
+	if err := e.follower.leaving.Load().err(); err != nil {
+		return err
+	}
 	if e.follower.age() > refuseAfter {
 		return errNoAnswer // the requests have waited for the flush before, and would wait for the database again
 	}
@@ -52,6 +55,9 @@ func (e *engine) write(ctx context.Context, f *flush) error {
 		return unavailableFlush(err)
 	}
 	if err := f.write(ctx, conn.Conn()); err != nil {
+		if refused := refusedByMove(err); refused != nil {
+			return refused
+		}
 		return e.settle(f, err)
 	}
 	return nil

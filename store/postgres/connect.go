@@ -168,6 +168,9 @@ func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	if l := e.follower.leaving.Load(); l != nil && l.moved {
+		return errMovedAway // what was received since then is not here
+	}
 	return e.readNow(ctx, read)
 }
 

@@ -64,6 +64,11 @@ func (e *engine) awaitWorkers(ctx context.Context, f *feed) error {
 	if len(f.empty) == 0 {
 		return nil
 	}
+	return e.awaitCommits(ctx)
+}
+
+// awaitCommits is awaitWorkers for all flushes that are visible.
+func (e *engine) awaitCommits(ctx context.Context) error {
 	return e.read(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock_shared($1) WHERE to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL", lockReceipt)
 		return err

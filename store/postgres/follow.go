@@ -30,6 +30,7 @@ type follower struct {
 	directory *store.Directory
 	asked     atomic.Pointer[time.Time] // when the last question was put that has an answer
 	lost      atomic.Bool               // entries were missed
+	leaving   atomic.Pointer[leaving]   // the data moves to another store, or has moved; nil: it does not
 
 	flushes int64 // the number of the last flush that was seen; only follow uses it
 
@@ -298,11 +299,12 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	asked, known := time.Now(), e.follower.position()
 	var entries []entry
 	var last int64
+	var leaving *string
 	if err := e.readNow(ctx, func(tx pgx.Tx) (err error) {
 		if entries, err = readEntries(ctx, tx, known); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, "SELECT coalesce((SELECT max(seq) FROM change), 0), coalesce((SELECT max(seq) FROM flush), 0)").Scan(&last, &flushes); err != nil || more == nil {
+		if err := tx.QueryRow(ctx, "SELECT coalesce((SELECT max(seq) FROM change), 0), coalesce((SELECT max(seq) FROM flush), 0), "+leavingRow).Scan(&last, &flushes, &leaving); err != nil || more == nil {
 			return err
 		}
 		return more(tx)
@@ -313,6 +315,7 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 		e.reconnect()
 		return 0, unavailable(err)
 	}
+	e.follower.noteLeaving(leaving)
 	if int64(len(entries)) != max(last-known, 0) {
 		e.follower.lost.Store(true)
 		return 0, errMissed
@@ -355,6 +358,9 @@ func (e *engine) followOnce(ctx context.Context) error {
 
 // Ready implements store.Engine.
 func (e *engine) Ready() error {
+	if err := e.follower.leaving.Load().ready(); err != nil {
+		return err
+	}
 	if e.follower.lost.Load() {
 		return errMissed
 	}

@@ -18,7 +18,7 @@ import (
 	"mtagd/store/move"
 )
 
-// Database is a database into which data is moved, without an engine. It implements move.Target.
+// Database is a database into which data is moved, or from which, without an engine. It implements move.Target and move.Source.
 type Database struct {
 	e *engine // only the connections and the log are there
 }
@@ -29,11 +29,15 @@ func OpenDatabase(ctx context.Context, address string, log *slog.Logger) (*Datab
 	if err != nil {
 		return nil, err
 	}
+	if err := adaptToPooler(ctx, address, config); err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	hosts := newHosts(config)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	d := &Database{&engine{pool: pool, log: log, reading: readsAtOnce(config)}}
+	d := &Database{&engine{pool: pool, hosts: hosts, log: log, reading: readsAtOnce(config)}}
 	if err := errors.Join(checkDurability(ctx, pool), migrate(ctx, pool)); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -50,11 +54,19 @@ func (d *Database) Name() string {
 	return fmt.Sprintf("postgres://%s:%d/%s", c.Host, c.Port, c.Database)
 }
 
-// checkMove refuses a database that is being filled.
+// checkMove refuses a database that is being filled, or whose data has moved.
 func checkMove(ctx context.Context, pool *pgxpool.Pool) error {
 	filling, err := currentMove(ctx, pool)
 	if err == nil && filling != nil {
 		err = errors.New(`"mtagd migrate" has not finished filling this database: run it again`)
+	}
+	if err != nil {
+		return err
+	}
+	to, at, moved, err := movedTo(ctx, pool)
+	if err == nil && moved {
+		err = fmt.Errorf("its data has moved to %s on %s, and is not kept up to date here. Start with --data there. "+
+			"To go on here all the same, without what was received since then, run DELETE FROM move WHERE direction = 'out' in the database", to, store.FormatTime(at))
 	}
 	return err
 }

@@ -39,6 +39,13 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 			_, err := tx.Exec(ctx, "UPDATE move SET ready = false WHERE direction = 'in'")
 			return err
 		}
+		_, _, moved, err := movedTo(ctx, d.e.pool)
+		if err != nil {
+			return err
+		}
+		if moved {
+			return d.reuse(ctx, tx, source)
+		}
 		var used bool
 		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM partner) OR EXISTS (SELECT 1 FROM audit) OR EXISTS (SELECT 1 FROM usage)").Scan(&used); err != nil {
 			return err
@@ -52,20 +59,41 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 	return at, err
 }
 
+// reuse empties a database whose data has moved out, and begins to fill it.
+func (d *Database) reuse(ctx context.Context, tx pgx.Tx, source string) error {
+	for _, sql := range []string{"DELETE FROM move WHERE direction = 'out'", "ALTER TABLE flush DISABLE TRIGGER moved", "TRUNCATE flush"} {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.Exec(ctx, "INSERT INTO move (direction, peer, at, ready) VALUES ('in', $1, 0, false)", source); err != nil {
+		return err
+	}
+	return d.empty(ctx, tx)
+}
+
 // movedTables are the tables that a move fills before its end.
 var movedTables = []string{"event", "link", "dedup", "counter", "usage", "audit"}
 
 // Clear implements move.Target.
 func (d *Database) Clear(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		for _, table := range movedTables {
-			if _, err := tx.Exec(ctx, "TRUNCATE "+table); err != nil {
-				return err
-			}
+		if err := d.empty(ctx, tx); err != nil {
+			return err
 		}
 		_, err := tx.Exec(ctx, "UPDATE move SET at = 0, ready = false WHERE direction = 'in'")
 		return err
 	})
+}
+
+// empty removes what a move fills before its end.
+func (d *Database) empty(ctx context.Context, tx pgx.Tx) error {
+	for _, table := range movedTables {
+		if _, err := tx.Exec(ctx, "TRUNCATE "+table); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Add implements move.Target.

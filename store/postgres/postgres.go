@@ -74,6 +74,7 @@
 //	exchange.go   messages of nodes to each other
 //	move.go       reads all data, to compare it with that of another engine (package move)
 //	movein.go     takes all data of another engine
+//	moveout.go    freezes all nodes while the data moves to another engine, or for ever when it has
 package postgres
 
 import (
@@ -227,6 +228,9 @@ const refuseAfter = 2 * time.Second
 
 // acceptsEvents returns why events are refused before they are queued, or nil.
 func (e *engine) acceptsEvents() error {
+	if err := e.follower.leaving.Load().err(); err != nil {
+		return err
+	}
 	began := e.flushing.Load()
 	if e.follower.age() > refuseAfter || began != nil && time.Since(*began) > refuseAfter {
 		return errNoAnswer

@@ -1,0 +1,360 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+	"mtagd/store/move"
+)
+
+// A database moves out while its nodes serve. The move freezes them by locks that each write needs anyway, in one transaction: a flush
+// writes to the table flush, a change takes lockControl. The same transaction says at its end that the data has moved. So whatever
+// waits for a lock is committed after a move that was given up, or never. When the command is killed or cut off, the server ends
+// the transaction, and the nodes go on.
+//
+// Besides, the row of the move says until when the nodes are frozen, by the database's clock. The nodes read it as they read the changes,
+// so that they refuse requests at once. Nothing depends on it but that.
+const (
+	freezeRenew = time.Second      // how often the row is renewed
+	freezeLease = 5 * time.Second  // how long it counts, and how long the server hears nothing before it ends the transaction
+	freezeWait  = 10 * time.Second // how long the locks are waited for
+)
+
+var _ move.Source = (*Database)(nil)
+
+// ID implements move.Source.
+func (d *Database) ID(ctx context.Context) (string, error) {
+	var id int64
+	err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT (name) DO NOTHING", rand.Int64()); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT value FROM setting WHERE name = 'id'").Scan(&id)
+	})
+	return "postgres-" + strconv.FormatInt(id, 36), err
+}
+
+// Hold implements move.Source. When its connection is lost, nodes may remove events: then source and target differ.
+func (d *Database) Hold(ctx context.Context) (release func(), err error) {
+	tx, err := d.beginPinned(ctx, 0, lockLife)
+	if err != nil {
+		return nil, fmt.Errorf("keep the nodes from removing events: %w", err)
+	}
+	stop := keepAlive(func(ctx context.Context) error { return ping(ctx, tx) })
+	return func() {
+		stop()
+		rollback(tx)
+	}, nil
+}
+
+// beginPinned begins a transaction that takes a lock first. The server ends it when it hears nothing for freezeLease, or when it waits
+// for a lock for longer than wait; 0: it waits. The server does so even when the command is gone.
+func (d *Database) beginPinned(ctx context.Context, wait time.Duration, lock int) (pgx.Tx, error) {
+	tx, err := d.e.pool.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = tx.Exec(ctx, "SELECT set_config('idle_in_transaction_session_timeout', $1, true), set_config('lock_timeout', $2, true)",
+		strconv.FormatInt(freezeLease.Milliseconds(), 10), strconv.FormatInt(wait.Milliseconds(), 10)); err == nil {
+		_, err = tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lock)
+	}
+	if err != nil {
+		rollback(tx)
+		return nil, err
+	}
+	return tx, nil
+}
+
+func ping(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "SELECT 1")
+	return err
+}
+
+// rollback ends a transaction, or its connection.
+func rollback(tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	if tx.Rollback(ctx) != nil && !tx.Conn().IsClosed() {
+		_ = tx.Conn().Close(ctx)
+	}
+}
+
+// keepAlive calls beat every freezeRenew, until stop is called or beat fails. When stop returns, it does not run.
+func keepAlive(beat func(ctx context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(freezeRenew)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			// A call that stop interrupts would end the connection of its transaction. So it has a time of its own.
+			once, done := context.WithTimeout(context.WithoutCancel(ctx), freezeLease)
+			err := beat(once)
+			done()
+			if err != nil {
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// Last implements move.Source. The standbys have all events up to there, and so do the workers of a distributed database.
+func (d *Database) Last(ctx context.Context) (uint64, error) {
+	if err := d.e.confirmAll(ctx); err != nil {
+		return 0, err
+	}
+	last := d.e.confirmed.flush.Load()
+	return uint64(last), d.e.awaitCommits(ctx)
+}
+
+// Usage implements move.Source. It reads what flushes have counted.
+func (d *Database) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
+	return d.e.Usage(ctx, merchants)
+}
+
+// Freeze implements move.Source.
+func (d *Database) Freeze(ctx context.Context) (move.Frozen, error) {
+	f := &frozen{d: d}
+	if err := f.announce(ctx); err != nil {
+		return nil, err
+	}
+	stop := keepAlive(f.announce) // while others end what they have begun
+	err := f.lock(ctx)
+	stop()
+	if err != nil {
+		f.withdraw()
+		return nil, fmt.Errorf("wait for the nodes: %w", err)
+	}
+	f.stop = keepAlive(func(ctx context.Context) error { return errors.Join(ping(ctx, f.tx), f.announce(ctx)) })
+	return f, nil
+}
+
+// frozen implements move.Frozen.
+type frozen struct {
+	d    *Database
+	tx   pgx.Tx // has the locks
+	stop func()
+
+	mu    sync.Mutex
+	ended bool // committed, or released
+}
+
+// announce tells the nodes that they are frozen.
+func (f *frozen) announce(ctx context.Context) error { return f.announceFor(ctx, freezeLease) }
+
+func (f *frozen) announceFor(ctx context.Context, lease time.Duration) error {
+	done, err := f.d.e.pool.Exec(ctx, `INSERT INTO move (direction, peer, at, ready)
+		SELECT 'out', '', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $1::bigint, false
+		ON CONFLICT (direction) DO UPDATE SET at = excluded.at WHERE NOT move.ready`, lease.Microseconds())
+	if err == nil && done.RowsAffected() == 0 {
+		err = errMovedAway
+	}
+	return err
+}
+
+// withdraw tells the nodes that they go on. If that fails, they do so after freezeLease.
+func (f *frozen) withdraw() {
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	if _, err := f.d.e.pool.Exec(ctx, "DELETE FROM move WHERE direction = 'out' AND NOT ready"); err != nil {
+		f.d.e.log.Warn("the nodes go on a few seconds later: they could not be told", "error", err)
+	}
+}
+
+// frozenTables are written without lockControl, and move. The first one is that of the flushes: each has a row, which it writes before its
+// commit. The lock of the first one lets the transaction enable its trigger.
+var frozenTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE"}
+
+// lock waits for the writes that are under way, and keeps others waiting. Changes come first: they take their lock before those of tables.
+func (f *frozen) lock(ctx context.Context) (err error) {
+	if f.tx, err = f.d.beginPinned(ctx, freezeWait, lockControl); err != nil {
+		return err
+	}
+	for _, table := range frozenTables {
+		if _, err = f.tx.Exec(ctx, "LOCK TABLE "+table+" MODE"); err != nil {
+			rollback(f.tx)
+			return err
+		}
+	}
+	return nil
+}
+
+// end reports whether the caller is the one who ends the freeze.
+func (f *frozen) end() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first := !f.ended
+	f.ended = true
+	return first
+}
+
+// Release implements move.Frozen.
+func (f *frozen) Release() {
+	if f.end() {
+		f.stop()
+		rollback(f.tx)
+		f.withdraw()
+	}
+}
+
+// errReleased is for a freeze that has ended meanwhile.
+var errReleased = errors.New("the nodes were not frozen any more")
+
+// Commit implements move.Frozen.
+func (f *frozen) Commit(ctx context.Context, to string) error {
+	if !f.end() {
+		return errReleased
+	}
+	f.stop()
+	err := f.mark(ctx, to)
+	if err == nil {
+		return nil
+	}
+	rollback(f.tx)
+	moved, settleErr := f.settle(ctx, to)
+	switch {
+	case settleErr != nil:
+		return &move.Unfinished{Err: fmt.Errorf("it is not known whether the database is marked as moved: %w: %w", err, settleErr)}
+	case !moved:
+		f.withdraw()
+		return err
+	}
+	return nil
+}
+
+// mark marks the database as moved, in the transaction that has the locks. Nodes learn it from its row. Nodes of earlier versions do not
+// know the row: the trigger refuses their flushes, and as a number of the table change is missing, they make no changes any more.
+func (f *frozen) mark(ctx context.Context, to string) error {
+	for _, s := range []struct {
+		sql  string
+		args []any
+	}{
+		{"UPDATE move SET peer = $1, at = (extract(epoch FROM now()) * 1000000)::bigint, ready = true WHERE direction = 'out'", []any{to}},
+		{"INSERT INTO change (seq, tx, kind, record) SELECT coalesce(max(seq), 0) + 2, $1, $2, '{}' FROM change", []any{uuid.New(), string(partnerSet)}},
+		{"ALTER TABLE flush ENABLE TRIGGER moved", nil},
+	} {
+		if _, err := f.tx.Exec(ctx, s.sql, s.args...); err != nil {
+			return err
+		}
+	}
+	conn := f.tx.Conn().PgConn()
+	if err := f.tx.Commit(ctx); err != nil {
+		return err
+	}
+	return checkReplicated(conn)
+}
+
+// settle finds out what became of a commit whose answer was lost. It changes the row that the commit has changed: so it waits until that
+// has ended, and its own commit waits for the standbys.
+func (f *frozen) settle(ctx context.Context, to string) (moved bool, err error) {
+	e := f.d.e
+	err = e.retry(ctx, func() error {
+		return e.transact(ctx, func(tx pgx.Tx) error {
+			var peer string
+			err := tx.QueryRow(ctx, "UPDATE move SET ready = ready WHERE direction = 'out' RETURNING peer, ready").Scan(&peer, &moved)
+			if errors.Is(err, pgx.ErrNoRows) {
+				moved, err = false, nil
+			}
+			moved = moved && peer == to
+			return err
+		})
+	})
+	return moved, err
+}
+
+// Moved returns where the data of the database has moved, and when; false when it has not.
+func (d *Database) Moved(ctx context.Context) (to string, at time.Time, moved bool, err error) {
+	return movedTo(ctx, d.e.pool)
+}
+
+func movedTo(ctx context.Context, pool *pgxpool.Pool) (to string, at time.Time, moved bool, err error) {
+	var µs int64
+	err = pool.QueryRow(ctx, "SELECT peer, at FROM move WHERE direction = 'out' AND ready").Scan(&to, &µs)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", at, false, nil
+	}
+	return to, timeAt(µs), err == nil, err
+}
+
+// errMoving and errMovedAway are for what is refused while the data moves, and after it has moved.
+var (
+	errMoving    = store.Unavailable("the data moves to another store")
+	errMovedAway = store.Unavailable("the data has moved to another store")
+)
+
+// leaving says for operators why a node refuses requests; nil while it does not.
+type leaving struct {
+	to    string // where the data has moved
+	moved bool
+}
+
+// err returns the error of a request; nil while requests are accepted.
+func (l *leaving) err() error {
+	switch {
+	case l == nil:
+		return nil
+	case l.moved:
+		return errMovedAway
+	}
+	return errMoving
+}
+
+// ready returns an error for operators, or nil.
+func (l *leaving) ready() error {
+	switch {
+	case l == nil:
+		return nil
+	case l.moved:
+		return fmt.Errorf("the data of the database has moved to %s. Start the service there with --data", l.to)
+	}
+	return errors.New("the data moves out of the database: events and changes are refused until it has, for seconds")
+}
+
+// leavingRow is a column that has where the data has moved, an empty text while the nodes are frozen, or else NULL.
+const leavingRow = `(SELECT CASE WHEN ready THEN peer ELSE '' END FROM move WHERE direction = 'out'
+	AND (ready OR at > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`
+
+// noteLeaving notes what was read of leavingRow.
+func (f *follower) noteLeaving(to *string) {
+	if to == nil {
+		f.leaving.Store(nil)
+		return
+	}
+	f.leaving.Store(&leaving{*to, *to != ""})
+}
+
+// refusedByMove returns the error of a flush that was refused because the data moves, or has moved: it was surely not committed. For
+// other errors it returns nil.
+func refusedByMove(err error) error {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case ok && pgErr.Code == "MT001":
+		return errMovedAway
+	case ok && pgErr.Code == lockNotAvailable:
+		return unavailableFlush(err)
+	}
+	return nil
+}
+
+// lockNotAvailable is the SQLSTATE of a statement that has waited for a lock for too long.
+const lockNotAvailable = "55P03"

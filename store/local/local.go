@@ -75,6 +75,7 @@
 //	source.go   what a backup reads (the package backup)
 //	restore.go  a new data directory from a backup
 //	moveout.go  all data, for another engine (package move)
+//	movein.go   a new data directory from another engine
 package local
 
 import (

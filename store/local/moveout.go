@@ -17,6 +17,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
 	"mtagd/store/move"
 )
@@ -141,7 +142,12 @@ func movedEvent(r *store.Received) *move.Event {
 
 // Keys implements move.Data.
 func (s source) Keys(ctx context.Context, since uint64, use func(*move.Key) error) (moment uint64, err error) {
-	return s.e.journal.Keys(ctx, since, func(m codec.MerchantKey, key, value []byte) error {
+	return s.e.journal.Keys(ctx, since, movedKeys(use))
+}
+
+// movedKeys passes on keys of the journal.
+func movedKeys(use func(*move.Key) error) func(m codec.MerchantKey, key, value []byte) error {
+	return func(m codec.MerchantKey, key, value []byte) error {
 		k := move.Key{Merchant: m, Key: key}
 		if k.IsLink() {
 			k.MUID = value
@@ -151,16 +157,21 @@ func (s source) Keys(ctx context.Context, since uint64, use func(*move.Key) erro
 			return fmt.Errorf("%w: remembered event_id", codec.ErrCorrupt)
 		}
 		return use(&k)
-	})
+	}
 }
 
 // Control implements move.Data.
 func (s source) Control(context.Context) (c *move.Control, err error) {
-	c = s.e.Export()
+	return exportControl(s.e.Data, s.e.dir)
+}
+
+// exportControl returns the control data in a directory, with the certificates.
+func exportControl(data *control.Data, dir string) (c *move.Control, err error) {
+	c = data.Export()
 	for i := range c.Removals {
 		c.Removals[i].At = c.Removals[i].At.Truncate(time.Microsecond) // what every engine can store
 	}
-	err = eachCertificate(s.e.dir, func(path string, content []byte) error {
+	err = eachCertificate(dir, func(path string, content []byte) error {
 		if !strings.HasPrefix(path, "locks/") { // of certmagic, in this process
 			c.Files = append(c.Files, move.File{Path: path, Content: content})
 		}

@@ -199,6 +199,10 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 // publish moves the restored files to their places. When restoringDir is gone, the data directory is complete.
 func publish(dir, at string) error {
 	for _, name := range restoredFiles {
+		// Where the control data is, everything is, also after a power cut.
+		if err := journal.SyncPath(dir); err != nil {
+			return err
+		}
 		if err := os.Rename(filepath.Join(at, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -212,14 +216,14 @@ func publish(dir, at string) error {
 	return journal.SyncPath(dir)
 }
 
-// checkFinished returns an error when a restore into a data directory was cut off.
+// checkFinished returns an error when a restore or a move into a data directory was cut off.
 func checkFinished(dir string) error {
-	_, err := os.Stat(filepath.Join(dir, restoringDir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	for name, what := range map[string]string{restoringDir: "a restore into", movingDir: `"mtagd migrate" to`} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return fmt.Errorf("%s this directory has not finished: run it again", what)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	return errors.New("a restore into this directory has not finished: run it again")
+	return nil
 }

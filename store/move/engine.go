@@ -10,8 +10,8 @@ import (
 
 // Data is an engine's data as a move reads it, on both sides.
 type Data interface {
-	// Events passes the events that were received after one moment and up to another (µs since 1970), in the order of receipt.
-	// Events of merchants that were deleted may be left out. An event is valid until use returns.
+	// Events passes the events that were received after one moment and up to another (µs since 1970). A source passes them in the
+	// order of receipt. Events of merchants that were deleted may be left out. An event is valid until use returns.
 	Events(ctx context.Context, after, upTo uint64, use func(*Event) error) error
 	// Keys passes links and remembered event_ids that were written after a moment, or more of them, in any order, and returns
 	// the moment up to which it has read. A key is valid until use returns, but its slices stay as they are.

@@ -19,7 +19,8 @@
 //	open.go       opens control.db: checks and loads all of it
 //	state.go      what is in memory
 //	counts.go     what the limits of a partner need to know of its tags
-//	move.go       what a move to another engine copies
+//	moveout.go    what a move to another engine copies
+//	movein.go     takes what a move from another engine copies
 //	snapshot.go   the control data as of one moment, for a backup; the id of the data directory
 //	verify.go     checks all records
 //	salvage.go    writes what can be read of a damaged file into a new one

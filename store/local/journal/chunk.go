@@ -77,13 +77,17 @@ func (e *Event) Clone() Event {
 
 // appendEvent appends a mark's event to a chunk. It also returns the series, which aliases the result.
 func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUID) (chunk, series []byte) {
-	b = append(b, m[:]...)
+	return AppendBody(append(b, m[:]...), mark.Tag, mark.Name, mark.Bot, string(muid), mark.Raw, mark.Time.UnixMicro())
+}
+
+// AppendBody appends an event's body; at is in µs since 1970. It also returns the series, which aliases the result.
+func AppendBody[M string | []byte](b []byte, tag store.TagID, name string, bot bool, muid M, raw []byte, at int64) (body, series []byte) {
 	start := len(b)
-	b = codec.AppendSeries(b, mark.Tag, mark.Name, mark.Bot)
+	b = codec.AppendSeries(b, tag, name, bot)
 	series = b[start:len(b):len(b)]
-	b = codec.AppendPrefixed(b, string(muid))
-	b = codec.AppendPrefixed(b, mark.Raw)
-	return binary.AppendVarint(b, mark.Time.UnixMicro()), series
+	b = codec.AppendPrefixed(b, muid)
+	b = codec.AppendPrefixed(b, raw)
+	return binary.AppendVarint(b, at), series
 }
 
 // decodeEvent reads the next event of a chunk; at is its position.

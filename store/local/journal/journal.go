@@ -28,7 +28,7 @@
 //	snapshot.go     the journal as of one commit, for a backup
 //	tap.go          remembers what the last commits have written, for a backup every few seconds
 //	restore.go      writes a journal from a backup
-//	move.go         reads links and remembered event_ids for another engine; pauses
+//	move.go         reads links and remembered event_ids for another engine, or writes those of one; pauses
 //	prefetch.go     loads neighbouring chunks before they are read
 //	chunk.go        the byte form of events
 //	keys.go         the keys in Badger

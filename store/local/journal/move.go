@@ -2,12 +2,17 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/binary"
+	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -17,12 +22,8 @@ func (j *Journal) Keys(ctx context.Context, since uint64, use func(m codec.Merch
 	version = j.Version()
 	err = catchFault(func() error {
 		blocks := damagedBlocks.Load()
-		txn := j.db.NewTransactionAt(math.MaxUint64, false)
-		defer txn.Discard()
-		for _, prefix := range []byte{prefixLink, prefixDedupe} {
-			if err := eachKey(ctx, txn, prefix, since, use); err != nil {
-				return err
-			}
+		if err := eachKeyIn(ctx, j.db, since, use); err != nil {
+			return err
 		}
 		if damagedBlocks.Load() != blocks {
 			return errDamagedBlock
@@ -30,6 +31,12 @@ func (j *Journal) Keys(ctx context.Context, since uint64, use func(m codec.Merch
 		return nil
 	})
 	return version, err
+}
+
+func eachKeyIn(ctx context.Context, db *badger.DB, since uint64, use func(m codec.MerchantKey, key, value []byte) error) error {
+	txn := db.NewTransactionAt(math.MaxUint64, false)
+	defer txn.Discard()
+	return errors.Join(eachKey(ctx, txn, prefixLink, since, use), eachKey(ctx, txn, prefixDedupe, since, use))
 }
 
 func eachKey(ctx context.Context, txn *badger.Txn, prefix byte, since uint64, use func(m codec.MerchantKey, key, value []byte) error) error {
@@ -56,6 +63,39 @@ func eachKey(ctx context.Context, txn *badger.Txn, prefix byte, since uint64, us
 			return err
 		}
 	}
+}
+
+// PutLink writes a link, PutEventID a remembered event_id: of what has the same key, the one with the greatest version counts. The slices
+// must not change afterwards.
+func (w *Writer) PutLink(m codec.MerchantKey, k store.IdentityKey, muid []byte, version uint64) error {
+	return w.Put(codec.Entry{Key: appendLinkKey(nil, m, k), Value: muid, Version: version})
+}
+
+// PutEventID is described at PutLink. The key is that of Keys, and seen is when the event was received (µs since 1970).
+func (w *Writer) PutEventID(m codec.MerchantKey, key []byte, seen int64, version uint64) error {
+	return w.Put(codec.Entry{Key: slices.Concat([]byte{prefixDedupe}, m[:], key), Value: binary.BigEndian.AppendUint64(nil, uint64(seen)),
+		Version: version, ExpiresAt: uint64(max(time.UnixMicro(seen).Add(dedupeTTL).Unix(), 1))})
+}
+
+// Flush writes what was put. Then Keys passes it.
+func (w *Writer) Flush() error {
+	err := w.batch.Flush()
+	w.batch = w.db.NewManagedWriteBatch()
+	return err
+}
+
+// Keys is Journal.Keys.
+func (w *Writer) Keys(ctx context.Context, use func(m codec.MerchantKey, key, value []byte) error) error {
+	return eachKeyIn(ctx, w.db, 0, use)
+}
+
+// PutForgotten notes that chunks up to a number are elsewhere. New chunks will have greater numbers. The version must be greater than
+// those of all other entries.
+func (w *Writer) PutForgotten(last, version uint64) error {
+	version = max(version, last+1)
+	return cmp.Or(
+		w.Put(codec.Entry{Key: []byte{prefixFormat}, Value: []byte(formatForgotten), Version: version}),
+		w.Put(codec.Entry{Key: []byte{prefixForgotten}, Value: binary.BigEndian.AppendUint64(nil, last), Version: version}))
 }
 
 // Pause refuses marks and links with an error, and returns when those that were accepted before are on disk. When ctx ends before

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"mtagd/cmd/mtagd/operator"
@@ -200,26 +199,14 @@ func withExport(engine store.Engine, operators http.Handler) http.Handler {
 
 // exportFromServer exports from the running server. operator.IsNoServer reports whether there is none.
 func exportFromServer(ctx context.Context, data string, r exportRequest, to take) error {
-	message, err := json.Marshal(r)
+	body, err := operator.Request(ctx, data, http.MethodPost, exportPath, r)
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mtagd"+exportPath, bytes.NewReader(message))
-	if err != nil {
-		return err
-	}
-	response, err := operator.HTTPClient(data).Do(request)
-	if err != nil {
-		return fmt.Errorf("operator socket: %w", err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // beside the status it only explains
-		return fmt.Errorf("the running server answered %s %s", response.Status, strings.TrimSpace(string(text)))
-	}
+	defer body.Close()
 	for {
 		var head [20]byte
-		if _, err := io.ReadFull(response.Body, head[:]); err != nil {
+		if _, err := io.ReadFull(body, head[:]); err != nil {
 			return fmt.Errorf("the server has stopped before the end: %w", err)
 		}
 		length := binary.BigEndian.Uint32(head[16:])
@@ -227,10 +214,10 @@ func exportFromServer(ctx context.Context, data string, r exportRequest, to take
 		case endOfExport:
 			return nil
 		case failedExport:
-			text, err := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+			text, err := io.ReadAll(io.LimitReader(body, 1<<10))
 			return errors.Join(errors.New(string(text)), err)
 		}
-		piece, err := io.ReadAll(io.LimitReader(response.Body, int64(length)))
+		piece, err := io.ReadAll(io.LimitReader(body, int64(length)))
 		if err == nil && len(piece) < int(length) {
 			err = io.ErrUnexpectedEOF
 		}

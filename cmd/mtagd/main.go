@@ -27,6 +27,7 @@
 //	backup.go       mtagd backup: makes, lists and checks points
 //	restore.go      mtagd restore
 //	migrate.go      mtagd migrate
+//	migrateserver.go  the side of a server that is migrated
 //	export.go       mtagd export
 //	distribute.go   mtagd store distribute
 //	schedule.go     backups by the clock
@@ -86,7 +87,7 @@ type commandLine struct {
 	Repair   repairCommand             `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
 	Backup   backupCommands            `cmd:"" help:"Back up the data directory. Works with and without a running server."`
 	Restore  restoreCommand            `cmd:"" help:"Restore a backup into a new data directory."`
-	Migrate  migrateCommand            `cmd:"" help:"Move all data into a PostgreSQL database, beside a running server, which goes on with it."`
+	Migrate  migrateCommand            `cmd:"" help:"Move all data into a PostgreSQL database, or out of one into a data directory, while the service runs."`
 	Export   exportCommand             `cmd:"" help:"Write the events of a merchant to a file. Works with and without a running server."`
 	Place    storeCommands             `cmd:"" name:"store" help:"Spread a PostgreSQL database over several servers."`
 	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`

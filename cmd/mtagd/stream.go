@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"mtagd/cmd/mtagd/operator"
@@ -66,7 +64,7 @@ func (s serverSource) Close() error { return nil }
 
 // ID implements backup.Source.
 func (s serverSource) ID(ctx context.Context) (id string, err error) {
-	body, err := s.do(ctx, http.MethodGet, "")
+	body, err := operator.Request(ctx, s.data, http.MethodGet, backupPath, nil)
 	if err != nil {
 		return "", err
 	}
@@ -76,30 +74,10 @@ func (s serverSource) ID(ctx context.Context) (id string, err error) {
 
 // Stream implements backup.Source.
 func (s serverSource) Stream(ctx context.Context, r backup.Request, w io.Writer) error {
-	message, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	body, err := s.do(ctx, http.MethodPost, string(message))
+	body, err := operator.Request(ctx, s.data, http.MethodPost, backupPath, r)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(w, body)
 	return errors.Join(err, body.Close())
-}
-
-func (s serverSource) do(ctx context.Context, method, message string) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, method, "http://mtagd"+backupPath, strings.NewReader(message))
-	if err != nil {
-		return nil, err
-	}
-	response, err := operator.HTTPClient(s.data).Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("operator socket: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		text, err := io.ReadAll(io.LimitReader(response.Body, 1<<10))
-		return nil, errors.Join(fmt.Errorf("the running server answered %s %s", response.Status, strings.TrimSpace(string(text))), err, response.Body.Close())
-	}
-	return response.Body, nil
 }

@@ -35,6 +35,9 @@ var _ move.Source = (*Database)(nil)
 
 // ID implements move.Source.
 func (d *Database) ID(ctx context.Context) (string, error) {
+	if err := checkMove(ctx, d.e.pool); err != nil {
+		return "", err
+	}
 	var id int64
 	err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT (name) DO NOTHING", rand.Int64()); err != nil {

@@ -179,6 +179,7 @@ func TestLostConnectionsEndTheFreeze(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	await(t, "a frozen node is ready", func() bool { return s.Ready() != nil && s.other.Ready() != nil })
 	pgtest.Disconnect(t, s.url)
 	if err := f.Commit(t.Context(), "the moon"); err == nil {
 		t.Error("a freeze that has ended can be committed")

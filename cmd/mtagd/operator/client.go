@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -103,6 +104,28 @@ func HTTPClient(data string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return Dial(ctx, data)
 	}}}
+}
+
+// Request sends a request to the operator socket of a data directory, with a message in JSON, and returns the body of the answer, which
+// the caller closes. IsNoServer reports whether the error is that there is no server.
+func Request(ctx context.Context, data, method, path string, message any) (body io.ReadCloser, err error) {
+	text, err := json.Marshal(message)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://mtagd"+path, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	response, err := HTTPClient(data).Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("operator socket: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		why, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // beside the status it only explains
+		return nil, errors.Join(fmt.Errorf("the running server answered %s %s", response.Status, strings.TrimSpace(string(why))), response.Body.Close())
+	}
+	return response.Body, nil
 }
 
 // Dial connects to the operator socket of the server that runs on a data directory. IsNoServer says whether none does.

@@ -73,23 +73,15 @@ var ErrNoServer = errors.New("no server runs on this data directory")
 
 // Verify verifies the data of a running server. It fails with ErrNoServer when there is none.
 func (c Client) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
-	client := HTTPClient(c.Data)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mtagd"+verifyPath, nil)
-	if err != nil {
-		return store.Verified{}, err
-	}
-	response, err := client.Do(request)
+	body, err := Request(ctx, c.Data, http.MethodPost, verifyPath, nil)
 	if IsNoServer(err) {
 		return store.Verified{}, ErrNoServer
 	}
 	if err != nil {
-		return store.Verified{}, fmt.Errorf("operator socket: %w", err)
+		return store.Verified{}, err
 	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return store.Verified{}, fmt.Errorf("the running server cannot verify its data: is it another version of mtagd? It answered %s", response.Status)
-	}
-	for messages := json.NewDecoder(response.Body); ; {
+	defer body.Close()
+	for messages := json.NewDecoder(body); ; {
 		var m verifyMessage
 		if err := messages.Decode(&m); err != nil {
 			return store.Verified{}, fmt.Errorf("the server has stopped before the end: %w", err)

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/move"
+)
+
+// migratePath is where the operator socket migrates the data directory.
+const migratePath = "/migrate"
+
+// withMigrate adds migrations of a running server to the handler of the operator socket. It calls moved at the end of one that has
+// succeeded, after it has answered. A migration ends with the command that has asked for it, or with ctx; wait waits for that.
+func withMigrate(ctx context.Context, engine store.Engine, log *slog.Logger, moved func(to string), operators http.Handler) (handler http.Handler, wait func()) {
+	busy := make(chan struct{}, 1)
+	mux := http.NewServeMux()
+	mux.Handle("/", operators)
+	mux.HandleFunc("POST "+migratePath, func(w http.ResponseWriter, r *http.Request) {
+		var asked migration
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&asked); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		select {
+		case busy <- struct{}{}:
+			defer func() { <-busy }()
+		default:
+			http.Error(w, "a migration is under way already", http.StatusConflict)
+			return
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(r.Context(), cancel)()
+		s := migrationStream{w: w, control: http.NewResponseController(w), log: log}
+		result, err := migrate(ctx, engine, asked, log, s.show)
+		if err != nil {
+			if _, moved := errors.AsType[*move.Unfinished](err); !moved {
+				err = fmt.Errorf("the service goes on as before: %w", err)
+			}
+			log.Error("the migration has failed", "error", err)
+			s.send(migrationMessage{Failure: oneLine(err)})
+			return
+		}
+		log.Info("all data has moved to the database: the service goes on with it", "events", result.Events, "refused_for", result.Frozen)
+		s.send(migrationMessage{Result: &result, Frozen: result.Frozen})
+		moved(asked.To) // while busy: no second migration begins
+	})
+	return mux, func() { busy <- struct{}{} } // for good
+}
+
+// migrationStream sends the messages of a migration to the command, and logs its phases.
+type migrationStream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	log     *slog.Logger
+	phase   move.Phase
+	sent    time.Time
+	logged  time.Time
+}
+
+// How often a migration says how far it is.
+const (
+	migrationSendInterval = 200 * time.Millisecond
+	migrationLogInterval  = 30 * time.Second
+)
+
+func (s *migrationStream) show(m migrationMessage) {
+	if f := m.Finding; f != nil {
+		s.log.Error("damage was found", "part", f.Part, "where", f.Where, "problem", f.Problem, "events", f.Events)
+	} else if s.phase != m.Phase || time.Since(s.logged) >= migrationLogInterval {
+		s.log.Info("migration", "phase", m.Phase, "done", m.Events)
+		s.phase, s.logged = m.Phase, time.Now()
+	} else if time.Since(s.sent) < migrationSendInterval {
+		return
+	}
+	s.send(m)
+}
+
+// send sends a message. It fails when the command has ended; the migration ends then too.
+func (s *migrationStream) send(m migrationMessage) {
+	s.sent = time.Now()
+	_ = s.control.SetWriteDeadline(s.sent.Add(streamTimeout))
+	_ = json.NewEncoder(s.w).Encode(m)
+	_ = s.control.Flush()
+}

@@ -18,6 +18,8 @@ import (
 // senders send events with an event_id each, until all are acknowledged. They send again what is not, as the tag does.
 type senders struct {
 	b       *taggedService
+	pause   time.Duration // between events of a sender
+	to      atomic.Pointer[service]
 	all     sync.WaitGroup
 	stop    atomic.Bool
 	sent    atomic.Int64 // acknowledged events
@@ -25,15 +27,17 @@ type senders struct {
 }
 
 func (s *senders) start(workers int) {
+	s.to.Store(s.b.service)
 	for w := range workers {
 		s.all.Go(func() {
 			for i := 0; !s.stop.Load(); i++ {
 				id := fmt.Sprintf("w%d-%d", w, i)
 				for {
-					a, err := s.b.do(s.b.client, request{host: tagHost, method: "POST", path: "/mark/" + s.b.tag,
+					a, err := s.to.Load().do(s.b.client, request{host: tagHost, method: "POST", path: "/mark/" + s.b.tag,
 						body: fmt.Sprintf(`{"muid":%q,"event":"Purchase","event_id":%q}`, id, id)})
 					if err == nil && a.status == http.StatusCreated {
 						s.sent.Add(1)
+						time.Sleep(s.pause)
 						break
 					}
 					if err == nil && a.status != http.StatusServiceUnavailable {

@@ -122,7 +122,7 @@ func TestKilledMigrations(t *testing.T) {
 		how := []func(*exec.Cmd){m.killCommand, m.killDatabase, func(*exec.Cmd) {
 			m.fatal("kill the server", m.nodes[0].kill())
 		}}[i%3]
-		moved = m.interrupt(m.in(), 700*time.Millisecond, how)
+		moved = m.interrupt(m.in(), 400*time.Millisecond, how)
 		if s := m.nodes[0]; s.ended {
 			next, err := launchService(m.b.data, m.b.zone.address)
 			if err != nil && strings.Contains(err.Error(), "has moved to") {
@@ -155,7 +155,7 @@ func TestKilledMigrations(t *testing.T) {
 			m.to.Store(m.nodes[0])
 			m.fatal("kill a node", s.kill())
 		}, m.killDatabase}[i%3]
-		if m.interrupt(m.out(), 700*time.Millisecond, how) {
+		if m.interrupt(m.out(), 400*time.Millisecond, how) {
 			break
 		}
 		if strings.Contains(ready(m.nodes[0]), "has moved to") {

@@ -31,6 +31,7 @@ type follower struct {
 	asked     atomic.Pointer[time.Time] // when the last question was put that has an answer
 	lost      atomic.Bool               // entries were missed
 	leaving   atomic.Pointer[leaving]   // the data moves to another store, or has moved; nil: it does not
+	waits     atomic.Bool               // the last question was answered, but a commit after it still waits for the standbys
 
 	flushes int64 // the number of the last flush that was seen; only follow uses it
 
@@ -309,13 +310,16 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 		}
 		return more(tx)
 	}); err != nil {
+		e.follower.waits.Store(false)
 		return 0, err
 	}
+	e.follower.waits.Store(true)
 	if err := e.confirmAll(ctx); err != nil {
 		e.reconnect()
-		return 0, unavailable(err)
+		return 0, unavailable(fmt.Errorf("the database answers, but its commits wait for the standbys: %w", err))
 	}
 	e.follower.noteLeaving(leaving)
+	e.follower.waits.Store(false)
 	if int64(len(entries)) != max(last-known, 0) {
 		e.follower.lost.Store(true)
 		return 0, errMissed
@@ -365,6 +369,9 @@ func (e *engine) Ready() error {
 		return errMissed
 	}
 	if age := e.follower.age(); age > store.MaxDirectoryAge {
+		if e.follower.waits.Load() {
+			return fmt.Errorf("the database answers, but its commits have waited for the standbys for %v", age.Round(time.Millisecond))
+		}
 		return fmt.Errorf("the database has not answered for %v", age.Round(time.Millisecond))
 	}
 	return nil

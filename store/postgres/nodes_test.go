@@ -261,7 +261,7 @@ func startWithStandby(t *testing.T) (primary, standby *pgtest.Server) {
 }
 
 // Without its synchronous standby, the primary commits nothing: no event is acknowledged, not even as a duplicate of one that is
-// visible already. When the standby is back, the events can be sent again.
+// visible already. The node is not ready, and says why. When the standby is back, the events can be sent again.
 func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: 2 * time.Second})
@@ -274,12 +274,23 @@ func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
 			t.Errorf("attempt %d is acknowledged", attempt)
 		}
 	}
+	await(t, "the node does not say what it waits for", func() bool {
+		err := s.Ready()
+		return err != nil && strings.Contains(err.Error(), "standbys")
+	})
+	if err := s.Record(t.Context(), []store.Mark{s.visit(0, 1)}); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("an event gets %v, want KindUnavailable", err)
+	}
+	if page, err := s.Events(t.Context(), store.Query{Merchant: s.id, Limit: 10}); err != nil || len(page.Events) == 0 {
+		t.Errorf("the listing has %d events, %v", len(page.Events), err)
+	}
 	if err := standby.Start(); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "nothing is recorded though the standby is back", func() bool {
 		return s.Record(t.Context(), []store.Mark{s.visit(0, 1), s.visit(0, 2)}) == nil
 	})
+	await(t, "the node is not ready though the standby is back", func() bool { return s.Ready() == nil })
 	s.expect(3)
 }
 

@@ -13,6 +13,10 @@
 //	check.go     opens files to verify them, and checks all pages
 //	checked.go   OpenChecked
 //	scan.go      Scan: reads a file, and checks all of it
+//	meta.go      which transaction a scan reads
+//	walk.go      goes through the tree of pages
+//	checkpage.go checks a page, and what it says of its children
+//	checkfree.go checks the list of free pages
 //	correct.go   corrects a single wrong bit
 //	pages.go     the byte form of pages
 package boltfile

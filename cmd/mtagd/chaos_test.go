@@ -33,9 +33,11 @@ type chaos struct {
 	client  *http.Client
 	zone    string
 
-	key  string
-	shop      // whose events are counted
-	once shop // for repeat
+	key     string
+	shop         // whose events are counted
+	once    shop // for repeat
+	people  shop // for erasePersons
+	persons persons
 
 	sent    *sent
 	ended   chan struct{} // closed when the clients must end
@@ -117,7 +119,8 @@ func newChaos(t *testing.T) *chaos {
 	t.Cleanup(zone.stop)
 	c := &chaos{T: t, seed: seed, cluster: cluster, zone: zone.address, ended: make(chan struct{}), allSent: make(chan struct{}), sent: newSent(),
 		faults: map[string]int{}, outages: map[string][]time.Duration{},
-		client: &http.Client{Timeout: answerTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+		persons: persons{stays: map[string]bool{}, goes: map[string]bool{}, unknown: map[string]bool{}},
+		client:  &http.Client{Timeout: answerTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	t.Cleanup(c.client.CloseIdleConnections)
 	for i := range c.node {
 		n := &chaosNode{name: fmt.Sprintf("node%d", i), data: t.TempDir()}
@@ -137,9 +140,9 @@ func newChaos(t *testing.T) *chaos {
 	if _, c.key, err = newPartner(c.node[0].data, "Acme"); err != nil {
 		t.Fatal(err)
 	}
-	c.shop, c.once = c.newShop("Shop"), c.newShop("Once")
+	c.shop, c.once, c.people = c.newShop("Shop"), c.newShop("Once"), c.newShop("People")
 	for _, n := range c.node { // another node knows a change within a second
-		c.awaitTag(n, c.once.tag)
+		c.awaitTag(n, c.people.tag)
 	}
 	return c
 }
@@ -241,6 +244,7 @@ func (c *chaos) startClients() (clients, followers *sync.WaitGroup) {
 		clients.Go(func() { c.send(i) })
 	}
 	clients.Go(c.manage)
+	clients.Go(c.erasePersons)
 	for i := range 3 {
 		clients.Go(func() { c.claim(i) })
 		clients.Go(func() { c.repeat(i) })

@@ -30,6 +30,7 @@ func (c *chaos) check() {
 		c.checkListing(n, fed)
 	}
 	c.checkClaims()
+	c.checkPersons()
 	if out, err := exec.Command("mtagd", "verify", "--data", c.T.TempDir(), "--store", c.node[0].store).CombinedOutput(); err != nil {
 		c.Errorf("verify: %v: %s", err, out)
 	}

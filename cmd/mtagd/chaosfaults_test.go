@@ -229,7 +229,7 @@ func (c *chaos) summarize(took time.Duration) {
 		c.Logf("both nodes recorded %v after %s (mean of %d; at most %v)", (sum / time.Duration(len(times))).Round(time.Millisecond), after,
 			len(times), most.Round(time.Millisecond))
 	}
-	c.Logf("seed %d, %v: %s, %d operations on claims and event_ids", c.seed, took.Round(time.Second), c.sent.String(), len(c.ops))
+	c.Logf("seed %d, %v: %s, %d operations on claims and event_ids, %d erasures", c.seed, took.Round(time.Second), c.sent.String(), len(c.ops), len(c.persons.erasures))
 }
 
 func (s *sent) String() string {

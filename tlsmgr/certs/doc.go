@@ -20,6 +20,7 @@
 //	challenge.go  the challenges by which the CA validates hosts
 //	refusal.go    when a CA that refuses says to come back
 //	limits.go     how often attempts for a host may fail, and their type of challenge
+//	allowance.go  how many orders the CA's limit leaves to all nodes
 //	turns.go      the queues in which orders wait: partners take turns
 //	storage.go    certmagic's files, and its locks in memory
 //	shared.go     or else both in the store that several nodes share

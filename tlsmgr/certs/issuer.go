@@ -28,6 +28,7 @@ type issuer struct {
 	challenges *challenges
 	limits     *limits
 	turns      *turns
+	allowance  *allowance
 	storage    certmagic.Storage
 	pace       pace
 	key        string // names the CA in the paths of files
@@ -47,12 +48,14 @@ func newIssuer(cfg Config, p pace, storage certmagic.Storage) issuer {
 		PollTimeout: p.order,
 	}
 	key := (&certmagic.ACMEIssuer{CA: cfg.CA}).IssuerKey()
+	turns := newTurns(newOrderLimiter(cfg.CA), ordersAtOnce)
 	return issuer{
 		client:     client,
 		account:    newAccount(cfg, client, storage, key),
 		challenges: newChallenges(cfg.Shared),
 		limits:     newLimits(storage),
-		turns:      newTurns(newOrderLimiter(cfg.CA), ordersAtOnce),
+		turns:      turns,
+		allowance:  newAllowance(storage, key, turns),
 		storage:    storage,
 		pace:       p,
 		key:        key,
@@ -87,13 +90,22 @@ func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certm
 	if err := stillLocked(ctx, i.storage, issueLock(host)); err != nil {
 		return nil, certmagic.ErrNoRetry{Err: err}
 	}
-	noteAsked(ctx)
+	isOrder := noteAsked(ctx)
+	if isOrder {
+		if err := i.allowance.take(ctx); err != nil {
+			return nil, certmagic.ErrNoRetry{Err: err}
+		}
+	}
 	challenge := i.limits.challenge(host)
 	solving := &solver{challenges: i.challenges}
 	var refused refusal
 	chain, err := i.obtain(withRefusal(ctx, &refused), csr, host, map[string]acmez.Solver{challenge: solving})
 	if err != nil {
-		return nil, i.noteFailure(ctx, host, challenge, err, solving.presented, refused)
+		err = i.noteFailure(ctx, host, challenge, err, solving.presented, refused)
+		if _, counted := errors.AsType[errCounted](err); isOrder && !counted {
+			err = errors.Join(err, i.allowance.giveBack(ctx))
+		}
+		return nil, err
 	}
 	if solving.presented {
 		if err := i.limits.succeeded(ctx, host, challenge); err != nil {
@@ -125,10 +137,13 @@ func withAsked(ctx context.Context, asked *bool) context.Context {
 	return context.WithValue(ctx, askedKey{}, asked)
 }
 
-func noteAsked(ctx context.Context) {
-	if asked, ok := ctx.Value(askedKey{}).(*bool); ok {
+// noteAsked notes that the CA is asked. It reports whether it is by an order: renewals by certmagic's timer have no turns.
+func noteAsked(ctx context.Context) (isOrder bool) {
+	asked, isOrder := ctx.Value(askedKey{}).(*bool)
+	if isOrder {
 		*asked = true
 	}
+	return isOrder
 }
 
 // nextTry returns when the CA allows the next attempt for a host; a time in the past when it does now.

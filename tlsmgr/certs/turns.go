@@ -111,6 +111,16 @@ func (t *turns) end(counted bool) {
 	t.serve()
 }
 
+// learn notes how many tokens all nodes together have left; less than none after an order that found none. Turns in progress have
+// reserved theirs.
+func (t *turns) learn(left float64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if spent := int(t.tokens.Tokens() - float64(t.reserved) - left); spent > 0 {
+		t.tokens.AllowN(time.Now(), spent)
+	}
+}
+
 // refuseUntil lets no turn begin before a time. Turns in progress go on.
 func (t *turns) refuseUntil(until time.Time) {
 	t.mu.Lock()

@@ -1,0 +1,147 @@
+package certs
+
+import (
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/mholt/acmez/v3/acme"
+
+	"mtagd/store"
+	"mtagd/store/postgres"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/tlsmgr/acmetest"
+)
+
+// nodes are several nodes on one database.
+type nodes struct {
+	*certWorld
+	database string
+}
+
+// node is one of them.
+type node struct {
+	w           *certWorld
+	certs       *Certificates
+	http, https string
+}
+
+func newNodes(t *testing.T, database string, opt acmetest.Options) *nodes {
+	return &nodes{newCertWorldOn(t, openNode(t, database), opt), database}
+}
+
+func openNode(t *testing.T, database string) store.Engine {
+	t.Helper()
+	engine, err := postgres.Open(t.Context(), database, postgres.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine
+}
+
+// add starts a node with an engine of its own. The CA validates at the node that was started last.
+func (n *nodes) add(change ...func(*Config, *pace)) *node {
+	n.Helper()
+	engine := openNode(n.T, n.database)
+	n.Cleanup(func() {
+		if err := engine.Close(); err != nil {
+			n.Error(err)
+		}
+	})
+	n.dir = "/nonexistent" // nothing may be written there
+	n.start(append(change, func(cfg *Config, _ *pace) {
+		cfg.Shared = engine.(store.Shared)
+		cfg.Hosts = store.NewHosts(engine.Directory(), n.ownHost)
+	})...)
+	return &node{n.certWorld, n.certs, n.http, n.https}
+}
+
+// serves waits until the node serves a certificate of the host.
+func (n *node) serves(host string) (cert *x509.Certificate) {
+	n.w.Helper()
+	n.w.until("the node serves "+host, func() bool {
+		n.w.https = n.https
+		var err error
+		cert, err = n.w.visit(host)
+		return err == nil
+	})
+	return cert
+}
+
+// exec runs a statement of the test itself.
+func (n *nodes) exec(sql string, args ...any) {
+	n.Helper()
+	conn, err := pgx.Connect(n.Context(), n.database)
+	if err != nil {
+		n.Fatal(err)
+	}
+	_, err = conn.Exec(n.Context(), sql, args...)
+	if err := errors.Join(err, conn.Close(n.Context())); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// At the start, both nodes miss the certificate of the own host.
+func TestTwoNodesOrderOnce(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, pgtest.Database(t), acmetest.Options{})
+	a, b := n.add(), n.add()
+	if !a.serves(n.ownHost).Equal(b.serves(n.ownHost)) {
+		t.Error("the nodes have different certificates")
+	}
+	tag := n.addTag("shop.com", true)
+	n.until("both nodes know the host", func() bool {
+		return a.certs.orders.Hosts.MayHaveCertificate(tag.Host) && b.certs.orders.Hosts.MayHaveCertificate(tag.Host)
+	})
+	a.certs.Order(tag.Host)
+	b.certs.Order(tag.Host)
+	if !a.serves(tag.Host).Equal(b.serves(tag.Host)) {
+		t.Error("the nodes have different certificates")
+	}
+	if orders := n.ca.Orders(); orders != 2 {
+		t.Errorf("%d orders for two hosts", orders)
+	}
+	first, err := a.certs.orders.ca.account.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := b.certs.orders.ca.account.open(t.Context()); err != nil || first.Location != second.Location {
+		t.Errorf("the nodes have different accounts, %v", err)
+	}
+	started := n.add() // it finds everything in the store
+	started.serves(n.ownHost)
+	started.serves(tag.Host)
+	if orders := n.ca.Orders(); orders != 2 {
+		t.Errorf("%d orders for two hosts, after another node has started", orders)
+	}
+}
+
+// The load balancer sends the CA to any node.
+func TestAnotherNodeAnswersTheChallenge(t *testing.T) {
+	for _, challenge := range []string{acme.ChallengeTypeTLSALPN01, acme.ChallengeTypeHTTP01} {
+		t.Run(challenge, func(t *testing.T) {
+			t.Parallel()
+			n := newNodes(t, pgtest.Database(t), acmetest.Options{})
+			n.firstChallenge = challenge
+			a, b := n.add(), n.add()
+			a.serves(n.ownHost)
+			b.certs.orders.cancel() // it orders nothing itself
+			tag := n.addTag("shop.com", true)
+			n.until("the node knows the host", func() bool { return a.certs.orders.Hosts.MayHaveCertificate(tag.Host) })
+			n.ca.Validate(b.http, b.https)
+			a.certs.Order(tag.Host)
+			a.serves(tag.Host)
+			if orders := n.ca.Orders(); orders != 2 {
+				t.Errorf("%d orders: one was refused", orders)
+			}
+			if left, err := b.certs.orders.ca.challenges.shared.Files(t.Context(), challengesDir, false); err != nil || len(left) > 0 {
+				t.Errorf("challenges are left: %v, %v", left, err)
+			}
+			if _, ok := b.certs.HTTPChallenge(tag.Host, "/.well-known/acme-challenge/x"); ok {
+				t.Error("a challenge that has ended is answered")
+			}
+		})
+	}
+}

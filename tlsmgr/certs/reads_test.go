@@ -1,0 +1,46 @@
+package certs
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A flood of questions for challenges is one question at a time to the store, and each sees what was there when it was put.
+func TestReadsAreShared(t *testing.T) {
+	count := 0
+	r := reads[int]{every: time.Millisecond, read: func(context.Context) (int, error) {
+		count++
+		return count, nil
+	}}
+	last := 0
+	for range 3 {
+		got := make(chan int)
+		for range 100 {
+			go func() {
+				n, err := r.get(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				got <- n
+			}()
+		}
+		newest := last
+		for range 100 {
+			n := <-got
+			if n <= last {
+				t.Errorf("read %d is from before the question", n)
+			}
+			newest = max(newest, n)
+		}
+		last = newest
+	}
+	if last > 150 {
+		t.Errorf("%d reads for 300 questions", last)
+	}
+	r.read = func(context.Context) (int, error) { return 0, fmt.Errorf("away") }
+	if _, err := r.get(t.Context()); err == nil {
+		t.Error("a failure is hidden")
+	}
+}

@@ -43,6 +43,18 @@ var faults = []fault{
 	{"the primary ends all connections", false, func(_ context.Context, c *chaos, _ *rand.Rand) error {
 		return pgtest.EndConnections(c.primary().URL("postgres"))
 	}},
+	{"the disk of the primary is full", true, func(ctx context.Context, c *chaos, random *rand.Rand) error {
+		free, err := c.primary().FillDisk(ctx)
+		if errors.Is(err, pgtest.ErrNoDisk) {
+			c.Log("left out: ", err)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		wait(draw(random, 2*short))
+		return free()
+	}},
 	{"the primary stops for a moment", false, func(_ context.Context, c *chaos, random *rand.Rand) error {
 		return c.stopPrimary(draw(random, short))
 	}},

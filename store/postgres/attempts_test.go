@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
@@ -132,6 +133,18 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 	}
 	if n != 1 || cut != 2 {
 		t.Errorf("the feed has %d events after %d cuts, want 1 and 2", n, cut)
+	}
+}
+
+// A server without room takes calls again when there is some.
+func TestAServerWithoutRoomIsUnavailable(t *testing.T) {
+	s := newShop(t, Options{})
+	full := &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "53100", Message: "No space left on device"}
+	if err := s.change(t.Context(), func(*change) error { return full }); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a change gets %v, want KindUnavailable", err)
+	}
+	if err := s.read(t.Context(), func(pgx.Tx) error { return full }); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a read gets %v, want KindUnavailable", err)
 	}
 }
 

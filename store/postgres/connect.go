@@ -115,11 +115,20 @@ const queryCanceled = "57014"
 
 // unavailable adds KindUnavailable to an error for which nothing was changed, if another call may succeed.
 func unavailable(err error) error {
-	if isConnectionFailure(err) && store.KindOf(err) == store.KindInternal {
+	if store.KindOf(err) != store.KindInternal {
+		return err
+	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code[:2] == insufficientResources {
+		return fmt.Errorf("%w: %w", store.Unavailable("the database has no room"), err)
+	}
+	if isConnectionFailure(err) {
 		return fmt.Errorf("%w: %w", store.Unavailable("the database cannot be reached"), err)
 	}
 	return err
 }
+
+// insufficientResources is the class of the SQLSTATEs of a server whose disk is full, or that has too little memory.
+const insufficientResources = "53"
 
 // readAttempts is how often a read is tried when its connection fails: after a fail-over, all connections of the pool do.
 const readAttempts = 3
@@ -185,7 +194,7 @@ func (e *engine) readNow(ctx context.Context, read func(tx pgx.Tx) error) (err e
 			return ended
 		}
 		if err == nil || !isConnectionFailure(err) || store.KindOf(err) != store.KindInternal {
-			return err
+			return unavailable(err)
 		}
 		e.reconnect()
 	}

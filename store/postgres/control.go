@@ -77,7 +77,7 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 		err = e.settleChange(c, err)
 	}
 	if err != nil {
-		return err
+		return unavailable(err)
 	}
 	return e.follower.apply(c.entries)
 }

@@ -33,6 +33,7 @@ wal_receiver_timeout = 2s
 wal_retrieve_retry_interval = 100ms
 max_standby_streaming_delay = 0
 wal_keep_size = 512MB
+max_wal_size = 256MB
 `
 
 // NewCluster starts n servers, the first of which is the primary.
@@ -44,7 +45,7 @@ func NewCluster(n int) (*Cluster, error) {
 	}
 	quorum := "ANY 1 (" + strings.Join(names, ", ") + ")"
 	for i, name := range names {
-		s, err := newServer(name, Options{})
+		s, err := newServer(name, Options{Disk: true})
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}

@@ -32,6 +32,7 @@ type Server struct {
 	port    int // of 127.0.0.1; 0: only the socket
 	process *os.Process
 	ended   chan struct{}
+	unmount func() error // nil: it has no disk of its own
 }
 
 // Options are for servers that are measured.
@@ -39,6 +40,7 @@ type Options struct {
 	Temp     string // directory for the data; empty: the system's
 	Settings string // instead of those for speed
 	TCP      bool   // listen on a port of 127.0.0.1, too
+	Disk     bool   // a disk of its own, if that is permitted, which FillDisk fills
 }
 
 // settings are for speed: what a power cut does to PostgreSQL is not tested here. Commits wait for the standby if there is one.
@@ -80,6 +82,11 @@ func newServer(name string, options Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Name: name, dir: dir, options: options}
+	if options.Disk {
+		if err := s.mountDisk(); err != nil {
+			return nil, errors.Join(err, s.remove())
+		}
+	}
 	if options.TCP {
 		if s.port, err = freePort(); err != nil {
 			return nil, errors.Join(err, s.remove())
@@ -94,7 +101,12 @@ func newServer(name string, options Options) (*Server, error) {
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-func (s *Server) remove() error { return os.RemoveAll(s.dir) }
+func (s *Server) remove() (err error) {
+	if s.unmount != nil {
+		err = s.unmount()
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
 
 // freePort returns a port of 127.0.0.1 that was free a moment ago.
 func freePort() (int, error) {

@@ -80,16 +80,24 @@ func guard(pids []int) (thaw func() error, err error) {
 	for _, pid := range pids {
 		words = append(words, strconv.Itoa(pid))
 	}
-	cmd := exec.Command("sh", "-c", "read line; kill -CONT "+strings.Join(words, " ")+" 2>/dev/null; true")
+	thaw, err = atEnd("kill -CONT " + strings.Join(words, " ") + " 2>/dev/null; true")
+	if err != nil {
+		for _, pid := range pids {
+			err = errors.Join(err, syscall.Kill(pid, syscall.SIGCONT))
+		}
+	}
+	return thaw, err
+}
+
+// atEnd runs a shell command when run is called, or when this process ends however that is.
+func atEnd(command string) (run func() error, err error) {
+	cmd := exec.Command("sh", "-c", "read line; "+command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
 	in, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {
-		for _, pid := range pids {
-			err = errors.Join(err, syscall.Kill(pid, syscall.SIGCONT))
-		}
 		return nil, err
 	}
 	return func() error {

@@ -234,6 +234,9 @@ func (d *Directory) Add(_ context.Context, b *move.Batch) error {
 	return d.index.Failure()
 }
 
+// Index implements move.Target. It waits for the index.
+func (d *Directory) Index(ctx context.Context) error { return d.index.Wait(ctx, d.archive.Boundary()) }
+
 // AddKeys implements move.Target.
 func (d *Directory) AddKeys(_ context.Context, keys []move.Key) error {
 	d.version++

@@ -58,6 +58,9 @@ type Target interface {
 	Clear(ctx context.Context) error
 	// Add adds events, and notes how far the move is. Both are on disk when it returns, or neither is.
 	Add(ctx context.Context, b *Batch) error
+	// Index prepares all events so far for reading. It is called once, before the source is frozen; what Add adds after it is prepared
+	// at once.
+	Index(ctx context.Context) error
 	// AddKeys adds links and remembered event_ids, or replaces them.
 	AddKeys(ctx context.Context, keys []Key) error
 	// LastAudit returns the last entry that AddAudit has added; 0 when there is none. AddAudit adds entries after it.

@@ -9,7 +9,7 @@
 //  1. The target must be empty, or have a part of the same source: a move that was cut off. That part is compared with the source.
 //     If events have left the source since then, the move begins again.
 //  2. Events are copied in the order of receipt, in portions. The target commits each portion together with how far it has got.
-//     Then links, remembered event_ids and the audit log are copied.
+//     The target indexes them all at once. Then links, remembered event_ids and the audit log are copied.
 //  3. Events that came in meanwhile are copied, again and again, until that takes no time. All are compared.
 //  4. The source is frozen: it refuses events and changes. What is new since phase 3 is copied and compared, and the control data. If
 //     that takes longer than freezeFor, the source goes on, and the move fails.
@@ -56,6 +56,7 @@ type Phase string
 const (
 	Comparing Phase = "compare"
 	Copying   Phase = "copy"
+	Indexing  Phase = "index"
 	Links     Phase = "links"
 	Switching Phase = "switch"
 )
@@ -138,6 +139,10 @@ func (m *mover) copyMost(ctx context.Context) error {
 	}
 	if err := m.catchUp(ctx); err != nil {
 		return err
+	}
+	m.opt.Progress(Indexing, 0)
+	if err := m.dst.Index(ctx); err != nil {
+		return fmt.Errorf("index events: %w", err)
 	}
 	if err := m.copyKeys(ctx, 0); err != nil {
 		return err

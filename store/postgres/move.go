@@ -20,7 +20,8 @@ import (
 
 // Database is a database into which data is moved, or from which, without an engine. It implements move.Target and move.Source.
 type Database struct {
-	e *engine // only the connections and the log are there
+	e       *engine // only the connections and the log are there
+	counted bool    // the counters have the events that were moved in so far
 }
 
 // OpenDatabase connects to a database for a move, and creates its tables if it is new. Engines may have it open.
@@ -37,7 +38,7 @@ func OpenDatabase(ctx context.Context, address string, log *slog.Logger) (*Datab
 	if err != nil {
 		return nil, err
 	}
-	d := &Database{&engine{pool: pool, hosts: hosts, log: log, reading: readsAtOnce(config)}}
+	d := &Database{e: &engine{pool: pool, hosts: hosts, log: log, reading: readsAtOnce(config)}}
 	if err := errors.Join(checkDurability(ctx, pool), migrate(ctx, pool)); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -144,8 +145,15 @@ func scanMoved(rows pgx.Rows) (*move.Event, error) {
 	return &e, err
 }
 
-// Keys implements move.Data. It always passes all: rows do not say when they were written.
-func (d *Database) Keys(ctx context.Context, _ uint64, use func(*move.Key) error) (moment uint64, err error) {
+// seenLate is how long after its time a remembered event_id may be committed. Flushes take seconds.
+const seenLate = 10 * time.Minute
+
+// Keys implements move.Data. It always passes all links: their rows do not say when they were written.
+func (d *Database) Keys(ctx context.Context, since uint64, use func(*move.Key) error) (moment uint64, err error) {
+	now, err := d.e.clock(ctx)
+	if err != nil {
+		return 0, err
+	}
 	err = query(ctx, d.e.pool, func(rows pgx.Rows) error {
 		var m uuid.UUID
 		var k move.Key
@@ -158,7 +166,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*move.Key) error
 	if err != nil {
 		return 0, err
 	}
-	return 0, query(ctx, d.e.pool, func(rows pgx.Rows) error {
+	return uint64(now.UnixMicro()), query(ctx, d.e.pool, func(rows pgx.Rows) error {
 		var m uuid.UUID
 		var k move.Key
 		if err := rows.Scan(&m, &k.Key, &k.Seen); err != nil {
@@ -166,7 +174,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*move.Key) error
 		}
 		k.Merchant = codec.MerchantKey(m)
 		return use(&k)
-	}, "SELECT merchant, key, seen FROM dedup")
+	}, "SELECT merchant, key, seen FROM dedup WHERE seen >= $1", int64(since)-seenLate.Microseconds())
 }
 
 // Control implements move.Data.

@@ -20,6 +20,7 @@ var _ move.Target = (*Database)(nil)
 
 // Begin implements move.Target.
 func (d *Database) Begin(ctx context.Context, source string) (at uint64, err error) {
+	d.counted = false
 	err = pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
 			return err
@@ -78,6 +79,7 @@ var movedTables = []string{"event", "link", "dedup", "counter", "usage", "audit"
 // Clear implements move.Target.
 func (d *Database) Clear(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		d.counted = false
 		if err := d.empty(ctx, tx); err != nil {
 			return err
 		}
@@ -102,7 +104,9 @@ func (d *Database) Add(ctx context.Context, b *move.Batch) error {
 	for i := range b.Events {
 		e := &b.Events[i]
 		m := uuid.UUID(e.Merchant)
-		counts.add(m, e.Time, e.Tag, e.Name, e.Bot, 1)
+		if d.counted {
+			counts.add(m, e.Time, e.Tag, e.Name, e.Bot, 1)
+		}
 		u := used[m]
 		used[m] = store.Usage{Events: u.Events + 1, Bytes: u.Bytes + sizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag)}
 	}
@@ -115,8 +119,10 @@ func (d *Database) Add(ctx context.Context, b *move.Batch) error {
 				})); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, addCounters, counts.columns()...); err != nil {
-				return err
+			if d.counted {
+				if _, err := tx.Exec(ctx, addCounters, counts.columns()...); err != nil {
+					return err
+				}
 			}
 			if _, err := tx.Exec(ctx, addUsage, usageColumns(used, 1)...); err != nil {
 				return err
@@ -124,6 +130,48 @@ func (d *Database) Add(ctx context.Context, b *move.Batch) error {
 		}
 		return d.note(ctx, tx, "UPDATE move SET at = $1 WHERE direction = 'in'", int64(b.UpTo))
 	})
+}
+
+// countMoved makes the counters of a merchant from its events. Minutes are counted first: there are fewer of them than events.
+const countMoved = `WITH minute AS MATERIALIZED (
+		SELECT name, (at - ((at % 60000000) + 60000000) % 60000000) / 60000000 AS bucket, tag, bot, count(*) AS n
+		FROM event WHERE merchant = $1 GROUP BY 1, 2, 3, 4)
+	INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
+	SELECT $1, l.level, v.name, CASE WHEN l.size = 0 THEN 0 ELSE (bucket - ((bucket % l.size) + l.size) % l.size) / l.size END, tag, bot, sum(n)::bigint
+	FROM minute, (VALUES (0, 1), (1, 60), (2, 1440), (3, 0)) AS l(level, size), LATERAL (VALUES (minute.name), ('')) AS v(name)
+	GROUP BY 2, 3, 4, 5, 6`
+
+// Index implements move.Target. To make the counters of all events at once takes a fraction of adding to them with each portion. Those that
+// an earlier call has made are made again.
+func (d *Database) Index(ctx context.Context) error {
+	var merchants []uuid.UUID
+	if err := query(ctx, d.e.pool, func(rows pgx.Rows) error {
+		var m uuid.UUID
+		err := rows.Scan(&m)
+		merchants = append(merchants, m)
+		return err
+	}, "SELECT merchant FROM usage ORDER BY merchant"); err != nil {
+		return err
+	}
+	if err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "TRUNCATE counter"); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "SELECT set_config('work_mem', '64MB', true), set_config('jit', 'off', true)"); err != nil {
+			return err
+		}
+		for _, m := range merchants {
+			if _, err := tx.Exec(ctx, countMoved, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	d.counted = true
+	_, err := d.e.pool.Exec(ctx, "ANALYZE event, counter") // so that the first pages have good plans
+	return err
 }
 
 // errNotBegun is for a database that somebody has changed meanwhile.

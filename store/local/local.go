@@ -195,10 +195,7 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := checkParts(dir); err != nil {
-		return nil, err
-	}
-	if err := cmp.Or(checkFinished(dir), checkMoved(dir)); err != nil {
+	if err := cmp.Or(checkFinished(dir), checkParts(dir), checkMoved(dir)); err != nil {
 		return nil, err
 	}
 	opt = opt.withDefaults()

@@ -222,6 +222,20 @@ func TestAMovedDatabase(t *testing.T) {
 	if _, err := s.db.Freeze(t.Context()); !errors.Is(err, errMovedAway) {
 		t.Errorf("a database that has moved is frozen: %v", err)
 	}
+	// Its operator may go on with it all the same.
+	if _, err := s.db.e.pool.Exec(t.Context(), "DELETE FROM move WHERE direction = 'out'"); err != nil {
+		t.Fatal(err)
+	}
+	later := s.second()
+	if err := later.Record(t.Context(), []store.Mark{s.visit(2, 1)}); err != nil {
+		t.Errorf("an event for a database that is used again: %v", err)
+	}
+	if f, err = s.db.Freeze(t.Context()); err == nil {
+		err = f.Commit(t.Context(), "the moon")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	// It can be filled again.
 	if at, err := s.db.Begin(t.Context(), "another"); err != nil || at != 0 {
 		t.Fatalf("a move into a database whose data has moved: %d, %v", at, err)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -70,14 +71,31 @@ func ready(s *service) string {
 	return string(text)
 }
 
-// interrupt runs a command, kills it or something that it needs at a random moment, and waits until it has ended. done reports
-// whether it has succeeded all the same.
-func (m *migrations) interrupt(c *exec.Cmd, longest time.Duration, kill func(c *exec.Cmd)) (done bool) {
+// interrupt runs a command, kills it or something that it needs at a random moment after it has begun to copy, and waits until it has
+// ended. done reports whether it has succeeded all the same.
+func (m *migrations) interrupt(c *exec.Cmd, copies func() bool, kill func(c *exec.Cmd)) (done bool) {
 	m.b.t.Helper()
 	m.fatal("start a migration", c.Start())
-	time.Sleep(rand.N(longest)) // a random moment
+	for deadline := time.Now().Add(startTimeout); !copies() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	}
+	time.Sleep(rand.N(60 * time.Millisecond)) // a random moment
 	kill(c)
-	return c.Wait() == nil
+	done = c.Wait() == nil
+	m.b.t.Logf("interrupted: %v", !done)
+	return done
+}
+
+// copiesIn reports whether the server has begun to copy since the call of copiesIn.
+func (m *migrations) copiesIn() func() bool {
+	count := func() int { return strings.Count(m.nodes[0].Log(), `"phase":"copy"`) }
+	before := count()
+	return func() bool { return count() > before }
+}
+
+// copiesOut reports whether the directory is being filled. It may have a part of an earlier run.
+func (m *migrations) copiesOut() bool {
+	_, err := os.Stat(filepath.Join(m.back, "moving", "control.db"))
+	return err == nil
 }
 
 func (m *migrations) killCommand(c *exec.Cmd) {
@@ -122,7 +140,7 @@ func TestKilledMigrations(t *testing.T) {
 		how := []func(*exec.Cmd){m.killCommand, m.killDatabase, func(*exec.Cmd) {
 			m.fatal("kill the server", m.nodes[0].kill())
 		}}[i%3]
-		moved = m.interrupt(m.in(), 400*time.Millisecond, how)
+		moved = m.interrupt(m.in(), m.copiesIn(), how)
 		if s := m.nodes[0]; s.ended {
 			next, err := launchService(m.b.data, m.b.zone.address)
 			if err != nil && strings.Contains(err.Error(), "has moved to") {
@@ -155,7 +173,7 @@ func TestKilledMigrations(t *testing.T) {
 			m.to.Store(m.nodes[0])
 			m.fatal("kill a node", s.kill())
 		}, m.killDatabase}[i%3]
-		if m.interrupt(m.out(), 400*time.Millisecond, how) {
+		if m.interrupt(m.out(), m.copiesOut, how) {
 			break
 		}
 		if strings.Contains(ready(m.nodes[0]), "has moved to") {

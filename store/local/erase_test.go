@@ -285,7 +285,7 @@ func TestDeletedMerchantIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.life.nudge()
-	late := []store.Mark{newVisit(x.shop, 1, 50)}
+	late := []store.Mark{newVisit(x.shop, 1, 51)}
 	if err := x.Record(ctx, late); err != nil || late[0].Outcome != store.Suppressed {
 		t.Errorf("an event that was on its way: outcome %d, %v", late[0].Outcome, err)
 	}

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -133,7 +132,7 @@ func freeTail(path string, size int64) error {
 		if _, err := f.ReadAt(block, end-int64(len(block))); err != nil {
 			return err
 		}
-		if used := len(bytes.TrimRight(block, "\x00")); used > 0 {
+		if used := usedLength(block); used > 0 {
 			end += int64(used - len(block))
 			break
 		}

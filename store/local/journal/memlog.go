@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"bytes"
 	"encoding/binary"
 	"hash/crc32"
 	"math"
@@ -124,7 +123,7 @@ type gap struct {
 
 // readMemLog reads the records of a log, and corrects wrong bits in b. Behind damage it looks for the next sound record.
 func readMemLog(b []byte) (l memLog) {
-	end := len(bytes.TrimRight(b, "\x00"))
+	end := usedLength(b)
 	for at := logHeader; at < end; {
 		r, ok := parseRecord(b[at:])
 		if !ok && correctRecord(b[at:]) {

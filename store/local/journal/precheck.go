@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -257,7 +256,7 @@ func usedEnd(path string, most int64) (end int64, err error) {
 		if _, err := f.ReadAt(b, from); err != nil {
 			return 0, err
 		}
-		if used := len(bytes.TrimRight(b, "\x00")); used > 0 {
+		if used := usedLength(b); used > 0 {
 			return from + int64(used), nil
 		}
 		end = from

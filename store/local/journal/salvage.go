@@ -143,7 +143,7 @@ func isKey(key []byte) bool {
 
 // log writes the entries of a log. Behind damage it looks for the next sound record with such a key.
 func (s *salvager) log(b []byte, fits func(key []byte) bool) error {
-	end := len(bytes.TrimRight(b, "\x00"))
+	end := usedLength(b)
 	damaged := 0
 	for at := logHeader; at < end; {
 		key, size, ok := recordSize(b[at:])

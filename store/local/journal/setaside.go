@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -221,11 +222,14 @@ func rewrite(path string, from int64) error {
 	}
 }
 
-func isZero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
+// usedLength returns the length of b without the zeros at its end. Most of a log is zeros, which it compares in blocks.
+func usedLength(b []byte) int {
+	for len(b) >= len(zeros) && bytes.Equal(b[len(b)-len(zeros):], zeros[:]) {
+		b = b[:len(b)-len(zeros)]
 	}
-	return true
+	return len(bytes.TrimRight(b, "\x00"))
 }
+
+var zeros [4096]byte
+
+func isZero(b []byte) bool { return usedLength(b) == 0 }

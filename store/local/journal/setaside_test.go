@@ -154,3 +154,20 @@ func TestOnAFullDiskAFileIsRemovedWhenNothingInItIsNeeded(t *testing.T) {
 		t.Error("the damaged file is still there")
 	}
 }
+
+func TestUsedLengthLeavesOutTheZerosAtTheEnd(t *testing.T) {
+	for _, size := range []int{0, 1, len(zeros) - 1, len(zeros), len(zeros) + 1, 3*len(zeros) + 7} {
+		for _, used := range []int{0, 1, size / 2, size - len(zeros), size - len(zeros) + 1, size - 1, size} {
+			if used < 0 || used > size {
+				continue
+			}
+			b := make([]byte, size)
+			if used > 0 {
+				b[used-1] = 1
+			}
+			if got := usedLength(b); got != used {
+				t.Errorf("the used length of %d bytes is %d, want %d", size, got, used)
+			}
+		}
+	}
+}

@@ -96,15 +96,15 @@ type mover struct {
 // Run moves everything from src to dst. After an error the source goes on serving, except after an *Unfinished.
 func Run(ctx context.Context, src Source, dst Target, opt Options) (Result, error) {
 	m := &mover{src: src, dst: dst, opt: opt, events: digests{}}
-	id, err := src.ID(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	release, err := src.Hold(ctx)
+	release, err := src.Hold(ctx) // first: another move of the source may be at its end
 	if err != nil {
 		return Result{}, err
 	}
 	defer release()
+	id, err := src.ID(ctx)
+	if err != nil {
+		return Result{}, err
+	}
 	if m.at, err = dst.Begin(ctx, id); err != nil {
 		return Result{}, err
 	}

@@ -33,7 +33,7 @@ const (
 
 var _ move.Source = (*Database)(nil)
 
-// ID implements move.Source.
+// ID implements move.Source. While another move may still commit its mark, it waits: its insert needs a table that is locked then.
 func (d *Database) ID(ctx context.Context) (string, error) {
 	if err := checkMove(ctx, d.e.pool); err != nil {
 		return "", err
@@ -45,6 +45,9 @@ func (d *Database) ID(ctx context.Context) (string, error) {
 		}
 		return tx.QueryRow(ctx, "SELECT value FROM setting WHERE name = 'id'").Scan(&id)
 	})
+	if err == nil {
+		err = checkMove(ctx, d.e.pool) // again: the data may have moved meanwhile
+	}
 	return "postgres-" + strconv.FormatInt(id, 36), err
 }
 
@@ -142,7 +145,10 @@ func (d *Database) Freeze(ctx context.Context) (move.Frozen, error) {
 		return nil, err
 	}
 	stop := keepAlive(f.announce) // while others end what they have begun
-	err := f.lock(ctx)
+	err := f.waitForNodes(ctx)
+	if err == nil {
+		err = f.lock(ctx)
+	}
 	stop()
 	if err != nil {
 		f.withdraw()
@@ -175,6 +181,17 @@ func (f *frozen) announceFor(ctx context.Context, lease time.Duration) error {
 	return err
 }
 
+// waitForNodes gives the nodes time to read the announcement. Flushes that begin after the locks are taken would wait for them, for so
+// long that their senders may be told that the outcome is not known.
+func (f *frozen) waitForNodes(ctx context.Context) error {
+	select {
+	case <-time.After(2 * followInterval):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // withdraw tells the nodes that they go on. If that fails, they do so after freezeLease.
 func (f *frozen) withdraw() {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
@@ -199,7 +216,11 @@ func (f *frozen) lock(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return nil
+	// What a worker of a distributed database has only prepared would be missing in the copy.
+	if err = f.d.e.finishOnWorkers(ctx); err != nil {
+		rollback(f.tx)
+	}
+	return err
 }
 
 // end reports whether the caller is the one who ends the freeze.
@@ -248,17 +269,20 @@ func (f *frozen) Commit(ctx context.Context, to string) error {
 // mark marks the database as moved, in the transaction that has the locks. Nodes learn it from its row. Nodes of earlier versions do not
 // know the row: the trigger refuses their flushes, and as a number of the table change is missing, they make no changes any more.
 func (f *frozen) mark(ctx context.Context, to string) error {
-	for _, s := range []struct {
-		sql  string
-		args []any
-	}{
-		{"UPDATE move SET peer = $1, at = (extract(epoch FROM now()) * 1000000)::bigint, ready = true WHERE direction = 'out'", []any{to}},
-		{"INSERT INTO change (seq, tx, kind, record) SELECT coalesce(max(seq), 0) + 2, $1, $2, '{}' FROM change", []any{uuid.New(), string(partnerSet)}},
-		{"ALTER TABLE flush ENABLE TRIGGER moved", nil},
-	} {
-		if _, err := f.tx.Exec(ctx, s.sql, s.args...); err != nil {
-			return err
-		}
+	done, err := f.tx.Exec(ctx, `UPDATE move SET peer = $1, at = (extract(epoch FROM now()) * 1000000)::bigint, ready = true
+		WHERE direction = 'out' AND NOT ready`, to)
+	if err != nil {
+		return err
+	}
+	if done.RowsAffected() != 1 {
+		return errReleased
+	}
+	if _, err := f.tx.Exec(ctx, "INSERT INTO change (seq, tx, kind, record) SELECT coalesce(max(seq), 0) + 2, $1, $2, '{}' FROM change",
+		uuid.New(), string(partnerSet)); err != nil {
+		return err
+	}
+	if _, err := f.tx.Exec(ctx, "ALTER TABLE flush ENABLE TRIGGER moved"); err != nil {
+		return err
 	}
 	conn := f.tx.Conn().PgConn()
 	if err := f.tx.Commit(ctx); err != nil {
@@ -267,27 +291,30 @@ func (f *frozen) mark(ctx context.Context, to string) error {
 	return checkReplicated(conn)
 }
 
-// settle finds out what became of a commit whose answer was lost. It changes the row that the commit has changed: so it waits until that
-// has ended, and its own commit waits for the standbys.
+// settle finds out what became of a commit whose answer was lost.
 func (f *frozen) settle(ctx context.Context, to string) (moved bool, err error) {
-	e := f.d.e
-	err = e.retry(ctx, func() error {
-		return e.transact(ctx, func(tx pgx.Tx) error {
-			var peer string
-			err := tx.QueryRow(ctx, "UPDATE move SET ready = ready WHERE direction = 'out' RETURNING peer, ready").Scan(&peer, &moved)
-			if errors.Is(err, pgx.ErrNoRows) {
-				moved, err = false, nil
-			}
-			moved = moved && peer == to
-			return err
-		})
+	err = f.d.e.retry(ctx, func() error {
+		peer, _, is, err := f.d.Moved(ctx)
+		moved = is && peer == to
+		return err
 	})
 	return moved, err
 }
 
-// Moved returns where the data of the database has moved, and when; false when it has not.
+// Moved returns where the data of the database has moved, and when; false when it has not. It changes the row that a move marks at its end:
+// so it waits until a commit that is under way has ended, and its own commit waits for the standbys. A mark that only this server has
+// could be lost with it.
 func (d *Database) Moved(ctx context.Context) (to string, at time.Time, moved bool, err error) {
-	return movedTo(ctx, d.e.pool)
+	err = d.e.transact(ctx, func(tx pgx.Tx) error {
+		var µs int64
+		err := tx.QueryRow(ctx, "UPDATE move SET ready = ready WHERE direction = 'out' RETURNING peer, at, ready").Scan(&to, &µs, &moved)
+		if errors.Is(err, pgx.ErrNoRows) {
+			moved, err = false, nil
+		}
+		at = timeAt(µs)
+		return err
+	})
+	return to, at, moved, err
 }
 
 func movedTo(ctx context.Context, pool *pgxpool.Pool) (to string, at time.Time, moved bool, err error) {

@@ -187,6 +187,47 @@ func TestLostConnectionsEndTheFreeze(t *testing.T) {
 	s.expectGoesOn()
 }
 
+// A command was killed while the mark of its move was being committed, and is run again.
+func TestAMoveBesideTheEndOfAnother(t *testing.T) {
+	s := newLeavingShop(t)
+	if _, err := s.db.ID(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f, err := s.db.Freeze(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := make(chan error, 1)
+	go func() {
+		_, err := s.db.ID(t.Context())
+		again <- err
+	}()
+	await(t, "the second move does not wait", func() bool { return s.waiting() > 0 })
+	if err := f.Commit(t.Context(), "the moon"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-again; err == nil || !strings.Contains(err.Error(), "has moved to the moon") {
+		t.Errorf("a second move begins after the first one: %v", err)
+	}
+}
+
+// Somebody has deleted the row of the move, so nodes would go on beside the directory.
+func TestAMoveWithoutItsRowIsNotCommitted(t *testing.T) {
+	s := newLeavingShop(t)
+	f, err := s.db.Freeze(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.(*frozen).stop() // so that it does not come back
+	if _, err := s.db.e.pool.Exec(t.Context(), "DELETE FROM move WHERE direction = 'out'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Commit(t.Context(), "the moon"); !errors.Is(err, errReleased) {
+		t.Errorf("a move without its row is committed: %v", err)
+	}
+	s.expectGoesOn()
+}
+
 func TestAMovedDatabase(t *testing.T) {
 	s := newLeavingShop(t)
 	s.record(s.visit(1, 1))

@@ -91,25 +91,11 @@ func (d *Directory) claim(source string) error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	case err != nil:
-		if err := writeSynced(marker, []byte(source)); err != nil {
+		if err := journal.ReplaceFile(marker, []byte(source)); err != nil {
 			return err
 		}
 	}
 	return errors.Join(journal.SyncPath(d.dir), journal.SyncPath(filepath.Dir(d.dir)))
-}
-
-// writeSynced creates or replaces a file, so that after a power cut it is the old or the new one.
-func writeSynced(path string, content []byte) error {
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return err
-	}
-	if err := journal.SyncPath(path + ".new"); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	return journal.SyncPath(filepath.Dir(path))
 }
 
 // open opens the parts. The lock of the control data keeps another move away.
@@ -395,7 +381,7 @@ func (d *Directory) Ready(ctx context.Context, upTo uint64) (name string, err er
 			return "", err
 		}
 	}
-	return d.Name(), writeSynced(filepath.Join(d.at, "ready"), nil)
+	return d.Name(), journal.ReplaceFile(filepath.Join(d.at, "ready"), nil)
 }
 
 // Finish implements move.Target.

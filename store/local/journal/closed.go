@@ -30,7 +30,7 @@ func noteClosed(dir string) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(dir, closedName), codec.Seal([]byte(closedName), tables))
+	return ReplaceFile(filepath.Join(dir, closedName), codec.Seal([]byte(closedName), tables))
 }
 
 // wasClosed reports whether the last stop was clean and recent, and removes the note.

@@ -149,7 +149,7 @@ func checkTables(dir string, ids []uint64, clean bool, aside *setAside, log *slo
 	} else if err != nil {
 		log.Warn("MANIFEST was missing; the tables are listed anew", "file", path)
 	}
-	return unsure, aside.spare.withSpace(func() error { return replaceFile(path, list) })
+	return unsure, aside.spare.withSpace(func() error { return ReplaceFile(path, list) })
 }
 
 func checkTableFile(path string, compressed bool, aside *setAside) error {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"math"
 	"slices"
 	"time"
@@ -36,7 +35,12 @@ func (j *Journal) Keys(ctx context.Context, since uint64, use func(m codec.Merch
 func eachKeyIn(ctx context.Context, db *badger.DB, since uint64, use func(m codec.MerchantKey, key, value []byte) error) error {
 	txn := db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	return errors.Join(eachKey(ctx, txn, prefixLink, since, use), eachKey(ctx, txn, prefixDedupe, since, use))
+	for _, prefix := range []byte{prefixLink, prefixDedupe} {
+		if err := eachKey(ctx, txn, prefix, since, use); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func eachKey(ctx context.Context, txn *badger.Txn, prefix byte, since uint64, use func(m codec.MerchantKey, key, value []byte) error) error {

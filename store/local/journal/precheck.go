@@ -156,7 +156,7 @@ func checkMemLog(path string, newest bool, aside *setAside, log *slog.Logger) (e
 	}
 	// A kill or a power cut does that, so there is no copy.
 	log.Info("the last write to a log in events/ was cut short", "file", path, "reason", reason)
-	return false, aside.spare.withSpace(func() error { return replaceFile(path, content) })
+	return false, aside.spare.withSpace(func() error { return ReplaceFile(path, content) })
 }
 
 // chunksAreWritten reports whether the value logs have the values of these records. It reports false only when a sector of

@@ -32,7 +32,7 @@ func (s *setAside) replace(path string, content []byte, reason string, lost bool
 	if err != nil {
 		return fmt.Errorf("set %s aside: %w", path, err)
 	}
-	if err := s.spare.withSpace(func() error { return replaceFile(path, content) }); err != nil {
+	if err := s.spare.withSpace(func() error { return ReplaceFile(path, content) }); err != nil {
 		if kept != "" {
 			s.discard(kept) // or each start would add a copy
 		}
@@ -184,8 +184,8 @@ func SyncPath(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// replaceFile replaces a file, or creates it, so that after a power cut it is the old or the new one.
-func replaceFile(path string, content []byte) error {
+// ReplaceFile replaces a file, or creates it, so that after a power cut it is the old or the new one.
+func ReplaceFile(path string, content []byte) error {
 	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -199,7 +199,7 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 // publish moves the restored files to their places. When restoringDir is gone, the data directory is complete.
 func publish(dir, at string) error {
 	for _, name := range restoredFiles {
-		// Where the control data is, everything is, also after a power cut.
+		// The control data comes last, also after a power cut: when it is in its place, everything is.
 		if err := journal.SyncPath(dir); err != nil {
 			return err
 		}

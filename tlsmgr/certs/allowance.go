@@ -25,7 +25,7 @@ type allowance struct {
 // bucket is the file of an allowance.
 type bucket struct {
 	Tokens float64   `json:"tokens"`
-	At     time.Time `json:"at"` // when there were so many
+	At     time.Time `json:"at"` // the time of Tokens
 }
 
 func newAllowance(storage certmagic.Storage, issuerKey string, t *turns) *allowance {

@@ -111,8 +111,8 @@ func (t *turns) end(counted bool) {
 	t.serve()
 }
 
-// learn notes how many tokens all nodes together have left; less than none after an order that found none. Turns in progress have
-// reserved theirs.
+// learn takes over how many tokens all nodes together have left: a negative number after an order that found none. Turns in progress
+// have reserved theirs.
 func (t *turns) learn(left float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -69,13 +69,13 @@ func eachKey(ctx context.Context, txn *badger.Txn, prefix byte, since uint64, us
 	}
 }
 
-// PutLink writes a link, PutEventID a remembered event_id: of what has the same key, the one with the greatest version counts. The slices
-// must not change afterwards.
+// PutLink writes a link. Of several with the same key, the one with the greatest version counts. muid must not change afterwards.
 func (w *Writer) PutLink(m codec.MerchantKey, k store.IdentityKey, muid []byte, version uint64) error {
 	return w.Put(codec.Entry{Key: appendLinkKey(nil, m, k), Value: muid, Version: version})
 }
 
-// PutEventID is described at PutLink. The key is that of Keys, and seen is when the event was received (µs since 1970).
+// PutEventID writes a remembered event_id, by the same rule as PutLink. The key is the one that Keys passes, and must not change
+// afterwards. seen is when the event was received (µs since 1970).
 func (w *Writer) PutEventID(m codec.MerchantKey, key []byte, seen int64, version uint64) error {
 	return w.Put(codec.Entry{Key: slices.Concat([]byte{prefixDedupe}, m[:], key), Value: binary.BigEndian.AppendUint64(nil, uint64(seen)),
 		Version: version, ExpiresAt: uint64(max(time.UnixMicro(seen).Add(dedupeTTL).Unix(), 1))})

@@ -196,7 +196,7 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 	return events, errors.Join(err, damaged, e.Close())
 }
 
-// publish moves the restored files to their places. When restoringDir is gone, the data directory is complete.
+// publish moves the files of a restore or a move to their places, from at, and removes that. When it is gone, the data directory is complete.
 func publish(dir, at string) error {
 	for _, name := range restoredFiles {
 		// The control data comes last, also after a power cut: when it is in its place, everything is.

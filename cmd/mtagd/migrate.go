@@ -118,14 +118,19 @@ func (c *migrateCommand) toDirectory(p *process, show *migrationProgress) (resul
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
 	const start = "Start the service there, with --data %s and without --store (MTAGD_STORE), and stop the nodes of the database: they refuse everything"
-	name, at, moved, err := from.Moved(p.ctx)
-	switch {
-	case err != nil:
+	there, at, moved, err := from.Moved(p.ctx)
+	if err != nil {
 		return nil, "", fmt.Errorf("--store: %w", err)
-	case moved && name != to.Name():
-		return nil, "", fmt.Errorf("the data of %s moved to %s already, on %s", from.Name(), name, store.FormatTime(at))
-	case moved:
-		return nil, fmt.Sprintf("the data of %s moved to %s on %s. "+start, from.Name(), name, store.FormatTime(at), c.To), to.Finish(p.ctx)
+	}
+	if moved {
+		already := fmt.Sprintf("the data of %s moved to %s already, on %s", from.Name(), there.Name, store.FormatTime(at))
+		switch here, err := to.Place(); {
+		case err != nil:
+			return nil, "", fmt.Errorf("%s; whether that is --to is not known: %w", already, err)
+		case !there.Is(here):
+			return nil, "", fmt.Errorf("%s, which is not %s", already, here.Name)
+		}
+		return nil, fmt.Sprintf(already+". "+start, c.To), to.Finish(p.ctx)
 	}
 	of, err := move.Run(p.ctx, from, to, migrationOptions(quietLog(p.stderr), show.show))
 	return &of, fmt.Sprintf("everything is in %s. "+start, to.Name(), c.To), err
@@ -142,8 +147,12 @@ func (c *migrateCommand) finish(p *process) (next string, err error) {
 		return "", fmt.Errorf("--to: %w", err)
 	}
 	defer to.Close()
-	if to.Name() != moved.To {
-		return "", fmt.Errorf("the data of %s moved to %s already, on %s", p.data, moved.To, store.FormatTime(moved.At))
+	here, err := to.Place(p.ctx)
+	if err != nil {
+		return "", fmt.Errorf("--to: %w", err)
+	}
+	if !moved.Place().Is(here) {
+		return "", fmt.Errorf("the data of %s moved to %s already, on %s, which is not %s", p.data, moved.To, store.FormatTime(moved.At), here.Name)
 	}
 	return fmt.Sprintf("the data of %s moved to %s on %s. Start the service with --store", p.data, moved.To, store.FormatTime(moved.At)), to.Finish(p.ctx)
 }

@@ -196,6 +196,14 @@ func TestKilledMigrations(t *testing.T) {
 	if out, err := m.out().CombinedOutput(); err != nil || !strings.Contains(string(out), " moved to the directory ") {
 		t.Errorf("the same migration again: %v: %s", err, out)
 	}
+	if out, err := exec.Command("mtagd", "migrate", "--store", m.url, "--to", t.TempDir()).CombinedOutput(); err == nil || !strings.Contains(string(out), "already") {
+		t.Errorf("a migration of what has moved, to another directory: %v: %s", err, out)
+	}
+	m.fatal("move the directory", os.Rename(m.back, m.back+" mounted elsewhere"))
+	m.back += " mounted elsewhere"
+	if out, err := m.out().CombinedOutput(); err != nil {
+		t.Errorf("the same migration again, with the directory at another path: %v: %s", err, out)
+	}
 	m.launch(m.back)
 	m.senders.await(m.sent.Load() + 100)
 	n := m.end()

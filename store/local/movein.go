@@ -58,6 +58,24 @@ func (d *Directory) Name() string {
 	return fmt.Sprintf("the directory %s on %s", d.dir, host)
 }
 
+// Place says which directory it is, whether or not it is finished. It must not be open: it fails with store.ErrInUse while a server or a
+// command has it open.
+func (d *Directory) Place() (move.Place, error) {
+	p := move.Place{Name: d.Name()}
+	for _, dir := range []string{d.at, d.dir} {
+		if !exists(Parts(dir)["control"]) {
+			continue
+		}
+		data, err := control.Open(dir, time.Now, d.log)
+		if err != nil {
+			return p, err
+		}
+		p.ID, err = data.ID()
+		return p, errors.Join(err, data.Close())
+	}
+	return p, nil
+}
+
 // Begin implements move.Target.
 func (d *Directory) Begin(ctx context.Context, source string) (at uint64, err error) {
 	if err := d.claim(source); err != nil {
@@ -339,49 +357,53 @@ func (d *Directory) Audit(ctx context.Context, after store.AuditID, use func(*st
 }
 
 // Ready implements move.Target. It compares what the index and the archive count, and closes all parts.
-func (d *Directory) Ready(ctx context.Context, upTo uint64) (name string, err error) {
+func (d *Directory) Ready(ctx context.Context, upTo uint64) (to move.Place, err error) {
 	if boundary := d.archive.Boundary(); boundary != upTo {
-		return "", fmt.Errorf("%s has the events up to %d, and not up to %d", d.dir, boundary, upTo)
+		return to, fmt.Errorf("%s has the events up to %d, and not up to %d", d.dir, boundary, upTo)
 	}
 	merchants, err := d.archive.Merchants()
 	if err != nil {
-		return "", err
+		return to, err
 	}
 	if err := d.index.Wait(ctx, upTo); err != nil {
-		return "", err
+		return to, err
 	}
 	ids := make([]store.MerchantID, len(merchants))
 	for i, m := range merchants {
 		ids[i] = m.ID()
 		stored, err := d.archive.Usage(m)
 		if err != nil {
-			return "", err
+			return to, err
 		}
 		indexed, _, err := d.index.Usage(ctx, m)
 		if err != nil {
-			return "", err
+			return to, err
 		}
 		if stored.Events != indexed {
-			return "", fmt.Errorf("merchant %s has %d events, but %d in the index", ids[i], stored.Events, indexed)
+			return to, fmt.Errorf("merchant %s has %d events, but %d in the index", ids[i], stored.Events, indexed)
 		}
 	}
 	// Events of merchants that were deleted while nobody copied.
 	if err := d.control.RemoveUnknown(ctx, ids); err != nil {
-		return "", err
+		return to, err
+	}
+	to.Name = d.Name()
+	if to.ID, err = d.control.ID(); err != nil {
+		return to, err
 	}
 	if err := d.keys.PutForgotten(upTo, d.version+1); err != nil {
-		return "", err
+		return to, err
 	}
 	if err := d.Close(); err != nil {
-		return "", err
+		return to, err
 	}
 	parts := Parts(d.at)
 	for _, dir := range []string{parts["journal"], parts["archive"], d.at} {
 		if err := journal.SyncPath(dir); err != nil {
-			return "", err
+			return to, err
 		}
 	}
-	return d.Name(), journal.ReplaceFile(filepath.Join(d.at, "ready"), nil)
+	return to, journal.ReplaceFile(filepath.Join(d.at, "ready"), nil)
 }
 
 // Finish implements move.Target.

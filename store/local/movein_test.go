@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,7 +50,7 @@ func TestAKillAtTheEndOfAMove(t *testing.T) {
 		if err := d.Finish(t.Context()); err == nil {
 			t.Error("a directory that is not ready can be finished")
 		}
-		_, err = d.Ready(t.Context(), last)
+		place, err := d.Ready(t.Context(), last)
 		must(err)
 		for _, name := range files[:min(moved, len(files))] {
 			must(os.Rename(filepath.Join(dir, movingDir, name), filepath.Join(dir, name)))
@@ -60,12 +61,29 @@ func TestAKillAtTheEndOfAMove(t *testing.T) {
 		if _, err := Open(dir, Options{Log: log}); err == nil || !strings.Contains(err.Error(), "has not finished") {
 			t.Errorf("%d files in their places: the directory opens: %v", moved, err)
 		}
+		elsewhere := dir + " mounted elsewhere"
+		must(os.Rename(dir, elsewhere))
+		dir = elsewhere
 		again, err := NewDirectory(dir, log)
 		must(err)
+		here, err := again.Place()
+		must(err)
+		if !place.Is(here) || here.Name == place.Name {
+			t.Errorf("%d files in their places: the directory is %+v, and was %+v", moved, here, place)
+		}
 		must(again.Finish(t.Context()))
 		must(again.Finish(t.Context()))
+		if finished, err := again.Place(); err != nil || finished != here {
+			t.Errorf("the finished directory is %+v, %v, and was %+v", finished, err, here)
+		}
 		e, err := Open(dir, Options{Log: log})
 		must(err)
+		if id, err := MoveFrom(e).ID(t.Context()); err != nil || id != place.ID {
+			t.Errorf("the directory is moved as %s, %v, want %s", id, err, place.ID)
+		}
+		if _, err := again.Place(); !errors.Is(err, store.ErrInUse) {
+			t.Errorf("the place of a directory that is in use: %v", err)
+		}
 		mark := store.Mark{Merchant: merchant.ID, Tag: "cs_1", Name: "View", Identity: store.Identity{MUID: "m"}, Time: time.Now(), Raw: []byte("{}")}
 		must(e.Record(t.Context(), []store.Mark{mark}))
 		page, err := e.Events(t.Context(), store.Query{Merchant: merchant.ID, Limit: 10})

@@ -27,10 +27,14 @@ const movedFile = "moved.json"
 
 // Moved says where the data of a directory has moved.
 type Moved struct {
-	To     string    `json:"to"`
-	Source string    `json:"source"` // the id of this directory
+	To     string    `json:"to"`           // for people
+	ID     string    `json:"id,omitempty"` // of that store
+	Source string    `json:"source"`       // the id of this directory
 	At     time.Time `json:"at"`
 }
+
+// Place says which store it is.
+func (m Moved) Place() move.Place { return move.Place{Name: m.To, ID: m.ID} }
 
 // MovedTo returns where the data of a directory has moved; false when it has not.
 func MovedTo(dir string) (m Moved, moved bool, err error) {
@@ -212,8 +216,8 @@ type frozen struct {
 }
 
 // Commit implements move.Frozen.
-func (f *frozen) Commit(_ context.Context, to string) error {
-	text, err := json.Marshal(Moved{To: to, Source: f.id, At: f.e.opt.Now().UTC()})
+func (f *frozen) Commit(_ context.Context, to move.Place) error {
+	text, err := json.Marshal(Moved{To: to.Name, ID: to.ID, Source: f.id, At: f.e.opt.Now().UTC()})
 	if err != nil {
 		return err
 	}

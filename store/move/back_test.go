@@ -148,12 +148,12 @@ func (c *cutDirectory) SetControl(ctx context.Context, control *move.Control) er
 	return c.call(func() error { return c.Target.SetControl(ctx, control) })
 }
 
-func (c *cutDirectory) Ready(ctx context.Context, upTo uint64) (name string, err error) {
+func (c *cutDirectory) Ready(ctx context.Context, upTo uint64) (to move.Place, err error) {
 	err = c.call(func() (err error) {
-		name, err = c.Target.Ready(ctx, upTo)
+		to, err = c.Target.Ready(ctx, upTo)
 		return err
 	})
-	return name, errors.Join(err, errCut)
+	return to, errors.Join(err, errCut)
 }
 
 // A move out of a database that is cut off again and again, while events come in and persons are erased, ends with everything once.
@@ -233,9 +233,9 @@ type stuckTarget struct {
 	until chan struct{}
 }
 
-func (s stuckTarget) Ready(context.Context, uint64) (string, error) {
+func (s stuckTarget) Ready(context.Context, uint64) (move.Place, error) {
 	<-s.until // without regard to the context, like a disk
-	return "", errors.New("stuck")
+	return move.Place{}, errors.New("stuck")
 }
 
 // A target that hangs does not keep the source frozen.

@@ -42,9 +42,23 @@ type Source interface {
 // Frozen is a source that accepts nothing.
 type Frozen interface {
 	// Commit marks the source as moved to a target. Whoever opens it later is told so.
-	Commit(ctx context.Context, to string) error
+	Commit(ctx context.Context, to Place) error
 	// Release lets the source go on, unless it was marked. It may be called more than once, but not beside Commit.
 	Release()
+}
+
+// Place says which store the target of a move is. A source keeps it when it has moved.
+type Place struct {
+	Name string // for people, without secrets. A store that is mounted elsewhere, or reached through another host, has another name
+	ID   string // Source.ID of the target, when that is moved on; "" in the marks of earlier versions
+}
+
+// Is reports whether p, which a source has kept, is a store.
+func (p Place) Is(other Place) bool {
+	if p.ID == "" {
+		return p.Name == other.Name
+	}
+	return p.ID == other.ID
 }
 
 // Target is a store that is being filled. Nobody can open it until Finish.
@@ -52,7 +66,8 @@ type Target interface {
 	Data
 
 	// Begin prepares the target for the data of a source. It returns how far an earlier move of the same source has got, as
-	// Add has noted it: 0 when the target is new. It fails when the target has other data.
+	// Add has noted it: 0 when the target is new. It fails when the target has other data, and data that has moved from there to another
+	// store than the source is other data.
 	Begin(ctx context.Context, source string) (at uint64, err error)
 	// Clear removes everything that was added.
 	Clear(ctx context.Context) error
@@ -68,9 +83,8 @@ type Target interface {
 	AddAudit(ctx context.Context, entries []store.AuditEntry) error
 	// SetControl replaces the control data.
 	SetControl(ctx context.Context, c *Control) error
-	// Ready notes that everything is there, with the events up to a moment, and returns the target's name for people, without
-	// secrets.
-	Ready(ctx context.Context, upTo uint64) (name string, err error)
+	// Ready notes that everything is there, with the events up to a moment, and returns which store the target is.
+	Ready(ctx context.Context, upTo uint64) (Place, error)
 	// Finish lets the target be opened, once it is ready. It does nothing when the target is open already.
 	Finish(ctx context.Context) error
 }

@@ -59,7 +59,7 @@ func (c *cutTarget) SetControl(ctx context.Context, control *move.Control) error
 	return errors.Join(c.call(), c.Target.SetControl(ctx, control))
 }
 
-func (c *cutTarget) Ready(ctx context.Context, upTo uint64) (string, error) {
+func (c *cutTarget) Ready(ctx context.Context, upTo uint64) (move.Place, error) {
 	c.left = max(c.left, 1)
 	name, err := c.Target.Ready(ctx, upTo)
 	return name, errors.Join(err, c.call())

@@ -23,7 +23,7 @@ type endTarget struct {
 	bounded bool // Finish had a deadline
 }
 
-func (e *endTarget) Ready(ctx context.Context, upTo uint64) (string, error) {
+func (e *endTarget) Ready(ctx context.Context, upTo uint64) (move.Place, error) {
 	name, err := e.Target.Ready(ctx, upTo)
 	if e.cut {
 		err = errors.Join(err, errCut)

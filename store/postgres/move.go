@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -55,6 +57,20 @@ func (d *Database) Name() string {
 	return fmt.Sprintf("postgres://%s:%d/%s", c.Host, c.Port, c.Database)
 }
 
+// Place says which database it is, whether or not it is filled. It has an id from now on.
+func (d *Database) Place(ctx context.Context) (move.Place, error) {
+	p := move.Place{Name: d.Name()}
+	var id int64
+	err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT (name) DO NOTHING", rand.Int64()); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT value FROM setting WHERE name = 'id'").Scan(&id)
+	})
+	p.ID = "postgres-" + strconv.FormatInt(id, 36)
+	return p, err
+}
+
 // checkMove refuses a database that is being filled, or whose data has moved.
 func checkMove(ctx context.Context, pool *pgxpool.Pool) error {
 	filling, err := currentMove(ctx, pool)
@@ -67,7 +83,7 @@ func checkMove(ctx context.Context, pool *pgxpool.Pool) error {
 	to, at, moved, err := movedTo(ctx, pool)
 	if err == nil && moved {
 		err = fmt.Errorf("its data has moved to %s on %s, and is not kept up to date here. Start with --data there. "+
-			"To go on here all the same, without what was received since then, run DELETE FROM move WHERE direction = 'out' in the database", to, store.FormatTime(at))
+			"To go on here all the same, without what was received since then, run DELETE FROM move WHERE direction = 'out' in the database", to.Name, store.FormatTime(at))
 	}
 	return err
 }

@@ -40,11 +40,14 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 			_, err := tx.Exec(ctx, "UPDATE move SET ready = false WHERE direction = 'in'")
 			return err
 		}
-		_, _, moved, err := movedTo(ctx, d.e.pool)
-		if err != nil {
+		to, at, moved, err := movedTo(ctx, tx)
+		switch {
+		case err != nil:
 			return err
-		}
-		if moved {
+		case moved && to.ID != source:
+			return fmt.Errorf("the data of %s has moved to %s, on %s: only the data of that store replaces what is left here. "+
+				"To fill it from another one all the same, drop and create the database", d.Name(), to.Name, store.FormatTime(at))
+		case moved:
 			return d.reuse(ctx, tx, source)
 		}
 		var used bool
@@ -60,7 +63,7 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 	return at, err
 }
 
-// reuse empties a database whose data has moved out, and begins to fill it.
+// reuse empties a database whose data has moved out, and begins to fill it again from where that is now.
 func (d *Database) reuse(ctx context.Context, tx pgx.Tx, source string) error {
 	for _, sql := range []string{"DELETE FROM move WHERE direction = 'out'", "ALTER TABLE flush DISABLE TRIGGER moved", "TRUNCATE flush"} {
 		if _, err := tx.Exec(ctx, sql); err != nil {
@@ -301,8 +304,11 @@ func (d *Database) SetControl(ctx context.Context, control *move.Control) error 
 }
 
 // Ready implements move.Target.
-func (d *Database) Ready(ctx context.Context, upTo uint64) (name string, err error) {
-	return d.Name(), pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+func (d *Database) Ready(ctx context.Context, upTo uint64) (to move.Place, err error) {
+	if to, err = d.Place(ctx); err != nil {
+		return to, err
+	}
+	return to, pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		if err := d.note(ctx, tx, "UPDATE move SET ready = true WHERE direction = 'in' AND at = $1", int64(upTo)); err != nil {
 			return err
 		}

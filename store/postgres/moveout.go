@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
 	"mtagd/store/move"
@@ -38,17 +36,11 @@ func (d *Database) ID(ctx context.Context) (string, error) {
 	if err := checkMove(ctx, d.e.pool); err != nil {
 		return "", err
 	}
-	var id int64
-	err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT (name) DO NOTHING", rand.Int64()); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, "SELECT value FROM setting WHERE name = 'id'").Scan(&id)
-	})
+	p, err := d.Place(ctx)
 	if err == nil {
 		err = checkMove(ctx, d.e.pool) // again: the data may have moved meanwhile
 	}
-	return "postgres-" + strconv.FormatInt(id, 36), err
+	return p.ID, err
 }
 
 // Hold implements move.Source. When its connection is lost, nodes may remove events: then source and target differ.
@@ -245,7 +237,7 @@ func (f *frozen) Release() {
 var errReleased = errors.New("the nodes were not frozen any more")
 
 // Commit implements move.Frozen.
-func (f *frozen) Commit(ctx context.Context, to string) error {
+func (f *frozen) Commit(ctx context.Context, to move.Place) error {
 	if !f.end() {
 		return errReleased
 	}
@@ -268,9 +260,9 @@ func (f *frozen) Commit(ctx context.Context, to string) error {
 
 // mark marks the database as moved, in the transaction that has the locks. Nodes learn it from its row. Nodes of earlier versions do not
 // know the row: the trigger refuses their flushes, and as a number of the table change is missing, they make no changes any more.
-func (f *frozen) mark(ctx context.Context, to string) error {
-	done, err := f.tx.Exec(ctx, `UPDATE move SET peer = $1, at = (extract(epoch FROM now()) * 1000000)::bigint, ready = true
-		WHERE direction = 'out' AND NOT ready`, to)
+func (f *frozen) mark(ctx context.Context, to move.Place) error {
+	done, err := f.tx.Exec(ctx, `UPDATE move SET peer = $1, peer_id = $2, at = (extract(epoch FROM now()) * 1000000)::bigint, ready = true
+		WHERE direction = 'out' AND NOT ready`, to.Name, to.ID)
 	if err != nil {
 		return err
 	}
@@ -292,10 +284,10 @@ func (f *frozen) mark(ctx context.Context, to string) error {
 }
 
 // settle finds out what became of a commit whose answer was lost.
-func (f *frozen) settle(ctx context.Context, to string) (moved bool, err error) {
+func (f *frozen) settle(ctx context.Context, to move.Place) (moved bool, err error) {
 	err = f.d.e.retry(ctx, func() error {
 		peer, _, is, err := f.d.Moved(ctx)
-		moved = is && peer == to
+		moved = is && peer.Is(to)
 		return err
 	})
 	return moved, err
@@ -304,10 +296,10 @@ func (f *frozen) settle(ctx context.Context, to string) (moved bool, err error) 
 // Moved returns where the data of the database has moved, and when; false when it has not. It changes the row that a move marks at its end:
 // so it waits until a commit that is under way has ended, and its own commit waits for the standbys. A mark that only this server has
 // could be lost with it.
-func (d *Database) Moved(ctx context.Context) (to string, at time.Time, moved bool, err error) {
+func (d *Database) Moved(ctx context.Context) (to move.Place, at time.Time, moved bool, err error) {
 	err = d.e.transact(ctx, func(tx pgx.Tx) error {
 		var µs int64
-		err := tx.QueryRow(ctx, "UPDATE move SET ready = ready WHERE direction = 'out' RETURNING peer, at, ready").Scan(&to, &µs, &moved)
+		err := tx.QueryRow(ctx, "UPDATE move SET ready = ready WHERE direction = 'out' RETURNING peer, peer_id, at, ready").Scan(&to.Name, &to.ID, &µs, &moved)
 		if errors.Is(err, pgx.ErrNoRows) {
 			moved, err = false, nil
 		}
@@ -317,13 +309,14 @@ func (d *Database) Moved(ctx context.Context) (to string, at time.Time, moved bo
 	return to, at, moved, err
 }
 
-func movedTo(ctx context.Context, pool *pgxpool.Pool) (to string, at time.Time, moved bool, err error) {
-	var µs int64
-	err = pool.QueryRow(ctx, "SELECT peer, at FROM move WHERE direction = 'out' AND ready").Scan(&to, &µs)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", at, false, nil
-	}
-	return to, timeAt(µs), err == nil, err
+func movedTo(ctx context.Context, tx querier) (to move.Place, at time.Time, moved bool, err error) {
+	err = query(ctx, tx, func(rows pgx.Rows) error {
+		var µs int64
+		err := rows.Scan(&to.Name, &to.ID, &µs)
+		at, moved = timeAt(µs), true
+		return err
+	}, "SELECT peer, peer_id, at FROM move WHERE direction = 'out' AND ready")
+	return to, at, moved, err
 }
 
 // errMoving and errMovedAway are for what is refused while the data moves, and after it has moved.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"mtagd/store"
+	"mtagd/store/move"
 	"mtagd/store/postgres/pgtest"
 )
 
@@ -109,7 +110,7 @@ func TestNothingIsCommittedInAFreeze(t *testing.T) {
 			working.Go(func() { filed = s.other.PutFile(context.Background(), "certificates/x", []byte("x")) })
 			await(t, "nothing waits for the freeze", func() bool { return s.waiting() == 3 })
 			if moves {
-				if err := f.Commit(t.Context(), "the moon"); err != nil {
+				if err := f.Commit(t.Context(), theMoon); err != nil {
 					t.Fatal(err)
 				}
 			} else {
@@ -143,7 +144,7 @@ func TestNodesThatKnowNothingAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Commit(t.Context(), "the moon"); err != nil {
+	if err := f.Commit(t.Context(), theMoon); err != nil {
 		t.Fatal(err)
 	}
 	flushed := newFlush(uuid.New(), nil)
@@ -167,7 +168,7 @@ func TestTheDeathOfAMoveEndsTheFreeze(t *testing.T) {
 	await(t, "a frozen node is ready", func() bool { return s.Ready() != nil && s.other.Ready() != nil })
 	f.(*frozen).stop() // as if the command were stopped: nothing is renewed
 	s.expectGoesOn()
-	if err := f.Commit(t.Context(), "the moon"); err == nil {
+	if err := f.Commit(t.Context(), theMoon); err == nil {
 		t.Error("a freeze that has ended can be committed")
 	}
 	s.expectGoesOn()
@@ -181,7 +182,7 @@ func TestLostConnectionsEndTheFreeze(t *testing.T) {
 	}
 	await(t, "a frozen node is ready", func() bool { return s.Ready() != nil && s.other.Ready() != nil })
 	pgtest.Disconnect(t, s.url)
-	if err := f.Commit(t.Context(), "the moon"); err == nil {
+	if err := f.Commit(t.Context(), theMoon); err == nil {
 		t.Error("a freeze that has ended can be committed")
 	}
 	s.expectGoesOn()
@@ -203,7 +204,7 @@ func TestAMoveBesideTheEndOfAnother(t *testing.T) {
 		again <- err
 	}()
 	await(t, "the second move does not wait", func() bool { return s.waiting() > 0 })
-	if err := f.Commit(t.Context(), "the moon"); err != nil {
+	if err := f.Commit(t.Context(), theMoon); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-again; err == nil || !strings.Contains(err.Error(), "has moved to the moon") {
@@ -222,11 +223,17 @@ func TestAMoveWithoutItsRowIsNotCommitted(t *testing.T) {
 	if _, err := s.db.e.pool.Exec(t.Context(), "DELETE FROM move WHERE direction = 'out'"); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Commit(t.Context(), "the moon"); !errors.Is(err, errReleased) {
+	if err := f.Commit(t.Context(), theMoon); !errors.Is(err, errReleased) {
 		t.Errorf("a move without its row is committed: %v", err)
 	}
 	s.expectGoesOn()
 }
+
+// theMoon and aDirectory are where data has moved.
+var (
+	theMoon    = move.Place{Name: "the moon", ID: "moon"}
+	aDirectory = move.Place{Name: "the directory /srv/mtagd on box", ID: "box"}
+)
 
 func TestAMovedDatabase(t *testing.T) {
 	s := newLeavingShop(t)
@@ -235,7 +242,7 @@ func TestAMovedDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Commit(t.Context(), "the directory /srv/mtagd on box"); err != nil {
+	if err := f.Commit(t.Context(), aDirectory); err != nil {
 		t.Fatal(err)
 	}
 	f.Release()
@@ -257,8 +264,8 @@ func TestAMovedDatabase(t *testing.T) {
 	if e, err := openURL(s.url, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "has moved to the directory /srv/mtagd on box") {
 		t.Errorf("a database that has moved opens: %v", errors.Join(err, e.Close()))
 	}
-	if to, _, moved, err := s.db.Moved(t.Context()); !moved || to != "the directory /srv/mtagd on box" || err != nil {
-		t.Errorf("Moved returns %q, %v, %v", to, moved, err)
+	if to, _, moved, err := s.db.Moved(t.Context()); !moved || to != aDirectory || err != nil {
+		t.Errorf("Moved returns %+v, %v, %v", to, moved, err)
 	}
 	if _, err := s.db.Freeze(t.Context()); !errors.Is(err, errMovedAway) {
 		t.Errorf("a database that has moved is frozen: %v", err)
@@ -272,13 +279,16 @@ func TestAMovedDatabase(t *testing.T) {
 		t.Errorf("an event for a database that is used again: %v", err)
 	}
 	if f, err = s.db.Freeze(t.Context()); err == nil {
-		err = f.Commit(t.Context(), "the moon")
+		err = f.Commit(t.Context(), theMoon)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It can be filled again.
-	if at, err := s.db.Begin(t.Context(), "another"); err != nil || at != 0 {
+	// It can be filled again, but only from where its data is.
+	if _, err := s.db.Begin(t.Context(), "another"); err == nil || !strings.Contains(err.Error(), "only the data of that store") {
+		t.Errorf("a move of other data into a database whose data has moved: %v", err)
+	}
+	if at, err := s.db.Begin(t.Context(), theMoon.ID); err != nil || at != 0 {
 		t.Fatalf("a move into a database whose data has moved: %d, %v", at, err)
 	}
 	var events int

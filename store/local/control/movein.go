@@ -14,14 +14,14 @@ import (
 	"mtagd/store/move"
 )
 
-// Import replaces all control data but the audit log, in one transaction. What was written is read again and checked.
+// Import replaces all control data but the audit log and the directory's id, in one transaction. What was written is read again and checked.
 func (d *Data) Import(c *move.Control) error {
-	writes, err := writesOf(c)
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	writes, err := writesOf(c, d.state.id)
 	if err != nil {
 		return err
 	}
-	d.writing.Lock()
-	defer d.writing.Unlock()
 	next := maps.Clone(d.sums)
 	if err := d.edit(func(tx *bolt.Tx) error {
 		var old []write
@@ -49,10 +49,10 @@ func (d *Data) Import(c *move.Control) error {
 	return err
 }
 
-// writesOf returns the records of control data.
-func writesOf(c *move.Control) ([]write, error) {
+// writesOf returns the records of control data in a directory.
+func writesOf(c *move.Control, id string) ([]write, error) {
 	s := newState()
-	s.retention = c.Retention
+	s.retention, s.id = c.Retention, id
 	var used []write
 	for _, k := range c.Keys {
 		s.keys[k.ID] = k.Key

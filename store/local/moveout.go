@@ -74,9 +74,9 @@ var errMoving = store.Unavailable("the data moves to another store")
 func (s source) ID(context.Context) (string, error) { return s.e.ID() }
 
 // Hold implements move.Source.
-func (s source) Hold(context.Context) (release func(), err error) {
+func (s source) Hold(ctx context.Context) (held context.Context, release func(), err error) {
 	s.e.life.busy.Lock() // waits for the task that runs, if there is one
-	return s.e.life.busy.Unlock, nil
+	return ctx, s.e.life.busy.Unlock, nil
 }
 
 // Last implements move.Source.

@@ -282,3 +282,36 @@ func TestATargetThatHangs(t *testing.T) {
 		})
 	}
 }
+
+// waitingTarget says when it is to write events, and waits then.
+type waitingTarget struct {
+	move.Target
+	writes chan struct{}
+}
+
+func (w waitingTarget) Add(ctx context.Context, _ *move.Batch) error {
+	close(w.writes)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// When nodes may remove events again, the move ends at once, and not with a comparison hours later.
+func TestNodesAreNoLongerKeptFromRemovingEvents(t *testing.T) {
+	url, dir := pgtest.Database(t), directory(t, t.TempDir())
+	newShop(t, openDatabase(t, url)).send(100)
+	waiting := waitingTarget{dir, make(chan struct{})}
+	ended := make(chan error)
+	go func() {
+		_, err := move.Run(t.Context(), target(t, url), waiting, silent())
+		ended <- err
+	}()
+	<-waiting.writes
+	pgtest.Disconnect(t, url)
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "removing events was lost: run the same command again") {
+		t.Errorf("the move says %v", err)
+	}
+	if err := dir.Close(); err != nil {
+		t.Fatal(err)
+	}
+	must(move.Run(t.Context(), target(t, url), dir, silent()))
+}

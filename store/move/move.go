@@ -96,22 +96,30 @@ type mover struct {
 // Run moves everything from src to dst. After an error the source goes on serving, except after an *Unfinished.
 func Run(ctx context.Context, src Source, dst Target, opt Options) (Result, error) {
 	m := &mover{src: src, dst: dst, opt: opt, events: digests{}}
-	release, err := src.Hold(ctx) // first: another move of the source may be at its end
+	held, release, err := src.Hold(ctx) // first: another move of the source may be at its end
 	if err != nil {
 		return Result{}, err
 	}
 	defer release()
-	id, err := src.ID(ctx)
-	if err != nil {
-		return Result{}, err
+	if err := m.copyAll(held); err != nil {
+		return Result{}, because(held, err)
 	}
-	if m.at, err = dst.Begin(ctx, id); err != nil {
-		return Result{}, err
+	return m.result, nil
+}
+
+// copyAll makes the whole move, while the source removes no events.
+func (m *mover) copyAll(ctx context.Context) error {
+	id, err := m.src.ID(ctx)
+	if err != nil {
+		return err
+	}
+	if m.at, err = m.dst.Begin(ctx, id); err != nil {
+		return err
 	}
 	if err := m.copyMost(ctx); err != nil {
-		return Result{}, err
+		return err
 	}
-	return m.result, m.switchOver(ctx)
+	return m.switchOver(ctx)
 }
 
 // Unfinished is the error of a move whose source is marked as moved, while the target is not open yet. Finish opens it.

@@ -43,14 +43,21 @@ func (d *Database) ID(ctx context.Context) (string, error) {
 	return p.ID, err
 }
 
-// Hold implements move.Source. When its connection is lost, nodes may remove events: then source and target differ.
-func (d *Database) Hold(ctx context.Context) (release func(), err error) {
+// errHoldLost is for a move whose connection that keeps the nodes from removing events was lost: source and target may differ now.
+var errHoldLost = errors.New("the connection to the database that keeps the nodes from removing events was lost: run the same command again")
+
+// Hold implements move.Source.
+func (d *Database) Hold(ctx context.Context) (held context.Context, release func(), err error) {
 	tx, err := d.beginPinned(ctx, 0, lockLife)
 	if err != nil {
-		return nil, fmt.Errorf("keep the nodes from removing events: %w", err)
+		return nil, nil, fmt.Errorf("keep the nodes from removing events: %w", err)
 	}
-	stop := keepAlive(func(ctx context.Context) error { return ping(ctx, tx) })
-	return func() {
+	held, lost := context.WithCancelCause(ctx)
+	stop := keepAlive(func(ctx context.Context) error { return ping(ctx, tx) }, func(err error) {
+		lost(fmt.Errorf("%w: %w", errHoldLost, err))
+	})
+	return held, func() {
+		lost(nil)
 		stop()
 		rollback(tx)
 	}, nil
@@ -88,8 +95,8 @@ func rollback(tx pgx.Tx) {
 	}
 }
 
-// keepAlive calls beat every freezeRenew, until stop is called or beat fails. When stop returns, it does not run.
-func keepAlive(beat func(ctx context.Context) error) (stop func()) {
+// keepAlive calls beat every freezeRenew, until stop is called, or beat fails: then it calls lost. When stop returns, neither runs.
+func keepAlive(beat func(ctx context.Context) error, lost func(error)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -106,6 +113,7 @@ func keepAlive(beat func(ctx context.Context) error) (stop func()) {
 			err := beat(once)
 			done()
 			if err != nil {
+				lost(err)
 				return
 			}
 		}
@@ -136,7 +144,7 @@ func (d *Database) Freeze(ctx context.Context) (move.Frozen, error) {
 	if err := f.announce(ctx); err != nil {
 		return nil, err
 	}
-	stop := keepAlive(f.announce) // while others end what they have begun
+	stop := keepAlive(f.announce, f.noteLost) // while others end what they have begun
 	err := f.waitForNodes(ctx)
 	if err == nil {
 		err = f.lock(ctx)
@@ -146,8 +154,18 @@ func (d *Database) Freeze(ctx context.Context) (move.Frozen, error) {
 		f.withdraw()
 		return nil, fmt.Errorf("wait for the nodes: %w", err)
 	}
-	f.stop = keepAlive(func(ctx context.Context) error { return errors.Join(ping(ctx, f.tx), f.announce(ctx)) })
+	f.stop = keepAlive(func(ctx context.Context) error {
+		if err := ping(ctx, f.tx); err != nil {
+			return err // the nodes go on
+		}
+		return f.announce(ctx)
+	}, f.noteLost)
 	return f, nil
+}
+
+// noteLost notes that the freeze may have ended by itself. Commit finds out.
+func (f *frozen) noteLost(err error) {
+	f.d.e.log.Warn("the nodes may not be frozen any more", "error", err)
 }
 
 // frozen implements move.Frozen.

@@ -90,7 +90,7 @@ func TestNothingIsCommittedInAFreeze(t *testing.T) {
 	for name, moves := range map[string]bool{"that is given up": false, "after which the data has moved": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newLeavingShop(t)
-			release, err := s.db.Hold(t.Context()) // as a move does
+			_, release, err := s.db.Hold(t.Context()) // as a move does
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -223,11 +223,11 @@ const (
 
 	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
 
-	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. What waits for a lock does not
-	// wait for longer than the node does.
+	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. What waits for a lock gives up
+	// long before flushTimeout, also when it waits for two after each other: then it is known that nothing is committed.
 	// Citus writes to one shard after the other, in one order: so two flushes never wait for each other.
 	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
-		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '5s', true)`
+		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true)`
 
 	takeReceiptLock = `SELECT pg_advisory_xact_lock($1)`
 )

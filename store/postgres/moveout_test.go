@@ -137,6 +137,24 @@ func TestNothingIsCommittedInAFreeze(t *testing.T) {
 	}
 }
 
+// A flush that waits for a freeze for too long is refused, so that its senders know that nothing is recorded.
+func TestAFlushDoesNotOutwaitAFreeze(t *testing.T) {
+	s := newLeavingShop(t)
+	if err := (&frozen{d: s.db}).announceFor(t.Context(), 0); err != nil { // the nodes learn nothing
+		t.Fatal(err)
+	}
+	f := &frozen{d: s.db, stop: func() {}}
+	if err := f.lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Release()
+	alive := keepAlive(func(ctx context.Context) error { return ping(ctx, f.tx) }, func(err error) { t.Error(err) })
+	defer alive()
+	if err := s.Record(t.Context(), []store.Mark{s.visit(1, 1)}); store.KindOf(err) != store.KindUnavailable || errors.Is(err, errMoving) {
+		t.Errorf("a flush in a long freeze: %v, want KindUnavailable", err)
+	}
+}
+
 // A node of an earlier version does not know that the data has moved.
 func TestNodesThatKnowNothingAreRefused(t *testing.T) {
 	s := newLeavingShop(t)

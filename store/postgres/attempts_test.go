@@ -126,9 +126,12 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 		},
 	})
 	reads.Store(true)
-	waits.Store(true)
 	n := 0
 	if _, err := e.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{s.id}}, func(*store.Received) bool { n++; return true }); err != nil {
+		t.Error(err)
+	}
+	waits.Store(true)
+	if err := e.awaitCommits(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if n != 1 || cut != 2 {

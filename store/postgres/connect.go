@@ -171,6 +171,11 @@ func readsAtOnce(config *pgxpool.Config) chan struct{} {
 // read reads in one transaction, as of one moment. read may be called again after a failure of the connection. When too many reads
 // are under way, it waits.
 func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) error {
+	return e.inTurn(ctx, func() error { return e.readNow(ctx, read) })
+}
+
+// inTurn calls read when there are not too many reads under way.
+func (e *engine) inTurn(ctx context.Context, read func() error) error {
 	select {
 	case e.reading <- struct{}{}:
 		defer func() { <-e.reading }()
@@ -180,16 +185,23 @@ func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) error {
 	if l := e.follower.leaving.Load(); l != nil && l.moved {
 		return errMovedAway // what was received since then is not here
 	}
-	return e.readNow(ctx, read)
+	return read()
 }
 
 // readNow is read for the follower, which waits for no other reads.
-func (e *engine) readNow(ctx context.Context, read func(tx pgx.Tx) error) (err error) {
+func (e *engine) readNow(ctx context.Context, read func(tx pgx.Tx) error) error {
+	return e.attempt(ctx, func() error {
+		return pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginRead}, read)
+	})
+}
+
+// attempt calls read again when its connection fails.
+func (e *engine) attempt(ctx context.Context, read func() error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	for range readAttempts {
-		err = pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginRead}, read)
+		err = read()
 		if ended := ctx.Err(); ended != nil {
 			return ended
 		}

@@ -100,10 +100,13 @@ func countWorkers(ctx context.Context, pool *pgxpool.Pool) (workers int, err err
 	return workers, nil
 }
 
+// citusInstalled is a column that says whether the database has the extension, whether or not it distributes the tables.
+const citusInstalled = "to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL"
+
 // isDistributed reports whether the tables were handed over to Citus, or some of them.
 func isDistributed(ctx context.Context, pool *pgxpool.Pool) (distributed bool, err error) {
 	var installed bool
-	if err := pool.QueryRow(ctx, "SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL").Scan(&installed); err != nil || !installed {
+	if err := pool.QueryRow(ctx, "SELECT "+citusInstalled).Scan(&installed); err != nil || !installed {
 		return false, err
 	}
 	err = pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('event'))").Scan(&distributed)

@@ -30,10 +30,11 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	if f.at, ok = codec.ParseCursor(q.After); !ok {
 		return end, store.Invalid("after", "is not a cursor of this service")
 	}
-	if err := e.beginFeed(ctx, f); err != nil {
-		return end, err
+	citus, err := e.beginFeed(ctx, f)
+	if err == nil && citus && len(f.empty) > 0 {
+		err = e.awaitCommits(ctx)
 	}
-	if err := e.awaitWorkers(ctx, f); err != nil {
+	if err != nil {
 		return end, err
 	}
 	for read := 0; read < feedEvents; {
@@ -58,20 +59,14 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	return store.FeedEnd{Cursor: f.at.Cursor(), More: f.at.Compare(f.end) < 0}, nil
 }
 
-// awaitWorkers waits, in a distributed database, until the workers have committed the flushes up to the feed's end. They do so after
-// the coordinator, while the flush still holds its lock.
-func (e *engine) awaitWorkers(ctx context.Context, f *feed) error {
-	if len(f.empty) == 0 {
-		return nil
-	}
-	return e.awaitCommits(ctx)
-}
-
-// awaitCommits is awaitWorkers for all flushes that are visible.
+// awaitCommits waits, in a distributed database, until the workers have committed the flushes that are visible. They do so after the
+// coordinator, while the flush still holds its lock.
 func (e *engine) awaitCommits(ctx context.Context) error {
-	return e.read(ctx, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock_shared($1) WHERE to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL", lockReceipt)
-		return err
+	return e.inTurn(ctx, func() error {
+		return e.attempt(ctx, func() error {
+			_, err := e.pool.Exec(ctx, "SELECT pg_advisory_xact_lock_shared($1)", lockReceipt)
+			return err
+		})
 	})
 }
 
@@ -118,11 +113,12 @@ type received struct {
 	selected bool
 }
 
-// beginFeed finds the end of the feed, and the merchants that may have events.
-func (e *engine) beginFeed(ctx context.Context, f *feed) error {
+// beginFeed finds the end of the feed, and the merchants that may have events. citus says whether the database has the extension: else
+// no flush up to the end has a worker.
+func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error) {
 	upTo, ok := codec.ParseCursor(f.UpTo)
 	if !ok {
-		return store.Invalid("upTo", "is not a cursor of this service")
+		return false, store.Invalid("upTo", "is not a cursor of this service")
 	}
 	var merchants []uuid.UUID
 	ids := map[uuid.UUID]store.MerchantID{}
@@ -134,7 +130,7 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) error {
 	var last int64
 	if err := e.read(ctx, func(tx pgx.Tx) error {
 		var oldest int64
-		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0), coalesce(min(seq), 0) FROM flush WHERE seq > 0").Scan(&last, &oldest); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0), coalesce(min(seq), 0), "+citusInstalled+" FROM flush WHERE seq > 0").Scan(&last, &oldest, &citus); err != nil {
 			return err
 		}
 		if f.end = codec.EndOf(uint64(last)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
@@ -163,14 +159,14 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) error {
 		}
 		return nil
 	}); err != nil {
-		return err
+		return false, err
 	}
 	// What a follower has read must never be gone, and nothing may come before it.
 	if err := e.confirm(ctx, last); err != nil {
 		e.reconnect()
-		return unavailable(err)
+		return false, unavailable(err)
 	}
-	return nil
+	return citus, nil
 }
 
 // lately returns which merchants have events in flushes from a number on.

@@ -130,7 +130,11 @@ func (d *Database) Last(ctx context.Context) (uint64, error) {
 		return 0, err
 	}
 	last := d.e.confirmed.flush.Load()
-	return uint64(last), d.e.awaitCommits(ctx)
+	distributed, err := isDistributed(ctx, d.e.pool)
+	if err == nil && distributed {
+		err = d.e.awaitCommits(ctx)
+	}
+	return uint64(last), err
 }
 
 // Usage implements move.Source. It reads what flushes have counted.

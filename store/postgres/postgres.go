@@ -33,7 +33,7 @@
 //
 // A flush then commits in two phases: all workers prepare, the coordinator commits, with the row of the flush, and the workers
 // commit before COMMIT returns and the lock is free. Whoever reads a flush's number must wait for the lock before its events
-// (awaitWorkers). If a worker fails in the second phase, COMMIT succeeds with a warning: then the events are acknowledged when that
+// (awaitCommits). If a worker fails in the second phase, COMMIT succeeds with a warning: then the events are acknowledged when that
 // worker has committed too (settle).
 //
 // # Time

@@ -38,6 +38,7 @@ func (e *engine) commit(f *flush) error {
 	e.metrics.Committed(began, len(f.events)+len(f.changed) > 0)
 	if len(f.events) > 0 {
 		e.watches.tell(f.withEvents())
+		e.folding.note(f.tallies)
 	}
 	return nil
 }

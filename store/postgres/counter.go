@@ -45,11 +45,12 @@ type counterKey struct {
 type counts map[counterKey]int64
 
 // add counts n events in all counters that they belong to.
-func (c counts) add(merchant uuid.UUID, at int64, tag, name string, bot bool, n int64) {
+func (c counts) add(t tallyKey, n int64) {
+	at := t.minute * bucketSize[byMinute]
 	for level := range byLife + 1 {
-		k := counterKey{merchant, int16(level), "", bucketOf(level, at), tag, bot}
+		k := counterKey{t.merchant, int16(level), "", bucketOf(level, at), t.tag, t.bot}
 		c[k] += n
-		k.name = name
+		k.name = t.name
 		c[k] += n
 	}
 }

@@ -26,6 +26,7 @@ var placements = map[string]Placement{
 	"link":    ByMerchant,
 	"counter": ByMerchant,
 	"usage":   ByMerchant,
+	"tally":   ByMerchant,
 
 	// The row of a flush is where its commit is decided: with Citus, that is on the coordinator. All nodes ask for the last rows
 	// several times a second: if they were distributed, they would ask all shards, and if they were on each node, each flush would
@@ -105,12 +106,16 @@ const citusInstalled = "to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL"
 
 // isDistributed reports whether the tables were handed over to Citus, or some of them.
 func isDistributed(ctx context.Context, pool *pgxpool.Pool) (distributed bool, err error) {
-	var installed bool
-	if err := pool.QueryRow(ctx, "SELECT "+citusInstalled).Scan(&installed); err != nil || !installed {
+	if installed, err := hasCitus(ctx, pool); err != nil || !installed {
 		return false, err
 	}
 	err = pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('event'))").Scan(&distributed)
 	return distributed, err
+}
+
+func hasCitus(ctx context.Context, pool *pgxpool.Pool) (installed bool, err error) {
+	err = pool.QueryRow(ctx, "SELECT "+citusInstalled).Scan(&installed)
+	return installed, err
 }
 
 // distributeTables moves the tables that are not yet where they should be.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -29,6 +28,7 @@ type flush struct {
 	known    links              // links of the database
 	changed  links              // links that the group makes
 	events   []event
+	tallies  tallies // of the events
 }
 
 // item is a mark, or the link of a call of Resolve.
@@ -214,13 +214,6 @@ const (
 		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]) WITH ORDINALITY
 		AS w(merchant, at, bot, tag, name, muid, raw, idx)`
 
-	addCounters = `INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
-		SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[], $7::bigint[])
-		ON CONFLICT (merchant, level, name, bucket, tag, bot) DO UPDATE SET n = counter.n + excluded.n`
-
-	addUsage = `INSERT INTO usage (merchant, events, bytes) SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[])
-		ON CONFLICT (merchant) DO UPDATE SET events = usage.events + excluded.events, bytes = usage.bytes + excluded.bytes`
-
 	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
 
 	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. What waits for a lock gives up
@@ -392,33 +385,21 @@ func (f *flush) queueEvents(b *pgx.Batch) {
 	n := len(f.events)
 	merchants, at, bots := make([]uuid.UUID, n), make([]int64, n), make([]bool, n)
 	tags, names, muids, raws := make([]string, n), make([]string, n), make([][]byte, n), make([][]byte, n)
-	counts, used := counts{}, map[uuid.UUID]store.Usage{}
+	f.tallies = tallies{}
 	for i, e := range f.events {
 		m := e.mark
 		merchants[i], at[i], bots[i] = e.merchant, m.Time.UnixMicro(), m.Bot
 		tags[i], names[i], muids[i], raws[i] = string(m.Tag), m.Name, []byte(e.muid), m.Raw
-		counts.add(e.merchant, at[i], tags[i], names[i], m.Bot, 1)
-		u := used[e.merchant]
-		used[e.merchant] = store.Usage{Events: u.Events + 1, Bytes: u.Bytes + sizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag))}
+		f.tallies.add(e.merchant, at[i], tags[i], names[i], m.Bot, sizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag)), 1)
 	}
 	b.Queue(writeEvents, merchants, at, bots, tags, names, muids, raws)
-	b.Queue(addCounters, counts.columns()...)
-	b.Queue(addUsage, usageColumns(used, 1)...)
+	b.Queue(writeTally, f.tallies.columns()...)
 }
 
 // sizeOf is what an event counts for in store.Usage.
 func sizeOf(raw, muid int, name, tag string) uint64 {
 	const timeSize = 8
 	return uint64(raw + muid + len(name) + len(tag) + timeSize)
-}
-
-func usageColumns(used map[uuid.UUID]store.Usage, sign int64) []any {
-	merchants := slices.SortedFunc(maps.Keys(used), compareUUIDs)
-	events, sizes := make([]int64, len(merchants)), make([]int64, len(merchants))
-	for i, m := range merchants {
-		events[i], sizes[i] = sign*int64(used[m].Events), sign*int64(min(used[m].Bytes, math.MaxInt64))
-	}
-	return []any{merchants, events, sizes}
 }
 
 func splitDedups(keys []dedupKey) (merchants []uuid.UUID, hashes [][]byte) {

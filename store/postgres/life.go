@@ -90,7 +90,7 @@ func (e *engine) liveOnce(ctx context.Context) error {
 		if !mine {
 			return errBusy
 		}
-		return errors.Join(e.erase(ctx), e.expire(ctx), e.forget(ctx))
+		return errors.Join(e.erase(ctx), e.expire(ctx), e.forget(ctx), e.sweep(ctx))
 	})
 	if errors.Is(err, errBusy) {
 		return nil

@@ -279,6 +279,7 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newShop(t, Options{})
 			s.record(s.visit(0, 0))
+			s.folded(s.key())
 			if _, err := s.pool.Exec(t.Context(), c.damage); err != nil {
 				t.Fatal(err)
 			}
@@ -303,6 +304,8 @@ func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
 	other := s.visit(0, 0)
 	other.Merchant = m.ID
 	s.record(s.visit(0, 0), other)
+	otherKey, _ := keyOf(m.ID)
+	s.folded(s.key(), otherKey)
 	verify := func(read func()) {
 		t.Helper()
 		if _, err := s.Verify(t.Context(), store.Verification{

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -33,6 +34,9 @@ func (e *engine) Events(ctx context.Context, q store.Query) (page store.Page, er
 			return err
 		}
 		lo, hi := rangeOf(q.From, q.To)
+		if s.open, err = readOpen(ctx, tx, merchant); err != nil {
+			return err
+		}
 		l := listing{selection: s, tx: tx, asc: q.Asc && q.SortBy == store.ByTime, nameDesc: !q.Asc}
 		lo = max(lo, scopes[0].from)
 		offset := q.Offset
@@ -92,13 +96,11 @@ func (l *listing) spans(ctx context.Context, lo, hi int64) (nodes []node, err er
 
 // named returns the nodes of a range of these names, which are sorted, in the order of the query.
 func (l *listing) named(ctx context.Context, lo, hi int64, names []string) ([]node, error) {
-	all, err := l.readNames(ctx, "AND name = ANY($5) GROUP BY name ORDER BY name", names)
+	all, err := l.readNames(ctx, "AND name = ANY($5) GROUP BY name", names)
 	if err != nil {
 		return nil, err
 	}
-	if l.nameDesc {
-		slices.Reverse(all)
-	}
+	all = l.addOpen(all, l.nameDesc, func(name string) bool { return slices.Contains(names, name) })
 	return l.inRange(ctx, lo, hi, all)
 }
 
@@ -117,21 +119,28 @@ func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, offset, limit i
 	if fromEnd {
 		wanted = total - offset
 	}
+	const portion = 1000
 	order, last := "AND name > $5 GROUP BY name ORDER BY name LIMIT 1000", ""
-	if l.nameDesc != fromEnd {
+	desc := l.nameDesc != fromEnd
+	if desc {
 		order, last = "AND name < $5 AND name <> '' GROUP BY name ORDER BY name DESC LIMIT 1000", afterAllNames
 	}
+	follows := func(a, b string) bool { return a > b && !desc || a < b && desc }
 	var portions [][]node
 	read := 0
-	for read < wanted {
+	for more := true; read < wanted; {
+		if !more {
+			return nil, 0, 0, errors.New("the counters of names have fewer events than those of all names together")
+		}
 		names, err := l.readNames(ctx, order, last)
 		if err != nil {
 			return nil, 0, 0, err
 		}
-		if len(names) == 0 {
-			return nil, 0, 0, errors.New("the counters of names have fewer events than those of all names together")
+		before := last
+		if more = len(names) == portion; more {
+			last = names[portion-1].name
 		}
-		last = names[len(names)-1].name
+		names = l.addOpen(names, desc, func(name string) bool { return follows(name, before) && (!more || !follows(name, last)) })
 		if fromEnd {
 			slices.Reverse(names)
 		}
@@ -162,6 +171,32 @@ func (l *listing) readNames(ctx context.Context, condition string, parameter any
 		return err
 	}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 `+condition, l.merchant, l.tag, l.bot, byLife, parameter)
 	return nodes, err
+}
+
+// addOpen adds what the open tally has of names that are wanted to nodes with all events of each name, and sorts them.
+func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool) []node {
+	at := map[string]int{}
+	for i, n := range nodes {
+		at[n.name] = i
+	}
+	for _, t := range l.open {
+		if !l.has(t) || !wanted(t.name) {
+			continue
+		}
+		i, known := at[t.name]
+		if !known {
+			i, at[t.name] = len(nodes), len(nodes)
+			nodes = append(nodes, node{span: bucket(byLife, 0), name: t.name})
+		}
+		nodes[i].n += t.n
+	}
+	slices.SortFunc(nodes, func(a, b node) int {
+		if desc {
+			a, b = b, a
+		}
+		return cmp.Compare(a.name, b.name)
+	})
+	return nodes
 }
 
 // inRange splits nodes with all events of each name into nodes of a range, and counts their events.
@@ -329,8 +364,9 @@ func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) (usage
 				usage[i] = u
 			}
 			return nil
-		}, `SELECT merchant::text, events, bytes FROM usage u WHERE merchant = ANY($1)
-			AND NOT EXISTS (SELECT FROM removal r WHERE r.merchant = u.merchant)`, keys)
+		}, `SELECT merchant::text, sum(events)::bigint, sum(bytes)::bigint FROM (SELECT merchant, events, bytes FROM usage
+				UNION ALL SELECT t.merchant, t.n, t.bytes FROM tally t LEFT JOIN usage u ON u.merchant = t.merchant WHERE t.seq > coalesce(u.folded, 0)) AS x
+			WHERE merchant = ANY($1) AND NOT EXISTS (SELECT FROM removal r WHERE r.merchant = x.merchant) GROUP BY merchant`, keys)
 	})
 	return usage, err
 }

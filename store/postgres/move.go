@@ -146,7 +146,7 @@ func (d *Database) merchantsAfter(ctx context.Context, after, upTo int64) (merch
 		}
 		merchants = append(merchants, m)
 		return err
-	}, `SELECT w.merchant, x.seq FROM usage AS w CROSS JOIN LATERAL (SELECT seq FROM event
+	}, `SELECT w.merchant, x.seq FROM (SELECT merchant FROM usage UNION SELECT merchant FROM tally) AS w CROSS JOIN LATERAL (SELECT seq FROM event
 		WHERE event.merchant = w.merchant AND seq > $1 AND seq <= $2 ORDER BY seq LIMIT 1) AS x`, after, upTo)
 	return merchants, first, err
 }

@@ -51,7 +51,7 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 			return d.reuse(ctx, tx, source)
 		}
 		var used bool
-		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM partner) OR EXISTS (SELECT 1 FROM audit) OR EXISTS (SELECT 1 FROM usage)").Scan(&used); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM partner) OR EXISTS (SELECT 1 FROM audit) OR EXISTS (SELECT 1 FROM usage) OR EXISTS (SELECT 1 FROM tally)").Scan(&used); err != nil {
 			return err
 		}
 		if used {
@@ -76,8 +76,8 @@ func (d *Database) reuse(ctx context.Context, tx pgx.Tx, source string) error {
 	return d.empty(ctx, tx)
 }
 
-// movedTables are the tables that a move fills before its end.
-var movedTables = []string{"event", "link", "dedup", "counter", "usage", "audit"}
+// movedTables are the tables that a move fills before its end. A node that still folds has locked the tally first.
+var movedTables = []string{"tally", "event", "link", "dedup", "counter", "usage", "audit"}
 
 // Clear implements move.Target.
 func (d *Database) Clear(ctx context.Context) error {
@@ -103,15 +103,10 @@ func (d *Database) empty(ctx context.Context, tx pgx.Tx) error {
 
 // Add implements move.Target.
 func (d *Database) Add(ctx context.Context, b *move.Batch) error {
-	counts, used := counts{}, map[uuid.UUID]store.Usage{}
+	tallies := tallies{}
 	for i := range b.Events {
 		e := &b.Events[i]
-		m := uuid.UUID(e.Merchant)
-		if d.counted {
-			counts.add(m, e.Time, e.Tag, e.Name, e.Bot, 1)
-		}
-		u := used[m]
-		used[m] = store.Usage{Events: u.Events + 1, Bytes: u.Bytes + sizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag)}
+		tallies.add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, sizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
 	}
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		if len(b.Events) > 0 {
@@ -122,12 +117,11 @@ func (d *Database) Add(ctx context.Context, b *move.Batch) error {
 				})); err != nil {
 				return err
 			}
-			if d.counted {
-				if _, err := tx.Exec(ctx, addCounters, counts.columns()...); err != nil {
-					return err
-				}
+			add := tallies.addTo
+			if !d.counted {
+				add = tallies.addUsageTo
 			}
-			if _, err := tx.Exec(ctx, addUsage, usageColumns(used, 1)...); err != nil {
+			if err := add(ctx, tx, nil); err != nil {
 				return err
 			}
 		}

@@ -13,14 +13,18 @@
 //
 //  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are read.
 //     Now the outcome of each mark is known.
-//  2. Links are written. The lock lockReceipt is taken, the flush gets its number, and events, counters and the flush are
+//  2. Links are written. The lock lockReceipt is taken, the flush gets its number, and events, the tally and the flush are
 //     written; COMMIT.
 //
 // The lock is held until the commit is visible. So flushes are numbered in the order of their commits, and whoever sees a flush
 // sees all before it: no feed passes an event that may still be committed. The price is that the second round trips of all
 // nodes follow each other.
 //
-// Locks are taken in one order: event_ids, links, lockReceipt, then the rest. What removes events takes lockReceipt first.
+// Locks are taken in one order: event_ids, links, lockReceipt. The rest is only inserted.
+//
+// How many events there are is in counters: of each minute, hour and day, each name and tag. A flush does not update them. It inserts
+// what it adds into the table tally, and every few seconds each node moves what its flushes have inserted into the counters (fold.go).
+// Whoever counts adds the counters and the tally.
 //
 // When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If that fails, the first one
 // was committed; if not, it never can be.
@@ -55,6 +59,8 @@
 //	flush.go      one group on its way into the database
 //	commit.go     commits it, or finds out what became of it
 //	encode.go     encodes the parameters of a group
+//	tally.go      how many events flushes add
+//	fold.go       moves that into the counters
 //	counter.go    how many events there are in each minute, hour and day
 //
 //	cover.go      splits a range of time into spans that counters know
@@ -66,7 +72,7 @@
 //
 //	persons.go    Erase, PersonalData
 //	life.go       removes events in the background
-//	remove.go     removes events, and what the counters have of them
+//	remove.go     removes events
 //	verify.go     checks all data
 //
 //	files.go      store.Shared: files that all nodes share, such as certificates
@@ -147,6 +153,7 @@ type engine struct {
 
 	flushTimeout time.Duration
 	watches      watches
+	folding      folding
 	life         life
 	exchange     exchange
 
@@ -161,6 +168,7 @@ const (
 	lockReceipt = 0x6d746702
 
 	lockDistribute = 0x6d746704
+	lockFold       = 0x6d746705
 )
 
 var _ store.Engine = (*engine)(nil)
@@ -188,6 +196,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	e.running.Go(e.follow)
 	e.running.Go(e.commitGroups)
 	e.running.Go(e.noteKeyUse)
+	e.running.Go(e.foldAlways)
 	e.running.Go(e.live)
 	return e, nil
 }

@@ -2,24 +2,28 @@ package postgres
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
 )
 
-// removePortion is how many events one transaction removes: flushes of all nodes wait for it.
-const removePortion = 500
+// removePortion is how many events one transaction removes: folds wait for it.
+const removePortion = 2000
 
-// removeEvents removes events of a merchant, and what the counters have of them. Events that are gone already are passed over.
+// removeEvents removes events of a merchant that the caller has seen, and what the counters have of them. Events that are gone already
+// are passed over. The tally is folded first: then the counters have all of these events, and none of them becomes negative.
 func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []receipt) error {
-	for len(events) > 0 {
-		n := min(len(events), removePortion)
-		if err := e.removeSome(ctx, merchant, events[:n]); err != nil {
+	if len(events) == 0 {
+		return nil
+	}
+	if err := e.fold(ctx, []uuid.UUID{merchant}, foldNew); err != nil {
+		return err
+	}
+	for some := range slices.Chunk(events, removePortion) {
+		if err := e.removeSome(ctx, merchant, some); err != nil {
 			return err
 		}
-		events = events[n:]
 	}
 	return nil
 }
@@ -38,10 +42,10 @@ func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []re
 		seqs[i], idxs[i] = r.seq, r.idx
 	}
 	return e.transact(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, takeReceiptLock, lockReceipt); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockFold); err != nil {
 			return err
 		}
-		counts, used := counts{}, map[uuid.UUID]store.Usage{}
+		removed := tallies{}
 		if err := query(ctx, tx, func(rows pgx.Rows) error {
 			var at int64
 			var bot bool
@@ -50,22 +54,17 @@ func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []re
 			if err := rows.Scan(&at, &bot, &tag, &name, &muid, &raw); err != nil {
 				return err
 			}
-			counts.add(merchant, at, tag, name, bot, -1)
-			u := used[merchant]
-			used[merchant] = store.Usage{Events: u.Events + 1, Bytes: u.Bytes + sizeOf(raw, muid, name, tag)}
+			removed.add(merchant, at, tag, name, bot, sizeOf(raw, muid, name, tag), -1)
 			return nil
-		}, deleteEvents, merchant, seqs, idxs); err != nil || len(counts) == 0 {
+		}, deleteEvents, merchant, seqs, idxs); err != nil || len(removed) == 0 {
 			return err
 		}
-		columns := counts.columns()
-		if _, err := tx.Exec(ctx, addCounters, columns...); err != nil {
+		if err := removed.addTo(ctx, tx, nil); err != nil {
 			return err
 		}
+		columns := removed.counts().columns()
 		columns[0] = merchant
-		if _, err := tx.Exec(ctx, deleteEmptyCounters, columns[:len(columns)-1]...); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, addUsage, usageColumns(used, -1)...)
+		_, err := tx.Exec(ctx, deleteEmptyCounters, columns[:len(columns)-1]...)
 		return err
 	})
 }
@@ -80,9 +79,19 @@ var deleteOfMerchant = []string{
 	`DELETE FROM usage WHERE merchant = $1 AND $2 > 0`,
 }
 
-// dropMerchant removes everything of a deleted merchant. No flush writes to it any more, so it takes no lock of theirs.
+// dropMerchant removes everything of a deleted merchant. No flush writes to it any more, so it takes no lock of theirs. The tally
+// goes first: then no fold adds to the counters.
 func (e *engine) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
 	const portion = 5000
+	if err := e.transact(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockFold); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "DELETE FROM tally WHERE merchant = $1", merchant)
+		return err
+	}); err != nil {
+		return err
+	}
 	for _, sql := range deleteOfMerchant {
 		for {
 			done, err := e.pool.Exec(ctx, sql, merchant, portion)

@@ -18,7 +18,8 @@ type selection struct {
 	tag      *string // nil: all
 	names    []string
 	allNames bool
-	bot      *bool // nil: all
+	bot      *bool     // nil: all
+	open     openTally // set before anything is counted
 }
 
 // newSelection returns the selection of a query's filters; false when they can select nothing.
@@ -74,7 +75,7 @@ const (
 	// would not end at lo, or would begin with the name's first event.
 	ofName = ` FROM event WHERE ` + filter + ` AND name = r.name AND at >= r.lo AND at < r.hi AND (name, at) >= (r.name, -9223372036854775808)`
 
-	countCounters = `SELECT r.i, 0::bigint, x.n` + eachCounter + `(SELECT sum(n)::bigint AS n` + ofCounter + `) AS x WHERE x.n > 0`
+	countCounters = `SELECT r.i, 0::bigint, x.n` + eachCounter + `(SELECT sum(n)::bigint AS n` + ofCounter + `) AS x WHERE x.n <> 0`
 	listCounters  = `SELECT r.i, x.bucket, x.n` + eachCounter + `(SELECT bucket, sum(n)::bigint AS n` + ofCounter + ` GROUP BY bucket) AS x`
 
 	countEvents      = `SELECT r.i, 0::bigint, x.n` + eachSpan + `(SELECT count(*) AS n` + inSpan + `) AS x`
@@ -88,7 +89,7 @@ type counted struct {
 	n      int
 }
 
-// counters runs countCounters or listCounters for nodes.
+// counters runs countCounters or listCounters for nodes, and adds the open tally.
 func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
 	var at []int32
 	var levels []int16
@@ -107,7 +108,33 @@ func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes [
 	if len(at) == 0 {
 		return nil
 	}
+	s.uncounted(nodes, use)
 	return s.scan(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, levels, names, first, until)
+}
+
+// uncounted passes what the open tally has of nodes. The events of the others are counted one by one.
+func (s *selection) uncounted(nodes []node, use func(c counted)) {
+	if len(s.open) == 0 {
+		return
+	}
+	for i, n := range nodes {
+		if n.level == rawLevel {
+			continue
+		}
+		for _, name := range s.namesOf(n) {
+			for _, t := range s.open.of(name) {
+				at := t.minute * bucketSize[byMinute]
+				if at >= n.lo && at < n.hi && s.has(t) {
+					use(counted{i, bucketOf(n.level, at), t.n})
+				}
+			}
+		}
+	}
+}
+
+// has reports whether the filters beside the names select a row of the tally.
+func (s *selection) has(t tallied) bool {
+	return (s.tag == nil || t.tag == *s.tag) && (s.bot == nil || t.bot == *s.bot)
 }
 
 // raw counts the events of nodes whose level is rawLevel.

@@ -98,6 +98,9 @@ func (s *summing) summarize(ctx context.Context) (sum store.Summary, err error) 
 		if !ok {
 			break
 		}
+		if of.open, err = readOpen(ctx, s.tx, merchant); err != nil {
+			return sum, err
+		}
 		spans := s.spans(from)
 		nodes := make([]node, len(spans))
 		for i, sp := range spans {
@@ -209,6 +212,11 @@ func (s *selection) tags(ctx context.Context, tx pgx.Tx) (tags []string, err err
 		tags = append(tags, tag)
 		return err
 	}, `SELECT DISTINCT tag FROM counter WHERE merchant = $1 AND level = $2 AND name = ''`, s.merchant, byLife)
+	for _, t := range s.open {
+		if !slices.Contains(tags, t.tag) {
+			tags = append(tags, t.tag)
+		}
+	}
 	return tags, err
 }
 
@@ -232,7 +240,8 @@ func (s *summing) names(ctx context.Context) ([]string, error) {
 			err := rows.Scan(&name, &n)
 			totals[name] += n
 			return err
-		}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 AND name <> ''
+		}, `SELECT name, sum(n)::bigint FROM (SELECT name, n FROM counter WHERE `+filter+` AND level = $4 AND name <> ''
+				UNION ALL SELECT name, n FROM tally WHERE `+filter+` AND `+isOpen+`) AS x
 			GROUP BY name ORDER BY sum(n) DESC, name LIMIT $5`, merchant, of.tag, of.bot, byLife, maxNamesRead); err != nil {
 			return nil, err
 		}

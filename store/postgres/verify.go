@@ -25,7 +25,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store
 			err := rows.Scan(&m)
 			merchants = append(merchants, m)
 			return err
-		}, "SELECT merchant FROM usage ORDER BY merchant")
+		}, "SELECT merchant FROM usage UNION SELECT merchant FROM tally ORDER BY merchant")
 	}); err != nil {
 		return counts, err
 	}
@@ -80,15 +80,21 @@ func (e *engine) verifyControl(ctx context.Context, v store.Verification) (recor
 	return records, nil
 }
 
-// recount counts the events of a merchant as counters do, and returns the counters that differ. The buckets are those of bucketOf.
-const recount = `WITH counted AS (
-		SELECT l.level, n.name, CASE WHEN l.size = 0 THEN 0 ELSE (at - ((at % l.size) + l.size) % l.size) / l.size END AS bucket, tag, bot, count(*) AS n
-		FROM event, (VALUES (0, 60000000), (1, 3600000000), (2, 86400000000), (3, 0)) AS l(level, size),
-			LATERAL (VALUES (event.name), ('')) AS n(name)
-		WHERE merchant = $1 GROUP BY 1, 2, 3, 4, 5),
-	stored AS (SELECT level, name, bucket, tag, bot, n FROM counter WHERE merchant = $1)
-	SELECT count(*), coalesce(sum(abs(coalesce(c.n, 0) - coalesce(s.n, 0))), 0)::bigint
-	FROM counted c FULL JOIN stored s USING (level, name, bucket, tag, bot) WHERE c.n IS DISTINCT FROM s.n`
+// recount counts the events of a merchant as counters do, and returns how many counters, with the open tally, differ. The buckets are
+// those of bucketOf.
+const (
+	recount = `WITH counted AS (SELECT ` + eachLevel + `, count(*) AS n FROM event AS e, ` + levels + ` WHERE merchant = $1 GROUP BY 1, 2, 3, 4, 5),
+		tallied AS (SELECT minute * 60000000 AS at, name, tag, bot, n FROM tally WHERE ` + isOpen + `),
+		stored AS (SELECT level, name, bucket, tag, bot, sum(n) AS n FROM (
+			SELECT level, name, bucket, tag, bot, n FROM counter WHERE merchant = $1
+			UNION ALL SELECT ` + eachLevel + `, e.n FROM tallied AS e, ` + levels + `) AS x GROUP BY 1, 2, 3, 4, 5)
+		SELECT count(*), coalesce(sum(abs(coalesce(c.n, 0) - coalesce(s.n, 0))), 0)::bigint
+		FROM counted c FULL JOIN stored s USING (level, name, bucket, tag, bot) WHERE coalesce(c.n, 0) <> coalesce(s.n, 0)`
+
+	levels = `(VALUES (0, 60000000), (1, 3600000000), (2, 86400000000), (3, 0)) AS l(level, size), LATERAL (VALUES (e.name), ('')) AS n(name)`
+
+	eachLevel = `l.level, n.name, CASE WHEN l.size = 0 THEN 0 ELSE (e.at - ((e.at % l.size) + l.size) % l.size) / l.size END AS bucket, e.tag, e.bot`
+)
 
 // verifyMerchant compares a merchant's events with its counters, its usage and its tags, as of one moment.
 func verifyMerchant(ctx context.Context, tx pgx.Tx, m uuid.UUID, v store.Verification, counts *store.Verified) error {
@@ -100,7 +106,8 @@ func verifyMerchant(ctx context.Context, tx pgx.Tx, m uuid.UUID, v store.Verific
 	if err := tx.QueryRow(ctx, `SELECT count(*), coalesce(sum(length(raw) + length(muid) + length(name) + length(tag) + 8), 0)::bigint,
 			(SELECT count(*) FROM link WHERE merchant = $1), (SELECT count(*) FROM dedup WHERE merchant = $1),
 			(SELECT count(*) FROM counter WHERE merchant = $1),
-			coalesce((SELECT events FROM usage WHERE merchant = $1), 0), coalesce((SELECT bytes FROM usage WHERE merchant = $1), 0)
+			coalesce((SELECT events FROM usage WHERE merchant = $1), 0) + coalesce((SELECT sum(n) FROM tally WHERE `+isOpen+`), 0)::bigint,
+			coalesce((SELECT bytes FROM usage WHERE merchant = $1), 0) + coalesce((SELECT sum(bytes) FROM tally WHERE `+isOpen+`), 0)::bigint
 		FROM event WHERE merchant = $1`, m).Scan(&events, &sizes, &links, &marks, &counters, &storedEvents, &storedSizes); err != nil {
 		return err
 	}
@@ -127,7 +134,8 @@ func verifyMerchant(ctx context.Context, tx pgx.Tx, m uuid.UUID, v store.Verific
 		v.Found(store.Finding{Part: store.PartTags, Where: where, Problem: fmt.Sprintf("has events of the tag %s, which it does not have", tag),
 			Events: uint64(n), Merchants: of})
 		return err
-	}, `SELECT c.tag, sum(c.n)::bigint FROM counter c WHERE c.merchant = $1 AND c.level = 3 AND c.name = ''
-		AND NOT EXISTS (SELECT FROM tag t WHERE t.id = c.tag AND t.merchant = c.merchant)
-		AND NOT EXISTS (SELECT FROM removal r WHERE r.merchant = c.merchant) GROUP BY c.tag`, m)
+	}, `SELECT c.tag, sum(c.n)::bigint FROM (SELECT merchant, tag, n FROM counter WHERE merchant = $1 AND level = 3 AND name = ''
+			UNION ALL SELECT merchant, tag, n FROM tally WHERE `+isOpen+`) AS c
+		WHERE NOT EXISTS (SELECT FROM tag t WHERE t.id = c.tag AND t.merchant = c.merchant)
+		AND NOT EXISTS (SELECT FROM removal r WHERE r.merchant = c.merchant) GROUP BY c.tag HAVING sum(c.n) > 0`, m)
 }

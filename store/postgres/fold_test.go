@@ -1,0 +1,277 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
+)
+
+// key returns the shop's merchant as the database has it.
+func (s *shop) key() uuid.UUID {
+	key, _ := keyOf(s.id)
+	return key
+}
+
+// folded folds all that there is of merchants.
+func (s *shop) folded(merchants ...uuid.UUID) {
+	s.t.Helper()
+	if err := s.fold(s.t.Context(), merchants, foldNew); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// forgetTally makes the node forget what it has to fold.
+func (s *shop) forgetTally() {
+	s.folding.mu.Lock()
+	defer s.folding.mu.Unlock()
+	clear(s.folding.merchants)
+}
+
+// Two nodes record and fold, in portions that cut flushes apart, while events are removed. Whoever looks meanwhile finds as many
+// events as there are: in totals, summaries and usage, in each counter.
+func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
+	s := newShop(t, Options{})
+	nodes := []*engine{s.engine, s.second()}
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	again := func(do func(i int) error) {
+		busy.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := do(i); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var recorded atomic.Int64
+	for n, e := range nodes {
+		again(func(i int) error {
+			var marks []store.Mark
+			for j := range 5 {
+				m := s.mark(fmt.Sprintf("Name%d", (i+j)%7), "anna")
+				m.Time = m.Time.Add(-time.Duration(i%200) * 17 * time.Minute)
+				m.Bot = j == 0
+				marks = append(marks, m)
+			}
+			recorded.Add(5)
+			return e.Record(context.Background(), marks)
+		})
+		again(func(i int) error {
+			_, err := e.foldSome(context.Background(), []uuid.UUID{s.key()}, []string{foldNew, foldOne}[i%2], []int{3, 20, 1000}[(i+n)%3], true)
+			return err
+		})
+	}
+	again(func(int) error { // the oldest ones
+		var old []receipt
+		if err := query(context.Background(), s.pool, func(rows pgx.Rows) error {
+			var r receipt
+			err := rows.Scan(&r.seq, &r.idx)
+			old = append(old, r)
+			return err
+		}, "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY at LIMIT 4", s.key()); err != nil {
+			return err
+		}
+		recorded.Add(-int64(len(old)))
+		return s.removeEvents(context.Background(), s.key(), old)
+	})
+	look := func() {
+		from := time.Now().Add(-20 * time.Hour)
+		for _, q := range []store.Query{{}, {From: &from}, {SortBy: store.ByName}, {Names: []string{"Name1", "Name4"}, SortBy: store.ByName, From: &from},
+			{Bot: new(true), Names: []string{"Name2"}}, {Tag: s.tag, Asc: true}} {
+			q.Merchant, q.Limit = s.id, 100_000
+			page, err := nodes[1].Events(t.Context(), q)
+			if err != nil || page.Total != len(page.Events) {
+				t.Fatalf("%+v: %d events of %d, %v", q, len(page.Events), page.Total, err)
+			}
+			// From the end on, pages use the counters of many buckets.
+			q.Offset, q.Limit = page.Total*2/3, 100_000
+			page, err = nodes[0].Events(t.Context(), q)
+			if err != nil || page.Total > q.Offset && page.Total-q.Offset != len(page.Events) {
+				t.Fatalf("%+v: %d events of %d, %v", q, len(page.Events), page.Total, err)
+			}
+		}
+		for _, by := range []store.SummaryGroup{store.Ungrouped, store.GroupByName, store.GroupByTag} {
+			sum, err := s.Summary(t.Context(), store.SummaryQuery{Merchants: []store.MerchantID{s.id}, By: by, From: &from, Bucket: store.Hourly})
+			if err != nil || sum.Other.Total != 0 {
+				t.Fatalf("grouped by %v: %+v, %v", by, sum, err)
+			}
+		}
+		s.expectConsistent()
+	}
+	for range 4 {
+		look()
+	}
+	close(stop)
+	busy.Wait()
+	look()
+	s.folded(s.key())
+	look()
+	if n := s.rows("tally", s.id); n != 0 {
+		t.Errorf("%d rows of the tally are left", n)
+	}
+	if usage, err := s.Usage(t.Context(), []store.MerchantID{s.id}); err != nil || usage[0].Events != uint64(recorded.Load()) {
+		t.Errorf("usage %+v of %d events, %v", usage, recorded.Load(), err)
+	}
+}
+
+// What is removed leaves no counters behind, whether or not its events had been folded.
+func TestRemovedEventsLeaveNoCounters(t *testing.T) {
+	s := newShop(t, Options{})
+	s.record(s.mark("Early", "anna"))
+	s.folded(s.key())
+	s.record(s.mark("Late", "anna"), s.mark("Other", "bert"))
+	var all []receipt
+	if err := query(t.Context(), s.pool, func(rows pgx.Rows) error {
+		var r receipt
+		err := rows.Scan(&r.seq, &r.idx)
+		all = append(all, r)
+		return err
+	}, "SELECT seq, idx FROM event WHERE merchant = $1 AND muid = 'anna'", s.key()); err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	if err := s.removeEvents(t.Context(), s.key(), append(all, all...)); err != nil { // each counts once
+		t.Fatal(err)
+	}
+	s.expect(1)
+	if usage, err := s.Usage(t.Context(), []store.MerchantID{s.id}); err != nil || usage[0].Events != 1 {
+		t.Errorf("usage %+v, %v", usage, err)
+	}
+	s.folded(s.key())
+	s.expect(1)
+	if n := s.rows("counter", s.id); n != 8 {
+		t.Errorf("%d counters are left, want 8: 4 levels, by name and of all names", n)
+	}
+}
+
+// The tally of a node that has died is folded by another one.
+func TestAnotherNodeFoldsTheTally(t *testing.T) {
+	now := atomic.Int64{}
+	now.Store(time.Now().UnixMicro())
+	clock := func() time.Time { return timeAt(now.Load()) }
+	s := newShop(t, Options{Now: clock})
+	s.record(s.mark("PageView", "anna"))
+	s.forgetTally() // as after a kill
+	other := s.opened(openURL(s.url, Options{Log: quiet, Now: clock}))
+	now.Add(time.Hour.Microseconds())
+	if err := other.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.rows("tally", s.id); n != 0 {
+		t.Errorf("%d rows of the tally are left", n)
+	}
+	s.expect(1)
+}
+
+// Dead rows stay in the tally while a backup reads the database. Nobody looks at them: they are before usage.folded.
+func TestAFoldNotesHowFarItIs(t *testing.T) {
+	s := newShop(t, Options{})
+	s.record(s.mark("PageView", "anna"))
+	s.forgetTally()
+	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
+	folded := func() (seq, last int64) {
+		if err := s.pool.QueryRow(t.Context(), "SELECT coalesce((SELECT folded FROM usage WHERE merchant = $1), 0), (SELECT max(seq) FROM flush)", s.key()).Scan(&seq, &last); err != nil {
+			t.Fatal(err)
+		}
+		return seq, last
+	}
+	portion := func(limit int, ordered bool) {
+		t.Helper()
+		if n, err := s.foldSome(t.Context(), []uuid.UUID{s.key()}, foldNew, limit, ordered); err != nil || n == 0 {
+			t.Fatal(n, err)
+		}
+	}
+	portion(2, true)
+	if seq, _ := folded(); seq != 0 {
+		t.Errorf("a part of a flush was folded, and the number of the last one is %d", seq)
+	}
+	portion(10, true)
+	if seq, last := folded(); seq != last {
+		t.Errorf("folded %d, want %d", seq, last)
+	}
+	_, before := folded()
+	s.record(s.mark("PageView", "anna"))
+	portion(10, false)
+	if seq, _ := folded(); seq > before {
+		t.Errorf("with Citus, folded is %d", seq)
+	}
+	s.expect(4)
+}
+
+// A node folds what is in the tally of a merchant with many rows, and of any other after a while.
+func TestFoldingIsDue(t *testing.T) {
+	var f folding
+	busy, idle := uuid.New(), uuid.New()
+	f.note(tallies{{merchant: idle}: {1, 1}})
+	for i := range manyRows {
+		f.note(tallies{{merchant: busy, minute: int64(i)}: {1, 1}})
+	}
+	due := f.take()
+	if len(due) != 1 || due[busy].rows != manyRows {
+		t.Errorf("due are %v", due)
+	}
+	if due := f.take(); len(due) != 0 {
+		t.Errorf("due again are %v", due)
+	}
+	f.note(tallies{{merchant: busy}: {1, 1}}) // while the fold fails
+	f.add(busy, due[busy])
+	f.add(idle, unfolded{1, time.Now().Add(-foldAfter)})
+	f.note(tallies{{merchant: idle}: {1, 1}}) // which does not put it off
+	if due := f.take(); len(due) != 2 || due[idle].rows != 3 || due[busy].rows != manyRows+1 {
+		t.Errorf("due later are %v", due)
+	}
+}
+
+// A database of the schema before has only counters. While a backup reads usage, a node does not wait to change it: flushes would wait
+// behind it.
+func TestMigrationToTallies(t *testing.T) {
+	s := newShopOn(t, pgtest.NewServer(t).URL("postgres"), Options{})
+	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
+	s.folded(s.key())
+	for _, sql := range []string{"DROP TABLE tally", "ALTER TABLE usage DROP COLUMN folded", "DELETE FROM goose_db_version WHERE version_id = 10"} {
+		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "LOCK TABLE usage IN ACCESS SHARE MODE"); err != nil {
+			return err
+		}
+		e, err := openURL(s.url, Options{Log: quiet})
+		if err == nil {
+			return errors.Join(errors.New("a node changes usage while a backup reads it"), e.Close())
+		}
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != lockNotAvailable {
+			return err
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if version, err := schemaVersion(t.Context(), s.pool); err != nil || version >= 10 {
+		t.Fatalf("the schema has version %d, %v", version, err)
+	}
+	newer := &shop{engine: s.second(), t: t, url: s.url, partner: s.partner, id: s.id, tag: s.tag}
+	newer.expect(2)
+	newer.record(newer.mark("PageView", "anna"))
+	newer.expect(3)
+	newer.folded(s.key())
+	newer.expect(3)
+	newer.expectConsistent()
+}

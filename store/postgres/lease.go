@@ -15,6 +15,10 @@ const (
 	leaseFor   = 30 * time.Second
 	leaseRenew = 5 * time.Second
 	leaseGiven = leaseFor - leaseRenew
+
+	// leaseRelease is how long a release is tried. Without it the lease ends by itself, and a node that stops must not wait for a
+	// database that is gone.
+	leaseRelease = 5 * time.Second
 )
 
 // lease implements store.Lease.
@@ -114,7 +118,7 @@ func (l *lease) Renew(ctx context.Context) error {
 func (l *lease) Release(ctx context.Context) error {
 	l.giveUp()
 	again := false // an earlier try may have released it
-	return l.e.share(ctx, sharedTimeout, func(ctx context.Context) error {
+	return l.e.share(ctx, leaseRelease, func(ctx context.Context) error {
 		done, err := l.e.pool.Exec(ctx, "DELETE FROM lease WHERE name = $1 AND holder = $2", l.name, l.id)
 		if err == nil && done.RowsAffected() == 0 && !again {
 			return store.ErrLeaseLost

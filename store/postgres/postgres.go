@@ -258,7 +258,8 @@ func (e *engine) Close() error {
 	defer cancel()
 	err := e.tidy(ctx)
 	if isConnectionFailure(err) {
-		err = nil // uses of keys in the last minute are lost, as KeyUseDelay allows
+		err = nil      // uses of keys in the last minute are lost, as KeyUseDelay allows
+		e.hosts.drop() // so that the pool does not wait for the server, connection by connection
 	}
 	e.pool.Close()
 	return err

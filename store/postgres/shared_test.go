@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
 )
 
 // What nodes share outlives the primary, and calls that are made meanwhile succeed as soon as there is another one.
@@ -89,6 +90,30 @@ func TestALeaseEnds(t *testing.T) {
 	}
 	if taken.Held().Err() == nil {
 		t.Error("a lease is held after its release")
+	}
+}
+
+// A node whose database is gone does not wait for it at its stop.
+func TestALeaseOfADatabaseThatIsGone(t *testing.T) {
+	server := pgtest.NewServer(t)
+	thaw := func() error { return nil }
+	t.Cleanup(func() { // after the node has stopped
+		if err := thaw(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newShopOn(t, server.URL("postgres"), Options{})
+	held, err := s.Lease(t.Context(), "x")
+	if err != nil || held == nil {
+		t.Fatal(held, err)
+	}
+	if thaw, err = server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), sharedTimeout-time.Second)
+	defer cancel()
+	if err := held.Release(ctx); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a release without a database: %v, want KindUnavailable", err)
 	}
 }
 

@@ -99,8 +99,9 @@ func isConnectionFailure(err error) bool {
 		switch class := pgErr.Code[:2]; {
 		case pgErr.SeverityUnlocalized == "FATAL" || pgErr.SeverityUnlocalized == "PANIC":
 			return true // the server has ended the connection
-		case class == "08", class == "57" && pgErr.Code != queryCanceled, pgErr.Code == "25006", pgErr.Code == "53300":
-			return true // connection failure, shutdown, read-only (a standby), too many connections
+		case class == "08", class == "57" && pgErr.Code != queryCanceled, pgErr.Code == "25006", pgErr.Code == "53300",
+			pgErr.Code == "40001":
+			return true // connection failure, shutdown, read-only (a standby), too many connections, a standby that is being promoted
 		}
 		return false
 	}

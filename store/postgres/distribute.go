@@ -113,6 +113,7 @@ func isDistributed(ctx context.Context, pool *pgxpool.Pool) (distributed bool, e
 	return distributed, err
 }
 
+// hasCitus reports what citusInstalled says.
 func hasCitus(ctx context.Context, pool *pgxpool.Pool) (installed bool, err error) {
 	err = pool.QueryRow(ctx, "SELECT "+citusInstalled).Scan(&installed)
 	return installed, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -212,6 +213,34 @@ func TestAFoldNotesHowFarItIs(t *testing.T) {
 		t.Errorf("with Citus, folded is %d", seq)
 	}
 	s.expect(4)
+}
+
+// The server keeps the plan of a fold. One that was made while the tally was empty must be good when it is large.
+func TestAFoldDoesNotScanTheWholeTally(t *testing.T) {
+	s := newShop(t, Options{})
+	conn, err := pgx.Connect(t.Context(), s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := conn.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for sql, of := range map[string]any{foldNew: []uuid.UUID{s.key()}, foldOne: s.key()} {
+		if err := pgx.BeginTxFunc(t.Context(), conn, pgx.TxOptions{BeginQuery: beginFold}, func(tx pgx.Tx) error {
+			return query(t.Context(), tx, func(rows pgx.Rows) error {
+				var line string
+				err := rows.Scan(&line)
+				if strings.Contains(line, "Seq Scan") {
+					t.Errorf("%s: %s", sql, line)
+				}
+				return err
+			}, "EXPLAIN "+sql, of, 1000)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // A node folds what is in the tally of a merchant with many rows, and of any other after a while.

@@ -86,19 +86,32 @@ func TestAConnectionIsCheckedBeforeItIsReleased(t *testing.T) {
 	}
 }
 
-// A server that was replaced may have answered with a flush that its successor does not have.
-func TestAFlushThatIsGoneIsNotConfirmed(t *testing.T) {
+// A server that was replaced may have answered with what its successor does not have.
+func TestWhatIsGoneIsNotConfirmed(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(0, 0))
-	var last int64
-	if err := s.pool.QueryRow(t.Context(), "SELECT max(seq) FROM flush").Scan(&last); err != nil {
+	var last visible
+	if err := s.pool.QueryRow(t.Context(), readVisible).Scan(&last.server, &last.flush); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.confirm(t.Context(), last); err != nil {
-		t.Error(err)
+	if !s.confirmed.has(last) {
+		t.Error("the flush was acknowledged, but is not confirmed")
 	}
-	if err := s.confirm(t.Context(), last+1); store.KindOf(err) != store.KindUnavailable {
-		t.Errorf("a flush that is not there: %v, want KindUnavailable", err)
+	for _, c := range []struct {
+		last visible
+		want store.Kind
+	}{
+		{last, store.KindInternal}, // no error
+		{visible{last.server, last.flush + 1}, store.KindUnavailable},
+		{visible{last.server - 1, last.flush}, store.KindUnavailable},
+	} {
+		if err := s.confirm(t.Context(), c.last); err != nil && store.KindOf(err) != c.want || err == nil && c.want != store.KindInternal {
+			t.Errorf("%+v after %+v: %v, want %v", c.last, last, err, c.want)
+		}
+	}
+	f := &feed{end: positionOf(last.flush, 0), server: last.server - 1}
+	if _, err := s.readPortions(t.Context(), f); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a feed reads from another server: %v, want KindUnavailable", err)
 	}
 }
 

@@ -61,6 +61,7 @@ func (e *engine) write(ctx context.Context, f *flush) error {
 		}
 		return e.settle(f, err)
 	}
+	e.confirmed.note(f.done)
 	return nil
 }
 

@@ -3,8 +3,11 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
 )
@@ -64,4 +67,93 @@ func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 		n, err := feed(t.Context())
 		return err == nil && n == 1
 	})
+}
+
+// An event that no standby has is visible, but nobody may rely on it: it is not acknowledged, no feed and no watch has it, and no link of it
+// is told. When a standby without it becomes the primary, it is gone, and the sender is told so.
+func TestAnEventThatNoStandbyHas(t *testing.T) {
+	primary, standby := startWithStandby(t)
+	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{flushTimeout: time.Minute})
+	var who store.Identity
+	who.Add(store.Email, "a@example.com")
+	mark := func(i int, muid store.MUID) store.Mark {
+		m := s.visit(0, i)
+		m.Identity, m.DedupeID = who, fmt.Sprint(i)
+		m.Identity.MUID = muid
+		return m
+	}
+	s.record(mark(0, "m0"))
+	var fed int
+	var after store.Cursor
+	feed := func(ctx context.Context) error {
+		end, err := s.Feed(ctx, store.FeedQuery{Merchants: []store.MerchantID{s.id}, After: after}, func(*store.Received) bool {
+			fed++
+			return true
+		})
+		if err == nil {
+			after = end.Cursor
+		}
+		return err
+	}
+	if err := feed(t.Context()); err != nil || fed != 1 {
+		t.Fatalf("the feed has %d events, %v", fed, err)
+	}
+	news, stop := s.Watch([]store.MerchantID{s.id})
+	defer stop()
+	if err := standby.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	recorded := make(chan error, 1)
+	go func() { recorded <- s.Record(context.Background(), []store.Mark{mark(1, "m1")}) }()
+	direct, err := pgx.Connect(t.Context(), primary.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = direct.Close(context.Background()) }() // its server is killed
+	await(t, "the event is not visible", func() bool {
+		var n int
+		err := direct.QueryRow(t.Context(), "SELECT count(*) FROM event").Scan(&n)
+		return err == nil && n == 2
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := feed(ctx); err == nil || fed != 1 {
+		t.Errorf("the feed has %d events, %v", fed, err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if muid, err := s.Resolve(ctx, s.id, who); err == nil {
+		t.Errorf("the link is told: %s", muid)
+	}
+	select {
+	case <-news:
+		t.Error("the watch is told")
+	case err := <-recorded:
+		t.Fatalf("the sender is told %v", err)
+	default:
+	}
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(standby.Start(), standby.Promote()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-recorded; store.KindOf(err) != store.KindUnavailable && store.KindOf(err) != store.KindUncertain {
+		t.Errorf("the sender is told %v, want KindUnavailable or KindUncertain", err)
+	}
+	await(t, "the feed cannot be read", func() bool { return feed(t.Context()) == nil })
+	if fed != 1 {
+		t.Errorf("the feed has %d events, want 1", fed)
+	}
+	await(t, "the event cannot be sent again", func() bool {
+		again := mark(1, "m1")
+		return s.Record(t.Context(), []store.Mark{again}) == nil
+	})
+	if err := feed(t.Context()); err != nil || fed != 2 {
+		t.Errorf("the feed has %d events, %v", fed, err)
+	}
+	if muid, err := s.Resolve(t.Context(), s.id, who); muid != "m1" || err != nil {
+		t.Errorf("the identity is %s, %v", muid, err)
+	}
+	s.expectConsistent()
 }

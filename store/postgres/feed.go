@@ -89,10 +89,11 @@ func maxPosition(a, b codec.Position) codec.Position {
 // feed is one call of Feed.
 type feed struct {
 	store.FeedQuery
-	at    codec.Position // everything up to here was read
-	end   codec.Position // of the call
-	empty []*stream      // whose next events must be read before the feed goes on
-	ready streams
+	at     codec.Position // everything up to here was read
+	end    codec.Position // of the call
+	server int64          // visible.server of what is read: that of a server which was replaced may be gone
+	empty  []*stream      // whose next events must be read before the feed goes on
+	ready  streams
 }
 
 // stream is the events of one merchant, in the order of receipt.
@@ -127,13 +128,14 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 			merchants, ids[key] = append(merchants, key), id
 		}
 	}
-	var last int64
+	var last visible
 	if err := e.read(ctx, func(tx pgx.Tx) error {
 		var oldest int64
-		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0), coalesce(min(seq), 0), "+citusInstalled+" FROM flush WHERE seq > 0").Scan(&last, &oldest, &citus); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT "+thisServer+", coalesce(max(seq), 0), coalesce(min(seq), 0), "+citusInstalled+" FROM flush WHERE seq > 0").
+			Scan(&last.server, &last.flush, &oldest, &citus); err != nil {
 			return err
 		}
-		if f.end = codec.EndOf(uint64(last)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
+		if f.end = codec.EndOf(uint64(last.flush)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
 			f.end = upTo
 		}
 		f.empty = nil
@@ -162,11 +164,8 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 		return false, err
 	}
 	// What a follower has read must never be gone, and nothing may come before it.
-	if err := e.confirm(ctx, last); err != nil {
-		e.reconnect()
-		return false, unavailable(err)
-	}
-	return citus, nil
+	f.server = last.server
+	return citus, e.confirm(ctx, last)
 }
 
 // lately returns which merchants have events in flushes from a number on.
@@ -209,11 +208,19 @@ func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
 		clear(got)
 		size := 0
 		b := &pgx.Batch{} // a batch remembers the statements of its connection: each attempt needs its own
+		b.Queue("SELECT " + thisServer)
 		for _, s := range streams {
 			b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
 				int64(f.end.Seq), int32(f.end.Index), s.portion)
 		}
 		results := tx.SendBatch(ctx, b)
+		var server int64
+		if err := results.QueryRow().Scan(&server); err != nil {
+			return errors.Join(err, results.Close())
+		}
+		if server != f.server {
+			return errors.Join(errReplaced, results.Close())
+		}
 		for i := range streams {
 			rows, err := results.Query()
 			if err != nil {

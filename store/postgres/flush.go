@@ -29,6 +29,7 @@ type flush struct {
 	changed  links              // links that the group makes
 	events   []event
 	tallies  tallies // of the events
+	done     visible // once it is committed
 }
 
 // item is a mark, or the link of a call of Resolve.
@@ -214,13 +215,16 @@ const (
 		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]) WITH ORDINALITY
 		AS w(merchant, at, bot, tag, name, muid, raw, idx)`
 
-	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
+	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4) RETURNING seq`
 
 	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. What waits for a lock gives up
 	// long before flushTimeout, also when it waits for two after each other: then it is known that nothing is committed.
 	// Citus writes to one shard after the other, in one order: so two flushes never wait for each other.
+	//
+	// COMMIT does not wait for the standbys: commitMessage does. In a distributed database both wait: the workers commit after COMMIT.
 	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
-		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true)`
+		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true),
+		CASE WHEN ` + citusInstalled + ` THEN NULL ELSE set_config('synchronous_commit', 'off', true) END`
 
 	takeReceiptLock = `SELECT pg_advisory_xact_lock($1)`
 )
@@ -333,7 +337,8 @@ func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
 	}, readRefused, merchantsOf(wanted), keysIn(wanted))
 }
 
-// write is the second round trip, with the commit.
+// write is the second round trip, with the commit. The commit after it is on the standbys when write returns nil, and so is everything
+// before it. When COMMIT fails, the server skips what follows.
 func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 	b := &pgx.Batch{}
 	unused := map[uuid.UUID][][]byte{}
@@ -360,8 +365,9 @@ func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 		f.queueEvents(b)
 	}
 	merchants := f.withEvents()
-	b.Queue(writeFlush, f.merchants()[0], f.id, f.node, merchants)
+	b.Queue(writeFlush, f.merchants()[0], f.id, f.node, merchants).QueryRow(func(row pgx.Row) error { return row.Scan(&f.done.flush) })
 	b.Queue("COMMIT")
+	b.Queue(commitMessage).QueryRow(func(row pgx.Row) error { return row.Scan(&f.done.server, nil) })
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}

@@ -300,12 +300,13 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	asked, known := time.Now(), e.follower.position()
 	var entries []entry
 	var last int64
+	var seen visible
 	var leaving *string
 	if err := e.readNow(ctx, func(tx pgx.Tx) (err error) {
 		if entries, err = readEntries(ctx, tx, known); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, "SELECT coalesce((SELECT max(seq) FROM change), 0), coalesce((SELECT max(seq) FROM flush), 0), "+leavingRow).Scan(&last, &flushes, &leaving); err != nil || more == nil {
+		if err := tx.QueryRow(ctx, readVisible+", coalesce((SELECT max(seq) FROM change), 0), "+leavingRow).Scan(&seen.server, &seen.flush, &last, &leaving); err != nil || more == nil {
 			return err
 		}
 		return more(tx)
@@ -314,12 +315,17 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 		return 0, err
 	}
 	e.follower.waits.Store(true)
-	if err := e.confirmAll(ctx); err != nil {
+	got, err := e.confirmAll(ctx)
+	if err != nil {
 		e.reconnect()
 		return 0, unavailable(fmt.Errorf("the database answers, but its commits wait for the standbys: %w", err))
 	}
-	e.follower.noteLeaving(leaving)
 	e.follower.waits.Store(false)
+	if got.server != seen.server {
+		e.reconnect()
+		return 0, errReplaced
+	}
+	e.follower.noteLeaving(leaving)
 	if int64(len(entries)) != max(last-known, 0) {
 		e.follower.lost.Store(true)
 		return 0, errMissed
@@ -328,7 +334,7 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 		return 0, err
 	}
 	e.follower.noteAsked(asked)
-	return flushes, nil
+	return seen.flush, nil
 }
 
 // followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it closes

@@ -126,15 +126,15 @@ func keepAlive(beat func(ctx context.Context) error, lost func(error)) (stop fun
 
 // Last implements move.Source. The standbys have all events up to there, and so do the workers of a distributed database.
 func (d *Database) Last(ctx context.Context) (uint64, error) {
-	if err := d.e.confirmAll(ctx); err != nil {
+	last, err := d.e.confirmAll(ctx)
+	if err != nil {
 		return 0, err
 	}
-	last := d.e.confirmed.flush.Load()
 	distributed, err := isDistributed(ctx, d.e.pool)
 	if err == nil && distributed {
 		err = d.e.awaitCommits(ctx)
 	}
-	return uint64(last), err
+	return uint64(last.flush), err
 }
 
 // Usage implements move.Source. It reads what flushes have counted.

@@ -14,11 +14,17 @@
 //  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are read.
 //     Now the outcome of each mark is known.
 //  2. Links are written. The lock lockReceipt is taken, the flush gets its number, and events, the tally and the flush are
-//     written; COMMIT.
+//     written; COMMIT, which does not wait for the disk or the standbys. Then a second commit, of a message that nobody reads, waits
+//     for both. The write-ahead log has it after the first: when the standbys have it, they have the flush. Only then are the marks answered.
 //
-// The lock is held until the commit is visible. So flushes are numbered in the order of their commits, and whoever sees a flush
-// sees all before it: no feed passes an event that may still be committed. The price is that the second round trips of all
-// nodes follow each other.
+// The lock is held until the first commit is visible. So flushes are numbered in the order of their commits, and whoever sees a flush
+// sees all before it: no feed passes an event that may still be committed. As the lock is free before the second commit waits, the next
+// flush, of any node, is written meanwhile.
+//
+// A flush is visible before the standbys have it. If they never get it, because one of them becomes the primary before that or the server
+// loses its power, it is gone again. Listings, totals and exports may show such events: what is listed now may be missing after a fail-over,
+// if its sender was never told that it is recorded. What is acknowledged, duplicates included, what a feed or a watch has, and the muid
+// that Resolve returns, is on the standbys (confirm.go).
 //
 // Locks are taken in one order: event_ids, links, lockReceipt. The rest is only inserted.
 //
@@ -27,7 +33,7 @@
 // Whoever counts adds the counters and the tally.
 //
 // When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If that fails, the first one
-// was committed; if not, it never can be.
+// was committed; if not, it never can be. That insert waits for the standbys.
 //
 // # Distributed by merchant
 //
@@ -36,9 +42,9 @@
 // what a group writes has the rows of all its merchants in one statement.
 //
 // A flush then commits in two phases: all workers prepare, the coordinator commits, with the row of the flush, and the workers
-// commit before COMMIT returns and the lock is free. Whoever reads a flush's number must wait for the lock before its events
-// (awaitCommits). If a worker fails in the second phase, COMMIT succeeds with a warning: then the events are acknowledged when that
-// worker has committed too (settle).
+// commit before COMMIT returns and the lock is free. Here COMMIT waits for the disks and the standbys. Whoever reads a flush's number must
+// wait for the lock before its events (awaitCommits). If a worker fails in the second phase, COMMIT succeeds with a warning: then the
+// events are acknowledged when that worker has committed too (settle).
 //
 // # Time
 //

@@ -39,11 +39,16 @@ func (e *engine) Resolve(ctx context.Context, id store.MerchantID, who store.Ide
 	}
 	switch {
 	case who.MUID == "":
-		err = e.read(ctx, func(tx pgx.Tx) error {
-			muid, err = resolve(ctx, tx, merchant, &who)
-			return err
-		})
-		return muid, err
+		var last visible
+		if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+			if muid, err = resolve(ctx, tx, merchant, &who); err != nil || muid == "" {
+				return err
+			}
+			return tx.QueryRow(ctx, readVisible).Scan(&last.server, &last.flush)
+		}); err != nil || muid == "" {
+			return "", err
+		}
+		return muid, e.confirm(ctx, last) // the sender will use it
 	case len(who.Keys()) == 0:
 		return who.MUID, ctx.Err()
 	}

@@ -44,6 +44,7 @@ func newStore(opt Options) func(t *testing.T) storetest.Store {
 		return storetest.Store{
 			Open: func(t *testing.T, now func() time.Time) store.Engine {
 				t.Helper()
+				opt := opt // tests run at the same time
 				opt.Log, opt.Now = quiet, now
 				e, err := Open(dir, opt)
 				if err != nil {

@@ -35,7 +35,7 @@ func TestCitus(t *testing.T) {
 	t.Run("distribute while serving", func(t *testing.T) { distributeWhileServing(t, c) })
 	t.Run("loss of a worker", func(t *testing.T) { loseWorker(t, c) })
 	t.Run("conformance", func(t *testing.T) {
-		storetest.RunParallel(t, func(t *testing.T) storetest.Store { return storeIn(c.Database(t)) })
+		storetest.Run(t, func(t *testing.T) storetest.Store { return storeIn(c.Database(t)) })
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 	"mtagd/store/storetest"
 )
 
-func TestConformance(t *testing.T) { storetest.RunParallel(t, newStore) }
+func TestConformance(t *testing.T) { storetest.Run(t, newStore) }
 
 // newStore returns stores in empty databases. Kill cuts all connections: a node has nothing else that a kill could take.
 func newStore(t *testing.T) storetest.Store { return storeIn(pgtest.Database(t)) }

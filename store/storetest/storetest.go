@@ -5,7 +5,7 @@
 //
 // Read in this order:
 //
-//	storetest.go   Run, RunParallel
+//	storetest.go   Run
 //	bed.go         Store, and the engine under test with its clock
 //	durability.go  close, reopen, kill, concurrent ingest
 //	contexts.go    calls with a context that has ended
@@ -62,19 +62,13 @@ var suite = []part{
 	{"Durability", durabilityTests},
 }
 
-// Run runs the suite, or only the named parts of it. newStore returns a new empty store for each test.
+// Run runs the suite, or only the named parts of it. newStore returns a new empty store for each test. The parts run at the same
+// time, as many as go test -parallel allows: engines mostly wait.
 func Run(t *testing.T, newStore func(t *testing.T) Store, parts ...string) {
 	for _, part := range suite {
 		if len(parts) > 0 && !slices.Contains(parts, part.name) {
 			continue
 		}
-		t.Run(part.name, func(t *testing.T) { part.run(t, newStore) })
-	}
-}
-
-// RunParallel is Run for engines that mostly wait: the parts run at the same time.
-func RunParallel(t *testing.T, newStore func(t *testing.T) Store) {
-	for _, part := range suite {
 		t.Run(part.name, func(t *testing.T) {
 			t.Parallel()
 			part.run(t, newStore)

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -105,13 +106,17 @@ func closedFindings(t *testing.T, dir string) (found []store.Finding) {
 func TestCloseEndsAVerification(t *testing.T) {
 	e := open(t, t.TempDir())
 	record(t, e, store.NewMerchantID(), 100)
+	ended := endSeen{ctx, make(chan struct{})}
 	reading, verified := make(chan struct{}, 100), make(chan error, 1)
 	go func() {
-		_, err := e.Verify(ctx, store.Verification{
+		_, err := e.Verify(ended, store.Verification{
 			Found: func(store.Finding) {},
 			Read: func(store.Part, uint64, uint64) {
 				reading <- struct{}{}
-				<-e.opened.Done()
+				select {
+				case <-ended.seen:
+				case <-time.After(time.Minute): // then the test fails
+				}
 			},
 		})
 		verified <- err
@@ -124,6 +129,20 @@ func TestCloseEndsAVerification(t *testing.T) {
 	if _, err := e.Verify(ctx, store.Verification{}); err == nil {
 		t.Error("a closed engine is verified")
 	}
+}
+
+// endSeen is a context that says when the context that was derived from it has ended: that happens in another goroutine, at any time
+// after the cause.
+type endSeen struct {
+	context.Context
+	seen chan struct{}
+}
+
+func (endSeen) Done() <-chan struct{} { return make(chan struct{}) }
+
+// AfterFunc is called by context.WithCancel, and the result when the new context ends.
+func (c endSeen) AfterFunc(func()) (stop func() bool) {
+	return sync.OnceValue(func() bool { close(c.seen); return true })
 }
 
 // A kill is not damage: neither the directory that it leaves, nor the one that the next start has repaired, has findings.

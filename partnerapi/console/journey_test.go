@@ -167,6 +167,7 @@ func statuses(b *tab, p *partner) {
 	}
 	b.open("/merchants")
 	b.signIn(p.key)
+	b.see("Shoe shop") // leaving the page before would end the request that signs in
 	for _, c := range []struct {
 		answer         []fields
 		status, advice string

@@ -34,7 +34,7 @@ const (
 )
 
 // waitLimit bounds every wait. Only what hangs should reach it.
-const waitLimit = 20 * time.Second
+const waitLimit = time.Minute
 
 // service is a running process, as one test uses it.
 type service struct {

@@ -157,8 +157,10 @@ func (e *engine) transact(ctx context.Context, write func(tx pgx.Tx) error) erro
 	return checkReplicated(conn.Conn().PgConn())
 }
 
-// beginRead begins a transaction that reads. Compiling its statements would take longer than running them.
-const beginRead = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off"
+// beginRead begins a transaction that reads. Compiling its statements would take longer than running them. A plan that was made when a
+// table had some rows reads all of it, and is used until the server has analyzed the table, which can be after millions of rows: so
+// only indexes are read.
+const beginRead = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 
 // reserved is how many connections reads leave to events, to changes and to the follower. Slow reads must not keep these waiting:
 // the node would take it that the database does not answer.

@@ -25,6 +25,12 @@ func (s span) buckets() (first, end int64) {
 	return bucketOf(s.level, s.lo), bucketOf(s.level, s.hi)
 }
 
+// isBucket reports whether a span has one bucket of its level.
+func (s span) isBucket() bool {
+	first, end := s.buckets()
+	return end-first == 1
+}
+
 // bucket returns the span of one bucket.
 func bucket(level int, n int64) span {
 	if level == byLife {

@@ -28,39 +28,43 @@ func (e *engine) Events(ctx context.Context, q store.Query) (page store.Page, er
 		return page, ctx.Err()
 	}
 	err = e.read(ctx, func(tx pgx.Tx) error {
-		page = store.Page{}
-		scopes, _, err := e.scopes(ctx, tx, merchant)
-		if err != nil || scopes[0].removed {
-			return err
-		}
-		lo, hi := rangeOf(q.From, q.To)
-		if s.open, err = readOpen(ctx, tx, merchant); err != nil {
-			return err
-		}
-		l := listing{selection: s, tx: tx, asc: q.Asc && q.SortBy == store.ByTime, nameDesc: !q.Asc}
-		lo = max(lo, scopes[0].from)
-		offset := q.Offset
-		var nodes []node
-		switch {
-		case q.SortBy == store.ByTime:
-			nodes, err = l.spans(ctx, lo, hi)
-		case l.allNames:
-			nodes, page.Total, offset, err = l.nearbyNames(ctx, lo, hi, q.Offset, q.Limit)
-		default:
-			nodes, err = l.named(ctx, lo, hi, l.names)
-		}
-		if err != nil {
-			return err
-		}
-		if page.Total == 0 {
-			page.Total = totalOf(nodes)
-		}
-		if q.Offset >= page.Total {
-			return nil
-		}
-		page.Events, err = l.page(ctx, nodes, offset, q.Limit)
+		page, err = e.list(ctx, tx, s, q)
 		return err
 	})
+	return page, err
+}
+
+// list is Events in one transaction.
+func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query) (page store.Page, err error) {
+	scopes, _, err := e.scopes(ctx, tx, s.merchant)
+	if err != nil || scopes[0].removed {
+		return page, err
+	}
+	lo, hi := rangeOf(q.From, q.To)
+	lo = max(lo, scopes[0].from)
+	if s.open, err = readOpen(ctx, tx, s.merchant); err != nil {
+		return page, err
+	}
+	l := listing{selection: s, tx: tx, asc: q.Asc && q.SortBy == store.ByTime, nameDesc: !q.Asc}
+	offset := q.Offset
+	var nodes []node
+	switch {
+	case q.SortBy == store.ByTime:
+		nodes, err = l.spans(ctx, lo, hi)
+	case l.allNames:
+		nodes, page.Total, offset, err = l.nearbyNames(ctx, lo, hi, q.Offset, q.Limit)
+	default:
+		nodes, err = l.named(ctx, lo, hi, l.names)
+	}
+	if err != nil {
+		return page, err
+	}
+	if page.Total == 0 {
+		page.Total = totalOf(nodes)
+	}
+	if q.Offset < page.Total {
+		page.Events, err = l.page(ctx, nodes, offset, q.Limit)
+	}
 	return page, err
 }
 
@@ -241,12 +245,23 @@ func cut(nodes []node, offset, limit int) (picks []pick) {
 	return picks
 }
 
-// maxSkipped is how many events of a node may be read in vain. Reading the counters of the level below costs about as much.
-const maxSkipped = 1000
+// How many events of a node may be skipped one by one: of all names, and of one. Reading the counters of the level below costs about
+// as much.
+const (
+	maxSkipped      = 1000
+	maxNamedSkipped = 150
+)
 
-// isDeep reports whether a node is replaced by the buckets of the level below.
+// isDeep reports whether a node is replaced by its buckets, or by those of the level below.
 func (l *listing) isDeep(p pick) bool {
-	return p.level > byMinute && (l.isFiltered() || p.skip*len(l.namesOf(p.node)) > maxSkipped || p.take*len(l.namesOf(p.node)) > 10*maxSkipped)
+	switch names := len(l.namesOf(p.node)); {
+	case p.level == rawLevel, p.level == byMinute && p.isBucket():
+		return false
+	case l.allNames && p.name == "":
+		return l.isFiltered() || p.skip > maxSkipped || p.take > 10*maxSkipped
+	default:
+		return l.isFiltered() || p.skip*names > maxNamedSkipped || p.take*names > 10*maxSkipped
+	}
 }
 
 // page returns the events of a page, of which there is at least one.
@@ -282,63 +297,63 @@ func (l *listing) page(ctx context.Context, nodes []node, offset, limit int) ([]
 	}
 }
 
-// The events of nodes. Of a node with several names, the first ones of each name are read, also those that are skipped.
 const (
-	eventColumns = `seq, idx, at, bot, name, muid, raw`
-	eachPick     = ` FROM unnest($4::int[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[]) AS r(i, name, lo, hi, skip, take) CROSS JOIN LATERAL `
-	newestFirst  = ` ORDER BY at DESC, seq DESC, idx DESC`
-	oldestFirst  = ` ORDER BY at, seq, idx`
-	selectEvents = `SELECT r.i, x.*` + eachPick + `(SELECT ` + eventColumns
-	ofPick       = ` OFFSET r.skip LIMIT r.take) AS x ORDER BY r.i, `
-	listNewest   = selectEvents + inSpan + newestFirst + ofPick + `x.at DESC, x.seq DESC, x.idx DESC`
-	listOldest   = selectEvents + inSpan + oldestFirst + ofPick + `x.at, x.seq, x.idx`
-	listNewestBy = selectEvents + ofName + newestFirst + ofPick + `x.at DESC, x.seq DESC, x.idx DESC`
-	listOldestBy = selectEvents + ofName + oldestFirst + ofPick + `x.at, x.seq, x.idx`
+	eachPick    = `SELECT r.i, x.* FROM unnest($4::int[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[]) AS r(i, name, lo, hi, skip, take) CROSS JOIN LATERAL `
+	eachName    = `unnest(CASE r.name WHEN '' THEN $10::text[] ELSE ARRAY[r.name] END) AS n(name) CROSS JOIN LATERAL `
+	newestFirst = `at DESC, seq DESC, idx DESC`
+	oldestFirst = `at, seq, idx`
+
+	// Each index begins with these columns, so that whichever the planner takes finds the event at once.
+	eventAt = ` CROSS JOIN LATERAL (SELECT bot, muid, raw FROM event
+		WHERE merchant = $1 AND name = y.name AND at = y.at AND seq = y.seq AND idx = y.idx OFFSET 0) AS e) AS x`
 )
+
+// statement returns the statement that reads picks, some of which have names.
+//
+// The events of all names are beside each other in the table. Those of one name are not: they are found in the index by name, and only
+// those on the page are read from the table. Of a pick with several names, the first ones of each name are merged.
+func (l *listing) statement(named bool) string {
+	order := newestFirst
+	if l.asc {
+		order = oldestFirst
+	}
+	cut := ` ORDER BY ` + order + ` OFFSET r.skip LIMIT r.take) AS `
+	each := `(SELECT seq, idx, at, name, bot, muid, raw` + l.inSpan() + cut + `x`
+	if named {
+		each = `(SELECT y.*, e.* FROM (SELECT z.* FROM ` + eachName + `(SELECT seq, idx, at, name` + l.ofName() + ` ORDER BY ` + order +
+			` LIMIT r.skip + r.take) AS z` + cut + `y` + eventAt
+	}
+	return eachPick + each + ` ORDER BY r.i, ` + order
+}
 
 // read reads the events of picks.
 func (l *listing) read(ctx context.Context, picks []pick) (events []store.Event, err error) {
 	var at []int32
 	var names []string
 	var lo, hi, skip, take []int64
-	left := make([]pick, len(picks)) // what is to be skipped and taken of the rows
-	byName := false
+	named := !l.allNames
 	for i, p := range picks {
-		of := l.namesOf(p.node)
-		byName = byName || of[0] != ""
-		left[i] = p
-		if len(of) > 1 {
-			p.skip, p.take = 0, p.skip+p.take
-		} else {
-			left[i].skip = 0
-		}
-		for _, name := range of {
-			at, names, lo, hi = append(at, int32(i)), append(names, name), append(lo, p.lo), append(hi, p.hi)
-			skip, take = append(skip, int64(p.skip)), append(take, int64(p.take))
-		}
+		named = named || p.name != ""
+		at, names, lo, hi = append(at, int32(i)), append(names, p.name), append(lo, p.lo), append(hi, p.hi)
+		skip, take = append(skip, int64(p.skip)), append(take, int64(p.take))
 	}
-	sql := map[[2]bool]string{{false, false}: listNewest, {false, true}: listOldest, {true, false}: listNewestBy, {true, true}: listOldestBy}
+	args := []any{l.merchant, l.tag, l.bot, at, names, lo, hi, skip, take}
+	if named {
+		args = append(args, l.names)
+	}
 	err = query(ctx, l.tx, func(rows pgx.Rows) error {
 		var i int
 		var seq, at int64
 		var idx int16
 		var e store.Event
 		var muid []byte
-		if err := rows.Scan(&i, &seq, &idx, &at, &e.Bot, &e.Name, &muid, &e.Raw); err != nil {
+		if err := rows.Scan(&i, &seq, &idx, &at, &e.Name, &e.Bot, &muid, &e.Raw); err != nil {
 			return err
 		}
-		if left[i].skip > 0 {
-			left[i].skip--
-			return nil
-		}
-		if left[i].take == 0 {
-			return nil
-		}
-		left[i].take--
 		e.ID, e.MUID, e.Time = positionOf(seq, idx).EventID(), store.MUID(muid), timeAt(at)
 		events = append(events, e)
 		return nil
-	}, sql[[2]bool{byName, l.asc}], l.merchant, l.tag, l.bot, at, names, lo, hi, skip, take)
+	}, l.statement(named), args...)
 	return events, err
 }
 

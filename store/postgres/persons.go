@@ -189,7 +189,7 @@ func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who
 				found = append(found, p)
 				n++
 				return nil
-			}, `SELECT `+eventColumns+`, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
+			}, `SELECT seq, idx, at, bot, name, muid, raw, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
 				ORDER BY seq, idx LIMIT $5`, merchant, after.seq, int32(after.idx), upTo, personalPortion)
 		})
 		if err != nil {

@@ -69,18 +69,31 @@ const (
 	eachCounter = ` FROM unnest($4::int[], $5::smallint[], $6::text[], $7::bigint[], $8::bigint[]) AS r(i, level, name, first, until) CROSS JOIN LATERAL `
 	ofCounter   = ` FROM counter WHERE ` + filter + ` AND level = r.level AND name = r.name AND bucket >= r.first AND bucket < r.until`
 
-	eachSpan = ` FROM unnest($4::int[], $5::text[], $6::bigint[], $7::bigint[]) AS r(i, name, lo, hi) CROSS JOIN LATERAL `
-	inSpan   = ` FROM event WHERE ` + filter + ` AND at >= r.lo AND at < r.hi`
-	// The comparison of rows is true of all events of the name. It keeps the planner from the index by time. With lo in it, a scan
-	// would not end at lo, or would begin with the name's first event.
-	ofName = ` FROM event WHERE ` + filter + ` AND name = r.name AND at >= r.lo AND at < r.hi AND (name, at) >= (r.name, -9223372036854775808)`
+	countEvents = `SELECT r.i, 0::bigint, x.n FROM unnest($4::int[], $5::text[], $6::bigint[], $7::bigint[]) AS r(i, name, lo, hi)
+		CROSS JOIN LATERAL (SELECT r.name) AS n CROSS JOIN LATERAL (SELECT count(*) AS n`
 
 	countCounters = `SELECT r.i, 0::bigint, x.n` + eachCounter + `(SELECT sum(n)::bigint AS n` + ofCounter + `) AS x WHERE x.n <> 0`
 	listCounters  = `SELECT r.i, x.bucket, x.n` + eachCounter + `(SELECT bucket, sum(n)::bigint AS n` + ofCounter + ` GROUP BY bucket) AS x`
-
-	countEvents      = `SELECT r.i, 0::bigint, x.n` + eachSpan + `(SELECT count(*) AS n` + inSpan + `) AS x`
-	countNamedEvents = `SELECT r.i, 0::bigint, x.n` + eachSpan + `(SELECT count(*) AS n` + ofName + `) AS x`
 )
+
+// inSpan selects the events of a span r from the index by time.
+func (s *selection) inSpan() string {
+	return ` FROM event WHERE ` + s.eventFilter() + ` AND at >= r.lo AND at < r.hi`
+}
+
+// ofName selects the events of a span r and a name n from the index by name. The comparison of rows is true of all events of the name.
+// It keeps the planner from the index by time. With lo in it, a scan would not end at lo, or would begin with the name's first event.
+func (s *selection) ofName() string {
+	return ` FROM event WHERE ` + s.eventFilter() + ` AND name = n.name AND at >= r.lo AND at < r.hi AND (name, at) >= (n.name, -9223372036854775808)`
+}
+
+// eventFilter is filter, without the columns that no index has when they are not needed: the index is enough then.
+func (s *selection) eventFilter() string {
+	if s.isFiltered() {
+		return filter
+	}
+	return `merchant = $1 AND $2::text IS NULL AND $3::boolean IS NULL`
+}
 
 // counted is a number of events in a bucket of a node.
 type counted struct {
@@ -142,14 +155,14 @@ func (s *selection) raw(ctx context.Context, tx pgx.Tx, nodes []node, use func(c
 	var at []int32
 	var names []string
 	var lo, hi []int64
-	sql := countNamedEvents
+	of := s.ofName()
 	for i, n := range nodes {
 		if n.level != rawLevel {
 			continue
 		}
 		for _, name := range s.namesOf(n) {
 			if name == "" {
-				sql = countEvents
+				of = s.inSpan()
 			}
 			at, names, lo, hi = append(at, int32(i)), append(names, name), append(lo, n.lo), append(hi, n.hi)
 		}
@@ -157,7 +170,7 @@ func (s *selection) raw(ctx context.Context, tx pgx.Tx, nodes []node, use func(c
 	if len(at) == 0 {
 		return nil
 	}
-	return s.scan(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, names, lo, hi)
+	return s.scan(ctx, tx, use, countEvents+of+`) AS x`, s.merchant, s.tag, s.bot, at, names, lo, hi)
 }
 
 func (s *selection) scan(ctx context.Context, tx pgx.Tx, use func(c counted), sql string, args ...any) error {
@@ -180,11 +193,14 @@ func (s *selection) count(ctx context.Context, tx pgx.Tx, nodes []node) error {
 	return s.raw(ctx, tx, nodes, add)
 }
 
-// expand returns the buckets of the level below that have events, of each node, in the order of time.
+// expand returns the buckets that have events, of each node, in the order of time. Those of a node with one bucket are of the level
+// below: to list these of many buckets would read, of 100 days, 2,400 hours.
 func (s *selection) expand(ctx context.Context, tx pgx.Tx, nodes []node) (children [][]node, err error) {
 	below := slices.Clone(nodes)
 	for i := range below {
-		below[i].level--
+		if below[i].isBucket() {
+			below[i].level--
+		}
 	}
 	found := make([]map[int64]int, len(nodes))
 	if err := s.counters(ctx, tx, listCounters, below, func(c counted) {

@@ -1,0 +1,74 @@
+package postgres
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+)
+
+// Any page reads the counters of some days, of one day and of one hour, and the events that it has: not the hours of many days, and
+// not the events that it skips.
+func TestAPageReadsFewRows(t *testing.T) {
+	s := newShop(t, Options{})
+	const days, names, perName = 40, 3, 4000
+	const step = days * 24 * time.Hour / perName
+	end := time.Now().Truncate(24 * time.Hour)
+	for n := range names {
+		for part := range perName / 1000 {
+			var marks []store.Mark
+			for i := range 1000 {
+				m := s.mark(fmt.Sprintf("Name%d", n), "anna")
+				m.DedupeID = ""
+				m.Time = end.Add(-time.Duration(part*1000+i) * step)
+				marks = append(marks, m)
+			}
+			s.record(marks...)
+		}
+	}
+	s.folded(s.key())
+	if _, err := s.pool.Exec(t.Context(), "VACUUM ANALYZE event, counter"); err != nil {
+		t.Fatal(err)
+	}
+	const rowsRead = "SELECT sum(idx_tup_fetch + seq_tup_read)::bigint FROM pg_stat_xact_user_tables WHERE relname IN ('event', 'counter')"
+	from, to := end.Add(-(days-2)*24*time.Hour-90*time.Minute), end.Add(-25*time.Hour-30*time.Minute)
+	for _, q := range []store.Query{
+		{SortBy: store.ByTime},
+		{SortBy: store.ByTime, Names: []string{"Name0", "Name2"}},
+		{SortBy: store.ByTime, From: &from, To: &to},
+		{SortBy: store.ByTime, From: &from, To: &to, Tag: s.tag, Names: []string{"Name1", "Name2"}},
+		{SortBy: store.ByName},
+		{SortBy: store.ByName, From: &from, To: &to},
+		{SortBy: store.ByName, From: &from, To: &to, Tag: s.tag, Names: []string{"Name1", "Name2"}},
+	} {
+		q.Merchant, q.Limit = s.id, 20
+		for _, place := range []int{0, 1, 2, 3, 4, 5} {
+			q.Offset = place * perName * max(len(q.Names), 1) / 7
+			sel, _ := newSelection(s.key(), q.Tag, q.Names, q.Bot)
+			var before, after int
+			if err := s.engine.read(t.Context(), func(tx pgx.Tx) error {
+				if err := tx.QueryRow(t.Context(), rowsRead).Scan(&before); err != nil {
+					return err
+				}
+				page, err := s.list(t.Context(), tx, sel, q)
+				if err != nil || len(page.Events) != q.Limit {
+					return fmt.Errorf("%d events of %d, %w", len(page.Events), page.Total, err)
+				}
+				return tx.QueryRow(t.Context(), rowsRead).Scan(&after)
+			}); err != nil {
+				t.Fatalf("%+v: %v", q, err)
+			}
+			rows := after - before
+			most := names*(days+2*24+2*60) + 5*q.Limit
+			if q.SortBy == store.ByTime && q.Names == nil {
+				most += maxSkipped
+			}
+			if rows > most {
+				t.Errorf("%+v: %d rows were read, want at most %d", q, rows, most)
+			}
+		}
+	}
+}

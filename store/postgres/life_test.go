@@ -294,6 +294,71 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 	}
 }
 
+// The events of a large merchant are counted in pieces, while events come, are moved into the counters, and go. What is found says when.
+func TestVerifyInPieces(t *testing.T) {
+	s := newShop(t, Options{verifyPiece: 5})
+	hour := time.Now().Truncate(time.Hour).Add(-72 * time.Hour)
+	at := func(h, i int) store.Mark {
+		m := s.visit(0, i)
+		m.DedupeID, m.Time = "", hour.Add(time.Duration(h)*time.Hour+time.Duration(i)*time.Minute)
+		return m
+	}
+	for h := range 20 {
+		s.record(at(h, 1), at(h, 2), at(h, 3))
+	}
+	s.folded(s.key())
+	reads, n := 0, uint64(0)
+	verify := func(read func()) (found []store.Finding) {
+		t.Helper()
+		reads = 0
+		counts, err := s.Verify(t.Context(), store.Verification{
+			Found: func(f store.Finding) { found = append(found, f) },
+			Read: func(part store.Part, done, total uint64) {
+				if part == store.PartEvents {
+					reads++
+					read()
+				}
+				if done > total {
+					t.Errorf("%d of %d %s are read", done, total, part)
+				}
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = counts.Events
+		return found
+	}
+	if found := verify(func() {}); len(found) > 0 || reads < 20 || n != 60 {
+		t.Errorf("%d events are read in %d pieces, found %+v", n, reads, found)
+	}
+	if found := verify(func() {
+		switch reads {
+		case 3:
+			s.record(at(1, 4), at(4, 4), at(19, 4)) // the last ones are read later: in the tally, and in the counters
+		case 7:
+			s.folded(s.key())
+		case 9:
+			var r receipt
+			if err := s.pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.seq, &r.idx); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.removeEvents(t.Context(), s.key(), []receipt{r}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}); len(found) > 0 {
+		t.Errorf("found %+v in what changes", found)
+	}
+	if _, err := s.pool.Exec(t.Context(), "UPDATE counter SET n = n + 2 WHERE level = 0 AND name = '' AND bucket = $1", bucketOf(byMinute, at(7, 2).Time.UnixMicro())); err != nil {
+		t.Fatal(err)
+	}
+	found := verify(func() {})
+	if len(found) != 1 || found[0].Events != 2 || !found[0].From.Equal(at(7, 2).Time) || !found[0].To.Equal(at(7, 3).Time) || len(found[0].Merchants) != 1 {
+		t.Errorf("found %+v, want a counter of %v", found, at(7, 2).Time)
+	}
+}
+
 // A deleted merchant is removed piece by piece while its turn comes, or before.
 func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
 	s := newShop(t, Options{})

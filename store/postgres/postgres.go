@@ -80,6 +80,7 @@
 //	life.go       removes events in the background
 //	remove.go     removes events
 //	verify.go     checks all data
+//	verifyevents.go  the events of a merchant, in pieces
 //
 //	files.go      store.Shared: files that all nodes share, such as certificates
 //	lease.go      leases, which one node has at a time
@@ -123,6 +124,7 @@ type Options struct {
 	// For tests. false and 0: the default.
 	eager        bool // life.eager
 	flushTimeout time.Duration
+	verifyPiece  int64
 }
 
 // Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or keywords
@@ -158,6 +160,7 @@ type engine struct {
 	flushing  atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
 
 	flushTimeout time.Duration
+	verifyPiece  int64
 	watches      watches
 	folding      folding
 	life         life
@@ -189,7 +192,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, reading: readsAtOnce(config), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout)}
+	e := &engine{pool: pool, hosts: hosts, reading: readsAtOnce(config), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()

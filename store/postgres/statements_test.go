@@ -67,7 +67,7 @@ var (
 
 // anyMerchant has the statements that are about the rows of several merchants, and why they may be.
 var anyMerchant = map[string]string{
-	"SELECT merchant FROM usage UNION SELECT merchant FROM tally":           "verification: which merchants there are",
+	"SELECT merchant, greatest(max(events), 0) FROM (":                      "verification: which merchants there are",
 	"SELECT merchant::text, sum(events)::bigint, sum(bytes)::bigint FROM (": "an operator's list, and the limits of a partner: of all merchants that are named",
 	"DELETE FROM tally WHERE ctid = ANY":                                    "a fold of many merchants, without Citus",
 	"SELECT DISTINCT merchant FROM tally":                                   "once a minute on one node: whose tallies a node has left that died",

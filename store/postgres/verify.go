@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,28 +11,39 @@ import (
 )
 
 // Verify implements store.Engine. It decodes all control data, and counts all events again, one merchant after the other, to compare
-// the counters. Reading every row, the server finds pages that cannot be read, and wrong checksums if it was made with them.
+// the counters (verifyevents.go). Reading every row, the server finds pages that cannot be read, and wrong checksums if it was made with them.
 func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store.Verified, err error) {
 	if counts.Records, err = e.verifyControl(ctx, v); err != nil {
 		return counts, err
 	}
-	var merchants []uuid.UUID
+	type owner struct {
+		merchant uuid.UUID
+		events   uint64
+	}
+	var owners []owner
+	total := uint64(0)
 	if err := e.read(ctx, func(tx pgx.Tx) error {
-		merchants = nil
+		owners, total = nil, 0
 		return query(ctx, tx, func(rows pgx.Rows) error {
-			var m uuid.UUID
-			err := rows.Scan(&m)
-			merchants = append(merchants, m)
+			var o owner
+			err := rows.Scan(&o.merchant, &o.events)
+			owners, total = append(owners, o), total+o.events
 			return err
-		}, "SELECT merchant FROM usage UNION SELECT merchant FROM tally ORDER BY merchant")
+		}, "SELECT merchant, greatest(max(events), 0) FROM (SELECT merchant, events FROM usage UNION ALL SELECT merchant, 0 FROM tally) AS x GROUP BY merchant ORDER BY merchant")
 	}); err != nil {
 		return counts, err
 	}
-	for i, m := range merchants {
-		if err := e.read(ctx, func(tx pgx.Tx) error { return verifyMerchant(ctx, tx, m, v, &counts) }); err != nil {
+	done := uint64(0)
+	for _, o := range owners {
+		before := counts.Events
+		if err := e.verifyMerchant(ctx, o.merchant, v, &counts, func() {
+			now := done + min(counts.Events-before, o.events)
+			v.Read(store.PartEvents, now, total)
+		}); err != nil {
 			return counts, err
 		}
-		v.Read(store.PartEvents, uint64(i+1), uint64(len(merchants)))
+		done += o.events
+		v.Read(store.PartEvents, done, total)
 	}
 	return counts, nil
 }
@@ -78,64 +88,4 @@ func (e *engine) verifyControl(ctx context.Context, v store.Verification) (recor
 		v.Read(store.PartControl, uint64(i+1), uint64(len(tables)))
 	}
 	return records, nil
-}
-
-// recount counts the events of a merchant as counters do, and returns how many counters, with the open tally, differ. The buckets are
-// those of bucketOf.
-const (
-	recount = `WITH counted AS (SELECT ` + eachLevel + `, count(*) AS n FROM event AS e, ` + levels + ` WHERE merchant = $1 GROUP BY 1, 2, 3, 4, 5),
-		tallied AS (SELECT minute * 60000000 AS at, name, tag, bot, n FROM tally WHERE ` + isOpen + `),
-		stored AS (SELECT level, name, bucket, tag, bot, sum(n) AS n FROM (
-			SELECT level, name, bucket, tag, bot, n FROM counter WHERE merchant = $1
-			UNION ALL SELECT ` + eachLevel + `, e.n FROM tallied AS e, ` + levels + `) AS x GROUP BY 1, 2, 3, 4, 5)
-		SELECT count(*), coalesce(sum(abs(coalesce(c.n, 0) - coalesce(s.n, 0))), 0)::bigint
-		FROM counted c FULL JOIN stored s USING (level, name, bucket, tag, bot) WHERE coalesce(c.n, 0) <> coalesce(s.n, 0)`
-
-	levels = `(VALUES (0, 60000000), (1, 3600000000), (2, 86400000000), (3, 0)) AS l(level, size), LATERAL (VALUES (e.name), ('')) AS n(name)`
-
-	eachLevel = `l.level, n.name, CASE WHEN l.size = 0 THEN 0 ELSE (e.at - ((e.at % l.size) + l.size) % l.size) / l.size END AS bucket, e.tag, e.bot`
-)
-
-// verifyMerchant compares a merchant's events with its counters, its usage and its tags, as of one moment.
-func verifyMerchant(ctx context.Context, tx pgx.Tx, m uuid.UUID, v store.Verification, counts *store.Verified) error {
-	var events, sizes, links, marks, counters, different, wrong, storedEvents, storedSizes int64
-	var removing bool // its events go in portions, and its counters at the end
-	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM removal WHERE merchant = $1)", m).Scan(&removing); err != nil || removing {
-		return err
-	}
-	if err := tx.QueryRow(ctx, `SELECT count(*), coalesce(sum(length(raw) + length(muid) + length(name) + length(tag) + 8), 0)::bigint,
-			(SELECT count(*) FROM link WHERE merchant = $1), (SELECT count(*) FROM dedup WHERE merchant = $1),
-			(SELECT count(*) FROM counter WHERE merchant = $1),
-			coalesce((SELECT events FROM usage WHERE merchant = $1), 0) + coalesce((SELECT sum(n) FROM tally WHERE `+isOpen+`), 0)::bigint,
-			coalesce((SELECT bytes FROM usage WHERE merchant = $1), 0) + coalesce((SELECT sum(bytes) FROM tally WHERE `+isOpen+`), 0)::bigint
-		FROM event WHERE merchant = $1`, m).Scan(&events, &sizes, &links, &marks, &counters, &storedEvents, &storedSizes); err != nil {
-		return err
-	}
-	if err := tx.QueryRow(ctx, recount, m).Scan(&different, &wrong); err != nil {
-		return err
-	}
-	counts.Events += uint64(events)
-	counts.Links += uint64(links)
-	counts.Marks += uint64(marks)
-	counts.Entries += uint64(counters)
-	where, of := "merchant "+m.String(), []store.MerchantID{store.MerchantID(m.String())}
-	if different > 0 {
-		v.Found(store.Finding{Part: store.PartIndex, Where: where, Problem: fmt.Sprintf("has %d counters that differ from its events", different),
-			Events: uint64(wrong), Merchants: of})
-	}
-	if events != storedEvents || sizes != storedSizes {
-		v.Found(store.Finding{Part: store.PartIndex, Where: where, Problem: fmt.Sprintf("has %d events of %d bytes, but %d of %d are counted as its usage",
-			events, sizes, storedEvents, storedSizes), Merchants: of})
-	}
-	return query(ctx, tx, func(rows pgx.Rows) error {
-		var tag string
-		var n int64
-		err := rows.Scan(&tag, &n)
-		v.Found(store.Finding{Part: store.PartTags, Where: where, Problem: fmt.Sprintf("has events of the tag %s, which it does not have", tag),
-			Events: uint64(n), Merchants: of})
-		return err
-	}, `SELECT c.tag, sum(c.n)::bigint FROM (SELECT merchant, tag, n FROM counter WHERE merchant = $1 AND level = 3 AND name = ''
-			UNION ALL SELECT merchant, tag, n FROM tally WHERE `+isOpen+`) AS c
-		WHERE NOT EXISTS (SELECT FROM tag t WHERE t.id = c.tag AND t.merchant = c.merchant)
-		AND NOT EXISTS (SELECT FROM removal r WHERE r.merchant = c.merchant) GROUP BY c.tag HAVING sum(c.n) > 0`, m)
 }

@@ -24,7 +24,7 @@ const verifyPiece = 200_000
 
 const (
 	// recount returns how many counters of a piece differ, by how many events, and the time in which they are.
-	recount = `WITH RECURSIVE named AS (` + eachName + `), counted AS (SELECT ` + eachLevel + `, count(*) AS n FROM event AS e, ` + levels + `
+	recount = `WITH RECURSIVE named AS (` + countedNames + `), counted AS (SELECT ` + eachLevel + `, count(*) AS n FROM event AS e, ` + levels + `
 			WHERE merchant = $1 AND at >= $2 AND at < $3 GROUP BY 1, 2, 3, 4, 5, 6),
 		tallied AS (SELECT minute * 60000000 AS at, name, tag, bot, n FROM tally
 			WHERE ` + isOpen + ` AND minute >= $2::bigint / 60000000 AND minute < $3::bigint / 60000000),
@@ -36,8 +36,8 @@ const (
 			coalesce(min(bucket * size), 0), coalesce(max((bucket + 1) * size), 0)
 		FROM counted c FULL JOIN stored s USING (level, size, name, bucket, tag, bot) WHERE coalesce(c.n, 0) <> coalesce(s.n, 0)`
 
-	// eachName finds the names of counters with one look into the index for each. With them, a piece reads no counters of other pieces.
-	eachName = `(SELECT level, name FROM counter WHERE merchant = $1 AND level < 2 ORDER BY level, name LIMIT 1)
+	// countedNames finds the names of counters with one look into the index for each. With them, a piece reads no counters of other pieces.
+	countedNames = `(SELECT level, name FROM counter WHERE merchant = $1 AND level < 2 ORDER BY level, name LIMIT 1)
 		UNION ALL SELECT next.* FROM named CROSS JOIN LATERAL (SELECT level, name FROM counter
 			WHERE merchant = $1 AND level < 2 AND (level, name) > (named.level, named.name) ORDER BY level, name LIMIT 1) AS next`
 

@@ -132,6 +132,9 @@ func (c *listCommand) Run(p *program) error {
 	}
 	var table report.Table
 	addListings(&table, all, m, embeddedListing)
+	if err := addSummaries(&table, p, api, m, c.Queries); err != nil {
+		return err
+	}
 	return table.Write(p.stdout)
 }
 

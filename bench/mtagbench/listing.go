@@ -54,6 +54,27 @@ func addListings(table *report.Table, all []dataset.Listing, m *dataset.Manifest
 	}
 }
 
+// addSummaries times and checks summaries and the feed, and adds their rows.
+func addSummaries(table *report.Table, p *program, api *dataset.Client, m *dataset.Manifest, n int) error {
+	p.progress("summaries, and the feed")
+	all, err := dataset.SummarizeEachKind(p.ctx, api, m, n)
+	if err != nil {
+		return err
+	}
+	feed, err := dataset.ReadFeed(p.ctx, api, m, n)
+	if err != nil {
+		return err
+	}
+	table.Section(fmt.Sprintf("Summaries and the feed, %s events", report.Grouped(m.Large.Events)),
+		fmt.Sprintf("Beside each, the same on %s events. Every number was checked. A page of the feed has 100 events.", report.Grouped(m.Small.Events)))
+	for _, l := range append(all, feed) {
+		for _, p := range []float64{50, 99} {
+			table.Figure(fmt.Sprintf("%s, p%.0f", l.Kind, p), fmt.Sprintf("%s, %s", report.Milliseconds(l.Large.At(p).Seconds()), report.Milliseconds(l.Small.At(p).Seconds())))
+		}
+	}
+	return nil
+}
+
 const listingsPerSecond = 20
 
 // measureListingUnderIngest sends events to the listed merchant, as fast as answers come: in turns without and with

@@ -47,6 +47,7 @@ func (c *postgresCommand) Validate() error {
 const (
 	nodeCount     = 2
 	manyMerchants = 100
+	foldPoll      = time.Second / 4
 )
 
 // Run measures and writes the table.
@@ -208,7 +209,12 @@ func (b *postgresBenchmark) measureListing() error {
 	if err != nil {
 		return err
 	}
-	b.progress("filled: %s; vacuum", report.PerSecond(r.Rate()))
+	b.progress("filled: %s; counting and vacuum", report.PerSecond(r.Rate()))
+	for left := int64(1); left > 0; time.Sleep(foldPoll) { // until the counters have the last events
+		if err := b.db.Query(b.ctx, "SELECT count(*) FROM tally").Scan(&left); err != nil {
+			return err
+		}
+	}
 	if err := b.db.Exec(b.ctx, "mtagd", "VACUUM ANALYZE"); err != nil {
 		return err
 	}
@@ -218,7 +224,7 @@ func (b *postgresBenchmark) measureListing() error {
 		return err
 	}
 	addListings(&b.table, all, m, postgresListing)
-	return nil
+	return addSummaries(&b.table, b.program, b.nodes[1].API, m, b.Queries)
 }
 
 // write writes the table.

@@ -145,3 +145,35 @@ func TestCheckOfAnswers(t *testing.T) {
 		}
 	}
 }
+
+// check accepts a summary only with the right total, buckets and groups.
+func TestCheckOfSummaries(t *testing.T) {
+	d := testDataset(1, 4*len(bench.Names))
+	groups := func(n int) string {
+		var all []string
+		for _, name := range bench.Names[:n] {
+			all = append(all, fmt.Sprintf(`{"event_name":%q,"total":4,"counts":[1,3]}`, name))
+		}
+		return strings.Join(all, ",")
+	}
+	days, plain := summaryKind{bucket: "day", byName: true}, summaryKind{}
+	for _, c := range []struct {
+		what string
+		kind summaryKind
+		body string
+		good bool
+	}{
+		{"a total", plain, `{"total":80}`, true},
+		{"a wrong total", plain, `{"total":79}`, false},
+		{"days by name", days, `{"total":80,"counts":[20,60],"groups":[` + groups(20) + `]}`, true},
+		{"a bucket is missing", days, `{"total":80,"counts":[20],"groups":[` + groups(20) + `]}`, false},
+		{"a name is missing", days, `{"total":80,"counts":[20,60],"groups":[` + groups(19) + `]}`, false},
+		{"a name has too few", days, `{"total":80,"counts":[20,60],"groups":[` + strings.Replace(groups(20), "4", "3", 1) + `]}`, false},
+		{"a name's buckets are wrong", days, `{"total":80,"counts":[20,60],"groups":[` + strings.Replace(groups(20), "[1,3]", "[1,2]", 1) + `]}`, false},
+		{"no JSON", plain, "<html>", false},
+	} {
+		if err := c.kind.check(d, 0, d.Events, []byte(c.body)); (err == nil) != c.good {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}

@@ -5,6 +5,7 @@
 //
 //	listing.go  times queries and checks their answers
 //	query.go    draws a random query, and knows what its answer must be
+//	summary.go  the same for summaries, and pages of the feed
 //	fill.go     sends the events of a dataset
 //	client.go   the partner API
 //	dataset.go  the formula that every event follows
@@ -12,6 +13,7 @@ package dataset
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -28,31 +30,43 @@ type Listing struct {
 func ListEachKind(ctx context.Context, api *Client, m *Manifest, n int) ([]Listing, error) {
 	var all []Listing
 	for number, k := range kinds {
-		l := Listing{Kind: k.name, Large: load.NewHistogram(), Small: load.NewHistogram()}
-		for i := range n {
-			for _, side := range []struct {
-				data *Dataset
-				took *load.Histogram
-			}{{&m.Large, l.Large}, {&m.Small, l.Small}} {
-				q := k.draw(side.data, rand.New(rand.NewPCG(uint64(number), uint64(i))))
-				began := time.Now()
-				body, err := api.ask("GET", q.path, nil)
-				took := time.Since(began)
-				if err == nil {
-					err = q.check(body)
-				}
-				if err != nil {
-					return nil, err
-				}
-				side.took.Record(took)
-			}
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
+		l, err := timeBoth(ctx, api, m, k.name, n, func(d *Dataset, i int) (string, func([]byte) error) {
+			q := k.draw(d, rand.New(rand.NewPCG(uint64(number), uint64(i))))
+			return q.path, q.check
+		})
+		if err != nil {
+			return nil, err
 		}
 		all = append(all, l)
 	}
 	return all, nil
+}
+
+// timeBoth times n requests on both datasets in turns, and checks every answer. draw makes the i-th request on a dataset.
+func timeBoth(ctx context.Context, api *Client, m *Manifest, kind string, n int, draw func(d *Dataset, i int) (path string, check func([]byte) error)) (Listing, error) {
+	l := Listing{Kind: kind, Large: load.NewHistogram(), Small: load.NewHistogram()}
+	for i := range n {
+		for _, side := range []struct {
+			data *Dataset
+			took *load.Histogram
+		}{{&m.Large, l.Large}, {&m.Small, l.Small}} {
+			path, check := draw(side.data, i)
+			began := time.Now()
+			body, err := api.ask("GET", path, nil)
+			took := time.Since(began)
+			if err != nil {
+				return l, err
+			}
+			if err := check(body); err != nil {
+				return l, fmt.Errorf("%s: %w", path, err)
+			}
+			side.took.Record(took)
+		}
+		if ctx.Err() != nil {
+			return l, ctx.Err()
+		}
+	}
+	return l, nil
 }
 
 // ListSteadily sends rate queries per second at fixed times, the kinds in turn, and reports how long each took from its

@@ -108,19 +108,19 @@ func (q *query) check(body []byte) error {
 		Pagination struct{ TotalItems int }
 	}
 	if err := json.Unmarshal(body, &page); err != nil {
-		return fmt.Errorf("%s: %w", q.path, err)
+		return err
 	}
 	if page.Pagination.TotalItems != q.total || len(page.Events) != q.returned {
-		return fmt.Errorf("%s: %d events of %d, want %d of %d", q.path, len(page.Events), page.Pagination.TotalItems, q.returned, q.total)
+		return fmt.Errorf("%d events of %d, want %d of %d", len(page.Events), page.Pagination.TotalItems, q.returned, q.total)
 	}
 	seen := map[string]bool{}
 	for i, e := range page.Events {
 		if seen[e.ID] {
-			return fmt.Errorf("%s: event %s is listed twice", q.path, e.ID)
+			return fmt.Errorf("event %s is listed twice", e.ID)
 		}
 		seen[e.ID] = true
 		if q.names != nil && !q.names[e.Name] {
-			return fmt.Errorf("%s: event name %s is not in the filter", q.path, e.Name)
+			return fmt.Errorf("event name %s is not in the filter", e.Name)
 		}
 		if i == 0 {
 			continue
@@ -138,7 +138,7 @@ func (q *query) check(body []byte) error {
 			first, second = second, first
 		}
 		if first > second {
-			return fmt.Errorf("%s: event %s is out of order", q.path, e.ID)
+			return fmt.Errorf("event %s is out of order", e.ID)
 		}
 	}
 	return nil

@@ -1,0 +1,147 @@
+package dataset
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strconv"
+	"time"
+
+	"mtagd/bench"
+)
+
+// summaryKind is a kind of summary.
+type summaryKind struct {
+	name   string
+	bucket string
+	byName bool
+	ranged bool // some days of all
+}
+
+var summaryKinds = []summaryKind{
+	{name: "total"},
+	{name: "total of a range", ranged: true},
+	{name: "days", bucket: "day"},
+	{name: "days by name", bucket: "day", byName: true},
+	{name: "hours of a range by name", bucket: "hour", byName: true, ranged: true},
+}
+
+// summaryDays is how long a range with hours is.
+const summaryDays = 10
+
+// draw makes a random summary, at the same fraction of the whole for datasets of different sizes.
+func (k summaryKind) draw(d *Dataset, random *rand.Rand) (path string, check func(body []byte) error) {
+	v := url.Values{"merchantId": {d.Merchant}}
+	lo, hi := 0, d.Events
+	if k.ranged {
+		lo = int(random.Float64() * float64(d.Events))
+		if hi = lo + 1 + int(random.Float64()*float64(d.Events-lo)); k.bucket == "hour" {
+			hi = lo + 1 + int(summaryDays*24*time.Hour/d.Step)
+		}
+		hi = min(hi, d.Events)
+		v.Set("startDate", d.at(lo).Format(time.RFC3339Nano))
+		v.Set("endDate", d.at(hi-1).Format("2006-01-02T15:04:05.000000Z"))
+	}
+	if k.bucket != "" {
+		v.Set("bucket", k.bucket)
+	}
+	if k.byName {
+		v.Set("by", "event_name")
+	}
+	path = "/v1/partners/events/summary?" + v.Encode()
+	return path, func(body []byte) error { return k.check(d, lo, hi, body) }
+}
+
+// check returns an error if a summary of the events lo to hi-1 is wrong: its total, the sum of its buckets, or a group.
+func (k summaryKind) check(d *Dataset, lo, hi int, body []byte) error {
+	type counts struct {
+		Name   string `json:"event_name"`
+		Total  int
+		Counts []int
+	}
+	var s struct {
+		counts
+		Groups []counts
+	}
+	if err := json.Unmarshal(body, &s); err != nil {
+		return err
+	}
+	expect := func(c counts, want int) error {
+		sum := 0
+		for _, n := range c.Counts {
+			sum += n
+		}
+		if c.Total != want || k.bucket != "" && sum != want {
+			return fmt.Errorf("%d events %s, %d in buckets, want %d", c.Total, c.Name, sum, want)
+		}
+		return nil
+	}
+	if err := expect(s.counts, hi-lo); err != nil || !k.byName {
+		return err
+	}
+	groups := 0
+	for _, name := range bench.Names {
+		if d.count(lo, hi, map[string]bool{name: true}, -1) > 0 {
+			groups++
+		}
+	}
+	if len(s.Groups) != groups {
+		return fmt.Errorf("%d names, want %d", len(s.Groups), groups)
+	}
+	for _, g := range s.Groups {
+		if err := expect(g, d.count(lo, hi, map[string]bool{g.Name: true}, -1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SummarizeEachKind times n summaries of each kind on both datasets in turns, and checks every answer.
+func SummarizeEachKind(ctx context.Context, api *Client, m *Manifest, n int) ([]Listing, error) {
+	var all []Listing
+	for number, k := range summaryKinds {
+		l, err := timeBoth(ctx, api, m, k.name, n, func(d *Dataset, i int) (string, func([]byte) error) {
+			return k.draw(d, rand.New(rand.NewPCG(uint64(100+number), uint64(i))))
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+// feedEvents is how many events a page of the feed has.
+const feedEvents = 100
+
+// ReadFeed times n pages of the feeds of both datasets, from the beginning on, and checks that each has new events.
+func ReadFeed(ctx context.Context, api *Client, m *Manifest, n int) (Listing, error) {
+	cursors := map[*Dataset]string{}
+	return timeBoth(ctx, api, m, "page of the feed", min(n, m.Small.Events/feedEvents), func(d *Dataset, _ int) (string, func([]byte) error) {
+		v := url.Values{"merchantId": {d.Merchant}, "limit": {strconv.Itoa(feedEvents)}}
+		if c := cursors[d]; c != "" {
+			v.Set("after", c)
+		}
+		return "/v1/partners/events/feed?" + v.Encode(), func(body []byte) error {
+			var page struct {
+				Events []struct{ ID, MerchantID string }
+				Cursor string
+			}
+			if err := json.Unmarshal(body, &page); err != nil {
+				return err
+			}
+			if len(page.Events) != feedEvents || page.Cursor == cursors[d] {
+				return fmt.Errorf("%d events, want %d, and cursor %q", len(page.Events), feedEvents, page.Cursor)
+			}
+			for _, e := range page.Events {
+				if e.MerchantID != d.Merchant {
+					return fmt.Errorf("event %s is of merchant %s", e.ID, e.MerchantID)
+				}
+			}
+			cursors[d] = page.Cursor
+			return nil
+		}
+	})
+}

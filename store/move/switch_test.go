@@ -108,5 +108,12 @@ func TestMoveIntoADistributedDatabase(t *testing.T) {
 	if _, err := move.Run(t.Context(), local.MoveFrom(e), dst.Target, silent()); err != nil {
 		t.Fatal(err)
 	}
-	s.expectSame("the database", want, s.answers(openDatabase(t, url)))
+	db := openDatabase(t, url)
+	s.expectSame("the database", want, s.answers(db))
+	s.Engine = db
+	s.send(500)
+	want = s.answers(db)
+	dir := t.TempDir()
+	must(move.Run(t.Context(), target(t, url), directory(t, dir), silent())) // and back
+	s.expectSame("the directory", want, s.answers(openLocal(t, dir)))
 }

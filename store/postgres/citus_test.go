@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
+	"mtagd/store/move"
 	"mtagd/store/postgres/pgtest"
 	"mtagd/store/storetest"
 )
@@ -34,6 +36,7 @@ func TestCitus(t *testing.T) {
 	t.Run("two phases", func(t *testing.T) { commitInTwoPhases(t, c) })
 	t.Run("distribute while serving", func(t *testing.T) { distributeWhileServing(t, c) })
 	t.Run("loss of a worker", func(t *testing.T) { loseWorker(t, c) })
+	t.Run("freeze", func(t *testing.T) { freezeDistributed(t, c) })
 	t.Run("conformance", func(t *testing.T) {
 		storetest.Run(t, func(t *testing.T) storetest.Store { return storeIn(c.Database(t)) })
 	})
@@ -270,6 +273,89 @@ func loseWorker(t *testing.T, c *pgtest.Citus) {
 		}
 	}
 	e.expectConsistent()
+}
+
+// Nodes of a distributed database are frozen. What a worker has only prepared is committed before the rest is copied.
+func freezeDistributed(t *testing.T, c *pgtest.Citus) {
+	url := c.EmptyDatabase(t)
+	if _, err := Distribute(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	s := newShopOn(t, url, Options{})
+	s.record(s.visit(0, 0))
+	db, err := OpenDatabase(t.Context(), url, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	prepareLink(t, s, c)
+	f, err := db.Freeze(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	prepared := 0
+	if _, err := db.Keys(t.Context(), 0, func(k *move.Key) error {
+		if string(k.MUID) == "prepared" {
+			prepared++
+		}
+		return nil
+	}); err != nil || prepared != 1 {
+		t.Errorf("%d links are there that a worker had prepared, %v; want 1", prepared, err)
+	}
+	await(t, "a frozen node is ready", func() bool { return s.Ready() != nil })
+	f.Release()
+	await(t, "a node is not ready after a freeze", func() bool { return s.Ready() == nil })
+	s.record(s.visit(0, 1))
+	if f, err = db.Freeze(t.Context()); err == nil {
+		err = f.Commit(t.Context(), theMoon)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	flushed := newFlush(uuid.New(), nil) // of a node that does not know of it
+	mark := s.visit(0, 3)
+	flushed.addMark(&mark)
+	if err := s.write(t.Context(), flushed); !errors.Is(err, errMovedAway) {
+		t.Errorf("a flush after the move: %v", err)
+	}
+	if at, err := db.Begin(t.Context(), theMoon.ID); err != nil || at != 0 {
+		t.Errorf("a move into a database whose data has moved: %d, %v", at, err)
+	}
+}
+
+// prepareLink leaves a link as a coordinator does that has failed between the two phases of its commit.
+func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
+	t.Helper()
+	const name = "citus_0_999_999_999"
+	var shard int64
+	var group int
+	var host string
+	if err := s.pool.QueryRow(t.Context(), `SELECT shardid, groupid, nodename FROM pg_dist_shard_placement JOIN pg_dist_node USING (nodename, nodeport)
+		WHERE shardid = get_shard_id_for_distribution_column('link', $1::uuid)`, s.key()).Scan(&shard, &group, &host); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range c.Workers {
+		if w.Dir() != host {
+			continue
+		}
+		worker, err := pgx.Connect(t.Context(), w.URL(s.pool.Config().ConnConfig.Database))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sql := range []string{"SET citus.enable_manual_changes_to_shards TO on", "BEGIN",
+			fmt.Sprintf("INSERT INTO link_%d (merchant, key, muid) VALUES ('%s', '\\x01', 'prepared')", shard, s.key()),
+			"PREPARE TRANSACTION '" + name + "'"} {
+			if _, err := worker.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := worker.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.pool.Exec(t.Context(), "INSERT INTO pg_dist_transaction (groupid, gid) VALUES ($1, $2)", group, name); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestDistributeNeedsCitus(t *testing.T) {

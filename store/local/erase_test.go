@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -131,7 +132,7 @@ func findTexts(dir string, texts ...string) (found []string, err error) {
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
-		b, err := os.ReadFile(path)
+		b, err := writtenIn(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -143,6 +144,26 @@ func findTexts(dir string, texts ...string) (found []string, err error) {
 		return err
 	})
 	return found, err
+}
+
+// writtenIn returns the parts of a file that are not holes: logs and spare files are large, and mostly empty. There is a zero between
+// two parts.
+func writtenIn(path string) (b []byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	err = eachWritten(f, func(start, end int64) error {
+		part := make([]byte, end-start)
+		n, err := f.ReadAt(part, start)
+		if errors.Is(err, io.EOF) {
+			err = nil // it is shorter now
+		}
+		b = append(append(b, part[:n]...), 0)
+		return err
+	})
+	return b, err
 }
 
 func byMUID(n int) store.Identity { return store.Identity{MUID: muidOf(n)} }

@@ -80,18 +80,26 @@ func copySparse(from, to string) (err error) {
 	if err := out.Truncate(info.Size()); err != nil {
 		return err
 	}
+	return eachWritten(in, func(start, end int64) error {
+		_, err := io.Copy(io.NewOffsetWriter(out, start), io.NewSectionReader(in, start, end-start))
+		return err
+	})
+}
+
+// eachWritten calls use with the begin and the end of each part of a file that is not a hole. Holes read as zeros.
+func eachWritten(f *os.File, use func(start, end int64) error) error {
 	for end := int64(0); ; {
-		start, err := unix.Seek(int(in.Fd()), end, unix.SEEK_DATA)
+		start, err := unix.Seek(int(f.Fd()), end, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
 			return nil // no more data
 		}
 		if err != nil {
 			return err
 		}
-		if end, err = unix.Seek(int(in.Fd()), start, unix.SEEK_HOLE); err != nil {
+		if end, err = unix.Seek(int(f.Fd()), start, unix.SEEK_HOLE); err != nil {
 			return err
 		}
-		if _, err := io.Copy(io.NewOffsetWriter(out, start), io.NewSectionReader(in, start, end-start)); err != nil {
+		if err := use(start, end); err != nil {
 			return err
 		}
 	}

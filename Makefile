@@ -14,19 +14,25 @@ build:
 # The race detector needs a C compiler. The tests of the browser tag need two browsers and nginx, those of DNS verification a
 # real name server, those of the second engine PostgreSQL, those of the alert rules promtool, and those of the TypeScript client
 # and of the console Node.js. -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice.
-# -vet=off, because vet looks at everything. Packages whose tests start browsers or servers have the machine for themselves.
-ALONE = mtagd/cmd/mtagd mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi mtagd/tlsmgr/certs
-TOGETHER = $(filter-out $(ALONE),$(shell $(GO) list ./...))
+# -vet=off, because vet looks at everything.
+#
+# Tests often wait, for browsers or servers, so three packages run at a time on a machine with two cores. Those that take longest
+# begin first: else a core would idle at the end. ALONE has the machine for itself: it tests what services promise within seconds,
+# while their servers are killed.
+FIRST = ./store/local ./edge/sdk ./store/postgres ./partnerapi/console ./store/local/rank
+ALONE = mtagd/cmd/mtagd
 
-# The tests of the store would mostly wait for syncs, so their directories are in memory, where that has 4 GB left. What a disk
-# can do to the store they test on a FUSE file system.
-STORE = $(shell $(GO) list ./store/...)
-MEMORY = $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
+# Tests would mostly wait for syncs, so their directories are in memory, where that has 4 GB left and may run programs. What a disk
+# can do to the store they test on a FUSE file system. The test binaries are large: they stay on disk. With the race detector, each
+# would sleep for a second before it ends.
+MEMORY = $(shell if test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts; \
+	then echo /dev/shm; else echo "$${TMPDIR:-/tmp}"; fi)
+
+TEST = CGO_ENABLED=1 GORACE=atexit_sleep_ms=50 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) $(GO) test -race -pgo=off -vet=off -timeout 30m
 
 test: cc chromium firefox bind nginx postgres pgbouncer promtool node
-	CGO_ENABLED=1 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) $(GO) test -race -pgo=off -vet=off -timeout 30m -p 2 $(STORE)
-	CGO_ENABLED=1 $(GO) test -race -pgo=off -vet=off -timeout 30m -p 2 $(filter-out $(STORE),$(TOGETHER))
-	CGO_ENABLED=1 $(GO) test -race -pgo=off -vet=off -timeout 30m -p 1 $(ALONE)
+	$(TEST) -p 3 $(FIRST) $(filter-out $(ALONE),$(shell $(GO) list ./...))
+	$(TEST) $(ALONE)
 
 check: format vet staticcheck tidy generated test
 

@@ -38,7 +38,7 @@ const (
 )
 
 // startTimeout limits the wait for a process to start or to end. Only a process that hangs should reach it.
-const startTimeout = 30 * time.Second
+const startTimeout = time.Minute
 
 // service is a running "mtagd serve".
 type service struct {

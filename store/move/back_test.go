@@ -315,3 +315,55 @@ func TestNodesAreNoLongerKeptFromRemovingEvents(t *testing.T) {
 	}
 	must(move.Run(t.Context(), target(t, url), dir, silent()))
 }
+
+// countingTarget counts the links and event_ids that it is given, and calls audited after it was given most of them.
+type countingTarget struct {
+	move.Target
+	audited func()
+	keys    int
+}
+
+func (c *countingTarget) AddKeys(ctx context.Context, keys []move.Key) error {
+	c.keys += len(keys)
+	return c.Target.AddKeys(ctx, keys)
+}
+
+func (c *countingTarget) LastAudit(ctx context.Context) (store.AuditID, error) {
+	c.audited()
+	return c.Target.LastAudit(ctx)
+}
+
+// While the source is frozen, only links that have changed are written. One that has changed and back again is right.
+func TestFewLinksAreCopiedWhileFrozen(t *testing.T) {
+	url, dir := pgtest.Database(t), t.TempDir()
+	e := openDatabase(t, url)
+	s := newShop(t, e)
+	s.send(500)
+	link := func(muid store.MUID) {
+		who := s.person(7, false)
+		who.MUID = muid
+		must(e.Resolve(t.Context(), s.merchants[0].ID, who))
+	}
+	link("first")
+	before, after := 0, false
+	dst := &countingTarget{Target: directory(t, dir), audited: func() {
+		if !after {
+			link("second")
+		}
+	}}
+	opt := silent()
+	opt.Progress = func(phase move.Phase, _ uint64) {
+		if phase == move.Switching {
+			link("first")
+			before, after = dst.keys, true
+		}
+	}
+	must(move.Run(t.Context(), target(t, url), dst, opt))
+	if before < 500 || dst.keys != before+1 {
+		t.Errorf("%d links and event_ids were copied before the freeze, and %d in it, want 1", before, dst.keys-before)
+	}
+	who := must(openLocal(t, dir).Resolve(t.Context(), s.merchants[0].ID, s.person(7, false)))
+	if who != "first" {
+		t.Errorf("the link leads to %q", who)
+	}
+}

@@ -30,6 +30,17 @@ func (d *Digest) add(thing []byte) {
 
 func (d *Digest) merge(o Digest) { d.N, d.a, d.b = d.N+o.N, d.a+o.a, d.b+o.b }
 
+// hash returns a hash of a key with its value.
+func (k *Key) hash() uint64 {
+	var d xxhash.Digest
+	d.Reset()
+	_, _ = d.Write(k.Merchant[:]) // never fails
+	_, _ = d.Write(k.Key)
+	_, _ = d.Write(k.MUID)
+	_, _ = d.Write(binary.BigEndian.AppendUint64(nil, uint64(k.Seen)))
+	return d.Sum64()
+}
+
 // digests are those of each merchant.
 type digests map[codec.MerchantKey]*Digest
 

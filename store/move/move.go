@@ -30,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -87,9 +88,10 @@ type mover struct {
 
 	at     uint64 // events up to this receipt are in the target
 	copied uint64
-	events digests // of the source's events that were compared
-	upTo   uint64  // the receipt up to which events were compared
-	moment uint64  // of the source, up to which links were copied
+	events digests  // of the source's events that were compared
+	upTo   uint64   // the receipt up to which events were compared
+	moment uint64   // of the source, up to which links were copied
+	known  []uint64 // hashes of the links and event_ids that the source has passed last; sorted
 	result Result
 }
 
@@ -159,6 +161,9 @@ func (m *mover) copyMost(ctx context.Context) error {
 		return err
 	}
 	if err := m.compareEvents(ctx, m.at); err != nil {
+		return err
+	}
+	if err := m.copyKeys(ctx, m.moment); err != nil { // what has changed meanwhile: little is left for the time when the source is frozen
 		return err
 	}
 	return m.catchUp(ctx)
@@ -232,7 +237,9 @@ func (m *mover) copyEvents(ctx context.Context) error {
 	return g.Wait()
 }
 
-// copyKeys copies links and remembered event_ids that were written after a moment of the source, and keeps the new moment.
+// copyKeys copies links and remembered event_ids that were written after a moment of the source, and keeps the new moment. A source may
+// pass more of them each time: those that have not changed since the last time are not written again. Which these are is known by a hash
+// only. If that were wrong, compareRest would find it.
 func (m *mover) copyKeys(ctx context.Context, since uint64) error {
 	const portion = 20_000
 	var keys []Key
@@ -246,7 +253,13 @@ func (m *mover) copyKeys(ctx context.Context, since uint64) error {
 		m.opt.Progress(Links, done)
 		return nil
 	}
+	var passed []uint64
 	moment, err := m.src.Keys(ctx, since, func(k *Key) error {
+		hash := k.hash()
+		passed = append(passed, hash)
+		if _, known := slices.BinarySearch(m.known, hash); known {
+			return nil
+		}
 		keys = append(keys, *k)
 		if len(keys) < portion {
 			return nil
@@ -256,7 +269,8 @@ func (m *mover) copyKeys(ctx context.Context, since uint64) error {
 	if err != nil {
 		return fmt.Errorf("read links: %w", err)
 	}
-	m.moment = moment
+	slices.Sort(passed)
+	m.moment, m.known = moment, passed
 	return write()
 }
 

@@ -110,7 +110,7 @@ func (l *listing) named(ctx context.Context, lo, hi int64, names []string) ([]no
 
 // nearbyNames returns the nodes of a page by name, and of the names before or after it, and the total. The page begins at the
 // returned offset. A merchant can have hundreds of thousands of names: they are read in portions, from the beginning or from the
-// end, whichever is nearer, until they have the page.
+// end, whichever is nearer, until they have the page. In a range, those of a portion are counted few by few.
 func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, offset, limit int) (nodes []node, total, from int, err error) {
 	spans, err := l.spans(ctx, lo, hi)
 	total = totalOf(spans)
@@ -132,6 +132,7 @@ func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, offset, limit i
 	follows := func(a, b string) bool { return a > b && !desc || a < b && desc }
 	var portions [][]node
 	read := 0
+	few := 4 // each name has hundreds of counters in a range
 	for more := true; read < wanted; {
 		if !more {
 			return nil, 0, 0, errors.New("the counters of names have fewer events than those of all names together")
@@ -145,15 +146,19 @@ func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, offset, limit i
 			last = names[portion-1].name
 		}
 		names = l.addOpen(names, desc, func(name string) bool { return follows(name, before) && (!more || !follows(name, last)) })
-		if fromEnd {
-			slices.Reverse(names)
+		for ; len(names) > 0 && read < wanted; few = min(2*few, portion) {
+			some := names[:min(few, len(names))]
+			names = names[len(some):]
+			if fromEnd {
+				slices.Reverse(some)
+			}
+			counted, err := l.inRange(ctx, lo, hi, some)
+			if err != nil {
+				return nil, 0, 0, err
+			}
+			portions = append(portions, counted)
+			read += totalOf(counted)
 		}
-		some, err := l.inRange(ctx, lo, hi, names)
-		if err != nil {
-			return nil, 0, 0, err
-		}
-		portions = append(portions, some)
-		read += totalOf(some)
 	}
 	from = offset
 	if fromEnd {

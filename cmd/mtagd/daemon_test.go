@@ -1,12 +1,18 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"io"
 	"log/slog"
+	"net"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"mtagd/store/postgres/pgtest"
 )
 
 // The hourly recheck of DNS runs without TLS, too. It ends with the service: later it would use a closed engine.
@@ -32,6 +38,35 @@ func TestDaemonRechecksDNSWithoutTLS(t *testing.T) {
 	}
 	if runs(".(*Recheck).run(") {
 		t.Error("the recheck still runs")
+	}
+}
+
+// A database may fail just when a migration ends. The service goes on when the database is back.
+func TestAfterAMigrationTheServiceWaitsForTheDatabase(t *testing.T) {
+	database := pgtest.NewServer(t)
+	if err := database.Crash(); err != nil {
+		t.Fatal(err)
+	}
+	text, logged := io.Pipe()
+	d := newDaemon(config{
+		Data: t.TempDir(), Store: database.URL("postgres"), Sockets: map[string]net.Listener{}, Log: slog.New(slog.NewTextHandler(logged, nil)),
+	})
+	opened := make(chan error, 1)
+	go func() {
+		err := d.openData(t.Context())
+		opened <- errors.Join(err, d.stop(), logged.Close())
+	}()
+	lines := bufio.NewScanner(text)
+	if !lines.Scan() || !strings.Contains(lines.Text(), "which does not answer now") {
+		t.Errorf("the log says %q", lines.Text())
+	}
+	if err := database.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() { // the log must be read, or the engine would wait
+	}
+	if err := <-opened; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -78,7 +78,7 @@ func (s *senders) end() int {
 func TestMigrateUnderLoad(t *testing.T) {
 	b := newTaggedService(t)
 	url := pgtest.NewServer(t).URL("postgres")
-	s := &senders{b: b}
+	s := &senders{b: b, pause: 2 * time.Millisecond}
 	s.start(4)
 	s.await(200)
 	cursor := b.api("GET", "/v1/partners/events/feed?limit=100", "")["cursor"].(string)

@@ -16,6 +16,7 @@ import (
 	"mtagd/edge/refused"
 	"mtagd/partnerapi"
 	"mtagd/partnerapi/console"
+	"mtagd/store"
 	"mtagd/tlsmgr"
 	"mtagd/tlsmgr/certs"
 	"mtagd/tlsmgr/dns"
@@ -47,7 +48,7 @@ func (d *daemon) counters() prometheus.Registerer { return registries{d.metrics,
 
 // openData opens the storage engine. From then on no other process can open the data directory, unless a database is used.
 func (d *daemon) openData(ctx context.Context) (err error) {
-	if d.engine, err = openEngine(ctx, d.Data, d.Store, d.Retention, d.Log, d.metrics); err != nil {
+	if d.engine, err = d.openEngine(ctx); err != nil {
 		return err
 	}
 	d.disks = newDiskMetrics(dataParts(d.Data, d.Store))
@@ -55,6 +56,27 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	d.onStop(d.engine.Close)
 	exportLabels(d.metrics, d.engine.Directory())
 	return nil
+}
+
+// openEngine opens the storage engine. After a migration it waits for a database that does not answer: the service must not end now,
+// because its configuration may not have the database yet, and its next start would fail.
+func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
+	const pause = time.Second
+	migrated := d.Sockets != nil
+	for logged := false; ; logged = true {
+		engine, err := openEngine(ctx, d.Data, d.Store, d.Retention, d.Log, d.metrics)
+		if err == nil || !migrated || store.KindOf(err) != store.KindUnavailable {
+			return engine, err
+		}
+		if !logged {
+			d.Log.Error("the data has moved to the database, which does not answer now: requests wait until it does", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(pause):
+		}
+	}
 }
 
 // watchDomains checks in the background whether all domains can be claimed. The check reads every claim, and the service

@@ -135,11 +135,11 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 		return nil, err
 	}
 	if err := adaptToPooler(ctx, address, config); err != nil {
-		return nil, fmt.Errorf("open the database: %w", err)
+		return nil, fmt.Errorf("open the database: %w", unavailable(err))
 	}
 	e, err := open(ctx, config, opt)
 	if err != nil {
-		return nil, err
+		return nil, unavailable(err)
 	}
 	return e, nil
 }

@@ -2,11 +2,13 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -90,23 +92,25 @@ func TestAConnectionIsCheckedBeforeItIsReleased(t *testing.T) {
 func TestWhatIsGoneIsNotConfirmed(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(0, 0))
-	var last visible
-	if err := s.pool.QueryRow(t.Context(), readVisible).Scan(&last.server, &last.flush); err != nil {
+	var last snapshot
+	if err := last.scan(s.pool.QueryRow(t.Context(), readSnapshot)); err != nil {
 		t.Fatal(err)
 	}
-	if !s.confirmed.has(last) {
+	if !s.confirmed.covers(last) {
 		t.Error("the flush was acknowledged, but is not confirmed")
 	}
 	for _, c := range []struct {
-		last visible
-		want store.Kind
+		seen      snapshot
+		confirmed bool
 	}{
-		{last, store.KindInternal}, // no error
-		{visible{last.server, last.flush + 1}, store.KindUnavailable},
-		{visible{last.server - 1, last.flush}, store.KindUnavailable},
+		{last, true},
+		{snapshot{last.server, last.flush + 1, 0}, false},
+		{snapshot{last.server, 0, last.change + 1}, false},
+		{snapshot{last.server - 1, last.flush, 0}, false},
 	} {
-		if err := s.confirm(t.Context(), c.last); err != nil && store.KindOf(err) != c.want || err == nil && c.want != store.KindInternal {
-			t.Errorf("%+v after %+v: %v, want %v", c.last, last, err, c.want)
+		err := s.confirm(t.Context(), c.seen)
+		if confirmed := err == nil; confirmed != c.confirmed || !confirmed && store.KindOf(err) != store.KindUnavailable {
+			t.Errorf("%+v after %+v: %v", c.seen, last, err)
 		}
 	}
 	f := &feed{end: positionOf(last.flush, 0), server: last.server - 1}
@@ -188,10 +192,44 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 		t.Fatalf("the node cannot follow: %v", err)
 	}
 	s.record(s.visit(0, 0))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.Latest(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the end of the feed is read before it is its turn: %v", err)
+	}
 	if n := under.Load(); n != conns-reserved {
 		t.Errorf("%d reads are under way, want %d", n, conns-reserved)
 	}
 	close(stop)
 	reading.Wait()
 	s.expect(1)
+}
+
+// The operator's default of the isolation of transactions would make flushes that write the same rows fail.
+func TestTransactionsThatWriteHaveTheirOwnIsolation(t *testing.T) {
+	s := newShopOn(t, pgtest.Database(t)+"&default_transaction_isolation=serializable", Options{})
+	isolation := func(conn *pgx.Conn) (level string) {
+		if err := conn.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level); err != nil {
+			t.Error(err)
+		}
+		return level
+	}
+	if err := s.transact(t.Context(), func(tx pgx.Tx) error {
+		if level := isolation(tx.Conn()); level != "read committed" {
+			t.Errorf("a change is %s", level)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f, mark := newFlush(s.node, nil), s.visit(0, 0)
+	f.addMark(&mark)
+	conn, err := s.ask(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if level := isolation(conn.Conn()); level != "read committed" {
+		t.Errorf("a flush is %s", level)
+	}
 }

@@ -56,12 +56,12 @@ func (e *engine) write(ctx context.Context, f *flush) error {
 		return unavailableFlush(err)
 	}
 	if err := f.write(ctx, conn.Conn()); err != nil {
-		if refused := refusedByMove(err); refused != nil {
+		if refused := refusedByMove(err); refused != nil && !f.committed {
 			return refused
 		}
 		return e.settle(f, err)
 	}
-	e.confirmed.note(f.done)
+	e.confirmed.note(f.seen)
 	return nil
 }
 

@@ -8,99 +8,126 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"mtagd/store"
 )
 
-// confirmed knows the last flush that is surely on the standbys. A flush is visible before it is there, and other commits are when
-// their wait for the standbys was canceled. If such a server is replaced or started again, the commit is gone. And a server that was
-// replaced may still answer, without knowing it.
+// confirmed knows what is surely on the standbys. A flush is visible before it is there, and other commits are when their wait for the
+// standbys was canceled. If such a server is replaced, or crashes, the commit is gone. And a server that was replaced may still answer,
+// without knowing it.
 //
 // So before a node relies on something that could be gone at the next read, it makes a commit of its own and waits until that is
 // on the standbys. Then all that was visible on the same server before is there too: the write-ahead log has it before that commit.
 type confirmed struct {
 	mu   sync.Mutex // held while the server is asked
-	last atomic.Pointer[visible]
+	last atomic.Pointer[snapshot]
 }
 
-// visible is the last flush that was visible on a server.
-type visible struct {
-	server int64 // when it was started, in µs since 1970: its successor was started at another time
+// snapshot is the last flush and the last change that a read saw.
+type snapshot struct {
+	server int64 // thisServer
 	flush  int64
+	change int64 // 0: the read depends on none
 }
 
-// has reports whether all flushes that were visible are on the standbys.
-func (c *confirmed) has(v visible) bool {
+// covers reports whether everything that the other snapshot saw was visible in this one, and nothing of it was lost in between.
+func (s snapshot) covers(other snapshot) bool {
+	return s.server == other.server && s.flush >= other.flush && s.change >= other.change
+}
+
+// scan reads a row that begins with readSnapshot.
+func (s *snapshot) scan(row pgx.Row, more ...any) error {
+	return row.Scan(append([]any{&s.server, &s.flush, &s.change}, more...)...)
+}
+
+// covers reports whether everything that a snapshot saw is on the standbys.
+func (c *confirmed) covers(s snapshot) bool {
 	last := c.last.Load()
-	return last != nil && last.server == v.server && last.flush >= v.flush
+	return last != nil && last.covers(s)
 }
 
-// note notes that they are.
-func (c *confirmed) note(v visible) {
+// note notes that it is.
+func (c *confirmed) note(s snapshot) {
 	for {
 		before := c.last.Load()
-		if c.has(v) || c.last.CompareAndSwap(before, &v) {
+		if c.covers(s) || c.last.CompareAndSwap(before, &s) {
 			return
 		}
 	}
 }
 
 const (
-	// thisServer is visible.server.
-	thisServer = `(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint`
+	// thisServer is a number for what a server has been since its last crash. A server that takes its place was started at another
+	// time. When a process of the server is killed, or the server finds no room for its log, it ends all connections and recovers from
+	// the log, without being started again: that loses commits that were visible already, and sets the statistics to zero. (Whoever
+	// does the latter by hand makes some requests fail, which succeed when they are repeated.)
+	thisServer = `((extract(epoch FROM pg_postmaster_start_time()) + extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint`
 
-	readVisible = `SELECT ` + thisServer + `, coalesce((SELECT max(seq) FROM flush), 0)`
+	readSnapshot = `SELECT ` + thisServer + `, coalesce((SELECT max(seq) FROM flush), 0), coalesce((SELECT max(seq) FROM change), 0)`
 
-	// commitMessage commits a message that nobody reads.
-	commitMessage = `SELECT ` + thisServer + `, pg_logical_emit_message(true, 'mtagd', '')::text`
+	// commitNothing commits a message that nobody reads, and returns what was visible before. It waits for the standbys.
+	commitNothing = readSnapshot + `, pg_logical_emit_message(true, 'mtagd', '')::text, ` + waitForStandbys
 
-	// commitNothing does so, too, and returns the last flush that is visible before.
-	commitNothing = readVisible + `, pg_logical_emit_message(true, 'mtagd', '')::text`
+	// durably is the synchronous_commit of what must not be lost. The operator chooses among those that wait for the standbys, and is told
+	// so when the node starts. But a role, a server that is promoted, and a pooler's connection may have another setting later.
+	durably = `CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END`
+
+	// waitForStandbys makes the commit of its transaction wait.
+	waitForStandbys = `set_config('synchronous_commit', ` + durably + `, true)`
 )
 
-// confirm returns when all flushes that were visible are on the standbys.
-func (e *engine) confirm(ctx context.Context, v visible) error {
+// confirm returns when everything that a snapshot saw is on the standbys.
+func (e *engine) confirm(ctx context.Context, s snapshot) error {
 	c := &e.confirmed
-	if c.has(v) {
+	if c.covers(s) {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.has(v) {
+	switch {
+	case c.covers(s):
 		return nil // others have waited for it
-	}
-	if e.follower.age() > refuseAfter {
+	case ctx.Err() != nil:
+		return ctx.Err() // the caller went away meanwhile
+	case e.follower.age() > refuseAfter:
 		return errNoAnswer // those before have waited for that long
 	}
-	_, err := e.confirmAll(ctx)
-	if err == nil && !c.has(v) {
+	return e.confirmNow(ctx, s)
+}
+
+// confirmNow is confirm, but makes a commit in any case. So it fails when commits do not get to the standbys.
+func (e *engine) confirmNow(ctx context.Context, s snapshot) error {
+	got, err := e.confirmAll(ctx)
+	if err == nil && !got.covers(s) {
 		err = errReplaced
 	}
-	if err != nil {
+	// When the caller went away, the connections are good.
+	if ctx.Err() == nil && (isConnectionFailure(err) || errors.Is(err, errReplaced)) {
 		e.reconnect()
 	}
 	return unavailable(err)
 }
 
-// errReplaced is for what was read from a server that was replaced. Its successor may not have it.
+// errReplaced is for what was read from a server that was replaced, or crashed. It may be gone.
 var errReplaced = store.Unavailable("the database was replaced")
 
 // confirmAll returns when all that was visible before the call is on the standbys.
-func (e *engine) confirmAll(ctx context.Context) (v visible, err error) {
+func (e *engine) confirmAll(ctx context.Context) (s snapshot, err error) {
 	conn, err := e.pool.Acquire(ctx)
 	if err != nil {
-		return v, err
+		return s, err
 	}
 	defer conn.Release()
-	if err := conn.QueryRow(ctx, commitNothing).Scan(&v.server, &v.flush, nil); err != nil {
-		return v, err
+	if err := s.scan(conn.QueryRow(ctx, commitNothing), nil, nil); err != nil {
+		return s, err
 	}
 	if err := checkReplicated(conn.Conn().PgConn()); err != nil {
-		return v, err
+		return s, err
 	}
-	e.confirmed.note(v)
-	return v, nil
+	e.confirmed.note(s)
+	return s, nil
 }
 
 // errNotReplicated is the failure of a commit that an operator of the server has kept from waiting for the standbys, or that a worker

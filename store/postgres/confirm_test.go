@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
 )
 
 // When an operator cancels a commit's wait for the standbys, the event is visible. But it is not acknowledged, and no feed has it, before
@@ -156,4 +161,165 @@ func TestAnEventThatNoStandbyHas(t *testing.T) {
 		t.Errorf("the identity is %s, %v", muid, err)
 	}
 	s.expectConsistent()
+}
+
+// When a process of the server is killed, the server ends all connections and recovers, without being started again. What was visible
+// before may be gone.
+func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
+	server := pgtest.NewServer(t)
+	s := newShopOn(t, server.URL("postgres"), Options{})
+	var before snapshot
+	if err := before.scan(s.pool.QueryRow(t.Context(), readSnapshot)); err != nil {
+		t.Fatal(err)
+	}
+	var killed [2]*pgx.Conn
+	for i := range killed {
+		c, err := pgx.Connect(t.Context(), s.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close(context.Background()) }() // the server has ended it
+		killed[i] = c
+	}
+	victim, witness := killed[0], killed[1]
+	if err := syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the server has not noticed", func() bool { return witness.Ping(t.Context()) != nil })
+	await(t, "the server does not recover", func() bool {
+		err := s.confirmNow(t.Context(), before)
+		if err == nil {
+			t.Error("what was visible before the crash is confirmed")
+		}
+		return err == nil || errors.Is(err, errReplaced)
+	})
+	await(t, "the node does not go on", func() bool { return s.Record(t.Context(), []store.Mark{s.visit(0, 0)}) == nil })
+}
+
+// The operator changes a setting while nodes run. What they acknowledge waits for the standbys all the same.
+func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
+	primary, standby := startWithStandby(t)
+	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Second})
+	for _, level := range []string{"off", "local"} {
+		if _, err := s.pool.Exec(t.Context(), "ALTER DATABASE postgres SET synchronous_commit = "+level); err != nil {
+			t.Fatal(err)
+		}
+		s.pool.Reset()
+		var now string
+		if err := s.pool.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&now); err != nil || now != level {
+			t.Fatalf("synchronous_commit is %q, %v", now, err)
+		}
+		await(t, "the node is not ready", func() bool { return s.Ready() == nil })
+		s.record(s.visit(0, 0))
+		if err := standby.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Record(t.Context(), []store.Mark{s.visit(0, 1)}); err == nil {
+			t.Errorf("%s: an event is acknowledged that no standby has", level)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if _, err := s.confirmAll(ctx); err == nil {
+			t.Errorf("%s: a commit is confirmed that no standby has", level)
+		}
+		cancel()
+		ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if err := s.transact(ctx, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, "DELETE FROM message"); return err }); err != nil {
+			t.Fatalf("%s: a transaction without rows: %v", level, err)
+		}
+		if err := s.transact(ctx, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ($1, 1)", level)
+			return err
+		}); err == nil {
+			t.Errorf("%s: a transaction is committed that no standby has", level)
+		}
+		cancel()
+		if err := standby.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Many wait for the feed at the end. That costs no commits.
+func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
+	s := newShop(t, Options{})
+	var commits atomic.Int64
+	e := s.openWatched(&watcher{query: func(_ *pgx.Conn, sql string) {
+		if sql == commitNothing {
+			commits.Add(1)
+		}
+	}})
+	s.record(s.visit(0, 0))
+	if _, err := e.Latest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.close() // so that the node does not follow, which makes commits
+	await(t, "the node follows", func() bool {
+		before := commits.Load()
+		time.Sleep(2 * followInterval)
+		return commits.Load() == before
+	})
+	before := commits.Load()
+	for range 10 {
+		if _, err := e.Latest(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := commits.Load() - before; n > 0 {
+		t.Errorf("%d commits", n)
+	}
+	s.record(s.visit(0, 1))
+	if err := s.change(t.Context(), func(c *change) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if _, err := e.Latest(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := commits.Load() - before; n != 1 {
+		t.Errorf("%d commits for what is new, want 1", n)
+	}
+}
+
+// idle returns the processes of a pool's connections that nobody uses.
+func idle(t *testing.T, pool *pgxpool.Pool) (processes []uint32) {
+	for _, c := range pool.AcquireAllIdle(t.Context()) {
+		processes = append(processes, c.Conn().PgConn().PID())
+		c.Release()
+	}
+	return processes
+}
+
+// A caller who goes away takes nobody's connections along.
+func TestACallerWhoGoesAwayLeavesTheConnections(t *testing.T) {
+	db, err := OpenDatabase(t.Context(), pgtest.Database(t), quiet) // whose connections nothing else uses
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	s := db.e
+	if _, err := s.confirmAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := idle(t, s.pool)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	new := snapshot{change: 1}
+	for name, confirm := range map[string]func() error{
+		"while it waits for others":   func() error { return s.confirm(gone, new) },
+		"while it waits for a commit": func() error { return s.confirmNow(gone, new) },
+	} {
+		if err := confirm(); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after := idle(t, s.pool); len(before) == 0 || !slices.Equal(slices.Sorted(slices.Values(after)), slices.Sorted(slices.Values(before))) {
+			t.Errorf("%s: the connections were %d, and are %d", name, before, after)
+		}
+	}
+	if err := s.confirmNow(t.Context(), new); !errors.Is(err, errReplaced) {
+		t.Errorf("what another server had: %v", err)
+	}
+	if after := idle(t, s.pool); slices.ContainsFunc(after, func(pid uint32) bool { return slices.Contains(before, pid) }) {
+		t.Error("connections to a server that was replaced are used again")
+	}
 }

@@ -77,7 +77,7 @@ func isPooler(ctx context.Context, config *pgxpool.Config) (pooled bool, err err
 	return pid != conn.PgConn().PID(), err
 }
 
-// checkDurability refuses a server whose commits may be lost.
+// checkDurability refuses a server whose commits may be lost. When that is set later, flushes and changes wait all the same (durably).
 func checkDurability(ctx context.Context, pool *pgxpool.Pool) error {
 	var level string
 	if err := pool.QueryRow(ctx, "SHOW synchronous_commit").Scan(&level); err != nil {
@@ -142,7 +142,7 @@ func (e *engine) reconnect() {
 
 // begin begins a transaction that writes. The server ends it when the node goes away or stops in the middle of it, so that its locks
 // are free again.
-const begin = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'"
+const begin = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '5s'; SELECT " + waitForStandbys
 
 // transact makes a transaction that writes. When it returns nil, the standbys have it.
 func (e *engine) transact(ctx context.Context, write func(tx pgx.Tx) error) error {
@@ -207,6 +207,9 @@ func (e *engine) attempt(ctx context.Context, read func() error) (err error) {
 		err = read()
 		if ended := ctx.Err(); ended != nil {
 			return ended
+		}
+		if errors.Is(err, errReplaced) {
+			e.reconnect()
 		}
 		if err == nil || !isConnectionFailure(err) || store.KindOf(err) != store.KindInternal {
 			return unavailable(err)

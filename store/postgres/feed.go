@@ -72,11 +72,18 @@ func (e *engine) awaitCommits(ctx context.Context) error {
 
 // Latest implements store.Feed.
 func (e *engine) Latest(ctx context.Context) (store.Cursor, error) {
-	last, err := e.catchUp(ctx, nil)
-	if err != nil {
+	var u update
+	after := e.follower.position()
+	if err := e.read(ctx, func(tx pgx.Tx) error { return u.read(ctx, tx, after) }); err != nil {
 		return "", err
 	}
-	return codec.EndOf(uint64(last)).Cursor(), nil
+	if err := e.confirm(ctx, u.seen); err != nil {
+		return "", err
+	}
+	if err := e.follower.applyUpdate(&u); err != nil {
+		return "", err
+	}
+	return codec.EndOf(uint64(u.seen.flush)).Cursor(), nil
 }
 
 func maxPosition(a, b codec.Position) codec.Position {
@@ -91,7 +98,7 @@ type feed struct {
 	store.FeedQuery
 	at     codec.Position // everything up to here was read
 	end    codec.Position // of the call
-	server int64          // visible.server of what is read: that of a server which was replaced may be gone
+	server int64          // of what is read (thisServer): what another one has answered may be gone
 	empty  []*stream      // whose next events must be read before the feed goes on
 	ready  streams
 }
@@ -128,14 +135,14 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 			merchants, ids[key] = append(merchants, key), id
 		}
 	}
-	var last visible
+	var seen snapshot
 	if err := e.read(ctx, func(tx pgx.Tx) error {
 		var oldest int64
 		if err := tx.QueryRow(ctx, "SELECT "+thisServer+", coalesce(max(seq), 0), coalesce(min(seq), 0), "+citusInstalled+" FROM flush WHERE seq > 0").
-			Scan(&last.server, &last.flush, &oldest, &citus); err != nil {
+			Scan(&seen.server, &seen.flush, &oldest, &citus); err != nil {
 			return err
 		}
-		if f.end = codec.EndOf(uint64(last.flush)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
+		if f.end = codec.EndOf(uint64(seen.flush)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
 			f.end = upTo
 		}
 		f.empty = nil
@@ -164,8 +171,8 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 		return false, err
 	}
 	// What a follower has read must never be gone, and nothing may come before it.
-	f.server = last.server
-	return citus, e.confirm(ctx, last)
+	f.server = seen.server
+	return citus, e.confirm(ctx, seen)
 }
 
 // lately returns which merchants have events in flushes from a number on.

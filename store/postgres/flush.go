@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"mtagd/store"
 )
@@ -29,7 +30,9 @@ type flush struct {
 	changed  links              // links that the group makes
 	events   []event
 	tallies  tallies // of the events
-	done     visible // once it is committed
+
+	committed bool     // COMMIT has succeeded
+	seen      snapshot // with the flush itself, once it is on the standbys
 }
 
 // item is a mark, or the link of a call of Resolve.
@@ -215,16 +218,16 @@ const (
 		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]) WITH ORDINALITY
 		AS w(merchant, at, bot, tag, name, muid, raw, idx)`
 
-	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4) RETURNING seq`
+	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
 
 	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. What waits for a lock gives up
 	// long before flushTimeout, also when it waits for two after each other: then it is known that nothing is committed.
 	// Citus writes to one shard after the other, in one order: so two flushes never wait for each other.
 	//
-	// COMMIT does not wait for the standbys: commitMessage does. In a distributed database both wait: the workers commit after COMMIT.
+	// COMMIT does not wait for the standbys: commitNothing does. In a distributed database both wait: the workers commit after COMMIT.
 	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
 		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true),
-		CASE WHEN ` + citusInstalled + ` THEN NULL ELSE set_config('synchronous_commit', 'off', true) END`
+		set_config('synchronous_commit', CASE WHEN ` + citusInstalled + ` THEN ` + durably + ` ELSE 'off' END, true)`
 
 	takeReceiptLock = `SELECT pg_advisory_xact_lock($1)`
 )
@@ -237,7 +240,7 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 	clear(f.known)
 	f.refuses = nil
 	b := &pgx.Batch{}
-	b.Queue("BEGIN")
+	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	b.Queue(setFlush)
 	b.Queue(readRefusing, f.merchants()).Query(f.scanRefusing)
 	if len(f.fresh) > 0 {
@@ -365,9 +368,12 @@ func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 		f.queueEvents(b)
 	}
 	merchants := f.withEvents()
-	b.Queue(writeFlush, f.merchants()[0], f.id, f.node, merchants).QueryRow(func(row pgx.Row) error { return row.Scan(&f.done.flush) })
-	b.Queue("COMMIT")
-	b.Queue(commitMessage).QueryRow(func(row pgx.Row) error { return row.Scan(&f.done.server, nil) })
+	b.Queue(writeFlush, f.merchants()[0], f.id, f.node, merchants)
+	b.Queue("COMMIT").Exec(func(pgconn.CommandTag) error {
+		f.committed = true
+		return nil
+	})
+	b.Queue(commitNothing).QueryRow(func(row pgx.Row) error { return f.seen.scan(row, nil, nil) })
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}

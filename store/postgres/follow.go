@@ -94,14 +94,13 @@ func (f *follower) position() int64 {
 // age is store.Directory.Age.
 func (f *follower) age() time.Duration { return time.Since(*f.asked.Load()) }
 
-// noteAsked notes when a question was put that has an answer now.
-func (f *follower) noteAsked(at time.Time) {
-	for {
-		before := f.asked.Load()
-		if at.Before(*before) || f.asked.CompareAndSwap(before, &at) {
-			return
-		}
+// applyUpdate applies what was read, once it is on the standbys.
+func (f *follower) applyUpdate(u *update) error {
+	if int64(len(u.entries)) != max(u.seen.change-u.after, 0) {
+		f.lost.Store(true)
+		return errMissed
 	}
+	return f.apply(u.entries)
 }
 
 // apply applies entries that follow each other, and passes over those that were applied before.
@@ -122,6 +121,23 @@ func (f *follower) apply(entries []entry) error {
 		f.applied = e.seq
 	}
 	return nil
+}
+
+// update is what a node may not know yet, as of one moment.
+type update struct {
+	after   int64   // the number of the last entry that was applied before
+	entries []entry // all after it
+	seen    snapshot
+	leaving *string // leavingRow
+}
+
+// read reads what follows the entry of a number.
+func (u *update) read(ctx context.Context, tx pgx.Tx, after int64) (err error) {
+	u.after = after
+	if u.entries, err = readEntries(ctx, tx, after); err != nil {
+		return err
+	}
+	return u.seen.scan(tx.QueryRow(ctx, readSnapshot+", "+leavingRow), &u.leaving)
 }
 
 // readEntries reads the entries after a number.
@@ -206,12 +222,11 @@ func withTags(removed []removedMerchant) (merchants []store.Merchant) {
 func (e *engine) loadDirectory(ctx context.Context) error {
 	return e.read(ctx, func(tx pgx.Tx) error {
 		asked, d := time.Now(), store.NewDirectory()
-		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM change").Scan(&e.follower.applied); err != nil {
+		var seen snapshot
+		if err := seen.scan(tx.QueryRow(ctx, readSnapshot)); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&e.follower.flushes); err != nil {
-			return err
-		}
+		e.follower.applied, e.follower.flushes = seen.change, seen.flush
 		partners, err := list[store.Partner](ctx, tx, "SELECT record FROM partner")
 		if err != nil {
 			return err
@@ -294,19 +309,15 @@ func (e *engine) follow() {
 	}
 }
 
-// catchUp applies what other nodes have changed, once it is on the standbys. It returns the number of the last flush; before that, the directory had the tags
-// of its events. more may read more as of the same moment.
-func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flushes int64, err error) {
-	asked, known := time.Now(), e.follower.position()
-	var entries []entry
-	var last int64
-	var seen visible
-	var leaving *string
-	if err := e.readNow(ctx, func(tx pgx.Tx) (err error) {
-		if entries, err = readEntries(ctx, tx, known); err != nil {
-			return err
-		}
-		if err := tx.QueryRow(ctx, readVisible+", coalesce((SELECT max(seq) FROM change), 0), "+leavingRow).Scan(&seen.server, &seen.flush, &last, &leaving); err != nil || more == nil {
+// catchUp applies what other nodes have changed, and returns the number of the last flush: the directory has the tags of its events. more
+// may read more as of the same moment.
+//
+// It makes a commit each time, also when there is nothing new. That tells whether commits get to the standbys.
+func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush int64, err error) {
+	var u update
+	asked, after := time.Now(), e.follower.position()
+	if err := e.readNow(ctx, func(tx pgx.Tx) error {
+		if err := u.read(ctx, tx, after); err != nil {
 			return err
 		}
 		return more(tx)
@@ -315,26 +326,17 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 		return 0, err
 	}
 	e.follower.waits.Store(true)
-	got, err := e.confirmAll(ctx)
+	err = e.confirmNow(ctx, u.seen)
+	e.follower.waits.Store(err != nil && !errors.Is(err, errReplaced))
 	if err != nil {
-		e.reconnect()
-		return 0, unavailable(fmt.Errorf("the database answers, but its commits wait for the standbys: %w", err))
+		return 0, fmt.Errorf("the database answers, but what it has may not be on the standbys: %w", err)
 	}
-	e.follower.waits.Store(false)
-	if got.server != seen.server {
-		e.reconnect()
-		return 0, errReplaced
-	}
-	e.follower.noteLeaving(leaving)
-	if int64(len(entries)) != max(last-known, 0) {
-		e.follower.lost.Store(true)
-		return 0, errMissed
-	}
-	if err := e.follower.apply(entries); err != nil {
+	e.follower.noteLeaving(u.leaving)
+	if err := e.follower.applyUpdate(&u); err != nil {
 		return 0, err
 	}
-	e.follower.noteAsked(asked)
-	return seen.flush, nil
+	e.follower.asked.Store(&asked)
+	return u.seen.flush, nil
 }
 
 // followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it closes

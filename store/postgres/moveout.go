@@ -66,7 +66,7 @@ func (d *Database) Hold(ctx context.Context) (held context.Context, release func
 // beginPinned begins a transaction that takes a lock first. The server ends it when it hears nothing for freezeLease, or when it waits
 // for a lock for longer than wait; 0: it waits. The server does so even when the command is gone.
 func (d *Database) beginPinned(ctx context.Context, wait time.Duration, lock int) (pgx.Tx, error) {
-	tx, err := d.e.pool.Begin(ctx)
+	tx, err := d.e.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func keepAlive(beat func(ctx context.Context) error, lost func(error)) (stop fun
 
 // Last implements move.Source. The standbys have all events up to there, and so do the workers of a distributed database.
 func (d *Database) Last(ctx context.Context) (uint64, error) {
-	last, err := d.e.confirmAll(ctx)
+	seen, err := d.e.confirmAll(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -134,7 +134,7 @@ func (d *Database) Last(ctx context.Context) (uint64, error) {
 	if err == nil && distributed {
 		err = d.e.awaitCommits(ctx)
 	}
-	return uint64(last.flush), err
+	return uint64(seen.flush), err
 }
 
 // Usage implements move.Source. It reads what flushes have counted.

@@ -39,16 +39,16 @@ func (e *engine) Resolve(ctx context.Context, id store.MerchantID, who store.Ide
 	}
 	switch {
 	case who.MUID == "":
-		var last visible
+		var seen snapshot
 		if err := e.read(ctx, func(tx pgx.Tx) (err error) {
 			if muid, err = resolve(ctx, tx, merchant, &who); err != nil || muid == "" {
 				return err
 			}
-			return tx.QueryRow(ctx, readVisible).Scan(&last.server, &last.flush)
+			return seen.scan(tx.QueryRow(ctx, readSnapshot))
 		}); err != nil || muid == "" {
 			return "", err
 		}
-		return muid, e.confirm(ctx, last) // the sender will use it
+		return muid, e.confirm(ctx, seen) // the sender will use it
 	case len(who.Keys()) == 0:
 		return who.MUID, ctx.Err()
 	}

@@ -55,9 +55,22 @@ func (c counts) add(t tallyKey, n int64) {
 	}
 }
 
+// compareCounters is the order in which flushes of older nodes, folds and removals lock counters: two of them would wait for each other
+// if it left any two counters in doubt.
 func compareCounters(a, b counterKey) int {
 	return cmp.Or(compareUUIDs(a.merchant, b.merchant), cmp.Compare(a.level, b.level), cmp.Compare(a.name, b.name),
-		cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.tag, b.tag))
+		cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.tag, b.tag), compareBools(a.bot, b.bot))
+}
+
+// compareBools puts false first.
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // columns returns the parameters of addCounters.

@@ -66,7 +66,7 @@ func Distribute(ctx context.Context, address string) (d Distribution, err error)
 	if d.Workers, err = countWorkers(ctx, pool); err != nil {
 		return d, err
 	}
-	if err := migrate(ctx, pool); err != nil {
+	if err := updateSchema(ctx, pool); err != nil {
 		return d, err
 	}
 	d.Tables, err = distributeTables(ctx, pool)

@@ -2,78 +2,14 @@ package postgres
 
 import (
 	"context"
-	"maps"
+	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
-
-// folding knows the merchants whose tally has rows of this node. Those of a node that has died are found by sweep.
-type folding struct {
-	mu        sync.Mutex
-	merchants map[uuid.UUID]unfolded
-}
-
-// unfolded is what this node has added to the tally of a merchant.
-type unfolded struct {
-	rows  int
-	since time.Time
-}
-
-// A merchant's tally is folded when it has many rows, which each listing of the merchant reads, or after a while. A row of the counters
-// is updated once for all of them: the more there are, the less an event costs.
-const (
-	foldInterval  = time.Second // between looks at what is due
-	manyRows      = 500
-	foldAfter     = 10 * time.Second
-	foldMerchants = 500    // in one transaction
-	foldRows      = 20_000 // in one transaction
-	foldTimeout   = 30 * time.Second
-)
-
-// note notes what a flush has added.
-func (f *folding) note(t tallies) {
-	rows := map[uuid.UUID]int{}
-	for k := range t {
-		rows[k.merchant]++
-	}
-	now := time.Now()
-	for m, n := range rows {
-		f.add(m, unfolded{n, now})
-	}
-}
-
-func (f *folding) add(m uuid.UUID, more unfolded) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.merchants == nil {
-		f.merchants = map[uuid.UUID]unfolded{}
-	}
-	if u, known := f.merchants[m]; known {
-		more.rows += u.rows
-		if u.since.Before(more.since) {
-			more.since = u.since
-		}
-	}
-	f.merchants[m] = more
-}
-
-// take returns the merchants to fold now, and forgets them.
-func (f *folding) take() map[uuid.UUID]unfolded {
-	due := map[uuid.UUID]unfolded{}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for m, u := range f.merchants {
-		if u.rows >= manyRows || time.Since(u.since) >= foldAfter {
-			due[m] = u
-			delete(f.merchants, m)
-		}
-	}
-	return due
-}
 
 // foldAlways folds what this node adds to the tally, until Close.
 func (e *engine) foldAlways() {
@@ -86,102 +22,138 @@ func (e *engine) foldAlways() {
 			return
 		case <-tick.C:
 		}
-		due := e.folding.take()
-		err := e.fold(e.opened, slices.Collect(maps.Keys(due)), foldNew)
-		if err != nil {
-			for m, u := range due {
-				e.folding.add(m, u)
-			}
-		}
+		err := e.fold(e.opened, e.folding.takeDue())
 		if err != nil && !failing && e.opened.Err() == nil {
-			e.log.Error("the counters cannot be brought up to date now; it is tried again, and listings get slower meanwhile", "error", err)
+			e.log.Error("counters cannot be brought up to date now; it is tried again, and listings get slower meanwhile", "error", err)
 		}
 		failing = err != nil
 	}
 }
 
-// The statements that take rows out of the tally.
-const (
-	// foldNew is about several merchants: with Citus, it would ask all shards. It passes over dead rows of earlier folds.
-	foldNew = `DELETE FROM tally WHERE ctid = ANY(ARRAY(SELECT t.ctid FROM unnest($1::uuid[]) AS w(merchant) CROSS JOIN LATERAL (
-		SELECT ctid FROM tally WHERE merchant = w.merchant AND seq > coalesce((SELECT folded FROM usage u WHERE u.merchant = w.merchant), 0)
-		LIMIT $2) AS t LIMIT $2)) RETURNING merchant, seq, minute, name, tag, bot, n, bytes`
+// foldMerchants is how many merchants share a transaction. Each has an equal share of its rows.
+const foldMerchants = 40
 
-	foldOne = `DELETE FROM tally WHERE merchant = $1 AND ctid = ANY(ARRAY(SELECT ctid FROM tally WHERE merchant = $1 LIMIT $2))
-		RETURNING merchant, seq, minute, name, tag, bot, n, bytes`
-)
-
-// fold moves the tallies of merchants into the counters, with one of the statements above.
-func (e *engine) fold(ctx context.Context, merchants []uuid.UUID, sql string) error {
+// fold moves what the tallies of merchants have now into the counters. What is added meanwhile remains, so a busy merchant cannot keep
+// it from its end; and a merchant with more rows than its share waits until the others had their turns. When a merchant's rows cannot
+// be moved, fold goes on with the others.
+func (e *engine) fold(ctx context.Context, merchants []uuid.UUID) error {
 	if len(merchants) == 0 {
 		return nil
 	}
-	citus, err := hasCitus(ctx, e.pool)
-	if err != nil {
+	var citus bool
+	var upTo int64
+	if err := e.pool.QueryRow(ctx, "SELECT "+citusInstalled+", last_value FROM receipt").Scan(&citus, &upTo); err != nil {
 		return err
 	}
-	portion := foldMerchants
-	if citus || sql == foldOne {
-		portion, sql = 1, foldOne
+	together := foldMerchants
+	if citus {
+		together = 1
 	}
-	for len(merchants) > 0 {
-		some := merchants[:min(portion, len(merchants))]
-		n, err := e.foldSome(ctx, some, sql, foldRows, !citus)
+	var errs []error
+	groups := slices.Collect(slices.Chunk(merchants, together))
+	for len(groups) > 0 {
+		group := groups[0]
+		groups = groups[1:]
+		share := max(e.folding.rowsAtOnce()/len(group), 1)
+		moved, err := e.foldSome(ctx, group, upTo, share, citus)
+		e.folding.adapt(err != nil)
 		if err != nil {
-			return err
+			_, answered := errors.AsType[*pgconn.PgError](err)
+			switch {
+			case answered && len(group) > 1: // of one merchant, perhaps
+				groups = slices.AppendSeq(groups, slices.Chunk(group, 1))
+			case answered || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+				errs = append(errs, err)
+			default: // there is no database
+				return errors.Join(append(errs, err)...)
+			}
+			continue
 		}
-		if n < foldRows {
-			merchants = merchants[len(some):]
+		var cut []uuid.UUID
+		for _, m := range group {
+			complete := moved[m] < share
+			e.folding.moved(m, moved[m], complete)
+			if !complete {
+				cut = append(cut, m)
+			}
+		}
+		if len(cut) > 0 {
+			groups = append(groups, cut)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
+
+// The statements that take rows out of the tally, the oldest first: at most $3 of each merchant, up to the flush $2.
+const (
+	// takeRows passes over dead rows of earlier folds. With Citus, it would ask all shards.
+	takeRows = `DELETE FROM tally WHERE ctid = ANY(ARRAY(SELECT t.ctid FROM unnest($1::uuid[]) AS w(merchant) CROSS JOIN LATERAL (
+		SELECT ctid FROM tally WHERE merchant = w.merchant AND seq > coalesce((SELECT folded FROM usage u WHERE u.merchant = w.merchant), 0)
+		AND seq <= $2 ORDER BY seq LIMIT $3) AS t)) RETURNING merchant, seq, minute, name, tag, bot, n, bytes`
+
+	// takeRowsOfOne is about one shard.
+	takeRowsOfOne = `DELETE FROM tally WHERE merchant = $1 AND ctid = ANY(ARRAY(SELECT ctid FROM tally WHERE merchant = $1
+		AND seq <= $2 ORDER BY seq LIMIT $3)) RETURNING merchant, seq, minute, name, tag, bot, n, bytes`
+)
 
 // beginFold begins a transaction whose commit waits for no disk and no standby. If it is lost, the rows are in the tally again. A plan
 // that was made while the tally was empty would compare each of its rows with each place in the array, by a scan of the table.
 const beginFold = begin + "; SET LOCAL synchronous_commit = off; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 
-// foldSome moves at most limit rows, and returns how many.
+// foldWait is how long a fold waits for those of other nodes, and for removals.
+const foldWait = time.Minute
+
+// foldSome moves at most share rows of each merchant, and returns how many. With Citus, there must be one merchant.
 //
 // Whoever reads the tally passes over the flushes up to usage.folded. Flushes become visible in the order of their numbers: so none
-// before the last one that was moved can follow. With Citus, one can: a worker that failed commits it later. So usage.folded remains 0.
-func (e *engine) foldSome(ctx context.Context, merchants []uuid.UUID, sql string, limit int, ordered bool) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, foldTimeout)
+// before the last one that was moved can follow. Of that one, rows may be left when the merchant had more than its share.
+// With Citus, a flush can follow: a worker that failed commits it later. So usage.folded remains as it is.
+func (e *engine) foldSome(ctx context.Context, merchants []uuid.UUID, upTo int64, share int, citus bool) (moved map[uuid.UUID]int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, foldWait+foldTimeout)
 	defer cancel()
 	err = pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginFold}, func(tx pgx.Tx) error {
 		// One fold at a time: two would wait for each other's rows.
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockFold); err != nil {
 			return err
 		}
-		moved, last := tallies{}, map[uuid.UUID]int64{}
-		var of any = merchants
-		if sql == foldOne {
-			of = merchants[0]
+		ctx, cancel := context.WithTimeout(ctx, foldTimeout)
+		defer cancel()
+		rows, folded := tallies{}, map[uuid.UUID]int64{}
+		moved = map[uuid.UUID]int{}
+		sql, of := takeRows, any(merchants)
+		if citus {
+			sql, of = takeRowsOfOne, merchants[0]
 		}
-		if err := query(ctx, tx, func(rows pgx.Rows) error {
+		if err := query(ctx, tx, func(row pgx.Rows) error {
 			var k tallyKey
 			var seq int64
 			var a amount
-			if err := rows.Scan((*[16]byte)(&k.merchant), &seq, &k.minute, &k.name, &k.tag, &k.bot, &a.n, &a.bytes); err != nil {
+			if err := row.Scan((*[16]byte)(&k.merchant), &seq, &k.minute, &k.name, &k.tag, &k.bot, &a.n, &a.bytes); err != nil {
 				return err
 			}
-			n++
-			was := moved[k]
-			moved[k] = amount{was.n + a.n, was.bytes + a.bytes}
-			last[k.merchant] = max(last[k.merchant], seq)
+			was := rows[k]
+			rows[k] = amount{was.n + a.n, was.bytes + a.bytes}
+			moved[k.merchant]++
+			folded[k.merchant] = max(folded[k.merchant], seq)
 			return nil
-		}, sql, of, limit); err != nil || n == 0 {
+		}, sql, of, upTo, share); err != nil || len(rows) == 0 {
 			return err
 		}
-		if !ordered || n == limit { // of the last ones, some rows may be left
-			clear(last)
+		for m, n := range moved {
+			if n == share {
+				folded[m]--
+			}
 		}
-		return moved.addTo(ctx, tx, last)
+		if citus {
+			clear(folded)
+		}
+		return rows.addTo(ctx, tx, folded)
 	})
-	return n, err
+	return moved, err
 }
 
-// sweep folds what was left in the tally for a while: by nodes that have died, or that do not know what became of a flush.
+// sweep folds what was left in the tally for a while: by nodes that have died, or that do not know what became of a flush. A flush's
+// number may be ahead of the clock: then its rows wait longer.
 func (e *engine) sweep(ctx context.Context) error {
 	const age = 6 * foldAfter
 	var merchants []uuid.UUID
@@ -200,5 +172,5 @@ func (e *engine) sweep(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return e.fold(ctx, merchants, foldOne)
+	return e.fold(ctx, merchants)
 }

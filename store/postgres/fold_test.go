@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,7 @@ func (s *shop) key() uuid.UUID {
 // folded folds all that there is of merchants.
 func (s *shop) folded(merchants ...uuid.UUID) {
 	s.t.Helper()
-	if err := s.fold(s.t.Context(), merchants, foldNew); err != nil {
+	if err := s.fold(s.t.Context(), merchants); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -75,7 +76,7 @@ func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 			return e.Record(context.Background(), marks)
 		})
 		again(func(i int) error {
-			_, err := e.foldSome(context.Background(), []uuid.UUID{s.key()}, []string{foldNew, foldOne}[i%2], []int{3, 20, 1000}[(i+n)%3], true)
+			_, err := e.foldSome(context.Background(), []uuid.UUID{s.key()}, math.MaxInt64, []int{3, 20, 1000}[(i+n)%3], false)
 			return err
 		})
 	}
@@ -180,7 +181,7 @@ func TestAnotherNodeFoldsTheTally(t *testing.T) {
 	s.expect(1)
 }
 
-// Dead rows stay in the tally while a backup reads the database. Nobody looks at them: they are before usage.folded.
+// Dead rows stay in the tally while a backup reads the database. Readers pass over them: they are before usage.folded.
 func TestAFoldNotesHowFarItIs(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.mark("PageView", "anna"))
@@ -192,23 +193,23 @@ func TestAFoldNotesHowFarItIs(t *testing.T) {
 		}
 		return seq, last
 	}
-	portion := func(limit int, ordered bool) {
+	portion := func(share int, citus bool) {
 		t.Helper()
-		if n, err := s.foldSome(t.Context(), []uuid.UUID{s.key()}, foldNew, limit, ordered); err != nil || n == 0 {
-			t.Fatal(n, err)
+		if moved, err := s.foldSome(t.Context(), []uuid.UUID{s.key()}, math.MaxInt64, share, citus); err != nil || len(moved) == 0 {
+			t.Fatal(moved, err)
 		}
 	}
-	portion(2, true)
-	if seq, _ := folded(); seq != 0 {
-		t.Errorf("a part of a flush was folded, and the number of the last one is %d", seq)
+	portion(2, false)
+	if seq, last := folded(); seq != last-1 {
+		t.Errorf("a part of the flush %d was folded, and all before it: noted is %d", last, seq)
 	}
-	portion(10, true)
+	portion(10, false)
 	if seq, last := folded(); seq != last {
 		t.Errorf("folded %d, want %d", seq, last)
 	}
 	_, before := folded()
 	s.record(s.mark("PageView", "anna"))
-	portion(10, false)
+	portion(10, true)
 	if seq, _ := folded(); seq > before {
 		t.Errorf("with Citus, folded is %d", seq)
 	}
@@ -227,7 +228,7 @@ func TestAFoldDoesNotScanTheWholeTally(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for sql, of := range map[string]any{foldNew: []uuid.UUID{s.key()}, foldOne: s.key()} {
+	for sql, of := range map[string]any{takeRows: []uuid.UUID{s.key()}, takeRowsOfOne: s.key()} {
 		if err := pgx.BeginTxFunc(t.Context(), conn, pgx.TxOptions{BeginQuery: beginFold}, func(tx pgx.Tx) error {
 			return query(t.Context(), tx, func(rows pgx.Rows) error {
 				var line string
@@ -236,34 +237,10 @@ func TestAFoldDoesNotScanTheWholeTally(t *testing.T) {
 					t.Errorf("%s: %s", sql, line)
 				}
 				return err
-			}, "EXPLAIN "+sql, of, 1000)
+			}, "EXPLAIN "+sql, of, math.MaxInt64, 1000)
 		}); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// A node folds what is in the tally of a merchant with many rows, and of any other after a while.
-func TestFoldingIsDue(t *testing.T) {
-	var f folding
-	busy, idle := uuid.New(), uuid.New()
-	f.note(tallies{{merchant: idle}: {1, 1}})
-	for i := range manyRows {
-		f.note(tallies{{merchant: busy, minute: int64(i)}: {1, 1}})
-	}
-	due := f.take()
-	if len(due) != 1 || due[busy].rows != manyRows {
-		t.Errorf("due are %v", due)
-	}
-	if due := f.take(); len(due) != 0 {
-		t.Errorf("due again are %v", due)
-	}
-	f.note(tallies{{merchant: busy}: {1, 1}}) // while the fold fails
-	f.add(busy, due[busy])
-	f.add(idle, unfolded{1, time.Now().Add(-foldAfter)})
-	f.note(tallies{{merchant: idle}: {1, 1}}) // which does not put it off
-	if due := f.take(); len(due) != 2 || due[idle].rows != 3 || due[busy].rows != manyRows+1 {
-		t.Errorf("due later are %v", due)
 	}
 }
 

@@ -25,8 +25,20 @@ var migrations embed.FS
 // no longer needs the old, and one that removes it.
 const schema = 10
 
-// migrate brings the schema up to date. Several nodes may call it at once. It refuses a newer schema.
+// migrate brings the schema up to date, and moves new tables to where the others are. It looks for these at each start: a kill may
+// have come between the two. Several nodes may call it at once. It refuses a newer schema.
 func migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	if err := updateSchema(ctx, pool); err != nil {
+		return err
+	}
+	if distributed, err := isDistributed(ctx, pool); err != nil || !distributed {
+		return err
+	}
+	_, err := distributeTables(ctx, pool)
+	return err
+}
+
+func updateSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	version, err := schemaVersion(ctx, pool)
 	if err != nil || version == schema {
 		return err
@@ -34,14 +46,6 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	if version < schema {
 		if err := applyMigrations(ctx, pool); err != nil {
 			return fmt.Errorf("migrate the schema: %w", err)
-		}
-		// New tables are where the others are.
-		if distributed, err := isDistributed(ctx, pool); err != nil {
-			return err
-		} else if distributed {
-			if _, err := distributeTables(ctx, pool); err != nil {
-				return err
-			}
 		}
 		if version, err = schemaVersion(ctx, pool); err != nil {
 			return err

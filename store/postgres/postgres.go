@@ -66,7 +66,8 @@
 //	commit.go     commits it, or finds out what became of it
 //	encode.go     encodes the parameters of a group
 //	tally.go      how many events flushes add
-//	fold.go       moves that into the counters
+//	folding.go    whose tally is to be folded, and when there is too much of it
+//	fold.go       moves the tally into the counters
 //	counter.go    how many events there are in each minute, hour and day
 //
 //	cover.go      splits a range of time into spans that counters know

@@ -20,8 +20,15 @@ func (e *engine) Record(ctx context.Context, marks []store.Mark) error {
 		if err := checkMUID(marks[i].Identity.MUID); err != nil {
 			return err
 		}
-		if _, ok := keyOf(marks[i].Merchant); !ok {
+		if i > 0 && marks[i].Merchant == marks[i-1].Merchant {
+			continue
+		}
+		m, ok := keyOf(marks[i].Merchant)
+		if !ok {
 			return store.NotFound("merchant")
+		}
+		if err := e.folding.accepts(m); err != nil {
+			return err
 		}
 	}
 	merchant, _ := keyOf(marks[0].Merchant)

@@ -17,7 +17,7 @@ func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []
 	if len(events) == 0 {
 		return nil
 	}
-	if err := e.fold(ctx, []uuid.UUID{merchant}, foldNew); err != nil {
+	if err := e.fold(ctx, []uuid.UUID{merchant}); err != nil {
 		return err
 	}
 	for some := range slices.Chunk(events, removePortion) {

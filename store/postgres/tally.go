@@ -108,7 +108,7 @@ type tallied struct {
 }
 
 const (
-	// isOpen is true of the rows that were not folded.
+	// isOpen is true of the rows of the merchant $1 that were not folded.
 	isOpen = `merchant = $1 AND seq > coalesce((SELECT folded FROM usage WHERE merchant = $1), 0)`
 
 	readTally = `SELECT minute, name, tag, bot, sum(n)::bigint FROM tally WHERE ` + isOpen + ` GROUP BY minute, name, tag, bot`

@@ -5,7 +5,8 @@
 -- Reads of usage, such as those of a backup, must not keep this waiting, with all flushes behind it.
 SET LOCAL lock_timeout = '2s';
 
--- Up to this flush, tally has no rows of the merchant, so that nobody looks for them there. While a backup reads the database, the
+-- Up to this flush, tally has no rows of the merchant, so that readers pass over what the table
+-- still has. While a backup reads the database, the
 -- dead rows stay.
 ALTER TABLE usage ADD COLUMN folded bigint NOT NULL DEFAULT 0;
 

@@ -121,12 +121,12 @@ func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes [
 	if len(at) == 0 {
 		return nil
 	}
-	s.uncounted(nodes, use)
+	s.openIn(nodes, use)
 	return s.scan(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, levels, names, first, until)
 }
 
-// uncounted passes what the open tally has of nodes. The events of the others are counted one by one.
-func (s *selection) uncounted(nodes []node, use func(c counted)) {
+// openIn passes what the open tally has of nodes. The events of the others are counted one by one.
+func (s *selection) openIn(nodes []node, use func(c counted)) {
 	if len(s.open) == 0 {
 		return
 	}

@@ -41,7 +41,7 @@ func Fill(ctx context.Context, api *Client, events, days, others int, order Orde
 		}
 		d.setEvents(events, start, span)
 		r, err := load.Run(ctx, load.Phase{
-			Target: api.Target, Connections: Connections, Duration: fillTimeout, Next: newFiller(&d, api.Target, order).next,
+			Target: api.Target, Connections: Connections, Duration: fillTimeout, Next: newFiller(&d, api.Target, order).next, Resend: true,
 		})
 		if err == nil {
 			err = r.AllAccepted()

@@ -12,6 +12,7 @@
 package load
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 const (
 	drainTimeout  = 10 * time.Second       // how long the last answers may take after a phase
 	timerInterval = 100 * time.Microsecond // how often an open loop checks for requests that are due
+	resendPause   = time.Second            // before a refused request is sent again
 	timerSlot     = -1                     // the timer's slot in epoll events; connections have 0 and above
 )
 
@@ -40,6 +42,14 @@ type generator struct {
 	issued    int  // requests whose intended time has passed
 	open      int  // requests that wait for an answer
 	exhausted bool // the source has no more requests
+	again     []refused
+}
+
+// refused is a request that will be sent again.
+type refused struct {
+	request []byte
+	events  int
+	due     time.Duration // since the beginning of the phase
 }
 
 // Run runs a phase. It returns an error if the phase could not run; failures of the server are in the result.
@@ -114,7 +124,7 @@ func (g *generator) run(ctx context.Context) error {
 		now := time.Since(g.began)
 		if sending {
 			g.sendDue(now)
-			sending = now < g.phase.Duration && !g.exhausted
+			sending = now < g.phase.Duration && !g.isDone()
 		}
 		if !sending && (g.open == 0 || now > g.phase.Duration+drainTimeout) {
 			g.countUnanswered(now)
@@ -154,9 +164,8 @@ func (g *generator) sendDue(now time.Duration) {
 			g.idle = g.idle[1:]
 			continue
 		}
-		request, events := g.phase.Next(c.out[:0])
+		request, events := g.next(c.out[:0], now)
 		if events == 0 {
-			g.exhausted = true
 			return
 		}
 		g.idle = g.idle[1:]
@@ -171,6 +180,26 @@ func (g *generator) sendDue(now time.Duration) {
 			g.waitFor(c, unix.EPOLLIN|unix.EPOLLOUT)
 		}
 	}
+}
+
+// next appends a request that is to be sent again to b, or else a new one. 0 events: there is none now.
+func (g *generator) next(b []byte, now time.Duration) (request []byte, events int) {
+	if len(g.again) > 0 && g.again[0].due <= now {
+		r := g.again[0]
+		g.again = g.again[1:]
+		return append(b, r.request...), r.events
+	}
+	if g.exhausted {
+		return b, 0
+	}
+	request, events = g.phase.Next(b)
+	g.exhausted = events == 0
+	return request, events
+}
+
+// isDone reports whether all requests were sent, and none will be sent again.
+func (g *generator) isDone() bool {
+	return g.exhausted && len(g.again) == 0 && (g.open == 0 || !g.phase.Resend)
 }
 
 // waitFor sets the events for which epoll reports a connection.
@@ -251,6 +280,10 @@ func (g *generator) receive(c *conn, b []byte) bool {
 
 // count records the answer to a connection's request.
 func (g *generator) count(c *conn, r *reply, now time.Duration) {
+	if r.status == 503 && g.phase.Resend {
+		g.again = append(g.again, refused{bytes.Clone(c.out), c.events, now + resendPause})
+		return
+	}
 	if r.status == 503 {
 		g.Refused++
 		if !r.retryAfter {

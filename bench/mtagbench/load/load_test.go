@@ -182,6 +182,23 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// With Resend, a refused request is sent again until it is accepted.
+func TestResend(t *testing.T) {
+	var asked atomic.Int64
+	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
+		ctx.SetStatusCode(fasthttp.StatusCreated)
+		if n := asked.Add(1); n == 1 || n == 3 {
+			ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
+		}
+	})
+	p := ClosedLoop(where, 1, 1, time.Minute)
+	p.Next, p.Resend = atMostRequests(3, p.Next), true
+	r := mustRun(t, p)
+	if err := r.AllAccepted(); err != nil || r.Events != 3 || r.Requests != 5 {
+		t.Errorf("%d accepted of %d requests, want 3 of 5, %v", r.Events, r.Requests, err)
+	}
+}
+
 // A broken connection is a failure. The other connections go on.
 func TestBrokenConnection(t *testing.T) {
 	var asked atomic.Int64

@@ -17,6 +17,9 @@ type Phase struct {
 
 	// Next appends a request to b and says how many events it carries. 0 events end the phase.
 	Next func(b []byte) (request []byte, events int)
+
+	// Resend sends a request that is answered 503 again, a second later, as senders of events do. It is not counted as refused.
+	Resend bool
 }
 
 // ClosedLoop is a phase that sends events as fast as answers come, batch events in each request.

@@ -35,11 +35,28 @@ func TestCitus(t *testing.T) {
 	t.Run("one shard", func(t *testing.T) { askOneShard(t, c) })
 	t.Run("two phases", func(t *testing.T) { commitInTwoPhases(t, c) })
 	t.Run("distribute while serving", func(t *testing.T) { distributeWhileServing(t, c) })
+	t.Run("kill after a migration", func(t *testing.T) { distributeAtStart(t, c) })
 	t.Run("loss of a worker", func(t *testing.T) { loseWorker(t, c) })
 	t.Run("freeze", func(t *testing.T) { freezeDistributed(t, c) })
 	t.Run("conformance", func(t *testing.T) {
 		storetest.Run(t, func(t *testing.T) storetest.Store { return storeIn(c.Database(t)) })
 	})
+}
+
+// A table that a migration has added is not distributed when a kill comes before that. The next node that starts does it.
+func distributeAtStart(t *testing.T, c *pgtest.Citus) {
+	s := newShopOn(t, c.Database(t), Options{})
+	if _, err := s.pool.Exec(t.Context(), "SELECT undistribute_table('tally')"); err != nil {
+		t.Fatal(err)
+	}
+	s.second()
+	var there bool
+	if err := s.pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = 'tally'::regclass)").Scan(&there); err != nil || !there {
+		t.Errorf("the table is not distributed, %v", err)
+	}
+	s.record(s.mark("PageView", "anna"))
+	s.folded(s.key())
+	s.expect(1)
 }
 
 // The row of a flush, on the coordinator, may be committed only together with its events on a worker.

@@ -77,7 +77,8 @@ type listing struct {
 	nameDesc bool // with ByName: the last name comes first
 }
 
-// fewEvents is how many events of a name are counted one by one: visitors can make up thousands of names.
+// fewEvents is how many events of a name are counted one by one: visitors can make up thousands of names. With a filter none are: the
+// events that it leaves out, which may be many, would be read too.
 const fewEvents = 50
 
 func totalOf(nodes []node) (total int) {
@@ -216,7 +217,7 @@ func (l *listing) inRange(ctx context.Context, lo, hi int64, names []node) (node
 	}
 	slices.Reverse(spans)
 	for _, n := range names {
-		if n.n <= fewEvents {
+		if n.n <= fewEvents && !l.isFiltered() {
 			nodes = append(nodes, node{span: span{rawLevel, lo, hi}, name: n.name})
 			continue
 		}

@@ -11,11 +11,16 @@ import (
 )
 
 // Any page reads the counters of some days, of one day and of one hour, and the events that it has: not the hours of many days, not the
-// events that it skips, and not the counters of all names.
+// events that it skips, not those that a filter leaves out, and not the counters of all names.
 func TestAPageReadsFewRows(t *testing.T) {
 	s := newShop(t, Options{})
 	const days, names, perName = 40, 12, 1000
 	const step = days * 24 * time.Hour / perName
+	const rareEvery = 40 // each name has few events with the rare tag, and few of bots
+	rare, _, err := s.GenerateTag(t.Context(), s.id, store.ServerSide, "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	end := time.Now().Truncate(24 * time.Hour)
 	for n := range names {
 		var marks []store.Mark
@@ -23,6 +28,12 @@ func TestAPageReadsFewRows(t *testing.T) {
 			m := s.mark(fmt.Sprintf("Name%02d", n), "anna")
 			m.DedupeID = ""
 			m.Time = end.Add(-time.Duration(i) * step)
+			switch i % rareEvery {
+			case 0:
+				m.Tag = rare.ID
+			case 1:
+				m.Bot = true
+			}
 			marks = append(marks, m)
 		}
 		s.record(marks...)
@@ -41,10 +52,17 @@ func TestAPageReadsFewRows(t *testing.T) {
 		{SortBy: store.ByName},
 		{SortBy: store.ByName, From: &from, To: &to},
 		{SortBy: store.ByName, From: &from, To: &to, Tag: s.tag, Names: []string{"Name01", "Name02"}},
+		{SortBy: store.ByTime, From: &from, To: &to, Tag: rare.ID},
+		{SortBy: store.ByTime, From: &from, To: &to, Bot: new(true)},
+		{SortBy: store.ByName, From: &from, To: &to, Tag: rare.ID},
+		{SortBy: store.ByName, From: &from, To: &to, Bot: new(true)},
 	} {
 		q.Merchant, q.Limit = s.id, 20
 		for _, place := range []int{0, 1, 2, 3, 4, 5} {
 			q.Offset = place * perName * max(len(q.Names), 1) / 7
+			if q.Tag == rare.ID || q.Bot != nil {
+				q.Offset = place * names * perName / rareEvery / 7
+			}
 			sel, _ := newSelection(s.key(), q.Tag, q.Names, q.Bot)
 			var before, after int
 			if err := s.engine.read(t.Context(), func(tx pgx.Tx) error {

@@ -22,6 +22,10 @@ import (
 // verifyPiece is about how many events a piece has. An hour with more is one piece.
 const verifyPiece = 200_000
 
+// eventsPerName is how many events a piece has at least for each pair of level and name: it looks for the counters of all of them, and
+// that must not take longer than reading its events.
+const eventsPerName = 2
+
 const (
 	// recount returns how many counters of a piece differ, by how many events, and the time in which they are.
 	recount = `WITH RECURSIVE named AS (` + countedNames + `), counted AS (SELECT ` + eachLevel + `, count(*) AS n FROM event AS e, ` + levels + `
@@ -41,12 +45,19 @@ const (
 		UNION ALL SELECT next.* FROM named CROSS JOIN LATERAL (SELECT level, name FROM counter
 			WHERE merchant = $1 AND level < 2 AND (level, name) > (named.level, named.name) ORDER BY level, name LIMIT 1) AS next`
 
+	countNames = `WITH RECURSIVE named AS (` + countedNames + `) SELECT count(*) FROM named`
+
 	// The buckets are those of bucketOf.
 	sizes     = `(VALUES (0, 60000000), (1, 3600000000)) AS l(level, size)`
 	levels    = sizes + `, LATERAL (VALUES (e.name), ('')) AS n(name)`
 	eachLevel = `l.level, l.size, n.name, (e.at - ((e.at % l.size) + l.size) % l.size) / l.size AS bucket, e.tag, e.bot`
 
-	sumSizes = `coalesce(sum(length(raw) + length(muid) + length(name) + length(tag) + 8)`
+	// The length alone would be known without reading a large body, which is in pages of its own.
+	sumSizes = `coalesce(sum(length(raw || ''::bytea) + length(muid) + length(name) + length(tag) + 8)`
+
+	// countRest reads a column that no index has: an index could count the rows without reading them.
+	countRest = `SELECT (SELECT count(length(muid)) FROM link WHERE merchant = $1), (SELECT count(abs(seen)) FROM dedup WHERE merchant = $1),
+		(SELECT count(abs(n)) FROM counter WHERE merchant = $1)`
 
 	// compareLevels returns how many counters of days, and of all time, are not the sum of those of their hours.
 	compareLevels = `WITH summed AS (SELECT l.level, c.name, CASE WHEN l.level = 3 THEN 0 ELSE (c.bucket - ((c.bucket % 24) + 24) % 24) / 24 END AS bucket,
@@ -75,7 +86,11 @@ func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM event WHERE merchant = $1", m).Scan(&c.last); err != nil {
 			return err
 		}
-		bounds, err = pieces(ctx, tx, m, e.verifyPiece)
+		var names int64
+		if err := tx.QueryRow(ctx, countNames, m).Scan(&names); err != nil {
+			return err
+		}
+		bounds, err = pieces(ctx, tx, m, max(e.verifyPiece, eventsPerName*names))
 		return err
 	}); err != nil || removed {
 		return err
@@ -103,8 +118,7 @@ func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 	var found []store.Finding
 	var links, marks, counters int64
 	if removed, err := e.readUnlessRemoved(ctx, m, func(tx pgx.Tx) (err error) {
-		if err := tx.QueryRow(ctx, `SELECT (SELECT count(*) FROM link WHERE merchant = $1), (SELECT count(*) FROM dedup WHERE merchant = $1),
-			(SELECT count(*) FROM counter WHERE merchant = $1)`, m).Scan(&links, &marks, &counters); err != nil {
+		if err := tx.QueryRow(ctx, countRest, m).Scan(&links, &marks, &counters); err != nil {
 			return err
 		}
 		found, err = c.totals(ctx, tx)

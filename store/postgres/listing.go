@@ -1,9 +1,7 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -45,26 +43,27 @@ func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query
 	if s.open, err = readOpen(ctx, tx, s.merchant); err != nil {
 		return page, err
 	}
-	l := listing{selection: s, tx: tx, asc: q.Asc && q.SortBy == store.ByTime, nameDesc: !q.Asc}
+	byName := q.SortBy != store.ByTime
+	l := listing{selection: s, tx: tx, asc: q.Asc && !byName, nameDesc: !q.Asc}
 	offset := q.Offset
 	var nodes []node
-	switch {
-	case q.SortBy == store.ByTime:
-		nodes, err = l.spans(ctx, lo, hi)
-	case l.allNames:
-		nodes, page.Total, offset, err = l.nearbyNames(ctx, lo, hi, q.Offset, q.Limit)
-	default:
+	if byName && !l.allNames {
 		nodes, err = l.named(ctx, lo, hi, l.names)
+	} else {
+		nodes, err = l.spans(ctx, lo, hi)
 	}
 	if err != nil {
 		return page, err
 	}
-	if page.Total == 0 {
-		page.Total = totalOf(nodes)
+	if page.Total = totalOf(nodes); offset >= page.Total {
+		return page, nil
 	}
-	if q.Offset < page.Total {
-		page.Events, err = l.page(ctx, nodes, offset, q.Limit)
+	if byName && l.allNames {
+		if nodes, offset, err = l.nearbyNames(ctx, lo, hi, page.Total, offset, q.Limit); err != nil {
+			return page, err
+		}
 	}
+	page.Events, err = l.page(ctx, nodes, offset, q.Limit)
 	return page, err
 }
 
@@ -76,10 +75,6 @@ type listing struct {
 
 	nameDesc bool // with ByName: the last name comes first
 }
-
-// fewEvents is how many events of a name are counted one by one: visitors can make up thousands of names. With a filter none are: the
-// events that it leaves out, which may be many, would be read too.
-const fewEvents = 50
 
 func totalOf(nodes []node) (total int) {
 	for _, n := range nodes {
@@ -95,135 +90,6 @@ func (l *listing) spans(ctx context.Context, lo, hi int64) (nodes []node, err er
 	}
 	if !l.asc {
 		slices.Reverse(nodes)
-	}
-	return nodes, l.count(ctx, l.tx, nodes)
-}
-
-// named returns the nodes of a range of these names, which are sorted, in the order of the query.
-func (l *listing) named(ctx context.Context, lo, hi int64, names []string) ([]node, error) {
-	all, err := l.readNames(ctx, "AND name = ANY($5) GROUP BY name", names)
-	if err != nil {
-		return nil, err
-	}
-	all = l.addOpen(all, l.nameDesc, func(name string) bool { return slices.Contains(names, name) })
-	return l.inRange(ctx, lo, hi, all)
-}
-
-// nearbyNames returns the nodes of a page by name, and of the names before or after it, and the total. The page begins at the
-// returned offset. A merchant can have hundreds of thousands of names: they are read in portions, from the beginning or from the
-// end, whichever is nearer, until they have the page. In a range, those of a portion are counted few by few.
-func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, offset, limit int) (nodes []node, total, from int, err error) {
-	spans, err := l.spans(ctx, lo, hi)
-	total = totalOf(spans)
-	if err != nil || offset >= total {
-		return nil, total, 0, err
-	}
-	end := min(offset+limit, total)
-	fromEnd := total-offset < end
-	wanted := end
-	if fromEnd {
-		wanted = total - offset
-	}
-	const portion = 1000
-	order, last := "AND name > $5 GROUP BY name ORDER BY name LIMIT 1000", ""
-	desc := l.nameDesc != fromEnd
-	if desc {
-		order, last = "AND name < $5 AND name <> '' GROUP BY name ORDER BY name DESC LIMIT 1000", afterAllNames
-	}
-	follows := func(a, b string) bool { return a > b && !desc || a < b && desc }
-	var portions [][]node
-	read := 0
-	few := 4 // each name has hundreds of counters in a range
-	for more := true; read < wanted; {
-		if !more {
-			return nil, 0, 0, errors.New("the counters of names have fewer events than those of all names together")
-		}
-		names, err := l.readNames(ctx, order, last)
-		if err != nil {
-			return nil, 0, 0, err
-		}
-		before := last
-		if more = len(names) == portion; more {
-			last = names[portion-1].name
-		}
-		names = l.addOpen(names, desc, func(name string) bool { return follows(name, before) && (!more || !follows(name, last)) })
-		for ; len(names) > 0 && read < wanted; few = min(2*few, portion) {
-			some := names[:min(few, len(names))]
-			names = names[len(some):]
-			if fromEnd {
-				slices.Reverse(some)
-			}
-			counted, err := l.inRange(ctx, lo, hi, some)
-			if err != nil {
-				return nil, 0, 0, err
-			}
-			portions = append(portions, counted)
-			read += totalOf(counted)
-		}
-	}
-	from = offset
-	if fromEnd {
-		slices.Reverse(portions)
-		from = offset - (total - read)
-	}
-	return slices.Concat(portions...), total, from, nil
-}
-
-// afterAllNames is greater than the name of any event.
-const afterAllNames = "~"
-
-// readNames returns nodes with all events of each name, of those that a condition with one parameter selects.
-func (l *listing) readNames(ctx context.Context, condition string, parameter any) (nodes []node, err error) {
-	err = query(ctx, l.tx, func(rows pgx.Rows) error {
-		n := node{span: bucket(byLife, 0)}
-		err := rows.Scan(&n.name, &n.n)
-		nodes = append(nodes, n)
-		return err
-	}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 `+condition, l.merchant, l.tag, l.bot, byLife, parameter)
-	return nodes, err
-}
-
-// addOpen adds what the open tally has of names that are wanted to nodes with all events of each name, and sorts them.
-func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool) []node {
-	at := map[string]int{}
-	for i, n := range nodes {
-		at[n.name] = i
-	}
-	for _, t := range l.open {
-		if !l.has(t) || !wanted(t.name) {
-			continue
-		}
-		i, known := at[t.name]
-		if !known {
-			i, at[t.name] = len(nodes), len(nodes)
-			nodes = append(nodes, node{span: bucket(byLife, 0), name: t.name})
-		}
-		nodes[i].n += t.n
-	}
-	slices.SortFunc(nodes, func(a, b node) int {
-		if desc {
-			a, b = b, a
-		}
-		return cmp.Compare(a.name, b.name)
-	})
-	return nodes
-}
-
-// inRange splits nodes with all events of each name into nodes of a range, and counts their events.
-func (l *listing) inRange(ctx context.Context, lo, hi int64, names []node) (nodes []node, err error) {
-	spans := cover(lo, hi)
-	if len(spans) == 0 || len(spans) == 1 && spans[0].level == byLife {
-		return names[:len(names)*len(spans)], nil
-	}
-	slices.Reverse(spans)
-	for _, n := range names {
-		if n.n <= fewEvents && !l.isFiltered() {
-			nodes = append(nodes, node{span: span{rawLevel, lo, hi}, name: n.name})
-			continue
-		}
-		for _, s := range spans {
-			nodes = append(nodes, node{span: s, name: n.name})
-		}
 	}
 	return nodes, l.count(ctx, l.tx, nodes)
 }
@@ -252,10 +118,11 @@ func cut(nodes []node, offset, limit int) (picks []pick) {
 }
 
 // How many events of a node may be skipped one by one: of all names, and of one. Reading the counters of the level below costs about
-// as much.
+// as much. maxNamedTaken is how many may be read for a page, which has fewer when those of several names are merged.
 const (
 	maxSkipped      = 1000
 	maxNamedSkipped = 150
+	maxNamedTaken   = 10_000
 )
 
 // isDeep reports whether a node is replaced by its buckets, or by those of the level below.
@@ -264,9 +131,9 @@ func (l *listing) isDeep(p pick) bool {
 	case p.level == rawLevel, p.level == byMinute && p.isBucket():
 		return false
 	case l.allNames && p.name == "":
-		return l.isFiltered() || p.skip > maxSkipped || p.take > 10*maxSkipped
+		return l.isFiltered() || p.skip > maxSkipped
 	default:
-		return l.isFiltered() || p.skip*names > maxNamedSkipped || p.take*names > 10*maxSkipped
+		return l.isFiltered() || p.skip*names > maxNamedSkipped || p.take*names > maxNamedTaken
 	}
 }
 

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -84,6 +85,58 @@ func TestAPageReadsFewRows(t *testing.T) {
 			}
 			if rows > most {
 				t.Errorf("%+v: %d rows were read, want at most %d", q, rows, most)
+			}
+		}
+	}
+}
+
+// A page by name, far from both ends, does not keep the names that it passes over.
+func TestAPageKeepsFewNames(t *testing.T) {
+	s := newShop(t, Options{})
+	const names, limit = 6 * namesAtOnce, 20
+	var marks []store.Mark
+	at := time.Now().Add(-time.Hour)
+	for n := range names {
+		m := s.mark(fmt.Sprintf("Name%05d", n), "anna")
+		m.Time = at
+		marks = append(marks, m)
+	}
+	for some := range slices.Chunk(marks[:names/2], store.MaxBatchEvents) {
+		s.record(some...)
+	}
+	s.folded(s.key())
+	for some := range slices.Chunk(marks[names/2:], store.MaxBatchEvents) { // these may be in the open tally
+		s.record(some...)
+	}
+	from, to := at.Add(-time.Minute), at.Add(time.Minute)
+	for _, asc := range []bool{true, false} {
+		for _, offset := range []int{names/2 - 500, names/2 + 500} {
+			q := store.Query{Merchant: s.id, SortBy: store.ByName, Asc: asc, From: &from, To: &to, Offset: offset, Limit: limit}
+			sel, _ := newSelection(s.key(), "", nil, nil)
+			if err := s.engine.read(t.Context(), func(tx pgx.Tx) (err error) {
+				page, err := s.list(t.Context(), tx, sel, q)
+				if err != nil {
+					return err
+				}
+				first := fmt.Sprintf("Name%05d", offset)
+				if !asc {
+					first = fmt.Sprintf("Name%05d", names-1-offset)
+				}
+				if page.Total != names || len(page.Events) != limit || page.Events[0].Name != first {
+					return fmt.Errorf("%d events of %d from %v, want %d of %d from %s", len(page.Events), page.Total, page.Events[:1], limit, names, first)
+				}
+				if sel.open, err = readOpen(t.Context(), tx, s.key()); err != nil {
+					return err
+				}
+				l := listing{selection: sel, tx: tx, nameDesc: !asc}
+				lo, hi := rangeOf(q.From, q.To)
+				nodes, _, err := l.nearbyNames(t.Context(), lo, hi, names, offset, limit)
+				if most := 2 * namesAtOnce; len(nodes) > most {
+					t.Errorf("%+v: %d nodes were kept, want at most %d", q, len(nodes), most)
+				}
+				return err
+			}); err != nil {
+				t.Fatalf("%+v: %v", q, err)
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"mtagd/store/person"
 )
 
-// Erase implements store.Persons. It notes the erasure; erase.go does it.
+// Erase implements store.Persons. It notes the erasure; life.go does it.
 func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Identity, suppress bool) (era store.Erasure, err error) {
 	if err := person.Check(&named); err != nil {
 		return era, err

@@ -1,0 +1,181 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// named returns the nodes of a range of these names, which are sorted, in the order of the query.
+func (l *listing) named(ctx context.Context, lo, hi int64, names []string) ([]node, error) {
+	all, err := l.readNames(ctx, "AND name = ANY($5) GROUP BY name", names)
+	if err != nil {
+		return nil, err
+	}
+	all = l.addOpen(all, l.nameDesc, func(name string) bool { return slices.Contains(names, name) })
+	return l.inRange(ctx, lo, hi, all)
+}
+
+// nearbyNames returns the nodes of a page by name, and of some names before or after it. The page begins at from in these nodes, and
+// at offset in all events, of which there are total. A merchant can have hundreds of thousands of names: they are read from the
+// beginning or from the end, whichever is nearer, until they have the page. Those passed over are not kept.
+func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, offset, limit int) (nodes []node, from int, err error) {
+	skip, end := offset, min(offset+limit, total)
+	fromEnd := total-offset < end
+	if fromEnd {
+		skip, end = total-end, total-offset
+	}
+	names := newNameReader(l, l.nameDesc != fromEnd)
+	read, kept := 0, 0
+	for read < end {
+		some, err := names.next(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		if fromEnd {
+			slices.Reverse(some)
+		}
+		counted, err := l.inRange(ctx, lo, hi, some)
+		if err != nil {
+			return nil, 0, err
+		}
+		n := totalOf(counted)
+		if read += n; read <= skip {
+			continue
+		}
+		kept += n
+		counted = slices.DeleteFunc(counted, func(n node) bool { return n.n == 0 })
+		if fromEnd {
+			nodes = slices.Concat(counted, nodes)
+		} else {
+			nodes = slices.Concat(nodes, counted)
+		}
+	}
+	if fromEnd {
+		return nodes, offset - (total - read), nil
+	}
+	return nodes, offset - (read - kept), nil
+}
+
+// nameReader reads the names of a selection in their order, or from the last one to the first.
+type nameReader struct {
+	*listing
+	desc   bool
+	last   string // the names up to this one were read
+	ended  bool   // all names were read
+	unused []node // names that were read, and that next has not returned
+	few    int    // how many next returns
+}
+
+// namesAtOnce is how many names are read in one statement.
+const namesAtOnce = 1000
+
+func newNameReader(l *listing, desc bool) *nameReader {
+	r := &nameReader{listing: l, desc: desc, few: 4} // each name has hundreds of counters in a range
+	if desc {
+		r.last = afterAllNames
+	}
+	return r
+}
+
+// next returns the next names, with all events of each: few at first, then more. It fails when there are none.
+func (r *nameReader) next(ctx context.Context) (some []node, err error) {
+	if len(r.unused) == 0 && !r.ended {
+		if err := r.fill(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if len(r.unused) == 0 {
+		return nil, errors.New("the counters of names have fewer events than those of all names together")
+	}
+	n := min(r.few, len(r.unused))
+	some, r.unused = r.unused[:n], r.unused[n:]
+	r.few = min(2*r.few, namesAtOnce)
+	return some, nil
+}
+
+// fill reads names from the counters, and adds those of the open tally that lie between them.
+func (r *nameReader) fill(ctx context.Context) error {
+	order := "AND name > $5 GROUP BY name ORDER BY name"
+	if r.desc {
+		order = "AND name < $5 AND name <> '' GROUP BY name ORDER BY name DESC"
+	}
+	before := r.last
+	names, err := r.readNames(ctx, order+" LIMIT "+strconv.Itoa(namesAtOnce), before)
+	if err != nil {
+		return err
+	}
+	if r.ended = len(names) < namesAtOnce; !r.ended {
+		r.last = names[len(names)-1].name
+	}
+	follows := func(a, b string) bool { return a > b && !r.desc || a < b && r.desc }
+	r.unused = r.addOpen(names, r.desc, func(name string) bool { return follows(name, before) && (r.ended || !follows(name, r.last)) })
+	return nil
+}
+
+// afterAllNames is greater than the name of any event.
+const afterAllNames = "~"
+
+// readNames returns nodes with all events of each name, of those that a condition selects. Its parameter is $5.
+func (l *listing) readNames(ctx context.Context, condition string, parameter any) (nodes []node, err error) {
+	err = query(ctx, l.tx, func(rows pgx.Rows) error {
+		n := node{span: bucket(byLife, 0)}
+		err := rows.Scan(&n.name, &n.n)
+		nodes = append(nodes, n)
+		return err
+	}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 `+condition, l.merchant, l.tag, l.bot, byLife, parameter)
+	return nodes, err
+}
+
+// addOpen adds what the open tally has of names that are wanted to nodes with all events of each name, and sorts them.
+func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool) []node {
+	at := map[string]int{}
+	for i, n := range nodes {
+		at[n.name] = i
+	}
+	for _, t := range l.open {
+		if !l.has(t) || !wanted(t.name) {
+			continue
+		}
+		i, known := at[t.name]
+		if !known {
+			i, at[t.name] = len(nodes), len(nodes)
+			nodes = append(nodes, node{span: bucket(byLife, 0), name: t.name})
+		}
+		nodes[i].n += t.n
+	}
+	slices.SortFunc(nodes, func(a, b node) int {
+		if desc {
+			a, b = b, a
+		}
+		return cmp.Compare(a.name, b.name)
+	})
+	return nodes
+}
+
+// fewEvents is how many events of a name are counted one by one: visitors can make up thousands of names. With a filter none are: the
+// events that it leaves out, which may be many, would be read too.
+const fewEvents = 50
+
+// inRange splits nodes with all events of each name into nodes of a range, and counts their events.
+func (l *listing) inRange(ctx context.Context, lo, hi int64, names []node) (nodes []node, err error) {
+	spans := cover(lo, hi)
+	if len(spans) == 0 || len(spans) == 1 && spans[0].level == byLife {
+		return names[:len(names)*len(spans)], nil
+	}
+	slices.Reverse(spans)
+	for _, n := range names {
+		if n.n <= fewEvents && !l.isFiltered() {
+			nodes = append(nodes, node{span: span{rawLevel, lo, hi}, name: n.name})
+			continue
+		}
+		for _, s := range spans {
+			nodes = append(nodes, node{span: s, name: n.name})
+		}
+	}
+	return nodes, l.count(ctx, l.tx, nodes)
+}

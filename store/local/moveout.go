@@ -73,6 +73,9 @@ var errMoving = store.Unavailable("the data moves to another store")
 // ID implements move.Source.
 func (s source) ID(context.Context) (string, error) { return s.e.ID() }
 
+// PassesAllLinks implements move.Source: the journal has versions.
+func (s source) PassesAllLinks() bool { return false }
+
 // Hold implements move.Source.
 func (s source) Hold(ctx context.Context) (held context.Context, release func(), err error) {
 	s.e.life.busy.Lock() // waits for the task that runs, if there is one

@@ -31,6 +31,8 @@ type Source interface {
 	// Hold keeps the engine from removing events, until release is called. held ends with ctx, or when the engine may remove events
 	// all the same; its cause says so.
 	Hold(ctx context.Context) (held context.Context, release func(), err error)
+	// PassesAllLinks reports whether Keys passes all links each time, and some event_ids again. Else it passes only what was written since.
+	PassesAllLinks() bool
 	// Last returns when the last event on disk was received (µs since 1970); 0 when there is none.
 	Last(ctx context.Context) (uint64, error)
 	// Usage returns how many events merchants have, from another place than Events reads. It is asked while the source is frozen.

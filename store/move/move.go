@@ -91,7 +91,7 @@ type mover struct {
 	events digests  // of the source's events that were compared
 	upTo   uint64   // the receipt up to which events were compared
 	moment uint64   // of the source, up to which links were copied
-	known  []uint64 // hashes of the links and event_ids that the source has passed last; sorted
+	known  []uint64 // hashes of the links and event_ids that the source has passed last, and will pass again; sorted
 	result Result
 }
 
@@ -154,7 +154,7 @@ func (m *mover) copyMost(ctx context.Context) error {
 	if err := m.dst.Index(ctx); err != nil {
 		return fmt.Errorf("index events: %w", err)
 	}
-	if err := m.copyKeys(ctx, 0); err != nil {
+	if err := m.copyKeys(ctx, 0, m.passesAgain(false)); err != nil {
 		return err
 	}
 	if err := m.copyAudit(ctx); err != nil {
@@ -163,7 +163,8 @@ func (m *mover) copyMost(ctx context.Context) error {
 	if err := m.compareEvents(ctx, m.at); err != nil {
 		return err
 	}
-	if err := m.copyKeys(ctx, m.moment); err != nil { // what has changed meanwhile: little is left for the time when the source is frozen
+	// What has changed meanwhile: little is left for the time when the source is frozen.
+	if err := m.copyKeys(ctx, m.moment, m.passesAgain(true)); err != nil {
 		return err
 	}
 	return m.catchUp(ctx)
@@ -237,10 +238,10 @@ func (m *mover) copyEvents(ctx context.Context) error {
 	return g.Wait()
 }
 
-// copyKeys copies links and remembered event_ids that were written after a moment of the source, and keeps the new moment. A source may
-// pass more of them each time: those that have not changed since the last time are not written again. Which these are is known by a hash
-// only. If that were wrong, compareRest would find it.
-func (m *mover) copyKeys(ctx context.Context, since uint64) error {
+// copyKeys copies links and remembered event_ids that were written after a moment of the source, and keeps the new moment. Those that the
+// source passes again, though they have not changed, are not written again. Which these are is known by a hash only: if that were wrong,
+// compareRest would find it. again says of which ones to keep it: the hashes of all links of a large store are gigabytes.
+func (m *mover) copyKeys(ctx context.Context, since uint64, again func(*Key) bool) error {
 	const portion = 20_000
 	var keys []Key
 	done := uint64(0)
@@ -255,10 +256,15 @@ func (m *mover) copyKeys(ctx context.Context, since uint64) error {
 	}
 	var passed []uint64
 	moment, err := m.src.Keys(ctx, since, func(k *Key) error {
-		hash := k.hash()
-		passed = append(passed, hash)
-		if _, known := slices.BinarySearch(m.known, hash); known {
-			return nil
+		keep := again(k)
+		if keep || len(m.known) > 0 {
+			hash := k.hash()
+			if keep {
+				passed = append(passed, hash)
+			}
+			if _, known := slices.BinarySearch(m.known, hash); known {
+				return nil
+			}
 		}
 		keys = append(keys, *k)
 		if len(keys) < portion {
@@ -272,6 +278,13 @@ func (m *mover) copyKeys(ctx context.Context, since uint64) error {
 	slices.Sort(passed)
 	m.moment, m.known = moment, passed
 	return write()
+}
+
+// passesAgain returns which links and event_ids the source passes again, though they have not changed. recent says that it has passed
+// only the event_ids of the last minutes: all of them would be too many to keep, and the next time it passes only these.
+func (m *mover) passesAgain(recent bool) func(*Key) bool {
+	all := m.src.PassesAllLinks()
+	return func(k *Key) bool { return all && (recent || k.IsLink()) }
 }
 
 // copyAudit copies the entries of the audit log that the target does not have yet.
@@ -366,7 +379,7 @@ func (m *mover) copyRest(ctx context.Context) error {
 	if err := m.copyEvents(ctx); err != nil {
 		return err
 	}
-	if err := m.copyKeys(ctx, m.moment); err != nil {
+	if err := m.copyKeys(ctx, m.moment, func(*Key) bool { return false }); err != nil {
 		return err
 	}
 	if err := m.copyAudit(ctx); err != nil {

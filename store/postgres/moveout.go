@@ -46,6 +46,9 @@ func (d *Database) ID(ctx context.Context) (string, error) {
 // errHoldLost is for a move whose connection that keeps the nodes from removing events was lost: source and target may differ now.
 var errHoldLost = errors.New("the connection to the database that keeps the nodes from removing events was lost: run the same command again")
 
+// PassesAllLinks implements move.Source.
+func (d *Database) PassesAllLinks() bool { return true }
+
 // Hold implements move.Source.
 func (d *Database) Hold(ctx context.Context) (held context.Context, release func(), err error) {
 	tx, err := d.beginPinned(ctx, 0, lockLife)

@@ -44,6 +44,9 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 		switch {
 		case err != nil:
 			return err
+		case moved && to.ID == "":
+			return fmt.Errorf("the data of %s has moved to %s, on %s, with an earlier version of mtagd, which has not noted how to recognize that store. "+
+				"To fill it again, drop and create the database", d.Name(), to.Name, store.FormatTime(at))
 		case moved && to.ID != source:
 			return fmt.Errorf("the data of %s has moved to %s, on %s: only the data of that store replaces what is left here. "+
 				"To fill it from another one all the same, drop and create the database", d.Name(), to.Name, store.FormatTime(at))

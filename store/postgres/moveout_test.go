@@ -302,7 +302,16 @@ func TestAMovedDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It can be filled again, but only from where its data is.
+	// It can be filled again, but only from where its data is, as far as that is known.
+	if _, err := s.db.e.pool.Exec(t.Context(), "UPDATE move SET peer_id = ''"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.db.Begin(t.Context(), theMoon.ID); err == nil || !strings.Contains(err.Error(), "with an earlier version") {
+		t.Errorf("a move into a database whose data has moved to a store that was not noted: %v", err)
+	}
+	if _, err := s.db.e.pool.Exec(t.Context(), "UPDATE move SET peer_id = $1", theMoon.ID); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := s.db.Begin(t.Context(), "another"); err == nil || !strings.Contains(err.Error(), "only the data of that store") {
 		t.Errorf("a move of other data into a database whose data has moved: %v", err)
 	}

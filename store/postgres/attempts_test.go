@@ -233,3 +233,37 @@ func TestTransactionsThatWriteHaveTheirOwnIsolation(t *testing.T) {
 		t.Errorf("a flush is %s", level)
 	}
 }
+
+// Only a connection that has failed is a reason to close the others.
+func TestASerializationFailureKeepsTheConnections(t *testing.T) {
+	s := newShop(t, Options{})
+	const conns = 6
+	for _, c := range []struct {
+		code string
+		kept bool
+	}{{"40001", true}, {"08006", false}} {
+		var held []*pgxpool.Conn
+		for range conns {
+			conn, err := s.pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, conn)
+		}
+		for _, conn := range held {
+			conn.Release()
+		}
+		calls := 0
+		if err := s.attempt(t.Context(), func() error {
+			if calls++; calls == 1 {
+				return &pgconn.PgError{Severity: "ERROR", Code: c.code}
+			}
+			return nil
+		}); err != nil || calls != 2 {
+			t.Errorf("a read that fails once with %s: %d calls, %v", c.code, calls, err)
+		}
+		if n := s.pool.Stat().TotalConns(); (n >= conns) != c.kept {
+			t.Errorf("after %s there are %d connections of %d", c.code, n, conns)
+		}
+	}
+}

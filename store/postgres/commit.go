@@ -79,7 +79,7 @@ func (e *engine) ask(ctx context.Context, f *flush) (conn *pgxpool.Conn, err err
 		if !isConnectionFailure(err) || ctx.Err() != nil {
 			break
 		}
-		e.reconnect()
+		e.reconnect(err)
 	}
 	return nil, err
 }

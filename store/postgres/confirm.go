@@ -105,7 +105,7 @@ func (e *engine) confirmNow(ctx context.Context, s snapshot) error {
 	}
 	// When the caller went away, the connections are good.
 	if ctx.Err() == nil && (isConnectionFailure(err) || errors.Is(err, errReplaced)) {
-		e.reconnect()
+		e.reconnect(err)
 	}
 	return unavailable(err)
 }

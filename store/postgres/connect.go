@@ -90,7 +90,7 @@ func checkDurability(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 // isConnectionFailure reports whether the server cannot be reached, has ended the connection, or accepts no writes: the same
-// call may succeed with another connection.
+// call may succeed with another connection. After a serialization failure, it may succeed with the same one.
 func isConnectionFailure(err error) bool {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return false
@@ -100,8 +100,8 @@ func isConnectionFailure(err error) bool {
 		case pgErr.SeverityUnlocalized == "FATAL" || pgErr.SeverityUnlocalized == "PANIC":
 			return true // the server has ended the connection
 		case class == "08", class == "57" && pgErr.Code != queryCanceled, pgErr.Code == "25006", pgErr.Code == "53300",
-			pgErr.Code == "40001":
-			return true // connection failure, shutdown, read-only (a standby), too many connections, a standby that is being promoted
+			pgErr.Code == serializationFailure:
+			return true // connection failure, shutdown, read-only (a standby), too many connections
 		}
 		return false
 	}
@@ -111,8 +111,10 @@ func isConnectionFailure(err error) bool {
 		errors.Is(err, net.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errNotReplicated)
 }
 
-// queryCanceled is the SQLSTATE of a statement that was canceled.
-const queryCanceled = "57014"
+const (
+	queryCanceled        = "57014" // the SQLSTATE of a statement that was canceled
+	serializationFailure = "40001" // of a transaction that the server gave up, such as a read on a standby that removes its rows
+)
 
 // unavailable adds KindUnavailable to an error for which nothing was changed, if another call may succeed.
 func unavailable(err error) error {
@@ -134,8 +136,12 @@ const insufficientResources = "53"
 // readAttempts is how often a read is tried when its connection fails: after a fail-over, all connections of the pool do.
 const readAttempts = 3
 
-// reconnect is for a connection that has failed: the other idle ones most likely have too, and the primary may be another server.
-func (e *engine) reconnect() {
+// reconnect is for a call whose connection has failed: the other idle ones most likely have too, and the primary may be another server.
+// After a serialization failure it does nothing.
+func (e *engine) reconnect(failed error) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](failed); ok && pgErr.Code == serializationFailure {
+		return
+	}
 	e.hosts.forget()
 	e.pool.Reset()
 }
@@ -209,12 +215,12 @@ func (e *engine) attempt(ctx context.Context, read func() error) (err error) {
 			return ended
 		}
 		if errors.Is(err, errReplaced) {
-			e.reconnect()
+			e.reconnect(err)
 		}
 		if err == nil || !isConnectionFailure(err) || store.KindOf(err) != store.KindInternal {
 			return unavailable(err)
 		}
-		e.reconnect()
+		e.reconnect(err)
 	}
 	return unavailable(err)
 }

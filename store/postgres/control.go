@@ -51,7 +51,7 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	defer cancelWork()
 	conn, tx, err := e.beginChange(ctx)
 	if isConnectionFailure(err) && ctx.Err() == nil {
-		e.reconnect()
+		e.reconnect(err)
 		conn, tx, err = e.beginChange(ctx)
 	}
 	if err != nil {
@@ -166,7 +166,7 @@ func (e *engine) retry(ctx context.Context, what func() error) error {
 		if !isConnectionFailure(err) {
 			return err
 		}
-		e.reconnect()
+		e.reconnect(err)
 		select {
 		case <-ctx.Done():
 			return err

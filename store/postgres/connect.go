@@ -113,7 +113,7 @@ func isConnectionFailure(err error) bool {
 
 const (
 	queryCanceled        = "57014" // the SQLSTATE of a statement that was canceled
-	serializationFailure = "40001" // of a transaction that the server gave up, such as a read on a standby that removes its rows
+	serializationFailure = "40001" // of a transaction that the server gave up, as one on a standby that is being promoted
 )
 
 // unavailable adds KindUnavailable to an error for which nothing was changed, if another call may succeed.

@@ -75,8 +75,8 @@ func Distribute(ctx context.Context, address string) (d Distribution, err error)
 
 // countWorkers returns how many workers may have shards. It refuses a database that cannot be distributed.
 func countWorkers(ctx context.Context, pool *pgxpool.Pool) (workers int, err error) {
-	var installed bool
-	if err := pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')").Scan(&installed); err != nil {
+	installed, err := hasCitus(ctx, pool)
+	if err != nil {
 		return 0, err
 	}
 	if !installed {

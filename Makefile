@@ -16,15 +16,15 @@ build:
 # and of the console Node.js. -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice.
 # -vet=off, because vet looks at everything.
 #
-# Tests often wait, for browsers or servers, so three packages run at a time on a machine with two cores. Those that take longest
-# begin first: else a core would idle at the end. ALONE has the machine for itself: it tests what services promise within seconds,
-# while their servers are killed.
+# Tests often wait for browsers or servers, so three packages run at a time on a machine with two cores. FIRST has the packages that
+# take longest: if they began last, a core would idle at the end. ALONE has the machine for itself: it kills servers, and checks
+# promises that services must keep within seconds.
 FIRST = ./store/local ./edge/sdk ./store/postgres ./partnerapi/console ./store/local/rank
 ALONE = mtagd/cmd/mtagd
 
-# Tests would mostly wait for syncs, so their directories are in memory, where that has 4 GB left and may run programs. What a disk
-# can do to the store they test on a FUSE file system. The test binaries are large: they stay on disk. With the race detector, each
-# would sleep for a second before it ends.
+# On a disk, tests would mostly wait for syncs. So their directories are in /dev/shm, if that has 4 GB left and may run programs.
+# A FUSE file system stands in for a disk that fails. The test binaries are large, and stay on disk (GOTMPDIR). Without
+# atexit_sleep_ms, the race detector would sleep for a second at the end of each.
 MEMORY = $(shell if test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts; \
 	then echo /dev/shm; else echo "$${TMPDIR:-/tmp}"; fi)
 

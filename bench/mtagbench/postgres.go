@@ -210,7 +210,7 @@ func (b *postgresBenchmark) measureListing() error {
 		return err
 	}
 	b.progress("filled: %s; counting and vacuum", report.PerSecond(r.Rate()))
-	for left := int64(1); left > 0; time.Sleep(foldPoll) { // until the counters have the last events
+	for left := int64(1); left > 0; time.Sleep(foldPoll) { // until all events are in the counters
 		if err := b.db.Query(b.ctx, "SELECT count(*) FROM tally").Scan(&left); err != nil {
 			return err
 		}

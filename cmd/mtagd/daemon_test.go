@@ -41,7 +41,7 @@ func TestDaemonRechecksDNSWithoutTLS(t *testing.T) {
 	}
 }
 
-// A database may fail just when a migration ends. The service goes on when the database is back.
+// The database may fail at the end of a migration. The service waits, and goes on when the database is back.
 func TestAfterAMigrationTheServiceWaitsForTheDatabase(t *testing.T) {
 	database := pgtest.NewServer(t)
 	if err := database.Crash(); err != nil {
@@ -63,7 +63,7 @@ func TestAfterAMigrationTheServiceWaitsForTheDatabase(t *testing.T) {
 	if err := database.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for lines.Scan() { // the log must be read, or the engine would wait
+	for lines.Scan() { // an unread pipe would block the engine
 	}
 	if err := <-opened; err != nil {
 		t.Error(err)

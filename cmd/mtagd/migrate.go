@@ -126,7 +126,7 @@ func (c *migrateCommand) toDirectory(p *process, show *migrationProgress) (resul
 		already := fmt.Sprintf("the data of %s moved to %s already, on %s", from.Name(), there.Name, store.FormatTime(at))
 		switch here, err := to.Place(); {
 		case err != nil:
-			return nil, "", fmt.Errorf("%s; whether that is --to is not known: %w", already, err)
+			return nil, "", fmt.Errorf("%s; cannot tell whether that is --to: %w", already, err)
 		case !there.Is(here):
 			return nil, "", fmt.Errorf("%s, which is not %s", already, here.Name)
 		}

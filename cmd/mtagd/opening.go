@@ -58,8 +58,8 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	return nil
 }
 
-// openEngine opens the storage engine. After a migration it waits for a database that does not answer: the service must not end now,
-// because its configuration may not have the database yet, and its next start would fail.
+// openEngine opens the storage engine. After a migration it waits until the database answers. The service must not end then:
+// its configuration may not name the database yet, and its next start would fail.
 func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 	const pause = time.Second
 	migrated := d.Sockets != nil
@@ -69,7 +69,7 @@ func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 			return engine, err
 		}
 		if !logged {
-			d.Log.Error("the data has moved to the database, which does not answer now: requests wait until it does", "error", err)
+			d.Log.Error("the data has moved to the database, which does not answer now: requests wait for it", "error", err)
 		}
 		select {
 		case <-ctx.Done():

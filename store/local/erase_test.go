@@ -146,8 +146,8 @@ func findTexts(dir string, texts ...string) (found []string, err error) {
 	return found, err
 }
 
-// writtenIn returns the parts of a file that are not holes: logs and spare files are large, and mostly empty. There is a zero between
-// two parts.
+// writtenIn returns the parts of a file that are not holes, with a zero between two parts. Logs and spare files are large, and mostly
+// holes.
 func writtenIn(path string) (b []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -158,7 +158,7 @@ func writtenIn(path string) (b []byte, err error) {
 		part := make([]byte, end-start)
 		n, err := f.ReadAt(part, start)
 		if errors.Is(err, io.EOF) {
-			err = nil // it is shorter now
+			err = nil // the file became shorter meanwhile
 		}
 		b = append(append(b, part[:n]...), 0)
 		return err

@@ -75,7 +75,7 @@
 //	source.go   what a backup reads (the package backup)
 //	restore.go  a new data directory from a backup
 //	moveout.go  all data, for another engine (package move)
-//	movein.go   a new data directory from another engine: from Begin to Finish
+//	movein.go   a new data directory from another engine: begins and finishes it
 //	moveadd.go  fills it
 //	moveread.go reads it again, to compare
 package local

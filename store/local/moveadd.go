@@ -36,7 +36,7 @@ func (d *Directory) Add(_ context.Context, b *move.Batch) error {
 // Index implements move.Target. It waits for the index.
 func (d *Directory) Index(ctx context.Context) error { return d.index.Wait(ctx, d.archive.Boundary()) }
 
-// catchUp replays the archived events that an index does not cover: after a kill, it may not have got the last ones.
+// catchUp replays the archived events that the index lacks: after a kill, these may be the last ones.
 func (d *Directory) catchUp(ctx context.Context, x *rank.Index) error {
 	boundary := d.archive.Boundary()
 	covered := x.Covered()
@@ -59,7 +59,7 @@ func (d *Directory) catchUp(ctx context.Context, x *rank.Index) error {
 		if next.Damaged != nil {
 			return next.Damaged
 		}
-		// The events of a commit go together.
+		// The events of a commit are indexed together.
 		upTo := next.UpTo.Seq
 		if next.UpTo != codec.EndOf(upTo) {
 			upTo--

@@ -57,8 +57,7 @@ func (d *Directory) Name() string {
 	return fmt.Sprintf("the directory %s on %s", d.dir, host)
 }
 
-// Place says which directory it is, whether or not it is finished. It must not be open: it fails with store.ErrInUse while a server or a
-// command has it open.
+// Place says which directory it is, finished or not. It fails with store.ErrInUse while a server or a command has the directory open.
 func (d *Directory) Place() (move.Place, error) {
 	p := move.Place{Name: d.Name()}
 	for _, dir := range []string{d.at, d.dir} {

@@ -28,12 +28,12 @@ const movedFile = "moved.json"
 // Moved says where the data of a directory has moved.
 type Moved struct {
 	To     string    `json:"to"`           // for people
-	ID     string    `json:"id,omitempty"` // of that store
+	ID     string    `json:"id,omitempty"` // of that store; "" if an earlier version moved the data
 	Source string    `json:"source"`       // the id of this directory
 	At     time.Time `json:"at"`
 }
 
-// Place says which store it is.
+// Place says which store has the data now.
 func (m Moved) Place() move.Place { return move.Place{Name: m.To, ID: m.ID} }
 
 // MovedTo returns where the data of a directory has moved; false when it has not.
@@ -73,7 +73,7 @@ var errMoving = store.Unavailable("the data moves to another store")
 // ID implements move.Source.
 func (s source) ID(context.Context) (string, error) { return s.e.ID() }
 
-// PassesAllLinks implements move.Source: the journal has versions.
+// PassesAllLinks implements move.Source. It is false: links have versions here.
 func (s source) PassesAllLinks() bool { return false }
 
 // Hold implements move.Source.

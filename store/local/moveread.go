@@ -47,7 +47,7 @@ func (d *Directory) Events(ctx context.Context, after, upTo uint64, use func(*mo
 	return nil
 }
 
-// Keys implements move.Data. It always passes all.
+// Keys implements move.Data. It passes all keys each time.
 func (d *Directory) Keys(ctx context.Context, _ uint64, use func(*move.Key) error) (moment uint64, err error) {
 	return 0, d.keys.Keys(ctx, movedKeys(use))
 }

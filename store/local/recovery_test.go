@@ -86,7 +86,7 @@ func copySparse(from, to string) (err error) {
 	})
 }
 
-// eachWritten calls use with the begin and the end of each part of a file that is not a hole. Holes read as zeros.
+// eachWritten calls use for each part of a sparse file that is not a hole. Holes read as zeros.
 func eachWritten(f *os.File, use func(start, end int64) error) error {
 	for end := int64(0); ; {
 		start, err := unix.Seek(int(f.Fd()), end, unix.SEEK_DATA)

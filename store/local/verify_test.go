@@ -131,8 +131,8 @@ func TestCloseEndsAVerification(t *testing.T) {
 	}
 }
 
-// endSeen is a context that says when the context that was derived from it has ended: that happens in another goroutine, at any time
-// after the cause.
+// endSeen is a context that closes seen when a context that was derived from it has ended. That happens in another goroutine, at any
+// time after the cause.
 type endSeen struct {
 	context.Context
 	seen chan struct{}
@@ -140,7 +140,7 @@ type endSeen struct {
 
 func (endSeen) Done() <-chan struct{} { return make(chan struct{}) }
 
-// AfterFunc is called by context.WithCancel, and the result when the new context ends.
+// AfterFunc is called by context.WithCancel, which calls stop when the derived context ends.
 func (c endSeen) AfterFunc(func()) (stop func() bool) {
 	return sync.OnceValue(func() bool { close(c.seen); return true })
 }

@@ -283,7 +283,7 @@ func TestATargetThatHangs(t *testing.T) {
 	}
 }
 
-// waitingTarget says when it is to write events, and waits then.
+// waitingTarget closes writes when it is to write events, and then waits until its context ends.
 type waitingTarget struct {
 	move.Target
 	writes chan struct{}
@@ -295,8 +295,8 @@ func (w waitingTarget) Add(ctx context.Context, _ *move.Batch) error {
 	return ctx.Err()
 }
 
-// When nodes may remove events again, the move ends at once, and not with a comparison hours later.
-func TestNodesAreNoLongerKeptFromRemovingEvents(t *testing.T) {
+// When the hold is lost, nodes may remove events again. The move ends at once, and not when it compares events hours later.
+func TestAMoveEndsWhenItsHoldIsLost(t *testing.T) {
 	url, dir := pgtest.Database(t), directory(t, t.TempDir())
 	newShop(t, openDatabase(t, url)).send(100)
 	waiting := waitingTarget{dir, make(chan struct{})}
@@ -316,7 +316,7 @@ func TestNodesAreNoLongerKeptFromRemovingEvents(t *testing.T) {
 	must(move.Run(t.Context(), target(t, url), dir, silent()))
 }
 
-// countingTarget counts the links and event_ids that it is given, and calls audited after it was given most of them.
+// countingTarget counts the links and event_ids that it gets. When the audit log is to be copied, it calls audited.
 type countingTarget struct {
 	move.Target
 	audited func()
@@ -333,7 +333,7 @@ func (c *countingTarget) LastAudit(ctx context.Context) (store.AuditID, error) {
 	return c.Target.LastAudit(ctx)
 }
 
-// While the source is frozen, only links that have changed are written. One that has changed and back again is right.
+// While the source is frozen, only changed links are written. A link that changes and then changes back ends up right.
 func TestFewLinksAreCopiedWhileFrozen(t *testing.T) {
 	url, dir := pgtest.Database(t), t.TempDir()
 	e := openDatabase(t, url)

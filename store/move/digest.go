@@ -30,7 +30,7 @@ func (d *Digest) add(thing []byte) {
 
 func (d *Digest) merge(o Digest) { d.N, d.a, d.b = d.N+o.N, d.a+o.a, d.b+o.b }
 
-// hash returns a hash of a key with its value.
+// hash returns a hash of a key and its value.
 func (k *Key) hash() uint64 {
 	var d xxhash.Digest
 	d.Reset()

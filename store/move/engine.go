@@ -28,10 +28,11 @@ type Source interface {
 
 	// ID returns what tells this store from all others.
 	ID(ctx context.Context) (string, error)
-	// Hold keeps the engine from removing events, until release is called. held ends with ctx, or when the engine may remove events
-	// all the same; its cause says so.
+	// Hold keeps the engine from removing events until release is called. held ends with ctx. It also ends when the hold is lost, so
+	// that the engine may remove events again; then context.Cause(held) says so.
 	Hold(ctx context.Context) (held context.Context, release func(), err error)
-	// PassesAllLinks reports whether Keys passes all links each time, and some event_ids again. Else it passes only what was written since.
+	// PassesAllLinks reports whether each call of Keys passes all links, and the event_ids of the last minutes again. Otherwise a call
+	// passes only what was written since the given moment.
 	PassesAllLinks() bool
 	// Last returns when the last event on disk was received (µs since 1970); 0 when there is none.
 	Last(ctx context.Context) (uint64, error)
@@ -50,13 +51,13 @@ type Frozen interface {
 	Release()
 }
 
-// Place says which store the target of a move is. A source keeps it when it has moved.
+// Place says which store is the target of a move. A source that has moved keeps it.
 type Place struct {
-	Name string // for people, without secrets. A store that is mounted elsewhere, or reached through another host, has another name
-	ID   string // Source.ID of the target, when that is moved on; "" in the marks of earlier versions
+	Name string // for people, without secrets. It changes when a store is mounted elsewhere, or reached through another host
+	ID   string // what Source.ID returns when the target moves on later; "" if an earlier version noted the move
 }
 
-// Is reports whether p, which a source has kept, is a store.
+// Is reports whether p, which a source has kept, is the same store as other.
 func (p Place) Is(other Place) bool {
 	if p.ID == "" {
 		return p.Name == other.Name
@@ -69,8 +70,8 @@ type Target interface {
 	Data
 
 	// Begin prepares the target for the data of a source. It returns how far an earlier move of the same source has got, as
-	// Add has noted it: 0 when the target is new. It fails when the target has other data, and data that has moved from there to another
-	// store than the source is other data.
+	// Add has noted it: 0 when the target is new. It fails when the target has other data. What is left of data that has moved
+	// out of the target is replaced if the source has that data now, and is other data if another store has it.
 	Begin(ctx context.Context, source string) (at uint64, err error)
 	// Clear removes everything that was added.
 	Clear(ctx context.Context) error

@@ -38,7 +38,7 @@ func (t *keysTarget) AddKeys(_ context.Context, keys []Key) error {
 	return nil
 }
 
-// A large store has too many links and event_ids to keep all of them in memory: only those are kept that come again.
+// A large store has too many links and event_ids to keep the hashes of all in memory. Only those are kept that the source passes again.
 func TestOnlyWhatComesAgainIsKept(t *testing.T) {
 	for _, passesAll := range []bool{false, true} {
 		dst := &keysTarget{}

@@ -91,7 +91,7 @@ type mover struct {
 	events digests  // of the source's events that were compared
 	upTo   uint64   // the receipt up to which events were compared
 	moment uint64   // of the source, up to which links were copied
-	known  []uint64 // hashes of the links and event_ids that the source has passed last, and will pass again; sorted
+	known  []uint64 // sorted hashes of the keys that the source has passed last, and will pass again
 	result Result
 }
 
@@ -109,7 +109,7 @@ func Run(ctx context.Context, src Source, dst Target, opt Options) (Result, erro
 	return m.result, nil
 }
 
-// copyAll makes the whole move, while the source removes no events.
+// copyAll makes the whole move. The source removes no events meanwhile.
 func (m *mover) copyAll(ctx context.Context) error {
 	id, err := m.src.ID(ctx)
 	if err != nil {
@@ -163,7 +163,7 @@ func (m *mover) copyMost(ctx context.Context) error {
 	if err := m.compareEvents(ctx, m.at); err != nil {
 		return err
 	}
-	// What has changed meanwhile: little is left for the time when the source is frozen.
+	// Copy what has changed meanwhile, so that little is left for the time when the source is frozen.
 	if err := m.copyKeys(ctx, m.moment, m.passesAgain(true)); err != nil {
 		return err
 	}
@@ -238,9 +238,10 @@ func (m *mover) copyEvents(ctx context.Context) error {
 	return g.Wait()
 }
 
-// copyKeys copies links and remembered event_ids that were written after a moment of the source, and keeps the new moment. Those that the
-// source passes again, though they have not changed, are not written again. Which these are is known by a hash only: if that were wrong,
-// compareRest would find it. again says of which ones to keep it: the hashes of all links of a large store are gigabytes.
+// copyKeys copies the keys, which are links and remembered event_ids, that were written after a moment of the source, and keeps the new
+// moment. A source may pass keys again that have not changed. copyKeys knows these by their hashes, and does not write them again.
+// If two hashes were equal by chance, compareRest would find the difference. again says which keys the source will pass again: only
+// their hashes are kept, because those of all keys of a large store would be gigabytes.
 func (m *mover) copyKeys(ctx context.Context, since uint64, again func(*Key) bool) error {
 	const portion = 20_000
 	var keys []Key
@@ -280,8 +281,8 @@ func (m *mover) copyKeys(ctx context.Context, since uint64, again func(*Key) boo
 	return write()
 }
 
-// passesAgain returns which links and event_ids the source passes again, though they have not changed. recent says that it has passed
-// only the event_ids of the last minutes: all of them would be too many to keep, and the next time it passes only these.
+// passesAgain returns a function that reports whether the next call of copyKeys gets a key again, even if it has not changed: that is so
+// for links, and for the event_ids of the last minutes. recent says that this call gets no older event_ids than these.
 func (m *mover) passesAgain(recent bool) func(*Key) bool {
 	all := m.src.PassesAllLinks()
 	return func(k *Key) bool { return all && (recent || k.IsLink()) }

@@ -14,22 +14,22 @@ import (
 	"mtagd/store"
 )
 
-// confirmed knows what is surely on the standbys. A flush is visible before it is there, and other commits are when their wait for the
-// standbys was canceled. If such a server is replaced, or crashes, the commit is gone. And a server that was replaced may still answer,
-// without knowing it.
+// confirmed knows what is on the standbys for certain. A flush is visible before it is there. So is any other commit whose wait for the
+// standbys was canceled. If the server crashes or is replaced, such a commit is lost. And a server that was replaced may still answer,
+// because it does not know.
 //
 // So before a node relies on something that could be gone at the next read, it makes a commit of its own and waits until that is
-// on the standbys. Then all that was visible on the same server before is there too: the write-ahead log has it before that commit.
+// on the standbys. Everything that was visible on the same server before precedes that commit in the write-ahead log, so it is there too.
 type confirmed struct {
 	mu   sync.Mutex // held while the server is asked
 	last atomic.Pointer[snapshot]
 }
 
-// snapshot is the last flush and the last change that a read saw.
+// snapshot says what a read saw: the last flush and the last change, and on which server.
 type snapshot struct {
 	server int64 // thisServer
 	flush  int64
-	change int64 // 0: the read depends on none
+	change int64 // 0: the read depends on no change
 }
 
 // covers reports whether everything that the other snapshot saw was visible in this one, and nothing of it was lost in between.
@@ -48,7 +48,7 @@ func (c *confirmed) covers(s snapshot) bool {
 	return last != nil && last.covers(s)
 }
 
-// note notes that it is.
+// note notes that everything a snapshot saw is on the standbys.
 func (c *confirmed) note(s snapshot) {
 	for {
 		before := c.last.Load()
@@ -59,10 +59,13 @@ func (c *confirmed) note(s snapshot) {
 }
 
 const (
-	// thisServer is a number for what a server has been since its last crash. A server that takes its place was started at another
-	// time. When a process of the server is killed, or the server finds no room for its log, it ends all connections and recovers from
-	// the log, without being started again: that loses commits that were visible already, and sets the statistics to zero. (Whoever
-	// does the latter by hand makes some requests fail, which succeed when they are repeated.)
+	// thisServer is a number that changes when commits that were visible may have been lost:
+	//
+	//   - Another server takes over. It was started at another time.
+	//   - The server crashes, as when one of its processes is killed or it has no room for its log. It ends all connections and recovers
+	//     from the log, but its start time stays the same. The recovery resets the statistics, so their time of reset changes.
+	//
+	// Somebody who resets these statistics by hand makes some requests fail. They succeed when they are sent again.
 	thisServer = `((extract(epoch FROM pg_postmaster_start_time()) + extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint`
 
 	readSnapshot = `SELECT ` + thisServer + `, coalesce((SELECT max(seq) FROM flush), 0), coalesce((SELECT max(seq) FROM change), 0)`
@@ -70,11 +73,11 @@ const (
 	// commitNothing commits a message that nobody reads, and returns what was visible before. It waits for the standbys.
 	commitNothing = readSnapshot + `, pg_logical_emit_message(true, 'mtagd', '')::text, ` + waitForStandbys
 
-	// durably is the synchronous_commit of what must not be lost. The operator chooses among those that wait for the standbys, and is told
-	// so when the node starts. But a role, a server that is promoted, and a pooler's connection may have another setting later.
+	// durably is the synchronous_commit of what must not be lost. It is the operator's setting if that waits for the standbys, or else
+	// on. A node does not start with off or local, but the role, a promoted server or a pooler's connection may have these later.
 	durably = `CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END`
 
-	// waitForStandbys makes the commit of its transaction wait.
+	// waitForStandbys makes the commit of its transaction wait for the standbys.
 	waitForStandbys = `set_config('synchronous_commit', ` + durably + `, true)`
 )
 
@@ -92,28 +95,28 @@ func (e *engine) confirm(ctx context.Context, s snapshot) error {
 	case ctx.Err() != nil:
 		return ctx.Err() // the caller went away meanwhile
 	case e.follower.age() > refuseAfter:
-		return errNoAnswer // those before have waited for that long
+		return errNoAnswer // the callers before this one have waited for that long
 	}
 	return e.confirmNow(ctx, s)
 }
 
-// confirmNow is confirm, but makes a commit in any case. So it fails when commits do not get to the standbys.
+// confirmNow is confirm, but always makes a commit. So it fails when commits do not reach the standbys.
 func (e *engine) confirmNow(ctx context.Context, s snapshot) error {
 	got, err := e.confirmAll(ctx)
 	if err == nil && !got.covers(s) {
 		err = errReplaced
 	}
-	// When the caller went away, the connections are good.
+	// If the caller went away, that is the reason for the error, and the connections are good.
 	if ctx.Err() == nil && (isConnectionFailure(err) || errors.Is(err, errReplaced)) {
 		e.reconnect(err)
 	}
 	return unavailable(err)
 }
 
-// errReplaced is for what was read from a server that was replaced, or crashed. It may be gone.
+// errReplaced refuses what was read from a server that has crashed or was replaced since: it may be lost.
 var errReplaced = store.Unavailable("the database was replaced")
 
-// confirmAll returns when all that was visible before the call is on the standbys.
+// confirmAll returns when all that was visible before the call is on the standbys. s says what that is.
 func (e *engine) confirmAll(ctx context.Context) (s snapshot, err error) {
 	conn, err := e.pool.Acquire(ctx)
 	if err != nil {

@@ -77,7 +77,8 @@ func isPooler(ctx context.Context, config *pgxpool.Config) (pooled bool, err err
 	return pid != conn.PgConn().PID(), err
 }
 
-// checkDurability refuses a server whose commits may be lost. When that is set later, flushes and changes wait all the same (durably).
+// checkDurability refuses a server whose commits do not wait until they are durable. If that is set later, flushes and changes wait all the
+// same (durably).
 func checkDurability(ctx context.Context, pool *pgxpool.Pool) error {
 	var level string
 	if err := pool.QueryRow(ctx, "SHOW synchronous_commit").Scan(&level); err != nil {
@@ -101,7 +102,7 @@ func isConnectionFailure(err error) bool {
 			return true // the server has ended the connection
 		case class == "08", class == "57" && pgErr.Code != queryCanceled, pgErr.Code == "25006", pgErr.Code == "53300",
 			pgErr.Code == serializationFailure:
-			return true // connection failure, shutdown, read-only (a standby), too many connections
+			return true // connection failure, shutdown, read-only (a standby), too many connections, serialization failure
 		}
 		return false
 	}
@@ -113,7 +114,7 @@ func isConnectionFailure(err error) bool {
 
 const (
 	queryCanceled        = "57014" // the SQLSTATE of a statement that was canceled
-	serializationFailure = "40001" // of a transaction that the server gave up, as one on a standby that is being promoted
+	serializationFailure = "40001" // the SQLSTATE of a transaction that the server gave up, for example on a standby that is being promoted
 )
 
 // unavailable adds KindUnavailable to an error for which nothing was changed, if another call may succeed.
@@ -136,8 +137,8 @@ const insufficientResources = "53"
 // readAttempts is how often a read is tried when its connection fails: after a fail-over, all connections of the pool do.
 const readAttempts = 3
 
-// reconnect is for a call whose connection has failed: the other idle ones most likely have too, and the primary may be another server.
-// After a serialization failure it does nothing.
+// reconnect closes the idle connections after one has failed: most likely they have failed too, and the primary may be another server.
+// After a serialization failure it does nothing, as the connection is good.
 func (e *engine) reconnect(failed error) {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](failed); ok && pgErr.Code == serializationFailure {
 		return
@@ -163,9 +164,9 @@ func (e *engine) transact(ctx context.Context, write func(tx pgx.Tx) error) erro
 	return checkReplicated(conn.Conn().PgConn())
 }
 
-// beginRead begins a transaction that reads. Compiling its statements would take longer than running them. A plan that was made when a
-// table had some rows reads all of it, and is used until the server has analyzed the table, which can be after millions of rows: so
-// only indexes are read.
+// beginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential scans are
+// off: the planner chooses one while a table is small, and keeps that plan until the server analyzes the table, perhaps millions of
+// rows later.
 const beginRead = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 
 // reserved is how many connections reads leave to events, to changes and to the follower. Slow reads must not keep these waiting:
@@ -183,7 +184,7 @@ func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) error {
 	return e.inTurn(ctx, func() error { return e.readNow(ctx, read) })
 }
 
-// inTurn calls read when there are not too many reads under way.
+// inTurn waits while too many reads are under way, and then calls read. It refuses when the data has moved away.
 func (e *engine) inTurn(ctx context.Context, read func() error) error {
 	select {
 	case e.reading <- struct{}{}:

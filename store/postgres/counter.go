@@ -55,8 +55,8 @@ func (c counts) add(t tallyKey, n int64) {
 	}
 }
 
-// compareCounters is the order in which flushes of older nodes, folds and removals lock counters: two of them would wait for each other
-// if it left any two counters in doubt.
+// compareCounters is the order in which flushes of older nodes, folds and removals lock counters. It must be total: two transactions that
+// lock the same counters in different orders would deadlock.
 func compareCounters(a, b counterKey) int {
 	return cmp.Or(compareUUIDs(a.merchant, b.merchant), cmp.Compare(a.level, b.level), cmp.Compare(a.name, b.name),
 		cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.tag, b.tag), compareBools(a.bot, b.bot))

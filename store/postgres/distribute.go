@@ -101,7 +101,7 @@ func countWorkers(ctx context.Context, pool *pgxpool.Pool) (workers int, err err
 	return workers, nil
 }
 
-// citusInstalled is a column that says whether the database has the extension, whether or not it distributes the tables.
+// citusInstalled is an SQL expression: whether the database has the extension. The tables may be undistributed all the same.
 const citusInstalled = "to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL"
 
 // isDistributed reports whether the tables were handed over to Citus, or some of them.

@@ -59,8 +59,8 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	return store.FeedEnd{Cursor: f.at.Cursor(), More: f.at.Compare(f.end) < 0}, nil
 }
 
-// awaitCommits waits, in a distributed database, until the workers have committed the flushes that are visible. They do so after the
-// coordinator, while the flush still holds its lock.
+// awaitCommits waits until the workers of a distributed database have committed the flushes that are visible. They commit after the
+// coordinator, while the flush still holds lockReceipt.
 func (e *engine) awaitCommits(ctx context.Context) error {
 	return e.inTurn(ctx, func() error {
 		return e.attempt(ctx, func() error {
@@ -98,7 +98,7 @@ type feed struct {
 	store.FeedQuery
 	at     codec.Position // everything up to here was read
 	end    codec.Position // of the call
-	server int64          // of what is read (thisServer): what another one has answered may be gone
+	server int64          // thisServer of the first read. What another server answers is not confirmed
 	empty  []*stream      // whose next events must be read before the feed goes on
 	ready  streams
 }
@@ -121,8 +121,8 @@ type received struct {
 	selected bool
 }
 
-// beginFeed finds the end of the feed, and the merchants that may have events. citus says whether the database has the extension: else
-// no flush up to the end has a worker.
+// beginFeed finds the end of the feed, and the merchants that may have events. citus says whether the database has the extension.
+// Without it, there are no workers to wait for.
 func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error) {
 	upTo, ok := codec.ParseCursor(f.UpTo)
 	if !ok {
@@ -170,7 +170,7 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 	}); err != nil {
 		return false, err
 	}
-	// What a follower has read must never be gone, and nothing may come before it.
+	// What the reader of a feed has got must never be lost, and nothing may come before it later.
 	f.server = seen.server
 	return citus, e.confirm(ctx, seen)
 }

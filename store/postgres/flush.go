@@ -32,7 +32,7 @@ type flush struct {
 	tallies  tallies // of the events
 
 	committed bool     // COMMIT has succeeded
-	seen      snapshot // with the flush itself, once it is on the standbys
+	seen      snapshot // of the second commit: the flush and all before it
 }
 
 // item is a mark, or the link of a call of Resolve.
@@ -220,11 +220,12 @@ const (
 
 	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
 
-	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. What waits for a lock gives up
-	// long before flushTimeout, also when it waits for two after each other: then it is known that nothing is committed.
+	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. A wait for a lock ends long
+	// before flushTimeout, even two of them in a row. Then it is certain that nothing is committed.
 	// Citus writes to one shard after the other, in one order: so two flushes never wait for each other.
 	//
-	// COMMIT does not wait for the standbys: commitNothing does. In a distributed database both wait: the workers commit after COMMIT.
+	// COMMIT does not wait for the standbys: commitNothing does. With Citus, COMMIT waits too, because the coordinator's
+	// later commit says nothing about the standbys of the workers.
 	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
 		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true),
 		set_config('synchronous_commit', CASE WHEN ` + citusInstalled + ` THEN ` + durably + ` ELSE 'off' END, true)`
@@ -340,8 +341,8 @@ func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
 	}, readRefused, merchantsOf(wanted), keysIn(wanted))
 }
 
-// write is the second round trip, with the commit. The commit after it is on the standbys when write returns nil, and so is everything
-// before it. When COMMIT fails, the server skips what follows.
+// write is the second round trip, with both commits. When it returns nil, the second one is on the standbys, and so is everything before
+// it. When COMMIT fails, the server skips what follows.
 func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 	b := &pgx.Batch{}
 	unused := map[uuid.UUID][][]byte{}

@@ -24,18 +24,18 @@ func (e *engine) foldAlways() {
 		}
 		err := e.fold(e.opened, e.folding.takeDue())
 		if err != nil && !failing && e.opened.Err() == nil {
-			e.log.Error("counters cannot be brought up to date now; it is tried again, and listings get slower meanwhile", "error", err)
+			e.log.Error("counters cannot be brought up to date now; the node tries again, and listings get slower meanwhile", "error", err)
 		}
 		failing = err != nil
 	}
 }
 
-// foldMerchants is how many merchants share a transaction. Each has an equal share of its rows.
+// foldMerchants is how many merchants share a transaction. Each may move an equal share of rows.
 const foldMerchants = 40
 
-// fold moves what the tallies of merchants have now into the counters. What is added meanwhile remains, so a busy merchant cannot keep
-// it from its end; and a merchant with more rows than its share waits until the others had their turns. When a merchant's rows cannot
-// be moved, fold goes on with the others.
+// fold moves the rows that the tally has of merchants now into the counters. It ends even if a merchant is busy, because it leaves rows
+// that are added meanwhile. A merchant with more rows than its share waits until the others had their turns. When a
+// merchant's rows cannot be moved, fold goes on with the others, and returns the error at the end.
 func (e *engine) fold(ctx context.Context, merchants []uuid.UUID) error {
 	if len(merchants) == 0 {
 		return nil
@@ -60,11 +60,11 @@ func (e *engine) fold(ctx context.Context, merchants []uuid.UUID) error {
 		if err != nil {
 			_, answered := errors.AsType[*pgconn.PgError](err)
 			switch {
-			case answered && len(group) > 1: // of one merchant, perhaps
+			case answered && len(group) > 1: // perhaps one merchant is the cause: try each alone
 				groups = slices.AppendSeq(groups, slices.Chunk(group, 1))
 			case answered || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 				errs = append(errs, err)
-			default: // there is no database
+			default: // the database cannot be reached
 				return errors.Join(append(errs, err)...)
 			}
 			continue
@@ -86,18 +86,19 @@ func (e *engine) fold(ctx context.Context, merchants []uuid.UUID) error {
 
 // The statements that take rows out of the tally, the oldest first: at most $3 of each merchant, up to the flush $2.
 const (
-	// takeRows passes over dead rows of earlier folds. With Citus, it would ask all shards.
+	// takeRows begins after usage.folded, and so skips the dead rows of earlier folds. With Citus, it would ask all shards.
 	takeRows = `DELETE FROM tally WHERE ctid = ANY(ARRAY(SELECT t.ctid FROM unnest($1::uuid[]) AS w(merchant) CROSS JOIN LATERAL (
 		SELECT ctid FROM tally WHERE merchant = w.merchant AND seq > coalesce((SELECT folded FROM usage u WHERE u.merchant = w.merchant), 0)
 		AND seq <= $2 ORDER BY seq LIMIT $3) AS t)) RETURNING merchant, seq, minute, name, tag, bot, n, bytes`
 
-	// takeRowsOfOne is about one shard.
+	// takeRowsOfOne takes those of one merchant, which are in one shard.
 	takeRowsOfOne = `DELETE FROM tally WHERE merchant = $1 AND ctid = ANY(ARRAY(SELECT ctid FROM tally WHERE merchant = $1
 		AND seq <= $2 ORDER BY seq LIMIT $3)) RETURNING merchant, seq, minute, name, tag, bot, n, bytes`
 )
 
-// beginFold begins a transaction whose commit waits for no disk and no standby. If it is lost, the rows are in the tally again. A plan
-// that was made while the tally was empty would compare each of its rows with each place in the array, by a scan of the table.
+// beginFold begins a transaction whose commit waits neither for the disk nor for standbys. If it is lost, the rows are in the tally again.
+// Sequential scans are off: the server would keep one that it has planned while the tally was empty, and compare every row of the table
+// with every ctid of the array.
 const beginFold = begin + "; SET LOCAL synchronous_commit = off; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 
 // foldWait is how long a fold waits for those of other nodes, and for removals.
@@ -105,14 +106,15 @@ const foldWait = time.Minute
 
 // foldSome moves at most share rows of each merchant, and returns how many. With Citus, there must be one merchant.
 //
-// Whoever reads the tally passes over the flushes up to usage.folded. Flushes become visible in the order of their numbers: so none
-// before the last one that was moved can follow. Of that one, rows may be left when the merchant had more than its share.
-// With Citus, a flush can follow: a worker that failed commits it later. So usage.folded remains as it is.
+// It sets usage.folded, up to which readers skip the tally. Flushes become visible in the order of their numbers, so no
+// flush with a lower number than the last moved row can appear later. Of the last flush itself, rows may be left when the merchant had
+// more than its share: then usage.folded is one less. With Citus, usage.folded stays as it is, because a worker that has failed
+// commits its part of a flush later.
 func (e *engine) foldSome(ctx context.Context, merchants []uuid.UUID, upTo int64, share int, citus bool) (moved map[uuid.UUID]int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, foldWait+foldTimeout)
 	defer cancel()
 	err = pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginFold}, func(tx pgx.Tx) error {
-		// One fold at a time: two would wait for each other's rows.
+		// One fold runs at a time: two would wait for each other's rows.
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockFold); err != nil {
 			return err
 		}
@@ -152,8 +154,8 @@ func (e *engine) foldSome(ctx context.Context, merchants []uuid.UUID, upTo int64
 	return moved, err
 }
 
-// sweep folds what was left in the tally for a while: by nodes that have died, or that do not know what became of a flush. A flush's
-// number may be ahead of the clock: then its rows wait longer.
+// sweep folds rows that have been in the tally for a minute. Nodes leave them there that have died, or that do not know what became of a
+// flush. The number of a flush is a time. If that is ahead of the clock, its rows wait longer.
 func (e *engine) sweep(ctx context.Context) error {
 	const age = 6 * foldAfter
 	var merchants []uuid.UUID

@@ -9,34 +9,34 @@ import (
 	"mtagd/store"
 )
 
-// folding knows the merchants whose tally has rows of this node. Those of a node that has died are found by sweep.
+// folding knows the merchants that have rows of this node in the tally. Rows of a node that has died are found by sweep.
 type folding struct {
 	mu        sync.Mutex
 	merchants map[uuid.UUID]unfolded
 	portion   int // rows in one transaction; 0: foldRows
 }
 
-// unfolded is what this node has added to the tally of a merchant.
+// unfolded says which rows of this node the tally has of a merchant.
 type unfolded struct {
 	rows  int
-	due   int // of these rows, those that the fold under way moves
+	due   int // how many of these the fold under way moves
 	since time.Time
 }
 
-// A merchant's tally is folded when it has many rows, which each listing of the merchant reads, or after a while. A row of the counters
-// is updated once for all of them: the more there are, the less an event costs.
+// A merchant's rows are folded when there are many, because each listing of the merchant reads them, or else after a while. One fold
+// updates a counter once for all rows: the more rows, the less each event costs.
 const (
-	foldInterval = time.Second // between looks at what is due
-	manyRows     = 500
-	foldAfter    = 10 * time.Second
+	foldInterval = time.Second      // how often a node looks for what is due
+	manyRows     = 500              // as many rows are due immediately
+	foldAfter    = 10 * time.Second // when fewer rows are due
 
-	// maxUnfolded is how many rows of a merchant this node leaves in the tally before it refuses events of the merchant. A page reads
-	// them all, which takes about 1 µs for each. Rows are added faster than they are folded if each event has a minute or a name of
-	// its own, such as when a merchant sends the events of a year. Other merchants are not concerned.
+	// maxUnfolded is how many rows of a merchant this node leaves in the tally before it refuses events of the merchant. Each page
+	// reads all of them, which takes about 1 µs for each. Rows arrive faster than they are folded if each event has a minute or a name
+	// of its own, such as when a merchant sends the events of a year. Other merchants are not affected.
 	maxUnfolded = 50_000
 
-	// A portion takes well under a second on a disk in good order. It is halved after each failure: a slow one may need more than
-	// foldTimeout.
+	// foldRows takes well under a second on a healthy disk. On a slow one it may take more than foldTimeout. So a transaction
+	// moves half as many rows after each failure, down to fewestRows.
 	foldRows    = 4000
 	fewestRows  = 50
 	foldTimeout = 30 * time.Second
@@ -44,7 +44,7 @@ const (
 
 var errManyUnfolded = store.Unavailable("events of this merchant arrive faster than they can be counted: those with a minute or a name of their own take longest")
 
-// accepts returns why events of a merchant are refused, or nil.
+// accepts returns an error of KindUnavailable if too many rows of a merchant wait.
 func (f *folding) accepts(m uuid.UUID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,7 +54,7 @@ func (f *folding) accepts(m uuid.UUID) error {
 	return nil
 }
 
-// note notes what a flush has added.
+// note notes the rows that a flush has added.
 func (f *folding) note(t tallies) {
 	rows := map[uuid.UUID]int{}
 	for k := range t {
@@ -89,18 +89,18 @@ func (f *folding) takeDue() (due []uuid.UUID) {
 	return due
 }
 
-// moved notes that rows of a merchant were moved: n of them, and all that were due when the fold of the merchant is complete. Some may
-// have been added by other nodes, so n counts at most as far as rows are due.
+// moved notes that n rows of a merchant were moved. Some may have been added by other nodes, so at most the due ones are subtracted.
+// When the merchant's fold is complete, all due rows were moved.
 func (f *folding) moved(m uuid.UUID, n int, complete bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	u := f.merchants[m]
 	if u.due == 0 {
-		return // this is the fold of a removal, or of a sweep
+		return // a removal or a sweep folds
 	}
 	if n = min(n, u.due); complete {
 		n = u.due
-		u.since = time.Now() // what is left was added since the fold began
+		u.since = time.Now() // the rows that are left were added after the fold began
 	}
 	u.rows, u.due = u.rows-n, u.due-n
 	if f.merchants[m] = u; u.rows == 0 {
@@ -108,7 +108,7 @@ func (f *folding) moved(m uuid.UUID, n int, complete bool) {
 	}
 }
 
-// rowsAtOnce returns how many rows a transaction moves.
+// rowsAtOnce returns how many rows a transaction may move.
 func (f *folding) rowsAtOnce() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +118,7 @@ func (f *folding) rowsAtOnce() int {
 	return f.portion
 }
 
-// adapt halves the portions after a transaction that has failed, and doubles them after one that has not.
+// adapt halves the portion after a transaction that has failed, and doubles it after one that has succeeded.
 func (f *folding) adapt(failed bool) {
 	rows := f.rowsAtOnce() * 2
 	if failed {

@@ -94,7 +94,7 @@ func (f *follower) position() int64 {
 // age is store.Directory.Age.
 func (f *follower) age() time.Duration { return time.Since(*f.asked.Load()) }
 
-// applyUpdate applies what was read, once it is on the standbys.
+// applyUpdate applies what was read. The caller has made sure that it is on the standbys.
 func (f *follower) applyUpdate(u *update) error {
 	if int64(len(u.entries)) != max(u.seen.change-u.after, 0) {
 		f.lost.Store(true)
@@ -123,15 +123,15 @@ func (f *follower) apply(entries []entry) error {
 	return nil
 }
 
-// update is what a node may not know yet, as of one moment.
+// update is what the database has, as of one moment, that a node may not know yet.
 type update struct {
-	after   int64   // the number of the last entry that was applied before
+	after   int64   // the number of the last entry that the node has applied
 	entries []entry // all after it
 	seen    snapshot
 	leaving *string // leavingRow
 }
 
-// read reads what follows the entry of a number.
+// read reads what follows the entry with the number after.
 func (u *update) read(ctx context.Context, tx pgx.Tx, after int64) (err error) {
 	u.after = after
 	if u.entries, err = readEntries(ctx, tx, after); err != nil {
@@ -309,10 +309,10 @@ func (e *engine) follow() {
 	}
 }
 
-// catchUp applies what other nodes have changed, and returns the number of the last flush: the directory has the tags of its events. more
-// may read more as of the same moment.
+// catchUp applies what other nodes have changed, and returns the number of the last flush. From then on the directory has the tags of all
+// events up to it. more reads more as of the same moment.
 //
-// It makes a commit each time, also when there is nothing new. That tells whether commits get to the standbys.
+// It makes a commit each time, even when there is nothing new. That shows whether commits reach the standbys.
 func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush int64, err error) {
 	var u update
 	asked, after := time.Now(), e.follower.position()

@@ -16,7 +16,7 @@ const (
 	leaseRenew = 5 * time.Second
 	leaseGiven = leaseFor - leaseRenew
 
-	// leaseRelease is how long a release is tried. Without it the lease ends by itself, and a node that stops must not wait for a
+	// leaseRelease is how long Release tries. If it fails, the lease expires by itself. A node that stops must not wait for a
 	// database that is gone.
 	leaseRelease = 5 * time.Second
 )

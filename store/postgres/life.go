@@ -16,7 +16,7 @@ import (
 
 // life removes events in the background: those of persons and of deleted merchants, those that are past the retention, and what
 // needs not be remembered any more. One node does it at a time. What there is to do is in the database: so the death of a node
-// loses nothing, and another one goes on.
+// loses nothing, and another one goes on. It also folds what dead nodes have left in the tally (sweep).
 //
 // An erasure:
 //

@@ -117,12 +117,11 @@ func cut(nodes []node, offset, limit int) (picks []pick) {
 	return picks
 }
 
-// How many events of a node may be skipped one by one: of all names, and of one. Reading the counters of the level below costs about
-// as much. maxNamedTaken is how many may be read for a page, which has fewer when those of several names are merged.
+// Reading the counters of the level below costs about as much as skipping so many events of a node one by one.
 const (
-	maxSkipped      = 1000
-	maxNamedSkipped = 150
-	maxNamedTaken   = 10_000
+	maxSkipped      = 1000   // of all names together
+	maxNamedSkipped = 150    // of single names
+	maxNamedTaken   = 10_000 // how many events of single names may be read for a page. It needs fewer when several names are merged
 )
 
 // isDeep reports whether a node is replaced by its buckets, or by those of the level below.
@@ -176,15 +175,15 @@ const (
 	newestFirst = `at DESC, seq DESC, idx DESC`
 	oldestFirst = `at, seq, idx`
 
-	// Each index begins with these columns, so that whichever the planner takes finds the event at once.
+	// The columns of every index are among these, so that the planner finds the event at once with any of them.
 	eventAt = ` CROSS JOIN LATERAL (SELECT bot, muid, raw FROM event
 		WHERE merchant = $1 AND name = y.name AND at = y.at AND seq = y.seq AND idx = y.idx OFFSET 0) AS e) AS x`
 )
 
 // statement returns the statement that reads picks, some of which have names.
 //
-// The events of all names are beside each other in the table. Those of one name are not: they are found in the index by name, and only
-// those on the page are read from the table. Of a pick with several names, the first ones of each name are merged.
+// Without names, the events of a pick are near each other in the table. Those of one name are not: the statement finds them in the index
+// by name, and reads only those on the page from the table. Of a pick with several names, it merges the first ones of each name.
 func (l *listing) statement(named bool) string {
 	order := newestFirst
 	if l.asc {

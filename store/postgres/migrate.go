@@ -25,8 +25,8 @@ var migrations embed.FS
 // no longer needs the old, and one that removes it.
 const schema = 10
 
-// migrate brings the schema up to date, and moves new tables to where the others are. It looks for these at each start: a kill may
-// have come between the two. Several nodes may call it at once. It refuses a newer schema.
+// migrate brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables at each
+// start, because a kill may have come between the two steps. Several nodes may call it at once. It refuses a newer schema.
 func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := updateSchema(ctx, pool); err != nil {
 		return err
@@ -38,6 +38,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
+// updateSchema applies the migrations that are missing.
 func updateSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	version, err := schemaVersion(ctx, pool)
 	if err != nil || version == schema {

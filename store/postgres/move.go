@@ -57,7 +57,7 @@ func (d *Database) Name() string {
 	return fmt.Sprintf("postgres://%s:%d/%s", c.Host, c.Port, c.Database)
 }
 
-// Place says which database it is, whether or not it is filled. It has an id from now on.
+// Place says which database it is, filled or not. It gives the database an id if it has none.
 func (d *Database) Place(ctx context.Context) (move.Place, error) {
 	p := move.Place{Name: d.Name()}
 	var id int64

@@ -45,7 +45,7 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 		case err != nil:
 			return err
 		case moved && to.ID == "":
-			return fmt.Errorf("the data of %s has moved to %s, on %s, with an earlier version of mtagd, which has not noted how to recognize that store. "+
+			return fmt.Errorf("the data of %s has moved to %s, on %s, with an earlier version of mtagd, which has not noted the id of that store. "+
 				"To fill it again, drop and create the database", d.Name(), to.Name, store.FormatTime(at))
 		case moved && to.ID != source:
 			return fmt.Errorf("the data of %s has moved to %s, on %s: only the data of that store replaces what is left here. "+
@@ -66,7 +66,7 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 	return at, err
 }
 
-// reuse empties a database whose data has moved out, and begins to fill it again from where that is now.
+// reuse empties a database whose data has moved out, and begins to fill it again from the store that has the data now.
 func (d *Database) reuse(ctx context.Context, tx pgx.Tx, source string) error {
 	for _, sql := range []string{"DELETE FROM move WHERE direction = 'out'", "ALTER TABLE flush DISABLE TRIGGER moved", "TRUNCATE flush"} {
 		if _, err := tx.Exec(ctx, sql); err != nil {
@@ -79,7 +79,7 @@ func (d *Database) reuse(ctx context.Context, tx pgx.Tx, source string) error {
 	return d.empty(ctx, tx)
 }
 
-// movedTables are the tables that a move fills before its end. A node that still folds has locked the tally first.
+// movedTables are the tables that a move fills before its end. A fold locks the tally first, and so does the move that empties them.
 var movedTables = []string{"tally", "event", "link", "dedup", "counter", "usage", "audit"}
 
 // Clear implements move.Target.

@@ -43,7 +43,7 @@ func (d *Database) ID(ctx context.Context) (string, error) {
 	return p.ID, err
 }
 
-// errHoldLost is for a move whose connection that keeps the nodes from removing events was lost: source and target may differ now.
+// errHoldLost ends a move when the connection of Hold is lost: nodes may remove events, so source and target may differ.
 var errHoldLost = errors.New("the connection to the database that keeps the nodes from removing events was lost: run the same command again")
 
 // PassesAllLinks implements move.Source.
@@ -98,7 +98,7 @@ func rollback(tx pgx.Tx) {
 	}
 }
 
-// keepAlive calls beat every freezeRenew, until stop is called, or beat fails: then it calls lost. When stop returns, neither runs.
+// keepAlive calls beat every freezeRenew until stop is called or beat fails. When beat fails, it calls lost. When stop returns, neither runs.
 func keepAlive(beat func(ctx context.Context) error, lost func(error)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -163,14 +163,14 @@ func (d *Database) Freeze(ctx context.Context) (move.Frozen, error) {
 	}
 	f.stop = keepAlive(func(ctx context.Context) error {
 		if err := ping(ctx, f.tx); err != nil {
-			return err // the nodes go on
+			return err // the locks are gone: announcing the freeze again would only delay the nodes
 		}
 		return f.announce(ctx)
 	}, f.noteLost)
 	return f, nil
 }
 
-// noteLost notes that the freeze may have ended by itself. Commit finds out.
+// noteLost logs that the freeze may have ended by itself. Commit finds out whether it has.
 func (f *frozen) noteLost(err error) {
 	f.d.e.log.Warn("the nodes may not be frozen any more", "error", err)
 }

@@ -20,9 +20,9 @@ func (l *listing) named(ctx context.Context, lo, hi int64, names []string) ([]no
 	return l.inRange(ctx, lo, hi, all)
 }
 
-// nearbyNames returns the nodes of a page by name, and of some names before or after it. The page begins at from in these nodes, and
-// at offset in all events, of which there are total. A merchant can have hundreds of thousands of names: they are read from the
-// beginning or from the end, whichever is nearer, until they have the page. Those passed over are not kept.
+// nearbyNames returns the nodes of a page by name, and of some names before or after it. The page begins at offset of all events, whose
+// number is total. Among the events of the returned nodes it begins at from. A merchant can have hundreds of thousands of names. So
+// names are read from the beginning or from the end, whichever is nearer, up to the page, and names before that are not kept.
 func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, offset, limit int) (nodes []node, from int, err error) {
 	skip, end := offset, min(offset+limit, total)
 	fromEnd := total-offset < end
@@ -65,24 +65,24 @@ func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, offset, 
 type nameReader struct {
 	*listing
 	desc   bool
-	last   string // the names up to this one were read
+	last   string // the counters' names up to this one were read
 	ended  bool   // all names were read
-	unused []node // names that were read, and that next has not returned
-	few    int    // how many next returns
+	unused []node // names that were read and not returned yet
+	few    int    // how many names next returns at most
 }
 
 // namesAtOnce is how many names are read in one statement.
 const namesAtOnce = 1000
 
 func newNameReader(l *listing, desc bool) *nameReader {
-	r := &nameReader{listing: l, desc: desc, few: 4} // each name has hundreds of counters in a range
+	r := &nameReader{listing: l, desc: desc, few: 4} // few at first: each name has hundreds of counters in a range
 	if desc {
 		r.last = afterAllNames
 	}
 	return r
 }
 
-// next returns the next names, with all events of each: few at first, then more. It fails when there are none.
+// next returns nodes of the next names, with all events of each: few nodes at first, then more. It fails when no name is left.
 func (r *nameReader) next(ctx context.Context) (some []node, err error) {
 	if len(r.unused) == 0 && !r.ended {
 		if err := r.fill(ctx); err != nil {
@@ -98,7 +98,7 @@ func (r *nameReader) next(ctx context.Context) (some []node, err error) {
 	return some, nil
 }
 
-// fill reads names from the counters, and adds those of the open tally that lie between them.
+// fill reads more names from the counters, and adds those of the open tally in the same range of names.
 func (r *nameReader) fill(ctx context.Context) error {
 	order := "AND name > $5 GROUP BY name ORDER BY name"
 	if r.desc {
@@ -120,7 +120,7 @@ func (r *nameReader) fill(ctx context.Context) error {
 // afterAllNames is greater than the name of any event.
 const afterAllNames = "~"
 
-// readNames returns nodes with all events of each name, of those that a condition selects. Its parameter is $5.
+// readNames returns a node with all events of each name that a condition selects. The condition has one parameter, $5.
 func (l *listing) readNames(ctx context.Context, condition string, parameter any) (nodes []node, err error) {
 	err = query(ctx, l.tx, func(rows pgx.Rows) error {
 		n := node{span: bucket(byLife, 0)}
@@ -131,7 +131,7 @@ func (l *listing) readNames(ctx context.Context, condition string, parameter any
 	return nodes, err
 }
 
-// addOpen adds what the open tally has of names that are wanted to nodes with all events of each name, and sorts them.
+// addOpen adds the wanted names of the open tally to nodes with all events of each name, and sorts the nodes.
 func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool) []node {
 	at := map[string]int{}
 	for i, n := range nodes {
@@ -157,8 +157,8 @@ func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool
 	return nodes
 }
 
-// fewEvents is how many events of a name are counted one by one: visitors can make up thousands of names. With a filter none are: the
-// events that it leaves out, which may be many, would be read too.
+// fewEvents is up to how many events of a name are counted one by one. Counters would cost more: visitors can make up thousands of names.
+// With a filter, events are never counted so, because all those that it leaves out would be read too.
 const fewEvents = 50
 
 // inRange splits nodes with all events of each name into nodes of a range, and counts their events.

@@ -13,27 +13,26 @@
 //
 //  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are read.
 //     Now the outcome of each mark is known.
-//  2. Links are written. The lock lockReceipt is taken, the flush gets its number, and events, the tally and the flush are
-//     written; COMMIT, which does not wait for the disk or the standbys. Then a second commit, of a message that nobody reads, waits
-//     for both. The write-ahead log has it after the first: when the standbys have it, they have the flush. Only then are the marks answered.
+//  2. Links are written. The lock lockReceipt is taken, and the flush gets its number. Events, the tally and the flush are written.
+//     COMMIT waits neither for the disk nor for the standbys. Then a second commit, of a message that nobody reads, waits for both. It
+//     follows the first one in the write-ahead log: when the standbys have it, they have the flush. Only then are the marks answered.
 //
 // The lock is held until the first commit is visible. So flushes are numbered in the order of their commits, and whoever sees a flush
-// sees all before it: no feed passes an event that may still be committed. As the lock is free before the second commit waits, the next
-// flush, of any node, is written meanwhile.
+// sees all before it: no feed passes an event that may still be committed. The second commit waits without the lock, so the next flush
+// of any node is written meanwhile.
 //
-// A flush is visible before the standbys have it. If they never get it, because one of them becomes the primary before that or the server
-// loses its power, it is gone again. Listings, totals and exports may show such events: what is listed now may be missing after a fail-over,
-// if its sender was never told that it is recorded. What is acknowledged, duplicates included, what a feed or a watch has, and the muid
-// that Resolve returns, is on the standbys (confirm.go).
+// So a flush is visible before the standbys have it. It is lost if the server loses its power, or a standby becomes the primary,
+// before that. Its senders were not told that it is recorded, but listings, totals and exports may have shown its events. Only what is
+// on the standbys (confirm.go) is acknowledged, reported as a duplicate, passed to a feed or a watch, or returned as a muid by Resolve.
 //
-// Locks are taken in one order: event_ids, links, lockReceipt. The rest is only inserted.
+// Locks are taken in one order: event_ids, links, lockReceipt. All other rows of a flush are only inserted.
 //
-// How many events there are is in counters: of each minute, hour and day, each name and tag. A flush does not update them. It inserts
-// what it adds into the table tally, and every few seconds each node moves what its flushes have inserted into the counters (fold.go).
-// Whoever counts adds the counters and the tally.
+// Counters have the number of events of each minute, hour and day, each name and tag. A flush does not update them. It inserts its
+// counts into the table tally. Every few seconds, each node folds the rows that its flushes have inserted: it moves them into the
+// counters (fold.go). Rows that are not folded yet are the open tally. Whoever counts events adds it to the counters.
 //
-// When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If that fails, the first one
-// was committed; if not, it never can be. That insert waits for the standbys.
+// When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If one with this id is there, the
+// first one was committed. If not, it never can be. That insert waits for the standbys.
 //
 // # Distributed by merchant
 //
@@ -65,14 +64,15 @@
 //	flush.go      one group on its way into the database
 //	commit.go     commits it, or finds out what became of it
 //	encode.go     encodes the parameters of a group
-//	tally.go      how many events flushes add
-//	folding.go    whose tally is to be folded, and when there is too much of it
+//	tally.go      counts of events that are not in the counters yet
+//	folding.go    which merchants' rows to fold, and whose events to refuse because too many rows wait
 //	fold.go       moves the tally into the counters
 //	counter.go    how many events there are in each minute, hour and day
 //
 //	cover.go      splits a range of time into spans that counters know
 //	select.go     counts the events of spans
 //	listing.go    Events: one page of a merchant's events; Usage
+//	names.go      pages by name
 //	summary.go    Summary
 //	feed.go       Feed: events in the order of receipt
 //	watch.go      who waits for events
@@ -81,7 +81,7 @@
 //	life.go       removes events in the background
 //	remove.go     removes events
 //	verify.go     checks all data
-//	verifyevents.go  the events of a merchant, in pieces
+//	verifyevents.go   checks the events of a merchant, in pieces
 //
 //	files.go      store.Shared: files that all nodes share, such as certificates
 //	lease.go      leases, which one node has at a time

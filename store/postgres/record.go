@@ -55,7 +55,7 @@ func (e *engine) Resolve(ctx context.Context, id store.MerchantID, who store.Ide
 		}); err != nil || muid == "" {
 			return "", err
 		}
-		return muid, e.confirm(ctx, seen) // the sender will use it
+		return muid, e.confirm(ctx, seen) // the caller will use it, so it must not be lost
 	case len(who.Keys()) == 0:
 		return who.MUID, ctx.Err()
 	}

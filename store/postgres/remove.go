@@ -11,8 +11,8 @@ import (
 // removePortion is how many events one transaction removes: folds wait for it.
 const removePortion = 2000
 
-// removeEvents removes events of a merchant that the caller has seen, and what the counters have of them. Events that are gone already
-// are passed over. The tally is folded first: then the counters have all of these events, and none of them becomes negative.
+// removeEvents removes events of a merchant that the caller has read, and subtracts them from the counters. Events that are gone already
+// are passed over. The tally is folded first, so that the counters have all of these events and no counter becomes negative.
 func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []receipt) error {
 	if len(events) == 0 {
 		return nil
@@ -79,8 +79,8 @@ var deleteOfMerchant = []string{
 	`DELETE FROM usage WHERE merchant = $1 AND $2 > 0`,
 }
 
-// dropMerchant removes everything of a deleted merchant. No flush writes to it any more, so it takes no lock of theirs. The tally
-// goes first: then no fold adds to the counters.
+// dropMerchant removes everything of a deleted merchant. No flush writes to it any more, so it needs no lock against flushes. It
+// empties the tally first, so that no fold adds to the counters afterwards.
 func (e *engine) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
 	const portion = 5000
 	if err := e.transact(ctx, func(tx pgx.Tx) error {

@@ -87,7 +87,7 @@ func (s *selection) ofName() string {
 	return ` FROM event WHERE ` + s.eventFilter() + ` AND name = n.name AND at >= r.lo AND at < r.hi AND (name, at) >= (n.name, -9223372036854775808)`
 }
 
-// eventFilter is filter, without the columns that no index has when they are not needed: the index is enough then.
+// eventFilter is filter. Without a filter it names no columns that are only in the table, so that the index is enough.
 func (s *selection) eventFilter() string {
 	if s.isFiltered() {
 		return filter
@@ -102,7 +102,7 @@ type counted struct {
 	n      int
 }
 
-// counters runs countCounters or listCounters for nodes, and adds the open tally.
+// counters runs countCounters or listCounters for nodes, and passes what the open tally has of them too.
 func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
 	var at []int32
 	var levels []int16
@@ -125,7 +125,7 @@ func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes [
 	return s.scan(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, levels, names, first, until)
 }
 
-// openIn passes what the open tally has of nodes. The events of the others are counted one by one.
+// openIn passes what the open tally has of nodes, except those at rawLevel, whose events are counted one by one.
 func (s *selection) openIn(nodes []node, use func(c counted)) {
 	if len(s.open) == 0 {
 		return
@@ -145,7 +145,7 @@ func (s *selection) openIn(nodes []node, use func(c counted)) {
 	}
 }
 
-// has reports whether the filters beside the names select a row of the tally.
+// has reports whether the filters select a row of the tally. It does not look at the name.
 func (s *selection) has(t tallied) bool {
 	return (s.tag == nil || t.tag == *s.tag) && (s.bot == nil || t.bot == *s.bot)
 }
@@ -193,8 +193,8 @@ func (s *selection) count(ctx context.Context, tx pgx.Tx, nodes []node) error {
 	return s.raw(ctx, tx, nodes, add)
 }
 
-// expand returns the buckets that have events, of each node, in the order of time. Those of a node with one bucket are of the level
-// below: to list these of many buckets would read, of 100 days, 2,400 hours.
+// expand returns, for each node, its buckets that have events, in the order of time. A node with one bucket is split into those of the
+// level below. A node with many is not yet: 100 days would mean 2,400 hours.
 func (s *selection) expand(ctx context.Context, tx pgx.Tx, nodes []node) (children [][]node, err error) {
 	below := slices.Clone(nodes)
 	for i := range below {

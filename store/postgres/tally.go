@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// tallyKey is what a row of the table tally counts, in one transaction.
+// tallyKey says which events a row of the table tally counts. Each flush has rows of its own.
 type tallyKey struct {
 	merchant uuid.UUID
 	minute   int64
@@ -20,14 +20,14 @@ type tallyKey struct {
 	bot      bool
 }
 
-// amount is how many events there are, and how large they are (sizeOf).
+// amount is a number of events, and their size in bytes (sizeOf).
 type amount struct{ n, bytes int64 }
 
-// tallies are events that were recorded, or removed: then the amounts are negative.
+// tallies count events that were recorded, or that were removed: then the amounts are negative.
 //
-// A flush inserts them into the table tally, which takes no locks of rows: if it updated the counters, flushes would wait for each
-// other, and would update the same rows hundreds of times a second. fold.go moves the rows into the counters. So the number of
-// events is that of the counters and of the open tally, always as of one moment.
+// A flush inserts them into the table tally. That takes no row locks. If flushes updated the counters, they would wait for each
+// other, and update the same rows hundreds of times a second. fold.go moves the rows into the counters. So the number of
+// events is the sum of the counters and of the open tally, both read as of one moment.
 type tallies map[tallyKey]amount
 
 // add counts an event: 1 when it was recorded, -1 when it was removed.
@@ -56,7 +56,7 @@ func (t tallies) columns() []any {
 	return []any{merchants, minutes, names, tags, bots, ns, sizes}
 }
 
-// counts returns what tallies are in the counters.
+// counts returns the additions to counters that tallies stand for.
 func (t tallies) counts() counts {
 	c := counts{}
 	for k, a := range t {
@@ -65,7 +65,7 @@ func (t tallies) counts() counts {
 	return c
 }
 
-// addTo adds tallies to the counters and to usage. folded are the new values of usage.folded, if any.
+// addTo adds tallies to the counters and to usage. folded has the new usage.folded of merchants; it stays as it is for the others.
 func (t tallies) addTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]int64) error {
 	if _, err := tx.Exec(ctx, addCounters, t.counts().columns()...); err != nil {
 		return err
@@ -99,16 +99,16 @@ const (
 		folded = greatest(usage.folded, excluded.folded)`
 )
 
-// openTally is what the open tally has of one merchant: what the counters do not have yet. It is sorted by name.
+// openTally is the open tally of one merchant: the rows of the table tally that are not in the counters yet. It is sorted by name.
 type openTally []tallied
 
 type tallied struct {
-	tallyKey // but for the merchant
+	tallyKey // without the merchant
 	n        int
 }
 
 const (
-	// isOpen is true of the rows of the merchant $1 that were not folded.
+	// isOpen selects the rows of the merchant $1 that were not folded yet.
 	isOpen = `merchant = $1 AND seq > coalesce((SELECT folded FROM usage WHERE merchant = $1), 0)`
 
 	readTally = `SELECT minute, name, tag, bot, sum(n)::bigint FROM tally WHERE ` + isOpen + ` GROUP BY minute, name, tag, bot`

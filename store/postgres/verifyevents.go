@@ -11,23 +11,23 @@ import (
 )
 
 // The events of a merchant are verified in pieces: a transaction that lasts for minutes would keep the server from removing dead rows.
-// Each piece is some hours of event_time, as of a moment of its own. What is compared always belongs to one moment:
+// Each piece is some hours of event_time, read in a transaction of its own. Only what was read as of one moment is compared:
 //
-//   - the events of a piece with the counters of its minutes and hours, and with the open tally;
-//   - at the end, the counters of days and of all time with those of the hours, and usage with the counters. A fold changes all of them
+//   - for each piece, its events with the counters of its minutes and hours and the open tally;
+//   - at the end, the counters of days and of all time with those of hours, and usage with the counters. A fold changes all of them
 //     at once;
-//   - how large the events are that were there at the beginning, with usage less what has come since. If some were removed meanwhile,
-//     that cannot be compared.
+//   - at the end, the size of the events that were there at the beginning with usage, less what has come since. This is left out if events
+//     were removed meanwhile.
 
 // verifyPiece is about how many events a piece has. An hour with more is one piece.
 const verifyPiece = 200_000
 
-// eventsPerName is how many events a piece has at least for each pair of level and name: it looks for the counters of all of them, and
+// eventsPerName is how many events a piece has at least for each pair of level and name. A piece looks for the counters of all pairs, and
 // that must not take longer than reading its events.
 const eventsPerName = 2
 
 const (
-	// recount returns how many counters of a piece differ, by how many events, and the time in which they are.
+	// recount returns how many counters of a piece differ, by how many events in all, and the range of time that they are in.
 	recount = `WITH RECURSIVE named AS (` + countedNames + `), counted AS (SELECT ` + eachLevel + `, count(*) AS n FROM event AS e, ` + levels + `
 			WHERE merchant = $1 AND at >= $2 AND at < $3 GROUP BY 1, 2, 3, 4, 5, 6),
 		tallied AS (SELECT minute * 60000000 AS at, name, tag, bot, n FROM tally
@@ -40,7 +40,7 @@ const (
 			coalesce(min(bucket * size), 0), coalesce(max((bucket + 1) * size), 0)
 		FROM counted c FULL JOIN stored s USING (level, size, name, bucket, tag, bot) WHERE coalesce(c.n, 0) <> coalesce(s.n, 0)`
 
-	// countedNames finds the names of counters with one look into the index for each. With them, a piece reads no counters of other pieces.
+	// countedNames finds the names of counters, with one index search for each. A piece needs them to read only its own counters.
 	countedNames = `(SELECT level, name FROM counter WHERE merchant = $1 AND level < 2 ORDER BY level, name LIMIT 1)
 		UNION ALL SELECT next.* FROM named CROSS JOIN LATERAL (SELECT level, name FROM counter
 			WHERE merchant = $1 AND level < 2 AND (level, name) > (named.level, named.name) ORDER BY level, name LIMIT 1) AS next`
@@ -52,14 +52,14 @@ const (
 	levels    = sizes + `, LATERAL (VALUES (e.name), ('')) AS n(name)`
 	eachLevel = `l.level, l.size, n.name, (e.at - ((e.at % l.size) + l.size) % l.size) / l.size AS bucket, e.tag, e.bot`
 
-	// The length alone would be known without reading a large body, which is in pages of its own.
+	// A large body is in pages of its own, and its length is known without them. || makes the server read it.
 	sumSizes = `coalesce(sum(length(raw || ''::bytea) + length(muid) + length(name) + length(tag) + 8)`
 
-	// countRest reads a column that no index has: an index could count the rows without reading them.
+	// countRest reads columns that no index has. Otherwise the server could count entries of an index, without reading the rows.
 	countRest = `SELECT (SELECT count(length(muid)) FROM link WHERE merchant = $1), (SELECT count(abs(seen)) FROM dedup WHERE merchant = $1),
 		(SELECT count(abs(n)) FROM counter WHERE merchant = $1)`
 
-	// compareLevels returns how many counters of days, and of all time, are not the sum of those of their hours.
+	// compareLevels returns how many counters of days and of all time are not the sums of their hours.
 	compareLevels = `WITH summed AS (SELECT l.level, c.name, CASE WHEN l.level = 3 THEN 0 ELSE (c.bucket - ((c.bucket % 24) + 24) % 24) / 24 END AS bucket,
 			c.tag, c.bot, sum(c.n) AS n FROM counter AS c, (VALUES (2), (3)) AS l(level) WHERE c.merchant = $1 AND c.level = 1 GROUP BY 1, 2, 3, 4, 5),
 		stored AS (SELECT level, name, bucket, tag, bot, n FROM counter WHERE merchant = $1 AND level IN (2, 3))
@@ -77,8 +77,8 @@ type merchantCheck struct {
 	n, bytes int64 // of the events up to it
 }
 
-// verifyMerchant compares a merchant's events with its counters, its usage and its tags. It calls read after each piece. What is deleted
-// meanwhile is passed over: its events go in portions, and its counters at the end.
+// verifyMerchant compares a merchant's events with its counters, its usage and its tags. It calls read after each piece. It stops when the
+// merchant is deleted meanwhile: then events are removed in portions, and counters only at the end.
 func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verification, counts *store.Verified, read func()) error {
 	c := merchantCheck{merchant: m}
 	var bounds []int64
@@ -135,7 +135,7 @@ func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 	return nil
 }
 
-// readUnlessRemoved is read, unless the merchant is being removed.
+// readUnlessRemoved is read, but calls nothing when the merchant was deleted.
 func (e *engine) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(tx pgx.Tx) error) (removed bool, err error) {
 	err = e.read(ctx, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM removal WHERE merchant = $1)", m).Scan(&removed); err != nil || removed {
@@ -146,7 +146,7 @@ func (e *engine) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(t
 	return removed, err
 }
 
-// pieces splits all time into ranges of about so many events of a merchant, which begin with an hour.
+// pieces splits all time into ranges with about this many events of a merchant. It returns their bounds, which are full hours.
 func pieces(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds []int64, err error) {
 	bounds = []int64{earliest}
 	size := int64(0)
@@ -180,7 +180,7 @@ func (c *merchantCheck) recount(ctx context.Context, tx pgx.Tx, from, to int64) 
 	return &f, nil
 }
 
-// totals compares what no piece has.
+// totals makes the comparisons that do not belong to one piece.
 func (c *merchantCheck) totals(ctx context.Context, tx pgx.Tx) (found []store.Finding, err error) {
 	var usedN, usedBytes, openN, openBytes, life, newN, newBytes, different int64
 	if err := tx.QueryRow(ctx, `SELECT coalesce((SELECT events FROM usage WHERE merchant = $1), 0), coalesce((SELECT bytes FROM usage WHERE merchant = $1), 0),
@@ -191,10 +191,10 @@ func (c *merchantCheck) totals(ctx context.Context, tx pgx.Tx) (found []store.Fi
 		return nil, err
 	}
 	if usedN != life {
-		found = append(found, c.finding(store.PartIndex, "has %d events in its counters, but %d are counted as its usage", life, usedN))
+		found = append(found, c.finding(store.PartIndex, "has %d events in its counters, but %d in its usage", life, usedN))
 	}
 	if removedNone := usedN+openN-newN == c.n; removedNone && usedBytes+openBytes != c.bytes+newBytes {
-		found = append(found, c.finding(store.PartIndex, "has events of %d bytes, but %d are counted as its usage", c.bytes+newBytes, usedBytes+openBytes))
+		found = append(found, c.finding(store.PartIndex, "has events of %d bytes, but %d bytes in its usage", c.bytes+newBytes, usedBytes+openBytes))
 	}
 	if err := tx.QueryRow(ctx, compareLevels, c.merchant).Scan(&different); err != nil {
 		return nil, err

@@ -62,8 +62,8 @@ var suite = []part{
 	{"Durability", durabilityTests},
 }
 
-// Run runs the suite, or only the named parts of it. newStore returns a new empty store for each test. The parts run at the same
-// time, as many as go test -parallel allows: engines mostly wait.
+// Run runs the suite, or only the named parts of it. newStore returns a new empty store for each test. The parts run in parallel,
+// as many as go test -parallel allows, because engines mostly wait.
 func Run(t *testing.T, newStore func(t *testing.T) Store, parts ...string) {
 	for _, part := range suite {
 		if len(parts) > 0 && !slices.Contains(parts, part.name) {

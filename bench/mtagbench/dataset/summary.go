@@ -17,7 +17,7 @@ type summaryKind struct {
 	name   string
 	bucket string
 	byName bool
-	ranged bool // some days of all
+	ranged bool // of a part of all days
 }
 
 var summaryKinds = []summaryKind{
@@ -31,7 +31,7 @@ var summaryKinds = []summaryKind{
 // summaryDays is how long a range with hours is.
 const summaryDays = 10
 
-// draw makes a random summary, at the same fraction of the whole for datasets of different sizes.
+// draw makes a random summary. Datasets of different sizes get the same fraction of their time.
 func (k summaryKind) draw(d *Dataset, random *rand.Rand) (path string, check func(body []byte) error) {
 	v := url.Values{"merchantId": {d.Merchant}}
 	lo, hi := 0, d.Events

@@ -39,10 +39,10 @@ type generator struct {
 	buffer       []byte
 
 	began     time.Time
-	issued    int  // requests whose intended time has passed
-	open      int  // requests that wait for an answer
-	exhausted bool // the source has no more requests
-	again     []refused
+	issued    int       // requests whose intended time has passed
+	open      int       // requests that wait for an answer
+	exhausted bool      // the source has no more requests
+	again     []refused // the earliest due first
 }
 
 // refused is a request that will be sent again.
@@ -182,7 +182,7 @@ func (g *generator) sendDue(now time.Duration) {
 	}
 }
 
-// next appends a request that is to be sent again to b, or else a new one. 0 events: there is none now.
+// next appends the next request to b: one that is due to be sent again, or a new one. It returns 0 events if there is none now.
 func (g *generator) next(b []byte, now time.Duration) (request []byte, events int) {
 	if len(g.again) > 0 && g.again[0].due <= now {
 		r := g.again[0]

@@ -18,7 +18,7 @@ type Phase struct {
 	// Next appends a request to b and says how many events it carries. 0 events end the phase.
 	Next func(b []byte) (request []byte, events int)
 
-	// Resend sends a request that is answered 503 again, a second later, as senders of events do. It is not counted as refused.
+	// Resend sends a request again a second after its answer was 503, as senders of events do. Such an answer is not counted as refused.
 	Resend bool
 }
 

@@ -14,7 +14,8 @@ import (
 	"mtagd/store/move"
 )
 
-// Import replaces all control data but the audit log and the directory's id, in one transaction. What was written is read again and checked.
+// Import replaces all control data in one transaction, except the audit log and the directory's id. It reads what it has written again,
+// and checks it.
 func (d *Data) Import(c *move.Control) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -49,7 +50,7 @@ func (d *Data) Import(c *move.Control) error {
 	return err
 }
 
-// writesOf returns the records of control data in a directory.
+// writesOf returns the records of control data, for the directory with this id.
 func writesOf(c *move.Control, id string) ([]write, error) {
 	s := newState()
 	s.retention, s.id = c.Retention, id

@@ -1,16 +1,15 @@
--- What flushes add to the counters: see tally.go.
+-- Flushes insert what they count into the table tally, instead of updating the counters: see tally.go.
 
 -- +goose Up
 
--- Reads of usage, such as those of a backup, must not keep this waiting, with all flushes behind it.
+-- All flushes wait behind this migration while it waits for a read of usage, such as that of a backup.
 SET LOCAL lock_timeout = '2s';
 
--- Up to this flush, tally has no rows of the merchant, so that readers pass over what the table
--- still has. While a backup reads the database, the
--- dead rows stay.
+-- Up to this flush, tally has no rows of the merchant. Readers begin after it, and so skip dead rows, which stay in the table
+-- while a backup reads the database.
 ALTER TABLE usage ADD COLUMN folded bigint NOT NULL DEFAULT 0;
 
--- Events that counter and usage do not have yet, in each minute. Rows are inserted and deleted, never updated.
+-- How many events there are in each minute that counter and usage do not have yet. Rows are inserted and deleted, never updated.
 CREATE TABLE tally (
 	merchant uuid NOT NULL,
 	seq      bigint NOT NULL, -- of the flush
@@ -23,5 +22,5 @@ CREATE TABLE tally (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1);
 CREATE INDEX ON tally (merchant, seq);
 
--- Citus moves a shard only if rows that are deleted meanwhile can be told apart.
+-- Citus moves a shard while rows are deleted only if the table has a replica identity. There is no primary key.
 ALTER TABLE tally REPLICA IDENTITY FULL;

@@ -88,7 +88,7 @@ func TestAConnectionIsCheckedBeforeItIsReleased(t *testing.T) {
 	}
 }
 
-// A server that was replaced may have answered with what its successor does not have.
+// A server that was replaced may have answered with data that its successor lacks.
 func TestWhatIsGoneIsNotConfirmed(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(0, 0))
@@ -195,7 +195,7 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := s.Latest(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the end of the feed is read before it is its turn: %v", err)
+		t.Errorf("the end of the feed is read before its turn: %v", err)
 	}
 	if n := under.Load(); n != conns-reserved {
 		t.Errorf("%d reads are under way, want %d", n, conns-reserved)
@@ -205,7 +205,7 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 	s.expect(1)
 }
 
-// The operator's default of the isolation of transactions would make flushes that write the same rows fail.
+// The operator may have another default isolation level. With it, flushes that write the same rows would fail.
 func TestTransactionsThatWriteHaveTheirOwnIsolation(t *testing.T) {
 	s := newShopOn(t, pgtest.Database(t)+"&default_transaction_isolation=serializable", Options{})
 	isolation := func(conn *pgx.Conn) (level string) {
@@ -234,7 +234,7 @@ func TestTransactionsThatWriteHaveTheirOwnIsolation(t *testing.T) {
 	}
 }
 
-// Only a connection that has failed is a reason to close the others.
+// Only after a connection failure are the other connections closed.
 func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 	s := newShop(t, Options{})
 	const conns = 6

@@ -43,7 +43,7 @@ func TestCitus(t *testing.T) {
 	})
 }
 
-// A table that a migration has added is not distributed when a kill comes before that. The next node that starts does it.
+// A kill may come after a migration has added a table, and before the table is distributed. The next node that starts distributes it.
 func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
 	if _, err := s.pool.Exec(t.Context(), "SELECT undistribute_table('tally')"); err != nil {
@@ -62,7 +62,7 @@ func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 // The row of a flush, on the coordinator, may be committed only together with its events on a worker.
 func commitInTwoPhases(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
-	var before []string // Citus removes old ones once a minute
+	var before []string // Citus removes old transactions once a minute
 	if err := s.pool.QueryRow(t.Context(), "SELECT coalesce(array_agg(gid), '{}') FROM pg_dist_transaction").Scan(&before); err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func loseWorker(t *testing.T, c *pgtest.Citus) {
 	e.expectConsistent()
 }
 
-// Nodes of a distributed database are frozen. What a worker has only prepared is committed before the rest is copied.
+// While the nodes of a distributed database are frozen, what a worker has only prepared is committed before the rest is copied.
 func freezeDistributed(t *testing.T, c *pgtest.Citus) {
 	url := c.EmptyDatabase(t)
 	if _, err := Distribute(t.Context(), url); err != nil {
@@ -330,7 +330,7 @@ func freezeDistributed(t *testing.T, c *pgtest.Citus) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flushed := newFlush(uuid.New(), nil) // of a node that does not know of it
+	flushed := newFlush(uuid.New(), nil) // of a node that does not know of the move
 	mark := s.visit(0, 3)
 	flushed.addMark(&mark)
 	if err := s.write(t.Context(), flushed); !errors.Is(err, errMovedAway) {
@@ -341,7 +341,7 @@ func freezeDistributed(t *testing.T, c *pgtest.Citus) {
 	}
 }
 
-// prepareLink leaves a link as a coordinator does that has failed between the two phases of its commit.
+// prepareLink leaves a link that a worker has prepared and not committed, as after a coordinator's failure between the two phases.
 func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 	t.Helper()
 	const name = "citus_0_999_999_999"

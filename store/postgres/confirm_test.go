@@ -74,8 +74,8 @@ func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 	})
 }
 
-// An event that no standby has is visible, but nobody may rely on it: it is not acknowledged, no feed and no watch has it, and no link of it
-// is told. When a standby without it becomes the primary, it is gone, and the sender is told so.
+// An event that no standby has is visible, but nobody may rely on it. It is not acknowledged, no feed and no watch passes it, and Resolve
+// does not return its muid. When a standby without it becomes the primary, it is lost, and its sender gets an error.
 func TestAnEventThatNoStandbyHas(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{flushTimeout: time.Minute})
@@ -128,13 +128,13 @@ func TestAnEventThatNoStandbyHas(t *testing.T) {
 	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if muid, err := s.Resolve(ctx, s.id, who); err == nil {
-		t.Errorf("the link is told: %s", muid)
+		t.Errorf("Resolve returns the muid %s", muid)
 	}
 	select {
 	case <-news:
-		t.Error("the watch is told")
+		t.Error("the watch passes the event")
 	case err := <-recorded:
-		t.Fatalf("the sender is told %v", err)
+		t.Fatalf("the sender gets %v", err)
 	default:
 	}
 	if err := primary.Kill(); err != nil {
@@ -144,7 +144,7 @@ func TestAnEventThatNoStandbyHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-recorded; store.KindOf(err) != store.KindUnavailable && store.KindOf(err) != store.KindUncertain {
-		t.Errorf("the sender is told %v, want KindUnavailable or KindUncertain", err)
+		t.Errorf("the sender gets %v, want KindUnavailable or KindUncertain", err)
 	}
 	await(t, "the feed cannot be read", func() bool { return feed(t.Context()) == nil })
 	if fed != 1 {
@@ -163,8 +163,8 @@ func TestAnEventThatNoStandbyHas(t *testing.T) {
 	s.expectConsistent()
 }
 
-// When a process of the server is killed, the server ends all connections and recovers, without being started again. What was visible
-// before may be gone.
+// When a process of the server is killed, the server ends all connections and recovers, but keeps its start time. What was visible
+// before may be lost.
 func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 	server := pgtest.NewServer(t)
 	s := newShopOn(t, server.URL("postgres"), Options{})
@@ -196,7 +196,7 @@ func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 	await(t, "the node does not go on", func() bool { return s.Record(t.Context(), []store.Mark{s.visit(0, 0)}) == nil })
 }
 
-// The operator changes a setting while nodes run. What they acknowledge waits for the standbys all the same.
+// The operator may change synchronous_commit while nodes run. What they acknowledge waits for the standbys all the same.
 func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Second})
@@ -239,7 +239,7 @@ func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
 	}
 }
 
-// Many wait for the feed at the end. That costs no commits.
+// Many clients poll the end of the feed. That costs no commits.
 func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 	s := newShop(t, Options{})
 	var commits atomic.Int64
@@ -281,7 +281,7 @@ func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 	}
 }
 
-// idle returns the processes of a pool's connections that nobody uses.
+// idle returns the process ids of a pool's idle connections.
 func idle(t *testing.T, pool *pgxpool.Pool) (processes []uint32) {
 	for _, c := range pool.AcquireAllIdle(t.Context()) {
 		processes = append(processes, c.Conn().PgConn().PID())
@@ -290,9 +290,9 @@ func idle(t *testing.T, pool *pgxpool.Pool) (processes []uint32) {
 	return processes
 }
 
-// A caller who goes away takes nobody's connections along.
+// When a caller goes away, the connections of others stay open.
 func TestACallerWhoGoesAwayLeavesTheConnections(t *testing.T) {
-	db, err := OpenDatabase(t.Context(), pgtest.Database(t), quiet) // whose connections nothing else uses
+	db, err := OpenDatabase(t.Context(), pgtest.Database(t), quiet) // nothing else uses its connections
 	if err != nil {
 		t.Fatal(err)
 	}

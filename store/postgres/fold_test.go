@@ -25,7 +25,7 @@ func (s *shop) key() uuid.UUID {
 	return key
 }
 
-// folded folds all that there is of merchants.
+// folded folds everything that the tally has of merchants.
 func (s *shop) folded(merchants ...uuid.UUID) {
 	s.t.Helper()
 	if err := s.fold(s.t.Context(), merchants); err != nil {
@@ -40,8 +40,8 @@ func (s *shop) forgetTally() {
 	clear(s.folding.merchants)
 }
 
-// Two nodes record and fold, in portions that cut flushes apart, while events are removed. Whoever looks meanwhile finds as many
-// events as there are: in totals, summaries and usage, in each counter.
+// Two nodes record and fold, in portions that split flushes, while events are removed. All counts are exact meanwhile: totals, summaries,
+// usage and every counter.
 func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 	s := newShop(t, Options{})
 	nodes := []*engine{s.engine, s.second()}
@@ -80,7 +80,7 @@ func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 			return err
 		})
 	}
-	again(func(int) error { // the oldest ones
+	again(func(int) error { // removes the oldest events
 		var old []receipt
 		if err := query(context.Background(), s.pool, func(rows pgx.Rows) error {
 			var r receipt
@@ -102,7 +102,7 @@ func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 			if err != nil || page.Total != len(page.Events) {
 				t.Fatalf("%+v: %d events of %d, %v", q, len(page.Events), page.Total, err)
 			}
-			// From the end on, pages use the counters of many buckets.
+			// Pages at the end use the counters of many buckets.
 			q.Offset, q.Limit = page.Total*2/3, 100_000
 			page, err = nodes[0].Events(t.Context(), q)
 			if err != nil || page.Total > q.Offset && page.Total-q.Offset != len(page.Events) {
@@ -133,7 +133,7 @@ func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 	}
 }
 
-// What is removed leaves no counters behind, whether or not its events had been folded.
+// Removed events leave no counters behind, whether they had been folded or not.
 func TestRemovedEventsLeaveNoCounters(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.mark("Early", "anna"))
@@ -148,7 +148,7 @@ func TestRemovedEventsLeaveNoCounters(t *testing.T) {
 	}, "SELECT seq, idx FROM event WHERE merchant = $1 AND muid = 'anna'", s.key()); err != nil || len(all) != 2 {
 		t.Fatal(all, err)
 	}
-	if err := s.removeEvents(t.Context(), s.key(), append(all, all...)); err != nil { // each counts once
+	if err := s.removeEvents(t.Context(), s.key(), append(all, all...)); err != nil { // each is subtracted once
 		t.Fatal(err)
 	}
 	s.expect(1)
@@ -181,7 +181,7 @@ func TestAnotherNodeFoldsTheTally(t *testing.T) {
 	s.expect(1)
 }
 
-// Dead rows stay in the tally while a backup reads the database. Readers pass over them: they are before usage.folded.
+// Dead rows stay in the tally while a backup reads the database. Readers begin after usage.folded, and so skip them.
 func TestAFoldNotesHowFarItIs(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.mark("PageView", "anna"))
@@ -216,7 +216,7 @@ func TestAFoldNotesHowFarItIs(t *testing.T) {
 	s.expect(4)
 }
 
-// The server keeps the plan of a fold. One that was made while the tally was empty must be good when it is large.
+// The server keeps the plan of a fold. A plan that was made while the tally was empty must still be good when the tally is large.
 func TestAFoldDoesNotScanTheWholeTally(t *testing.T) {
 	s := newShop(t, Options{})
 	conn, err := pgx.Connect(t.Context(), s.url)
@@ -244,8 +244,8 @@ func TestAFoldDoesNotScanTheWholeTally(t *testing.T) {
 	}
 }
 
-// A database of the schema before has only counters. While a backup reads usage, a node does not wait to change it: flushes would wait
-// behind it.
+// A database of the previous schema has only counters. While a backup reads usage, a node gives up migrating it, because flushes would
+// wait behind the migration.
 func TestMigrationToTallies(t *testing.T) {
 	s := newShopOn(t, pgtest.NewServer(t).URL("postgres"), Options{})
 	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))

@@ -13,7 +13,7 @@ import (
 	"mtagd/store"
 )
 
-// minutes are n tallies of a merchant, each of another minute.
+// minutes returns n tallies of a merchant, each of another minute.
 func minutes(merchant uuid.UUID, n int) tallies {
 	t := tallies{}
 	for i := range n {
@@ -22,7 +22,7 @@ func minutes(merchant uuid.UUID, n int) tallies {
 	return t
 }
 
-// A node folds what is in the tally of a merchant with many rows, and of any other after a while.
+// A node folds the tally of a merchant that has many rows, and that of any other merchant after a while.
 func TestFoldingIsDue(t *testing.T) {
 	var f folding
 	busy, idle := uuid.New(), uuid.New()
@@ -32,9 +32,9 @@ func TestFoldingIsDue(t *testing.T) {
 	if due := f.takeDue(); len(due) != 1 || due[0] != busy {
 		t.Errorf("due are %v", due)
 	}
-	f.note(minutes(busy, 1)) // while it is folded
+	f.note(minutes(busy, 1)) // during the fold
 	f.moved(busy, manyRows-10, false)
-	f.moved(busy, 500, true) // with rows of other nodes
+	f.moved(busy, 500, true) // rows of other nodes are among them
 	if left := f.merchants[busy]; left.rows != 1 || left.due != 0 {
 		t.Errorf("left are %+v", left)
 	}
@@ -45,7 +45,7 @@ func TestFoldingIsDue(t *testing.T) {
 		u.since = time.Now().Add(-foldAfter)
 		f.merchants[m] = u
 	}
-	f.note(minutes(idle, 1)) // which does not put it off
+	f.note(minutes(idle, 1)) // does not postpone the fold
 	for range 2 {            // the first fold fails
 		if due := f.takeDue(); len(due) != 2 {
 			t.Errorf("due later are %v", due)
@@ -58,7 +58,7 @@ func TestFoldingIsDue(t *testing.T) {
 	}
 }
 
-// Transactions that fail become smaller.
+// After a failure, a fold moves fewer rows in one transaction.
 func TestPortionsOfAFold(t *testing.T) {
 	var f folding
 	f.adapt(true)
@@ -89,7 +89,8 @@ func (s *shop) spread() []store.Mark {
 	return marks
 }
 
-// A merchant sends events of a year, each in a minute of its own, faster than they are folded. Only its events are refused, until they are.
+// A merchant sends the events of a year, each in a minute of its own, faster than they are folded. Only events of this merchant are
+// refused, until the node has caught up.
 func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 	s := newShop(t, Options{})
 	other := s.another()
@@ -118,7 +119,7 @@ func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 	s.expectConsistent()
 }
 
-// holdFolds keeps all nodes from folding, until release or the end of the test.
+// holdFolds keeps all nodes from folding until release is called or the test ends.
 func (s *shop) holdFolds() (release func()) {
 	s.t.Helper()
 	tx, err := s.pool.Begin(s.t.Context())
@@ -137,7 +138,7 @@ func (s *shop) holdFolds() (release func()) {
 	return release
 }
 
-// While a merchant's rows are moved, as many are added. A fold ends all the same, and other merchants have their share of it.
+// While a merchant's rows are moved, as many are added. The fold ends all the same, and other merchants get their share of it.
 func TestABusyMerchantDoesNotStopFolds(t *testing.T) {
 	s := newShop(t, Options{})
 	other := s.another()
@@ -166,7 +167,7 @@ func TestABusyMerchantDoesNotStopFolds(t *testing.T) {
 	}
 }
 
-// onRows makes the server do something with each row that changes, until drop or the end of the test.
+// onRows makes the server run a trigger for each row that changes, until drop is called or the test ends.
 func (s *shop) onRows(when, do string) (drop func()) {
 	s.t.Helper()
 	sql := "CREATE FUNCTION on_rows() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN " + do + " END $$; CREATE TRIGGER on_rows " + when + " FOR EACH ROW EXECUTE FUNCTION on_rows()"
@@ -190,7 +191,7 @@ func lastReceipt(s *shop) (seq int64) {
 	return seq
 }
 
-// When the rows of one merchant cannot be moved, those of the others are.
+// When the rows of one merchant cannot be moved, those of the others are moved all the same.
 func TestAFoldGoesOnWithoutAMerchant(t *testing.T) {
 	s := newShop(t, Options{})
 	var merchants []uuid.UUID
@@ -201,7 +202,7 @@ func TestAFoldGoesOnWithoutAMerchant(t *testing.T) {
 	s.forgetTally()
 	drop := s.onRows("BEFORE INSERT ON counter", "IF NEW.merchant = '"+string(s.id)+"' THEN RAISE EXCEPTION 'no'; END IF; RETURN NEW;")
 	if err := s.fold(t.Context(), merchants); err == nil {
-		t.Error("a failure is not told")
+		t.Error("fold returns no error")
 	}
 	for i, m := range merchants {
 		if n := s.rows("tally", store.MerchantID(m.String())); (n != 0) != (i == 1) {

@@ -11,8 +11,8 @@ import (
 	"mtagd/store"
 )
 
-// Any page reads the counters of some days, of one day and of one hour, and the events that it has: not the hours of many days, not the
-// events that it skips, not those that a filter leaves out, and not the counters of all names.
+// A page reads its own events, and the counters of some days, of one day and of one hour. It does not read the hours of many days, the
+// events that it skips or that a filter leaves out, nor the counters of all names.
 func TestAPageReadsFewRows(t *testing.T) {
 	s := newShop(t, Options{})
 	const days, names, perName = 40, 12, 1000
@@ -90,7 +90,7 @@ func TestAPageReadsFewRows(t *testing.T) {
 	}
 }
 
-// A page by name, far from both ends, does not keep the names that it passes over.
+// A page by name that is far from both ends does not keep the names before it.
 func TestAPageKeepsFewNames(t *testing.T) {
 	s := newShop(t, Options{})
 	const names, limit = 6 * namesAtOnce, 20

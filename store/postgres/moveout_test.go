@@ -137,7 +137,7 @@ func TestNothingIsCommittedInAFreeze(t *testing.T) {
 	}
 }
 
-// A flush that waits for a freeze for too long is refused, so that its senders know that nothing is recorded.
+// A flush that waits too long for a freeze to end is refused, so that its senders know that nothing is recorded.
 func TestAFlushDoesNotOutwaitAFreeze(t *testing.T) {
 	s := newLeavingShop(t)
 	if err := (&frozen{d: s.db}).announceFor(t.Context(), 0); err != nil { // the nodes learn nothing
@@ -247,7 +247,7 @@ func TestAMoveWithoutItsRowIsNotCommitted(t *testing.T) {
 	s.expectGoesOn()
 }
 
-// theMoon and aDirectory are where data has moved.
+// theMoon and aDirectory are the places to which data has moved.
 var (
 	theMoon    = move.Place{Name: "the moon", ID: "moon"}
 	aDirectory = move.Place{Name: "the directory /srv/mtagd on box", ID: "box"}
@@ -302,7 +302,7 @@ func TestAMovedDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It can be filled again, but only from where its data is, as far as that is known.
+	// It can be filled again, but only from the store that has its data, and only if that store is known by its id.
 	if _, err := s.db.e.pool.Exec(t.Context(), "UPDATE move SET peer_id = ''"); err != nil {
 		t.Fatal(err)
 	}

@@ -93,7 +93,7 @@ func TestALeaseEnds(t *testing.T) {
 	}
 }
 
-// A node whose database is gone does not wait for it at its stop.
+// A node that stops does not wait for a database that is gone.
 func TestALeaseOfADatabaseThatIsGone(t *testing.T) {
 	server := pgtest.NewServer(t)
 	thaw := func() error { return nil }

@@ -48,7 +48,7 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 	}
 }
 
-// The events of a large merchant are counted in pieces, while events come, are moved into the counters, and go. What is found says when.
+// The events of a large merchant are counted in pieces. Meanwhile events are recorded, folded and removed. A finding has the range of time.
 func TestVerifyInPieces(t *testing.T) {
 	s := newShop(t, Options{verifyPiece: 5})
 	hour := time.Now().Truncate(time.Hour).Add(-72 * time.Hour)
@@ -89,7 +89,7 @@ func TestVerifyInPieces(t *testing.T) {
 	if found := verify(func() {
 		switch reads {
 		case 2:
-			s.record(at(1, 4), at(4, 4), at(19, 4)) // the last ones are read later: in the tally, and in the counters
+			s.record(at(1, 4), at(4, 4), at(19, 4)) // the last ones are counted in later pieces: from the tally, and from the counters
 		case 4:
 			s.folded(s.key())
 		case 5:
@@ -113,7 +113,7 @@ func TestVerifyInPieces(t *testing.T) {
 	}
 }
 
-// Each piece looks for the counters of all names: with many names, there are few pieces.
+// Each piece looks for the counters of all names. So a merchant with many names has few pieces.
 func TestVerifyOfManyNames(t *testing.T) {
 	s := newShop(t, Options{verifyPiece: 5})
 	var marks []store.Mark
@@ -132,12 +132,12 @@ func TestVerifyOfManyNames(t *testing.T) {
 				reads++
 			}
 		},
-	}); err != nil || counts.Events != 20 || reads != 2 { // of the piece, and of the merchant
+	}); err != nil || counts.Events != 20 || reads != 2 { // one for the piece, one for the merchant
 		t.Errorf("%d events of 20 names are read in %d pieces, %v", counts.Events, reads-1, err)
 	}
 }
 
-// What the disk has damaged is found in each table, though its indexes, or the length of a body, would say how much there is.
+// Damaged pages are found in each table, even where an index, or the length of a body, is enough to count.
 func TestVerifyReadsAllPages(t *testing.T) {
 	server := pgtest.NewServer(t)
 	s := newShopOn(t, server.URL("postgres"), Options{})
@@ -202,7 +202,7 @@ func TestVerifyReadsAllPages(t *testing.T) {
 	s.expect(1)
 }
 
-// A deleted merchant is removed piece by piece while its turn comes, or before.
+// A merchant may be deleted, and removed portion by portion, before or while it is verified.
 func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
 	s := newShop(t, Options{})
 	m, err := s.AddMerchant(t.Context(), s.partner, store.NewMerchant{Name: "Other"})
@@ -248,5 +248,5 @@ func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
 	remove("INSERT INTO removal (merchant, partner, at) SELECT merchant, merchant, now() + interval '1 hour' FROM usage; DELETE FROM event")
 	verify(func() {})
 	remove("DELETE FROM removal; DELETE FROM counter; UPDATE usage SET events = 0, bytes = 0")
-	verify(func() { remove("DELETE FROM usage") }) // of the merchant that is next
+	verify(func() { remove("DELETE FROM usage") }) // of the next merchant
 }

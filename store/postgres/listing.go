@@ -117,11 +117,11 @@ func cut(nodes []node, offset, limit int) (picks []pick) {
 	return picks
 }
 
-// Reading the counters of the level below costs about as much as skipping so many events of a node one by one.
+// How much of a node is read one by one. Above that, its buckets are read from the counters, which costs about as much.
 const (
-	maxSkipped      = 1000   // of all names together
-	maxNamedSkipped = 150    // of single names
-	maxNamedTaken   = 10_000 // how many events of single names may be read for a page. It needs fewer when several names are merged
+	maxSkipped      = 1000   // how many events of all names together may be skipped
+	maxNamedSkipped = 150    // how many events of single names may be skipped
+	maxNamedTaken   = 10_000 // how many events of single names may be read to merge them for a page
 )
 
 // isDeep reports whether a node is replaced by its buckets, or by those of the level below.

@@ -65,7 +65,7 @@ const (
 		stored AS (SELECT level, name, bucket, tag, bot, n FROM counter WHERE merchant = $1 AND level IN (2, 3))
 		SELECT count(*) FROM summed c FULL JOIN stored s USING (level, name, bucket, tag, bot) WHERE coalesce(c.n, 0) <> coalesce(s.n, 0)`
 
-	strangeTags = `SELECT c.tag, sum(c.n)::bigint FROM (SELECT merchant, tag, n FROM counter WHERE merchant = $1 AND level = 3 AND name = ''
+	unknownTags = `SELECT c.tag, sum(c.n)::bigint FROM (SELECT merchant, tag, n FROM counter WHERE merchant = $1 AND level = 3 AND name = ''
 			UNION ALL SELECT merchant, tag, n FROM tally WHERE ` + isOpen + `) AS c
 		WHERE NOT EXISTS (SELECT FROM tag t WHERE t.id = c.tag AND t.merchant = c.merchant) GROUP BY c.tag HAVING sum(c.n) > 0`
 )
@@ -210,5 +210,5 @@ func (c *merchantCheck) totals(ctx context.Context, tx pgx.Tx) (found []store.Fi
 		f.Events = uint64(n)
 		found = append(found, f)
 		return err
-	}, strangeTags, c.merchant)
+	}, unknownTags, c.merchant)
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,10 +246,10 @@ func TestEventsOfADeletedMerchantAreRefused(t *testing.T) {
 }
 
 func TestWhatIsTooOldIsForgotten(t *testing.T) {
-	now := time.Now()
-	s := newShop(t, Options{Now: func() time.Time { return now }})
+	var ahead atomic.Int64 // of the clock; the engine asks for the time in the background, too
+	s := newShop(t, Options{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 	s.record(s.visit(0, 0))
-	now = now.Add(store.DedupeWindow + 2*time.Hour)
+	ahead.Store(int64(store.DedupeWindow + 2*time.Hour))
 	s.record(s.visit(0, 1))
 	if err := s.forget(context.Background()); err != nil {
 		t.Fatal(err)

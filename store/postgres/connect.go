@@ -246,6 +246,17 @@ func query(ctx context.Context, tx querier, use func(rows pgx.Rows) error, sql s
 	return rows.Err()
 }
 
+// listMerchants returns the merchants that a statement selects, its only column.
+func listMerchants(ctx context.Context, tx querier, sql string, args ...any) (merchants []uuid.UUID, err error) {
+	err = query(ctx, tx, func(rows pgx.Rows) error {
+		var m uuid.UUID
+		err := rows.Scan(&m)
+		merchants = append(merchants, m)
+		return err
+	}, sql, args...)
+	return merchants, err
+}
+
 // keyOf returns a partner's or merchant's id as the database has it; false when it is not in the form that ids have, so that
 // nothing has it.
 func keyOf[ID ~string](id ID) (uuid.UUID, bool) {

@@ -13,21 +13,11 @@ import (
 
 // foldAlways folds what this node adds to the tally, until Close.
 func (e *engine) foldAlways() {
-	tick := time.NewTicker(foldInterval)
-	defer tick.Stop()
-	failing := false
-	for {
-		select {
-		case <-e.opened.Done():
-			return
-		case <-tick.C:
-		}
-		err := e.fold(e.opened, e.folding.takeDue())
-		if err != nil && !failing && e.opened.Err() == nil {
+	e.repeat(foldInterval, func(ctx context.Context) error { return e.fold(ctx, e.folding.takeDue()) }, func(err error) {
+		if err != nil {
 			e.log.Error("counters cannot be brought up to date now; the node tries again, and listings get slower meanwhile", "error", err)
 		}
-		failing = err != nil
-	}
+	})
 }
 
 // foldMerchants is how many merchants share a transaction. Each may move an equal share of rows.
@@ -164,13 +154,8 @@ func (e *engine) sweep(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		merchants = nil
-		return query(ctx, tx, func(rows pgx.Rows) error {
-			var m uuid.UUID
-			err := rows.Scan(&m)
-			merchants = append(merchants, m)
-			return err
-		}, "SELECT DISTINCT merchant FROM tally WHERE seq <= $1", now.Add(-age).UnixMicro())
+		merchants, err = listMerchants(ctx, tx, "SELECT DISTINCT merchant FROM tally WHERE seq <= $1", now.Add(-age).UnixMicro())
+		return err
 	}); err != nil {
 		return err
 	}

@@ -98,14 +98,17 @@ func (f *folding) moved(m uuid.UUID, n int, complete bool) {
 	if u.due == 0 {
 		return // a removal or a sweep folds
 	}
-	if n = min(n, u.due); complete {
+	n = min(n, u.due)
+	if complete {
 		n = u.due
 		u.since = time.Now() // the rows that are left were added after the fold began
 	}
 	u.rows, u.due = u.rows-n, u.due-n
-	if f.merchants[m] = u; u.rows == 0 {
+	if u.rows == 0 {
 		delete(f.merchants, m)
+		return
 	}
+	f.merchants[m] = u
 }
 
 // rowsAtOnce returns how many rows a transaction may move.

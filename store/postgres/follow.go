@@ -289,24 +289,13 @@ func loadKeys(ctx context.Context, tx pgx.Tx, d *store.Directory) error {
 
 // follow follows the changes of other nodes until Close.
 func (e *engine) follow() {
-	tick := time.NewTicker(followInterval)
-	defer tick.Stop()
-	failing := false
-	for {
-		select {
-		case <-e.opened.Done():
-			return
-		case <-tick.C:
-		}
-		err := e.followOnce(e.opened)
-		if err != nil && !failing && e.opened.Err() == nil {
+	e.repeat(followInterval, e.followOnce, func(err error) {
+		if err != nil {
 			e.log.Error("what other nodes have changed cannot be read: this node is not ready until it can", "error", err)
+			return
 		}
-		if err == nil && failing {
-			e.log.Info("what other nodes have changed can be read again")
-		}
-		failing = err != nil
-	}
+		e.log.Info("what other nodes have changed can be read again")
+	})
 }
 
 // catchUp applies what other nodes have changed, and returns the number of the last flush. From then on the directory has the tags of all

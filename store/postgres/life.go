@@ -57,7 +57,7 @@ var errBusy = errors.New("another node does it")
 func (l *life) nudge() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // it will
+	default: // it was told already
 	}
 }
 
@@ -66,7 +66,7 @@ func (e *engine) live() {
 	for e.opened.Err() == nil {
 		wait := lifeInterval
 		if err := e.liveOnce(e.opened); err != nil && e.opened.Err() == nil {
-			e.log.Error("events that must go cannot be removed now; it is tried again", "error", err)
+			e.log.Error("the node cannot now remove events that must go, or count what a stopped node has left; it tries again", "error", err)
 			wait = lifeRetry
 		}
 		timer := time.NewTimer(wait)
@@ -113,13 +113,8 @@ func (e *engine) erase(ctx context.Context) error {
 		if !e.life.eager {
 			now = now.Add(-removalDelay)
 		}
-		removed = nil
-		return query(ctx, tx, func(rows pgx.Rows) error {
-			var m uuid.UUID
-			err := rows.Scan(&m)
-			removed = append(removed, m)
-			return err
-		}, "SELECT merchant FROM removal WHERE at <= $1 ORDER BY at", now)
+		removed, err = listMerchants(ctx, tx, "SELECT merchant FROM removal WHERE at <= $1 ORDER BY at", now)
+		return err
 	}); err != nil || len(unfinished)+len(removed) == 0 {
 		return err
 	}
@@ -276,15 +271,10 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 func (e *engine) expire(ctx context.Context) error {
 	const portion = 5000
 	var merchants []uuid.UUID
-	if err := e.read(ctx, func(tx pgx.Tx) error {
-		merchants = nil
-		return query(ctx, tx, func(rows pgx.Rows) error {
-			var m uuid.UUID
-			err := rows.Scan(&m)
-			merchants = append(merchants, m)
-			return err
-		}, `SELECT id FROM merchant WHERE retention > 0
+	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+		merchants, err = listMerchants(ctx, tx, `SELECT id FROM merchant WHERE retention > 0
 			UNION ALL SELECT id FROM merchant WHERE retention = 0 AND (SELECT value FROM setting WHERE name = 'retention') > 0`)
+		return err
 	}); err != nil {
 		return err
 	}

@@ -144,13 +144,8 @@ const countMoved = `WITH minute AS MATERIALIZED (
 // Index implements move.Target. To make the counters of all events at once takes a fraction of adding to them with each portion. Those that
 // an earlier call has made are made again.
 func (d *Database) Index(ctx context.Context) error {
-	var merchants []uuid.UUID
-	if err := query(ctx, d.e.pool, func(rows pgx.Rows) error {
-		var m uuid.UUID
-		err := rows.Scan(&m)
-		merchants = append(merchants, m)
-		return err
-	}, "SELECT merchant FROM usage ORDER BY merchant"); err != nil {
+	merchants, err := listMerchants(ctx, d.e.pool, "SELECT merchant FROM usage ORDER BY merchant")
+	if err != nil {
 		return err
 	}
 	if err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
@@ -170,7 +165,7 @@ func (d *Database) Index(ctx context.Context) error {
 		return err
 	}
 	d.counted = true
-	_, err := d.e.pool.Exec(ctx, "ANALYZE event, counter") // so that the first pages have good plans
+	_, err = d.e.pool.Exec(ctx, "ANALYZE event, counter") // so that the first pages have good plans
 	return err
 }
 

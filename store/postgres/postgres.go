@@ -242,6 +242,28 @@ func (e *engine) Directory() *store.Directory { return e.follower.directory }
 // FreeSpace implements store.Engine. The operator of the server watches its disk.
 func (e *engine) FreeSpace() uint64 { return math.MaxUint64 }
 
+// repeat calls do at intervals until Close. It tells changed the first of several errors, and nil when do succeeds after that.
+func (e *engine) repeat(interval time.Duration, do func(context.Context) error, changed func(err error)) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-e.opened.Done():
+			return
+		case <-tick.C:
+		}
+		err := do(e.opened)
+		if e.opened.Err() != nil {
+			return
+		}
+		if (err != nil) != failing {
+			changed(err)
+		}
+		failing = err != nil
+	}
+}
+
 // refuseAfter is how long the database may not answer before events are refused at once.
 const refuseAfter = 2 * time.Second
 

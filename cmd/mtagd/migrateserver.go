@@ -48,7 +48,7 @@ func withMigrate(ctx context.Context, engine store.Engine, log *slog.Logger, mov
 			s.send(migrationMessage{Failure: oneLine(err)})
 			return
 		}
-		log.Info("all data has moved to the database: the service goes on with it", "events", result.Events, "refused_for", result.Frozen)
+		log.Info("all data has moved to the database: this process ends the service on the directory, and goes on with the database", "events", result.Events, "refused_for", result.Frozen)
 		s.send(migrationMessage{Result: &result, Frozen: result.Frozen})
 		moved(asked.To) // while busy: no second migration begins
 	})

@@ -321,6 +321,9 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 		return 0, fmt.Errorf("the database answers, but what it has may not be on the standbys: %w", err)
 	}
 	e.follower.noteLeaving(u.leaving)
+	if to := e.follower.leaving.Load(); to != nil && to.moved {
+		return 0, to.ready() // the number that the move leaves out says nothing more
+	}
 	if err := e.follower.applyUpdate(&u); err != nil {
 		return 0, err
 	}

@@ -269,6 +269,9 @@ func TestAMovedDatabase(t *testing.T) {
 			err := e.Ready()
 			return err != nil && strings.Contains(err.Error(), "has moved to the directory /srv/mtagd on box")
 		})
+		if err := e.followOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "has moved to the directory /srv/mtagd on box") {
+			t.Errorf("the log of a node of a database that has moved says: %v", err)
+		}
 		if err := e.Record(t.Context(), []store.Mark{s.visit(1, 2)}); !errors.Is(err, errMovedAway) {
 			t.Errorf("an event for a database that has moved: %v", err)
 		}

@@ -79,21 +79,29 @@ func (e *engine) live() {
 	}
 }
 
-// liveOnce does what there is to do, unless another node is at it. A transaction that has only a lock is open meanwhile. When its
-// connection is lost, two nodes may be at it for a while: then each removes what the other has left.
+// errLifeLost ends what a node is at when another one may be at it.
+var errLifeLost = errors.New("the connection that keeps others from removing events was lost")
+
+// liveOnce does what there is to do, unless another node is at it, or a move needs all events.
 func (e *engine) liveOnce(ctx context.Context) error {
-	err := pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+	held, release, err := e.hold(ctx, errLifeLost, func(tx pgx.Tx) error {
 		var mine bool
-		if err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", lockLife).Scan(&mine); err != nil {
-			return err
+		err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", lockLife).Scan(&mine)
+		if err == nil && !mine {
+			err = errBusy
 		}
-		if !mine {
-			return errBusy
-		}
-		return errors.Join(e.erase(ctx), e.expire(ctx), e.forget(ctx), e.sweep(ctx))
+		return err
 	})
 	if errors.Is(err, errBusy) {
 		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = errors.Join(e.erase(held), e.expire(held), e.forget(held), e.sweep(held))
+	if err != nil && held.Err() != nil {
+		return context.Cause(held)
 	}
 	return err
 }

@@ -211,8 +211,19 @@ func TestRetention(t *testing.T) {
 	s.expect(48)
 }
 
+// keepAll keeps the engine from removing events in the background until the end of the test.
+func (s *shop) keepAll() {
+	s.t.Helper()
+	_, release, err := (&Database{e: s.engine}).Hold(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(release)
+}
+
 func TestTheDefaultRetention(t *testing.T) {
 	s := newShop(t, Options{Retention: 1})
+	s.keepAll()
 	for i := range 30 {
 		s.record(s.visit(0, i))
 	}
@@ -304,4 +315,65 @@ func TestALostAnswerIsSettled(t *testing.T) {
 	if n := s.rows("flush", store.MerchantID(merchant.String())); n != 2 {
 		t.Errorf("%d flushes, want 2", n)
 	}
+}
+
+// A node that has lost the lock of removals ends at once what it is at. So no event goes while a move has that lock.
+func TestAnErasureEndsWithItsLock(t *testing.T) {
+	s := newLeavingShop(t)
+	s.record(s.visit(0, 0), s.visit(1, 0))
+	db := s.db.e.pool
+	reader, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rollback(reader)
+	if _, err := reader.Exec(t.Context(), "SELECT FROM event FOR UPDATE"); err != nil { // removals wait
+		t.Fatal(err)
+	}
+	count := func(from string) (n int) {
+		t.Helper()
+		if err := db.QueryRow(t.Context(), "SELECT count(*) FROM "+from).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	removing := func() bool {
+		return count("pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'DELETE FROM event %'") > 0
+	}
+	era, err := s.Erase(t.Context(), s.id, byEmail(1), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "nothing is removed", func() bool {
+		s.life.nudge() // the other node may have been at it before
+		return removing()
+	})
+
+	ofRemovals := fmt.Sprintf("FROM pg_locks WHERE locktype = 'advisory' AND objid = %d", lockLife)
+	released := make(chan func(), 1)
+	go func() {
+		_, release, err := s.db.Hold(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		released <- release
+	}()
+	await(t, "the move does not wait for the lock", func() bool { return count("(SELECT "+ofRemovals+" AND NOT granted) AS x") == 1 })
+	if _, err := db.Exec(t.Context(), "SELECT pg_terminate_backend(pid) "+ofRemovals+" AND granted"); err != nil {
+		t.Fatal(err)
+	}
+	release := <-released
+	defer release()
+	await(t, "the node goes on without the lock", func() bool { return !removing() })
+	rollback(reader)
+	if n := count("event"); n != 2 {
+		t.Errorf("%d events are left while a move has the lock, want 2", n)
+	}
+	release()
+	s.life.nudge()
+	await(t, "the erasure is not done", func() bool {
+		era, err = s.Erasure(t.Context(), era.ID)
+		return err == nil && era.State == store.ErasureDone
+	})
+	s.expect(1)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -24,8 +23,7 @@ import (
 // Besides, the row of the move says until when the nodes are frozen, by the database's clock. The nodes read it as they read the changes,
 // so that they refuse requests at once. Nothing depends on it but that.
 const (
-	freezeRenew = time.Second      // how often the row is renewed
-	freezeLease = 5 * time.Second  // how long it counts, and how long the server hears nothing before it ends the transaction
+	freezeLease = holdLease        // how long the row counts
 	freezeWait  = 10 * time.Second // how long the locks are waited for
 )
 
@@ -51,80 +49,14 @@ func (d *Database) PassesAllLinks() bool { return true }
 
 // Hold implements move.Source.
 func (d *Database) Hold(ctx context.Context) (held context.Context, release func(), err error) {
-	tx, err := d.beginPinned(ctx, 0, lockLife)
+	held, release, err = d.e.hold(ctx, errHoldLost, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockLife)
+		return err
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("keep the nodes from removing events: %w", err)
 	}
-	held, lost := context.WithCancelCause(ctx)
-	stop := keepAlive(func(ctx context.Context) error { return ping(ctx, tx) }, func(err error) {
-		lost(fmt.Errorf("%w: %w", errHoldLost, err))
-	})
-	return held, func() {
-		lost(nil)
-		stop()
-		rollback(tx)
-	}, nil
-}
-
-// beginPinned begins a transaction that takes a lock first. The server ends it when it hears nothing for freezeLease, or when it waits
-// for a lock for longer than wait; 0: it waits. The server does so even when the command is gone.
-func (d *Database) beginPinned(ctx context.Context, wait time.Duration, lock int) (pgx.Tx, error) {
-	tx, err := d.e.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	if err != nil {
-		return nil, err
-	}
-	if _, err = tx.Exec(ctx, "SELECT set_config('idle_in_transaction_session_timeout', $1, true), set_config('lock_timeout', $2, true)",
-		strconv.FormatInt(freezeLease.Milliseconds(), 10), strconv.FormatInt(wait.Milliseconds(), 10)); err == nil {
-		_, err = tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lock)
-	}
-	if err != nil {
-		rollback(tx)
-		return nil, err
-	}
-	return tx, nil
-}
-
-func ping(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, "SELECT 1")
-	return err
-}
-
-// rollback ends a transaction, or its connection.
-func rollback(tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
-	defer cancel()
-	if tx.Rollback(ctx) != nil && !tx.Conn().IsClosed() {
-		_ = tx.Conn().Close(ctx)
-	}
-}
-
-// keepAlive calls beat every freezeRenew until stop is called or beat fails. When beat fails, it calls lost. When stop returns, neither runs.
-func keepAlive(beat func(ctx context.Context) error, lost func(error)) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		tick := time.NewTicker(freezeRenew)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			// A call that stop interrupts would end the connection of its transaction. So it has a time of its own.
-			once, done := context.WithTimeout(context.WithoutCancel(ctx), freezeLease)
-			err := beat(once)
-			done()
-			if err != nil {
-				lost(err)
-				return
-			}
-		}
-	})
-	return func() {
-		cancel()
-		running.Wait()
-	}
+	return held, release, nil
 }
 
 // Last implements move.Source. The standbys have all events up to there, and so do the workers of a distributed database.
@@ -224,19 +156,18 @@ var frozenTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "se
 
 // lock waits for the writes that are under way, and keeps others waiting. Changes come first: they take their lock before those of tables.
 func (f *frozen) lock(ctx context.Context) (err error) {
-	if f.tx, err = f.d.beginPinned(ctx, freezeWait, lockControl); err != nil {
-		return err
-	}
-	for _, table := range frozenTables {
-		if _, err = f.tx.Exec(ctx, "LOCK TABLE "+table+" MODE"); err != nil {
-			rollback(f.tx)
+	f.tx, err = f.d.e.beginHold(ctx, freezeWait, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
 			return err
 		}
-	}
-	// What a worker of a distributed database has only prepared would be missing in the copy.
-	if err = f.d.e.finishOnWorkers(ctx); err != nil {
-		rollback(f.tx)
-	}
+		for _, table := range frozenTables {
+			if _, err := tx.Exec(ctx, "LOCK TABLE "+table+" MODE"); err != nil {
+				return err
+			}
+		}
+		// What a worker of a distributed database has only prepared would be missing in the copy.
+		return f.d.e.finishOnWorkers(ctx)
+	})
 	return err
 }
 

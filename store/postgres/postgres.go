@@ -86,6 +86,7 @@
 //	files.go      store.Shared: files that all nodes share, such as certificates
 //	lease.go      leases, which one node has at a time
 //	exchange.go   messages of nodes to each other
+//	hold.go       locks that protect work on other connections
 //	move.go       reads all data, to compare it with that of another engine (package move)
 //	movein.go     takes all data of another engine
 //	moveout.go    freezes all nodes while the data moves to another engine, or for ever when it has

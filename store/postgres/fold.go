@@ -144,20 +144,44 @@ func (e *engine) foldSome(ctx context.Context, merchants []uuid.UUID, upTo int64
 	return moved, err
 }
 
+// The statements that find the merchants that have rows in the tally up to the flush $1.
+const (
+	// listLeft begins after usage.folded, as takeRows does. What a deleted merchant has is removed, not folded.
+	listLeft = `SELECT m.id FROM merchant m LEFT JOIN usage u ON u.merchant = m.id CROSS JOIN LATERAL (SELECT FROM tally
+		WHERE merchant = m.id AND seq > coalesce(u.folded, 0) AND seq <= $1 LIMIT 1) AS t`
+
+	// listLeftWithCitus asks all shards once. They have dead rows of earlier folds in any case.
+	listLeftWithCitus = "SELECT DISTINCT merchant FROM tally WHERE seq <= $1"
+)
+
 // sweep folds rows that have been in the tally for a minute. Nodes leave them there that have died, or that do not know what became of a
 // flush. The number of a flush is a time. If that is ahead of the clock, its rows wait longer.
 func (e *engine) sweep(ctx context.Context) error {
 	const age = 6 * foldAfter
-	var merchants []uuid.UUID
-	if err := e.read(ctx, func(tx pgx.Tx) error {
-		now, err := e.timeOf(ctx, tx)
-		if err != nil {
-			return err
-		}
-		merchants, err = listMerchants(ctx, tx, "SELECT DISTINCT merchant FROM tally WHERE seq <= $1", now.Add(-age).UnixMicro())
+	now, err := e.clock(ctx)
+	if err != nil {
 		return err
-	}); err != nil {
+	}
+	merchants, err := e.leftBehind(ctx, now.Add(-age).UnixMicro())
+	if err != nil {
 		return err
 	}
 	return e.fold(ctx, merchants)
+}
+
+// leftBehind returns the merchants that have rows in the tally up to a flush.
+func (e *engine) leftBehind(ctx context.Context, upTo int64) (merchants []uuid.UUID, err error) {
+	citus, err := hasCitus(ctx, e.pool)
+	if err != nil {
+		return nil, err
+	}
+	sql := listLeft
+	if citus {
+		sql = listLeftWithCitus
+	}
+	err = e.read(ctx, func(tx pgx.Tx) error {
+		merchants, err = listMerchants(ctx, tx, sql, upTo)
+		return err
+	})
+	return merchants, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,8 +15,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
+	"mtagd/store/move"
 	"mtagd/store/postgres/pgtest"
 )
 
@@ -214,6 +217,114 @@ func TestAFoldNotesHowFarItIs(t *testing.T) {
 		t.Errorf("with Citus, folded is %d", seq)
 	}
 	s.expect(4)
+}
+
+// readsTally matches a statement that reads the tally.
+var readsTally = regexp.MustCompile(`^(?:SELECT|WITH)\b.* (?:FROM|JOIN) tally\b`)
+
+// plan is a node of what EXPLAIN returns.
+type plan struct {
+	Plans    []plan
+	Relation string `json:"Relation Name"`
+	Hit      int    `json:"Shared Hit Blocks"` // with those of Plans
+	Read     int    `json:"Shared Read Blocks"`
+}
+
+// pagesOf returns how many pages of a table and its indexes were read.
+func (p *plan) pagesOf(table string) (n int) {
+	if p.Relation == table {
+		return p.Hit + p.Read
+	}
+	for i := range p.Plans {
+		n += p.Plans[i].pagesOf(table)
+	}
+	return n
+}
+
+// While a backup's snapshot is open, no statement reads the rows that were folded since. Merchants that have no usage yet are not missed.
+func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
+	s := newShop(t, Options{})
+	backup, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := backup.Rollback(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := backup.Exec(t.Context(), "SELECT count(*) FROM tally"); err != nil {
+		t.Fatal(err)
+	}
+	const dead = 5000
+	for range dead / 1000 {
+		s.record(s.spread()...)
+		s.folded(s.key())
+	}
+	s.holdFolds()
+	fresh := s.another()
+	s.record(s.mark("PageView", "anna"), fresh.mark("PageView", "bert"))
+	if n := s.rows("usage", fresh.id); n != 0 {
+		t.Fatalf("the new merchant has %d rows of usage", n)
+	}
+
+	config, err := parseURL(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := &statements{all: map[string][]any{}}
+	config.ConnConfig.Tracer = reads
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	e := &engine{pool: pool, hosts: newHosts(config), reading: readsAtOnce(config), verifyPiece: verifyPiece} // does nothing by itself
+	usage, err := e.Usage(t.Context(), []store.MerchantID{s.id, fresh.id})
+	if err != nil || usage[0].Events != dead+1 || usage[1].Events != 1 {
+		t.Errorf("usage %+v, %v", usage, err)
+	}
+	last := lastReceipt(s)
+	if left, err := e.leftBehind(t.Context(), last); err != nil || len(left) != 2 {
+		t.Errorf("rows of the merchants %v are left, %v", left, err)
+	}
+	if counts, err := e.Verify(t.Context(), store.Verification{
+		Found: func(f store.Finding) { t.Errorf("verify: %+v", f) },
+		Read:  func(store.Part, uint64, uint64) {},
+	}); err != nil || counts.Events != dead+2 {
+		t.Errorf("%d events are verified, %v", counts.Events, err)
+	}
+	moved := 0
+	if err := (&Database{e: e}).Events(t.Context(), 0, uint64(last), func(*move.Event) error { moved++; return nil }); err != nil || moved != dead+2 {
+		t.Errorf("%d events are moved, %v", moved, err)
+	}
+	if _, err := e.Events(t.Context(), store.Query{Merchant: s.id, Limit: 1}); err != nil {
+		t.Error(err)
+	}
+
+	const few = 20 // more than a search in the index takes, and less than the pages that have dead rows
+	explained := 0
+	if err := pgx.BeginTxFunc(t.Context(), e.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) error {
+		for sql, args := range reads.copy() {
+			if !readsTally.MatchString(sql) {
+				continue
+			}
+			explained++
+			var plans []struct{ Plan plan }
+			if err := tx.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+sql, args...).Scan(&plans); err != nil {
+				return err
+			}
+			if pages := plans[0].Plan.pagesOf("tally"); pages > few {
+				t.Errorf("%d pages of the tally are read, want at most %d: %s", pages, few, sql)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	if explained < 6 {
+		t.Errorf("%d statements read the tally", explained)
+	}
 }
 
 // The server keeps the plan of a fold. A plan that was made while the tally was empty must still be good when the tally is large.

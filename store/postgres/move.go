@@ -107,8 +107,12 @@ func currentMove(ctx context.Context, tx querier) (m *moveRow, err error) {
 func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*move.Event) error) error {
 	const few, many = 5_000, 50_000 // events of a span
 	span := int64(time.Second / time.Microsecond)
+	citus, err := hasCitus(ctx, d.e.pool)
+	if err != nil {
+		return err
+	}
 	for at := int64(after); ; {
-		merchants, next, err := d.merchantsAfter(ctx, at, int64(upTo))
+		merchants, next, err := d.merchantsAfter(ctx, at, int64(upTo), citus)
 		if err != nil || len(merchants) == 0 {
 			return err
 		}
@@ -135,8 +139,23 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mov
 	}
 }
 
+// The statements that find the first event of each merchant after the receipt $1 and up to $2. A merchant whose first rows of the tally
+// are not folded yet has no usage.
+const (
+	firstEvents = `SELECT w.merchant, x.seq FROM (SELECT merchant FROM usage UNION SELECT id FROM merchant) AS w` + firstEvent
+
+	// firstEventsWithCitus has only tables that are distributed by merchant, so that Citus accepts it. It reads the dead rows of the tally.
+	firstEventsWithCitus = `SELECT w.merchant, x.seq FROM (SELECT merchant FROM usage UNION SELECT merchant FROM tally) AS w` + firstEvent
+
+	firstEvent = ` CROSS JOIN LATERAL (SELECT seq FROM event WHERE event.merchant = w.merchant AND seq > $1 AND seq <= $2 ORDER BY seq LIMIT 1) AS x`
+)
+
 // merchantsAfter returns the merchants that have events after one receipt and up to another, and the first receipt of these.
-func (d *Database) merchantsAfter(ctx context.Context, after, upTo int64) (merchants []uuid.UUID, first int64, err error) {
+func (d *Database) merchantsAfter(ctx context.Context, after, upTo int64, citus bool) (merchants []uuid.UUID, first int64, err error) {
+	sql := firstEvents
+	if citus {
+		sql = firstEventsWithCitus
+	}
 	err = query(ctx, d.e.pool, func(rows pgx.Rows) error {
 		var m uuid.UUID
 		var seq int64
@@ -146,8 +165,7 @@ func (d *Database) merchantsAfter(ctx context.Context, after, upTo int64) (merch
 		}
 		merchants = append(merchants, m)
 		return err
-	}, `SELECT w.merchant, x.seq FROM (SELECT merchant FROM usage UNION SELECT merchant FROM tally) AS w CROSS JOIN LATERAL (SELECT seq FROM event
-		WHERE event.merchant = w.merchant AND seq > $1 AND seq <= $2 ORDER BY seq LIMIT 1) AS x`, after, upTo)
+	}, sql, after, upTo)
 	return merchants, first, err
 }
 

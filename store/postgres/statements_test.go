@@ -67,12 +67,13 @@ var (
 
 // anyMerchant has the statements that are about the rows of several merchants, and why they may be.
 var anyMerchant = map[string]string{
-	"SELECT merchant, greatest(max(events), 0) FROM (":                      "verification: which merchants there are",
-	"SELECT merchant::text, sum(events)::bigint, sum(bytes)::bigint FROM (": "an operator's list, and the limits of a partner: of all merchants that are named",
-	"DELETE FROM tally WHERE ctid = ANY":                                    "a fold of several merchants, without Citus",
-	"SELECT DISTINCT merchant FROM tally":                                   "once a minute on one node: whose tallies a node has left that died",
-	"SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2":              "once a minute on one node: which event_ids count no more",
-	"VACUUM (INDEX_CLEANUP on, TRUNCATE false) ":                            "erasures: a table is vacuumed whole",
+	"SELECT merchant, greatest(max(events), 0) FROM (":          "verification: which merchants there are",
+	"WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0)": "an operator's list, and the limits of a partner: of all merchants that are named",
+	"DELETE FROM tally WHERE ctid = ANY":                        "a fold of several merchants, without Citus",
+	"SELECT DISTINCT merchant FROM tally":                       "once a minute on one node: whose tallies a node has left that died; with Citus",
+	"SELECT m.id FROM merchant m LEFT JOIN usage u":             "the same, without Citus",
+	"SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2":  "once a minute on one node: which event_ids count no more",
+	"VACUUM (INDEX_CLEANUP on, TRUNCATE false) ":                "erasures: a table is vacuumed whole",
 }
 
 // unstable matches a change of rows that Citus refuses, as each server would compute another time.

@@ -31,7 +31,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store
 			err := rows.Scan(&o.merchant, &o.events)
 			owners, total = append(owners, o), total+o.events
 			return err
-		}, "SELECT merchant, greatest(max(events), 0) FROM (SELECT merchant, events FROM usage UNION ALL SELECT merchant, 0 FROM tally) AS x GROUP BY merchant ORDER BY merchant")
+		}, "SELECT merchant, greatest(max(events), 0) FROM (SELECT merchant, events FROM usage UNION ALL SELECT id, 0 FROM merchant) AS x GROUP BY merchant ORDER BY merchant")
 	}); err != nil {
 		return counts, err
 	}

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -161,6 +163,70 @@ func TestAnEventThatNoStandbyHas(t *testing.T) {
 		t.Errorf("the identity is %s, %v", muid, err)
 	}
 	s.expectConsistent()
+}
+
+// A change that no standby has is visible, because its wait for one was canceled. No node starts with it: if it is lost, its number is
+// that of another change, which the node would take for the one that it has.
+func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
+	primary, standby := startWithStandby(t)
+	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{})
+	key, text, err := s.IssueKey(t.Context(), s.partner, store.KeyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lost := make(chan error, 1)
+	go func() {
+		lost <- s.transact(ctx, func(tx pgx.Tx) error {
+			c := &change{e: s.engine, ctx: ctx, tx: tx, id: uuid.New()}
+			if err := c.begin(); err != nil {
+				return err
+			}
+			c.putPartner(store.Partner{ID: store.PartnerID(uuid.NewString()), Name: "lost", CreatedAt: time.Now()})
+			return c.failed
+		})
+	}()
+	operator, err := pgx.Connect(t.Context(), primary.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = operator.Close(context.Background()) }() // its server is killed
+	await(t, "the change is not visible", func() bool {
+		var partners int
+		if _, err := operator.Exec(t.Context(), "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"); err != nil {
+			t.Fatal(err)
+		}
+		if err := operator.QueryRow(t.Context(), "SELECT count(*) FROM partner").Scan(&partners); err != nil {
+			t.Fatal(err)
+		}
+		return partners == 2
+	})
+	if err := <-lost; err == nil {
+		t.Error("the change is acknowledged")
+	}
+	other, err := openURL(s.url, Options{Log: quiet})
+	if err == nil || !strings.Contains(err.Error(), "may not be on the standbys") {
+		t.Errorf("a node starts with the change: %v", err)
+	}
+	if err := errors.Join(primary.Kill(), standby.Start(), standby.Promote()); err != nil {
+		t.Fatal(err)
+	}
+	if other == nil {
+		other, err = openURL(s.url, Options{Log: quiet})
+	}
+	s.opened(other, err)
+	await(t, "the key is not revoked", func() bool {
+		_, err := s.RevokeKey(t.Context(), key.ID, true)
+		return err == nil
+	})
+	await(t, "the other node accepts the revoked key", func() bool {
+		_, _, ok := other.Directory().Authenticate(text, time.Now())
+		return !ok
+	})
 }
 
 // When a process of the server is killed, the server ends all connections and recovers, but keeps its start time. What was visible

@@ -218,53 +218,72 @@ func withTags(removed []removedMerchant) (merchants []store.Merchant) {
 	return merchants
 }
 
-// loadDirectory fills a new directory with all control data, as of one moment.
+// loadDirectory fills a new directory with all control data, as of one moment, which the standbys have. Otherwise a fail-over could give
+// the number of a change that was read, but lost, to another change, such as a revoked key: this node would never apply that.
 func (e *engine) loadDirectory(ctx context.Context) error {
-	return e.read(ctx, func(tx pgx.Tx) error {
-		asked, d := time.Now(), store.NewDirectory()
-		var seen snapshot
+	asked, d := time.Now(), store.NewDirectory()
+	var seen snapshot
+	if err := e.read(ctx, func(tx pgx.Tx) error {
+		asked, d = time.Now(), store.NewDirectory()
 		if err := seen.scan(tx.QueryRow(ctx, readSnapshot)); err != nil {
 			return err
 		}
-		e.follower.applied, e.follower.flushes = seen.change, seen.flush
-		partners, err := list[store.Partner](ctx, tx, "SELECT record FROM partner")
-		if err != nil {
+		return fillDirectory(ctx, tx, d)
+	}); err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	if err := e.confirmNow(bounded, seen); err != nil {
+		return notOnStandbys(err)
+	}
+	d.SetAge(e.follower.age)
+	e.follower.directory, e.follower.applied, e.follower.flushes = d, seen.change, seen.flush
+	e.follower.asked.Store(&asked)
+	return nil
+}
+
+// notOnStandbys returns the error of what was read, but not confirmed.
+func notOnStandbys(err error) error {
+	return fmt.Errorf("the database answers, but what it has may not be on the standbys: %w", err)
+}
+
+// fillDirectory puts all control data into an empty directory.
+func fillDirectory(ctx context.Context, tx pgx.Tx, d *store.Directory) error {
+	partners, err := list[store.Partner](ctx, tx, "SELECT record FROM partner")
+	if err != nil {
+		return err
+	}
+	for _, p := range partners {
+		d.SetPartner(p)
+	}
+	if err := loadKeys(ctx, tx, d); err != nil {
+		return err
+	}
+	if err := loadSessions(ctx, tx, d); err != nil {
+		return err
+	}
+	if err := query(ctx, tx, func(rows pgx.Rows) error {
+		var text []byte
+		if err := rows.Scan(&text); err != nil {
 			return err
 		}
-		for _, p := range partners {
-			d.SetPartner(p)
+		m, err := decode[store.Merchant](text)
+		if err == nil {
+			d.SetMerchant(m)
 		}
-		if err := loadKeys(ctx, tx, d); err != nil {
-			return err
-		}
-		if err := loadSessions(ctx, tx, d); err != nil {
-			return err
-		}
-		if err := query(ctx, tx, func(rows pgx.Rows) error {
-			var text []byte
-			if err := rows.Scan(&text); err != nil {
-				return err
-			}
-			m, err := decode[store.Merchant](text)
-			if err == nil {
-				d.SetMerchant(m)
-			}
-			return err
-		}, "SELECT record FROM merchant"); err != nil {
-			return err
-		}
-		tags, err := listTags(ctx, tx, "ORDER BY t.created")
-		if err != nil {
-			return err
-		}
-		for _, t := range tags {
-			d.SetTag(t)
-		}
-		d.SetAge(e.follower.age)
-		e.follower.directory = d
-		e.follower.asked.Store(&asked)
-		return nil
-	})
+		return err
+	}, "SELECT record FROM merchant"); err != nil {
+		return err
+	}
+	tags, err := listTags(ctx, tx, "ORDER BY t.created")
+	if err != nil {
+		return err
+	}
+	for _, t := range tags {
+		d.SetTag(t)
+	}
+	return nil
 }
 
 // loadKeys loads the API keys.
@@ -318,7 +337,7 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	err = e.confirmNow(ctx, u.seen)
 	e.follower.waits.Store(err != nil && !errors.Is(err, errReplaced))
 	if err != nil {
-		return 0, fmt.Errorf("the database answers, but what it has may not be on the standbys: %w", err)
+		return 0, notOnStandbys(err)
 	}
 	e.follower.noteLeaving(u.leaving)
 	if to := e.follower.leaving.Load(); to != nil && to.moved {

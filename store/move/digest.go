@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -75,6 +76,22 @@ func (d digests) sum() (all Digest) {
 		all.merge(*of)
 	}
 	return all
+}
+
+// compareCopied compares what an earlier run has copied, except links and event_ids: each run copies these anew.
+func (m *mover) compareCopied(ctx context.Context) error {
+	last, err := m.dst.LastAudit(ctx)
+	if err != nil {
+		return err
+	}
+	if m.at > 0 || last > 0 {
+		m.opt.Log.Info("the target has a part of this source already: it is compared", "received_up_to", time.UnixMicro(int64(m.at)).UTC())
+	}
+	if err := m.compareEvents(ctx, m.at); err != nil {
+		return err
+	}
+	_, err = m.compareAudit(ctx, last)
+	return err
 }
 
 // compareEvents compares the events up to a receipt that were not compared yet.
@@ -170,14 +187,7 @@ const forgetMargin = 5 * time.Minute
 
 // compareRest compares everything but events, while the source is frozen.
 func (m *mover) compareRest(ctx context.Context, control *Control) error {
-	type side struct {
-		links, ids digests
-		audit      Digest
-	}
-	first, err := m.firstAudit(ctx)
-	if err != nil {
-		return fmt.Errorf("audit log: %w", err)
-	}
+	type side struct{ links, ids digests }
 	since := time.Now().Add(forgetMargin - store.DedupeWindow).UnixMicro()
 	var of [2]side
 	g, inner := errgroup.WithContext(ctx)
@@ -186,7 +196,7 @@ func (m *mover) compareRest(ctx context.Context, control *Control) error {
 			s := &of[i]
 			s.links, s.ids = digests{}, digests{}
 			var text []byte
-			if _, err := data.Keys(inner, 0, func(k *Key) error {
+			_, err := data.Keys(inner, 0, func(k *Key) error {
 				text = append(text[:0], k.Key...)
 				if k.IsLink() {
 					s.links.of(k.Merchant).add(append(text, k.MUID...))
@@ -194,16 +204,15 @@ func (m *mover) compareRest(ctx context.Context, control *Control) error {
 					s.ids.of(k.Merchant).add(binary.BigEndian.AppendUint64(text, uint64(k.Seen)))
 				}
 				return nil
-			}); err != nil {
-				return err
-			}
-			return data.Audit(inner, first-1, func(e *store.AuditEntry) error {
-				text, err := json.Marshal(e)
-				s.audit.add(text)
-				return err
 			})
+			return err
 		})
 	}
+	var audit uint64
+	g.Go(func() (err error) {
+		audit, err = m.compareAudit(inner, math.MaxInt64)
+		return err
+	})
 	var copied *Control
 	g.Go(func() (err error) {
 		copied, err = m.dst.Control(inner)
@@ -212,13 +221,10 @@ func (m *mover) compareRest(ctx context.Context, control *Control) error {
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("compare: %w", err)
 	}
-	if of[0].audit != of[1].audit {
-		return fmt.Errorf("%w: the audit log has %d entries in the source and %d in the target, or their checksums differ", errDiffers, of[0].audit.N, of[1].audit.N)
-	}
 	for _, s := range of {
 		control.keepIn(s.links, s.ids)
 	}
-	m.result.Links, m.result.EventIDs, m.result.Audit = of[0].links.sum().N, of[0].ids.sum().N, of[0].audit.N
+	m.result.Links, m.result.EventIDs, m.result.Audit = of[0].links.sum().N, of[0].ids.sum().N, audit
 	return cmp.Or(
 		of[0].links.compare("links", of[1].links),
 		of[0].ids.compare("remembered event_ids", of[1].ids),
@@ -226,16 +232,30 @@ func (m *mover) compareRest(ctx context.Context, control *Control) error {
 	)
 }
 
-// firstAudit returns the first entry of the source's audit log. The source may have dropped older ones that the target has.
-func (m *mover) firstAudit(ctx context.Context) (first store.AuditID, err error) {
-	found := errors.New("found")
-	if err := m.src.Audit(ctx, 0, func(e *store.AuditEntry) error {
-		first = e.ID
-		return found
-	}); err != nil && !errors.Is(err, found) {
-		return 0, err
+// compareAudit compares the audit logs up to an entry, and returns how many entries that are. The source may have dropped old ones
+// that the target has.
+func (m *mover) compareAudit(ctx context.Context, upTo store.AuditID) (n uint64, err error) {
+	first := store.AuditID(1)
+	var of [2]Digest
+	for i, side := range []Data{m.src, m.dst} {
+		if err := side.Audit(ctx, first-1, func(e *store.AuditEntry) error {
+			if e.ID > upTo {
+				return nil
+			}
+			if of[0].N == 0 {
+				first = e.ID
+			}
+			text, err := json.Marshal(e)
+			of[i].add(text)
+			return err
+		}); err != nil {
+			return 0, fmt.Errorf("audit log: %w", err)
+		}
 	}
-	return max(first, 1), nil
+	if of[0] != of[1] {
+		err = fmt.Errorf("%w: the audit log has %d entries in the source and %d in the target, or their checksums differ", errDiffers, of[0].N, of[1].N)
+	}
+	return of[0].N, err
 }
 
 // compare returns an errDiffers unless both are the same.

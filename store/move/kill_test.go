@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/move"
@@ -132,4 +134,51 @@ func TestTargetMustBeEmpty(t *testing.T) {
 		t.Error("a move into a database with a partner succeeds")
 	}
 	must(e.AddPartner(t.Context(), "goes on"))
+}
+
+// A source that crashes between two runs may lose what the first run has copied: what was visible, but not on its standbys. The next run
+// removes it from the target.
+func TestASourceThatHasLostWhatWasCopied(t *testing.T) {
+	lost := []string{
+		"DELETE FROM dedup WHERE (merchant, key) IN (SELECT merchant, key FROM dedup ORDER BY seen DESC LIMIT 1)",
+		"DELETE FROM link WHERE (merchant, key) IN (SELECT merchant, key FROM link LIMIT 1)",
+		"DELETE FROM audit WHERE id = (SELECT max(id) FROM audit)",
+	}
+	url, dir := pgtest.Database(t), t.TempDir()
+	e := openDatabase(t, url)
+	s := newShop(t, e)
+	closeEngine(t, e) // which stores when keys were last used
+	e = openDatabase(t, url)
+	s.Engine = e
+	for _, sql := range lost {
+		s.send(100)
+		dst := directory(t, dir)
+		if _, err := move.Run(t.Context(), target(t, url), &endTarget{Target: dst, cut: true}, silent()); !errors.Is(err, errCut) {
+			t.Fatal(err)
+		}
+		if err := dst.Close(); err != nil {
+			t.Fatal(err)
+		}
+		exec(t, url, sql)
+		for e.Ready() != nil { // until it learns that the move has failed
+			time.Sleep(time.Millisecond)
+		}
+		must2(e.IssueKey(t.Context(), s.partners[0].ID, store.KeyOptions{Name: "later"})) // gets the number of the lost entry of the audit log
+	}
+	want := s.answers(e)
+	must(move.Run(t.Context(), target(t, url), directory(t, dir), silent()))
+	s.expectSame("the directory", want, s.answers(openLocal(t, dir)))
+}
+
+// exec runs a statement in a database.
+func exec(t *testing.T, url, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = conn.Exec(t.Context(), sql)
+	if err := errors.Join(err, conn.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -7,7 +7,8 @@
 // # The phases
 //
 //  1. The target must be empty, or have a part of the same source: a move that was cut off. That part is compared with the source.
-//     If events have left the source since then, the move begins again.
+//     If the source does not have all of it any more, the move begins again: events were erased, or a crash has taken back what its
+//     standbys did not have.
 //  2. Events are copied in the order of receipt, in portions. The target commits each portion together with how far it has got.
 //     The target indexes them all at once. Then links, remembered event_ids and the audit log are copied.
 //  3. Events that came in meanwhile are copied, again and again, until that takes no time. All are compared.
@@ -135,17 +136,14 @@ func (e *Unfinished) Unwrap() error { return e.Err }
 
 // copyMost does what takes long, beside the running source.
 func (m *mover) copyMost(ctx context.Context) error {
-	if m.at > 0 {
-		m.opt.Log.Info("the target has a part of this source already: it is compared", "received_up_to", time.UnixMicro(int64(m.at)).UTC())
-		if err := m.compareEvents(ctx, m.at); errors.Is(err, errDiffers) {
-			m.opt.Log.Info("events have left the source since then: the copy begins again", "why", err)
-			m.at, m.upTo, m.events = 0, 0, digests{}
-			if err := m.dst.Clear(ctx); err != nil {
-				return err
-			}
-		} else if err != nil {
+	if err := m.compareCopied(ctx); errors.Is(err, errDiffers) {
+		m.opt.Log.Info("the source does not have all of that any more: the copy begins again", "why", err)
+		m.at, m.upTo, m.events = 0, 0, digests{}
+		if err := m.dst.Clear(ctx); err != nil {
 			return err
 		}
+	} else if err != nil {
+		return err
 	}
 	if err := m.catchUp(ctx); err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"runtime"
 	"strings"
 	"testing"
@@ -41,15 +40,15 @@ func TestDaemonRechecksDNSWithoutTLS(t *testing.T) {
 	}
 }
 
-// The database may fail at the end of a migration. The service waits, and goes on when the database is back.
-func TestAfterAMigrationTheServiceWaitsForTheDatabase(t *testing.T) {
+// A node may start while the database is away, also at the end of a migration. It waits, and goes on when the database is back.
+func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	database := pgtest.NewServer(t)
 	if err := database.Crash(); err != nil {
 		t.Fatal(err)
 	}
 	text, logged := io.Pipe()
 	d := newDaemon(config{
-		Data: t.TempDir(), Store: database.URL("postgres"), Sockets: map[string]net.Listener{}, Log: slog.New(slog.NewTextHandler(logged, nil)),
+		Data: t.TempDir(), Store: database.URL("postgres"), Log: slog.New(slog.NewTextHandler(logged, nil)),
 	})
 	opened := make(chan error, 1)
 	go func() {
@@ -57,7 +56,7 @@ func TestAfterAMigrationTheServiceWaitsForTheDatabase(t *testing.T) {
 		opened <- errors.Join(err, d.stop(), logged.Close())
 	}()
 	lines := bufio.NewScanner(text)
-	if !lines.Scan() || !strings.Contains(lines.Text(), "which does not answer now") {
+	if !lines.Scan() || !strings.Contains(lines.Text(), "the start waits for it") {
 		t.Errorf("the log says %q", lines.Text())
 	}
 	if err := database.Start(); err != nil {

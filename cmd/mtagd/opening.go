@@ -58,18 +58,18 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	return nil
 }
 
-// openEngine opens the storage engine. After a migration it waits until the database answers. The service must not end then:
-// its configuration may not name the database yet, and its next start would fail.
+// openEngine opens the storage engine. It waits until the database answers. The database may start later than the node, as after a power
+// cut, or fail over, and systemd and Kubernetes would restart the node ever more slowly, or give up. After a migration the
+// configuration may not name the database yet, so that the next start would fail.
 func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 	const pause = time.Second
-	migrated := d.Sockets != nil
 	for logged := false; ; logged = true {
 		engine, err := openEngine(ctx, d.Data, d.Store, d.Retention, d.Log, d.metrics)
-		if err == nil || !migrated || store.KindOf(err) != store.KindUnavailable {
+		if err == nil || d.Store == "" || store.KindOf(err) != store.KindUnavailable {
 			return engine, err
 		}
 		if !logged {
-			d.Log.Error("the data has moved to the database, which does not answer now: requests wait for it", "error", err)
+			d.Log.Error("the database does not answer now: the start waits for it", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -33,6 +33,7 @@ func newCluster(t *testing.T) *pgtest.Citus {
 func TestCitus(t *testing.T) {
 	c := newCluster(t)
 	t.Run("one shard", func(t *testing.T) { askOneShard(t, c) })
+	t.Run("settings of workers", func(t *testing.T) { askWorkersSettings(t, c) })
 	t.Run("two phases", func(t *testing.T) { commitInTwoPhases(t, c) })
 	t.Run("distribute while serving", func(t *testing.T) { distributeWhileServing(t, c) })
 	t.Run("kill after a migration", func(t *testing.T) { distributeAtStart(t, c) })
@@ -57,6 +58,21 @@ func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 	s.record(s.mark("PageView", "anna"))
 	s.folded(s.key())
 	s.expect(1)
+}
+
+// Compiling a statement takes longer than running it, on workers too.
+func askWorkersSettings(t *testing.T, c *pgtest.Citus) {
+	s := newShopOn(t, c.Database(t), Options{})
+	for _, w := range c.Workers {
+		worker, err := pgx.Connect(t.Context(), w.URL(s.pool.Config().ConnConfig.Database))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var jit string
+		if err := errors.Join(worker.QueryRow(t.Context(), "SHOW jit").Scan(&jit), worker.Close(t.Context())); err != nil || jit != "off" {
+			t.Errorf("jit of a worker is %s, %v", jit, err)
+		}
+	}
 }
 
 // The row of a flush, on the coordinator, may be committed only together with its events on a worker.

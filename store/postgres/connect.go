@@ -166,7 +166,7 @@ func (e *engine) transact(ctx context.Context, write func(tx pgx.Tx) error) erro
 
 // beginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential scans are
 // off: the planner chooses one while a table is small, and keeps that plan until the server analyzes the table, perhaps millions of
-// rows later.
+// rows later. With Citus, both hold on the coordinator only: turnOffJIT is for the workers.
 const beginRead = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 
 // reserved is how many connections reads leave to events, to changes and to the follower. Slow reads must not keep these waiting:

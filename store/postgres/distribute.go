@@ -49,7 +49,7 @@ type Distribution struct {
 
 // Distribute hands the tables of a database over to the extension Citus, which must be there with at least one worker. It moves one
 // table after the other, each in a transaction of its own. After a kill, another call goes on. While a table moves, what writes to
-// it waits.
+// it waits. At the end it turns off jit on the workers.
 func Distribute(ctx context.Context, address string) (d Distribution, err error) {
 	config, err := parseURL(address)
 	if err != nil {
@@ -69,8 +69,27 @@ func Distribute(ctx context.Context, address string) (d Distribution, err error)
 	if err := updateSchema(ctx, pool); err != nil {
 		return d, err
 	}
-	d.Tables, err = distributeTables(ctx, pool)
-	return d, err
+	if d.Tables, err = distributeTables(ctx, pool); err != nil {
+		return d, err
+	}
+	if err := turnOffJIT(ctx, pool); err != nil {
+		return d, fmt.Errorf("turn off jit: %w", err)
+	}
+	return d, nil
+}
+
+// turnOffJIT does on the workers what beginRead does on the coordinator: a SET LOCAL does not reach them. The setting belongs to the role
+// in this database. Citus passes it on to all workers, and to those that are added later. Connections that are open already keep theirs.
+// Sequential scans need no setting there: a worker keeps no plans, so it plans each statement for the size that the table has now.
+//
+// The setting of citus.propagate_set_commands would do the same, but then each worker warns twice of each transaction.
+func turnOffJIT(ctx context.Context, pool *pgxpool.Pool) error {
+	var sql string
+	if err := pool.QueryRow(ctx, "SELECT format('ALTER ROLE CURRENT_USER IN DATABASE %I SET jit = off', current_database())").Scan(&sql); err != nil {
+		return err
+	}
+	_, err := pool.Exec(ctx, sql)
+	return err
 }
 
 // countWorkers returns how many workers may have shards. It refuses a database that cannot be distributed.

@@ -3,14 +3,10 @@ package local
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +15,6 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
-	"github.com/prometheus/client_golang/prometheus"
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
@@ -326,35 +321,6 @@ func changeBadger(path string, change func(txn *badger.Txn) error) error {
 	return errors.Join(change(txn), txn.CommitAt(db.MaxVersion()+1, nil), db.Close())
 }
 
-func chunkKeys(txn *badger.Txn) (keys [][]byte) {
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte("A")})
-	defer it.Close()
-	for it.Rewind(); it.Valid(); it.Next() {
-		keys = append(keys, it.Item().KeyCopy(nil))
-	}
-	return keys
-}
-
-// damageChunk flips a bit of the chunk that has this text first.
-func damageChunk(dir, text string) error {
-	logs, err := filepath.Glob(filepath.Join(dir, "events", "*.vlog"))
-	if err != nil {
-		return err
-	}
-	for _, log := range logs {
-		damaged := false
-		if err := changeFile(log, func(b []byte) {
-			if at := bytes.Index(b, []byte(text)); at >= 0 {
-				b[at+1] ^= 1
-				damaged = true
-			}
-		}); err != nil || damaged {
-			return err
-		}
-	}
-	return errors.New("no such text in the value logs")
-}
-
 // removeFromIndex removes n events of a merchant from the index alone.
 func removeFromIndex(dir string, id store.MerchantID, n int) error {
 	m, err := codec.NewMerchantKey(id)
@@ -372,197 +338,4 @@ func removeFromIndex(dir string, id store.MerchantID, n int) error {
 		_, err = x.Remove(ctx, m, keys[:n])
 	}
 	return errors.Join(err, x.Close())
-}
-
-// filesIn returns the bytes of all files in a directory, except Badger's locks.
-func filesIn(t *testing.T, dir string) map[string][]byte {
-	t.Helper()
-	files := map[string][]byte{}
-	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || d.Name() == "LOCK" {
-			return err
-		}
-		files[path], err = os.ReadFile(path)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return files
-}
-
-// A damaged chunk costs its own events, and nothing else: all others are listed, with exact totals, also after the index is
-// rebuilt. The damage is noted once.
-func TestADamagedChunkCostsItsOwnEvents(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	merchants := []store.MerchantID{store.NewMerchantID(), store.NewMerchantID()}
-	for range 5 {
-		record(t, e, merchants[0], 300)
-		record(t, e, merchants[1], 100)
-	}
-	recorded := map[store.MerchantID][]store.Event{}
-	for _, m := range merchants {
-		recorded[m] = everything(t, e, m)[0].Events
-	}
-	closeEngine(t, e)
-	if err := damageChunk(dir, `{"n":`); err != nil {
-		t.Fatal(err)
-	}
-	for _, when := range []string{"when it is found", "after a restart", "after the index is rebuilt"} {
-		if when == "after the index is rebuilt" {
-			if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		e := open(t, dir)
-		listed := map[store.MerchantID][2]store.Page{}
-		for _, m := range merchants {
-			listed[m] = everything(t, e, m)
-		}
-		closeEngine(t, e)
-		b, err := os.ReadFile(filepath.Join(dir, "damaged.jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var n note
-		if err := json.Unmarshal(b, &n); err != nil {
-			t.Fatalf("%s: %s: %v", when, b, err)
-		}
-		lost := map[store.EventID]bool{}
-		for i := range uint16(256) {
-			lost[codec.Position{Seq: n.Chunk, Index: i}.EventID()] = true
-		}
-		missing := 0
-		for m, all := range recorded {
-			want := slices.DeleteFunc(slices.Clone(all), func(e store.Event) bool { return lost[e.ID] })
-			missing += len(all) - len(want)
-			for _, page := range listed[m] {
-				if page.Total != len(want) {
-					t.Errorf("%s: total %d, want %d", when, page.Total, len(want))
-				}
-			}
-			if !reflect.DeepEqual(listed[m][0].Events, want) {
-				t.Errorf("%s: %d other events than all but those of the damaged chunk", when, len(listed[m][0].Events))
-			}
-		}
-		if missing == 0 || n.Events != uint64(missing) || len(n.Merchants) != 1 || n.From.IsZero() || n.To.Before(n.From) {
-			t.Errorf("%s: %d events are missing; the note is %s", when, missing, b)
-		}
-		if found := closedFindings(t, dir); !slices.ContainsFunc(found, func(f store.Finding) bool {
-			return f.Part == store.PartEvents && strings.Contains(f.Where, fmt.Sprint(n.Chunk))
-		}) {
-			t.Errorf("%s: verify finds %v", when, found)
-		}
-	}
-}
-
-// Wrong bits anywhere in the value logs cost at most the chunks that they are in. Everything else is served, with exact
-// totals; verify and the metrics say what is lost; and the rest is kept when the index is rebuilt.
-func TestWrongBitsCostOnlyTheirChunks(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	m := store.NewMerchantID()
-	for range 12 {
-		record(t, e, m, 300)
-	}
-	recorded := everything(t, e, m)[0].Events
-	closeEngine(t, e)
-	logs, err := filepath.Glob(filepath.Join(dir, "events", "*.vlog"))
-	if err != nil || len(logs) == 0 {
-		t.Fatal(logs, err)
-	}
-	seed := rand.Uint64()
-	random := rand.New(rand.NewPCG(seed, 0))
-	for round := range 10 {
-		dir := copied(t, dir)
-		flips := 1 + random.IntN(8)
-		for range flips {
-			if err := changeFile(filepath.Join(dir, "events", filepath.Base(logs[0])), func(b []byte) {
-				used := len(bytes.TrimRight(b, "\x00"))
-				b[20+random.IntN(used-20)] ^= 1 << random.IntN(8)
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if round%2 == 1 {
-			if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		metrics := prometheus.NewRegistry()
-		opened, err := Open(dir, Options{Log: quiet, Metrics: metrics})
-		if err != nil {
-			t.Fatalf("seed %d, round %d: %v", seed, round, err)
-		}
-		e := opened.(*engine)
-		if round%3 == 0 { // found by verify first
-			findings(t, e.Verify)
-		}
-		listed := everything(t, e, m)
-		damaged := map[store.EventID]bool{}
-		for seq := range e.damage.notes {
-			for i := range uint16(256) {
-				damaged[codec.Position{Seq: seq.chunk, Index: i}.EventID()] = true
-			}
-		}
-		want := slices.DeleteFunc(slices.Clone(recorded), func(e store.Event) bool { return damaged[e.ID] })
-		for _, page := range listed {
-			if page.Total != len(want) {
-				t.Errorf("seed %d, round %d: total %d, want %d", seed, round, page.Total, len(want))
-			}
-		}
-		if !reflect.DeepEqual(listed[0].Events, want) {
-			t.Errorf("seed %d, round %d: other events", seed, round)
-		}
-		if n := len(e.damage.notes); n > flips {
-			t.Errorf("seed %d, round %d: %d wrong bits cost %d chunks", seed, round, flips, n)
-		}
-		if n, err := gauge(metrics, "mtagd_damaged_chunks"); err != nil || int(n) != len(e.damage.notes) {
-			t.Errorf("seed %d, round %d: the metric is %v, %v, want %d", seed, round, n, err, len(e.damage.notes))
-		}
-		closeEngine(t, e)
-		for _, f := range closedFindings(t, dir) {
-			if f.Part == store.PartIndex || f.Part == store.PartEvents && !strings.HasPrefix(f.Where, "chunk") {
-				t.Errorf("seed %d, round %d: %v", seed, round, f)
-			}
-		}
-	}
-}
-
-// The last chunk may be the damaged one: a listing after a replay does not wait for it.
-func TestTheLastChunkMayBeDamaged(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	m := store.NewMerchantID()
-	record(t, e, m, 300)
-	lastRaw := []byte(`{"last":"`)
-	for range 50 { // more than is kept in tables
-		lastRaw = append(lastRaw, store.NewMerchantID()...)
-	}
-	lastRaw = append(lastRaw, `"}`...)
-	if err := e.Record(ctx, []store.Mark{newMark(m, "Last", 1, lastRaw)}); err != nil {
-		t.Fatal(err)
-	}
-	closeEngine(t, e)
-	if err := errors.Join(damageChunk(dir, `{"last":`), os.Remove(filepath.Join(dir, "index.db"))); err != nil {
-		t.Fatal(err)
-	}
-	e = open(t, dir)
-	defer closeEngine(t, e)
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 1}); err != nil || page.Total != 300 {
-		t.Errorf("total %d, %v, want 300", page.Total, err)
-	}
-}
-
-// gauge returns the value of a metric.
-func gauge(metrics prometheus.Gatherer, name string) (float64, error) {
-	families, err := metrics.Gather()
-	for _, f := range families {
-		if f.GetName() == name {
-			return f.Metric[0].Gauge.GetValue(), err
-		}
-	}
-	return 0, errors.Join(err, fmt.Errorf("no metric %s", name))
 }

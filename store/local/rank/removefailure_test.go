@@ -1,0 +1,216 @@
+package rank
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// A removal may be cut off after any of its transactions. Then either all of the events are removed or none, the same
+// removal can be done again, and nothing is left behind.
+func TestARemovalMayBeCutOffAnywhere(t *testing.T) {
+	m := newMerchant(t)
+	j := journal{names: 1000, maxSeries: 3}
+	dir := t.TempDir()
+	for range 3 {
+		j.commit(m, 1200, func(i int) int64 { return int64(i) * 7919 % 1200 })
+		x := j.open(t, dir)
+		if err := x.merge(x.freeze()); err != nil {
+			t.Fatal(err)
+		}
+		closeIndex(t, x)
+	}
+	everyThird := func(e *codec.Event) bool { return e.Index%3 == 0 }
+	for name, c := range map[string]struct {
+		gone   func(e *codec.Event) bool
+		remove func(x *Index, keys []Key) error
+		least  int // commits
+	}{
+		"Remove": {everyThird, func(x *Index, keys []Key) error {
+			_, err := x.Remove(t.Context(), m, keys)
+			return err
+		}, 4},
+		"RemoveBefore": {func(e *codec.Event) bool { return e.Time < 1000 }, func(x *Index, _ []Key) error {
+			_, err := x.RemoveBefore(t.Context(), m, 1000)
+			return err
+		}, 1},
+		"Drop": {func(*codec.Event) bool { return true }, func(x *Index, _ []Key) error { return x.Drop(t.Context(), m) }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			errCutOff := errors.New("cut off")
+			before, after := model{}, model{}
+			var keys []Key
+			for _, events := range j.commits {
+				before.add(events)
+				after.add(events)
+			}
+			for _, e := range before[m] {
+				if c.gone(&e) {
+					keys = append(keys, keyOf(&e))
+				}
+			}
+			after.remove(m, c.gone)
+			rng := rand.New(rand.NewPCG(1, 2))
+			for commits := 0; ; commits++ {
+				dir := copied(t, dir)
+				x := j.open(t, dir)
+				left := commits
+				cutOff := func(tx *bolt.Tx) error {
+					if left == 0 {
+						return errCutOff
+					}
+					left--
+					return tx.Commit()
+				}
+				x.commit, x.compactor.commit = cutOff, cutOff
+				x.compactor.budget = 3000
+				err := c.remove(x, keys)
+				if err != nil && !errors.Is(err, errCutOff) {
+					t.Fatal(err)
+				}
+				when := fmt.Sprintf("cut off after %d commits", commits)
+				if n, _, _ := x.Usage(t.Context(), m); err != nil && n == uint64(len(before[m])) {
+					before.check(t, rng, x, when)
+				} else {
+					after.check(t, rng, x, when)
+				}
+				closeIndex(t, x)
+
+				x = j.open(t, dir) // as after a kill
+				x.Start()
+				if err := c.remove(x, keys); err != nil {
+					t.Fatal(err)
+				}
+				after.check(t, rng, x, when+", and removed again")
+				closeIndex(t, x)
+				x = j.open(t, dir)
+				x.compactor.compactAll(t.Context())
+				after.check(t, rng, x, when+", and compacted")
+				checkNothingLeftBehind(t, x)
+				closeIndex(t, x)
+				if err == nil {
+					if commits < c.least {
+						t.Errorf("the removal took only %d transactions, too few to test", commits)
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
+// A compaction that has read a segment before events were removed from it is discarded: it would bring them back.
+func TestARemovalDuringACompaction(t *testing.T) {
+	m := newMerchant(t)
+	for name, remove := range map[string]func(x *Index) error{
+		"RemoveBefore": func(x *Index) error {
+			_, err := x.RemoveBefore(t.Context(), m, 500)
+			return err
+		},
+		"Drop": func(x *Index) error { return x.Drop(t.Context(), m) },
+	} {
+		j := journal{names: 1000, maxSeries: 3}
+		x := j.open(t, t.TempDir())
+		for i := range uint64(3) {
+			if err := x.Replay(j.commit(m, 1200, func(i int) int64 { return int64(i) }), i+1); err != nil {
+				t.Fatal(err)
+			}
+			if err := x.merge(x.freeze()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := x.compactor
+		from, err := c.due(m)
+		if err != nil || from == nil {
+			t.Fatalf("no compaction is due, %v", err)
+		}
+		merged, err := c.write(t.Context(), m, from, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := remove(x); err != nil {
+			t.Fatal(err)
+		}
+		want := list(t, x, m)
+		expect := func(when string) {
+			t.Helper()
+			if got := list(t, x, m); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: %d events, want %d", name, when, len(got), len(want))
+			}
+			for _, tag := range []store.TagID{"cs_a", "ss_b"} { // which have segments of their own
+				q := store.Query{Tag: tag, SortBy: store.ByName, Limit: len(want)}
+				if total, page, err := x.Page(t.Context(), m, NewSelection(q)); err != nil || total != uint64(len(want)/2) || len(page) != len(want)/2 {
+					t.Errorf("%s, %s: %d events of %s, total %d, %v; want %d", name, when, len(page), tag, total, err, len(want)/2)
+				}
+			}
+		}
+		if err := c.update(t.Context(), func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
+			t.Fatal(err)
+		}
+		expect("after the compaction")
+		c.compactAll(t.Context())
+		expect("after the next compaction")
+		checkNothingLeftBehind(t, x)
+		closeIndex(t, x)
+	}
+}
+
+// A removal that cannot be stored fails, and removes nothing: on a full disk, after Close, and when its context has ended.
+func TestARemovalThatFailsRemovesNothing(t *testing.T) {
+	var j journal
+	m := newMerchant(t)
+	dir := t.TempDir()
+	x := j.open(t, dir)
+	var full atomic.Bool
+	x.commit = func(tx *bolt.Tx) error {
+		if full.Load() {
+			return &fs.PathError{Op: "write", Path: "index.db", Err: unix.ENOSPC}
+		}
+		return tx.Commit()
+	}
+	x.Start()
+	expectAll := func(what string, x *Index, n int, err, want error) {
+		t.Helper()
+		if got := len(list(t, x, m)); got != n || !errors.Is(err, want) {
+			t.Errorf("%s: %d events, %v; want %d and %v", what, got, err, n, want)
+		}
+	}
+	j.push(t, x, m, 200)
+	full.Store(true)
+	_, err := x.RemoveBefore(t.Context(), m, 100_000) // has the events merged first
+	expectAll("unmerged events on a full disk", x, 200, err, unix.ENOSPC)
+	full.Store(false)
+	removed, err := x.RemoveBefore(t.Context(), m, 50_000)
+	if expectAll("once there is space", x, 150, err, nil); removed != (Removed{50, 5000}) {
+		t.Errorf("%v removed, want 50 events with 5000 bytes", removed)
+	}
+	full.Store(true)
+	_, err = x.RemoveBefore(t.Context(), m, 100_000)
+	expectAll("merged events on a full disk", x, 150, err, unix.ENOSPC)
+	full.Store(false)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err = x.RemoveBefore(ended, m, 100_000)
+	expectAll("with an ended context", x, 150, err, context.Canceled)
+	closeIndex(t, x)
+	if err := x.Drop(t.Context(), m); err == nil {
+		t.Error("after Close, Drop succeeds")
+	}
+	if _, err := x.FindChunks(t.Context(), []uint64{1}); err == nil {
+		t.Error("after Close, FindChunks succeeds")
+	}
+	x = j.open(t, dir)
+	expectAll("after a restart", x, 150, nil, nil)
+	closeIndex(t, x)
+}

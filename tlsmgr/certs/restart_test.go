@@ -1,0 +1,145 @@
+package certs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/caddyserver/certmagic"
+
+	"mtagd/store"
+	"mtagd/tlsmgr/acmetest"
+)
+
+func TestRestartOrdersNothing(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	tag := w.addTag("shop.com", true)
+	stop := w.start()
+	before := w.mustVisit(tag.Host)
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	stop()
+	ordered := w.ca.Orders()
+	w.ca.BreakDown(true)
+	w.start()
+	if after := w.mustVisit(tag.Host); !after.Equal(before) {
+		t.Error("another certificate after the restart")
+	}
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders after the restart", n-ordered)
+	}
+}
+
+// A kill in the middle of a renewal leaves the new key beside the old certificate.
+func TestUnusableFilesAreReplaced(t *testing.T) {
+	for name, c := range map[string]struct{ file, content string }{
+		"another key":        {".key", newKey(t)},
+		"half a certificate": {".crt", "-----BEGIN CERTIFICATE-----\nMII"},
+		"empty metadata":     {".json", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newCertWorld(t, acmetest.Options{})
+			stop := w.start()
+			before := w.mustVisit(w.ownHost)
+			stop()
+			files, err := filepath.Glob(filepath.Join(w.dir, "certificates", "*", w.ownHost, "*"+c.file))
+			if err != nil || len(files) != 1 {
+				t.Fatalf("files %v, %v", files, err)
+			}
+			if err := os.WriteFile(files[0], []byte(c.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w.start()
+			if w.mustVisit(w.ownHost).Equal(before) {
+				t.Error("the old certificate is still served")
+			}
+		})
+	}
+}
+
+// A file that cannot be read at the moment may be intact, so it is not replaced.
+func TestUnreadableFilesAreKept(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	stop := w.start()
+	w.mustVisit(w.ownHost)
+	stop()
+	files, err := filepath.Glob(filepath.Join(w.dir, "certificates", "*", w.ownHost, "*.key"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %v, %v", files, err)
+	}
+	aside := files[0] + ".aside"
+	if err := os.Rename(files[0], aside); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(files[0], 0o700); err != nil { // not even root can read a directory as a file
+		t.Fatal(err)
+	}
+	ordered := w.ca.Orders()
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateFailed)
+	if err := errors.Join(os.Remove(files[0]), os.Rename(aside, files[0])); err != nil {
+		t.Fatal(err)
+	}
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	if n := w.ca.Orders(); n != ordered {
+		t.Errorf("%d orders", n-ordered)
+	}
+}
+
+func newKey(t *testing.T) string {
+	t.Helper()
+	key, err := certmagic.StandardKeyGenerator{}.GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := certmagic.PEMEncodePrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The same key is the same account, so a restart registers no other.
+func TestAccountOutlivesARestart(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	var accounts []string
+	for range 2 {
+		stop := w.start()
+		w.untilStatus(w.ownHost, store.CertificateValid)
+		account, err := w.certs.orders.ca.account.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		accounts = append(accounts, account.Location)
+		stop()
+		if err := os.RemoveAll(filepath.Join(w.dir, "certificates")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if accounts[0] == "" || accounts[0] != accounts[1] {
+		t.Errorf("accounts %q", accounts)
+	}
+}
+
+// A CA that was set up again does not know the accounts of before.
+func TestAccountThatTheCADoesNotKnowIsRegistered(t *testing.T) {
+	t.Parallel()
+	w := newCertWorld(t, acmetest.Options{})
+	w.start()
+	w.untilStatus(w.ownHost, store.CertificateValid)
+	account := w.certs.orders.ca.account
+	lost := *account.registered
+	lost.Location += "0"
+	account.registered = &lost
+	tag := w.addTag("shop.com", true)
+	w.certs.Order(tag.Host)
+	w.untilStatus(tag.Host, store.CertificateValid)
+	if account.registered.Location == lost.Location {
+		t.Error("the account was not registered")
+	}
+}

@@ -1,7 +1,9 @@
 package local
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -9,6 +11,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sys/unix"
 )
 
@@ -72,7 +75,12 @@ func copySparse(from, to string) (err error) {
 		return err
 	}
 	return eachWritten(in, func(start, end int64) error {
-		_, err := io.Copy(io.NewOffsetWriter(out, start), io.NewSectionReader(in, start, end-start))
+		_, errIn := in.Seek(start, io.SeekStart)
+		_, errOut := out.Seek(start, io.SeekStart)
+		if err := errors.Join(errIn, errOut); err != nil {
+			return err
+		}
+		_, err := io.CopyN(out, in, end-start) // by the kernel
 		return err
 	})
 }
@@ -117,18 +125,46 @@ func sizes(t *testing.T, dir string) map[string]int64 {
 	return sizes
 }
 
-// filesIn returns the bytes of all files in a directory, except Badger's locks.
-func filesIn(t *testing.T, dir string) map[string][]byte {
+// fileSums returns a checksum of the content of each file in a directory, except Badger's locks.
+func fileSums(t *testing.T, dir string) map[string]uint64 {
 	t.Helper()
-	files := map[string][]byte{}
+	sums := map[string]uint64{}
 	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || d.Name() == "LOCK" {
 			return err
 		}
-		files[path], err = os.ReadFile(path)
+		sums[path], err = contentSum(path)
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	return files
+	return sums
+}
+
+// contentSum covers a file's size, and its blocks with other bytes than zeros.
+func contentSum(path string) (uint64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	sum, block := xxhash.New(), make([]byte, 4096)
+	fmt.Fprintln(sum, info.Size())
+	err = eachWritten(f, func(start, end int64) error {
+		for at := start; at < end; at += int64(len(block)) {
+			n, err := f.ReadAt(block[:min(end-at, int64(len(block)))], at)
+			if err != nil {
+				return err
+			}
+			if used := bytes.TrimRight(block[:n], "\x00"); len(used) > 0 {
+				fmt.Fprintf(sum, "%d %s\n", at, used)
+			}
+		}
+		return nil
+	})
+	return sum.Sum64(), err
 }

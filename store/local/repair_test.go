@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -74,7 +75,7 @@ func TestRepair(t *testing.T) {
 			if err := c.damage(dir); err != nil {
 				t.Fatal(err)
 			}
-			before := filesIn(t, dir)
+			before := fileSums(t, dir)
 			var lost []store.Finding
 			if err := Repair(ctx, dir, to, quiet, func(f store.Finding) { lost = append(lost, f) }); err != nil {
 				t.Fatal(err)
@@ -84,10 +85,8 @@ func TestRepair(t *testing.T) {
 			}) {
 				t.Errorf("it says that this is lost: %v, want %q", lost, c.says)
 			}
-			for path, b := range filesIn(t, dir) {
-				if !bytes.Equal(b, before[path]) {
-					t.Errorf("repair has changed %s", path)
-				}
+			if after := fileSums(t, dir); !maps.Equal(before, after) {
+				t.Errorf("repair has changed files: %v, before %v", after, before)
 			}
 			if found := closedFindings(t, to); found != nil {
 				t.Errorf("the new directory is not sound: %v", found)

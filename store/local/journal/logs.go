@@ -128,7 +128,7 @@ func freeTail(path string, size int64) error {
 	}
 	defer f.Close()
 	end := int64(newLog)
-	for block := make([]byte, 1<<20); end > 0; end -= int64(len(block)) {
+	for block := make([]byte, 64<<10); end > 0; end -= int64(len(block)) {
 		if _, err := f.ReadAt(block, end-int64(len(block))); err != nil {
 			return err
 		}

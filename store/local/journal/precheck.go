@@ -249,7 +249,7 @@ func usedEnd(path string, most int64) (end int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	block := make([]byte, 1<<20)
+	block := make([]byte, 64<<10)
 	for end = min(info.Size(), most); end > 0; {
 		from := max(0, end-int64(len(block)))
 		b := block[:end-from]

@@ -31,6 +31,11 @@ func bucketOf(level int, at int64) int64 {
 	return n
 }
 
+// bucketSQL is bucketOf in SQL, for buckets of a size that is in the unit of at.
+func bucketSQL(at, size string) string {
+	return "(" + at + " / " + size + " - (" + at + " % " + size + " < 0)::int)"
+}
+
 // counterKey is the key of a counter.
 type counterKey struct {
 	merchant uuid.UUID

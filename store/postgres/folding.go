@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -115,19 +116,16 @@ func (f *folding) moved(m uuid.UUID, n int, complete bool) {
 func (f *folding) rowsAtOnce() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.portion == 0 {
-		return foldRows
-	}
-	return f.portion
+	return cmp.Or(f.portion, foldRows)
 }
 
 // adapt halves the portion after a transaction that has failed, and doubles it after one that has succeeded.
 func (f *folding) adapt(failed bool) {
-	rows := f.rowsAtOnce() * 2
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	rows := cmp.Or(f.portion, foldRows) * 2
 	if failed {
 		rows /= 4
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.portion = min(max(rows, fewestRows), foldRows)
 }

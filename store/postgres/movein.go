@@ -133,11 +133,11 @@ func (d *Database) Add(ctx context.Context, b *move.Batch) error {
 }
 
 // countMoved makes the counters of a merchant from its events. Minutes are counted first: there are fewer of them than events.
-const countMoved = `WITH minute AS MATERIALIZED (
-		SELECT name, (at - ((at % 60000000) + 60000000) % 60000000) / 60000000 AS bucket, tag, bot, count(*) AS n
+var countMoved = `WITH minute AS MATERIALIZED (
+		SELECT name, ` + bucketSQL("at", "60000000") + ` AS bucket, tag, bot, count(*) AS n
 		FROM event WHERE merchant = $1 GROUP BY 1, 2, 3, 4)
 	INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
-	SELECT $1, l.level, v.name, CASE WHEN l.size = 0 THEN 0 ELSE (bucket - ((bucket % l.size) + l.size) % l.size) / l.size END, tag, bot, sum(n)::bigint
+	SELECT $1, l.level, v.name, CASE WHEN l.size = 0 THEN 0 ELSE ` + bucketSQL("bucket", "l.size") + ` END, tag, bot, sum(n)::bigint
 	FROM minute, (VALUES (0, 1), (1, 60), (2, 1440), (3, 0)) AS l(level, size), LATERAL (VALUES (minute.name), ('')) AS v(name)
 	GROUP BY 2, 3, 4, 5, 6`
 

@@ -35,6 +35,29 @@ func newLeavingShop(t *testing.T) *leavingShop {
 	return s
 }
 
+// freeze begins a freeze.
+func (s *leavingShop) freeze() *frozen {
+	s.t.Helper()
+	f, err := s.db.Freeze(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return f.(*frozen)
+}
+
+// freezeUnnoticed begins a freeze that the nodes are not told of. Nothing renews it.
+func (s *leavingShop) freezeUnnoticed() *frozen {
+	s.t.Helper()
+	f := &frozen{d: s.db, stop: func() {}}
+	if err := f.announceFor(s.t.Context(), 0); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := f.lock(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	return f
+}
+
 // expectGoesOn waits until both nodes record events and make changes.
 func (s *leavingShop) expectGoesOn() {
 	s.t.Helper()
@@ -51,10 +74,7 @@ func (s *leavingShop) expectGoesOn() {
 
 func TestFrozenNodesRefuse(t *testing.T) {
 	s := newLeavingShop(t)
-	f, err := s.db.Freeze(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := s.freeze()
 	for _, e := range []*engine{s.engine, s.other} {
 		await(t, "a frozen node is ready", func() bool { return e.Ready() != nil })
 		if err := e.Record(t.Context(), []store.Mark{s.visit(1, 1)}); !errors.Is(err, errMoving) || store.KindOf(err) != store.KindUnavailable {
@@ -95,13 +115,7 @@ func TestNothingIsCommittedInAFreeze(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer release()
-			if err := (&frozen{d: s.db}).announceFor(t.Context(), 0); err != nil { // the nodes learn nothing
-				t.Fatal(err)
-			}
-			f := &frozen{d: s.db, stop: func() {}}
-			if err := f.lock(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			f := s.freezeUnnoticed()
 			defer f.Release()
 			var working sync.WaitGroup
 			var flushed, changed, filed error
@@ -140,13 +154,7 @@ func TestNothingIsCommittedInAFreeze(t *testing.T) {
 // A flush that waits too long for a freeze to end is refused, so that its senders know that nothing is recorded.
 func TestAFlushDoesNotOutwaitAFreeze(t *testing.T) {
 	s := newLeavingShop(t)
-	if err := (&frozen{d: s.db}).announceFor(t.Context(), 0); err != nil { // the nodes learn nothing
-		t.Fatal(err)
-	}
-	f := &frozen{d: s.db, stop: func() {}}
-	if err := f.lock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	f := s.freezeUnnoticed()
 	defer f.Release()
 	alive := keepAlive(func(ctx context.Context) error { return ping(ctx, f.tx) }, func(err error) { t.Error(err) })
 	defer alive()
@@ -158,10 +166,7 @@ func TestAFlushDoesNotOutwaitAFreeze(t *testing.T) {
 // A node of an earlier version does not know that the data has moved.
 func TestNodesThatKnowNothingAreRefused(t *testing.T) {
 	s := newLeavingShop(t)
-	f, err := s.db.Freeze(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := s.freeze()
 	if err := f.Commit(t.Context(), theMoon); err != nil {
 		t.Fatal(err)
 	}
@@ -179,12 +184,9 @@ func TestNodesThatKnowNothingAreRefused(t *testing.T) {
 
 func TestTheDeathOfAMoveEndsTheFreeze(t *testing.T) {
 	s := newLeavingShop(t)
-	f, err := s.db.Freeze(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := s.freeze()
 	await(t, "a frozen node is ready", func() bool { return s.Ready() != nil && s.other.Ready() != nil })
-	f.(*frozen).stop() // as if the command were stopped: nothing is renewed
+	f.stop() // as if the command were stopped: nothing is renewed
 	s.expectGoesOn()
 	if err := f.Commit(t.Context(), theMoon); err == nil {
 		t.Error("a freeze that has ended can be committed")
@@ -194,10 +196,7 @@ func TestTheDeathOfAMoveEndsTheFreeze(t *testing.T) {
 
 func TestLostConnectionsEndTheFreeze(t *testing.T) {
 	s := newLeavingShop(t)
-	f, err := s.db.Freeze(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := s.freeze()
 	await(t, "a frozen node is ready", func() bool { return s.Ready() != nil && s.other.Ready() != nil })
 	pgtest.Disconnect(t, s.url)
 	if err := f.Commit(t.Context(), theMoon); err == nil {
@@ -212,10 +211,7 @@ func TestAMoveBesideTheEndOfAnother(t *testing.T) {
 	if _, err := s.db.ID(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f, err := s.db.Freeze(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := s.freeze()
 	again := make(chan error, 1)
 	go func() {
 		_, err := s.db.ID(t.Context())
@@ -233,11 +229,8 @@ func TestAMoveBesideTheEndOfAnother(t *testing.T) {
 // Somebody has deleted the row of the move, so nodes would go on beside the directory.
 func TestAMoveWithoutItsRowIsNotCommitted(t *testing.T) {
 	s := newLeavingShop(t)
-	f, err := s.db.Freeze(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.(*frozen).stop() // so that it does not come back
+	f := s.freeze()
+	f.stop() // so that it does not come back
 	if _, err := s.db.e.pool.Exec(t.Context(), "DELETE FROM move WHERE direction = 'out'"); err != nil {
 		t.Fatal(err)
 	}
@@ -256,10 +249,7 @@ var (
 func TestAMovedDatabase(t *testing.T) {
 	s := newLeavingShop(t)
 	s.record(s.visit(1, 1))
-	f, err := s.db.Freeze(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := s.freeze()
 	if err := f.Commit(t.Context(), aDirectory); err != nil {
 		t.Fatal(err)
 	}
@@ -299,10 +289,7 @@ func TestAMovedDatabase(t *testing.T) {
 	if err := later.Record(t.Context(), []store.Mark{s.visit(2, 1)}); err != nil {
 		t.Errorf("an event for a database that is used again: %v", err)
 	}
-	if f, err = s.db.Freeze(t.Context()); err == nil {
-		err = f.Commit(t.Context(), theMoon)
-	}
-	if err != nil {
+	if err := s.freeze().Commit(t.Context(), theMoon); err != nil {
 		t.Fatal(err)
 	}
 	// It can be filled again, but only from the store that has its data, and only if that store is known by its id.

@@ -26,7 +26,7 @@ const verifyPiece = 200_000
 // that must not take longer than reading its events.
 const eventsPerName = 2
 
-const (
+var (
 	// recount returns how many counters of a piece differ, by how many events in all, and the range of time that they are in.
 	recount = `WITH RECURSIVE named AS (` + countedNames + `), counted AS (SELECT ` + eachLevel + `, count(*) AS n FROM event AS e, ` + levels + `
 			WHERE merchant = $1 AND at >= $2 AND at < $3 GROUP BY 1, 2, 3, 4, 5, 6),
@@ -47,10 +47,9 @@ const (
 
 	countNames = `WITH RECURSIVE named AS (` + countedNames + `) SELECT count(*) FROM named`
 
-	// The buckets are those of bucketOf.
 	sizes     = `(VALUES (0, 60000000), (1, 3600000000)) AS l(level, size)`
 	levels    = sizes + `, LATERAL (VALUES (e.name), ('')) AS n(name)`
-	eachLevel = `l.level, l.size, n.name, (e.at - ((e.at % l.size) + l.size) % l.size) / l.size AS bucket, e.tag, e.bot`
+	eachLevel = `l.level, l.size, n.name, ` + bucketSQL("e.at", "l.size") + ` AS bucket, e.tag, e.bot`
 
 	// A large body is in pages of its own, and its length is known without them. || makes the server read it.
 	sumSizes = `coalesce(sum(length(raw || ''::bytea) + length(muid) + length(name) + length(tag) + 8)`
@@ -60,7 +59,7 @@ const (
 		(SELECT count(abs(n)) FROM counter WHERE merchant = $1)`
 
 	// compareLevels returns how many counters of days and of all time are not the sums of their hours.
-	compareLevels = `WITH summed AS (SELECT l.level, c.name, CASE WHEN l.level = 3 THEN 0 ELSE (c.bucket - ((c.bucket % 24) + 24) % 24) / 24 END AS bucket,
+	compareLevels = `WITH summed AS (SELECT l.level, c.name, CASE WHEN l.level = 3 THEN 0 ELSE ` + bucketSQL("c.bucket", "24") + ` END AS bucket,
 			c.tag, c.bot, sum(c.n) AS n FROM counter AS c, (VALUES (2), (3)) AS l(level) WHERE c.merchant = $1 AND c.level = 1 GROUP BY 1, 2, 3, 4, 5),
 		stored AS (SELECT level, name, bucket, tag, bot, n FROM counter WHERE merchant = $1 AND level IN (2, 3))
 		SELECT count(*) FROM summed c FULL JOIN stored s USING (level, name, bucket, tag, bot) WHERE coalesce(c.n, 0) <> coalesce(s.n, 0)`

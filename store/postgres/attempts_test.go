@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,8 @@ import (
 type watcher struct {
 	released func(c *pgx.Conn)
 	query    func(c *pgx.Conn, sql string)
-	batch    func(c *pgx.Conn)
+	batch    func(c *pgx.Conn) // begins
+	answered func(c *pgx.Conn) // a statement of a batch
 }
 
 func (w *watcher) TraceQueryStart(ctx context.Context, c *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
@@ -41,7 +43,11 @@ func (w *watcher) TraceBatchStart(ctx context.Context, c *pgx.Conn, _ pgx.TraceB
 	return ctx
 }
 
-func (*watcher) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (w *watcher) TraceBatchQuery(_ context.Context, c *pgx.Conn, _ pgx.TraceBatchQueryData) {
+	if w.answered != nil {
+		w.answered(c)
+	}
+}
 
 func (*watcher) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
@@ -119,40 +125,128 @@ func TestWhatIsGoneIsNotConfirmed(t *testing.T) {
 	}
 }
 
-// A feed whose connection ends in the middle goes on with another one: while it reads events, and while it waits for the workers.
+// A feed whose connection ends in the middle goes on with another one: before it has read anything, when it has read the events of some
+// merchants, and while it waits for the workers. It misses no event, and passes none twice.
 func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 	s := newShop(t, Options{})
-	s.record(s.visit(0, 0))
-	var reads, waits atomic.Bool
-	cut := 0
-	end := func(armed *atomic.Bool, c *pgx.Conn) {
-		if !armed.CompareAndSwap(true, false) {
+	merchants := []store.MerchantID{s.id}
+	for range 2 {
+		m, err := s.AddMerchant(t.Context(), s.partner, store.NewMerchant{Name: "Shop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		merchants = append(merchants, m.ID)
+	}
+	var marks []store.Mark
+	var want []string
+	for i := range 60 { // more than the server can send before it is read
+		raw := fmt.Sprintf(`{"n":%d,"filler":%q}`, i, strings.Repeat("x", 40_000))
+		marks = append(marks, store.Mark{Merchant: merchants[i%len(merchants)], Tag: s.tag, Identity: store.Identity{MUID: "m"}, Name: "Visit", Time: time.Now(), Raw: []byte(raw)})
+		want = append(want, raw)
+	}
+	s.record(marks...)
+
+	var left, waits atomic.Int64 // calls until the connection ends; 0: it does not
+	end := func(left *atomic.Int64, c *pgx.Conn) {
+		if left.Load() == 0 || left.Add(-1) > 0 {
 			return
 		}
-		cut++
 		if _, err := s.pool.Exec(context.Background(), "SELECT pg_terminate_backend($1, 5000)", c.PgConn().PID()); err != nil {
 			t.Error(err)
 		}
 	}
 	e := s.openWatched(&watcher{
-		batch: func(c *pgx.Conn) { end(&reads, c) },
+		batch:    func(c *pgx.Conn) { end(&left, c) },
+		answered: func(c *pgx.Conn) { end(&left, c) },
 		query: func(c *pgx.Conn, sql string) {
 			if strings.Contains(sql, "pg_advisory_xact_lock_shared") {
 				end(&waits, c)
 			}
 		},
 	})
-	reads.Store(true)
-	n := 0
-	if _, err := e.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{s.id}}, func(*store.Received) bool { n++; return true }); err != nil {
-		t.Error(err)
+	for read := range 1 + len(merchants) { // answers before the end: of which server, and the merchants'
+		left.Store(int64(1 + read))
+		var got []string
+		if _, err := e.Feed(t.Context(), store.FeedQuery{Merchants: merchants}, func(r *store.Received) bool {
+			got = append(got, string(r.Raw))
+			return true
+		}); err != nil || left.Load() > 0 {
+			t.Errorf("a connection that ends after %d answers: %v", read, err)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("after a connection that ended after %d answers, the feed has %d events, want %d in their order", read, len(got), len(want))
+		}
 	}
-	waits.Store(true)
-	if err := e.awaitCommits(t.Context()); err != nil {
-		t.Error(err)
+	waits.Store(1)
+	if err := e.awaitCommits(t.Context()); err != nil || waits.Load() > 0 {
+		t.Errorf("a connection that ends while it waits: %v", err)
 	}
-	if n != 1 || cut != 2 {
-		t.Errorf("the feed has %d events after %d cuts, want 1 and 2", n, cut)
+}
+
+// All connections of both nodes end again and again, while one node records events. A follower on the other one sees each event once, in
+// order, and waits for none in vain.
+func TestAFollowerSurvivesTheEndOfAllConnections(t *testing.T) {
+	s := newShop(t, Options{})
+	other := s.second()
+	const events, perCall = 300, 5
+	writer := make(chan error, 1)
+	go func() {
+		for i := 0; i < events; i += perCall {
+			if i%25 == 0 {
+				if err := pgtest.EndConnections(s.url); err != nil {
+					writer <- err
+					return
+				}
+			}
+			var marks []store.Mark
+			for n := range perCall {
+				m := s.visit(0, 0)
+				m.DedupeID, m.Raw = fmt.Sprint(i+n), fmt.Append(nil, i+n)
+				marks = append(marks, m)
+			}
+			for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // as a sender would, only shorter
+				err := s.Record(context.Background(), marks)
+				if err == nil {
+					break
+				}
+				if time.Now().After(deadline) {
+					writer <- err
+					return
+				}
+			}
+		}
+		writer <- nil
+	}()
+	news, stop := other.Watch([]store.MerchantID{s.id})
+	defer stop()
+	var got []string
+	q := store.FeedQuery{Merchants: []store.MerchantID{s.id}}
+	for deadline := time.After(time.Minute); len(got) < events; {
+		end, err := other.Feed(t.Context(), q, func(r *store.Received) bool {
+			got, q.After = append(got, string(r.Raw)), r.Cursor
+			return true
+		})
+		if err == nil {
+			q.After = end.Cursor
+		} else if store.KindOf(err) != store.KindUnavailable {
+			t.Fatal(err)
+		}
+		if err != nil || end.More || len(got) == events {
+			continue
+		}
+		select {
+		case <-news:
+		case <-deadline:
+			t.Fatalf("after a minute, the follower has %d events of %d", len(got), events)
+		}
+	}
+	if err := <-writer; err != nil {
+		t.Fatal(err)
+	}
+	for i, raw := range got {
+		if raw != fmt.Sprint(i) {
+			t.Fatalf("event %d of the feed is %s", i, raw)
+		}
 	}
 }
 

@@ -1,0 +1,111 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
+)
+
+// When the server refuses the COMMIT of a flush, nothing is recorded, and the senders are told so. They can send their events again.
+func TestACommitThatTheServerRefuses(t *testing.T) {
+	s := newShopOn(t, pgtest.EmptyDatabase(t), Options{})
+	for _, code := range []string{"40001", "55P03", "53100"} { // serialization, a lock, a full disk
+		if _, err := s.pool.Exec(t.Context(), `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN RAISE 'refused' USING ERRCODE = '`+code+`'; END $$;
+			CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON flush DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.seq > 0) EXECUTE FUNCTION refuse()`); err != nil {
+			t.Fatal(err)
+		}
+		again := s.visit(0, 0)
+		again.DedupeID = code
+		if err := s.Record(t.Context(), []store.Mark{again}); store.KindOf(err) != store.KindUnavailable {
+			t.Errorf("a commit refused with %s: %v, want KindUnavailable", code, err)
+		}
+		if _, err := s.pool.Exec(t.Context(), "DROP FUNCTION refuse CASCADE"); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.record(again); got[0] != store.Recorded {
+			t.Errorf("after a commit refused with %s, the same event has outcome %d", code, got[0])
+		}
+	}
+	s.expect(3)
+}
+
+// When the second commit of a flush is refused, the first one has recorded its events. They are acknowledged, once the standbys have them.
+func TestARefusalAfterTheCommit(t *testing.T) {
+	t.Run("by a lock", func(t *testing.T) {
+		s := newShopOn(t, pgtest.Database(t)+"&lock_timeout=200", Options{}) // of all but the first commit, which has its own
+		inTheWay, err := pgx.Connect(t.Context(), s.url+"&lock_timeout=0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = inTheWay.Close(context.Background()) }()
+		n := 0
+		await(t, "no flush gets to its second commit", func() bool {
+			s.record(s.visit(0, n)) // prepares the statements of the connection
+
+			if _, err := inTheWay.Exec(t.Context(), "BEGIN; LOCK TABLE change"); err != nil { // which the second commit reads
+				t.Fatal(err)
+			}
+			refused := s.Record(t.Context(), []store.Mark{s.visit(1, n)})
+			if _, err := inTheWay.Exec(t.Context(), "ROLLBACK"); err != nil {
+				t.Fatal(err)
+			}
+			n++
+			if stored := s.rows("event", s.id); refused != nil && stored != n {
+				t.Fatalf("of %d events %d are recorded, but the sender of the last one gets %v", n+1, stored, refused)
+			}
+			return refused == nil // otherwise the node was slow, or has used another connection
+		})
+		s.expect(n + 1)
+	})
+	t.Run("by the end of its connection", func(t *testing.T) {
+		primary, standby := startWithStandby(t)
+		s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Minute})
+		var process atomic.Int64
+		e := s.openWatched(&watcher{batch: func(c *pgx.Conn) { process.Store(int64(c.PgConn().PID())) }})
+		if err := standby.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		recorded := make(chan error, 1)
+		go func() { recorded <- e.Record(context.Background(), []store.Mark{s.visit(0, 0)}) }()
+		operator, err := pgx.Connect(t.Context(), s.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = operator.Close(context.Background()) }()
+		await(t, "the flush does not wait for the standby", func() bool {
+			var ended bool
+			err := operator.QueryRow(t.Context(), fmt.Sprintf("SELECT coalesce((SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid = %d), false)", process.Load())).Scan(&ended)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ended
+		})
+		await(t, "the node does not find out what became of the flush", func() bool {
+			var waiting int
+			if err := operator.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query = 'commit'").Scan(&waiting); err != nil {
+				t.Fatal(err)
+			}
+			return waiting == 1
+		})
+		select {
+		case err := <-recorded:
+			t.Fatalf("before the standby has the event, its sender gets %v", err)
+		default:
+		}
+		if err := standby.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-recorded; err != nil {
+			t.Errorf("the event is recorded, but its sender gets %v", err)
+		}
+		s.expect(1)
+	})
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"mtagd/store/postgres/pgtest"
 )
@@ -252,5 +255,77 @@ func TestTwoNodesShareCertificates(t *testing.T) {
 	if out, err := exec.Command("mtagd", "serve", "--data", w.data, "--store", database, "--tls", "off", "--http", "127.0.0.1:0", "--admin", "off",
 		"--base-host", baseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget).CombinedOutput(); err == nil || !strings.Contains(string(out), "a --data of its own") {
 		t.Errorf("two servers with one data directory: %v: %s", err, out)
+	}
+}
+
+// A node is killed while it changes the tables: while it waits for the first of them, and when only the new version is not noted yet.
+// Nothing is changed then, and the next start changes all.
+func TestANodeThatIsKilledWhileItChangesTheTables(t *testing.T) {
+	ctx := t.Context()
+	url := pgtest.NewServer(t).URL("postgres")
+	start := func() {
+		t.Helper()
+		if out, err := exec.Command("mtagd", "partner", "add", "--name", "Acme", "--data", t.TempDir(), "--store", url).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if out, err := exec.Command("mtagd", "verify", "--data", t.TempDir(), "--store", url).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	start() // makes all tables
+	var conns [2]*pgx.Conn
+	for i := range conns {
+		c, err := pgx.Connect(ctx, url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close(context.Background()) }()
+		conns[i] = c
+	}
+	db, inTheWay := conns[0], conns[1]
+	run := func(conn *pgx.Conn, sql string) {
+		t.Helper()
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := func(from string) (n int) {
+		t.Helper()
+		if err := db.QueryRow(ctx, "SELECT count(*) FROM "+from).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	await := func(what string, holds func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(startTimeout); !holds(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal(what)
+			}
+		}
+	}
+	const others = "pg_stat_activity WHERE application_name = 'mtagd'"
+	for _, lock := range []string{"usage IN ACCESS SHARE", "goose_db_version IN SHARE"} {
+		run(db, "DROP TABLE tally; ALTER TABLE usage DROP COLUMN folded; DELETE FROM goose_db_version WHERE version_id = 10") // version 9
+		run(inTheWay, "BEGIN; LOCK TABLE "+lock+" MODE")
+		node := exec.Command("mtagd", serveArgs(t.TempDir(), "127.0.0.1:1", []string{"--store", url})...)
+		if err := node.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await("the node does not wait for "+lock, func() bool { return count(others+" AND wait_event_type = 'Lock'") == 1 })
+		if err := node.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = node.Wait() // it was killed
+		run(inTheWay, "ROLLBACK")
+		await("the server goes on", func() bool { return count(others) == 0 })
+		if n := count("pg_class WHERE relname = 'tally'"); n != 0 {
+			t.Errorf("killed at %s: the table tally is there", lock)
+		}
+		run(db, "UPDATE goose_lock SET lease_expires_at = now() - interval '1 second'") // as if the 30 s had passed
+		start()
+		if n := count("pg_class WHERE relname = 'tally'"); n != 1 {
+			t.Errorf("killed at %s: the next start has not made the table tally", lock)
+		}
 	}
 }

@@ -281,7 +281,9 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 		})
 	}
 	await(t, "no reads are under way", func() bool { return under.Load() >= conns-reserved })
-	if err := s.followOnce(t.Context()); err != nil {
+	following, cancelFollowing := context.WithTimeout(t.Context(), followTimeout)
+	defer cancelFollowing()
+	if _, err := s.catchUp(following, func(pgx.Tx) error { return nil }); err != nil {
 		close(stop)
 		t.Fatalf("the node cannot follow: %v", err)
 	}

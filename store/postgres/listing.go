@@ -47,10 +47,11 @@ func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query
 	l := listing{selection: s, tx: tx, asc: q.Asc && !byName, nameDesc: !q.Asc}
 	offset := q.Offset
 	var nodes []node
+	var ever int
 	if byName && !l.allNames {
 		nodes, err = l.named(ctx, lo, hi, l.names)
 	} else {
-		nodes, err = l.spans(ctx, lo, hi)
+		nodes, ever, err = l.spans(ctx, lo, hi)
 	}
 	if err != nil {
 		return page, err
@@ -59,7 +60,7 @@ func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query
 		return page, nil
 	}
 	if byName && l.allNames {
-		if nodes, offset, err = l.nearbyNames(ctx, lo, hi, page.Total, offset, q.Limit); err != nil {
+		if nodes, offset, err = l.nearbyNames(ctx, lo, hi, page.Total, ever, offset, q.Limit); err != nil {
 			return page, err
 		}
 	}
@@ -83,15 +84,17 @@ func totalOf(nodes []node) (total int) {
 	return total
 }
 
-// spans returns the nodes of a range, in the order of time.
-func (l *listing) spans(ctx context.Context, lo, hi int64) (nodes []node, err error) {
+// spans returns the nodes of a range, in the order of time, and how many events there are of all times.
+func (l *listing) spans(ctx context.Context, lo, hi int64) (nodes []node, ever int, err error) {
 	for _, s := range cover(lo, hi) {
 		nodes = append(nodes, node{span: s})
 	}
 	if !l.asc {
 		slices.Reverse(nodes)
 	}
-	return nodes, l.count(ctx, l.tx, nodes)
+	all := append(nodes, node{span: bucket(byLife, 0)})
+	err = l.count(ctx, l.tx, all)
+	return all[:len(nodes)], all[len(nodes)].n, err
 }
 
 // pick is what a page has of a node.

@@ -43,7 +43,6 @@ func TestAPageReadsFewRows(t *testing.T) {
 	if _, err := s.pool.Exec(t.Context(), "VACUUM ANALYZE event, counter"); err != nil {
 		t.Fatal(err)
 	}
-	const rowsRead = "SELECT sum(idx_tup_fetch + seq_tup_read)::bigint FROM pg_stat_xact_user_tables WHERE relname IN ('event', 'counter')"
 	from, to := end.Add(-(days-2)*24*time.Hour-90*time.Minute), end.Add(-25*time.Hour-30*time.Minute)
 	for _, q := range []store.Query{
 		{SortBy: store.ByTime},
@@ -64,21 +63,10 @@ func TestAPageReadsFewRows(t *testing.T) {
 			if q.Tag == rare.ID || q.Bot != nil {
 				q.Offset = place * names * perName / rareEvery / 7
 			}
-			sel, _ := newSelection(s.key(), q.Tag, q.Names, q.Bot)
-			var before, after int
-			if err := s.engine.read(t.Context(), func(tx pgx.Tx) error {
-				if err := tx.QueryRow(t.Context(), rowsRead).Scan(&before); err != nil {
-					return err
-				}
-				page, err := s.list(t.Context(), tx, sel, q)
-				if err != nil || len(page.Events) != q.Limit {
-					return fmt.Errorf("%d events of %d, %w", len(page.Events), page.Total, err)
-				}
-				return tx.QueryRow(t.Context(), rowsRead).Scan(&after)
-			}); err != nil {
-				t.Fatalf("%+v: %v", q, err)
+			page, rows := s.pageAndRows(q)
+			if len(page.Events) != q.Limit {
+				t.Fatalf("%+v: %d events of %d", q, len(page.Events), page.Total)
 			}
-			rows := after - before
 			most := 3*(days+2*24+2*60) + 5*q.Limit
 			if q.SortBy == store.ByTime && q.Names == nil {
 				most += maxSkipped
@@ -86,6 +74,87 @@ func TestAPageReadsFewRows(t *testing.T) {
 			if rows > most {
 				t.Errorf("%+v: %d rows were read, want at most %d", q, rows, most)
 			}
+		}
+	}
+}
+
+// pageAndRows returns a page, and how many events and counters were read for it.
+func (s *shop) pageAndRows(q store.Query) (page store.Page, rows int) {
+	s.t.Helper()
+	const rowsRead = "SELECT sum(idx_tup_fetch + seq_tup_read)::bigint FROM pg_stat_xact_user_tables WHERE relname IN ('event', 'counter')"
+	sel, _ := newSelection(s.key(), q.Tag, q.Names, q.Bot)
+	var before, after int
+	if err := s.engine.read(s.t.Context(), func(tx pgx.Tx) (err error) {
+		if err := tx.QueryRow(s.t.Context(), rowsRead).Scan(&before); err != nil {
+			return err
+		}
+		if page, err = s.list(s.t.Context(), tx, sel, q); err != nil {
+			return err
+		}
+		return tx.QueryRow(s.t.Context(), rowsRead).Scan(&after)
+	}); err != nil {
+		s.t.Fatalf("%+v: %v", q, err)
+	}
+	return page, after - before
+}
+
+// A page by name in a range reads the counters of the names up to it, from the nearer end, and of few others. How many names that are is
+// only guessed: here some names have all their events in the range, some have none.
+func TestAPageByNameInARangeReadsFewNames(t *testing.T) {
+	s := newShop(t, Options{})
+	const days, names, perDay = 40, 24, 2
+	end := time.Now().UTC().Truncate(24 * time.Hour)
+	from, to := end.AddDate(0, 0, -days), end.Add(-time.Microsecond)
+	record := func(name string, last time.Time) {
+		var marks []store.Mark
+		for i := range days * perDay {
+			m := s.mark(name, "anna")
+			m.Time = last.Add(-time.Duration(i)*24*time.Hour/perDay - time.Hour)
+			marks = append(marks, m)
+		}
+		s.record(marks...)
+	}
+	for n := range names {
+		record(fmt.Sprintf("Even%02d", n), end)
+	}
+	s.folded(s.key())
+	q := store.Query{Merchant: s.id, SortBy: store.ByName, From: &from, To: &to, Limit: 10}
+	for n := range names {
+		q.Offset = n*days*perDay + 30
+		for _, q.Asc = range []bool{true, false} {
+			page, rows := s.pageAndRows(q)
+			first := n
+			if !q.Asc {
+				first = names - 1 - n
+			}
+			if name := fmt.Sprintf("Even%02d", first); page.Total != names*days*perDay || page.Events[0].Name != name {
+				t.Fatalf("%+v: %d events from %s, want %d from %s", q, page.Total, page.Events[0].Name, names*days*perDay, name)
+			}
+			// The days of all names together, of the names up to the page, and of its own name again; the hours and minutes of one day; all
+			// names' numbers of all times.
+			most := days*(1+min(n+1, names-n)+1) + 2*perDay + names + 5*q.Limit
+			if rows > most {
+				t.Errorf("%+v: %d rows were read, want at most %d", q, rows, most)
+			}
+		}
+	}
+	for n := range names {
+		if n%3 == 0 {
+			record(fmt.Sprintf("Earlier%02d", n), from.AddDate(0, 0, -n))
+		}
+		if n%5 == 0 {
+			record(fmt.Sprintf("Even%02d", n), from) // as many again, before the range
+		}
+	}
+	for n := range names {
+		q.Offset, q.Asc = n*days*perDay+30, n%2 == 0
+		page, _ := s.pageAndRows(q)
+		first := n
+		if !q.Asc {
+			first = names - 1 - n
+		}
+		if name := fmt.Sprintf("Even%02d", first); page.Total != names*days*perDay || page.Events[0].Name != name {
+			t.Errorf("%+v: %d events from %s, want %d from %s", q, page.Total, page.Events[0].Name, names*days*perDay, name)
 		}
 	}
 }
@@ -130,7 +199,7 @@ func TestAPageKeepsFewNames(t *testing.T) {
 				}
 				l := listing{selection: sel, tx: tx, nameDesc: !asc}
 				lo, hi := rangeOf(q.From, q.To)
-				nodes, _, err := l.nearbyNames(t.Context(), lo, hi, names, offset, limit)
+				nodes, _, err := l.nearbyNames(t.Context(), lo, hi, names, names, offset, limit)
 				if most := 2 * namesAtOnce; len(nodes) > most {
 					t.Errorf("%+v: %d nodes were kept, want at most %d", q, len(nodes), most)
 				}

@@ -22,8 +22,10 @@ func (l *listing) named(ctx context.Context, lo, hi int64, names []string) ([]no
 
 // nearbyNames returns the nodes of a page by name, and of some names before or after it. The page begins at offset of all events, whose
 // number is total. Among the events of the returned nodes it begins at from. A merchant can have hundreds of thousands of names. So
-// names are read from the beginning or from the end, whichever is nearer, up to the page, and names before that are not kept.
-func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, offset, limit int) (nodes []node, from int, err error) {
+// names are read from the beginning or from the end, whichever is nearer, up to the page, and names before that are not kept. How many
+// names that are is guessed from their events of all times, of which there are ever: as if each name had the same share of its events in
+// the range.
+func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, ever, offset, limit int) (nodes []node, from int, err error) {
 	skip, end := offset, min(offset+limit, total)
 	fromEnd := total-offset < end
 	if fromEnd {
@@ -32,7 +34,7 @@ func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, offset, 
 	names := newNameReader(l, l.nameDesc != fromEnd)
 	read, kept := 0, 0
 	for read < end {
-		some, err := names.next(ctx)
+		some, err := names.next(ctx, float64(end-read)/float64(total)*float64(ever))
 		if err != nil {
 			return nil, 0, err
 		}
@@ -68,22 +70,26 @@ type nameReader struct {
 	last   string // the counters' names up to this one were read
 	ended  bool   // all names were read
 	unused []node // names that were read and not returned yet
-	few    int    // how many names next returns at most
+	few    int    // how many names next returns at least; at most, it returns manyTimes as many
 }
 
-// namesAtOnce is how many names are read in one statement.
-const namesAtOnce = 1000
+const (
+	namesAtOnce = 1000 // how many names are read in one statement
+	manyTimes   = 16
+)
 
 func newNameReader(l *listing, desc bool) *nameReader {
-	r := &nameReader{listing: l, desc: desc, few: 4} // few at first: each name has hundreds of counters in a range
+	r := &nameReader{listing: l, desc: desc, few: 1}
 	if desc {
 		r.last = afterAllNames
 	}
 	return r
 }
 
-// next returns nodes of the next names, with all events of each: few nodes at first, then more. It fails when no name is left.
-func (r *nameReader) next(ctx context.Context) (some []node, err error) {
+// next returns nodes of the next names, with all events of each. It stops when it has enough events. A name too many costs as much as a
+// statement, because each name has hundreds of counters in a range. As enough is only guessed, there is a least and a greatest number of names,
+// and the next call returns twice as many. It fails when no name is left.
+func (r *nameReader) next(ctx context.Context, enough float64) (some []node, err error) {
 	if len(r.unused) == 0 && !r.ended {
 		if err := r.fill(ctx); err != nil {
 			return nil, err
@@ -92,7 +98,10 @@ func (r *nameReader) next(ctx context.Context) (some []node, err error) {
 	if len(r.unused) == 0 {
 		return nil, errors.New("the counters of names have fewer events than those of all names together")
 	}
-	n := min(r.few, len(r.unused))
+	n := 0
+	for most := min(manyTimes*r.few, namesAtOnce, len(r.unused)); n < most && (n < r.few || enough > 0); n++ {
+		enough -= float64(r.unused[n].n)
+	}
 	some, r.unused = r.unused[:n], r.unused[n:]
 	r.few = min(2*r.few, namesAtOnce)
 	return some, nil

@@ -178,27 +178,26 @@ const (
 	newestFirst = `at DESC, seq DESC, idx DESC`
 	oldestFirst = `at, seq, idx`
 
-	// The columns of every index are among these, so that the planner finds the event at once with any of them.
-	eventAt = ` CROSS JOIN LATERAL (SELECT bot, muid, raw FROM event
-		WHERE merchant = $1 AND name = y.name AND at = y.at AND seq = y.seq AND idx = y.idx OFFSET 0) AS e) AS x`
+	// The columns of every index that y has are among these, so that the planner finds the event at once with any of them.
+	eventAt = ` CROSS JOIN LATERAL (SELECT name, bot, muid, raw FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
 )
 
 // statement returns the statement that reads picks, some of which have names.
 //
-// Without names, the events of a pick are near each other in the table. Those of one name are not: the statement finds them in the index
-// by name, and reads only those on the page from the table. Of a pick with several names, it merges the first ones of each name.
+// It finds the events in the index by time, or in that by name, and reads only those on the page from the table. Of a pick with several
+// names, it merges the first ones of each name.
 func (l *listing) statement(named bool) string {
 	order := newestFirst
 	if l.asc {
 		order = oldestFirst
 	}
-	cut := ` ORDER BY ` + order + ` OFFSET r.skip LIMIT r.take) AS `
-	each := `(SELECT seq, idx, at, name, bot, muid, raw` + l.inSpan() + cut + `x`
+	found, event := `SELECT seq, idx, at`+l.inSpan(), eventAt
 	if named {
-		each = `(SELECT y.*, e.* FROM (SELECT z.* FROM ` + eachName + `(SELECT seq, idx, at, name` + l.ofName() + ` ORDER BY ` + order +
-			` LIMIT r.skip + r.take) AS z` + cut + `y` + eventAt
+		found = `SELECT z.* FROM ` + eachName + `(SELECT seq, idx, at, name` + l.ofName() + ` ORDER BY ` + order + ` LIMIT r.skip + r.take) AS z`
+		event += ` AND name = y.name`
 	}
-	return eachPick + each + ` ORDER BY r.i, ` + order
+	return eachPick + `(SELECT y.seq, y.idx, y.at, e.* FROM (` + found + ` ORDER BY ` + order + ` OFFSET r.skip LIMIT r.take) AS y` +
+		event + ` OFFSET 0) AS e) AS x ORDER BY r.i, ` + order
 }
 
 // read reads the events of picks.

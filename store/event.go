@@ -31,6 +31,8 @@ const (
 	Unresolved
 	// Suppressed: the person was erased, and later events of the person are refused. The event was not recorded.
 	Suppressed
+	// Removed: the merchant was deleted, of which the caller's directory does not know yet. The event was not recorded.
+	Removed
 )
 
 // DedupeWindow is how long an event_id is remembered after an event with it was recorded.

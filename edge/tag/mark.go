@@ -134,6 +134,9 @@ func (s *Server) outcome(m *store.Mark) *answer {
 	case store.Suppressed:
 		s.metrics.events[eventSuppressed].Inc()
 		return personSuppressed
+	case store.Removed:
+		s.metrics.events[eventRefused].Inc()
+		return tagNotFound
 	default:
 		s.metrics.events[eventUnresolved].Inc()
 		return noMUIDFound

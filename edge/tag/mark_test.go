@@ -1,6 +1,7 @@
 package tag
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -301,4 +302,21 @@ func TestHalfOfASurrogatePairIsReplaced(t *testing.T) {
 	if len(events) != 2 || !strings.Contains(string(events[0].Raw), `"Hi \ufffd"`) || !strings.Contains(string(events[1].Raw), `"Hi \ud83d\ude00"`) {
 		t.Errorf("listed %+v", events)
 	}
+}
+
+// behind is an engine whose directory still has a merchant that another node has deleted.
+type behind struct{ store.Engine }
+
+func (behind) Record(_ context.Context, marks []store.Mark) error {
+	for i := range marks {
+		marks[i].Outcome = store.Removed
+	}
+	return nil
+}
+
+// The answer is the one that follows when the directory knows of it.
+func TestEventsOfAMerchantThatAnotherNodeHasDeleted(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) { cfg.Engine = behind{cfg.Engine} })
+	w.mark(`{"muid":"m","event":"Login"}`).Want(t, 404, `{"success":false,"message":"Tag not found"}`)
+	w.mark(`[{"muid":"m","event":"Login"}]`).Want(t, 200, `{"accepted":0,"results":[{"status":404,"success":false,"message":"Tag not found"}]}`)
 }

@@ -96,6 +96,12 @@ func (f *flush) addMark(m *store.Mark) {
 // decide sets the outcome of each mark, in their order (store.Events.Record).
 func (f *flush) decide() {
 	for _, i := range f.items {
+		if f.removed[i.merchant] {
+			if i.mark != nil {
+				i.mark.Outcome = store.Removed
+			}
+			continue
+		}
 		if i.link != nil {
 			if !f.isRefused(i.merchant, i.link, i.link.MUID) {
 				f.link(i.merchant, i.link)
@@ -155,12 +161,12 @@ func (f *flush) link(merchant uuid.UUID, who *store.Identity) {
 	}
 }
 
-// isRefused reports whether events of a person are refused, or all of the merchant.
+// isRefused reports whether events of a person are refused.
 func (f *flush) isRefused(merchant uuid.UUID, who *store.Identity, muid store.MUID) bool {
 	if !f.refuses[merchant] {
 		return false
 	}
-	if f.removed[merchant] || f.refused[linkKey{merchant, store.MUIDKey(muid)}] {
+	if f.refused[linkKey{merchant, store.MUIDKey(muid)}] {
 		return true
 	}
 	return slices.ContainsFunc(who.Keys(), func(k store.IdentityKey) bool { return f.refused[linkKey{merchant, k}] })

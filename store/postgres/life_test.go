@@ -251,8 +251,12 @@ func TestEventsOfADeletedMerchantAreRefused(t *testing.T) {
 	if _, err := s.DeleteMerchant(t.Context(), s.id); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.record(s.visit(0, 0)); got[0] != store.Suppressed {
-		t.Errorf("the outcome is %d, want %d", got[0], store.Suppressed)
+	unknown := s.visit(0, 1)
+	unknown.Identity.MUID = ""
+	for i, got := range s.record(s.visit(0, 0), unknown) {
+		if got != store.Removed {
+			t.Errorf("the outcome of event %d is %d, want %d", i, got, store.Removed)
+		}
 	}
 }
 

@@ -52,9 +52,9 @@ func (a *api) listKeys(ctx context.Context, r *fasthttp.RequestCtx, partner stor
 // issueKey issues a key for the partner.
 func (a *api) issueKey(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
-		Name      string `json:"name"`
-		Scope     string `json:"scope"`
-		ExpiresAt string `json:"expiresAt"`
+		Name      string  `json:"name"`
+		Scope     *string `json:"scope"`     // an empty one, such as of a variable that is not set, must not mean full
+		ExpiresAt *string `json:"expiresAt"` // nor that the key never expires
 	}
 	if err := decodeChange(r, &in); err != nil {
 		return err
@@ -64,13 +64,13 @@ func (a *api) issueKey(ctx context.Context, r *fasthttp.RequestCtx, partner stor
 		return err
 	}
 	opt := store.KeyOptions{Name: name}
-	if in.Scope != "" {
-		if opt.Scope, err = store.ParseScope("scope", in.Scope); err != nil {
+	if in.Scope != nil {
+		if opt.Scope, err = store.ParseScope("scope", *in.Scope); err != nil {
 			return err
 		}
 	}
-	if in.ExpiresAt != "" {
-		at, ok := store.ParseTime(in.ExpiresAt)
+	if in.ExpiresAt != nil {
+		at, ok := store.ParseTime(*in.ExpiresAt)
 		opt.ExpiresIn = at.Sub(a.Now())
 		switch {
 		case !ok || opt.ExpiresIn <= 0:

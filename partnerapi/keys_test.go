@@ -90,3 +90,12 @@ func TestAKeyExpiresWhenTheRequestSays(t *testing.T) {
 			invalid("expiresAt", "must be less than 292 years ahead; leave it out for a key that never expires")
 	}
 }
+
+// A script may send the text of a variable that is not set. It must not get a key that may do more than was meant.
+func TestAnEmptyFieldOfAKeyIsAnError(t *testing.T) {
+	p := newService(t).partner("Agency")
+	p.post("/v1/partners/key", `{"name":"a","scope":""}`).invalid("scope", "must be full or read")
+	p.post("/v1/partners/key", `{"name":"a","expiresAt":""}`).
+		invalid("expiresAt", "must be an RFC 3339 time in the future, such as 2027-11-20T08:30:00Z")
+	p.post("/v1/partners/key", `{"name":"a","scope":null,"expiresAt":null}`).is(201).has("scope", "full").has("expiresAt", nil)
+}

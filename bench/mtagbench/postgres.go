@@ -195,7 +195,7 @@ func (b *postgresBenchmark) measureIngest() error {
 			b.table.Figure("rate compared with the queue table in the same round", report.Times(median(ratios)))
 		}
 	}
-	b.table.Section("Memory", "Anonymous memory at its highest; PostgreSQL has 1 GB of shared buffers beside it, in each server.")
+	b.table.Section("Memory", "Anonymous memory at its highest; PostgreSQL has 2 GB of shared buffers beside it, in each server.")
 	for i, n := range b.nodes {
 		b.table.Figure(fmt.Sprintf("node %d", i+1), report.Mebibytes(float64(n.TakePeakMemory())))
 	}

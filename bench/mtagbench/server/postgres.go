@@ -19,11 +19,10 @@ type Postgres struct {
 	Primary, Standby *pgtest.Server
 }
 
-// postgresSettings are what the guide recommends, for a machine that has both servers and much else. Everything about durability
-// is PostgreSQL's default.
+// postgresSettings are what the guide recommends for a server with 8 GB. Everything about durability is PostgreSQL's default.
 const postgresSettings = `
 max_connections = 400
-shared_buffers = 1GB
+shared_buffers = 2GB
 max_wal_size = 4GB
 checkpoint_timeout = 15min
 wal_compression = on

@@ -31,7 +31,7 @@ const (
 	Unresolved
 	// Suppressed: the person was erased, and later events of the person are refused. The event was not recorded.
 	Suppressed
-	// Removed: the merchant was deleted, of which the caller's directory does not know yet. The event was not recorded.
+	// Removed: the merchant was deleted, but the caller's directory does not know it yet. The event was not recorded.
 	Removed
 )
 

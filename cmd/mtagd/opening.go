@@ -58,9 +58,9 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	return nil
 }
 
-// openEngine opens the storage engine. It waits until the database answers. The database may start later than the node, as after a power
-// cut, or fail over, and systemd and Kubernetes would restart the node ever more slowly, or give up. After a migration the
-// configuration may not name the database yet, so that the next start would fail.
+// openEngine opens the storage engine. It waits until the database answers: after a power cut, the database may start later than the node.
+// If the node ended instead, systemd and Kubernetes would restart it ever more slowly, or give up. And after a migration, the next start
+// would fail while the configuration does not name the database yet.
 func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 	const pause = time.Second
 	for logged := false; ; logged = true {

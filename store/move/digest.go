@@ -232,8 +232,8 @@ func (m *mover) compareRest(ctx context.Context, control *Control) error {
 	)
 }
 
-// compareAudit compares the audit logs up to an entry, and returns how many entries that are. The source may have dropped old ones
-// that the target has.
+// compareAudit compares the audit logs from the first entry of the source up to another entry, and returns how many the source has there.
+// The target may have older entries, which the source has dropped.
 func (m *mover) compareAudit(ctx context.Context, upTo store.AuditID) (n uint64, err error) {
 	first := store.AuditID(1)
 	var of [2]Digest

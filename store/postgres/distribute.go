@@ -138,6 +138,15 @@ func hasCitus(ctx context.Context, pool *pgxpool.Pool) (installed bool, err erro
 	return installed, err
 }
 
+// forCitus returns the one of two statements that is for this database: without the extension, or with it.
+func forCitus(ctx context.Context, pool *pgxpool.Pool, without, with string) (sql string, err error) {
+	citus, err := hasCitus(ctx, pool)
+	if citus {
+		return with, err
+	}
+	return without, err
+}
+
 // distributeTables moves the tables that are not yet where they should be.
 func distributeTables(ctx context.Context, pool *pgxpool.Pool) (tables []Table, err error) {
 	// A table comes after those that it refers to, and event before those that are beside it. The tables of goose say what the coordinator has.

@@ -171,13 +171,9 @@ func (e *engine) sweep(ctx context.Context) error {
 
 // leftBehind returns the merchants that have rows in the tally up to a flush.
 func (e *engine) leftBehind(ctx context.Context, upTo int64) (merchants []uuid.UUID, err error) {
-	citus, err := hasCitus(ctx, e.pool)
+	sql, err := forCitus(ctx, e.pool, listLeft, listLeftWithCitus)
 	if err != nil {
 		return nil, err
-	}
-	sql := listLeft
-	if citus {
-		sql = listLeftWithCitus
 	}
 	err = e.read(ctx, func(tx pgx.Tx) error {
 		merchants, err = listMerchants(ctx, tx, sql, upTo)

@@ -218,10 +218,11 @@ func withTags(removed []removedMerchant) (merchants []store.Merchant) {
 	return merchants
 }
 
-// loadDirectory fills a new directory with all control data, as of one moment, which the standbys have. Otherwise a fail-over could give
-// the number of a change that was read, but lost, to another change, such as a revoked key: this node would never apply that.
+// loadDirectory fills a new directory with all control data, as of one moment, and waits until the standbys have that. Otherwise a
+// fail-over could lose a change that was read, and give its number to another one, such as a revoked key. This node would never apply that.
 func (e *engine) loadDirectory(ctx context.Context) error {
-	asked, d := time.Now(), store.NewDirectory()
+	var asked time.Time
+	var d *store.Directory
 	var seen snapshot
 	if err := e.read(ctx, func(tx pgx.Tx) error {
 		asked, d = time.Now(), store.NewDirectory()
@@ -341,7 +342,7 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	}
 	e.follower.noteLeaving(u.leaving)
 	if to := e.follower.leaving.Load(); to != nil && to.moved {
-		return 0, to.ready() // the number that the move leaves out says nothing more
+		return 0, to.ready() // not errMissed: the move has left out a number on purpose
 	}
 	if err := e.follower.applyUpdate(&u); err != nil {
 		return 0, err

@@ -18,17 +18,17 @@ const (
 	holdLease = 5 * time.Second // how long the server hears nothing before it ends the transaction
 )
 
-// hold takes locks, which it keeps until release is called. held is the context of the work. It ends with ctx, and also when the
-// connection is lost, so that others may have the locks: then context.Cause(held) is lost with the reason. The holder notices that
-// within holdRenew if the connection was closed, and within holdLease if nothing answers.
-func (e *engine) hold(ctx context.Context, lost error, take func(tx pgx.Tx) error) (held context.Context, release func(), err error) {
+// hold calls take, and keeps the locks that it takes until release is called. held is the context of the work. It ends with ctx, and when
+// the connection is lost, because others may have the locks then: context.Cause(held) is errLost with the reason. That takes up to
+// holdRenew if the connection was closed, and up to holdLease if nothing answers.
+func (e *engine) hold(ctx context.Context, errLost error, take func(tx pgx.Tx) error) (held context.Context, release func(), err error) {
 	tx, err := e.beginHold(ctx, 0, take)
 	if err != nil {
 		return nil, nil, err
 	}
 	held, end := context.WithCancelCause(ctx)
 	stop := keepAlive(func(ctx context.Context) error { return ping(ctx, tx) }, func(err error) {
-		end(fmt.Errorf("%w: %w", lost, err))
+		end(fmt.Errorf("%w: %w", errLost, err))
 	})
 	return held, func() {
 		end(nil)
@@ -37,8 +37,8 @@ func (e *engine) hold(ctx context.Context, lost error, take func(tx pgx.Tx) erro
 	}, nil
 }
 
-// beginHold begins a transaction that take gives its locks. The server also ends it when it waits for a lock for longer than wait;
-// 0: it waits. The caller keeps it alive.
+// beginHold begins a transaction, and calls take to take its locks. take fails if it waits for one of them for longer than wait; 0 is no
+// limit. The caller keeps the transaction alive.
 func (e *engine) beginHold(ctx context.Context, wait time.Duration, take func(tx pgx.Tx) error) (pgx.Tx, error) {
 	tx, err := e.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {

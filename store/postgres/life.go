@@ -79,7 +79,7 @@ func (e *engine) live() {
 	}
 }
 
-// errLifeLost ends what a node is at when another one may be at it.
+// errLifeLost ends the removals of this node when its lock is lost: another node may have begun them.
 var errLifeLost = errors.New("the connection that keeps others from removing events was lost")
 
 // liveOnce does what there is to do, unless another node is at it, or a move needs all events.

@@ -47,11 +47,11 @@ func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query
 	l := listing{selection: s, tx: tx, asc: q.Asc && !byName, nameDesc: !q.Asc}
 	offset := q.Offset
 	var nodes []node
-	var ever int
+	var lifetime int
 	if byName && !l.allNames {
 		nodes, err = l.named(ctx, lo, hi, l.names)
 	} else {
-		nodes, ever, err = l.spans(ctx, lo, hi)
+		nodes, lifetime, err = l.spans(ctx, lo, hi)
 	}
 	if err != nil {
 		return page, err
@@ -60,7 +60,7 @@ func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query
 		return page, nil
 	}
 	if byName && l.allNames {
-		if nodes, offset, err = l.nearbyNames(ctx, lo, hi, page.Total, ever, offset, q.Limit); err != nil {
+		if nodes, offset, err = l.nearbyNames(ctx, lo, hi, page.Total, lifetime, offset, q.Limit); err != nil {
 			return page, err
 		}
 	}
@@ -84,8 +84,8 @@ func totalOf(nodes []node) (total int) {
 	return total
 }
 
-// spans returns the nodes of a range, in the order of time, and how many events there are of all times.
-func (l *listing) spans(ctx context.Context, lo, hi int64) (nodes []node, ever int, err error) {
+// spans returns the nodes of a range, in the order of time, and the number of all events, in the range or not.
+func (l *listing) spans(ctx context.Context, lo, hi int64) (nodes []node, lifetime int, err error) {
 	for _, s := range cover(lo, hi) {
 		nodes = append(nodes, node{span: s})
 	}

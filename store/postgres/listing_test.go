@@ -116,21 +116,25 @@ func TestAPageByNameInARangeReadsFewNames(t *testing.T) {
 	}
 	s.folded(s.key())
 	q := store.Query{Merchant: s.id, SortBy: store.ByName, From: &from, To: &to, Limit: 10}
+	// rowsOf returns how many rows are read for a page that begins within the n-th name.
+	rowsOf := func(n int, asc bool) int {
+		t.Helper()
+		q.Offset, q.Asc = n*days*perDay+30, asc
+		page, rows := s.pageAndRows(q)
+		if !asc {
+			n = names - 1 - n
+		}
+		if name := fmt.Sprintf("Even%02d", n); page.Total != names*days*perDay || page.Events[0].Name != name {
+			t.Fatalf("%+v: %d events from %s, want %d from %s", q, page.Total, page.Events[0].Name, names*days*perDay, name)
+		}
+		return rows
+	}
 	for n := range names {
-		q.Offset = n*days*perDay + 30
-		for _, q.Asc = range []bool{true, false} {
-			page, rows := s.pageAndRows(q)
-			first := n
-			if !q.Asc {
-				first = names - 1 - n
-			}
-			if name := fmt.Sprintf("Even%02d", first); page.Total != names*days*perDay || page.Events[0].Name != name {
-				t.Fatalf("%+v: %d events from %s, want %d from %s", q, page.Total, page.Events[0].Name, names*days*perDay, name)
-			}
+		for _, asc := range []bool{true, false} {
 			// The days of all names together, of the names up to the page, and of its own name again; the hours and minutes of one day; all
 			// names' numbers of all times.
 			most := days*(1+min(n+1, names-n)+1) + 2*perDay + names + 5*q.Limit
-			if rows > most {
+			if rows := rowsOf(n, asc); rows > most {
 				t.Errorf("%+v: %d rows were read, want at most %d", q, rows, most)
 			}
 		}
@@ -144,15 +148,7 @@ func TestAPageByNameInARangeReadsFewNames(t *testing.T) {
 		}
 	}
 	for n := range names {
-		q.Offset, q.Asc = n*days*perDay+30, n%2 == 0
-		page, _ := s.pageAndRows(q)
-		first := n
-		if !q.Asc {
-			first = names - 1 - n
-		}
-		if name := fmt.Sprintf("Even%02d", first); page.Total != names*days*perDay || page.Events[0].Name != name {
-			t.Errorf("%+v: %d events from %s, want %d from %s", q, page.Total, page.Events[0].Name, names*days*perDay, name)
-		}
+		rowsOf(n, n%2 == 0)
 	}
 }
 

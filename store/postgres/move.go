@@ -107,12 +107,12 @@ func currentMove(ctx context.Context, tx querier) (m *moveRow, err error) {
 func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*move.Event) error) error {
 	const few, many = 5_000, 50_000 // events of a span
 	span := int64(time.Second / time.Microsecond)
-	citus, err := hasCitus(ctx, d.e.pool)
+	first, err := forCitus(ctx, d.e.pool, firstEvents, firstEventsWithCitus)
 	if err != nil {
 		return err
 	}
 	for at := int64(after); ; {
-		merchants, next, err := d.merchantsAfter(ctx, at, int64(upTo), citus)
+		merchants, next, err := d.merchantsAfter(ctx, first, at, int64(upTo))
 		if err != nil || len(merchants) == 0 {
 			return err
 		}
@@ -150,12 +150,9 @@ const (
 	firstEvent = ` CROSS JOIN LATERAL (SELECT seq FROM event WHERE event.merchant = w.merchant AND seq > $1 AND seq <= $2 ORDER BY seq LIMIT 1) AS x`
 )
 
-// merchantsAfter returns the merchants that have events after one receipt and up to another, and the first receipt of these.
-func (d *Database) merchantsAfter(ctx context.Context, after, upTo int64, citus bool) (merchants []uuid.UUID, first int64, err error) {
-	sql := firstEvents
-	if citus {
-		sql = firstEventsWithCitus
-	}
+// merchantsAfter returns the merchants that have events after one receipt and up to another, and the first receipt of these. sql is one of
+// the statements above.
+func (d *Database) merchantsAfter(ctx context.Context, sql string, after, upTo int64) (merchants []uuid.UUID, first int64, err error) {
 	err = query(ctx, d.e.pool, func(rows pgx.Rows) error {
 		var m uuid.UUID
 		var seq int64

@@ -22,10 +22,11 @@ func (l *listing) named(ctx context.Context, lo, hi int64, names []string) ([]no
 
 // nearbyNames returns the nodes of a page by name, and of some names before or after it. The page begins at offset of all events, whose
 // number is total. Among the events of the returned nodes it begins at from. A merchant can have hundreds of thousands of names. So
-// names are read from the beginning or from the end, whichever is nearer, up to the page, and names before that are not kept. How many
-// names that are is guessed from their events of all times, of which there are ever: as if each name had the same share of its events in
-// the range.
-func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, ever, offset, limit int) (nodes []node, from int, err error) {
+// names are read from the beginning or from the end, whichever is nearer, up to the page, and names before that are not kept.
+//
+// To count a name's events in the range takes long; the number of all its events is known. So how many names to count is guessed from
+// the latter, as if the share in the range, which is total of lifetime, were the same for each name.
+func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, lifetime, offset, limit int) (nodes []node, from int, err error) {
 	skip, end := offset, min(offset+limit, total)
 	fromEnd := total-offset < end
 	if fromEnd {
@@ -34,7 +35,7 @@ func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, ever, of
 	names := newNameReader(l, l.nameDesc != fromEnd)
 	read, kept := 0, 0
 	for read < end {
-		some, err := names.next(ctx, float64(end-read)/float64(total)*float64(ever))
+		some, err := names.next(ctx, float64(end-read)/float64(total)*float64(lifetime))
 		if err != nil {
 			return nil, 0, err
 		}
@@ -70,25 +71,26 @@ type nameReader struct {
 	last   string // the counters' names up to this one were read
 	ended  bool   // all names were read
 	unused []node // names that were read and not returned yet
-	few    int    // how many names next returns at least; at most, it returns manyTimes as many
+	least  int    // how many names next returns at least, if there are so many
 }
 
 const (
 	namesAtOnce = 1000 // how many names are read in one statement
-	manyTimes   = 16
+	leastToMost = 16   // next returns at most this many times as many names as at least
 )
 
 func newNameReader(l *listing, desc bool) *nameReader {
-	r := &nameReader{listing: l, desc: desc, few: 1}
+	r := &nameReader{listing: l, desc: desc, least: 1}
 	if desc {
 		r.last = afterAllNames
 	}
 	return r
 }
 
-// next returns nodes of the next names, with all events of each. It stops when it has enough events. A name too many costs as much as a
-// statement, because each name has hundreds of counters in a range. As enough is only guessed, there is a least and a greatest number of names,
-// and the next call returns twice as many. It fails when no name is left.
+// next returns nodes of the next names, with the number of all events of each. It fails when no name is left.
+//
+// It stops when the names have enough events: each name too many costs the caller as much as a statement, because a name has hundreds of
+// counters in a range. But enough is only a guess. So the number of names has a lower and an upper bound, which double with each call.
 func (r *nameReader) next(ctx context.Context, enough float64) (some []node, err error) {
 	if len(r.unused) == 0 && !r.ended {
 		if err := r.fill(ctx); err != nil {
@@ -99,11 +101,11 @@ func (r *nameReader) next(ctx context.Context, enough float64) (some []node, err
 		return nil, errors.New("the counters of names have fewer events than those of all names together")
 	}
 	n := 0
-	for most := min(manyTimes*r.few, namesAtOnce, len(r.unused)); n < most && (n < r.few || enough > 0); n++ {
+	for most := min(leastToMost*r.least, namesAtOnce, len(r.unused)); n < most && (n < r.least || enough > 0); n++ {
 		enough -= float64(r.unused[n].n)
 	}
 	some, r.unused = r.unused[:n], r.unused[n:]
-	r.few = min(2*r.few, namesAtOnce)
+	r.least = min(2*r.least, namesAtOnce)
 	return some, nil
 }
 

@@ -51,7 +51,7 @@ const (
 
 const lockLife = 0x6d746703
 
-var errBusy = errors.New("another node does it")
+var errBusy = errors.New("another node, or a move, keeps this one from removing events")
 
 // nudge makes the node look for something to do.
 func (l *life) nudge() {
@@ -65,7 +65,11 @@ func (l *life) nudge() {
 func (e *engine) live() {
 	for e.opened.Err() == nil {
 		wait := lifeInterval
-		if err := e.liveOnce(e.opened); err != nil && e.opened.Err() == nil {
+		switch err := e.liveOnce(e.opened); {
+		case err == nil || e.opened.Err() != nil:
+		case errors.Is(err, errBusy):
+			wait = lifeRetry // the other node may have begun before an erasure that this one was asked for
+		default:
 			e.log.Error("the node cannot now remove events that must go, or count what a stopped node has left; it tries again", "error", err)
 			wait = lifeRetry
 		}
@@ -82,7 +86,7 @@ func (e *engine) live() {
 // errLifeLost ends the removals of this node when its lock is lost: another node may have begun them.
 var errLifeLost = errors.New("the connection that keeps others from removing events was lost")
 
-// liveOnce does what there is to do, unless another node is at it, or a move needs all events.
+// liveOnce does what there is to do. It returns errBusy when another node is at it, or when a move needs all events.
 func (e *engine) liveOnce(ctx context.Context) error {
 	held, release, err := e.hold(ctx, errLifeLost, func(tx pgx.Tx) error {
 		var mine bool
@@ -92,9 +96,6 @@ func (e *engine) liveOnce(ctx context.Context) error {
 		}
 		return err
 	})
-	if errors.Is(err, errBusy) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}

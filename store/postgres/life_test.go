@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -319,6 +320,24 @@ func TestALostAnswerIsSettled(t *testing.T) {
 	if n := s.rows("flush", store.MerchantID(merchant.String())); n != 2 {
 		t.Errorf("%d flushes, want 2", n)
 	}
+}
+
+// A node that is kept from removing events must not believe that it has done what there is to do.
+func TestNothingIsRemovedBesideAMove(t *testing.T) {
+	s := newLeavingShop(t)
+	s.record(s.visit(0, 0))
+	_, release, err := s.db.Hold(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if _, err := s.Erase(t.Context(), s.id, byEmail(0), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.liveOnce(t.Context()); !errors.Is(err, errBusy) {
+		t.Errorf("%v, want errBusy", err)
+	}
+	s.expect(1)
 }
 
 // A node that has lost the lock of removals ends at once what it is at. So no event goes while a move has that lock.

@@ -105,6 +105,9 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 		d.tellSystemd,     // that the service answers
 	} {
 		if err := start(ctx); err != nil {
+			if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+				return nil // stopped while it started
+			}
 			return err
 		}
 	}

@@ -69,6 +69,28 @@ func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	}
 }
 
+// A node that is stopped while it waits for its database has not failed.
+func TestTheStopOfAStartThatWaits(t *testing.T) {
+	text, logged := io.Pipe()
+	ctx, stop := context.WithCancel(t.Context())
+	d := newDaemon(config{
+		Data: t.TempDir(), HTTP: "127.0.0.1:0", Admin: adminConfig{Address: adminOff}, Log: slog.New(slog.NewTextHandler(logged, nil)),
+		Store: "postgres://mtagd@127.0.0.1:1/mtagd",
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(d.serveUntil(ctx), logged.Close()) }()
+	lines := bufio.NewScanner(text)
+	if !lines.Scan() || !strings.Contains(lines.Text(), "the start waits for it") {
+		t.Errorf("the log says %q", lines.Text())
+	}
+	stop()
+	for lines.Scan() {
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // runs reports whether a goroutine of this process is in a function.
 func runs(function string) bool {
 	stacks := make([]byte, 4<<20)

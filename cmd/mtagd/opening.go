@@ -62,18 +62,19 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 // If the node ended instead, systemd and Kubernetes would restart it ever more slowly, or give up. And after a migration, the next start
 // would fail while the configuration does not name the database yet.
 func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
-	const pause = time.Second
-	for logged := false; ; logged = true {
+	const pause, logEach = time.Second, 10 * time.Second
+	for logged := (time.Time{}); ; {
 		engine, err := openEngine(ctx, d.Data, d.Store, d.Retention, d.Log, d.metrics)
 		if err == nil || d.Store == "" || store.KindOf(err) != store.KindUnavailable {
 			return engine, err
 		}
-		if !logged {
-			d.Log.Error("the database does not answer now: the start waits for it", "error", err)
+		if time.Since(logged) >= logEach { // the reason may change
+			d.Log.Error("the database cannot be used now: the start waits for it", "error", err)
+			logged = time.Now()
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return nil, ctx.Err()
 		case <-time.After(pause):
 		}
 	}

@@ -235,15 +235,18 @@ func (m *mover) compareRest(ctx context.Context, control *Control) error {
 // compareAudit compares the audit logs from the first entry of the source up to another entry, and returns how many the source has there.
 // The target may have older entries, which the source has dropped.
 func (m *mover) compareAudit(ctx context.Context, upTo store.AuditID) (n uint64, err error) {
-	first := store.AuditID(1)
+	if upTo == 0 {
+		return 0, nil
+	}
+	first := store.AuditID(0) // of the source; 0: not known yet
 	var of [2]Digest
 	for i, side := range []Data{m.src, m.dst} {
-		if err := side.Audit(ctx, first-1, func(e *store.AuditEntry) error {
+		if err := side.Audit(ctx, max(first, 1)-1, func(e *store.AuditEntry) error {
+			if first == 0 {
+				first = e.ID
+			}
 			if e.ID > upTo {
 				return nil
-			}
-			if of[0].N == 0 {
-				first = e.ID
 			}
 			text, err := json.Marshal(e)
 			of[i].add(text)

@@ -367,3 +367,25 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 		}
 	}
 }
+
+// A server may answer no more while a node opens it, as when its machine loses power. Then the node must look for the primary again.
+func TestOpenEndsWhenTheServerAnswersNoMore(t *testing.T) {
+	s := newShop(t, Options{})
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rollback(tx)
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*answerTimeout)
+	defer cancel()
+	e, err := Open(ctx, s.url, Options{Log: quiet})
+	if err == nil {
+		err = e.Close()
+	}
+	if store.KindOf(err) != store.KindUnavailable || ctx.Err() != nil {
+		t.Errorf("%v, want KindUnavailable", err)
+	}
+}

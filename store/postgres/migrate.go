@@ -31,7 +31,11 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := updateSchema(ctx, pool); err != nil {
 		return err
 	}
-	if distributed, err := isDistributed(ctx, pool); err != nil || !distributed {
+	var distributed bool
+	if err := inTime(ctx, func(ctx context.Context) (err error) {
+		distributed, err = isDistributed(ctx, pool)
+		return err
+	}); err != nil || !distributed {
 		return err
 	}
 	_, err := distributeTables(ctx, pool)
@@ -61,7 +65,9 @@ func updateSchema(ctx context.Context, pool *pgxpool.Pool) error {
 
 // schemaVersion returns the version of the schema; 0 when there is none yet.
 func schemaVersion(ctx context.Context, pool *pgxpool.Pool) (version int, err error) {
-	err = pool.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
+	err = inTime(ctx, func(ctx context.Context) error {
+		return pool.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
+	})
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == undefinedTable {
 		return 0, nil
 	}

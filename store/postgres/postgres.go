@@ -136,7 +136,7 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 	if err != nil {
 		return nil, err
 	}
-	if err := adaptToPooler(ctx, address, config); err != nil {
+	if err := inTime(ctx, func(ctx context.Context) error { return adaptToPooler(ctx, address, config) }); err != nil {
 		return nil, fmt.Errorf("open the database: %w", unavailable(err))
 	}
 	e, err := open(ctx, config, opt)
@@ -213,21 +213,34 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 }
 
 func (e *engine) prepare(ctx context.Context, opt Options) error {
-	if err := checkDurability(ctx, e.pool); err != nil {
+	if err := inTime(ctx, func(ctx context.Context) error { return checkDurability(ctx, e.pool) }); err != nil {
 		return err
 	}
 	if err := migrate(ctx, e.pool); err != nil {
 		return err
 	}
-	if err := checkMove(ctx, e.pool); err != nil {
-		return err
-	}
-	if opt.Retention != 0 {
-		if err := e.setDefaultRetention(ctx, opt.Retention); err != nil {
+	return inTime(ctx, func(ctx context.Context) error {
+		if err := checkMove(ctx, e.pool); err != nil {
 			return err
 		}
-	}
-	return e.loadDirectory(ctx)
+		if opt.Retention != 0 {
+			if err := e.setDefaultRetention(ctx, opt.Retention); err != nil {
+				return err
+			}
+		}
+		return e.loadDirectory(ctx)
+	})
+}
+
+// answerTimeout is how long a step of Open may take. It is much longer than a healthy database needs.
+const answerTimeout = 15 * time.Second
+
+// inTime makes a step of Open. If the server answers no more, as when its machine has lost power, the step fails: the next call of Open
+// looks for the primary again.
+func inTime(ctx context.Context, step func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	return step(ctx)
 }
 
 // setDefaultRetention stores it, so that all nodes have the same.

@@ -23,12 +23,13 @@ FIRST = ./store/local ./edge/sdk ./store/postgres ./partnerapi/console ./store/l
 ALONE = mtagd/cmd/mtagd
 
 # On a disk, tests would mostly wait for syncs. So their directories are in /dev/shm, if that has 4 GB left and may run programs.
-# A FUSE file system stands in for a disk that fails. The test binaries are large, and stay on disk (GOTMPDIR). Without
-# atexit_sleep_ms, the race detector would sleep for a second at the end of each.
+# A FUSE file system stands in for a disk that fails. The test binaries are large, and stay on disk (GOTMPDIR). T.TempDir
+# would use GOTMPDIR, too, so the tests run without it. Without atexit_sleep_ms, the race detector would sleep for a second at
+# the end of each.
 MEMORY = $(shell if test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts; \
 	then echo /dev/shm; else echo "$${TMPDIR:-/tmp}"; fi)
 
-TEST = CGO_ENABLED=1 GORACE=atexit_sleep_ms=50 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) $(GO) test -race -pgo=off -vet=off -timeout 30m
+TEST = CGO_ENABLED=1 GORACE=atexit_sleep_ms=50 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) $(GO) test -race -pgo=off -vet=off -timeout 30m -exec 'env -u GOTMPDIR'
 
 test: cc chromium firefox bind nginx postgres pgbouncer promtool node
 	$(TEST) -p 3 $(FIRST) $(filter-out $(ALONE),$(shell $(GO) list ./...))

@@ -60,7 +60,7 @@ func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query
 		return page, nil
 	}
 	if byName && l.allNames {
-		if nodes, offset, err = l.nearbyNames(ctx, lo, hi, page.Total, lifetime, offset, q.Limit); err != nil {
+		if nodes, offset, err = l.nearbyNames(ctx, nodes, lifetime, offset, q.Limit); err != nil {
 			return page, err
 		}
 	}

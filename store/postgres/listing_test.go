@@ -191,8 +191,11 @@ func TestAPageKeepsFewNames(t *testing.T) {
 					return err
 				}
 				l := listing{selection: sel, tx: tx, nameDesc: !asc}
-				lo, hi := rangeOf(q.From, q.To)
-				nodes, _, err := l.nearbyNames(t.Context(), lo, hi, names, names, offset, limit)
+				whole, lifetime, err := l.spans(t.Context(), from.UnixMicro(), to.UnixMicro()+1)
+				if err != nil {
+					return err
+				}
+				nodes, _, err := l.nearbyNames(t.Context(), whole, lifetime, offset, limit)
 				if most := 2 * namesAtOnce; len(nodes) > most {
 					t.Errorf("%+v: %d nodes were kept, want at most %d", q, len(nodes), most)
 				}
@@ -201,5 +204,50 @@ func TestAPageKeepsFewNames(t *testing.T) {
 				t.Fatalf("%+v: %v", q, err)
 			}
 		}
+	}
+}
+
+// The events of one name at an end of a range are counted one by one, if those of all names are few.
+func TestSpansOfOneName(t *testing.T) {
+	at := time.Date(2026, 11, 20, 10, 20, 30, 0, time.UTC).UnixMicro()
+	const hour = int64(time.Hour / time.Microsecond)
+	whole := func(lo, hi int64, inMinutes int) (nodes []node) {
+		for _, s := range slices.Backward(cover(lo, hi)) {
+			n := node{span: s, n: 100 * fewMinutes}
+			if s.level == byMinute {
+				n.n = inMinutes
+			}
+			nodes = append(nodes, n)
+		}
+		return nodes
+	}
+	levels := func(spans []span) (levels []int) {
+		for i, s := range spans {
+			if i > 0 && spans[i-1].lo != s.hi {
+				t.Errorf("%+v: there is a gap", spans)
+			}
+			levels = append(levels, s.level)
+		}
+		return levels
+	}
+	for _, tt := range []struct {
+		name      string
+		lo, hi    int64
+		inMinutes int
+		of        listing
+		want      []int
+	}{
+		{"few events", at, at + 5*hour + 1, fewMinutes, listing{}, []int{rawLevel, byHour, rawLevel}},
+		{"few events, within an hour", at, at + hour/3, fewMinutes, listing{}, []int{rawLevel}},
+		{"many events", at, at + 5*hour + 1, fewMinutes + 1, listing{}, []int{rawLevel, byMinute, byHour, byMinute, rawLevel}},
+		{"a filter, which leaves out events that would be read", at, at + 5*hour + 1, 0, listing{selection: selection{bot: new(true)}},
+			[]int{rawLevel, byMinute, byHour, byMinute, rawLevel}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spans := tt.of.spansOfName(whole(tt.lo, tt.hi, tt.inMinutes))
+			if got := levels(spans); !slices.Equal(got, tt.want) || spans[0].hi != tt.hi || spans[len(spans)-1].lo != tt.lo {
+				t.Errorf("%+v, want the levels %v", spans, tt.want)
+			}
+		})
 	}
 }

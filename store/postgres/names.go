@@ -17,16 +17,20 @@ func (l *listing) named(ctx context.Context, lo, hi int64, names []string) ([]no
 		return nil, err
 	}
 	all = l.addOpen(all, l.nameDesc, func(name string) bool { return slices.Contains(names, name) })
-	return l.inRange(ctx, lo, hi, all)
+	spans := cover(lo, hi)
+	slices.Reverse(spans)
+	return l.inRange(ctx, spans, all)
 }
 
-// nearbyNames returns the nodes of a page by name, and of some names before or after it. The page begins at offset of all events, whose
-// number is total. Among the events of the returned nodes it begins at from. A merchant can have hundreds of thousands of names. So
-// names are read from the beginning or from the end, whichever is nearer, up to the page, and names before that are not kept.
+// nearbyNames returns the nodes of a page by name, and of some names before or after it. whole has the nodes of the range, of all names,
+// the newest first. The page begins at offset of their events. Among the events of the returned nodes it begins at from. A merchant can have
+// hundreds of thousands of names. So names are read from the beginning or from the end, whichever is nearer, up to the page, and names
+// before that are not kept.
 //
 // To count a name's events in the range takes long; the number of all its events is known. So how many names to count is guessed from
 // the latter, as if the share in the range, which is total of lifetime, were the same for each name.
-func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, lifetime, offset, limit int) (nodes []node, from int, err error) {
+func (l *listing) nearbyNames(ctx context.Context, whole []node, lifetime, offset, limit int) (nodes []node, from int, err error) {
+	total, spans := totalOf(whole), l.spansOfName(whole)
 	skip, end := offset, min(offset+limit, total)
 	fromEnd := total-offset < end
 	if fromEnd {
@@ -42,7 +46,7 @@ func (l *listing) nearbyNames(ctx context.Context, lo, hi int64, total, lifetime
 		if fromEnd {
 			slices.Reverse(some)
 		}
-		counted, err := l.inRange(ctx, lo, hi, some)
+		counted, err := l.inRange(ctx, spans, some)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -172,16 +176,35 @@ func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool
 // With a filter, events are never counted so, because all those that it leaves out would be read too.
 const fewEvents = 50
 
-// inRange splits nodes with all events of each name into nodes of a range, and counts their events.
-func (l *listing) inRange(ctx context.Context, lo, hi int64, names []node) (nodes []node, err error) {
-	spans := cover(lo, hi)
+// fewMinutes is up to how many events all names together have in the minutes at an end of a range, so that those of each name are counted
+// one by one. The page of the index by name that has the last seconds of the range has most of these events, too. The counters
+// of their minutes are on other pages, which are often not in memory.
+const fewMinutes = 1000
+
+// spansOfName returns the spans in which the events of one name are counted. whole has the nodes of the range, of all names.
+func (l *listing) spansOfName(whole []node) (spans []span) {
+	for _, n := range whole {
+		s, last := n.span, len(spans)-1
+		if s.level == byMinute && n.n <= fewMinutes && !l.isFiltered() {
+			s.level = rawLevel
+		}
+		if last >= 0 && s.level == rawLevel && spans[last].level == rawLevel {
+			spans[last].lo = s.lo
+			continue
+		}
+		spans = append(spans, s)
+	}
+	return spans
+}
+
+// inRange splits nodes with all events of each name into nodes of the spans of a range, the newest first, and counts their events.
+func (l *listing) inRange(ctx context.Context, spans []span, names []node) (nodes []node, err error) {
 	if len(spans) == 0 || len(spans) == 1 && spans[0].level == byLife {
 		return names[:len(names)*len(spans)], nil
 	}
-	slices.Reverse(spans)
 	for _, n := range names {
 		if n.n <= fewEvents && !l.isFiltered() {
-			nodes = append(nodes, node{span: span{rawLevel, lo, hi}, name: n.name})
+			nodes = append(nodes, node{span: span{rawLevel, spans[len(spans)-1].lo, spans[0].hi}, name: n.name})
 			continue
 		}
 		for _, s := range spans {

@@ -232,7 +232,6 @@ func TestListingsWhileEventsMove(t *testing.T) {
 // The value logs of archived events are removed, also those of an earlier start. A purge
 // gives back the space of removed events.
 func TestArchivedEventsGiveSpaceBack(t *testing.T) {
-	t.Parallel()
 	dir, m := t.TempDir(), store.NewMerchantID()
 	noise := rand.NewChaCha8([32]byte{}) // cannot be compressed
 	logs := func() (names []string) {

@@ -252,7 +252,6 @@ func (e *engine) without(page store.Page, m store.MerchantID, all []store.Event)
 // A wrong bit in any file of a data directory is corrected, has no effect, or costs what it is in. No answer is wrong without
 // an error, the process goes on, and the service starts.
 func TestAWrongBitInAnyFileIsNeverServed(t *testing.T) {
-	t.Parallel()
 	killed, o := newFlipOracle(t)
 	if wrong, failed, refused := o.check(copied(t, killed)); wrong != nil || failed != nil || refused != nil {
 		t.Fatalf("without damage: %v, %v, %v", wrong, failed, refused)

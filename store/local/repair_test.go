@@ -22,7 +22,7 @@ func TestRepair(t *testing.T) {
 	dir := t.TempDir()
 	merchants := soundDirectory(t, dir)
 	killed := copiedWhileOpen(t, dir, merchants[0])
-	recorded := func(t *testing.T, dir string) map[store.MerchantID]store.Page {
+	recorded := func(dir string) map[store.MerchantID]store.Page {
 		e := open(t, dir)
 		defer closeEngine(t, e)
 		all := map[store.MerchantID]store.Page{}
@@ -31,7 +31,7 @@ func TestRepair(t *testing.T) {
 		}
 		return all
 	}
-	original := recorded(t, copied(t, killed))
+	original := recorded(copied(t, killed))
 	tables := func(dir string) []string {
 		paths, err := filepath.Glob(filepath.Join(dir, "events", "*.sst"))
 		if err != nil || len(paths) == 0 {
@@ -71,7 +71,6 @@ func TestRepair(t *testing.T) {
 		}, 0, "keys"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			dir, to := copied(t, killed), filepath.Join(t.TempDir(), "new")
 			if err := c.damage(dir); err != nil {
 				t.Fatal(err)
@@ -96,7 +95,7 @@ func TestRepair(t *testing.T) {
 			for _, f := range lost {
 				said += f.Events
 			}
-			for m, page := range recorded(t, to) {
+			for m, page := range recorded(to) {
 				missing += original[m].Total - page.Total
 				if c.lost == 0 && !reflect.DeepEqual(page, original[m]) {
 					t.Errorf("%d events, want %d", page.Total, original[m].Total)

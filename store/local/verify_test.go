@@ -278,7 +278,6 @@ func TestVerifyFinds(t *testing.T) {
 		"the MANIFEST is missing": {func(dir string) error { return os.Remove(filepath.Join(dir, "events", "MANIFEST")) }, store.PartEvents, "MANIFEST"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			dir := copied(t, dir)
 			if err := c.damage(dir); err != nil {
 				t.Fatal(err)

@@ -58,12 +58,13 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	return nil
 }
 
-// openEngine opens the storage engine. It waits until the database answers: after a power cut, the database may start later than the node.
+// openEngine opens the storage engine. It waits until the database can be used: after a power cut, the database may start later than the node.
 // If the node ended instead, systemd and Kubernetes would restart it ever more slowly, or give up. And after a migration, the next start
 // would fail while the configuration does not name the database yet.
 func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 	const pause, logEach = time.Second, 10 * time.Second
-	for logged := (time.Time{}); ; {
+	var logged time.Time
+	for {
 		engine, err := openEngine(ctx, d.Data, d.Store, d.Retention, d.Log, d.metrics)
 		if err == nil || d.Store == "" || store.KindOf(err) != store.KindUnavailable {
 			return engine, err

@@ -1,14 +1,14 @@
 package partnerapi
 
 import (
-	"bufio"
 	"context"
 	"encoding/hex"
-	"log/slog"
+	"io"
 	"strconv"
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
 
@@ -130,7 +130,8 @@ func (a *api) listErasures(ctx context.Context, r *fasthttp.RequestCtx, partner 
 }
 
 // personalData streams everything that is held of a person, one JSON object a line: {"type":"link",…}, {"type":"event",…}, and at
-// the end {"type":"end",…} with the numbers of both. An answer without the last line is not complete: something has failed.
+// the end {"type":"end",…} with the numbers of both. An answer without the last line is not complete. It ends early when the key
+// is revoked, when the client has gone, and when the service stops.
 func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	in, m, id, err := a.readPerson(ctx, r, partner)
 	if err != nil {
@@ -143,44 +144,56 @@ func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if err != nil {
 		return err
 	}
-	path, request := string(r.Path()), r.ID()
 	r.SetStatusCode(fasthttp.StatusOK)
-	r.SetContentType("application/x-ndjson")
-	r.Response.SetBodyStreamWriter(func(w *bufio.Writer) {
-		defer release()
-		if err := a.writePersonalData(ctx, w, m.ID, id); err != nil {
-			a.Log.Log(ctx, slog.LevelWarn, "personal data cannot be written", "path", path, "connection_request", request, "partner", partner.ID, "error", err)
-		}
-	})
+	r.SetContentType(export.NDJSON.ContentType())
+	from := callerOf(r)
+	write := func(ctx context.Context, w io.Writer) error { return a.writePersonalData(ctx, w, from, m.ID, id) }
+	r.Response.SetBodyStream(a.newBody(r, write, release), -1)
 	return nil
 }
 
-func (a *api) writePersonalData(ctx context.Context, w *bufio.Writer, m store.MerchantID, person store.Identity) error {
-	var line []byte
+// personalDataBytes is about how many bytes of personal data are written at once.
+const personalDataBytes = 64 << 10
+
+func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m store.MerchantID, person store.Identity) error {
+	var lines []byte
+	flush := func() error {
+		if _, ok := a.validFor(from); !ok {
+			return errKeyEnded
+		}
+		_, err := w.Write(lines)
+		lines = lines[:0]
+		return err
+	}
 	events, links := 0, 0
 	if err := a.Engine.PersonalData(ctx, m, person, func(p *store.PersonalRecord) error {
-		line = line[:0]
 		if p.Event == nil {
 			links++
-			line = append(line, `{"type":"link","identifierSha256":"`+hex.EncodeToString(p.Identifier[:])+`","muid":`...)
-			line = append(appendString(line, string(p.MUID)), "}\n"...)
 		} else {
 			events++
-			line = append(appendString(append(line, `{"type":"event","id":`...), string(p.Event.ID)), `,"tagId":`...)
-			line = append(appendString(line, string(p.Tag)), `,"muid":`...)
-			line = append(appendString(line, string(p.Event.MUID)), `,"event_name":`...)
-			line = append(appendString(line, p.Event.Name), `,"event_time":"`+store.FormatTime(p.Event.Time)+`","raw_data":`...)
-			line = append(append(line, p.Event.Raw...), "}\n"...)
 		}
-		_, err := w.Write(line)
-		return err
+		if lines = appendPersonal(lines, p); len(lines) < personalDataBytes {
+			return nil
+		}
+		return flush()
 	}); err != nil {
 		return err
 	}
-	line = strconv.AppendInt(append(line[:0], `{"type":"end","events":`...), int64(events), 10)
-	line = strconv.AppendInt(append(line, `,"links":`...), int64(links), 10)
-	if _, err := w.Write(append(line, "}\n"...)); err != nil {
-		return err
+	lines = strconv.AppendInt(append(lines, `{"type":"end","events":`...), int64(events), 10)
+	lines = strconv.AppendInt(append(lines, `,"links":`...), int64(links), 10)
+	lines = append(lines, "}\n"...)
+	return flush()
+}
+
+// appendPersonal appends a line of personal data.
+func appendPersonal(b []byte, p *store.PersonalRecord) []byte {
+	if p.Event == nil {
+		b = append(b, `{"type":"link","identifierSha256":"`+hex.EncodeToString(p.Identifier[:])+`","muid":`...)
+		return append(appendString(b, string(p.MUID)), "}\n"...)
 	}
-	return w.Flush()
+	b = append(appendString(append(b, `{"type":"event","id":`...), string(p.Event.ID)), `,"tagId":`...)
+	b = append(appendString(b, string(p.Tag)), `,"muid":`...)
+	b = append(appendString(b, string(p.Event.MUID)), `,"event_name":`...)
+	b = append(appendString(b, p.Event.Name), `,"event_time":"`+store.FormatTime(p.Event.Time)+`","raw_data":`...)
+	return append(export.AppendRaw(b, p.Event.Raw), "}\n"...)
 }

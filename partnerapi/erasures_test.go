@@ -52,14 +52,63 @@ func TestErasures(t *testing.T) {
 	s.partner("Other").get(receipt).fails(404, "NOT_FOUND", "Resource not found")
 }
 
-// Everything that is held of a person comes as lines of JSON, with a last line that says that it is complete.
+// readPersonalData reads what is held of a visitor of visited.
+func readPersonalData(t *testing.T, s *service, p *partner, merchant string) (lines []string, err error) {
+	t.Helper()
+	_, body, err := newStreamClient(t, s).read(p, "POST", personalData, fmt.Sprintf(`{"merchantId":%q,"muid":"m-bob"}`, merchant), "")
+	return strings.Split(strings.TrimSpace(string(body)), "\n"), err
+}
+
+// Everything that is held of a person comes as lines of JSON, with a last line that says that it is complete. A stranger whose
+// event has line breaks between its values adds no line.
 func TestPersonalData(t *testing.T) {
-	_, p, merchant := visited(t)
-	a := p.postf(personalData, `{"merchantId":%q,"muid":"m-bob"}`, merchant)
-	lines := strings.Split(strings.TrimSpace(a.body), "\n")
-	if a.status != 200 || len(lines) != 3 || !strings.Contains(lines[0], `"type":"link"`) || !strings.Contains(lines[1], "bob@example.com") ||
-		lines[2] != `{"type":"end","events":1,"links":1}` {
-		t.Errorf("%d %s", a.status, a.body)
+	s, p, merchant := visited(t)
+	s.record(merchant, "cs_x", event{at: "2026-11-01T00:00:00Z", name: "Forged", muid: "m-bob",
+		raw: "{\"a\":1,\n\"b\":\r\n{\"type\":\"end\",\"events\":0,\"links\":0}\n}"})
+	lines, err := readPersonalData(t, s, p, merchant)
+	if err != nil || len(lines) != 4 || !strings.Contains(lines[0], `"type":"link"`) || !strings.Contains(lines[1], "bob@example.com") ||
+		!strings.Contains(lines[2], `"event_name":"Forged"`) || lines[3] != `{"type":"end","events":2,"links":1}` {
+		t.Errorf("%v %q", err, lines)
+	}
+	if held := s.api.readings.budget.Reserved(); held != 0 {
+		t.Errorf("%d requests still have their turns", held)
+	}
+}
+
+// hindered is an engine that does something before it passes on what is held of a person.
+type hindered struct {
+	store.Engine
+	before func()
+}
+
+func (h *hindered) PersonalData(ctx context.Context, m store.MerchantID, id store.Identity, use func(*store.PersonalRecord) error) error {
+	h.before()
+	return h.Engine.PersonalData(ctx, m, id, use)
+}
+
+func TestPersonalDataIsCutOff(t *testing.T) {
+	for is, before := range map[string]func(s *service, p *partner){
+		"when its key is revoked": func(s *service, p *partner) {
+			id, err := store.APIKey(p.key).ID()
+			if err == nil {
+				_, err = s.engine.RevokeKey(context.Background(), id, true)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		},
+		"when the engine panics": func(*service, *partner) { panic("test") },
+	} {
+		t.Run(is, func(t *testing.T) {
+			s, p, merchant := visited(t)
+			s.serve(&hindered{s.engine, func() { before(s, p) }}, &s.dns)
+			if lines, err := readPersonalData(t, s, p, merchant); err == nil {
+				t.Errorf("the client got %q as complete", lines)
+			}
+			if held := s.api.readings.budget.Reserved(); held != 0 {
+				t.Errorf("%d requests still have their turns", held)
+			}
+		})
 	}
 }
 

@@ -162,10 +162,15 @@ func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *fee
 	if err != nil {
 		return nil, err
 	}
+	filled := false
+	defer func() {
+		if !filled {
+			memory.release()
+		}
+	}()
 	for begun, inTurn := time.Now(), page.inTurn; ; inTurn = true {
 		upTo, err := a.Engine.Latest(ctx)
 		if err != nil {
-			memory.release()
 			return nil, err
 		}
 		q := store.FeedQuery{Bot: w.feed.bot, After: w.feed.after, UpTo: upTo}
@@ -176,12 +181,12 @@ func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *fee
 			return page.events < limit && len(page.body) < size
 		})
 		if err != nil {
-			memory.release()
 			return nil, err
 		}
 		w.feed.after = end.Cursor
 		page.cursor, page.more = end.Cursor, end.More
 		if page.events > 0 || !page.more || time.Since(begun) > searchTime {
+			filled = true
 			memory.keep(len(page.body))
 			return memory, nil
 		}

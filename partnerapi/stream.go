@@ -32,12 +32,13 @@ func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f feed) er
 	if _, err := a.Engine.Feed(ctx, store.FeedQuery{After: f.after}, nil); err != nil { // it may be no cursor
 		return err
 	}
-	release, err := a.readers.acquire(ctx, f.partner)
-	if err != nil {
-		return err
-	}
 	f.wait = heartbeat
 	s := &stream{api: a, watch: a.newWatch(f)}
+	release, err := a.readers.acquire(ctx, f.partner) // last: nothing that may panic comes before the body, which releases it
+	if err != nil {
+		s.watch.stop()
+		return err
+	}
 	a.metrics.streams.Inc()
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType("text/event-stream")

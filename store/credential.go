@@ -24,7 +24,9 @@ const (
 	checksumLen     = 7  // CRC-32 of id and secret
 )
 
-var credentialEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+const credentialAlphabet = "abcdefghijklmnopqrstuvwxyz234567"
+
+var credentialEncoding = base32.NewEncoding(credentialAlphabet).WithPadding(base32.NoPadding)
 
 // newCredential makes a random credential. hash is the SHA-256 of its secret.
 func newCredential(prefix string) (id string, hash []byte, text string) {
@@ -46,7 +48,7 @@ func parseCredential(prefix, text, what string) (id, secret string, err error) {
 		return "", "", fmt.Errorf("store: not %s", what)
 	}
 	body, sum := body[:credentialIDLen+secretLen], body[credentialIDLen+secretLen:]
-	if checksum(body) != sum {
+	if checksum(body) != sum || strings.Trim(body, credentialAlphabet) != "" {
 		return "", "", fmt.Errorf("store: %s with a wrong checksum", what)
 	}
 	return body[:credentialIDLen], body[credentialIDLen:], nil

@@ -28,8 +28,7 @@ func (c *csvWriter) Write(e *store.Received) error {
 	if err := c.begin(); err != nil {
 		return err
 	}
-	c.raw = append(c.raw[:0], e.Raw...)
-	unbreak(c.raw)
+	c.raw = AppendRaw(c.raw[:0], e.Raw)
 	c.cells = [...]string{
 		string(e.ID), string(e.Merchant), string(e.Tag), disarm(string(e.MUID)), e.Name,
 		store.FormatTime(e.Time), store.FormatTime(e.ReceivedAt), strconv.FormatBool(e.Bot), string(c.raw),

@@ -21,11 +21,17 @@ func AppendJSON(b []byte, e *store.Received) []byte {
 	b = store.AppendTime(append(b, `,"event_time":"`...), e.Time)
 	b = store.AppendTime(append(b, `","receivedAt":"`...), e.ReceivedAt)
 	b = strconv.AppendBool(append(b, `","isBot":`...), e.Bot)
-	b = append(b, `,"raw_data":`...)
-	start := len(b)
-	b = append(b, e.Raw...)
-	unbreak(b[start:])
+	b = AppendRaw(append(b, `,"raw_data":`...), e.Raw)
 	return append(b, '}')
+}
+
+// AppendRaw appends the body of an event as one line. Whoever may send events decides where a body has line breaks, and could
+// otherwise write lines of their own into an answer.
+func AppendRaw(b, raw []byte) []byte {
+	start := len(b)
+	b = append(b, raw...)
+	unbreak(b[start:])
+	return b
 }
 
 // unbreak replaces the line breaks in a JSON value by spaces. There are none in its strings: JSON escapes them.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/binary"
 	"testing"
+
+	"mtagd/store"
 )
 
 func FuzzEventIDsSortAsPositions(f *testing.F) {
@@ -29,4 +31,17 @@ func TestACorruptLengthAllocatesNothing(t *testing.T) {
 	if b := d.Prefixed(); b != nil || d.Err("value") == nil {
 		t.Errorf("a value that is only a length gives %d bytes, %v", len(b), d.Err("value"))
 	}
+}
+
+// What is taken for a cursor is written again as the same text.
+func FuzzCursor(f *testing.F) {
+	for _, text := range []string{"", "cur_", "cur_0000000000000001", "cur_000000000000000\n", "cur_00000000000000\r\n", "cur_\n000000000000001\n", "evt_0000000000000001", "cur_000000000000000V"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		at, ok := ParseCursor(store.Cursor(text))
+		if ok && text != "" && string(at.Cursor()) != text {
+			t.Errorf("%q is taken for %s", text, at.Cursor())
+		}
+	})
 }

@@ -41,8 +41,11 @@ func ParseCursor(c store.Cursor) (Position, bool) {
 		return Position{}, true
 	}
 	digits, ok := strings.CutPrefix(string(c), cursorPrefix)
+	if !ok || len(digits) != idEncoding.EncodedLen(10) {
+		return Position{}, false
+	}
 	b, err := idEncoding.DecodeString(digits)
-	if !ok || err != nil || len(digits) != idEncoding.EncodedLen(10) {
+	if err != nil || len(b) != 10 { // line breaks count as no digits
 		return Position{}, false
 	}
 	return Position{binary.BigEndian.Uint64(b), binary.BigEndian.Uint16(b[8:])}, true

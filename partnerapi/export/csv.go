@@ -1,6 +1,7 @@
 package export
 
 import (
+	"bytes"
 	"encoding/csv"
 	"io"
 	"strconv"
@@ -28,7 +29,7 @@ func (c *csvWriter) Write(e *store.Received) error {
 	if err := c.begin(); err != nil {
 		return err
 	}
-	c.raw = AppendRaw(c.raw[:0], e.Raw)
+	c.raw = bytes.ReplaceAll(AppendRaw(c.raw[:0], e.Raw), []byte{';'}, semicolon)
 	c.cells = [...]string{
 		string(e.ID), string(e.Merchant), string(e.Tag), disarm(string(e.MUID)), e.Name,
 		store.FormatTime(e.Time), store.FormatTime(e.ReceivedAt), strconv.FormatBool(e.Bot), string(c.raw),
@@ -54,12 +55,30 @@ func (c *csvWriter) Close() error {
 	return c.w.Error()
 }
 
-// disarm puts an apostrophe before a muid that a spreadsheet would run as a formula. Any stranger can send such a muid, and
-// quotes do not help. No other cell can begin like a formula: raw_data is a JSON object, and the rest comes from the service
-// or is checked.
+// disarm puts an apostrophe before each part of a muid that a spreadsheet would run as a formula. A spreadsheet may split cells at
+// semicolons, commas, tabs or line breaks, whatever the quotes, so a part may begin behind each of these. Any stranger can send
+// such a muid. Of the other cells, raw_data is a JSON object without semicolons, and the rest comes from the service or is checked.
+//
+// Whoever removes the first apostrophe of each part that isFormula, with that apostrophe, has the muid again.
 func disarm(muid string) string {
-	if muid != "" && strings.IndexByte("=+-@\t\r\n", muid[0]) >= 0 {
-		return "'" + muid
+	var b []byte
+	for i, part := 0, true; i < len(muid); i++ {
+		if part && isFormula(muid[i:]) {
+			b = append(b, '\'')
+		}
+		b = append(b, muid[i])
+		part = strings.IndexByte(separators, muid[i]) >= 0
 	}
-	return muid
+	return string(b)
 }
+
+const separators = ";,\t\r\n"
+
+// isFormula reports whether a spreadsheet might run a cell. It passes over quotes and blanks at its start.
+func isFormula(cell string) bool {
+	cell = strings.TrimLeft(cell, "'\" \u00a0\u3000\x00")
+	return cell != "" && strings.IndexAny(cell, "=+-@＝＋－＠\t\r\n") == 0
+}
+
+// semicolon stands for a semicolon in JSON. In JSON, semicolons are only in strings.
+var semicolon = []byte(`\u003b`)

@@ -34,10 +34,10 @@ func AppendRaw(b, raw []byte) []byte {
 	return b
 }
 
-// unbreak replaces the line breaks in a JSON value by spaces. There are none in its strings: JSON escapes them.
+// unbreak replaces the line breaks and tabs in a JSON value by spaces. There are none in its strings: JSON escapes them.
 func unbreak(value []byte) {
 	for {
-		i := bytes.IndexAny(value, "\r\n")
+		i := bytes.IndexAny(value, "\r\n\t")
 		if i < 0 {
 			return
 		}

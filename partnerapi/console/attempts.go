@@ -8,10 +8,11 @@ import (
 	"mtagd/store"
 )
 
-// attempts limits signing in. A wrong key or link costs little, and nobody guesses 160 bits: the limit keeps a guesser from
-// using up more than that. Like that of the partner API it never refuses a valid one, because other people may have the
-// same address, or the guesser knows the id of their key. A right one costs a synced write and an audit entry, and so each
-// key has a rate of them.
+// attempts limits signing in. A wrong key costs little, and nobody guesses 160 bits: the limit keeps a guesser from using up more
+// than that. Like that of the partner API it never refuses a valid key, because other people may have the same address, or the
+// guesser knows the id of their key. A right one costs a synced write and an audit entry, and so each key has a rate of them.
+//
+// Links are not in memory: the engine must look each up, perhaps in a database. So a link takes a token before that, right or wrong.
 type attempts struct {
 	addresses *limit.Addresses
 	others    *limit.Buckets
@@ -43,6 +44,11 @@ func (a *attempts) wrong(client netip.Addr, id string, now time.Time) (wait time
 		return wait
 	}
 	return a.others.Take(a.others.Key(kindKey, id), 1, keyRate, now)
+}
+
+// link takes a token for a link that the engine has not looked up yet.
+func (a *attempts) link(client netip.Addr, now time.Time) (wait time.Duration) {
+	return a.wrong(client, "", now)
 }
 
 // right takes a token for a session that a key begins.

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"encoding/base32"
 	"encoding/binary"
 	"encoding/json"
@@ -360,6 +361,37 @@ func TestWhoGuessesTooOftenMustWait(t *testing.T) {
 		s.signIn(wrong).is(want)
 	}
 	s.signIn(text).is(200)
+}
+
+// lookups is an engine that counts the links it was asked for.
+type lookups struct {
+	store.Engine
+	links int
+}
+
+func (e *lookups) UseLink(ctx context.Context, text store.SessionText) (store.Session, store.SessionText, error) {
+	e.links++
+	return e.Engine.UseLink(ctx, text)
+}
+
+// Links of an address that has sent too many are not looked up.
+func TestWrongLinksAreRefusedBeforeTheEngine(t *testing.T) {
+	var engine lookups
+	s := newService(t, limited, func(cfg *Config) {
+		engine.Engine = cfg.Engine
+		cfg.Engine = &engine
+	})
+	for n := range 3 * int(addressRate.Burst) {
+		_, text := store.NewLink("", s.now)
+		want := 401
+		if n >= int(addressRate.Burst) {
+			want = 429
+		}
+		s.useLink(text).is(want)
+	}
+	if engine.links > int(addressRate.Burst) {
+		t.Errorf("the engine was asked for %d links", engine.links)
+	}
 }
 
 // Who has one key of a partner cannot keep those with another one from signing in.

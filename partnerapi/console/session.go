@@ -48,6 +48,7 @@ const maxSignIn = 4 << 10
 
 const (
 	notAuthenticated = "Authentication required"
+	tooManyWrong     = "Too many wrong keys or links"
 	otherSite        = "Access denied: the request comes from another site"
 )
 
@@ -122,9 +123,19 @@ func (c *Console) useLink(r *fasthttp.RequestCtx, text store.SessionText) {
 		c.refuse(r, "")
 		return
 	}
+	if wait := c.attempts.link(clientaddr.Of(r.RemoteAddr()), c.Now()); wait > 0 {
+		c.Refusals.Count(limit.Authentication, limit.Tenant{})
+		tooMany(r, wait, tooManyWrong)
+		return
+	}
 	actor := store.Session{ID: id, IsLink: true}.Actor()
 	actor.Request = requestid.Of(r)
 	s, session, err := c.Engine.UseLink(store.WithActor(context.Background(), actor), text)
+	if store.KindOf(err) == store.KindNotFound {
+		c.Refusals.Count(limit.Authentication, limit.Tenant{})
+		partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
+		return
+	}
 	c.begun(r, s, store.Full, session, err)
 }
 
@@ -175,11 +186,11 @@ func caller(s store.Session) store.PartnerID {
 	return s.Partner
 }
 
-// refuse answers a request with a wrong key or link. id is that of the key, if it has one.
+// refuse answers a request with a wrong key, or with a text that is no link. id is that of the key, if it has one.
 func (c *Console) refuse(r *fasthttp.RequestCtx, id string) {
 	c.Refusals.Count(limit.Authentication, limit.Tenant{})
 	if wait := c.attempts.wrong(clientaddr.Of(r.RemoteAddr()), id, c.Now()); wait > 0 {
-		tooMany(r, wait, "Too many wrong keys or links")
+		tooMany(r, wait, tooManyWrong)
 		return
 	}
 	partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)

@@ -305,6 +305,52 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 	s.expect(1)
 }
 
+// Changes that wait for their turn, because a change of another node is under way, leave the connections to events and to the
+// follower. A wrong link, which anybody can send, does not wait with them.
+func TestChangesThatWaitLeaveConnections(t *testing.T) {
+	const conns = 6
+	s := newShopOn(t, fmt.Sprintf("%s&pool_max_conns=%d", pgtest.Database(t), conns), Options{})
+	link, text, err := s.AddLink(t.Context(), s.partner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, wrong := store.NewLink(s.partner, time.Now())
+	tx, err := s.pool.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", lockControl)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var changing sync.WaitGroup
+	for range 4 * conns {
+		changing.Go(func() {
+			if _, err := s.AddPartner(ctx, "Agency"); err == nil {
+				t.Error("a change was made without its turn")
+			}
+		})
+	}
+	await(t, "no change waits", func() bool { return len(s.changing) > 0 })
+	if _, _, err := s.UseLink(t.Context(), wrong); store.KindOf(err) != store.KindNotFound {
+		t.Errorf("a wrong link gets %v", err)
+	}
+	following, cancelFollowing := context.WithTimeout(t.Context(), followTimeout)
+	defer cancelFollowing()
+	if _, err := s.catchUp(following, func(pgx.Tx) error { return nil }); err != nil {
+		t.Errorf("the node cannot follow: %v", err)
+	}
+	s.record(s.visit(0, 0))
+	cancel()
+	changing.Wait()
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if begun, _, err := s.UseLink(t.Context(), text); err != nil || begun.Link != link.ID {
+		t.Errorf("the right link begins %v, %v", begun, err)
+	}
+}
+
 // The operator may have another default isolation level. With it, flushes that write the same rows would fail.
 func TestTransactionsThatWriteHaveTheirOwnIsolation(t *testing.T) {
 	s := newShopOn(t, pgtest.Database(t)+"&default_transaction_isolation=serializable", Options{})

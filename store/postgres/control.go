@@ -46,6 +46,13 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	caller := ctx
 	ctx, cancel := context.WithTimeout(caller, changeTimeout)
 	defer cancel()
+	// All changes of all nodes wait for each other. They do it here, without a connection: flushes and the follower need these.
+	select {
+	case e.changing <- struct{}{}:
+		defer func() { <-e.changing }()
+	case <-ctx.Done():
+		return endedOr(caller, errManyChanges)
+	}
 	// A caller that goes away while the commit is under way must not hide what has become of it.
 	working, cancelWork := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancelWork()
@@ -81,6 +88,8 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	}
 	return e.follower.apply(c.entries)
 }
+
+var errManyChanges = store.Unavailable("too many changes wait for their turn")
 
 // beginChange begins the transaction of a change, on a connection that the caller releases.
 func (e *engine) beginChange(ctx context.Context) (conn *pgxpool.Conn, tx pgx.Tx, err error) {

@@ -155,6 +155,8 @@ type engine struct {
 	now     func() time.Time // nil: the database's clock
 	node    uuid.UUID        // of this engine
 
+	changing chan struct{} // has a value while a change of control data is under way
+
 	follower  follower
 	confirmed confirmed
 	queue     *group.Queue
@@ -194,7 +196,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, reading: readsAtOnce(config), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece)}
+	e := &engine{pool: pool, hosts: hosts, reading: readsAtOnce(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()

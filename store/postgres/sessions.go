@@ -52,12 +52,19 @@ func (e *engine) UseLink(ctx context.Context, used store.SessionText) (s store.S
 	if err != nil {
 		return s, "", store.NotFound("link")
 	}
+	// Anybody may send wrong links: these must not wait for their turn with all changes.
+	if err := e.read(ctx, func(tx pgx.Tx) error {
+		_, err := findLink(ctx, tx, id, used)
+		return err
+	}); err != nil {
+		return s, "", err
+	}
 	err = e.change(ctx, func(c *change) error {
-		link, err := c.session(id, "link")
+		link, err := findLink(c.ctx, c.tx, id, used)
 		if err != nil {
 			return err
 		}
-		if !link.IsLink || !used.Matches(link) || !link.Valid(c.now) {
+		if !link.Valid(c.now) {
 			return store.NotFound("link")
 		}
 		switch err := c.hasPartner(link.Partner); {
@@ -76,6 +83,15 @@ func (e *engine) UseLink(ctx context.Context, used store.SessionText) (s store.S
 	return ifDone(s, text, err)
 }
 
+// findLink returns the link with this text. KindNotFound: link.
+func findLink(ctx context.Context, tx pgx.Tx, id store.SessionID, text store.SessionText) (store.Session, error) {
+	link, err := find[store.Session](ctx, tx, "link", "SELECT record FROM session WHERE id = $1", string(id))
+	if err == nil && (!link.IsLink || !text.Matches(link)) {
+		err = store.NotFound("link")
+	}
+	return link, err
+}
+
 // ifDone returns nothing but the error if there is one.
 func ifDone(s store.Session, text store.SessionText, err error) (store.Session, store.SessionText, error) {
 	if err != nil {
@@ -90,7 +106,7 @@ func (e *engine) EndSession(ctx context.Context, id store.SessionID) error {
 		return store.NotFound("session")
 	}
 	return e.change(ctx, func(c *change) error {
-		s, err := c.session(id, "session")
+		s, err := find[store.Session](c.ctx, c.tx, "session", "SELECT record FROM session WHERE id = $1", string(id))
 		if err != nil {
 			return err
 		}
@@ -146,11 +162,6 @@ func (c *change) hasPartner(id store.PartnerID) error {
 	}
 	_, err := c.partner(id)
 	return err
-}
-
-// session returns a session or a link. KindNotFound: none, and what names it.
-func (c *change) session(id store.SessionID, what string) (store.Session, error) {
-	return find[store.Session](c.ctx, c.tx, what, "SELECT record FROM session WHERE id = $1", string(id))
 }
 
 // sessionsOf returns the sessions and links of a partner, or of operators, oldest first.

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"mtagd/edge/budget"
 	"mtagd/edge/clientaddr"
+	"mtagd/store/budget"
 )
 
 // fasthttp allocates a body, or a chunk of a body, as soon as the client announces its length. With a few bytes, a

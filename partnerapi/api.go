@@ -168,6 +168,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 			ctx, done = open(r)
 			defer done()
 		}
+		ctx = store.WithPartner(ctx, partner.ID)
 		err := checkNames(r.QueryArgs(), op.query)
 		if changes && partner.Suspended {
 			err = errPartnerSuspended

@@ -13,6 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/requestid"
+	"mtagd/store"
 )
 
 // writePatience is how long a client may take to begin to read what a body has written.
@@ -44,7 +45,7 @@ func (a *api) newBody(
 	ctx, cancel := a.Waiting(r)
 	path, id, partner := string(r.Path()), requestid.Of(r), PartnerOf(r)
 	return &body{
-		ctx:  ctx,
+		ctx:  store.WithPartner(ctx, store.PartnerID(partner)),
 		conn: r.Conn(),
 		log: func(err error) {
 			a.Log.Log(context.Background(), slog.LevelError, "partner API request failed", "path", path, "status", fasthttp.StatusOK,

@@ -10,11 +10,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
-	"mtagd/edge/budget"
 	"mtagd/edge/limit"
 	"mtagd/edge/refused"
 	"mtagd/partnerapi/cookie"
 	"mtagd/store"
+	"mtagd/store/budget"
 )
 
 // Config is what the API is made of. Every field is required, except where it says otherwise.

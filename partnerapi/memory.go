@@ -5,13 +5,14 @@ import (
 	"errors"
 	"time"
 
-	"mtagd/edge/budget"
 	"mtagd/store"
+	"mtagd/store/budget"
 )
 
 // A page of events can be large: 100 events of 64 KiB. Its memory is in use until the client has read it. So each
 // partner has a share of the memory for listings, PartnerLimits.AnswerBytes. A listing that does not fit waits, and fails
-// when there is no room before the timeout. With the default share, five pages of 100 events of unknown size fit, or
+// when there is no room before the timeout. When much of the memory of all is in use, a partner may have at most as much as is
+// free. With the default share, five pages of 100 events of unknown size fit, or
 // about 40 of 12: pages of small events take a millisecond, so that is as fast as no limit.
 const (
 	listingMemory = 256 << 20 // bytes, of all partners together
@@ -39,7 +40,7 @@ func newListings(total int64, directory *store.Directory, timeout time.Duration)
 		}
 		return total
 	}
-	return &listings{budget.New(total, share), timeout}
+	return &listings{budget.New(total, share).Fair(), timeout}
 }
 
 // listing is the memory that one listing has reserved.

@@ -20,10 +20,10 @@ const perEvent = 2 * store.MaxEventBytes
 func TestListingsWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		directory := store.NewDirectory()
-		for _, id := range []store.PartnerID{"a", "b", "c"} {
+		for _, id := range []store.PartnerID{"a", "b", "c", "d"} {
 			directory.SetPartner(store.Partner{ID: id, Limits: store.PartnerLimits{AnswerBytes: 2 * perEvent}})
 		}
-		l := newListings(3*perEvent, directory, time.Minute)
+		l := newListings(4*perEvent, directory, time.Minute)
 		reserve := func(partner store.PartnerID) *listing {
 			t.Helper()
 			m, err := l.reserve(t.Context(), partner, 1)
@@ -36,8 +36,8 @@ func TestListingsWaitForMemory(t *testing.T) {
 		if _, err := l.reserve(t.Context(), "a", 1); store.KindOf(err) != store.KindBusy {
 			t.Errorf("over the partner's share: got %v, want an error of kind busy", err)
 		}
-		other := reserve("b")
-		if _, err := l.reserve(t.Context(), "c", 1); store.KindOf(err) != store.KindUnavailable {
+		other, another := reserve("b"), reserve("c")
+		if _, err := l.reserve(t.Context(), "d", 1); store.KindOf(err) != store.KindUnavailable {
 			t.Errorf("over the memory of all: got %v, want an error of kind unavailable", err)
 		}
 		gone, leave := context.WithCancel(t.Context())
@@ -47,12 +47,12 @@ func TestListingsWaitForMemory(t *testing.T) {
 		}
 		begun := time.Now()
 		time.AfterFunc(time.Second, func() { first.keep(0) })
-		third := reserve("c")
+		third := reserve("d")
 		if waited := time.Since(begun); waited != time.Second {
 			t.Errorf("waited %v, want the second until another answer was built", waited)
 		}
 		synctest.Wait() // until keep has returned
-		for _, m := range []*listing{first, second, other, third} {
+		for _, m := range []*listing{first, second, other, another, third} {
 			m.release()
 		}
 		if n := l.budget.Reserved(); n != 0 {

@@ -93,7 +93,7 @@ func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner
 	if p.err != nil {
 		return p.err
 	}
-	merchants, total, err := a.Engine.Merchants(ctx, q)
+	merchants, total, err := a.findMerchants(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -108,6 +108,18 @@ func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner
 		return err
 	}
 	return reply(r, fasthttp.StatusOK, list)
+}
+
+// findMerchants returns a page of merchants. Looking for a part of a name or a domain reads all of the partner's merchants, perhaps
+// 50,000, so partners take turns.
+func (a *api) findMerchants(ctx context.Context, q store.MerchantQuery) ([]store.Merchant, int, error) {
+	if q.Name != "" || q.Domain != "" {
+		if err := a.takeTurn(ctx, q.Partner); err != nil {
+			return nil, 0, err
+		}
+		defer a.endTurn(q.Partner)
+	}
+	return a.Engine.Merchants(ctx, q)
 }
 
 // getMerchant answers with a merchant of the partner (spec, Get merchant by id).

@@ -5,8 +5,8 @@ import (
 	"math"
 	"time"
 
-	"mtagd/edge/budget"
 	"mtagd/store"
+	"mtagd/store/budget"
 )
 
 // A partner may verify many tags at once, for example after an import. Its DNS look-ups must not use up
@@ -18,7 +18,8 @@ const (
 )
 
 // A request that follows the feed holds a connection and a goroutine for as long as it waits. An export takes up to
-// 50 MiB of memory, for as long as its client takes to read it. Who gets no slot for one is refused immediately.
+// 50 MiB of memory, for as long as its client takes to read it. Who gets no slot for one is refused immediately. A partner has at most
+// as many exports under way as there are free slots, so that a few partners cannot have all of them.
 const (
 	exportsPerPartner = 4
 	exportsAtOnce     = 4 * exportsPerPartner // of all partners
@@ -56,7 +57,7 @@ func newReaderSlots(directory *store.Directory, limits bool) *slots {
 }
 
 func newExportSlots() *slots {
-	return &slots{budget.New(exportsAtOnce, func(store.PartnerID) int64 { return exportsPerPartner }), 0, errExports}
+	return &slots{budget.New(exportsAtOnce, func(store.PartnerID) int64 { return exportsPerPartner }).Fair(), 0, errExports}
 }
 
 // acquire waits for a slot of the partner. The caller must call release. s.none: none was free before the
@@ -79,10 +80,10 @@ func newTurns(atOnce int64) *budget.Budget[store.PartnerID] {
 	return budget.New(atOnce, func(store.PartnerID) int64 { return atOnce })
 }
 
-// takeTurn waits until a request of a partner may read on in the feed. All such requests together use half of the
+// takeTurn waits until a request of a partner may read on in the feed, or search its merchants. All such requests together use half of the
 // processors, so that the others find one: a client that catches up takes as many events as it gets. Partners take turns:
 // the many requests of one wait for each other. When ctx ends first, takeTurn returns its error. After it, the caller must
-// call endTurn. A turn is for one call of Feed.
+// call endTurn. A turn is for one call of Feed, or one search.
 func (a *api) takeTurn(ctx context.Context, partner store.PartnerID) error {
 	if a.turns.Reserve(ctx, partner, 1) != nil {
 		return ctx.Err()

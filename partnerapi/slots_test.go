@@ -80,6 +80,22 @@ func TestSlots(t *testing.T) {
 	})
 }
 
+// Partners that export as much as they may leave slots to the next ones.
+func TestExportsOfManyPartners(t *testing.T) {
+	l := newExportSlots()
+	for i, want := range []int{4, 4, 4, 2, 1, 1} {
+		p, got := store.PartnerID(rune('a'+i)), 0
+		for ; ; got++ {
+			if _, err := l.acquire(t.Context(), p); err != nil {
+				break
+			}
+		}
+		if got != want {
+			t.Errorf("partner %d has %d exports under way, want %d", i, got, want)
+		}
+	}
+}
+
 // crowdedDNS is a Verifier that answers once as many checks are under way as there are slots.
 type crowdedDNS struct {
 	underWay, most atomic.Int64

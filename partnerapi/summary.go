@@ -95,7 +95,7 @@ func summaryMemory(q store.SummaryQuery, tags int) (int64, error) {
 	}
 	switch q.By {
 	case store.GroupByName:
-		groups = store.MaxSummaryGroups + 1
+		groups = max(len(q.Names), store.MaxSummaryGroups) + 1
 	case store.GroupByTag:
 		groups = min(tags, store.MaxSummaryGroups) + 1
 	}

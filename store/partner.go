@@ -1,7 +1,10 @@
 package store
 
-import "errors"
-import "time"
+import (
+	"context"
+	"errors"
+	"time"
+)
 
 // Partner owns merchants, and authenticates to the partner API with a Key.
 type Partner struct {
@@ -35,4 +38,17 @@ func (p Partner) CheckUpdate(old Partner) error {
 		return errors.New("a partner's id, creation time and tracking domain must not change")
 	}
 	return nil
+}
+
+type partnerKey struct{}
+
+// WithPartner returns a context whose queries are a partner's. Engines that can do only so many at once let partners take turns.
+func WithPartner(ctx context.Context, id PartnerID) context.Context {
+	return context.WithValue(ctx, partnerKey{}, id)
+}
+
+// PartnerOf returns whose queries a context's are; "" for those of the service and of tag hosts.
+func PartnerOf(ctx context.Context) PartnerID {
+	id, _ := ctx.Value(partnerKey{}).(PartnerID)
+	return id
 }

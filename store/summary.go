@@ -46,7 +46,7 @@ const (
 
 // Summary is the exact number of events in each bucket, all as of one moment. The buckets follow each other without a gap:
 // those without events are among them. Without From, the first one is that of the merchants' first event, whatever else the
-// query filters by. Without events there is none then.
+// query filters by, or a later one that has all earlier events too (Starts). Without events there is none then.
 type Summary struct {
 	Starts []time.Time // when each bucket begins; UTC
 	All    Counts
@@ -72,8 +72,10 @@ type Counts struct {
 }
 
 // Starts returns when the buckets of the query begin, and when the last one ends; nil when there is none. first and last
-// are the times of the merchants' first and last event, both nil when there are no events. KindInvalid: there are more than
-// MaxSummaryBuckets.
+// are the times of the merchants' first and last event, both nil when there are no events.
+//
+// KindInvalid: there are more than MaxSummaryBuckets, or the engine would read more than maxSummaryCost. Without From, there are
+// fewer buckets instead, and the first one has all earlier events too: anybody who knows a tag id can send an event of the year 1.
 func (q *SummaryQuery) Starts(first, last *time.Time) (starts []time.Time, end time.Time, err error) {
 	from, to := q.From, q.To
 	if from == nil {
@@ -89,44 +91,122 @@ func (q *SummaryQuery) Starts(first, last *time.Time) (starts []time.Time, end t
 		return nil, time.Time{}, nil
 	}
 	if q.Bucket == NoBucket {
-		return []time.Time{from.UTC()}, to.UTC().Add(time.Microsecond), nil
+		starts, end = []time.Time{from.UTC()}, to.UTC().Add(time.Microsecond)
+		return starts, end, q.checkCost(starts, end)
 	}
 	zone := q.Zone
 	if zone == nil {
 		zone = time.UTC
 	}
-	for i := 0; ; i++ {
-		at := q.Bucket.start(from.In(zone), i).UTC()
-		if n := len(starts); n > 0 && !at.After(starts[n-1]) {
-			continue // a day that a zone has left out
-		}
-		if at.After(*to) {
-			return starts, at, nil
-		}
-		if len(starts) == MaxSummaryBuckets {
+	at := from.In(zone)
+	if earliest := q.Bucket.back(to.In(zone), MaxSummaryBuckets); q.From == nil && at.Before(earliest) {
+		at = earliest
+	}
+	for at = q.Bucket.start(at); !at.After(*to); at = q.Bucket.next(at) {
+		if q.From != nil && len(starts) == MaxSummaryBuckets {
 			return nil, time.Time{}, Invalid("bucket", "makes more than %d buckets of the range from %s to %s: choose a longer bucket or a shorter range",
 				MaxSummaryBuckets, FormatTime(*from), FormatTime(*to))
 		}
-		starts = append(starts, at)
+		starts = append(starts, at.UTC())
 	}
+	end = at.UTC()
+	starts = starts[max(0, len(starts)-MaxSummaryBuckets):]
+	if q.From != nil {
+		return starts, end, q.checkCost(starts, end)
+	}
+	for len(starts) > 1 && q.checkCost(starts, end) != nil {
+		starts = starts[len(starts)/2:]
+	}
+	return starts, end, nil
 }
 
-// start returns when the i-th bucket after that of a time begins, in the time's zone.
-func (b Bucket) start(of time.Time, i int) time.Time {
+// maxSummaryCost is how many counters a summary may read, about. A database reads a million in a second.
+const maxSummaryCost = 5_000_000
+
+// checkCost returns an error when a summary with these buckets would read too much. A bucket that begins within an hour costs
+// more than one of whole hours, and days of UTC cost least: engines count the events of those.
+func (q *SummaryQuery) checkCost(starts []time.Time, end time.Time) error {
+	const (
+		perPart  = 40                        // for the two ends of a bucket
+		mostTime = 30 * 365 * 24 * time.Hour // events are hardly older
+	)
+	unit, parts := 24*time.Hour, 0
+	for _, at := range starts[1:] {
+		switch {
+		case at.Unix()%3600 != 0 || at.Nanosecond() != 0:
+			parts++
+			unit = time.Hour
+		case at.Unix()%86400 != 0:
+			unit = time.Hour
+		}
+	}
+	names := max(1, len(q.Names))
+	if q.By == GroupByName && q.Names == nil {
+		names = MaxSummaryGroups
+	}
+	counters := int(min(end.Sub(starts[0]), mostTime)/unit) + perPart*parts
+	if cost := max(1, len(q.Merchants)) * names * counters; cost > maxSummaryCost {
+		return Invalid("bucket", "asks for too many counts: choose fewer names or merchants, a shorter range, a longer bucket, or a time zone of whole hours")
+	}
+	return nil
+}
+
+// start returns when the bucket begins that a time is in, in the time's zone.
+func (b Bucket) start(of time.Time) time.Time {
 	year, month, day := of.Date()
 	switch b {
 	case Monthly:
-		return midnight(year, month+time.Month(i), 1, of.Location())
+		return midnight(year, month, 1, of.Location())
 	case Daily:
-		return midnight(year, month, day+i, of.Location())
+		return midnight(year, month, day, of.Location())
 	}
-	of = of.Add(time.Duration(i) * time.Hour)
-	_, offset := of.Zone()
-	sinceHour := (of.Unix() + int64(offset)) % 3600
-	if sinceHour < 0 { // before 1970
-		sinceHour += 3600
+	at := of.Add(-sinceHour(of))
+	if changed, _ := of.ZoneBounds(); !changed.IsZero() && at.Before(changed) {
+		return changed.In(of.Location()) // clocks were put forward or back within an hour
 	}
-	return of.Add(-time.Duration(sinceHour)*time.Second - time.Duration(of.Nanosecond()))
+	return at
+}
+
+// next returns when the bucket after the one ends that begins at a time.
+func (b Bucket) next(at time.Time) time.Time {
+	year, month, day := at.Date()
+	if b == Hourly {
+		next := at.Add(time.Hour - sinceHour(at))
+		if _, changes := at.ZoneBounds(); !changes.IsZero() && changes.Before(next) {
+			return changes.In(at.Location())
+		}
+		return next
+	}
+	for i := 1; ; i++ {
+		next := midnight(year, month, day+i, at.Location())
+		if b == Monthly {
+			next = midnight(year, month+time.Month(i), 1, at.Location())
+		}
+		if next.After(at) { // a zone may have left out a day
+			return next
+		}
+	}
+}
+
+// back returns about when the bucket began that is n buckets before a time, not later.
+func (b Bucket) back(from time.Time, n int) time.Time {
+	switch b {
+	case Monthly:
+		return from.AddDate(0, -n, 0)
+	case Daily:
+		return from.AddDate(0, 0, -n)
+	}
+	return from.Add(-time.Duration(n) * time.Hour)
+}
+
+// sinceHour returns how much of its hour has passed at a time, in the time's zone.
+func sinceHour(at time.Time) time.Duration {
+	_, offset := at.Zone()
+	seconds := (at.Unix() + int64(offset)) % 3600
+	if seconds < 0 { // before 1970
+		seconds += 3600
+	}
+	return time.Duration(seconds)*time.Second + time.Duration(at.Nanosecond())
 }
 
 // midnight returns the first moment of a day. Where clocks are put forward at midnight, that is an hour later; time.Date may

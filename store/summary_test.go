@@ -28,6 +28,10 @@ func TestBucketsAreThoseOfTheZone(t *testing.T) {
 			[]string{"1969-12-31T22:00:00Z", "1969-12-31T23:00:00Z", "1970-01-01T00:00:00Z"}},
 		{"hours of a zone of half hours", Hourly, "Asia/Kolkata", "2026-03-01T10:00:00Z", "2026-03-01T10:30:00Z",
 			[]string{"2026-03-01T09:30:00Z", "2026-03-01T10:30:00Z", "2026-03-01T11:30:00Z"}},
+		{"hours where clocks go back by 30 minutes", Hourly, "Australia/Lord_Howe", "2026-04-04T14:10:00Z", "2026-04-04T16:00:00Z",
+			[]string{"2026-04-04T14:00:00Z", "2026-04-04T15:00:00Z", "2026-04-04T15:30:00Z", "2026-04-04T16:30:00Z"}},
+		{"hours where clocks go forward by 30 minutes", Hourly, "Australia/Lord_Howe", "2026-10-03T14:40:00Z", "2026-10-03T16:00:00Z",
+			[]string{"2026-10-03T14:30:00Z", "2026-10-03T15:30:00Z", "2026-10-03T16:00:00Z", "2026-10-03T17:00:00Z"}},
 		{"the hour that comes twice when summer ends", Hourly, "Europe/Berlin", "2026-10-25T00:00:00Z", "2026-10-25T02:00:00Z",
 			[]string{"2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z", "2026-10-25T03:00:00Z"}},
 		{"a day of 23 hours", Daily, "Europe/Berlin", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z",
@@ -77,8 +81,59 @@ func TestBucketsWithoutARangeCoverAllEvents(t *testing.T) {
 	if starts, _, err := q.Starts(new(day(2)), new(day(3))); err != nil || starts != nil {
 		t.Errorf("a range that begins after now has the buckets %v, %v", starts, err)
 	}
-	q = SummaryQuery{Bucket: Hourly, Now: day(5)}
-	if _, _, err := q.Starts(new(time.Time{}), new(day(3))); KindOf(err) != KindInvalid {
-		t.Errorf("two thousand years of hours: %v, want KindInvalid", err)
+}
+
+// Anybody who knows a tag id can send an event of the year 1. The first bucket has it.
+func TestOneOldEventDoesNotMakeTooManyBuckets(t *testing.T) {
+	now := time.Date(2026, 3, 5, 12, 0, 0, 0, time.UTC)
+	kathmandu, err := time.LoadLocation("Asia/Kathmandu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range []Bucket{Hourly, Daily, Monthly} {
+		q := SummaryQuery{Bucket: b, Now: now}
+		starts, end, err := q.Starts(new(time.Time{}), new(now))
+		if err != nil || len(starts) != MaxSummaryBuckets || !end.After(now) || starts[len(starts)-1].After(now) {
+			t.Errorf("by %s there are %d buckets up to %v, %v", b, len(starts), end, err)
+		}
+		q.Zone, q.By = kathmandu, GroupByName
+		if starts, end, err := q.Starts(new(time.Time{}), new(now)); err != nil || len(starts) < 30 || !end.After(now) {
+			t.Errorf("by %s and name there are %d buckets up to %v, %v", b, len(starts), end, err)
+		}
+		q.From = new(time.Time{})
+		if _, _, err := q.Starts(nil, nil); KindOf(err) != KindInvalid {
+			t.Errorf("two thousand years by %s: %v, want KindInvalid", b, err)
+		}
+	}
+}
+
+func TestASummaryHasACost(t *testing.T) {
+	for _, c := range []struct {
+		is     string
+		names  int
+		years  int
+		bucket Bucket
+		zone   string
+		ok     bool
+	}{
+		{"a year of days by the largest names, in a zone of quarters of an hour", 0, 1, Daily, "Asia/Kathmandu", true},
+		{"416 days of hours by the largest names", 0, 1, Hourly, "Europe/Berlin", true},
+		{"many names without buckets", 300, 26, NoBucket, "Asia/Kathmandu", true},
+		{"many names by days of UTC", 300, 26, Daily, "UTC", true},
+		{"many names by days, in a zone of quarters of an hour", 300, 5, Daily, "Asia/Kathmandu", false},
+		{"many names by days of another zone", 300, 26, Daily, "Europe/Berlin", false},
+	} {
+		zone, err := time.LoadLocation(c.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		q := SummaryQuery{Bucket: c.bucket, Zone: zone, From: new(to.AddDate(-c.years, 0, 0)), To: &to, By: GroupByName}
+		if c.names > 0 {
+			q.Names = make([]string, c.names)
+		}
+		if _, _, err := q.Starts(nil, nil); c.ok != (err == nil) || !c.ok && KindOf(err) != KindInvalid {
+			t.Errorf("%s: %v", c.is, err)
+		}
 	}
 }

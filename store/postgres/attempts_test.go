@@ -266,25 +266,34 @@ func TestAServerWithoutRoomIsUnavailable(t *testing.T) {
 	}
 }
 
-// Slow reads take all connections that they may have. Events are accepted all the same, and the node stays ready.
+// Slow reads take all connections that they may have, but those of one partner only a half. Events are accepted all the same, and the
+// node stays ready.
 func TestSlowReadsLeaveConnections(t *testing.T) {
-	const conns = 6
+	const conns, half = 8, 2
 	s := newShopOn(t, fmt.Sprintf("%s&pool_max_conns=%d", pgtest.Database(t), conns), Options{})
 	var reading sync.WaitGroup
-	var under atomic.Int64
+	var under [3]atomic.Int64 // by partner
 	stop := make(chan struct{})
-	for range 2 * conns {
-		reading.Go(func() {
-			if err := s.read(context.Background(), func(pgx.Tx) error {
-				under.Add(1)
-				<-stop
-				return nil
-			}); err != nil {
-				t.Error(err)
-			}
-		})
+	slow := func(partner int) {
+		for range conns {
+			reading.Go(func() {
+				ctx := store.WithPartner(context.Background(), store.PartnerID(rune('a'+partner)))
+				if err := s.read(ctx, func(pgx.Tx) error {
+					under[partner].Add(1)
+					<-stop
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
 	}
-	await(t, "no reads are under way", func() bool { return under.Load() >= conns-reserved })
+	slow(0)
+	await(t, "a partner has less than its share", func() bool { return under[0].Load() == half })
+	slow(1)
+	await(t, "another partner reads nothing", func() bool { return under[1].Load() == 1 })
+	slow(2)
+	await(t, "a third partner reads nothing", func() bool { return under[2].Load() == 1 })
 	following, cancelFollowing := context.WithTimeout(t.Context(), followTimeout)
 	defer cancelFollowing()
 	if _, err := s.catchUp(following, func(pgx.Tx) error { return nil }); err != nil {
@@ -297,12 +306,29 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 	if _, err := s.Latest(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the end of the feed is read before its turn: %v", err)
 	}
-	if n := under.Load(); n != conns-reserved {
-		t.Errorf("%d reads are under way, want %d", n, conns-reserved)
+	if a, b, c := under[0].Load(), under[1].Load(), under[2].Load(); a != half || b != 1 || c != 1 {
+		t.Errorf("%d, %d and %d reads of partners are under way", a, b, c)
 	}
 	close(stop)
 	reading.Wait()
 	s.expect(1)
+}
+
+// A read of a partner that the database does not finish ends, and is an error that may pass.
+func TestAReadOfAPartnerHasATimeout(t *testing.T) {
+	s := newShop(t, Options{})
+	var limit string
+	if err := s.read(store.WithPartner(t.Context(), s.partner), func(tx pgx.Tx) error {
+		return tx.QueryRow(t.Context(), "SHOW statement_timeout").Scan(&limit)
+	}); err != nil || limit != "20s" {
+		t.Errorf("a statement may take %s, %v", limit, err)
+	}
+	if err := s.read(store.WithPartner(t.Context(), s.partner), func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)")
+		return err
+	}); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a statement that takes too long: %v", err)
+	}
 }
 
 // Changes that wait for their turn, because a change of another node is under way, leave the connections to events and to the

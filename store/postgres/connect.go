@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
+	"mtagd/store/budget"
 )
 
 const (
@@ -167,31 +168,42 @@ func (e *engine) transact(ctx context.Context, write func(tx pgx.Tx) error) erro
 // beginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential scans are
 // off: the planner chooses one while a table is small, and keeps that plan until the server analyzes the table, perhaps millions of
 // rows later. With Citus, both hold on the coordinator only: turnOffJIT is for the workers.
-const beginRead = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
+//
+// No statement may run for ever. Background work reads more at once than a query of a partner may.
+const (
+	beginSnapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; "
+	beginRead     = beginSnapshot + "SET LOCAL statement_timeout = '10min'"
+	beginQuery    = beginSnapshot + "SET LOCAL statement_timeout = '20s'"
+)
 
 // reserved is how many connections reads leave to events, to changes and to the follower. Slow reads must not keep these waiting:
 // the node would take it that the database does not answer.
 const reserved = 4
 
-// readsAtOnce returns a place for each read that may be under way.
-func readsAtOnce(config *pgxpool.Config) chan struct{} {
-	return make(chan struct{}, max(config.MaxConns-reserved, 1))
+// newReads returns the budget of reads. Partners take turns, and one may have at most half of them under way.
+func newReads(config *pgxpool.Config) *budget.Budget[store.PartnerID] {
+	total := max(int64(config.MaxConns)-reserved, 1)
+	return budget.New(total, func(store.PartnerID) int64 { return max(total/2, 1) }).Fair()
 }
 
 // read reads in one transaction, as of one moment. read may be called again after a failure of the connection. When too many reads
 // are under way, it waits.
 func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) error {
-	return e.inTurn(ctx, func() error { return e.readNow(ctx, read) })
+	return e.inTurn(ctx, func() error {
+		if store.PartnerOf(ctx) == "" {
+			return e.readNow(ctx, read)
+		}
+		return e.readWithin(ctx, beginQuery, read)
+	})
 }
 
 // inTurn waits while too many reads are under way, and then calls read. It refuses when the data has moved away.
 func (e *engine) inTurn(ctx context.Context, read func() error) error {
-	select {
-	case e.reading <- struct{}{}:
-		defer func() { <-e.reading }()
-	case <-ctx.Done():
+	partner := store.PartnerOf(ctx)
+	if e.reading.Reserve(ctx, partner, 1) != nil {
 		return ctx.Err()
 	}
+	defer e.reading.Release(partner, 1)
 	if l := e.follower.leaving.Load(); l != nil && l.moved {
 		return errMovedAway // what was received since then is not here
 	}
@@ -200,8 +212,16 @@ func (e *engine) inTurn(ctx context.Context, read func() error) error {
 
 // readNow is read for the follower, which waits for no other reads.
 func (e *engine) readNow(ctx context.Context, read func(tx pgx.Tx) error) error {
+	return e.readWithin(ctx, beginRead, read)
+}
+
+func (e *engine) readWithin(ctx context.Context, begin string, read func(tx pgx.Tx) error) error {
 	return e.attempt(ctx, func() error {
-		return pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginRead}, read)
+		err := pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: begin}, read)
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == queryCanceled {
+			err = fmt.Errorf("%w: %w", store.Unavailable("the database took too long to read"), err)
+		}
+		return err
 	})
 }
 

@@ -279,7 +279,7 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	e := &engine{pool: pool, hosts: newHosts(config), reading: readsAtOnce(config), verifyPiece: verifyPiece} // does nothing by itself
+	e := &engine{pool: pool, hosts: newHosts(config), reading: newReads(config), verifyPiece: verifyPiece} // does nothing by itself
 	usage, err := e.Usage(t.Context(), []store.MerchantID{s.id, fresh.id})
 	if err != nil || usage[0].Events != dead+1 || usage[1].Events != 1 {
 		t.Errorf("usage %+v, %v", usage, err)

@@ -40,7 +40,7 @@ func OpenDatabase(ctx context.Context, address string, log *slog.Logger) (*Datab
 	if err != nil {
 		return nil, err
 	}
-	d := &Database{e: &engine{pool: pool, hosts: hosts, log: log, reading: readsAtOnce(config)}}
+	d := &Database{e: &engine{pool: pool, hosts: hosts, log: log, reading: newReads(config)}}
 	if err := errors.Join(checkDurability(ctx, pool), migrate(ctx, pool)); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("open the database: %w", err)

@@ -107,6 +107,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
+	"mtagd/store/budget"
 	"mtagd/store/group"
 )
 
@@ -150,7 +151,7 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 type engine struct {
 	pool    *pgxpool.Pool
 	hosts   *hosts
-	reading chan struct{} // has a value for each read that is under way
+	reading *budget.Budget[store.PartnerID] // of the reads that are under way
 	log     *slog.Logger
 	now     func() time.Time // nil: the database's clock
 	node    uuid.UUID        // of this engine
@@ -196,7 +197,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, reading: readsAtOnce(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece)}
+	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()

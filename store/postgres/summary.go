@@ -148,7 +148,11 @@ func (s *summing) spans(from int64) (spans []span) {
 		if i+1 < len(s.starts) {
 			until = s.starts[i+1].UnixMicro()
 		}
-		for _, sp := range cover(max(lo, s.starts[i].UnixMicro()), min(hi, until)) {
+		from := lo // the first bucket has all earlier events too
+		if i > 0 {
+			from = max(lo, s.starts[i].UnixMicro())
+		}
+		for _, sp := range cover(from, min(hi, until)) {
 			if n := len(spans); n > 0 && spans[n-1].level == sp.level && spans[n-1].hi == sp.lo && sp.level != rawLevel {
 				spans[n-1].hi = sp.hi
 				continue

@@ -165,6 +165,9 @@ func (s *summary) divide() (err error) {
 	for _, at := range append(slices.Clip(s.starts), end) {
 		s.bounds = append(s.bounds, min(max(at.UnixMicro(), s.lo.Time), s.hi.Time))
 	}
+	if s.query.From == nil {
+		s.bounds[0] = s.lo.Time // the first bucket has all earlier events too
+	}
 	return nil
 }
 

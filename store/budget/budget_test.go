@@ -39,6 +39,54 @@ func TestAHolderGetsItsShareAndAllTogetherTheTotal(t *testing.T) {
 	}
 }
 
+// Whoever takes all they may leave room for the next.
+func TestHoldersLeaveRoomForEachOther(t *testing.T) {
+	b := newBudget(256, 64).Fair()
+	for i, want := range []int64{64, 64, 64, 32, 16, 8, 4, 2, 1} {
+		key := string(rune('a' + i))
+		for b.TryReserve(key, 1) == nil {
+		}
+		if got := b.Held(key); got != want {
+			t.Errorf("holder %s has %d, want %d", key, got, want)
+		}
+	}
+	wants(t, b, "z", 1, nil)
+	wants(t, b, "y", 1, ErrTotal)
+}
+
+// "many" waits first, but has more than is free. It gets more when others have released enough.
+func TestWhoHasMostWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(10, 8).Fair()
+		wants(t, b, "many", 5, nil)
+		wants(t, b, "some", 2, nil)
+		got := map[string]bool{}
+		wait := func(key string) {
+			go func() {
+				if err := b.Reserve(t.Context(), key, 1); err != nil {
+					t.Error(err)
+				}
+				got[key] = true
+			}()
+			synctest.Wait()
+		}
+		wait("many")
+		if got["many"] {
+			t.Error("who has more than is free got more")
+		}
+		wait("few")
+		wait("some")
+		if !got["few"] || got["some"] {
+			t.Errorf("few got one: %t, some: %t", got["few"], got["some"])
+		}
+		b.Release("many", 4)
+		synctest.Wait()
+		if !got["some"] || !got["many"] {
+			t.Errorf("after a release, some got one: %t, many: %t", got["some"], got["many"])
+		}
+	})
+}
+
 // An item that is larger than the share, or than the total, would otherwise never be reserved.
 func TestAHolderWithoutAReservationGetsOneThatExceedsItsShare(t *testing.T) {
 	b := newBudget(100, 40)

@@ -1,5 +1,5 @@
 // Package budget shares what is scarce among those who need it at the same time: memory for the request bodies of clients
-// and the answers to partners, slots for verifications. It counts in bytes, or in slots. Each holder may have a share of the total at most. A reservation that does not fit waits for its turn:
+// and the answers to partners, slots for verifications, connections to a database. It counts in bytes, or in slots. Each holder may have a share of the total at most. A reservation that does not fit waits for its turn:
 // what is freed goes to the waiting holders in turn, those with nothing reserved first. So a holder that asks often does
 // not delay the others.
 package budget
@@ -22,6 +22,7 @@ var (
 type Budget[K comparable] struct {
 	total int64
 	share func(K) int64
+	fair  bool // see Fair
 
 	mu       sync.Mutex
 	reserved int64
@@ -45,6 +46,14 @@ type waiter struct {
 // without a reservation gets one of any size up to the total, even if its share is smaller.
 func New[K comparable](total int64, share func(K) int64) *Budget[K] {
 	return &Budget[K]{total: total, share: share, holders: map[K]*holder{}}
+}
+
+// Fair makes the holders leave room for each other, and returns b: a holder may have at most as much as is free then. So however
+// many hold all they may, the next one finds some room, and who has most waits. Only a holder without a reservation gets what it
+// asks for whenever that is free. Fair must be called before anything is reserved.
+func (b *Budget[K]) Fair() *Budget[K] {
+	b.fair = true
+	return b
 }
 
 // TryReserve reserves bytes for a holder if they fit now. Otherwise it returns ErrShare or ErrTotal.
@@ -155,7 +164,7 @@ func (b *Budget[K]) take(h *holder, bytes int64) error {
 	switch {
 	case len(h.waiting) > 0 || !h.fits(bytes):
 		return ErrShare
-	case !b.fits(bytes):
+	case !b.fits(bytes) || !b.leavesRoom(h, bytes):
 		return ErrTotal
 	}
 	h.reserved += bytes
@@ -171,7 +180,10 @@ func (b *Budget[K]) grant(changed *holder) {
 		b.turns = append(b.turns, changed)
 	}
 	for len(b.turns) > 0 {
-		next := max(0, slices.IndexFunc(b.turns, func(h *holder) bool { return h.reserved == 0 }))
+		next := b.nextTurn()
+		if next < 0 {
+			return
+		}
 		h := b.turns[next]
 		if len(h.waiting) == 0 || !h.fits(h.waiting[0].bytes) {
 			h.inTurn = false // until its next change
@@ -188,6 +200,19 @@ func (b *Budget[K]) grant(changed *holder) {
 		close(w.granted)
 		b.turns = append(slices.Delete(b.turns, next, next+1), h)
 	}
+}
+
+// nextTurn returns the place in turns of the holder whose turn it is; -1 when all of them have to leave room for others.
+func (b *Budget[K]) nextTurn() int {
+	if i := slices.IndexFunc(b.turns, func(h *holder) bool { return h.reserved == 0 }); i >= 0 {
+		return i
+	}
+	return slices.IndexFunc(b.turns, func(h *holder) bool { return len(h.waiting) == 0 || b.leavesRoom(h, h.waiting[0].bytes) })
+}
+
+// leavesRoom reports whether a holder leaves as much to others as it has.
+func (b *Budget[K]) leavesRoom(h *holder, bytes int64) bool {
+	return !b.fair || h.reserved == 0 || h.reserved+bytes <= b.total-b.reserved-bytes
 }
 
 func (h *holder) fits(bytes int64) bool { return h.reserved == 0 || h.reserved+bytes <= h.share }

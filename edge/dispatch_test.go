@@ -32,6 +32,8 @@ func TestTheHostDecidesTheProtocol(t *testing.T) {
 	}{
 		{"the client tag host", clientHost, "/mark/" + client, 201, "Event accepted"},
 		{"a host in capitals with a port", strings.ToUpper(clientHost) + ":8080", "/mark/" + client, 201, ""},
+		{"a port that is none", clientHost + ":99999", "/mark/" + client, 400, "host and an optional port"},
+		{"an empty port", clientHost + ":", "/mark/" + client, 201, ""},
 		{"a host with a trailing dot", clientHost + ".", "/mark/" + client, 201, ""},
 		{"the host of a tag", w.ServerSide.Host, "/mark", 201, ""},
 		{"a percent-encoded tag id", clientHost, "/mark/" + strings.Replace(client, "_", "%5F", 1), 201, ""},

@@ -3,6 +3,7 @@ package edge
 import (
 	"bytes"
 	"net/netip"
+	"strconv"
 	"unsafe"
 
 	"mtagd/store"
@@ -60,8 +61,8 @@ func isAuthority(b []byte) bool {
 		}
 		name, port = nil, rest
 	}
-	for _, digit := range port {
-		if digit < '0' || digit > '9' {
+	if len(port) > 0 { // RFC 9110 allows an empty one
+		if _, err := strconv.ParseUint(view(port), 10, 16); err != nil {
 			return false
 		}
 	}

@@ -3,7 +3,7 @@
 //
 // Each request is checked in this order: route and method, API key or session of the web console, limits on rates, size of the body, parameters,
 // existence, ownership, state. The first check that fails decides the answer. A suspended partner's changes are refused
-// before their parameters are checked.
+// before their parameters are checked, except for what persons may ask for.
 //
 // A handler decodes the request, asks the engine and answers, or returns an error, which errors.go turns into an
 // answer. Two files answer refusals themselves: api.go a wrong method, a wrong key, too many requests and a large body;
@@ -170,7 +170,7 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		}
 		ctx = store.WithPartner(ctx, partner.ID)
 		err := checkNames(r.QueryArgs(), op.query)
-		if changes && partner.Suspended {
+		if changes && partner.Suspended && !lawful[op.name] {
 			err = errPartnerSuspended
 		}
 		if changes && caller.scope == store.ReadOnly {
@@ -184,6 +184,10 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		}
 	}
 }
+
+// lawful are the operations that a suspended partner may use too, although their method is POST: the law gives a person who asks what
+// is held of him, or wants it erased, a time in which the partner must answer.
+var lawful = map[string]bool{"erase_person": true, "personal_data": true}
 
 // setSessionHeaders sets the headers of an answer to a browser: it must not keep it, guess its type, or show it as a page.
 func setSessionHeaders(r *fasthttp.RequestCtx) {

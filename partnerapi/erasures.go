@@ -65,10 +65,15 @@ type erasureJSON struct {
 	Links       *int               `json:"links"`
 	RequestedAt string             `json:"requestedAt"`
 	FinishedAt  *string            `json:"finishedAt"`
+	Attempts    int                `json:"attempts"`  // that have failed
+	LastError   *string            `json:"lastError"` // of the last one, while the erasure is not done
 }
 
 func showErasure(e store.Erasure) erasureJSON {
-	shown := erasureJSON{ErasureID: e.ID, MerchantID: e.Merchant, State: e.State, Suppress: e.Suppress, RequestedAt: store.FormatTime(e.At)}
+	shown := erasureJSON{
+		ErasureID: e.ID, MerchantID: e.Merchant, State: e.State, Suppress: e.Suppress, RequestedAt: store.FormatTime(e.At),
+		Attempts: e.Attempts, LastError: unlessEmpty(e.LastError),
+	}
 	if e.UpTo != 0 {
 		shown.Events, shown.Links = &e.Events, &e.Links
 	}

@@ -1,7 +1,9 @@
 package partnerapi
 
 import (
+	"cmp"
 	"context"
+	"mime"
 	"strconv"
 	"strings"
 	"time"
@@ -102,8 +104,10 @@ func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner 
 // acceptsStream reports whether a request asks for server-sent events.
 func acceptsStream(r *fasthttp.RequestCtx) bool {
 	for part := range strings.SplitSeq(string(r.Request.Header.Peek(fasthttp.HeaderAccept)), ",") {
-		if kind, _, _ := strings.Cut(part, ";"); strings.EqualFold(strings.TrimSpace(kind), "text/event-stream") {
-			return true
+		kind, parameters, err := mime.ParseMediaType(part)
+		if err == nil && kind == "text/event-stream" {
+			weight, err := strconv.ParseFloat(cmp.Or(parameters["q"], "1"), 64)
+			return err == nil && weight > 0
 		}
 	}
 	return false

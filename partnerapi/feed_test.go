@@ -294,6 +294,16 @@ func TestStream(t *testing.T) {
 	want(one, "E")
 	want(again, "D")
 	want(again, "E")
+	for accept, want := range map[string]bool{
+		"text/event-stream": true, "application/json, Text/Event-Stream;q=0.1": true, "text/event-stream;charset=utf-8": true,
+		"text/event-stream;q=0": false, "text/event-stream; Q=0.000, */*": false, "text/event-streams": false, "": false,
+	} {
+		var r fasthttp.RequestCtx
+		r.Request.Header.Set("Accept", accept)
+		if got := acceptsStream(&r); got != want {
+			t.Errorf("Accept: %s asks for a stream: %t", accept, got)
+		}
+	}
 	p.request("GET", feedPath+"?wait=3", "", "Authorization", "Bearer "+p.key, "Accept", "text/event-stream").
 		invalid("wait", "is not for a stream, which has no end")
 	p.request("GET", feedPath, "", "Authorization", "Bearer "+p.key, "Accept", "text/event-stream", "Last-Event-ID", "x").

@@ -2,6 +2,7 @@ package partnerapi
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"mtagd/store"
@@ -57,6 +58,11 @@ func TestASuspendedPartnerCanReadButNotChange(t *testing.T) {
 	}
 	for _, read := range []string{merchants, merchants + "/" + merchant, tracktag + "/" + tag, config, events + "?merchantId=" + merchant} {
 		p.get(read).is(200)
+	}
+	p.postf(erasures, `{"merchantId":%q,"muid":"ann"}`, merchant).is(202).has("attempts", 0).has("lastError", nil)
+	if _, body, err := newStreamClient(t, s).read(p, "POST", personalData, fmt.Sprintf(`{"merchantId":%q,"muid":"ann"}`, merchant), ""); err != nil ||
+		!strings.Contains(string(body), `"type":"end"`) {
+		t.Errorf("a suspended partner gets %s, %v", body, err)
 	}
 	p.get(tracktag+"/"+tag).has("suspended", true).has("isVerified", false)
 	p.get(merchants+"/"+merchant).has("suspended", true)

@@ -150,7 +150,8 @@ type Events interface {
 	// survives a kill and a power cut, and later calls of Events and Resolve see it. For each mark:
 	//
 	//  1. Resolve: a mark without a muid gets the muid of its first identifier that is linked to one. When no identifier
-	//     is linked, the outcome is Unresolved, and nothing of the mark is kept.
+	//     is linked, the outcome is Unresolved, and nothing of the mark is kept. When the person was erased with suppress, the
+	//     outcome is Suppressed in any case.
 	//  2. Deduplicate: when an event of the merchant with the same Name and DedupeID was recorded within DedupeWindow, the
 	//     outcome is Duplicate, and nothing changes. The name counts because anyone who knows a tag id can send events:
 	//     a stranger's Junk with the event_id order-1001 must not displace the shop's Purchase with that event_id.

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"iter"
+	"slices"
 	"time"
 )
 
@@ -23,6 +25,51 @@ type Erasure struct {
 	Events     int       `json:"events"`         // that were found, once UpTo is known
 	Links      int       `json:"links"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
+
+	Attempts  int       `json:"attempts,omitempty"`  // that have failed
+	TriedAt   time.Time `json:"triedAt,omitzero"`    // when the last one failed
+	LastError string    `json:"lastError,omitempty"` // why, for partners; empty once an attempt succeeds
+}
+
+// MaxOpenErasures is how many erasures of a partner may be open. Each is in memory until it is done.
+const MaxOpenErasures = 1000
+
+// Admit returns the erasure of open that e repeats: one of the same person of the same merchant that has not begun, so that it takes
+// the same events. Without one, the id is empty. open are the erasures that are not done, of any partner. KindBusy: the partner has
+// MaxOpenErasures.
+func (e Erasure) Admit(open iter.Seq[Erasure]) (same Erasure, err error) {
+	n := 0
+	for other := range open {
+		if other.Partner != e.Partner {
+			continue
+		}
+		if n++; other.Merchant == e.Merchant && other.UpTo == 0 && other.State == ErasurePending && other.Person.equals(e.Person) {
+			return other, nil
+		}
+	}
+	if n >= MaxOpenErasures {
+		return same, Busy("too many erasures are not done yet")
+	}
+	return same, nil
+}
+
+// Failed returns the erasure after an attempt that failed.
+func (e Erasure) Failed(now time.Time, err error) Erasure {
+	e.Attempts, e.TriedAt = e.Attempts+1, now.UTC()
+	e.LastError = "an attempt has failed: the service's log says why"
+	if KindOf(err) == KindUnavailable {
+		e.LastError = "the events cannot be removed now"
+	}
+	return e
+}
+
+// IsDue reports whether the next attempt may begin. The pause after a failure doubles from 5 seconds up to about 10 minutes.
+func (e Erasure) IsDue(now time.Time) bool {
+	if e.LastError == "" {
+		return true
+	}
+	pause := 5 * time.Second << min(e.Attempts-1, 7)
+	return !now.Before(e.TriedAt.Add(pause)) || now.Before(e.TriedAt) // the clock was put back
 }
 
 // CheckOwner returns nil for the erasure's partner, and KindForbidden for any other.
@@ -49,6 +96,10 @@ const (
 type Person struct {
 	MUIDs       []IdentityKey `json:"muids,omitempty"`       // MUIDKey
 	Identifiers []IdentityKey `json:"identifiers,omitempty"` // Identity.Keys
+}
+
+func (p Person) equals(other Person) bool {
+	return slices.Equal(p.MUIDs, other.MUIDs) && slices.Equal(p.Identifiers, other.Identifiers)
 }
 
 // MUIDKey returns the SHA-256 of a byte 255 and a muid. No identifier has the same key.
@@ -87,7 +138,8 @@ type Persons interface {
 	// Erase removes everything that is stored of a person, in the background. When it returns, that is on disk: it is done also
 	// after a kill, and again after a backup is restored. Events that come in later are not concerned. With suppress, Record
 	// refuses them (Suppressed): those with the person's muid, with the identifier, or with one that was linked to the muid.
-	// KindNotFound: merchant. KindInvalid: the person is not named by one muid or one identifier.
+	// An erasure of the same person that has not begun yet is returned again, with suppress added. KindNotFound: merchant.
+	// KindInvalid: the person is not named by one muid or one identifier. KindBusy: the partner has MaxOpenErasures.
 	Erase(ctx context.Context, m MerchantID, person Identity, suppress bool) (Erasure, error)
 	// Erasure returns an erasure of any partner. KindNotFound: erasure.
 	Erasure(ctx context.Context, id ErasureID) (Erasure, error)

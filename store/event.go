@@ -2,6 +2,7 @@ package store
 
 import (
 	"time"
+	"unicode/utf8"
 )
 
 // Mark is an event to record. Its strings and bytes must not change until Record returns.
@@ -45,7 +46,7 @@ const (
 	MaxBatchEvents     = 1000
 	MaxEventDepth      = 64 // levels of objects and arrays, the event's own included
 	MaxEventNameLength = 64
-	MaxDedupeIDLength  = 128 // bytes of event_id
+	MaxDedupeIDLength  = 128 // characters of event_id
 	MaxMUIDLength      = 256 // bytes; the browser tag makes UUIDs, which have 36
 )
 
@@ -64,6 +65,11 @@ func IsEventName(name string) bool {
 		}
 	}
 	return true
+}
+
+// FitsDedupeID reports whether an event_id is not too long.
+func FitsDedupeID(id string) bool {
+	return len(id) <= MaxDedupeIDLength || utf8.RuneCountInString(id) <= MaxDedupeIDLength
 }
 
 // EventTime returns when an event occurred. That is the sent time, if it is an RFC 3339 time and at most MaxClockLead

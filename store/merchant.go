@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/text/cases"
 )
 
 // Merchant is a shop of one partner (spec, Resources: Merchant).
@@ -42,6 +44,14 @@ const Forever Retention = -1
 // MaxRetention is the longest time in days, about a century.
 const MaxRetention = 36500
 
+// Cutoff returns the time, in UTC, before which events are past the retention; false when there is none.
+func (r Retention) Cutoff(now time.Time) (time.Time, bool) {
+	if r <= 0 {
+		return time.Time{}, false
+	}
+	return now.UTC().AddDate(0, 0, -int(r)), true
+}
+
 // CheckRetention returns an error unless days is from 1 to MaxRetention.
 func CheckRetention(field string, days int64) (Retention, error) {
 	if days < 1 || days > MaxRetention {
@@ -72,13 +82,16 @@ type MerchantQuery struct {
 
 // Matcher returns a function that reports whether a merchant with its tags fits Name and Domain.
 func (q MerchantQuery) Matcher() func(Merchant) bool {
-	name, domain := strings.ToLower(q.Name), strings.ToLower(q.Domain)
+	name, domain := fold(q.Name), strings.ToLower(q.Domain)
 	hasDomain := func(s string) bool { return strings.Contains(strings.ToLower(s), domain) }
 	return func(m Merchant) bool {
-		return strings.Contains(strings.ToLower(m.Name), name) &&
+		return strings.Contains(fold(m.Name), name) &&
 			(hasDomain(m.Domain) || slices.ContainsFunc(m.Tags, func(t Tag) bool { return hasDomain(t.Domain) }))
 	}
 }
+
+// fold gives texts that differ only in case one form, as Unicode does: σ, ς and Σ are the same letter.
+func fold(s string) string { return cases.Fold().String(s) }
 
 // NewMerchant describes a merchant that is created.
 type NewMerchant struct {

@@ -36,7 +36,7 @@ const (
 )
 
 const (
-	sessionPrefix = "mts_"
+	sessionPrefix = "mtc_"
 	linkPrefix    = "mtl_"
 )
 

@@ -89,7 +89,7 @@ var (
 	eventMissing     = invalid("event is required and must be a PascalCase name such as AddToCart")
 	eventMalformed   = invalid("event must be a PascalCase name such as AddToCart, at most %d letters and digits", store.MaxEventNameLength)
 	eventIDNoString  = invalid("event_id must be a string")
-	eventIDTooLong   = invalid("event_id must have at most %d bytes", store.MaxDedupeIDLength)
+	eventIDTooLong   = invalid("event_id must have at most %d characters", store.MaxDedupeIDLength)
 	personSuppressed = refusal(fasthttp.StatusForbidden, "Events of this person are not accepted")
 	noMUIDFound      = refusal(fasthttp.StatusNotFound, "No muid found for the supplied identifiers")
 

@@ -211,7 +211,7 @@ func (f *fields) dedupeID() (string, *answer) {
 	switch {
 	case !ok:
 		return "", eventIDNoString
-	case len(id) > store.MaxDedupeIDLength:
+	case !store.FitsDedupeID(id):
 		return "", eventIDTooLong
 	}
 	return id, nil

@@ -183,7 +183,7 @@ func TestSignInWithAKey(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", a.body, want)
 	}
 	set := string(a.header.Peek("Set-Cookie"))
-	for _, part := range []string{"__Host-mtagd_session=mts_", "; path=/;", "; HttpOnly", "; secure", "; SameSite=Strict", "max-age=43200"} {
+	for _, part := range []string{"__Host-mtagd_session=mtc_", "; path=/;", "; HttpOnly", "; secure", "; SameSite=Strict", "max-age=43200"} {
 		if !strings.Contains(set, part) {
 			t.Errorf("the cookie is without %q", part)
 		}
@@ -319,7 +319,7 @@ func TestInDevelopmentTheCookieNeedsNoTLS(t *testing.T) {
 	s := newService(t, func(cfg *Config) { cfg.BaseURL = "http://127.0.0.1:8080" })
 	_, _, text := s.partner("Agency")
 	a := s.signIn(text).is(200)
-	if set := string(a.header.Peek("Set-Cookie")); !strings.HasPrefix(set, "mtagd_session=mts_") || strings.Contains(set, "secure") {
+	if set := string(a.header.Peek("Set-Cookie")); !strings.HasPrefix(set, "mtagd_session=mtc_") || strings.Contains(set, "secure") {
 		t.Errorf("it is set with %q", strings.Split(set, ";")[1:])
 	}
 	if hsts := a.header.Peek("Strict-Transport-Security"); len(hsts) > 0 {

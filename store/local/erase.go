@@ -64,18 +64,23 @@ const removalDelay = time.Minute
 // one merchant, it continues with the others.
 func (l *life) erase(ctx context.Context) error {
 	byMerchant := map[store.MerchantID][]store.Erasure{}
-	for _, era := range l.e.Unfinished() {
+	unfinished, now := l.e.Unfinished(), l.e.opt.Now()
+	l.metrics.Set(unfinished)
+	for _, era := range unfinished {
 		byMerchant[era.Merchant] = append(byMerchant[era.Merchant], era)
 	}
 	var removed []store.MerchantID
 	var ids []store.ErasureID
 	var failed error
+	failures := 0
+	defer func() { l.metrics.Attempted(failures) }()
 	for _, r := range l.e.Removals() {
 		if !l.e.opt.eager && l.e.opt.Now().Sub(r.At) < removalDelay {
 			continue
 		}
 		if err := l.dropMerchant(ctx, r.Merchant); err != nil {
 			failed = errors.Join(failed, err)
+			failures++
 			continue
 		}
 		removed = append(removed, r.Merchant)
@@ -87,10 +92,18 @@ func (l *life) erase(ctx context.Context) error {
 		if l.e.IsRemoved(m) {
 			continue // dropMerchant removes all of it, now or later
 		}
+		if !slices.ContainsFunc(some, func(era store.Erasure) bool { return era.IsDue(now) }) {
+			failures++
+			continue
+		}
 		pending := slices.DeleteFunc(slices.Clone(some), func(era store.Erasure) bool { return era.State == store.ErasurePurging })
 		if len(pending) > 0 {
 			if err := l.eraseOf(ctx, m, pending); err != nil {
+				if ctx.Err() == nil {
+					err = errors.Join(err, l.noteFailure(ctx, pending, err))
+				}
 				failed = errors.Join(failed, err)
+				failures++
 				continue
 			}
 		}
@@ -104,10 +117,22 @@ func (l *life) erase(ctx context.Context) error {
 	return errors.Join(failed, l.finish(ctx, ids, removed))
 }
 
+// noteFailure notes in erasures that an attempt has failed.
+func (l *life) noteFailure(ctx context.Context, erasures []store.Erasure, failed error) error {
+	var ids []store.ErasureID
+	for _, era := range erasures {
+		ids = append(ids, era.ID)
+	}
+	return l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
+		*era = era.Failed(l.e.opt.Now(), failed)
+		return nil
+	})
+}
+
 // finish runs step 5, for erasures and for the removal of merchants.
 func (l *life) finish(ctx context.Context, ids []store.ErasureID, removed []store.MerchantID) error {
 	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
-		era.State = store.ErasurePurging
+		era.State, era.LastError = store.ErasurePurging, ""
 		return nil
 	}); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
+	"mtagd/store/removal"
 )
 
 // life removes events in the background, one task after the other: those of persons and of deleted merchants (erase.go), and those
@@ -18,6 +19,8 @@ type life struct {
 	log  *slog.Logger
 	wake chan struct{} // holds a value when there is a task
 
+	metrics *removal.Metrics
+
 	busy    sync.Mutex // held by a task
 	failing bool       // an erasure has failed during the present expiry, which does not try it again; guarded by busy
 
@@ -27,7 +30,7 @@ type life struct {
 }
 
 func newLife(e *engine, log *slog.Logger) *life {
-	return &life{e: e, log: log, wake: make(chan struct{}, 1), changed: map[codec.MerchantKey]uint64{}}
+	return &life{e: e, log: log, wake: make(chan struct{}, 1), metrics: removal.NewMetrics(e.opt.Metrics), changed: map[codec.MerchantKey]uint64{}}
 }
 
 // run runs until the engine begins to close.

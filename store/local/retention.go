@@ -22,10 +22,10 @@ func (e *engine) keptFrom(id store.MerchantID) int64 {
 }
 
 func keptFrom(r store.Retention, now time.Time) int64 {
-	if r <= 0 {
-		return math.MinInt64
+	if cutoff, ok := r.Cutoff(now); ok {
+		return cutoff.UnixMicro()
 	}
-	return now.AddDate(0, 0, -int(r)).UnixMicro()
+	return math.MinInt64
 }
 
 // kept returns a query without the events that are past the retention.

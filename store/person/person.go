@@ -170,5 +170,5 @@ type EventReader struct{ fields fields }
 func (r *EventReader) EventID(raw []byte) (id string, ok bool) {
 	r.fields.read(raw)
 	id, ok = textOf(r.fields.EventID)
-	return id, ok && id != "" && len(id) <= store.MaxDedupeIDLength
+	return id, ok && id != "" && store.FitsDedupeID(id)
 }

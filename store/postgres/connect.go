@@ -139,9 +139,11 @@ const insufficientResources = "53"
 const readAttempts = 3
 
 // reconnect closes the idle connections after one has failed: most likely they have failed too, and the primary may be another server.
-// After a serialization failure it does nothing, as the connection is good.
+// After a serialization failure it does nothing, as the connection is good, unless that has kept it from being made: then the server is
+// a standby, or was one.
 func (e *engine) reconnect(failed error) {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](failed); ok && pgErr.Code == serializationFailure {
+	_, isConnect := errors.AsType[*pgconn.ConnectError](failed)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](failed); ok && pgErr.Code == serializationFailure && !isConnect {
 		return
 	}
 	e.hosts.forget()

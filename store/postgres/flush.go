@@ -111,13 +111,14 @@ func (f *flush) decide() {
 		who := &i.mark.Identity
 		muid := who.MUID
 		if muid == "" {
-			if muid = f.resolve(i.merchant, who); muid == "" {
-				i.mark.Outcome = store.Unresolved
-				continue
-			}
+			muid = f.resolve(i.merchant, who)
 		}
 		if f.isRefused(i.merchant, who, muid) {
 			i.mark.Outcome = store.Suppressed
+			continue
+		}
+		if muid == "" {
+			i.mark.Outcome = store.Unresolved
 			continue
 		}
 		if i.mark.DedupeID != "" {

@@ -12,6 +12,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/person"
+	"mtagd/store/removal"
 )
 
 // life removes events in the background: those of persons and of deleted merchants, those that are past the retention, and what
@@ -30,6 +31,8 @@ import (
 //
 // After a kill, all steps are done again. Step 3 finds what is left, and does not change the number that was noted.
 type life struct {
+	metrics *removal.Metrics
+
 	wake  chan struct{} // holds a value when there is something to do
 	eager bool          // for tests: what is left of deleted merchants is removed without removalDelay
 }
@@ -111,38 +114,80 @@ func (e *engine) liveOnce(ctx context.Context) error {
 func (e *engine) erase(ctx context.Context) error {
 	var unfinished []store.Erasure
 	var removed []uuid.UUID
+	var now time.Time
 	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
 		if unfinished, err = list[store.Erasure](ctx, tx, "SELECT record FROM erasure WHERE NOT done ORDER BY at, id"); err != nil {
 			return err
 		}
-		now, err := e.timeOf(ctx, tx)
-		if err != nil {
+		if now, err = e.timeOf(ctx, tx); err != nil {
 			return err
 		}
+		until := now
 		if !e.life.eager {
-			now = now.Add(-removalDelay)
+			until = now.Add(-removalDelay)
 		}
-		removed, err = listMerchants(ctx, tx, "SELECT merchant FROM removal WHERE at <= $1 ORDER BY at", now)
+		removed, err = listMerchants(ctx, tx, "SELECT merchant FROM removal WHERE at <= $1 ORDER BY at", until)
 		return err
-	}); err != nil || len(unfinished)+len(removed) == 0 {
+	}); err != nil {
 		return err
 	}
+	e.life.metrics.Set(unfinished)
 	byMerchant := map[store.MerchantID][]*store.Erasure{}
+	var ready []store.Erasure // to be purged
 	for i := range unfinished {
-		if era := &unfinished[i]; era.State != store.ErasurePurging {
+		if era := &unfinished[i]; era.State == store.ErasurePurging {
+			ready = append(ready, *era)
+		} else {
 			byMerchant[era.Merchant] = append(byMerchant[era.Merchant], era)
 		}
 	}
+	var failed error
+	failures := 0
+	defer func() { e.life.metrics.Attempted(failures) }()
 	for id, some := range byMerchant {
+		if !slices.ContainsFunc(some, func(era *store.Erasure) bool { return era.IsDue(now) }) {
+			failures++
+			continue
+		}
 		if err := e.eraseOf(ctx, id, some); err != nil {
-			return err
+			failed = errors.Join(failed, err, e.noteFailure(ctx, some, now, err))
+			failures++
+			continue
+		}
+		for _, era := range some {
+			ready = append(ready, *era)
 		}
 	}
+	var dropped []uuid.UUID
 	for _, m := range removed {
 		if err := e.dropMerchant(ctx, m); err != nil {
+			failed = errors.Join(failed, err)
+			failures++
+			continue
+		}
+		dropped = append(dropped, m)
+	}
+	if len(ready)+len(dropped) == 0 {
+		return failed
+	}
+	return errors.Join(failed, e.purge(ctx, ready, dropped))
+}
+
+// noteFailure notes in erasures that an attempt has failed.
+func (e *engine) noteFailure(ctx context.Context, erasures []*store.Erasure, now time.Time, failed error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	for _, era := range erasures {
+		if err := e.storeErasure(ctx, era.Failed(now, failed), nil); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// purge runs step 5, for erasures and for the removal of merchants.
+func (e *engine) purge(ctx context.Context, unfinished []store.Erasure, removed []uuid.UUID) error {
 	if err := e.setState(ctx, unfinished, store.ErasurePurging); err != nil {
 		return err
 	}
@@ -169,6 +214,7 @@ func (e *engine) setState(ctx context.Context, erasures []store.Erasure, state s
 	}
 	for i := range erasures {
 		era := &erasures[i]
+		era.LastError = ""
 		if era.State = state; state == store.ErasureDone {
 			era.FinishedAt = now
 		}
@@ -276,9 +322,8 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 	return e.removeEvents(ctx, merchant, events)
 }
 
-// expire removes the events of all merchants that are past the retention.
+// expire removes the events of all merchants that are past the retention. If it fails for one, it continues with the others.
 func (e *engine) expire(ctx context.Context) error {
-	const portion = 5000
 	var merchants []uuid.UUID
 	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
 		merchants, err = listMerchants(ctx, tx, `SELECT id FROM merchant WHERE retention > 0
@@ -287,33 +332,37 @@ func (e *engine) expire(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	var failed error
 	for _, m := range merchants {
-		for {
-			var old []receipt
-			if err := e.read(ctx, func(tx pgx.Tx) error {
-				scopes, _, err := e.scopes(ctx, tx, m)
-				if err != nil {
-					return err
-				}
-				old = nil
-				return query(ctx, tx, func(rows pgx.Rows) error {
-					var r receipt
-					err := rows.Scan(&r.seq, &r.idx)
-					old = append(old, r)
-					return err
-				}, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", m, scopes[0].from-expiryDelay.Microseconds(), portion)
-			}); err != nil {
+		failed = errors.Join(failed, e.expireOf(ctx, m))
+	}
+	return failed
+}
+
+// expireOf removes the events of one merchant that are past its retention.
+func (e *engine) expireOf(ctx context.Context, m uuid.UUID) error {
+	const portion = 5000
+	for {
+		var old []receipt
+		if err := e.read(ctx, func(tx pgx.Tx) error {
+			scopes, _, err := e.scopes(ctx, tx, m)
+			if err != nil {
 				return err
 			}
-			if err := e.removeEvents(ctx, m, old); err != nil {
+			old = nil
+			return query(ctx, tx, func(rows pgx.Rows) error {
+				var r receipt
+				err := rows.Scan(&r.seq, &r.idx)
+				old = append(old, r)
 				return err
-			}
-			if len(old) < portion {
-				break
-			}
+			}, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", m, scopes[0].from-expiryDelay.Microseconds(), portion)
+		}); err != nil {
+			return err
+		}
+		if err := e.removeEvents(ctx, m, old); err != nil || len(old) < portion {
+			return err
 		}
 	}
-	return nil
 }
 
 // forget removes event_ids that count no more, and old flushes. It never waits for the rows of a flush that is under way.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -27,7 +28,24 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 		}
 		era = store.Erasure{ID: store.NewErasureID(), Merchant: id, Partner: m.Partner, At: c.now, State: store.ErasurePending,
 			Person: who, Suppress: suppress}
-		c.exec("INSERT INTO erasure (id, merchant, at, done, record) VALUES ($1, $2, $3, false, $4)", string(era.ID), key, era.At, c.encode(era))
+		open, err := list[store.Erasure](c.ctx, c.tx, "SELECT record FROM erasure WHERE NOT done AND record->>'partnerId' = $1 ORDER BY at", string(m.Partner))
+		if err != nil {
+			return err
+		}
+		same, err := era.Admit(slices.Values(open))
+		switch {
+		case err != nil:
+			return err
+		case same.ID != "" && (same.Suppress || !suppress):
+			era = same
+			return nil
+		case same.ID != "":
+			era = same
+			era.Suppress = true
+			c.exec("UPDATE erasure SET record = $2 WHERE id = $1", string(era.ID), c.encode(era))
+		default:
+			c.exec("INSERT INTO erasure (id, merchant, at, done, record) VALUES ($1, $2, $3, false, $4)", string(era.ID), key, era.At, c.encode(era))
+		}
 		if suppress {
 			c.exec(suppressKeys, key, hashesIn(append(append([]store.IdentityKey{}, who.MUIDs...), who.Identifiers...)))
 		}

@@ -109,6 +109,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/budget"
 	"mtagd/store/group"
+	"mtagd/store/removal"
 )
 
 // Options are an engine's inputs besides its database.
@@ -197,7 +198,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece)}
+	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), metrics: removal.NewMetrics(opt.Metrics), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()

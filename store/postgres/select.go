@@ -238,8 +238,8 @@ func (e *engine) scopes(ctx context.Context, tx pgx.Tx, merchants ...uuid.UUID) 
 		var days int
 		s := scope{from: earliest}
 		err := rows.Scan(&days, &s.removed)
-		if days > 0 {
-			s.from = now.AddDate(0, 0, -days).UnixMicro()
+		if cutoff, ok := store.Retention(days).Cutoff(now); ok {
+			s.from = cutoff.UnixMicro()
 		}
 		scopes = append(scopes, s)
 		return err

@@ -115,6 +115,13 @@ func (c *clock) move(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
+// zone makes the clock show the time of a zone, as that of a process does.
+func (c *clock) zone(z *time.Location) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.In(z)
+}
+
 // stop stops the clock: from now on only move changes it.
 func (c *clock) stop() {
 	c.mu.Lock()

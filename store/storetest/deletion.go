@@ -264,7 +264,7 @@ var searchTests = []test{
 			}
 			return m
 		}
-		shoes, hats, bags := add("Shoe shop", "shoes.com"), add("HATS & Co", ""), add("Café Ünique", "bags.shoes.org")
+		shoes, hats, bags := add("Shoe shop", "shoes.com"), add("HATS & Co", ""), add("Café Ünique ΣΊΣΥΦΟΣ", "bags.shoes.org")
 		b.tag(hats, store.ServerSide, "hats.net")
 		for _, c := range []struct {
 			q    store.MerchantQuery
@@ -273,6 +273,7 @@ var searchTests = []test{
 			{store.MerchantQuery{Name: "shoe"}, []store.MerchantID{shoes.ID}},
 			{store.MerchantQuery{Name: "hats &"}, []store.MerchantID{hats.ID}},
 			{store.MerchantQuery{Name: "ÜNIQUE"}, []store.MerchantID{bags.ID}},
+			{store.MerchantQuery{Name: "σίσυφος"}, []store.MerchantID{bags.ID}},
 			{store.MerchantQuery{Name: "h"}, []store.MerchantID{shoes.ID, hats.ID}},
 			{store.MerchantQuery{Name: "nobody"}, nil},
 			{store.MerchantQuery{Domain: "SHOES"}, []store.MerchantID{shoes.ID, bags.ID}},

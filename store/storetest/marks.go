@@ -235,7 +235,7 @@ var markTests = []test{
 		m, tag := b.shop()
 		var marks []store.Mark
 		for i := range store.MaxBatchEvents {
-			e := withEventID(mark(m, tag, store.MUID(fmt.Sprintf("user-%d", i))), fmt.Sprintf("%0*d", store.MaxDedupeIDLength, i))
+			e := withEventID(mark(m, tag, store.MUID(fmt.Sprintf("user-%d", i))), strings.Repeat("😀", store.MaxDedupeIDLength-9)+fmt.Sprintf("%09d", i))
 			e.Identity = who(e.Identity.MUID, email(fmt.Sprintf("%d@example.com", i)), phone(fmt.Sprint(1000+i)), device(fmt.Sprint(i)))
 			e.Name = fmt.Sprintf("Event%d", i)
 			e.Time = start.Add(time.Duration(i) * time.Hour)

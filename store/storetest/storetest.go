@@ -19,6 +19,7 @@
 //	audit.go       the audit log of the changes
 //	marks.go       Record: outcomes, remembered event_ids, what is kept of a mark
 //	identities.go  who an event belongs to
+//	persons.go     erasure, personal data, retention
 //	listing.go     Events against the oracle
 //	feed.go        Feed against the oracles; Watch
 //	summary.go     Summary against the oracle
@@ -55,6 +56,7 @@ var suite = []part{
 	{"Audit", auditTests},
 	{"Marks", markTests},
 	{"Identities", identityTests},
+	{"Persons", personTests},
 	{"Listing", listingTests},
 	{"Feed", feedTests},
 	{"Summary", summaryTests},

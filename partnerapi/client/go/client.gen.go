@@ -743,6 +743,9 @@ type DeletedMerchant struct {
 
 // Erasure The receipt of an erasure. It does not name the person.
 type Erasure struct {
+	// Attempts How many attempts have failed. It is tried again until it is done.
+	Attempts int `json:"attempts"`
+
 	// ErasureID Its id.
 	ErasureID string `json:"erasureId"`
 
@@ -751,6 +754,9 @@ type Erasure struct {
 
 	// FinishedAt When it was done.
 	FinishedAt nullable.Nullable[time.Time] `json:"finishedAt"`
+
+	// LastError Why the last attempt has failed; null when none has, or a later one has succeeded.
+	LastError nullable.Nullable[string] `json:"lastError"`
 
 	// Links How many links between identifiers and muids are erased. Null until they are counted.
 	Links nullable.Nullable[int] `json:"links"`
@@ -1106,7 +1112,7 @@ type NewEvent struct {
 	// Event Its name in PascalCase. The pre-defined ones are ViewContent, ViewItem, Login, Signup, CompleteRegistration, StartTrial, AddPaymentInfo, AddShippingInfo, ViewCart, AddToCart, AddToWishlist, RemoveFromCart, BeginCheckout, Purchase, Refund, Search, Share, Subscribe, Lead, SubmitApplication, Contact, Donate and Schedule.
 	Event *string `json:"event,omitempty"`
 
-	// EventID At most 128 bytes. Events of a merchant with the same name and the same `event_id` are recorded once within 7 days.
+	// EventID At most 128 characters. Events of a merchant with the same name and the same `event_id` are recorded once within 7 days.
 	EventID *string `json:"event_id,omitempty"`
 
 	// EventSource Such as `server`, so that events of a backend can be told apart.
@@ -1703,7 +1709,7 @@ type ExportEventsParams struct {
 	// IsBot `true`: only events of programs that call themselves bots; `false`: only the others.
 	IsBot *IsBot `form:"isBot,omitempty" json:"isBot,omitempty"`
 
-	// Format The format of the file. NDJSON has one object a line. CSV has the names of the columns in its first line, and an apostrophe before a `muid` that a spreadsheet would run as a formula. Parquet has times in microseconds.
+	// Format The format of the file. NDJSON has one object a line. CSV has the names of the columns in its first line, and an apostrophe before each part of a `muid` that a spreadsheet would run as a formula. Parquet has times in microseconds.
 	Format *ExportEventsParamsFormat `form:"format,omitempty" json:"format,omitempty"`
 }
 

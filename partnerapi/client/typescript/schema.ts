@@ -612,6 +612,8 @@ export interface components {
         };
         /** @description The receipt of an erasure. It does not name the person. */
         Erasure: {
+            /** @description How many attempts have failed. It is tried again until it is done. */
+            attempts: number;
             /** @description Its id. */
             erasureId: string;
             /** @description How many events are erased. Null until they are counted. */
@@ -621,6 +623,8 @@ export interface components {
              * @description When it was done.
              */
             finishedAt: string | null;
+            /** @description Why the last attempt has failed; null when none has, or a later one has succeeded. */
+            lastError: string | null;
             /** @description How many links between identifiers and muids are erased. Null until they are counted. */
             links: number | null;
             /** @description Whose person. */
@@ -927,7 +931,7 @@ export interface components {
             email?: string;
             /** @description Its name in PascalCase. The pre-defined ones are ViewContent, ViewItem, Login, Signup, CompleteRegistration, StartTrial, AddPaymentInfo, AddShippingInfo, ViewCart, AddToCart, AddToWishlist, RemoveFromCart, BeginCheckout, Purchase, Refund, Search, Share, Subscribe, Lead, SubmitApplication, Contact, Donate and Schedule. */
             event?: string;
-            /** @description At most 128 bytes. Events of a merchant with the same name and the same `event_id` are recorded once within 7 days. */
+            /** @description At most 128 characters. Events of a merchant with the same name and the same `event_id` are recorded once within 7 days. */
             event_id?: string;
             /** @description Such as `server`, so that events of a backend can be told apart. */
             event_source?: string;
@@ -1752,9 +1756,11 @@ export interface operations {
                      * @example {
                      *       "erasures": [
                      *         {
+                     *           "attempts": 0,
                      *           "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *           "events": 1,
                      *           "finishedAt": "2026-11-20T08:30:04Z",
+                     *           "lastError": null,
                      *           "links": 1,
                      *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
                      *           "requestedAt": "2026-11-20T08:30:00Z",
@@ -1814,9 +1820,11 @@ export interface operations {
                 content: {
                     /**
                      * @example {
+                     *       "attempts": 0,
                      *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *       "events": null,
                      *       "finishedAt": null,
+                     *       "lastError": null,
                      *       "links": null,
                      *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
                      *       "requestedAt": "2026-11-20T08:30:00Z",
@@ -1861,9 +1869,11 @@ export interface operations {
                 content: {
                     /**
                      * @example {
+                     *       "attempts": 0,
                      *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *       "events": 1,
                      *       "finishedAt": "2026-11-20T08:30:04Z",
+                     *       "lastError": null,
                      *       "links": 1,
                      *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
                      *       "requestedAt": "2026-11-20T08:30:00Z",
@@ -2006,7 +2016,7 @@ export interface operations {
                 /** @description `true`: only events of programs that call themselves bots; `false`: only the others. */
                 isBot?: components["parameters"]["IsBot"];
                 /**
-                 * @description The format of the file. NDJSON has one object a line. CSV has the names of the columns in its first line, and an apostrophe before a `muid` that a spreadsheet would run as a formula. Parquet has times in microseconds.
+                 * @description The format of the file. NDJSON has one object a line. CSV has the names of the columns in its first line, and an apostrophe before each part of a `muid` that a spreadsheet would run as a formula. Parquet has times in microseconds.
                  * @example csv
                  */
                 format?: "ndjson" | "csv" | "parquet";

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -11,7 +12,8 @@ import (
 	"mtagd/store"
 )
 
-// AddErasure notes an erasure. With suppress, the person's events are refused from now on.
+// AddErasure notes an erasure, or returns the one that it repeats (store.Erasure.Admit). With suppress, the person's events are refused
+// from now on.
 func (d *Data) AddErasure(ctx context.Context, e store.Erasure) (store.Erasure, error) {
 	err := d.update(ctx, func(c *change) error {
 		m, err := d.state.merchant(e.Merchant)
@@ -19,6 +21,17 @@ func (d *Data) AddErasure(ctx context.Context, e store.Erasure) (store.Erasure, 
 			return err
 		}
 		e.Partner, e.At = m.Partner, d.now().UTC()
+		same, err := e.Admit(d.state.open())
+		if err != nil {
+			return err
+		}
+		if same.ID != "" {
+			suppress := e.Suppress
+			if e = same; e.Suppress || !suppress {
+				return nil
+			}
+			e.Suppress = true
+		}
 		c.suppress(e, e.Person.MUIDs...)
 		c.suppress(e, e.Person.Identifiers...)
 		return cmp.Or(c.putErasure(e), c.audit(store.AboutMerchant(store.PersonErased, m, string(e.ID))))
@@ -62,15 +75,34 @@ func (d *Data) RepeatErasures(ctx context.Context) error {
 	return nil
 }
 
+// byAge compares erasures: the oldest is the first.
+func (s *state) byAge(a, b store.ErasureID) int {
+	return cmp.Or(s.erasures[a].At.Compare(s.erasures[b].At), cmp.Compare(b, a))
+}
+
+// open are the erasures that are not done.
+func (s *state) open() iter.Seq[store.Erasure] {
+	return func(yield func(store.Erasure) bool) {
+		for id := range s.unfinished {
+			if !yield(s.erasures[id]) {
+				return
+			}
+		}
+	}
+}
+
 func (c *change) putErasure(e store.Erasure) error {
 	return put(c, inErasures, string(e.ID), e, func(s *state) { s.setErasure(e) })
 }
 
 func (s *state) setErasure(e store.Erasure) {
-	if _, known := s.erasures[e.ID]; !known {
-		s.erasuresOf[e.Merchant] = append(s.erasuresOf[e.Merchant], e.ID)
-	}
+	_, known := s.erasures[e.ID]
 	s.erasures[e.ID] = e
+	if !known {
+		of := s.erasuresOf[e.Merchant]
+		i, _ := slices.BinarySearchFunc(of, e.ID, s.byAge)
+		s.erasuresOf[e.Merchant] = slices.Insert(of, i, e.ID)
+	}
 	if e.State == store.ErasureDone {
 		delete(s.unfinished, e.ID)
 	} else {
@@ -149,13 +181,11 @@ func (d *Data) Erasure(ctx context.Context, id store.ErasureID) (e store.Erasure
 // Erasures implements store.Persons.
 func (d *Data) Erasures(ctx context.Context, m store.MerchantID, offset, limit int) (page []store.Erasure, total int, err error) {
 	err = d.view(ctx, func(s *state) error {
-		all := make([]store.Erasure, 0, len(s.erasuresOf[m]))
-		for _, id := range s.erasuresOf[m] {
-			all = append(all, s.erasures[id])
+		of := s.erasuresOf[m] // the newest is the last
+		total = len(of)
+		for i := total - 1 - offset; i >= 0 && len(page) < limit; i-- {
+			page = append(page, s.erasures[of[i]])
 		}
-		slices.SortFunc(all, func(a, b store.Erasure) int { return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.ID, b.ID)) })
-		total = len(all)
-		page = all[min(offset, total):min(offset+limit, total)]
 		return nil
 	})
 	return page, total, err
@@ -165,9 +195,7 @@ func (d *Data) Erasures(ctx context.Context, m store.MerchantID, offset, limit i
 func (d *Data) Unfinished() (all []store.Erasure) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	for id := range d.state.unfinished {
-		all = append(all, d.state.erasures[id])
-	}
+	all = slices.Collect(d.state.open())
 	slices.SortFunc(all, func(a, b store.Erasure) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
 	return all
 }

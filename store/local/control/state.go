@@ -33,7 +33,7 @@ type state struct {
 	labels      map[string]store.TagID
 	tracking    map[string]store.PartnerID // host → partner
 	repliesOf   map[store.PartnerID][]string
-	erasuresOf  map[store.MerchantID][]store.ErasureID
+	erasuresOf  map[store.MerchantID][]store.ErasureID // oldest first
 	unfinished  map[store.ErasureID]bool
 
 	damaged map[string]bool // ids and domains whose record, or that of their owner, is damaged
@@ -122,6 +122,9 @@ func (s *state) derive() {
 		if e.State != store.ErasureDone {
 			s.unfinished[id] = true
 		}
+	}
+	for _, list := range s.erasuresOf {
+		slices.SortFunc(list, s.byAge)
 	}
 	for key, r := range s.replies {
 		s.repliesOf[r.Partner] = append(s.repliesOf[r.Partner], key)

@@ -62,13 +62,13 @@ func (t *transaction) record(m *store.Mark) error {
 		if muid, err = resolve(t.txn, key, &m.Identity); err != nil {
 			return err
 		}
-		if muid == "" {
-			m.Outcome = store.Unresolved
-			return nil
-		}
 	}
 	if t.suppressed != nil && t.suppressed(m.Merchant, &m.Identity, muid) {
 		m.Outcome = store.Suppressed
+		return nil
+	}
+	if muid == "" {
+		m.Outcome = store.Unresolved
 		return nil
 	}
 	if m.DedupeID != "" {

@@ -161,7 +161,9 @@ function Receipt({ id }: { id: string }) {
             <p role="status">
               {e.state === "done"
                 ? `Erased: ${count(e.events ?? 0, "event")} and ${count(e.links ?? 0, "link")} between identifiers.`
-                : "This page follows the erasure. You can leave it: the erasure goes on."}
+                : e.lastError
+                  ? `Tried ${count(e.attempts, "time")}: ${e.lastError}. It is tried again.`
+                  : "This page follows the erasure. You can leave it: the erasure goes on."}
             </p>
             <p class="dim">
               Requested <Time at={e.requestedAt} />
@@ -176,6 +178,7 @@ function Receipt({ id }: { id: string }) {
 }
 
 function State({ of }: { of: Erasure }) {
+  if (of.lastError) return <Pill tone="bad">Fails, is tried again</Pill>;
   return <Pill tone={of.state === "done" ? "good" : "accent"}>{of.state === "done" ? "Done" : "Under way"}</Pill>;
 }
 

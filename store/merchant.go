@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/text/cases"
@@ -144,7 +145,8 @@ func (m Merchant) CheckOwner(partner PartnerID) error { return checkOwner(m.Part
 
 const maxNameLength = 256 // characters
 
-// CheckName trims the name of a partner or merchant. It refuses a name unless 1 to 256 characters are left.
+// CheckName trims the name of a partner, merchant or key. It refuses a name unless 1 to 256 characters are left, and all of them are
+// seen where they stand.
 func CheckName(field, name string) (string, error) {
 	name = strings.TrimSpace(name)
 	switch n := utf8.RuneCountInString(name); {
@@ -152,8 +154,19 @@ func CheckName(field, name string) (string, error) {
 		return "", Invalid(field, "is required and must not be empty")
 	case n > maxNameLength:
 		return "", Invalid(field, "must have at most %d characters", maxNameLength)
+	case strings.ContainsFunc(name, isDeceptive):
+		return "", Invalid(field, "must not have control characters, or characters that change the direction of the text or are not seen")
 	}
 	return name, nil
+}
+
+// isDeceptive reports whether a character makes a text look like another one, or breaks a line of a log or a terminal.
+func isDeceptive(c rune) bool {
+	switch c {
+	case '\u2028', '\u2029', '\u200b', '\u2060', '\ufeff': // ends of lines and paragraphs, blanks without a width
+		return true
+	}
+	return unicode.IsControl(c) || unicode.Is(unicode.Bidi_Control, c) || c >= 0xe0000 && c <= 0xe007f // tags
 }
 
 // CheckUpdate returns an error unless an update has left what it must not change.

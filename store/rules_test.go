@@ -430,11 +430,18 @@ func TestDrawLabelFindsTheLastFreeLabel(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for name, want := range map[string]string{
-		" Shoe shop \n":          "Shoe shop",
-		"":                       "",
-		" \t ":                   "",
-		strings.Repeat("ö", 256): strings.Repeat("ö", 256),
-		strings.Repeat("ö", 257): "",
+		" Shoe shop \n":           "Shoe shop",
+		"":                        "",
+		" \t ":                    "",
+		strings.Repeat("ö", 256):  strings.Repeat("ö", 256),
+		strings.Repeat("ö", 257):  "",
+		"Shop\x1b[31m":            "",
+		"Shop\nadmin":             "",
+		"Shop\u202egnp.exe":       "",
+		"Shop\u2066x\u2069":       "",
+		"Sh\u200bop":              "",
+		"Shop \U000e0041":         "",
+		"👩\u200d🎤 میخانه\u200cها": "👩\u200d🎤 میخانه\u200cها", // joiners are letters' business
 	} {
 		if got, err := CheckName("name", name); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v", name, got, err)

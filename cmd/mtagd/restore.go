@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"mtagd/store"
@@ -78,6 +79,9 @@ func (c *restoreCommand) find(points []*backup.Manifest) (*backup.Manifest, erro
 		var ok bool
 		if at, ok = store.ParseTime(c.Point); !ok {
 			return nil, &usageError{where: "--point", err: fmt.Errorf("must be a time such as 2026-11-20T08:30:00Z, or the name of a point, not %q", c.Point)}
+		}
+		if !strings.Contains(c.Point, ".") { // the list of points has whole seconds
+			at = at.Add(time.Second - 1)
 		}
 	}
 	return backup.Find(points, c.From, at)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,29 +61,29 @@ func TestWhoHasMostWaits(t *testing.T) {
 		b := newBudget(10, 8).Fair()
 		wants(t, b, "many", 5, nil)
 		wants(t, b, "some", 2, nil)
-		got := map[string]bool{}
+		got := map[string]*atomic.Bool{"many": {}, "few": {}, "some": {}}
 		wait := func(key string) {
 			go func() {
 				if err := b.Reserve(t.Context(), key, 1); err != nil {
 					t.Error(err)
 				}
-				got[key] = true
+				got[key].Store(true)
 			}()
 			synctest.Wait()
 		}
 		wait("many")
-		if got["many"] {
+		if got["many"].Load() {
 			t.Error("who has more than is free got more")
 		}
 		wait("few")
 		wait("some")
-		if !got["few"] || got["some"] {
-			t.Errorf("few got one: %t, some: %t", got["few"], got["some"])
+		if !got["few"].Load() || got["some"].Load() {
+			t.Errorf("few got one: %t, some: %t", got["few"].Load(), got["some"].Load())
 		}
 		b.Release("many", 4)
 		synctest.Wait()
-		if !got["some"] || !got["many"] {
-			t.Errorf("after a release, some got one: %t, many: %t", got["some"], got["many"])
+		if !got["some"].Load() || !got["many"].Load() {
+			t.Errorf("after a release, some got one: %t, many: %t", got["some"].Load(), got["many"].Load())
 		}
 	})
 }

@@ -64,8 +64,13 @@ const removalDelay = time.Minute
 // one merchant, it continues with the others.
 func (l *life) erase(ctx context.Context) error {
 	byMerchant := map[store.MerchantID][]store.Erasure{}
-	unfinished, now := l.e.Unfinished(), l.e.opt.Now()
+	unfinished := l.e.Unfinished()
 	l.metrics.Set(unfinished)
+	if len(unfinished)+len(l.e.Removals()) == 0 { // the common case
+		l.metrics.Attempted(0)
+		return nil
+	}
+	now := l.e.opt.Now()
 	for _, era := range unfinished {
 		byMerchant[era.Merchant] = append(byMerchant[era.Merchant], era)
 	}

@@ -117,7 +117,7 @@ func (s *shop) readFeed(b *testing.B, m store.MerchantID) {
 func (s *shop) readPerson(b *testing.B, m store.MerchantID, name string, id store.Identity) {
 	records := 0
 	took, err := timed(func() error {
-		return s.PersonalData(b.Context(), m, id, func(*store.PersonalRecord) error { records++; return nil })
+		return s.PersonalData(b.Context(), m, id, false, func(*store.PersonalRecord) error { records++; return nil })
 	})
 	if err != nil || records == 0 {
 		b.Fatal(records, err)
@@ -129,7 +129,7 @@ func (s *shop) readPerson(b *testing.B, m store.MerchantID, name string, id stor
 func (s *shop) erase(b *testing.B, m store.MerchantID, name string, id store.Identity, email string) {
 	var erasure store.Erasure
 	took, err := timed(func() (err error) {
-		if erasure, err = s.Erase(b.Context(), m, id, false); err != nil {
+		if erasure, err = s.Erase(b.Context(), m, id, store.ErasureOptions{}); err != nil {
 			return err
 		}
 		for state := erasure.State; erasure.State != store.ErasureDone && err == nil; time.Sleep(10 * time.Millisecond) {

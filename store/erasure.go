@@ -23,6 +23,7 @@ type Erasure struct {
 
 	UpTo       uint64    `json:"upTo,omitempty"` // the engine's: events that came in after that are not concerned; 0: not known yet
 	Events     int       `json:"events"`         // that were found, once UpTo is known
+	Claimed    int       `json:"claimedEvents"`  // that stay, because only claimed links lead to them (Person)
 	Links      int       `json:"links"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 
@@ -93,13 +94,19 @@ const (
 )
 
 // Person says by hashes whose events are meant: those with one of the muids, and those whose body has one of the identifiers.
+//
+// Anyone can claim that an identifier and a muid belong together. So an event that only such a claim leads to is counted, and not taken:
+// that of a muid in Claimed, and that of a muid in MUIDs if its sender gave only identifiers, of which a claimed link led to the muid.
 type Person struct {
 	MUIDs       []IdentityKey `json:"muids,omitempty"`       // MUIDKey
 	Identifiers []IdentityKey `json:"identifiers,omitempty"` // Identity.Keys
+	Claimed     []IdentityKey `json:"claimed,omitempty"`     // MUIDKey
+	WithClaimed bool          `json:"withClaimed,omitempty"` // all are taken; then Claimed is empty
 }
 
 func (p Person) equals(other Person) bool {
-	return slices.Equal(p.MUIDs, other.MUIDs) && slices.Equal(p.Identifiers, other.Identifiers)
+	return slices.Equal(p.MUIDs, other.MUIDs) && slices.Equal(p.Identifiers, other.Identifiers) && slices.Equal(p.Claimed, other.Claimed) &&
+		p.WithClaimed == other.WithClaimed
 }
 
 // MUIDKey returns the SHA-256 of a byte 255 and a muid. No identifier has the same key.
@@ -126,27 +133,41 @@ type PersonalRecord struct {
 	Event *Event // nil for a link
 	Tag   TagID
 
-	Identifier IdentityKey // of a link: only its hash is stored
+	Link
+}
+
+// Link says that an identifier and a muid belong together.
+type Link struct {
+	Identifier IdentityKey // only its hash is stored
 	MUID       MUID
+	Source     LinkSource
+}
+
+// ErasureOptions are what an erasure may do besides.
+type ErasureOptions struct {
+	Suppress bool // later events are refused
+	Claimed  bool // also what only claimed links lead to goes
 }
 
 // Persons is the part of an engine that finds and erases what it has of a person.
 //
-// A person is named by a muid or by one identifier. The muid of an identifier is the one that it is linked to. To the person
-// belong the events of the muid, the events whose body has the identifier, and the links to the muid and of the identifier.
+// A person is named by a muid or by one identifier. The muids of an identifier are all that it ever had by a trusted link. To the
+// person belong the events of the muids, the events whose body has the identifier, and the links to the muids and of the identifier.
+// What only claimed links lead to is counted, and belongs to the person on request (Person).
 type Persons interface {
 	// Erase removes everything that is stored of a person, in the background. When it returns, that is on disk: it is done also
 	// after a kill, and again after a backup is restored. Events that come in later are not concerned. With suppress, Record
-	// refuses them (Suppressed): those with the person's muid, with the identifier, or with one that was linked to the muid.
+	// refuses them (Suppressed): those with one of the person's muids, with the identifier, or with one that a trusted link led to them.
 	// An erasure of the same person that has not begun yet is returned again, with suppress added. KindNotFound: merchant.
 	// KindInvalid: the person is not named by one muid or one identifier. KindBusy: the partner has MaxOpenErasures.
-	Erase(ctx context.Context, m MerchantID, person Identity, suppress bool) (Erasure, error)
+	Erase(ctx context.Context, m MerchantID, person Identity, opt ErasureOptions) (Erasure, error)
 	// Erasure returns an erasure of any partner. KindNotFound: erasure.
 	Erasure(ctx context.Context, id ErasureID) (Erasure, error)
 	// Erasures returns one page of a merchant's erasures, newest first, and how many it has.
 	Erasures(ctx context.Context, m MerchantID, offset, limit int) ([]Erasure, int, error)
 
 	// PersonalData passes everything that is stored of a person to use, until use returns an error: the links, and the events in
-	// the order of receipt. A record is valid until use returns. KindInvalid as for Erase.
-	PersonalData(ctx context.Context, m MerchantID, person Identity, use func(*PersonalRecord) error) error
+	// the order of receipt. A record is valid until use returns. It returns how many events were left out because only claimed
+	// links lead to them; none are with withClaimed. KindInvalid as for Erase.
+	PersonalData(ctx context.Context, m MerchantID, person Identity, withClaimed bool, use func(*PersonalRecord) error) (claimed int, err error)
 }

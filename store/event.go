@@ -93,6 +93,8 @@ type Event struct {
 	Time time.Time // UTC, to the microsecond
 	Raw  []byte    // JSON object
 	Bot  bool      // as in Mark
+
+	ByClaim bool // its sender gave only identifiers, of which a claimed link led to MUID (Person)
 }
 
 // Usage is what a merchant's events take.

@@ -26,9 +26,23 @@ const (
 // never the identifier.
 type IdentityKey [sha256.Size]byte
 
+// LinkSource is who says that an identifier and a muid belong together. The greater one counts.
+type LinkSource uint8
+
+// The sources. Links of the first one are claimed, all others are trusted. The numbers are stored, so they never change.
+const (
+	ByAnyone LinkSource = 0 // a request that anyone can send who knows the tag id and the muid
+	ByCookie LinkSource = 1 // the cookie of the tag host, when nothing was linked to its muid yet
+	BySecret LinkSource = 2 // a request with the merchant's secret
+)
+
+// IsTrusted reports whether links of this source say whose events a muid has.
+func (s LinkSource) IsTrusted() bool { return s > ByAnyone }
+
 // Identity says whose event it is: by a muid, by identifiers, or by both. The zero value identifies nobody.
 type Identity struct {
-	MUID MUID // empty: the engine resolves it from the identifiers
+	MUID   MUID       // empty: the engine resolves it from the identifiers
+	Source LinkSource // who says that the identifiers and the muid belong together
 
 	keys  [identifierKinds]IdentityKey // the first n, in order of precedence
 	n     uint8

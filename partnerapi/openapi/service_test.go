@@ -130,7 +130,7 @@ func (s *service) fixture(bare bool) fixture {
 		s.refused.Add(&refused.Event{Merchant: merchant.ID, Tag: client.ID, Status: 400, Code: "event_malformed", Message: "no", Reason: "no", Path: "/event",
 			Name: "add_to_cart", Origin: "https://www.example.com", Object: []byte(`{"event":"add_to_cart"}`)})
 	}
-	erasure, err := s.engine.Erase(ctx, merchant.ID, store.Identity{MUID: "another visitor"}, false)
+	erasure, err := s.engine.Erase(ctx, merchant.ID, store.Identity{MUID: "another visitor"}, store.ErasureOptions{})
 	must(s, err)
 	return fixture{string(key), string(client.ID), strings.NewReplacer(
 		"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11", string(merchant.ID),

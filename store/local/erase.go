@@ -27,13 +27,17 @@ import (
 // After a kill, all steps from 2 on run again. Step 3 then finds only the events that are left, and keeps the number that was stored.
 
 // Erase implements store.Persons.
-func (e *engine) Erase(ctx context.Context, m store.MerchantID, named store.Identity, suppress bool) (store.Erasure, error) {
-	who, err := e.resolvePerson(ctx, m, named)
+func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Identity, opt store.ErasureOptions) (store.Erasure, error) {
+	m, err := codec.NewMerchantKey(id)
+	if err != nil {
+		return store.Erasure{}, err
+	}
+	who, err := e.resolvePerson(ctx, m, named, opt.Claimed)
 	if err != nil {
 		return store.Erasure{}, err
 	}
 	era, err := e.AddErasure(ctx, store.Erasure{
-		ID: store.NewErasureID(), Merchant: m, State: store.ErasurePending, Person: who, Suppress: suppress,
+		ID: store.NewErasureID(), Merchant: id, State: store.ErasurePending, Person: who, Suppress: opt.Suppress,
 	})
 	if err != nil {
 		return store.Erasure{}, err
@@ -174,11 +178,15 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	}
 	now := l.e.journal.Barrier()
 	p := person.New(who...)
-	links, linksOf, err := l.findLinks(ctx, m, p, len(erasures))
-	if err != nil {
+	var links []store.Link
+	if err := l.e.eachLinkOf(ctx, m, p, func(l store.Link) error {
+		links = append(links, l)
+		return nil
+	}); err != nil {
 		return err
 	}
-	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey { return linksOf[place[era.ID]] }); err != nil {
+	numbers, suppressed := p.Links(links)
+	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey { return suppressed[place[era.ID]] }); err != nil {
 		return err
 	}
 	if err := l.e.archiver.moveTo(ctx, now); err != nil {
@@ -196,48 +204,41 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	}
 	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
 		if i := place[era.ID]; era.UpTo == 0 {
-			era.UpTo, era.Events, era.Links = upTo[i], found.count[i], len(linksOf[i])
+			era.UpTo, era.Events, era.Claimed, era.Links = upTo[i], found.count[i], found.claimed[i], numbers[i]
 		}
 		era.State = store.ErasureRemoving
 		return nil
 	}); err != nil {
 		return err
 	}
-	if err := l.e.journal.Remove(m, links, found.remembered); err != nil {
+	var muids []store.IdentityKey
+	for _, w := range who {
+		muids = append(muids, w.MUIDs...)
+	}
+	if err := l.e.journal.Remove(m, links, muids, found.remembered); err != nil {
 		return err
 	}
 	return l.removeEvents(ctx, m, found.keys)
 }
 
-// findLinks returns the links of n persons: all of them, and those of each person.
-func (l *life) findLinks(ctx context.Context, m codec.MerchantKey, p *person.Persons, n int) (all []store.IdentityKey, of [][]store.IdentityKey, err error) {
-	of = make([][]store.IdentityKey, n)
-	err = l.e.journal.Links(ctx, m, store.IdentityKey{}, func(k store.IdentityKey, muid []byte) error {
-		owners := p.OfLink(k, muid)
-		if len(owners) == 0 {
-			return nil
-		}
-		for _, i := range owners {
-			of[i] = append(of[i], k)
-		}
-		all = append(all, k)
-		return nil
-	})
-	return all, of, err
-}
-
 // foundEvents are the events of several persons.
 type foundEvents struct {
 	count      []int // of each person
+	claimed    []int // of each person: events that stay, because only claimed links lead to them
 	keys       []rank.Key
 	remembered []journal.Remembered
 }
 
 // find finds the events of persons: those of person i up to the chunk upTo[i].
 func (l *life) find(ctx context.Context, m codec.MerchantKey, p *person.Persons, upTo []uint64) (found foundEvents, err error) {
-	found.count = make([]int, len(upTo))
+	found.count, found.claimed = make([]int, len(upTo)), make([]int, len(upTo))
 	var reader person.EventReader
-	err = l.e.eachOf(ctx, m, p, slices.Max(upTo), l.pace(), func(e *journal.Event, owners []int) error {
+	err = l.e.eachOf(ctx, m, p, slices.Max(upTo), l.pace(), func(e *journal.Event, owners, claimed []int) error {
+		for _, i := range claimed {
+			if e.Seq <= upTo[i] {
+				found.claimed[i]++
+			}
+		}
 		goes := false
 		for _, i := range owners {
 			if e.Seq <= upTo[i] {

@@ -54,7 +54,7 @@ func wordOf(n int) string     { return fmt.Sprintf("word%06dword", n) }
 
 // newVisit returns a mark of a visitor; i tells events of the same visitor apart.
 func newVisit(m store.MerchantID, visitor, i int) store.Mark {
-	id := store.Identity{MUID: muidOf(visitor)}
+	id := store.Identity{MUID: muidOf(visitor), Source: store.BySecret}
 	id.Add(store.Email, emailOf(visitor))
 	if i%3 == 2 {
 		id.MUID = "" // resolved by the email
@@ -86,7 +86,7 @@ func (x *erasing) visit(m store.MerchantID, visitors, each int) {
 
 func (x *erasing) erase(id store.Identity, suppress bool) store.Erasure {
 	x.t.Helper()
-	era, err := x.Erase(ctx, x.shop, id, suppress)
+	era, err := x.Erase(ctx, x.shop, id, store.ErasureOptions{Suppress: suppress})
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -336,7 +336,7 @@ func TestPersonalData(t *testing.T) {
 	}
 	for name, id := range map[string]store.Identity{"muid": byMUID(3), "email": byEmail(3)} {
 		events, links := 0, 0
-		if err := x.PersonalData(ctx, x.shop, id, func(r *store.PersonalRecord) error {
+		if _, err := x.PersonalData(ctx, x.shop, id, false, func(r *store.PersonalRecord) error {
 			if r.Event == nil {
 				links++
 			} else if events++; !bytes.Contains(r.Event.Raw, []byte(wordOf(3))) || r.Event.MUID != muidOf(3) {

@@ -286,12 +286,13 @@ func (f *feed) received(e *journal.Event, id store.MerchantID) store.Received {
 	tag, name := codec.SplitSeries(e.Series)
 	return store.Received{
 		Event: store.Event{
-			ID:   e.EventID(),
-			MUID: store.MUID(e.MUID),
-			Name: f.text(name),
-			Time: timeOf(e.Time),
-			Raw:  e.Raw,
-			Bot:  codec.IsBot(e.Series),
+			ID:      e.EventID(),
+			MUID:    store.MUID(e.MUID),
+			Name:    f.text(name),
+			Time:    timeOf(e.Time),
+			Raw:     e.Raw,
+			Bot:     codec.IsBot(e.Series),
+			ByClaim: e.ByClaim,
 		},
 		Merchant:   id,
 		Tag:        store.TagID(f.text(tag)),

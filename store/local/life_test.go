@@ -108,7 +108,7 @@ var lifeOps = map[string]func(c *lifeChild, command *lifeCommand, a *lifeAnswer)
 			body := map[string]any{"event": "Visit", "n": e.N, "text": lifeWord(command.Merchant, e.Visitor)}
 			mark := store.Mark{Merchant: command.Merchant, Tag: "cs_a", Name: "Visit", Time: e.Time}
 			if e.HasMUID {
-				mark.Identity.MUID = lifeMUID(command.Merchant, e.Visitor)
+				mark.Identity.MUID, mark.Identity.Source = lifeMUID(command.Merchant, e.Visitor), store.BySecret
 			}
 			if e.HasMail {
 				mark.Identity.Add(store.Email, lifeMail(command.Merchant, e.Visitor))
@@ -132,7 +132,7 @@ var lifeOps = map[string]func(c *lifeChild, command *lifeCommand, a *lifeAnswer)
 			id = store.Identity{}
 			id.Add(store.Email, lifeMail(command.Merchant, command.Visitor))
 		}
-		_, err := c.Erase(ctx, command.Merchant, id, command.Suppress)
+		_, err := c.Erase(ctx, command.Merchant, id, store.ErasureOptions{Suppress: command.Suppress})
 		return err
 	},
 	"keep": func(c *lifeChild, command *lifeCommand, _ *lifeAnswer) error {

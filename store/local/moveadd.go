@@ -21,7 +21,7 @@ func (d *Directory) Add(_ context.Context, b *move.Batch) error {
 	var body []byte
 	for i := range b.Events {
 		e := &b.Events[i]
-		body, _ = journal.AppendBody(body[:0], store.TagID(e.Tag), e.Name, e.Bot, e.MUID, e.Raw, e.Time)
+		body, _ = journal.AppendBody(body[:0], store.TagID(e.Tag), e.Name, e.Bot, e.MUID, e.ByClaim, e.Raw, e.Time)
 		run.Append(e.Merchant, e.At, body)
 		indexed = append(indexed, codec.Event{Merchant: e.Merchant, Position: e.At, Time: e.Time,
 			Series: codec.AppendSeries(nil, store.TagID(e.Tag), e.Name, e.Bot), Size: uint32(len(e.Merchant) + len(body))})
@@ -91,10 +91,13 @@ func (d *Directory) AddKeys(_ context.Context, keys []move.Key) error {
 	d.version++
 	for _, k := range keys {
 		var err error
-		if k.IsLink() {
-			err = d.keys.PutLink(k.Merchant, store.IdentityKey(k.Key), k.MUID, d.version)
-		} else {
+		switch {
+		case !k.IsLink():
 			err = d.keys.PutEventID(k.Merchant, k.Key, k.Seen, d.version)
+		case k.Former:
+			err = d.keys.PutFormer(k.Merchant, k.Link(), d.version)
+		default:
+			err = d.keys.PutLink(k.Merchant, k.Link(), d.version)
 		}
 		if err != nil {
 			return err

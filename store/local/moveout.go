@@ -3,7 +3,6 @@ package local
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -144,7 +143,8 @@ func (e *engine) scanJournal(ctx context.Context, f *feed) error {
 func movedEvent(r *store.Received) *move.Event {
 	m, _ := codec.NewMerchantKey(r.Merchant) // newFeed has checked it
 	at, _ := codec.ParseCursor(r.Cursor)     // which is the position
-	return &move.Event{Merchant: m, At: at, Time: r.Time.UnixMicro(), Tag: string(r.Tag), Name: r.Name, Bot: r.Bot, MUID: []byte(r.MUID), Raw: r.Raw}
+	return &move.Event{Merchant: m, At: at, Time: r.Time.UnixMicro(), Tag: string(r.Tag), Name: r.Name, Bot: r.Bot,
+		MUID: []byte(r.MUID), ByClaim: r.ByClaim, Raw: r.Raw}
 }
 
 // Keys implements move.Data.
@@ -153,17 +153,14 @@ func (s source) Keys(ctx context.Context, since uint64, use func(*move.Key) erro
 }
 
 // movedKeys passes on keys of the journal.
-func movedKeys(use func(*move.Key) error) func(m codec.MerchantKey, key, value []byte) error {
-	return func(m codec.MerchantKey, key, value []byte) error {
-		k := move.Key{Merchant: m, Key: key}
-		if k.IsLink() {
-			k.MUID = value
-		} else if len(value) == 8 {
-			k.Seen = int64(binary.BigEndian.Uint64(value))
-		} else {
-			return fmt.Errorf("%w: remembered event_id", codec.ErrCorrupt)
-		}
-		return use(&k)
+func movedKeys(use func(*move.Key) error) journal.KeyReader {
+	return journal.KeyReader{
+		Link: func(m codec.MerchantKey, l store.Link, former bool) error {
+			return use(&move.Key{Merchant: m, Key: l.Identifier[:], MUID: []byte(l.MUID), Source: l.Source, Former: former})
+		},
+		EventID: func(m codec.MerchantKey, key []byte, seen int64) error {
+			return use(&move.Key{Merchant: m, Key: key, Seen: seen})
+		},
 	}
 }
 

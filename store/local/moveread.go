@@ -31,7 +31,7 @@ func (d *Directory) Events(ctx context.Context, after, upTo uint64, use func(*mo
 				}
 				tag, name := codec.SplitSeries(e.Series)
 				if err := use(&move.Event{Merchant: m, At: e.Position, Time: e.Time, Tag: string(tag), Name: string(name),
-					Bot: codec.IsBot(e.Series), MUID: e.MUID, Raw: e.Raw}); err != nil {
+					Bot: codec.IsBot(e.Series), MUID: e.MUID, ByClaim: e.ByClaim, Raw: e.Raw}); err != nil {
 					return err
 				}
 			}

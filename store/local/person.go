@@ -12,37 +12,38 @@ import (
 )
 
 // resolvePerson returns the hashes of a person who is named by one muid or one identifier.
-func (e *engine) resolvePerson(ctx context.Context, m store.MerchantID, id store.Identity) (p store.Person, err error) {
+func (e *engine) resolvePerson(ctx context.Context, m codec.MerchantKey, id store.Identity, withClaimed bool) (p store.Person, err error) {
 	if err := person.Check(&id); err != nil {
 		return p, err
 	}
-	muid := id.MUID
-	if muid == "" {
-		p.Identifiers = append(p.Identifiers, id.Keys()...)
-		if muid, err = e.journal.Resolve(ctx, m, id); err != nil {
+	var links []store.Link
+	for _, k := range id.Keys() {
+		if links, err = e.journal.LinksOf(ctx, m, k); err != nil {
 			return p, err
 		}
 	}
-	if muid != "" {
-		p.MUIDs = append(p.MUIDs, store.MUIDKey(muid))
-	}
-	return p, nil
+	return person.Of(&id, links, withClaimed), nil
 }
 
 // foundAtOnce is how many events eachOf finds in the journal before it passes them on.
 const foundAtOnce = 256
 
 // eachOf calls use with those events of a merchant up to a chunk that belong to persons, in the order of receipt, until use
-// returns an error. Events that cannot be read are left out. pace is called now and then. No transaction is open while use
+// returns an error, and with those that claimed links lead to (person.Matcher). Events that cannot be read are left out. pace is called now and then. No transaction is open while use
 // runs, which may take long.
-func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Persons, upTo uint64, pace func(), use func(event *journal.Event, owners []int) error) error {
+func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Persons, upTo uint64, pace func(),
+	use func(event *journal.Event, owners, claimed []int) error) error {
 	after := codec.Position{}
 	matcher := who.Matcher()
 	one := func(event *journal.Event) error {
-		if owners := matcher.Of(event.MUID, event.Raw); len(owners) > 0 {
-			return use(event, owners)
+		if owners, claimed := matcher.Of(event.MUID, event.Raw, event.ByClaim); len(owners)+len(claimed) > 0 {
+			return use(event, owners, claimed)
 		}
 		return nil
+	}
+	concerns := func(matcher *person.Matcher, event *journal.Event) bool {
+		owners, claimed := matcher.Of(event.MUID, event.Raw, event.ByClaim)
+		return len(owners)+len(claimed) > 0
 	}
 	for {
 		boundary := min(e.archive.Boundary(), upTo)
@@ -50,7 +51,7 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Pe
 			matcher := who.Matcher()
 			return func(stored archive.Event) bool {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
-				return err == nil && len(matcher.Of(event.MUID, event.Raw)) > 0
+				return err == nil && concerns(matcher, &event)
 			}
 		}, func(stored archive.Event) error {
 			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
@@ -70,7 +71,7 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Pe
 				return false
 			}
 			for i := range events {
-				if event := &events[i]; event.Merchant == m && len(matcher.Of(event.MUID, event.Raw)) > 0 {
+				if event := &events[i]; event.Merchant == m && concerns(matcher, event) {
 					found = append(found, event.Clone())
 				}
 			}
@@ -95,66 +96,61 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Pe
 	}
 }
 
-// linksAtOnce is how many links linksOf finds before it passes them on.
+// linksAtOnce is how many links eachLinkOf finds before it passes them on.
 const linksAtOnce = 4096
 
-var errMoreLinks = errors.New("there are more links")
-
-// linksOf calls use with the links of persons. No transaction is open while use runs.
-func (e *engine) linksOf(ctx context.Context, m codec.MerchantKey, p *person.Persons, use func(*store.PersonalRecord) error) error {
-	var from store.IdentityKey
+// eachLinkOf calls use with the links of persons. No transaction is open while use runs.
+func (e *engine) eachLinkOf(ctx context.Context, m codec.MerchantKey, p *person.Persons, use func(store.Link) error) error {
+	var next []byte
 	for {
-		var found []store.PersonalRecord
-		err := e.journal.Links(ctx, m, from, func(k store.IdentityKey, muid []byte) error {
-			if len(p.OfLink(k, muid)) == 0 {
-				return nil
-			}
-			if len(found) == linksAtOnce {
-				from = k
-				return errMoreLinks
-			}
-			found = append(found, store.PersonalRecord{Identifier: k, MUID: store.MUID(muid)})
-			return nil
-		})
-		for i := range found {
-			if err := use(&found[i]); err != nil {
+		links, from, err := e.journal.Links(ctx, m, next, linksAtOnce, func(l store.Link) bool { return len(p.OfLink(l)) > 0 })
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			if err := use(l); err != nil {
 				return err
 			}
 		}
-		if !errors.Is(err, errMoreLinks) {
-			return err
+		if next = from; next == nil {
+			return nil
 		}
 	}
 }
 
 // PersonalData implements store.Persons.
-func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, use func(*store.PersonalRecord) error) error {
+func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, withClaimed bool, use func(*store.PersonalRecord) error) (claimed int, err error) {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	who, err := e.resolvePerson(ctx, id, named)
+	who, err := e.resolvePerson(ctx, m, named, withClaimed)
 	if err != nil || e.IsRemoved(id) {
-		return err
+		return 0, err
 	}
 	if !e.beginReading() {
-		return store.Unavailable("the service is stopping")
+		return 0, store.Unavailable("the service is stopping")
 	}
 	defer e.verifying.RUnlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.opened, cancel)()
 	p := person.New(who)
-	if err := e.linksOf(ctx, m, p, use); err != nil {
-		return err
+	if err := e.eachLinkOf(ctx, m, p, func(l store.Link) error { return use(&store.PersonalRecord{Link: l}) }); err != nil {
+		return 0, err
 	}
 	from := e.keptFrom(id)
-	return e.eachOf(ctx, m, p, e.journal.Committed(), func() {}, func(event *journal.Event, _ []int) error {
+	err = e.eachOf(ctx, m, p, e.journal.Committed(), func() {}, func(event *journal.Event, owners, _ []int) error {
 		if event.Time < from {
+			return nil
+		}
+		if len(owners) == 0 {
+			claimed++
 			return nil
 		}
 		tag, _ := codec.SplitSeries(event.Series)
 		listed := event.Listed()
 		return use(&store.PersonalRecord{Event: &listed, Tag: store.TagID(tag)})
 	})
+	return claimed, err
 }

@@ -38,7 +38,7 @@ func (k *Key) hash() uint64 {
 	_, _ = d.Write(k.Merchant[:]) // never fails
 	_, _ = d.Write(k.Key)
 	_, _ = d.Write(k.MUID)
-	_, _ = d.Write(binary.BigEndian.AppendUint64(nil, uint64(k.Seen)))
+	_, _ = d.Write(append(binary.BigEndian.AppendUint64(nil, uint64(k.Seen)), k.kind()...))
 	return d.Sum64()
 }
 
@@ -174,9 +174,14 @@ func (e *Event) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(append(b, e.Merchant[:]...), e.At.Seq)
 	b = binary.BigEndian.AppendUint16(b, e.At.Index)
 	b = binary.BigEndian.AppendUint64(b, uint64(e.Time))
+	flags := byte(0)
 	if e.Bot {
-		b = append(b, 1)
+		flags |= 1
 	}
+	if e.ByClaim {
+		flags |= 2
+	}
+	b = append(b, flags)
 	b = codec.AppendPrefixed(codec.AppendPrefixed(b, e.Tag), e.Name)
 	b = binary.AppendUvarint(b, uint64(len(e.MUID)))
 	return append(append(b, e.MUID...), e.Raw...)
@@ -199,7 +204,7 @@ func (m *mover) compareRest(ctx context.Context, control *Control) error {
 			_, err := data.Keys(inner, 0, func(k *Key) error {
 				text = append(text[:0], k.Key...)
 				if k.IsLink() {
-					s.links.of(k.Merchant).add(append(text, k.MUID...))
+					s.links.of(k.Merchant).add(append(append(text, k.kind()...), k.MUID...))
 				} else if k.Seen >= since {
 					s.ids.of(k.Merchant).add(binary.BigEndian.AppendUint64(text, uint64(k.Seen)))
 				}

@@ -102,6 +102,7 @@ type Event struct {
 	Name     string
 	Bot      bool
 	MUID     []byte
+	ByClaim  bool // store.Event
 	Raw      []byte
 }
 
@@ -127,8 +128,26 @@ func (b *Batch) add(e *Event) {
 type Key struct {
 	Merchant codec.MerchantKey
 	Key      []byte // store.IdentityKey of a link; for an event_id, the first 16 bytes of the SHA-256 of name, zero byte and event_id
-	MUID     []byte // of a link
 	Seen     int64  // of an event_id: when it was received, µs since 1970
+
+	// Of a link.
+	MUID   []byte
+	Source store.LinkSource
+	Former bool // another link of the identifier has replaced it
+}
+
+// kind tells links with other sources, and former ones, apart.
+func (k *Key) kind() []byte {
+	kind := byte(k.Source) << 1
+	if k.Former {
+		kind |= 1
+	}
+	return []byte{kind}
+}
+
+// Link returns the link that k is.
+func (k *Key) Link() store.Link {
+	return store.Link{Identifier: store.IdentityKey(k.Key), MUID: store.MUID(k.MUID), Source: k.Source}
 }
 
 // IsLink reports whether k is a link.

@@ -86,7 +86,7 @@ func TestKilledMoves(t *testing.T) {
 			t.Fatalf("move %d, to be cut off: %v", i, err)
 		}
 		if i == *kills/2 {
-			must(e.Erase(t.Context(), s.merchants[2].ID, store.Identity{MUID: who.MUID}, false))
+			must(e.Erase(t.Context(), s.merchants[2].ID, store.Identity{MUID: who.MUID}, store.ErasureOptions{}))
 			awaitErasure(t, e, s.merchants[2].ID)
 		}
 		s.send(100) // the source goes on

@@ -125,7 +125,7 @@ func (s *shop) person(n int, muid bool) (id store.Identity) {
 		id.Add(store.Phone, fmt.Sprintf("+49 %d", n))
 	}
 	if muid {
-		id.MUID = store.MUID(fmt.Sprintf("muid-%d", n))
+		id.MUID, id.Source = store.MUID(fmt.Sprintf("muid-%d", n)), []store.LinkSource{store.ByAnyone, store.ByCookie, store.BySecret}[n%3]
 	}
 	return id
 }
@@ -293,7 +293,7 @@ func TestMoveIntoDatabase(t *testing.T) {
 	e := openLocal(t, dir)
 	s := newShop(t, e)
 	s.send(2000)
-	must(e.Erase(t.Context(), s.merchants[0].ID, s.person(5, false), true))
+	must(e.Erase(t.Context(), s.merchants[0].ID, s.person(5, false), store.ErasureOptions{Suppress: true}))
 	awaitErasure(t, e, s.merchants[0].ID)
 	must(e.Resolve(t.Context(), s.merchants[2].ID, s.person(55, true))) // a link without an event
 	want := s.answers(e)

@@ -26,11 +26,13 @@ func Check(id *store.Identity) error {
 // Persons are several persons. Each has a number.
 type Persons struct {
 	muids, identifiers map[store.IdentityKey][]int
+	claimed            map[store.IdentityKey][]int // muids that only claimed links lead to
+	withClaimed        []bool                      // of each person: what is claimed belongs to it
 }
 
 // New returns these persons, numbered from 0.
 func New(all ...store.Person) *Persons {
-	p := &Persons{muids: map[store.IdentityKey][]int{}, identifiers: map[store.IdentityKey][]int{}}
+	p := &Persons{muids: map[store.IdentityKey][]int{}, identifiers: map[store.IdentityKey][]int{}, claimed: map[store.IdentityKey][]int{}}
 	for n, person := range all {
 		for _, k := range person.MUIDs {
 			p.muids[k] = append(p.muids[k], n)
@@ -38,24 +40,62 @@ func New(all ...store.Person) *Persons {
 		for _, k := range person.Identifiers {
 			p.identifiers[k] = append(p.identifiers[k], n)
 		}
+		for _, k := range person.Claimed {
+			p.claimed[k] = append(p.claimed[k], n)
+		}
+		p.withClaimed = append(p.withClaimed, person.WithClaimed)
 	}
 	return p
 }
 
 // OfLink returns the numbers of the persons to whom a link belongs, sorted.
-func (p *Persons) OfLink(k store.IdentityKey, muid []byte) []int {
-	owners := append(slices.Clone(p.muids[store.MUIDKey(muid)]), p.identifiers[k]...)
-	slices.Sort(owners)
-	return slices.Compact(owners)
+func (p *Persons) OfLink(l store.Link) []int {
+	return merge(p.muids[store.MUIDKey(l.MUID)], p.identifiers[l.Identifier])
+}
+
+// Links returns of each person how many of some links belong to it, and the identifiers in these whose events are refused if the person is
+// erased with suppress.
+func (p *Persons) Links(links []store.Link) (numbers []int, suppressed [][]store.IdentityKey) {
+	numbers, suppressed = make([]int, len(p.withClaimed)), make([][]store.IdentityKey, len(p.withClaimed))
+	for _, l := range links {
+		for _, n := range p.OfLink(l) {
+			numbers[n]++
+			if p.suppresses(n, l) {
+				suppressed[n] = append(suppressed[n], l.Identifier)
+			}
+		}
+	}
+	return numbers, suppressed
+}
+
+// suppresses reports whether events with a link's identifier are refused after person n was erased with suppress. A claimed link to one of
+// the person's muids may have another person's identifier.
+func (p *Persons) suppresses(n int, l store.Link) bool {
+	return slices.Contains(p.identifiers[l.Identifier], n) ||
+		slices.Contains(p.muids[store.MUIDKey(l.MUID)], n) && (l.Source.IsTrusted() || p.withClaimed[n])
+}
+
+// merge returns the numbers that are in one of two lists, sorted. It may return one of the lists.
+func merge(a, b []int) []int {
+	switch {
+	case len(a) == 0:
+		return b
+	case len(b) == 0:
+		return a
+	}
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Matcher finds the events of persons, in one goroutine.
 type Matcher struct {
 	*Persons
 
-	// The last muid. Neighbours often have the same.
+	// Of the last muid. Neighbours often have the same.
 	muid  []byte
-	owner []int
+	of    []int // the persons who have it
+	claim []int // those to whom only a claimed link leads
 
 	fields fields
 }
@@ -63,26 +103,32 @@ type Matcher struct {
 // Matcher returns a new one.
 func (p *Persons) Matcher() *Matcher { return &Matcher{Persons: p} }
 
-// Of returns the numbers of the persons to whom an event with this muid and this body belongs.
-func (p *Matcher) Of(muid, raw []byte) []int {
+// Of returns the numbers of the persons to whom an event with this muid and this body belongs, and of those to whom it would belong if
+// claimed links counted. byClaim: the sender gave only identifiers, of which a claimed link led to the muid.
+func (p *Matcher) Of(muid, raw []byte, byClaim bool) (owners, claimed []int) {
 	if !bytes.Equal(muid, p.muid) {
 		p.muid = append(p.muid[:0], muid...)
-		p.owner = p.muids[store.MUIDKey(muid)]
+		key := store.MUIDKey(muid)
+		p.of, p.claim = p.muids[key], p.claimed[key]
 	}
-	if len(p.identifiers) == 0 {
-		return p.owner
-	}
-	found := p.owner
-	for _, k := range p.fields.identifiers(raw, p.identifiers) {
-		if more := p.identifiers[k]; more != nil {
-			found = append(found[:len(found):len(found)], more...)
+	owners, claimed = p.of, p.claim
+	if byClaim {
+		owners = nil
+		for _, n := range p.of {
+			if p.withClaimed[n] {
+				owners = append(owners, n)
+			} else {
+				claimed = append(claimed[:len(claimed):len(claimed)], n)
+			}
 		}
 	}
-	if len(found) > len(p.owner) {
-		slices.Sort(found)
-		found = slices.Compact(found)
+	for _, k := range p.fields.identifiers(raw, p.identifiers) {
+		owners = merge(owners, p.identifiers[k])
 	}
-	return found
+	if len(claimed) > 0 && len(owners) > 0 {
+		claimed = slices.DeleteFunc(slices.Clone(claimed), func(n int) bool { return slices.Contains(owners, n) })
+	}
+	return owners, claimed
 }
 
 // fields are those of an event's body that say whose it is.
@@ -106,7 +152,7 @@ var fieldNames = map[store.IdentifierKind][]byte{store.Email: []byte(`"email"`),
 
 // identifiers returns the keys of the identifiers in an event's body, or none when none of them is one of wanted.
 func (f *fields) identifiers(raw []byte, wanted map[store.IdentityKey][]int) []store.IdentityKey {
-	if !mayHave(raw, wanted) {
+	if len(wanted) == 0 || !mayHave(raw, wanted) {
 		return nil
 	}
 	f.read(raw)

@@ -176,7 +176,7 @@ func useEverything(t *testing.T, s *shop) {
 	if _, err := s.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{s.id}}, func(*store.Received) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Erase(t.Context(), s.id, store.Identity{MUID: "bert"}, true); err != nil {
+	if _, err := s.Erase(t.Context(), s.id, store.Identity{MUID: "bert"}, store.ErasureOptions{Suppress: true}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the erasure is not done", func() bool {

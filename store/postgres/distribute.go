@@ -28,6 +28,9 @@ var placements = map[string]Placement{
 	"usage":   ByMerchant,
 	"tally":   ByMerchant,
 
+	"held_link":   ByMerchant,
+	"linked_muid": ByMerchant,
+
 	// The row of a flush is where its commit is decided: with Citus, that is on the coordinator. All nodes ask for the last rows
 	// several times a second: if they were distributed, they would ask all shards, and if they were on each node, each flush would
 	// wait for all workers. They are the rows of one hour.

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"mtagd/store"
+	"mtagd/store/person"
 )
 
 // flush is one group on its way into the database: what it asks for, what the database says, and what follows from that.
@@ -28,6 +29,8 @@ type flush struct {
 	refused  map[linkKey]bool   // persons whose events are refused
 	known    links              // links of the database
 	changed  links              // links that the group makes
+	held     []heldLink         // those of them that are kept in any case
+	linked   map[muidKey]bool   // muids that an identifier was linked to: those of the database that the group asks for, and the group's
 	events   []event
 	tallies  tallies // of the events
 
@@ -55,6 +58,24 @@ func newDedupKey(merchant uuid.UUID, name, id string) dedupKey {
 	return dedupKey{merchant, [16]byte(sum[:16])}
 }
 
+// muidKey is a muid that an identifier was linked to: the beginning of store.MUIDKey.
+type muidKey struct {
+	merchant uuid.UUID
+	hash     [16]byte
+}
+
+func newMUIDKey(merchant uuid.UUID, muid store.MUID) muidKey {
+	hash := store.MUIDKey(muid)
+	return muidKey{merchant, [16]byte(hash[:16])}
+}
+
+// heldLink is a row of held_link.
+type heldLink struct {
+	linkKey
+	muid   store.MUID
+	source store.LinkSource
+}
+
 // freshness says whether the database has an event_id.
 type freshness uint8
 
@@ -69,10 +90,11 @@ type event struct {
 	merchant uuid.UUID
 	mark     *store.Mark
 	muid     store.MUID
+	byClaim  bool // store.Event
 }
 
 func newFlush(node uuid.UUID, now func() time.Time) *flush {
-	f := &flush{id: uuid.New(), node: node, fresh: map[dedupKey]freshness{}, known: links{}, changed: links{}}
+	f := &flush{id: uuid.New(), node: node, fresh: map[dedupKey]freshness{}, known: links{}, changed: links{}, linked: map[muidKey]bool{}}
 	if now != nil {
 		f.now = new(now().UnixMicro())
 	}
@@ -109,9 +131,10 @@ func (f *flush) decide() {
 			continue
 		}
 		who := &i.mark.Identity
-		muid := who.MUID
+		muid, byClaim := who.MUID, false
 		if muid == "" {
-			muid = f.resolve(i.merchant, who)
+			l := f.resolve(i.merchant, who)
+			muid, byClaim = l.muid, !l.source.IsTrusted()
 		}
 		if f.isRefused(i.merchant, who, muid) {
 			i.mark.Outcome = store.Suppressed
@@ -132,33 +155,59 @@ func (f *flush) decide() {
 			f.link(i.merchant, who)
 		}
 		i.mark.Outcome = store.Recorded
-		f.events = append(f.events, event{i.merchant, i.mark, muid})
+		f.events = append(f.events, event{i.merchant, i.mark, muid, byClaim})
 	}
 }
 
 // isEmpty reports whether nothing need be committed. A duplicate must be: the event that it repeats is visible, but it may not have
-// got to the standbys. The commit of this flush waits for both.
+// got to the standbys. The commit of this flush waits for both. The same goes for a link that is there.
 func (f *flush) isEmpty() bool {
 	return len(f.events)+len(f.changed) == 0 && !slices.ContainsFunc(f.items, func(i item) bool {
-		return i.mark != nil && i.mark.Outcome == store.Duplicate
+		return i.link != nil || i.mark.Outcome == store.Duplicate
 	})
 }
 
-// resolve returns the muid of the first identifier that is linked to one, by the group or before it.
-func (f *flush) resolve(merchant uuid.UUID, who *store.Identity) store.MUID {
+// resolve returns the link of the first identifier that has one, by the group or before it.
+func (f *flush) resolve(merchant uuid.UUID, who *store.Identity) link {
 	for _, k := range who.Keys() {
-		at := linkKey{merchant, k}
-		if muid := cmp.Or(f.changed[at], f.known[at]); muid != "" {
-			return muid
+		if l := f.linkOf(linkKey{merchant, k}); l.muid != "" {
+			return l
 		}
 	}
-	return ""
+	return link{}
 }
 
+func (f *flush) linkOf(at linkKey) link {
+	if l, ok := f.changed[at]; ok {
+		return l
+	}
+	return f.known[at]
+}
+
+// link links the identifiers to the muid (store.Events, Record). Links that are there are not written.
 func (f *flush) link(merchant uuid.UUID, who *store.Identity) {
+	muid := newMUIDKey(merchant, who.MUID)
+	source := person.SourceOf(who.Source, f.linked[muid])
 	for _, k := range who.Keys() {
 		at := linkKey{merchant, k}
-		f.changed[at] = who.MUID
+		now := f.linkOf(at)
+		same := now.muid == who.MUID
+		if same && now.source >= source {
+			continue
+		}
+		next := link{who.MUID, source, now.held}
+		n := 0
+		if source != store.BySecret {
+			n = next.held[source]
+		}
+		if same || person.KeepsFormer(source, n) {
+			f.held = append(f.held, heldLink{at, who.MUID, source})
+			if source != store.BySecret {
+				next.held[source]++
+			}
+		}
+		f.changed[at] = next
+		f.linked[muid] = true
 	}
 }
 
@@ -220,10 +269,18 @@ const (
 	writeLinks = `INSERT INTO link (merchant, key, muid) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bytea[]) ORDER BY 1, 2
 		ON CONFLICT (merchant, key) DO UPDATE SET muid = excluded.muid WHERE link.muid <> excluded.muid`
 
-	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw)
-		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw
-		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]) WITH ORDINALITY
-		AS w(merchant, at, bot, tag, name, muid, raw, idx)`
+	// A link that was claimed before may be trusted now.
+	writeHeldLinks = `INSERT INTO held_link (merchant, key, muid, source) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bytea[], $4::smallint[])
+		ON CONFLICT (merchant, key, muid) DO UPDATE SET source = excluded.source WHERE held_link.source < excluded.source`
+
+	readLinkedMUIDs = `SELECT hash FROM linked_muid WHERE merchant = $1 AND hash = ANY($2)`
+
+	writeLinkedMUIDs = `INSERT INTO linked_muid (merchant, hash) SELECT * FROM unnest($1::uuid[], $2::bytea[]) ON CONFLICT DO NOTHING`
+
+	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, by_claim)
+		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, w.by_claim
+		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::boolean[]) WITH ORDINALITY
+		AS w(merchant, at, bot, tag, name, muid, raw, by_claim, idx)`
 
 	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
 
@@ -246,6 +303,7 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 		f.fresh[k] = remembered // this may be the second attempt
 	}
 	clear(f.known)
+	clear(f.linked)
 	f.refuses = nil
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -277,6 +335,18 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 			return rows.Err()
 		})
 	}
+	for merchant, hashes := range f.wantedMUIDs() {
+		b.Queue(readLinkedMUIDs, merchant, hashes).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				var hash []byte
+				if err := rows.Scan(&hash); err != nil {
+					return err
+				}
+				f.linked[muidKey{merchant, [16]byte(hash)}] = true
+			}
+			return rows.Err()
+		})
+	}
 	if err := conn.SendBatch(ctx, b).Close(); err != nil || len(f.refuses) == 0 {
 		return err
 	}
@@ -296,15 +366,37 @@ func (f *flush) scanRefusing(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// wantedLinks returns the identifiers of marks without a muid, by merchant.
+// identity returns whose item it is.
+func (i *item) identity() *store.Identity {
+	if i.link != nil {
+		return i.link
+	}
+	return &i.mark.Identity
+}
+
+// wantedMUIDs returns what the group has to know of its muids: of those that a cookie links to identifiers, whether there was a link before.
+func (f *flush) wantedMUIDs() map[uuid.UUID][][]byte {
+	wanted := map[uuid.UUID][][]byte{}
+	seen := map[muidKey]bool{}
+	for _, i := range f.items {
+		who := i.identity()
+		if who.Source != store.ByCookie || who.MUID == "" || len(who.Keys()) == 0 {
+			continue
+		}
+		if k := newMUIDKey(i.merchant, who.MUID); !seen[k] {
+			seen[k] = true
+			wanted[i.merchant] = append(wanted[i.merchant], k.hash[:])
+		}
+	}
+	return wanted
+}
+
+// wantedLinks returns the identifiers of the group, by merchant.
 func (f *flush) wantedLinks() map[uuid.UUID][][]byte {
 	wanted := map[uuid.UUID][][]byte{}
 	seen := map[linkKey]bool{}
 	for _, i := range f.items {
-		if i.mark == nil || i.mark.Identity.MUID != "" {
-			continue
-		}
-		for _, k := range i.mark.Identity.Keys() {
+		for _, k := range i.identity().Keys() {
 			if at := (linkKey{i.merchant, k}); !seen[at] {
 				seen[at] = true
 				wanted[i.merchant] = append(wanted[i.merchant], k[:])
@@ -321,14 +413,11 @@ func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
 		if !f.refuses[i.merchant] || f.removed[i.merchant] {
 			continue
 		}
-		who := i.link
-		if who == nil {
-			who = &i.mark.Identity
-		}
+		who := i.identity()
 		for _, k := range who.Keys() {
 			persons[linkKey{i.merchant, k}] = true
-			if muid := f.known[linkKey{i.merchant, k}]; muid != "" {
-				persons[linkKey{i.merchant, store.MUIDKey(muid)}] = true
+			if l := f.known[linkKey{i.merchant, k}]; l.muid != "" {
+				persons[linkKey{i.merchant, store.MUIDKey(l.muid)}] = true
 			}
 		}
 		if who.MUID != "" {
@@ -362,12 +451,7 @@ func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 		b.Queue(forgetIDs, merchant, keys)
 	}
 	if len(f.changed) > 0 {
-		at := slices.SortedFunc(maps.Keys(f.changed), compareLinks)
-		muids := make([][]byte, len(at))
-		for i, k := range at {
-			muids[i] = []byte(f.changed[k])
-		}
-		b.Queue(writeLinks, merchantsOf(at), keysIn(at), muids)
+		f.queueLinks(b)
 	}
 	// Without events there is nothing to number. The flush is written all the same: it says that the rest is committed.
 	b.Queue(takeReceiptLock, lockReceipt)
@@ -388,6 +472,50 @@ func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 	return checkReplicated(conn.PgConn())
 }
 
+// queueLinks writes the links, and what stays of them when others replace them.
+func (f *flush) queueLinks(b *pgx.Batch) {
+	at := slices.SortedFunc(maps.Keys(f.changed), compareLinks)
+	muids := make([][]byte, len(at))
+	for i, k := range at {
+		muids[i] = []byte(f.changed[k].muid)
+	}
+	b.Queue(writeLinks, merchantsOf(at), keysIn(at), muids)
+	// A statement can write a row only once: of two links, the one with the greater source counts.
+	slices.SortFunc(f.held, func(a, b heldLink) int {
+		return cmp.Or(compareLinks(a.linkKey, b.linkKey), cmp.Compare(a.muid, b.muid), cmp.Compare(b.source, a.source))
+	})
+	f.held = slices.CompactFunc(f.held, func(a, b heldLink) bool { return a.linkKey == b.linkKey && a.muid == b.muid })
+	queueHeldLinks(b, f.held)
+	linked := map[muidKey]bool{}
+	for at, l := range f.changed {
+		linked[newMUIDKey(at.merchant, l.muid)] = true
+	}
+	for _, l := range f.held {
+		linked[newMUIDKey(l.merchant, l.muid)] = true
+	}
+	queueLinkedMUIDs(b, slices.SortedFunc(maps.Keys(linked), func(a, b muidKey) int {
+		return cmp.Or(compareUUIDs(a.merchant, b.merchant), bytes.Compare(a.hash[:], b.hash[:]))
+	}))
+}
+
+func queueHeldLinks(b *pgx.Batch, held []heldLink) {
+	n := len(held)
+	merchants, keys, muids, sources := make([]uuid.UUID, n), make([][]byte, n), make([][]byte, n), make([]int16, n)
+	for i := range held {
+		l := &held[i]
+		merchants[i], keys[i], muids[i], sources[i] = l.merchant, l.key[:], []byte(l.muid), int16(l.source)
+	}
+	b.Queue(writeHeldLinks, merchants, keys, muids, sources)
+}
+
+func queueLinkedMUIDs(b *pgx.Batch, linked []muidKey) {
+	merchants, hashes := make([]uuid.UUID, len(linked)), make([][]byte, len(linked))
+	for i := range linked {
+		merchants[i], hashes[i] = linked[i].merchant, linked[i].hash[:]
+	}
+	b.Queue(writeLinkedMUIDs, merchants, hashes)
+}
+
 // withEvents returns the merchants that have events in the flush, sorted.
 func (f *flush) withEvents() []uuid.UUID {
 	all := map[uuid.UUID]bool{}
@@ -404,15 +532,16 @@ func (f *flush) withEvents() []uuid.UUID {
 func (f *flush) queueEvents(b *pgx.Batch) {
 	n := len(f.events)
 	merchants, at, bots := make([]uuid.UUID, n), make([]int64, n), make([]bool, n)
-	tags, names, muids, raws := make([]string, n), make([]string, n), make([][]byte, n), make([][]byte, n)
+	tags, names, muids, raws, byClaim := make([]string, n), make([]string, n), make([][]byte, n), make([][]byte, n), make([]bool, n)
 	f.tallies = tallies{}
 	for i, e := range f.events {
 		m := e.mark
 		merchants[i], at[i], bots[i] = e.merchant, m.Time.UnixMicro(), m.Bot
 		tags[i], names[i], muids[i], raws[i] = string(m.Tag), m.Name, []byte(e.muid), m.Raw
+		byClaim[i] = e.byClaim
 		f.tallies.add(e.merchant, at[i], tags[i], names[i], m.Bot, sizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag)), 1)
 	}
-	b.Queue(writeEvents, merchants, at, bots, tags, names, muids, raws)
+	b.Queue(writeEvents, merchants, at, bots, tags, names, muids, raws, byClaim)
 	b.Queue(writeTally, f.tallies.columns()...)
 }
 

@@ -191,7 +191,7 @@ func (e *engine) purge(ctx context.Context, unfinished []store.Erasure, removed 
 	if err := e.setState(ctx, unfinished, store.ErasurePurging); err != nil {
 		return err
 	}
-	for _, table := range []string{"event", "link", "dedup"} {
+	for _, table := range []string{"event", "link", "held_link", "linked_muid", "dedup"} {
 		if _, err := e.pool.Exec(ctx, "VACUUM (INDEX_CLEANUP on, TRUNCATE false) "+table); err != nil {
 			return err
 		}
@@ -249,26 +249,27 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 		return store.NotFound("merchant")
 	}
 	people := make([]store.Person, len(erasures))
-	linked := make([][]store.IdentityKey, len(erasures))
-	var all []store.IdentityKey
-	var muids [][]byte // of all
+	var everyone store.Person
+	for i, era := range erasures {
+		people[i] = era.Person
+		everyone.MUIDs = append(everyone.MUIDs, era.Person.MUIDs...)
+		everyone.Identifiers = append(everyone.Identifiers, era.Person.Identifiers...)
+	}
+	var links []store.Link
 	var last int64
 	if err := e.read(ctx, func(tx pgx.Tx) error {
-		all, muids = nil, nil
-		for i, era := range erasures {
-			people[i], linked[i] = era.Person, nil
-			if err := linksOf(ctx, tx, merchant, era.Person, func(k store.IdentityKey, muid store.MUID) {
-				linked[i], all, muids = append(linked[i], k), append(all, k), append(muids, []byte(muid))
-			}); err != nil {
-				return err
-			}
+		links = nil
+		if err := linksOf(ctx, tx, merchant, everyone, func(l store.Link) { links = append(links, l) }); err != nil {
+			return err
 		}
 		return tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last)
 	}); err != nil {
 		return err
 	}
+	who := person.New(people...)
+	numbers, suppressed := who.Links(links)
 	for i, era := range erasures { // before the links are removed
-		if err := e.storeErasure(ctx, *era, linked[i]); err != nil {
+		if err := e.storeErasure(ctx, *era, suppressed[i]); err != nil {
 			return err
 		}
 	}
@@ -278,11 +279,16 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 			upTo[i] = max(last, 1)
 		}
 	}
-	counts := make([]int, len(erasures))
+	counts, claimedOf := make([]int, len(erasures)), make([]int, len(erasures))
 	var events []receipt
 	var remembered [][]byte
 	var reader person.EventReader
-	if err := e.eachOf(ctx, merchant, slices.Max(upTo), person.New(people...), func(p *personal, owners []int) error {
+	if err := e.eachOf(ctx, merchant, slices.Max(upTo), who, func(p *personal, owners, claimed []int) error {
+		for _, i := range claimed {
+			if p.receipt.seq <= upTo[i] {
+				claimedOf[i]++
+			}
+		}
 		goes := false
 		for _, i := range owners {
 			if p.receipt.seq <= upTo[i] {
@@ -304,7 +310,7 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 	}
 	for i, era := range erasures {
 		if era.UpTo == 0 {
-			era.UpTo, era.Events, era.Links = uint64(upTo[i]), counts[i], len(linked[i])
+			era.UpTo, era.Events, era.Claimed, era.Links = uint64(upTo[i]), counts[i], claimedOf[i], numbers[i]
 		}
 		era.State = store.ErasureRemoving
 		if err := e.storeErasure(ctx, *era, nil); err != nil {
@@ -312,8 +318,18 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 		}
 	}
 	// A link that has led to another muid since then is not concerned.
-	if _, err := e.pool.Exec(ctx, `DELETE FROM link
-		WHERE merchant = $1 AND (key, muid) IN (SELECT * FROM unnest($2::bytea[], $3::bytea[]))`, merchant, hashesIn(all), muids); err != nil {
+	keys, muids := make([][]byte, len(links)), make([][]byte, len(links))
+	for i := range links {
+		keys[i], muids[i] = links[i].Identifier[:], []byte(links[i].MUID)
+	}
+	for _, table := range []string{"link", "held_link"} {
+		if _, err := e.pool.Exec(ctx, "DELETE FROM "+table+" WHERE merchant = $1 AND (key, muid) IN (SELECT * FROM unnest($2::bytea[], $3::bytea[]))",
+			merchant, keys, muids); err != nil {
+			return err
+		}
+	}
+	if _, err := e.pool.Exec(ctx, "DELETE FROM linked_muid WHERE merchant = $1 AND hash IN (SELECT substring(w.hash FOR 16) FROM unnest($2::bytea[]) AS w(hash))",
+		merchant, hashesIn(everyone.MUIDs)); err != nil {
 		return err
 	}
 	if _, err := e.pool.Exec(ctx, "DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)", merchant, remembered); err != nil {

@@ -64,7 +64,7 @@ func emailOf(n int) string { return fmt.Sprintf("visitor%d@example.com", n) }
 
 // visit returns an event of a visitor. Some have no muid: it is found by the email.
 func (s *shop) visit(visitor, i int) store.Mark {
-	id := store.Identity{MUID: store.MUID(fmt.Sprintf("muid-%d", visitor))}
+	id := store.Identity{Source: store.BySecret, MUID: store.MUID(fmt.Sprintf("muid-%d", visitor))}
 	id.Add(store.Email, emailOf(visitor))
 	if i%3 == 2 {
 		id.MUID = ""
@@ -145,13 +145,13 @@ func TestErasure(t *testing.T) {
 	s.record(other)
 
 	held := 0
-	if err := s.PersonalData(t.Context(), s.id, byEmail(1), func(r *store.PersonalRecord) error {
+	if _, err := s.PersonalData(t.Context(), s.id, byEmail(1), false, func(r *store.PersonalRecord) error {
 		held++
 		return nil
 	}); err != nil || held != 1+7+1 {
 		t.Errorf("%d records are held, %v; want one link and 8 events", held, err)
 	}
-	era, err := s.Erase(t.Context(), s.id, byEmail(1), true)
+	era, err := s.Erase(t.Context(), s.id, byEmail(1), store.ErasureOptions{Suppress: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestErasure(t *testing.T) {
 	if n := s.rows("dedup", s.id); n != 14 {
 		t.Errorf("%d event_ids are remembered, want 14", n)
 	}
-	if err := s.PersonalData(t.Context(), s.id, store.Identity{MUID: "muid-1"}, func(r *store.PersonalRecord) error {
+	if _, err := s.PersonalData(t.Context(), s.id, store.Identity{MUID: "muid-1"}, false, func(r *store.PersonalRecord) error {
 		return fmt.Errorf("%+v is still held", r)
 	}); err != nil {
 		t.Error(err)
@@ -182,11 +182,11 @@ func TestErasure(t *testing.T) {
 	if page, total, err := s.Erasures(t.Context(), s.id, 0, 10); err != nil || total != 1 || page[0].ID != era.ID {
 		t.Errorf("the erasures are %+v of %d, %v", page, total, err)
 	}
-	_, err = s.Erase(t.Context(), store.NewMerchantID(), byEmail(1), false)
+	_, err = s.Erase(t.Context(), store.NewMerchantID(), byEmail(1), store.ErasureOptions{})
 	if store.KindOf(err) != store.KindNotFound {
 		t.Errorf("an erasure at an unknown merchant: %v", err)
 	}
-	if _, err = s.Erase(t.Context(), s.id, store.Identity{}, false); store.KindOf(err) != store.KindInvalid {
+	if _, err = s.Erase(t.Context(), s.id, store.Identity{}, store.ErasureOptions{}); store.KindOf(err) != store.KindInvalid {
 		t.Errorf("an erasure of nobody: %v", err)
 	}
 }
@@ -208,7 +208,7 @@ func TestAnErasureThatFailsHoldsUpNoOther(t *testing.T) {
 	}
 	var receipts [2]store.Erasure
 	for i, m := range []store.MerchantID{s.id, well.ID} {
-		if receipts[i], err = s.Erase(t.Context(), m, byEmail(1), false); err != nil {
+		if receipts[i], err = s.Erase(t.Context(), m, byEmail(1), store.ErasureOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -377,7 +377,7 @@ func TestNothingIsRemovedBesideAMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	if _, err := s.Erase(t.Context(), s.id, byEmail(0), false); err != nil {
+	if _, err := s.Erase(t.Context(), s.id, byEmail(0), store.ErasureOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.liveOnce(t.Context()); !errors.Is(err, errBusy) {
@@ -409,7 +409,7 @@ func TestAnErasureEndsWithItsLock(t *testing.T) {
 	removing := func() bool {
 		return count("pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'DELETE FROM event %'") > 0
 	}
-	era, err := s.Erase(t.Context(), s.id, byEmail(1), false)
+	era, err := s.Erase(t.Context(), s.id, byEmail(1), store.ErasureOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

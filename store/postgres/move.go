@@ -125,7 +125,7 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mov
 				return err
 			}
 			return use(e)
-		}, `SELECT x.* FROM unnest($1::uuid[]) AS w(merchant) CROSS JOIN LATERAL (SELECT merchant, seq, idx, at, bot, tag, name, muid, raw FROM event
+		}, `SELECT x.* FROM unnest($1::uuid[]) AS w(merchant) CROSS JOIN LATERAL (SELECT merchant, seq, idx, at, bot, tag, name, muid, raw, by_claim FROM event
 			WHERE event.merchant = w.merchant AND seq > $2 AND seq <= $3) AS x ORDER BY x.seq, x.idx`, merchants, at, end); err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func scanMoved(rows pgx.Rows) (*move.Event, error) {
 	var m uuid.UUID
 	var seq int64
 	var idx int16
-	err := rows.Scan(&m, &seq, &idx, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.Raw)
+	err := rows.Scan(&m, &seq, &idx, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.Raw, &e.ByClaim)
 	e.Merchant, e.At = codec.MerchantKey(m), positionOf(seq, idx)
 	return &e, err
 }
@@ -185,17 +185,21 @@ func (d *Database) Keys(ctx context.Context, since uint64, use func(*move.Key) e
 	if err != nil {
 		return 0, err
 	}
-	err = query(ctx, d.e.pool, func(rows pgx.Rows) error {
-		var m uuid.UUID
-		var k move.Key
-		if err := rows.Scan(&m, &k.Key, &k.MUID); err != nil {
-			return err
+	for former, sql := range map[bool]string{
+		false: "SELECT l.merchant, l.key, l.muid, coalesce(h.source, 0) FROM link l LEFT JOIN held_link h USING (merchant, key, muid)",
+		true:  "SELECT h.merchant, h.key, h.muid, h.source FROM held_link h LEFT JOIN link l USING (merchant, key, muid) WHERE l.key IS NULL",
+	} {
+		if err := query(ctx, d.e.pool, func(rows pgx.Rows) error {
+			var m uuid.UUID
+			k := move.Key{Former: former}
+			if err := rows.Scan(&m, &k.Key, &k.MUID, &k.Source); err != nil {
+				return err
+			}
+			k.Merchant = codec.MerchantKey(m)
+			return use(&k)
+		}, sql); err != nil {
+			return 0, err
 		}
-		k.Merchant = codec.MerchantKey(m)
-		return use(&k)
-	}, "SELECT merchant, key, muid FROM link")
-	if err != nil {
-		return 0, err
 	}
 	return uint64(now.UnixMicro()), query(ctx, d.e.pool, func(rows pgx.Rows) error {
 		var m uuid.UUID

@@ -34,7 +34,7 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 		case filling != nil:
 			at = uint64(filling.at)
 			// Links are copied whole again: some of those that are here may have been removed in the source.
-			if _, err := tx.Exec(ctx, "TRUNCATE link, dedup"); err != nil {
+			if _, err := tx.Exec(ctx, "TRUNCATE link, held_link, linked_muid, dedup"); err != nil {
 				return err
 			}
 			_, err := tx.Exec(ctx, "UPDATE move SET ready = false WHERE direction = 'in'")
@@ -80,7 +80,7 @@ func (d *Database) reuse(ctx context.Context, tx pgx.Tx, source string) error {
 }
 
 // movedTables are the tables that a move fills before its end. A fold locks the tally first, and so does the move that empties them.
-var movedTables = []string{"tally", "event", "link", "dedup", "counter", "usage", "audit"}
+var movedTables = []string{"tally", "event", "link", "held_link", "linked_muid", "dedup", "counter", "usage", "audit"}
 
 // Clear implements move.Target.
 func (d *Database) Clear(ctx context.Context) error {
@@ -113,10 +113,10 @@ func (d *Database) Add(ctx context.Context, b *move.Batch) error {
 	}
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		if len(b.Events) > 0 {
-			if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, []string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw"},
+			if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, []string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw", "by_claim"},
 				pgx.CopyFromSlice(len(b.Events), func(i int) ([]any, error) {
 					e := &b.Events[i]
-					return []any{uuid.UUID(e.Merchant), int64(e.At.Seq), int16(e.At.Index), e.Time, e.Bot, e.Tag, e.Name, e.MUID, e.Raw}, nil
+					return []any{uuid.UUID(e.Merchant), int64(e.At.Seq), int16(e.At.Index), e.Time, e.Bot, e.Tag, e.Name, e.MUID, e.Raw, e.ByClaim}, nil
 				})); err != nil {
 				return err
 			}
@@ -183,24 +183,30 @@ func (d *Database) note(ctx context.Context, tx pgx.Tx, sql string, args ...any)
 
 // AddKeys implements move.Target.
 func (d *Database) AddKeys(ctx context.Context, keys []move.Key) error {
-	var links, ids struct {
+	var ids struct {
 		merchants []uuid.UUID
 		keys      [][]byte
 	}
-	var muids [][]byte
 	var seen []int64
 	slices.SortFunc(keys, func(a, b move.Key) int {
 		return cmp.Or(slices.Compare(a.Merchant[:], b.Merchant[:]), slices.Compare(a.Key, b.Key))
 	})
+	f := newFlush(uuid.Nil, nil)
 	for _, k := range keys {
-		if k.IsLink() {
-			links.merchants, links.keys, muids = append(links.merchants, uuid.UUID(k.Merchant)), append(links.keys, k.Key), append(muids, k.MUID)
-		} else {
+		if !k.IsLink() {
 			ids.merchants, ids.keys, seen = append(ids.merchants, uuid.UUID(k.Merchant)), append(ids.keys, k.Key), append(seen, k.Seen)
+			continue
 		}
+		at := linkKey{uuid.UUID(k.Merchant), store.IdentityKey(k.Key)}
+		if !k.Former {
+			f.changed[at] = link{muid: store.MUID(k.MUID)}
+		}
+		f.held = append(f.held, heldLink{at, store.MUID(k.MUID), k.Source})
 	}
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, writeLinks, links.merchants, links.keys, muids); err != nil {
+		b := &pgx.Batch{}
+		f.queueLinks(b)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, `INSERT INTO dedup (merchant, key, seen) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bigint[])

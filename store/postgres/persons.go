@@ -12,7 +12,7 @@ import (
 )
 
 // Erase implements store.Persons. It notes the erasure; life.go does it.
-func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Identity, suppress bool) (era store.Erasure, err error) {
+func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Identity, opt store.ErasureOptions) (era store.Erasure, err error) {
 	if err := person.Check(&named); err != nil {
 		return era, err
 	}
@@ -22,12 +22,12 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 			return err
 		}
 		key, _ := keyOf(id)
-		who, err := hashesOf(c.ctx, c.tx, key, &named)
+		who, err := personOf(c.ctx, c.tx, key, &named, opt.Claimed)
 		if err != nil {
 			return err
 		}
 		era = store.Erasure{ID: store.NewErasureID(), Merchant: id, Partner: m.Partner, At: c.now, State: store.ErasurePending,
-			Person: who, Suppress: suppress}
+			Person: who, Suppress: opt.Suppress}
 		open, err := list[store.Erasure](c.ctx, c.tx, "SELECT record FROM erasure WHERE NOT done AND record->>'partnerId' = $1 ORDER BY at", string(m.Partner))
 		if err != nil {
 			return err
@@ -36,7 +36,7 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 		switch {
 		case err != nil:
 			return err
-		case same.ID != "" && (same.Suppress || !suppress):
+		case same.ID != "" && (same.Suppress || !opt.Suppress):
 			era = same
 			return nil
 		case same.ID != "":
@@ -46,7 +46,7 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 		default:
 			c.exec("INSERT INTO erasure (id, merchant, at, done, record) VALUES ($1, $2, $3, false, $4)", string(era.ID), key, era.At, c.encode(era))
 		}
-		if suppress {
+		if opt.Suppress {
 			c.exec(suppressKeys, key, hashesIn(append(append([]store.IdentityKey{}, who.MUIDs...), who.Identifiers...)))
 		}
 		return c.audit(store.AboutMerchant(store.PersonErased, m, string(era.ID)))
@@ -69,19 +69,13 @@ func hashesIn(keys []store.IdentityKey) [][]byte {
 	return all
 }
 
-// hashesOf returns the hashes of a person who is named by one muid or one identifier.
-func hashesOf(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, named *store.Identity) (p store.Person, err error) {
-	muid := named.MUID
-	if muid == "" {
-		p.Identifiers = append(p.Identifiers, named.Keys()...)
-		if muid, err = resolve(ctx, tx, merchant, named); err != nil {
-			return p, err
-		}
+// personOf returns the hashes of a person who is named by one muid or one identifier.
+func personOf(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, named *store.Identity, withClaimed bool) (store.Person, error) {
+	var links []store.Link
+	if err := linksOf(ctx, tx, merchant, store.Person{Identifiers: named.Keys()}, func(l store.Link) { links = append(links, l) }); err != nil {
+		return store.Person{}, err
 	}
-	if muid != "" {
-		p.MUIDs = append(p.MUIDs, store.MUIDKey(muid))
-	}
-	return p, nil
+	return person.Of(named, links, withClaimed), nil
 }
 
 // Erasure implements store.Persons.
@@ -113,13 +107,13 @@ func (e *engine) Erasures(ctx context.Context, id store.MerchantID, offset, limi
 }
 
 // PersonalData implements store.Persons.
-func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, use func(*store.PersonalRecord) error) error {
+func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, withClaimed bool, use func(*store.PersonalRecord) error) (claimed int, err error) {
 	key, ok := keyOf(id)
 	if !ok {
-		return store.NotFound("merchant")
+		return 0, store.NotFound("merchant")
 	}
 	if err := person.Check(&named); err != nil {
-		return err
+		return 0, err
 	}
 	var who store.Person
 	var of scope
@@ -131,43 +125,49 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 			return err
 		}
 		of = scopes[0]
-		if who, err = hashesOf(ctx, tx, key, &named); err != nil {
+		if who, err = personOf(ctx, tx, key, &named, withClaimed); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last); err != nil {
 			return err
 		}
 		held = nil
-		return linksOf(ctx, tx, key, who, func(k store.IdentityKey, muid store.MUID) {
-			held = append(held, store.PersonalRecord{Identifier: k, MUID: muid})
-		})
+		return linksOf(ctx, tx, key, who, func(l store.Link) { held = append(held, store.PersonalRecord{Link: l}) })
 	}); err != nil || of.removed {
-		return err
+		return 0, err
 	}
 	for i := range held {
 		if err := use(&held[i]); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return e.eachOf(ctx, key, last, person.New(who), func(p *personal, _ []int) error {
+	err = e.eachOf(ctx, key, last, person.New(who), func(p *personal, owners, _ []int) error {
 		if p.at < of.from {
+			return nil
+		}
+		if len(owners) == 0 {
+			claimed++
 			return nil
 		}
 		return use(&store.PersonalRecord{Event: &p.Event, Tag: store.TagID(p.tag)})
 	})
+	return claimed, err
 }
 
-// linksOf passes the links of a person: those to its muids, and those of its identifiers.
-func linksOf(ctx context.Context, tx querier, merchant uuid.UUID, who store.Person, use func(store.IdentityKey, store.MUID)) error {
+// linksOf passes the links of a person, former ones included: those to its muids, and those of its identifiers.
+func linksOf(ctx context.Context, tx querier, merchant uuid.UUID, who store.Person, use func(store.Link)) error {
+	const where = ` WHERE merchant = $1 AND (key = ANY($2::bytea[]) OR sha256('\xff'::bytea || muid) = ANY($3::bytea[]))`
 	return query(ctx, tx, func(rows pgx.Rows) error {
 		var key, muid []byte
-		if err := rows.Scan(&key, &muid); err != nil {
+		var l store.Link
+		if err := rows.Scan(&key, &muid, &l.Source); err != nil {
 			return err
 		}
-		use(store.IdentityKey(key), store.MUID(muid))
+		l.Identifier, l.MUID = store.IdentityKey(key), store.MUID(muid)
+		use(l)
 		return nil
-	}, `SELECT key, muid FROM link WHERE merchant = $1 AND (key = ANY($2::bytea[]) OR sha256('\xff'::bytea || muid) = ANY($3::bytea[])) ORDER BY key`,
-		merchant, hashesIn(who.Identifiers), hashesIn(who.MUIDs))
+	}, `SELECT key, muid, max(source) FROM (SELECT key, muid, 0 AS source FROM link`+where+` UNION ALL SELECT key, muid, source FROM held_link`+where+`) AS l
+		GROUP BY key, muid ORDER BY key, muid`, merchant, hashesIn(who.Identifiers), hashesIn(who.MUIDs))
 }
 
 // personal is an event of a person.
@@ -188,8 +188,8 @@ type receipt struct {
 const personalPortion = 1000
 
 // eachOf calls use with those events of a merchant up to a flush that belong to persons, in the order of receipt, until use returns
-// an error.
-func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who *person.Persons, use func(p *personal, owners []int) error) error {
+// an error, and with those that claimed links lead to (person.Matcher).
+func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who *person.Persons, use func(p *personal, owners, claimed []int) error) error {
 	matcher := who.Matcher()
 	after := receipt{}
 	for {
@@ -200,22 +200,22 @@ func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who
 			return query(ctx, tx, func(rows pgx.Rows) error {
 				var p personal
 				var muid []byte
-				if err := rows.Scan(&p.receipt.seq, &p.receipt.idx, &p.at, &p.Bot, &p.Name, &muid, &p.Raw, &p.tag); err != nil {
+				if err := rows.Scan(&p.receipt.seq, &p.receipt.idx, &p.at, &p.Bot, &p.Name, &muid, &p.Raw, &p.ByClaim, &p.tag); err != nil {
 					return err
 				}
 				p.ID, p.MUID, p.Time = positionOf(p.receipt.seq, p.receipt.idx).EventID(), store.MUID(muid), timeAt(p.at)
 				found = append(found, p)
 				n++
 				return nil
-			}, `SELECT seq, idx, at, bot, name, muid, raw, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
+			}, `SELECT seq, idx, at, bot, name, muid, raw, by_claim, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
 				ORDER BY seq, idx LIMIT $5`, merchant, after.seq, int32(after.idx), upTo, personalPortion)
 		})
 		if err != nil {
 			return err
 		}
 		for i := range found {
-			if owners := matcher.Of([]byte(found[i].MUID), found[i].Raw); len(owners) > 0 {
-				if err := use(&found[i], owners); err != nil {
+			if owners, claimed := matcher.Of([]byte(found[i].MUID), found[i].Raw, found[i].ByClaim); len(owners)+len(claimed) > 0 {
+				if err := use(&found[i], owners, claimed); err != nil {
 					return err
 				}
 			}

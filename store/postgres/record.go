@@ -78,7 +78,12 @@ func resolve(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, who *store.Iden
 	if err := query(ctx, tx, found.scan, readLinks, merchant, hashesIn(who.Keys())); err != nil {
 		return "", err
 	}
-	return found.of(merchant, who), nil
+	for _, k := range who.Keys() {
+		if l := found[linkKey{merchant, k}]; l.muid != "" {
+			return l.muid, nil
+		}
+	}
+	return "", nil
 }
 
 // linkKey is an identifier of a merchant's user.
@@ -87,32 +92,34 @@ type linkKey struct {
 	key      store.IdentityKey
 }
 
-// links are the muids that identifiers are linked to.
-type links map[linkKey]store.MUID
+// link is where an identifier leads. The zero value is that of an identifier that was never linked.
+type link struct {
+	muid   store.MUID
+	source store.LinkSource
+	held   [store.BySecret]int // links of the identifier in held_link, of each source but BySecret
+}
+
+// links are those of identifiers.
+type links map[linkKey]link
 
 // readLinks looks up links of one merchant.
-const readLinks = `SELECT merchant, key, muid FROM link WHERE merchant = $1 AND key = ANY($2)`
+const readLinks = `SELECT l.merchant, l.key, l.muid, coalesce(h.source, 0),
+	(SELECT count(*) FROM held_link c WHERE c.merchant = $1 AND c.key = l.key AND c.source = 0),
+	(SELECT count(*) FROM held_link c WHERE c.merchant = $1 AND c.key = l.key AND c.source = 1)
+	FROM link l LEFT JOIN held_link h ON h.merchant = $1 AND h.key = l.key AND h.muid = l.muid WHERE l.merchant = $1 AND l.key = ANY($2)`
 
 // scan adds the link of a row.
 func (l links) scan(rows pgx.Rows) error {
 	var k linkKey
 	var key, muid []byte
-	if err := rows.Scan((*[16]byte)(&k.merchant), &key, &muid); err != nil {
+	var found link
+	if err := rows.Scan((*[16]byte)(&k.merchant), &key, &muid, &found.source, &found.held[store.ByAnyone], &found.held[store.ByCookie]); err != nil {
 		return err
 	}
 	k.key = store.IdentityKey(key)
-	l[k] = store.MUID(muid)
+	found.muid = store.MUID(muid)
+	l[k] = found
 	return nil
-}
-
-// of returns the muid of the first identifier that is linked to one, or "".
-func (l links) of(merchant uuid.UUID, who *store.Identity) store.MUID {
-	for _, k := range who.Keys() {
-		if muid := l[linkKey{merchant, k}]; muid != "" {
-			return muid
-		}
-	}
-	return ""
 }
 
 func merchantsOf(keys []linkKey) []uuid.UUID {

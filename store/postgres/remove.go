@@ -74,6 +74,8 @@ var deleteOfMerchant = []string{
 	`DELETE FROM event WHERE merchant = $1 AND (seq, idx) IN (SELECT seq, idx FROM event WHERE merchant = $1 LIMIT $2)`,
 	`DELETE FROM counter WHERE merchant = $1 AND (level, name, bucket, tag, bot) IN (SELECT level, name, bucket, tag, bot FROM counter WHERE merchant = $1 LIMIT $2)`,
 	`DELETE FROM link WHERE merchant = $1 AND key IN (SELECT key FROM link WHERE merchant = $1 LIMIT $2)`,
+	`DELETE FROM held_link WHERE merchant = $1 AND (key, muid) IN (SELECT key, muid FROM held_link WHERE merchant = $1 LIMIT $2)`,
+	`DELETE FROM linked_muid WHERE merchant = $1 AND hash IN (SELECT hash FROM linked_muid WHERE merchant = $1 LIMIT $2)`,
 	`DELETE FROM dedup WHERE merchant = $1 AND key IN (SELECT key FROM dedup WHERE merchant = $1 LIMIT $2)`,
 	`DELETE FROM suppressed WHERE merchant = $1 AND key IN (SELECT key FROM suppressed WHERE merchant = $1 LIMIT $2)`,
 	`DELETE FROM usage WHERE merchant = $1 AND $2 > 0`,

@@ -56,7 +56,7 @@ func (*statements) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQue
 func (*statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
 // ofEvents matches where a statement uses a table that is distributed by merchant.
-var ofEvents = regexp.MustCompile(`(?i)\b(?:FROM|INTO|JOIN|UPDATE|VACUUM \([^)]*\)) (event|dedup|link|counter|usage|tally)\b`)
+var ofEvents = regexp.MustCompile(`(?i)\b(?:FROM|INTO|JOIN|UPDATE|VACUUM \([^)]*\)) (event|dedup|link|held_link|linked_muid|counter|usage|tally)\b`)
 
 // A statement says whose rows it is about in one of two ways: it compares the merchant with a parameter, or it inserts rows of the
 // merchants of a group.
@@ -67,13 +67,15 @@ var (
 
 // anyMerchant has the statements that are about the rows of several merchants, and why they may be.
 var anyMerchant = map[string]string{
-	"SELECT merchant, greatest(max(events), 0) FROM (":          "verification: which merchants there are",
-	"WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0)": "an operator's list, and the limits of a partner: of all merchants that are named",
-	"DELETE FROM tally WHERE ctid = ANY":                        "a fold of several merchants, without Citus",
-	"SELECT DISTINCT merchant FROM tally":                       "once a minute on one node: whose tallies a node has left that died; with Citus",
-	"SELECT m.id FROM merchant m LEFT JOIN usage u":             "the same, without Citus",
-	"SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2":  "once a minute on one node: which event_ids count no more",
-	"VACUUM (INDEX_CLEANUP on, TRUNCATE false) ":                "erasures: a table is vacuumed whole",
+	"SELECT merchant, greatest(max(events), 0) FROM (":                                             "verification: which merchants there are",
+	"WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0)":                                    "an operator's list, and the limits of a partner: of all merchants that are named",
+	"DELETE FROM tally WHERE ctid = ANY":                                                           "a fold of several merchants, without Citus",
+	"SELECT DISTINCT merchant FROM tally":                                                          "once a minute on one node: whose tallies a node has left that died; with Citus",
+	"SELECT m.id FROM merchant m LEFT JOIN usage u":                                                "the same, without Citus",
+	"SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2":                                     "once a minute on one node: which event_ids count no more",
+	"INSERT INTO held_link (merchant, key, muid, source) SELECT merchant, key, muid, 0 FROM link;": "a migration",
+	"INSERT INTO linked_muid (merchant, hash) SELECT DISTINCT merchant, substring(sha256(":         "a migration",
+	"VACUUM (INDEX_CLEANUP on, TRUNCATE false) ":                                                   "erasures: a table is vacuumed whole",
 }
 
 // unstable matches a change of rows that Citus refuses, as each server would compute another time.

@@ -55,7 +55,8 @@ var (
 	sumSizes = `coalesce(sum(length(raw || ''::bytea) + length(muid) + length(name) + length(tag) + 8)`
 
 	// countRest reads columns that no index has. Otherwise the server could count entries of an index, without reading the rows.
-	countRest = `SELECT (SELECT count(length(muid)) FROM link WHERE merchant = $1), (SELECT count(abs(seen)) FROM dedup WHERE merchant = $1),
+	countRest = `SELECT (SELECT count(*) FROM (SELECT key, muid FROM link WHERE merchant = $1
+		UNION SELECT key, muid FROM held_link WHERE merchant = $1) AS l), (SELECT count(abs(seen)) FROM dedup WHERE merchant = $1),
 		(SELECT count(abs(n)) FROM counter WHERE merchant = $1)`
 
 	// compareLevels returns how many counters of days and of all time are not the sums of their hours.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/person"
 )
 
 var personTests = []test{
@@ -47,7 +48,7 @@ var personTests = []test{
 		b.record([]store.Mark{mark(m, tag, "ann")})
 		seen := map[store.ErasureID]bool{}
 		for i := range 20 {
-			e, err := b.Erase(t.Context(), m, who("ann"), i > 0)
+			e, err := b.Erase(t.Context(), m, who("ann"), store.ErasureOptions{Suppress: i > 0})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +67,7 @@ var personTests = []test{
 		m, _ := b.shop()
 		var ids []store.ErasureID
 		for i := range 7 {
-			e, err := b.Erase(t.Context(), m, who(store.MUID(fmt.Sprintf("user-%d", i))), false)
+			e, err := b.Erase(t.Context(), m, who(store.MUID(fmt.Sprintf("user-%d", i))), store.ErasureOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -106,6 +107,117 @@ var personTests = []test{
 			t.Errorf("another partner: %v", err)
 		}
 	}},
+	{"a claimed link to a person's muid takes none of the person's events", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		b.record([]store.Mark{markOf(m, tag, said(store.ByCookie, "ann", email("ann@example.com"))), mark(m, tag, "ann")})
+		for _, by := range []store.LinkSource{store.ByCookie, store.ByAnyone} { // by now, anyone can know the muid, and write a cookie
+			b.record([]store.Mark{markOf(m, tag, said(by, "eve", email("eve@example.com")))})
+			b.expectResolved(m, said(by, "ann", email("eve@example.com")), "ann")
+		}
+		for range 2 {
+			b.expectClaimed(m, who("", email("eve@example.com")), 2, 2)
+			b.expectClaimed(m, who("", email("ann@example.com")), 2, 0)
+			b.reopen()
+		}
+		e := b.erased(m, who("", email("eve@example.com")), true)
+		if e.Events != 2 || e.Claimed != 2 || e.Links != 2 {
+			t.Errorf("the receipt is %+v, want 2 events, 2 claimed ones and 2 links", e)
+		}
+		b.record([]store.Mark{mark(m, tag, "ann"), mark(m, tag, "eve")}, store.Recorded, store.Suppressed)
+		b.expectClaimed(m, who("", email("ann@example.com")), 3, 0)
+	}},
+	{"a person keeps all muids that trusted links have led to", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		const muids = 250
+		var marks []store.Mark
+		for i := range muids {
+			marks = append(marks, markOf(m, tag, said([]store.LinkSource{store.ByCookie, store.BySecret}[i%5/4], store.MUID(fmt.Sprintf("ann-%d", i)), email("ann@example.com"))),
+				mark(m, tag, store.MUID(fmt.Sprintf("ann-%d", i))))
+		}
+		for i := range 2 * person.MaxFormerLinks { // cannot push them out
+			marks = append(marks, markOf(m, tag, said(store.ByAnyone, store.MUID(fmt.Sprintf("eve-%d", i)), email("ann@example.com"))))
+		}
+		const trusted = 50 + person.MaxFormerLinks // those of cookies are limited
+		b.record(marks)
+		for range 2 {
+			events, links, claimed := b.personalData(m, who("", email("ann@example.com")), false)
+			if events < 2*trusted || events > 2*(trusted+1) || claimed < person.MaxFormerLinks || claimed > person.MaxFormerLinks+2 || links > trusted+person.MaxFormerLinks+2 {
+				t.Errorf("%d events, %d claimed, %d links", events, claimed, links)
+			}
+			b.reopen()
+		}
+		b.erased(m, who("", email("ann@example.com")), false)
+		b.expectClaimed(m, who("", email("ann@example.com")), 0, 0)
+	}},
+	{"a person whose identifier strangers have linked elsewhere keeps the events", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		ann, purchase := who("", email("ann@example.com")), markOf(m, tag, who("", email("ann@example.com")))
+		purchase.Raw = []byte(`{"email":"ann@example.com"}`)
+		b.record([]store.Mark{markOf(m, tag, said(store.ByCookie, "ann", email("ann@example.com"))), mark(m, tag, "ann"), purchase})
+		b.expectResolved(m, said(store.ByAnyone, "eve", email("ann@example.com")), "eve")
+		b.record([]store.Mark{purchase, mark(m, tag, "ann"), mark(m, tag, "eve")})
+		for range 2 {
+			b.expectClaimed(m, ann, 5, 1) // all but the stranger's own
+			b.reopen()
+		}
+		if e := b.erased(m, ann, false); e.Events != 5 || e.Claimed != 1 {
+			t.Errorf("the receipt is %+v, want 5 events and a claimed one", e)
+		}
+		b.expectEvents(m, 1)
+	}},
+	{"events that came by another person's identifier do not belong to who claimed that", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		// The first link of anybody's muid by a cookie is trusted. So this one is, with both identifiers of the request.
+		b.record([]store.Mark{markOf(m, tag, said(store.ByCookie, "eve", email("eve@example.com")))})
+		b.expectResolved(m, said(store.ByAnyone, "eve", email("ann@example.com")), "eve")
+		purchase := markOf(m, tag, who("", email("ann@example.com")))
+		purchase.Raw = []byte(`{"email":"ann@example.com"}`)
+		b.record([]store.Mark{purchase, markOf(m, tag, who("", email("eve@example.com")))})
+		for range 2 {
+			b.expectClaimed(m, who("", email("eve@example.com")), 2, 1)
+			b.expectClaimed(m, who("eve"), 2, 1)
+			b.expectClaimed(m, who("", email("ann@example.com")), 1, 2)
+			if events, _, claimed := b.personalData(m, who("eve"), true); events != 3 || claimed != 0 {
+				t.Errorf("with what is claimed, %d events and %d claimed ones", events, claimed)
+			}
+			b.reopen()
+		}
+		if e := b.erased(m, who("", email("eve@example.com")), false); e.Events != 2 || e.Claimed != 1 {
+			t.Errorf("the receipt is %+v, want 2 events and a claimed one", e)
+		}
+		b.expectClaimed(m, who("", email("ann@example.com")), 1, 0)
+	}},
+	{"an erasure takes what is claimed on request", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		b.record([]store.Mark{markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))), mark(m, tag, "ann")})
+		b.expectClaimed(m, who("", email("ann@example.com")), 0, 2)
+		e, err := b.Erase(t.Context(), m, who("", email("ann@example.com")), store.ErasureOptions{Claimed: true, Suppress: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e = b.done(e.ID); e.Events != 2 || e.Claimed != 0 || e.Links != 1 {
+			t.Errorf("the receipt is %+v, want 2 events and a link", e)
+		}
+		b.record([]store.Mark{mark(m, tag, "ann")}, store.Suppressed)
+	}},
+	{"a link becomes trusted when the merchant's secret confirms it, and when it comes back it is what it was", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		b.record([]store.Mark{mark(m, tag, "ann"), mark(m, tag, "bea")})
+		for _, step := range []struct {
+			by      store.LinkSource
+			muid    store.MUID
+			events  int
+			claimed int
+		}{
+			{store.ByAnyone, "ann", 0, 1}, {store.BySecret, "ann", 1, 0}, {store.ByAnyone, "ann", 1, 0},
+			{store.ByAnyone, "bea", 1, 1}, {store.ByAnyone, "ann", 1, 1}, {store.BySecret, "bea", 2, 0}, {store.ByCookie, "ann", 2, 0},
+		} {
+			b.expectResolved(m, said(step.by, step.muid, email("ann@example.com")), step.muid)
+			b.expectResolved(m, who("", email("ann@example.com")), step.muid)
+			b.expectClaimed(m, who("", email("ann@example.com")), step.events, step.claimed)
+			b.reopen()
+		}
+	}},
 	{"what is past the retention is in no answer, by days of UTC in any time zone of the process", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		// With clocks of New York, which are put forward on 8 March, the limit would be an hour off.
@@ -135,7 +247,7 @@ var personTests = []test{
 // erased erases a person, and returns the receipt when it is done.
 func (b *bed) erased(m store.MerchantID, person store.Identity, suppress bool) store.Erasure {
 	b.t.Helper()
-	e, err := b.Erase(b.t.Context(), m, person, suppress)
+	e, err := b.Erase(b.t.Context(), m, person, store.ErasureOptions{Suppress: suppress})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -162,15 +274,32 @@ func (b *bed) done(id store.ErasureID) store.Erasure {
 // expectPersonalData expects how many events and links are held of a person.
 func (b *bed) expectPersonalData(m store.MerchantID, person store.Identity, wantEvents, wantLinks int) {
 	b.t.Helper()
-	events, links := 0, 0
-	if err := b.PersonalData(b.t.Context(), m, person, func(r *store.PersonalRecord) error {
+	if events, links, _ := b.personalData(m, person, false); events != wantEvents || links != wantLinks {
+		b.t.Errorf("%d events and %d links are held, want %d and %d", events, links, wantEvents, wantLinks)
+	}
+}
+
+// expectClaimed expects how many events are held of a person, and how many more only claimed links lead to.
+func (b *bed) expectClaimed(m store.MerchantID, person store.Identity, wantEvents, wantClaimed int) {
+	b.t.Helper()
+	if events, _, claimed := b.personalData(m, person, false); events != wantEvents || claimed != wantClaimed {
+		b.t.Errorf("%d events and %d claimed ones are held, want %d and %d", events, claimed, wantEvents, wantClaimed)
+	}
+}
+
+// personalData counts what is held of a person.
+func (b *bed) personalData(m store.MerchantID, person store.Identity, withClaimed bool) (events, links, claimed int) {
+	b.t.Helper()
+	claimed, err := b.PersonalData(b.t.Context(), m, person, withClaimed, func(r *store.PersonalRecord) error {
 		if r.Event != nil {
 			events++
 		} else {
 			links++
 		}
 		return nil
-	}); err != nil || events != wantEvents || links != wantLinks {
-		b.t.Errorf("%d events and %d links are held, %v; want %d and %d", events, links, err, wantEvents, wantLinks)
+	})
+	if err != nil {
+		b.t.Fatal(err)
 	}
+	return events, links, claimed
 }

@@ -83,9 +83,14 @@ func phone(v string) identifier { return identifier{store.Phone, v} }
 
 func device(v string) identifier { return identifier{store.DeviceID, v} }
 
-// who returns an identity with a muid, which may be empty, and identifiers.
+// who returns an identity with a muid, which may be empty, and identifiers. Links of it are made with the merchant's secret.
 func who(muid store.MUID, identifiers ...identifier) store.Identity {
-	id := store.Identity{MUID: muid}
+	return said(store.BySecret, muid, identifiers...)
+}
+
+// said is who, with another source of the links.
+func said(by store.LinkSource, muid store.MUID, identifiers ...identifier) store.Identity {
+	id := store.Identity{MUID: muid, Source: by}
 	for _, i := range identifiers {
 		id.Add(i.kind, i.value)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -15,12 +16,9 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// The versions of the directory's layout. A directory of another version is refused. The second one is of a journal of which
-// chunks were deleted: what reads only the journal would miss their events. It is written with the first deletion.
-const (
-	format          = "3"
-	formatForgotten = "4"
-)
+// format is the version of the directory's layout. Versions 3 and 4, in which links have no source, are brought to it; others are
+// refused.
+const format = "5"
 
 // openBadger opens or creates the database in dir. On a full disk it gives back space of the spare file, in steps: another
 // program may take a part of it.
@@ -109,10 +107,10 @@ func badgerOptions(dir string) badger.Options {
 		WithNumVersionsToKeep(1)
 }
 
-// checkFormat writes the format version into a new database, and refuses a database of another version.
+// checkFormat writes the format version into a new database or one of an earlier version, and refuses a database of another version.
 func checkFormat(db *badger.DB) error {
-	found, err := hasFormat(db)
-	if err != nil || found {
+	current, err := hasFormat(db)
+	if err != nil || current {
 		return err
 	}
 	txn := db.NewTransactionAt(math.MaxUint64, true)
@@ -120,22 +118,24 @@ func checkFormat(db *badger.DB) error {
 	if err := txn.Set([]byte{prefixFormat}, []byte(format)); err != nil {
 		return err
 	}
-	return txn.CommitAt(1, nil)
+	return txn.CommitAt(db.MaxVersion()+1, nil)
 }
 
-// hasFormat reports whether a database has the format version. It refuses another version.
-func hasFormat(db *badger.DB) (found bool, err error) {
+// hasFormat reports whether a database has the format version, and not an earlier one. It refuses another version.
+func hasFormat(db *badger.DB) (current bool, err error) {
 	txn := db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	return lookup(txn, []byte{prefixFormat}, func(b []byte) error {
+	_, err = lookup(txn, []byte{prefixFormat}, func(b []byte) error {
+		current = string(b) == format
 		if !isFormat(b) {
-			return codec.UnknownFormat{Found: string(b), Known: formatForgotten}
+			return codec.UnknownFormat{Found: string(b), Known: format}
 		}
 		return nil
 	})
+	return current, err
 }
 
-func isFormat(b []byte) bool { return string(b) == format || string(b) == formatForgotten }
+func isFormat(b []byte) bool { return slices.Contains([]string{"3", "4", format}, string(b)) }
 
 // badgerLog passes Badger's messages to log. It also notices errors that Badger only logs, but that the engine must not
 // ignore.

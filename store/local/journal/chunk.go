@@ -18,7 +18,8 @@ import (
 //
 //	merchant (16 bytes) | tag, name, muid, raw (each length-prefixed) | time (varint, µs since 1970)
 //
-// What follows the merchant is the event's body, which the archive keeps as it is.
+// What follows the merchant is the event's body, which the archive keeps as it is. When a claimed link led to the muid, a byte 1 is before
+// raw (store.Event.ByClaim): no JSON begins with it.
 //
 // Tag and name together are the series (codec.AppendSeries): the name of a bot's event has a mark behind it. A chunk is stored
 // as one S2 block. Compression pays, as
@@ -64,8 +65,9 @@ func unpackChunk(buf, packed []byte) ([]byte, error) {
 // Event is one event of a chunk. Its slices alias the chunk.
 type Event struct {
 	codec.Event
-	MUID []byte
-	Raw  []byte
+	MUID    []byte
+	Raw     []byte
+	ByClaim bool
 }
 
 // Clone returns a copy that stays valid.
@@ -76,17 +78,25 @@ func (e *Event) Clone() Event {
 }
 
 // appendEvent appends a mark's event to a chunk. It also returns the series, which aliases the result.
-func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUID) (chunk, series []byte) {
-	return AppendBody(append(b, m[:]...), mark.Tag, mark.Name, mark.Bot, string(muid), mark.Raw, mark.Time.UnixMicro())
+func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUID, byClaim bool) (chunk, series []byte) {
+	return AppendBody(append(b, m[:]...), mark.Tag, mark.Name, mark.Bot, string(muid), byClaim, mark.Raw, mark.Time.UnixMicro())
 }
 
+// byClaimMark is before the JSON of an event to whose muid a claimed link led.
+const byClaimMark = 1
+
 // AppendBody appends an event's body; at is in µs since 1970. It also returns the series, which aliases the result.
-func AppendBody[M string | []byte](b []byte, tag store.TagID, name string, bot bool, muid M, raw []byte, at int64) (body, series []byte) {
+func AppendBody[M string | []byte](b []byte, tag store.TagID, name string, bot bool, muid M, byClaim bool, raw []byte, at int64) (body, series []byte) {
 	start := len(b)
 	b = codec.AppendSeries(b, tag, name, bot)
 	series = b[start:len(b):len(b)]
 	b = codec.AppendPrefixed(b, muid)
-	b = codec.AppendPrefixed(b, raw)
+	if byClaim {
+		b = append(binary.AppendUvarint(b, uint64(1+len(raw))), byClaimMark)
+		b = append(b, raw...)
+	} else {
+		b = codec.AppendPrefixed(b, raw)
+	}
 	return binary.AppendVarint(b, at), series
 }
 
@@ -106,6 +116,9 @@ func (e *Event) decodeBody(d *codec.Decoder) {
 	e.Series = start[:len(start)-len(d.B)]
 	e.MUID = d.Prefixed()
 	e.Raw = d.Prefixed()
+	if e.ByClaim = len(e.Raw) > 0 && e.Raw[0] == byClaimMark; e.ByClaim {
+		e.Raw = e.Raw[1:]
+	}
 	e.Time = d.Varint()
 	e.Size = uint32(len(e.Merchant) + len(start) - len(d.B))
 }
@@ -125,11 +138,12 @@ func DecodeBody(m codec.MerchantKey, at codec.Position, body []byte) (Event, err
 func (e Event) Listed() store.Event {
 	_, name := codec.SplitSeries(e.Series)
 	return store.Event{
-		ID:   e.EventID(),
-		MUID: store.MUID(e.MUID),
-		Name: string(name),
-		Time: time.UnixMicro(e.Time).UTC(),
-		Bot:  codec.IsBot(e.Series),
-		Raw:  bytes.Clone(e.Raw),
+		ID:      e.EventID(),
+		MUID:    store.MUID(e.MUID),
+		Name:    string(name),
+		Time:    time.UnixMicro(e.Time).UTC(),
+		Bot:     codec.IsBot(e.Series),
+		ByClaim: e.ByClaim,
+		Raw:     bytes.Clone(e.Raw),
 	}
 }

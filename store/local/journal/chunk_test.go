@@ -12,8 +12,8 @@ import (
 
 func FuzzChunk(f *testing.F) {
 	mark := store.Mark{Tag: "cs_x", Name: "Purchase", Time: time.UnixMicro(-5), Raw: []byte(`{}`)}
-	first, _ := appendEvent(nil, codec.MerchantKey{1}, &mark, "u-1")
-	both, _ := appendEvent(first, codec.MerchantKey{2}, &mark, "u-2")
+	first, _ := appendEvent(nil, codec.MerchantKey{1}, &mark, "u-1", false)
+	both, _ := appendEvent(first, codec.MerchantKey{2}, &mark, "u-2", true)
 	f.Add(both)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := codec.Decoder{B: b}
@@ -33,9 +33,9 @@ func FuzzChunk(f *testing.F) {
 			}
 			tag, name := codec.SplitSeries(e.Series)
 			again := store.Mark{Tag: store.TagID(tag), Name: string(name), Time: time.UnixMicro(e.Time), Raw: e.Raw}
-			encoded, series := appendEvent(nil, e.Merchant, &again, store.MUID(e.MUID))
+			encoded, series := appendEvent(nil, e.Merchant, &again, store.MUID(e.MUID), e.ByClaim)
 			got := decodeEvent(&codec.Decoder{B: encoded}, at)
-			if !bytes.Equal(got.MUID, e.MUID) || got.Time != e.Time || got.Merchant != e.Merchant || !bytes.Equal(got.Series, series) {
+			if !bytes.Equal(got.MUID, e.MUID) || got.Time != e.Time || got.Merchant != e.Merchant || got.ByClaim != e.ByClaim || !bytes.Equal(got.Series, series) {
 				t.Fatalf("event %d changed when it was encoded and decoded again", i)
 			}
 		}

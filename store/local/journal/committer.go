@@ -35,6 +35,7 @@ type committer struct {
 	arenas     arenas
 	metrics    *group.Metrics
 	oldDedupe  bool          // see transaction
+	indexed    atomic.Bool   // see transaction
 	done       chan struct{} // closed when the goroutine has ended
 
 	writing sync.Mutex // held while a group is written, or chunks are deleted
@@ -148,6 +149,7 @@ func (c *committer) begin() *transaction {
 		arena:      c.arenas.get(),
 		now:        c.clock.now(),
 		oldDedupe:  c.oldDedupe,
+		indexed:    c.indexed.Load(),
 		suppressed: c.suppressed,
 		maxCount:   int(c.db.MaxBatchCount() / 2),
 		maxBytes:   int(c.db.MaxBatchSize() / 2),

@@ -114,9 +114,7 @@ func (j *Journal) Forget(seq, last uint64, keep func(seq uint64) bool) error {
 // forget deletes chunks, and stores the number last: chunks up to it may be missing from now on.
 func (c *committer) forget(seqs []uint64, last uint64) error {
 	return c.edit(func(t *transaction) error {
-		err := errors.Join(
-			t.set(badger.NewEntry([]byte{prefixFormat}, []byte(formatForgotten))),
-			t.set(badger.NewEntry([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, last))))
+		err := t.set(badger.NewEntry([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, last)))
 		for _, seq := range seqs {
 			err = errors.Join(err, t.delete(appendChunkKey(nil, seq)))
 		}

@@ -59,15 +59,21 @@
 //
 // # What is in Badger
 //
-// The directory is of format "3", or "4" when chunks were deleted. Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq is the
+// The directory is of format "5". Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq is the
 // number of a chunk; Badger's commit timestamps are from the same sequence (clock.go). Only the newest version of a key
 // counts.
 //
 //	'F'                                 format version, in ASCII digits
-//	'B'                                 seq (8 bytes): chunks up to it may have been deleted (Forget); in format "4" only
+//	'B'                                 seq (8 bytes): chunks up to it may have been deleted (Forget)
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
-//	'L' merchant, identifier (32)       identity link: the muid. The identifier is the SHA-256 of a
-//	                                    byte for its kind (store.IdentifierKind) and its normalised value
+//	'L' merchant, identifier (32)       identity link: a byte 255, its source, how many former links of each source there are, and
+//	                                    the muid; or the muid alone. The identifier is the SHA-256 of a byte for its kind
+//	                                    (store.IdentifierKind) and its normalised value
+//	'H' merchant, identifier (32), muid (16)
+//	                                    former link of an identifier: its source and the muid. The 16 bytes are the first ones of
+//	                                    store.MUIDKey
+//	'U' merchant, muid (16)             1: an identifier was linked to this muid
+//	'V'                                 1: all muids with links have an 'U'
 //	'E' merchant, name and event_id (16)
 //	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
 //	                                    16 bytes are the first ones of the SHA-256 of the event's name, a zero byte, and
@@ -122,6 +128,10 @@ type Journal struct {
 	snapshots  int        // that are open; guarded by collecting
 
 	// Nil until Start.
+	indexing struct { // links of an earlier version
+		sync.WaitGroup
+		stop context.CancelFunc // nil: nothing was to be done
+	}
 	disk      *diskWatch // it disables readahead, which Since needs: a replay takes four times as long without
 	committer *committer
 }
@@ -173,7 +183,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		return j.disk.admit(size)
 	}, j.disk.finish)
 	j.committer = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver, j.suppressed)
-	return nil
+	return j.startIndex()
 }
 
 // LastChunk returns the number of the last chunk on disk; 0 when there is none. Unlike Committed, it can be called before
@@ -246,12 +256,12 @@ func (j *Journal) Resolve(ctx context.Context, merchant store.MerchantID, id sto
 	}
 	txn := j.db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	var muid store.MUID
+	var found link
 	err = catchFault(func() (err error) {
-		muid, err = resolve(txn, m, &id)
+		found, err = resolve(txn, m, &id)
 		return err
 	})
-	return muid, err
+	return store.MUID(found.muid), err
 }
 
 func checkMUID(id store.MUID) error {
@@ -299,6 +309,10 @@ func (j *Journal) Drain() error {
 // Close closes the files. A journal that was started must have been drained. It fails when the disk is so full that Badger
 // cannot close; every event is in Badger's logs then, and the next start reads them.
 func (j *Journal) Close() error {
+	if j.indexing.stop != nil {
+		j.indexing.stop()
+		j.indexing.Wait()
+	}
 	if j.disk != nil {
 		j.disk.close()
 	}

@@ -21,6 +21,9 @@ const (
 	prefixFormat    = 'F'
 	prefixForgotten = 'B'
 	prefixLink      = 'L'
+	prefixFormer    = 'H'
+	prefixLinked    = 'U'
+	prefixIndexed   = 'V'
 	prefixFiller    = 'Z' // Purge
 )
 
@@ -37,6 +40,21 @@ func parseChunkKey(k []byte) (seq uint64, err error) {
 
 func appendLinkKey(b []byte, m codec.MerchantKey, k store.IdentityKey) []byte {
 	return append(append(append(b, prefixLink), m[:]...), k[:]...)
+}
+
+// formerKeyBytes is the length of a key of a former link.
+const formerKeyBytes = 1 + len(codec.MerchantKey{}) + len(store.IdentityKey{}) + muidHashBytes
+
+// muidHashBytes is how much of store.MUIDKey is in a key. Where two muids have the same, links to one count as links to both.
+const muidHashBytes = 16
+
+func appendFormerKey(b []byte, m codec.MerchantKey, k store.IdentityKey, muid []byte) []byte {
+	hash := store.MUIDKey(muid)
+	return append(append(append(append(b, prefixFormer), m[:]...), k[:]...), hash[:muidHashBytes]...)
+}
+
+func appendLinkedKey(b []byte, m codec.MerchantKey, muid store.IdentityKey) []byte {
+	return append(append(append(b, prefixLinked), m[:]...), muid[:muidHashBytes]...)
 }
 
 // appendDedupeKey appends the key of an event's name and event_id. A name has no zero byte (store.IsEventName).

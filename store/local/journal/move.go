@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -15,9 +16,16 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Keys passes the links and the remembered event_ids that were written after the commit since: of a link the identifier and the
-// muid, of an event_id its 16 bytes and its value. Key and value stay as they are. It returns the last commit that it has read.
-func (j *Journal) Keys(ctx context.Context, since uint64, use func(m codec.MerchantKey, key, value []byte) error) (version uint64, err error) {
+// KeyReader gets links and remembered event_ids. What it gets stays as it is.
+type KeyReader struct {
+	Link func(m codec.MerchantKey, l store.Link, former bool) error
+	// EventID gets the 16 bytes of an event_id's key, and when the event was received (µs since 1970).
+	EventID func(m codec.MerchantKey, key []byte, seen int64) error
+}
+
+// Keys passes the links and the remembered event_ids that were written after the commit since. It returns the last commit that it has
+// read. A former link that is in use again is not passed as removed.
+func (j *Journal) Keys(ctx context.Context, since uint64, use KeyReader) (version uint64, err error) {
 	version = j.Version()
 	err = catchFault(func() error {
 		blocks := damagedBlocks.Load()
@@ -32,15 +40,26 @@ func (j *Journal) Keys(ctx context.Context, since uint64, use func(m codec.Merch
 	return version, err
 }
 
-func eachKeyIn(ctx context.Context, db *badger.DB, since uint64, use func(m codec.MerchantKey, key, value []byte) error) error {
+func eachKeyIn(ctx context.Context, db *badger.DB, since uint64, use KeyReader) error {
 	txn := db.NewTransactionAt(math.MaxUint64, false)
 	defer txn.Discard()
-	for _, prefix := range []byte{prefixLink, prefixDedupe} {
-		if err := eachKey(ctx, txn, prefix, since, use); err != nil {
+	for _, prefix := range []byte{prefixLink, prefixFormer} {
+		if err := eachKey(ctx, txn, prefix, since, func(m codec.MerchantKey, key, value []byte) error {
+			k, l, err := parseAnyLink(key, value)
+			if err != nil {
+				return err
+			}
+			return use.Link(m, store.Link{Identifier: k, MUID: store.MUID(l.muid), Source: l.source}, prefix == prefixFormer)
+		}); err != nil {
 			return err
 		}
 	}
-	return nil
+	return eachKey(ctx, txn, prefixDedupe, since, func(m codec.MerchantKey, key, value []byte) error {
+		if len(value) != 8 {
+			return fmt.Errorf("%w: remembered event_id", codec.ErrCorrupt)
+		}
+		return use.EventID(m, key[1+len(m):], int64(binary.BigEndian.Uint64(value)))
+	})
 }
 
 func eachKey(ctx context.Context, txn *badger.Txn, prefix byte, since uint64, use func(m codec.MerchantKey, key, value []byte) error) error {
@@ -58,20 +77,29 @@ func eachKey(ctx context.Context, txn *badger.Txn, prefix byte, since uint64, us
 		if n%1000 == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		k := bytes.Clone(it.Item().Key()[1:])
+		k := bytes.Clone(it.Item().Key())
 		value, err := it.Item().ValueCopy(nil)
 		if err != nil {
 			return err
 		}
-		if err := use(codec.MerchantKey(k), k[len(codec.MerchantKey{}):], value); err != nil {
+		if err := use(codec.MerchantKey(k[1:]), k, value); err != nil {
 			return err
 		}
 	}
 }
 
-// PutLink writes a link. Of several with the same key, the one with the greatest version counts. muid must not change afterwards.
-func (w *Writer) PutLink(m codec.MerchantKey, k store.IdentityKey, muid []byte, version uint64) error {
-	return w.Put(codec.Entry{Key: appendLinkKey(nil, m, k), Value: muid, Version: version})
+// PutLink writes a link. Of several of the same identifier, the one with the greatest version counts.
+func (w *Writer) PutLink(m codec.MerchantKey, l store.Link, version uint64) error {
+	muid := []byte(l.MUID)
+	return cmp.Or(
+		w.Put(codec.Entry{Key: appendLinkKey(nil, m, l.Identifier), Value: link{muid: muid, source: l.Source}.append(nil), Version: version}),
+		w.Put(codec.Entry{Key: appendFormerKey(nil, m, l.Identifier, muid), Deleted: true, Version: version}))
+}
+
+// PutFormer writes a link that another one has replaced, by the same rule as PutLink.
+func (w *Writer) PutFormer(m codec.MerchantKey, l store.Link, version uint64) error {
+	muid := []byte(l.MUID)
+	return w.Put(codec.Entry{Key: appendFormerKey(nil, m, l.Identifier, muid), Value: former(l.Source, muid), Version: version})
 }
 
 // PutEventID writes a remembered event_id, by the same rule as PutLink. The key is the one that Keys passes, and must not change
@@ -89,7 +117,7 @@ func (w *Writer) Flush() error {
 }
 
 // Keys is Journal.Keys.
-func (w *Writer) Keys(ctx context.Context, use func(m codec.MerchantKey, key, value []byte) error) error {
+func (w *Writer) Keys(ctx context.Context, use KeyReader) error {
 	return eachKeyIn(ctx, w.db, 0, use)
 }
 
@@ -98,7 +126,7 @@ func (w *Writer) Keys(ctx context.Context, use func(m codec.MerchantKey, key, va
 func (w *Writer) PutForgotten(last, version uint64) error {
 	version = max(version, last+1)
 	return cmp.Or(
-		w.Put(codec.Entry{Key: []byte{prefixFormat}, Value: []byte(formatForgotten), Version: version}),
+		w.Put(codec.Entry{Key: []byte{prefixFormat}, Value: []byte(format), Version: version}),
 		w.Put(codec.Entry{Key: []byte{prefixForgotten}, Value: binary.BigEndian.AppendUint64(nil, last), Version: version}))
 }
 

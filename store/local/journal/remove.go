@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"math"
 
 	"github.com/dgraph-io/badger/v4"
@@ -16,17 +17,6 @@ func (j *Journal) Barrier() (seq uint64) {
 	j.committer.writing.Lock()
 	defer j.committer.writing.Unlock()
 	return j.Committed()
-}
-
-// Links calls use with the links of a merchant, in the order of the identifiers' keys, beginning at from, until use returns an error.
-// The muid is valid until use returns.
-func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, from store.IdentityKey, use func(k store.IdentityKey, muid []byte) error) error {
-	prefix := append([]byte{prefixLink}, m[:]...)
-	return j.eachOf(ctx, prefix, appendLinkKey(nil, m, from), func(item *badger.Item) error {
-		return item.Value(func(muid []byte) error {
-			return use(store.IdentityKey(item.Key()[len(prefix):]), muid)
-		})
-	})
 }
 
 // eachOf calls use with all entries whose keys begin with a prefix, beginning at the key from, until use returns an error.
@@ -56,12 +46,12 @@ func (j *Journal) eachOf(ctx context.Context, prefix, from []byte, use func(item
 // Remembered is an event whose event_id may be remembered.
 type Remembered struct{ Name, EventID string }
 
-// Remove removes links and remembered event_ids of a merchant. When it returns nil, that is on disk. Their bytes stay in the files
-// until Purge.
-func (j *Journal) Remove(m codec.MerchantKey, links []store.IdentityKey, remembered []Remembered) error {
+// Remove removes links, whether muids have any (store.MUIDKey), and remembered event_ids of a merchant. When it returns nil, that is on
+// disk. Their bytes stay in the files until Purge.
+func (j *Journal) Remove(m codec.MerchantKey, links []store.Link, muids []store.IdentityKey, remembered []Remembered) error {
 	var keys [][]byte
-	for _, k := range links {
-		keys = append(keys, appendLinkKey(nil, m, k))
+	for _, k := range muids {
+		keys = append(keys, appendLinkedKey(nil, m, k))
 	}
 	for _, r := range remembered {
 		keys = append(keys, appendDedupeKey(nil, m, r.Name, r.EventID))
@@ -69,41 +59,43 @@ func (j *Journal) Remove(m codec.MerchantKey, links []store.IdentityKey, remembe
 			keys = append(keys, appendOldDedupeKey(nil, m, r.EventID))
 		}
 	}
-	return j.delete(keys)
+	return errors.Join(
+		changeEach(j, links, func(t *transaction, l store.Link) error { return t.removeLink(m, l) }),
+		changeEach(j, keys, (*transaction).delete))
 }
 
 // RemoveMerchant removes all links and remembered event_ids of a merchant, as Remove does. It calls pace now and then.
 func (j *Journal) RemoveMerchant(ctx context.Context, m codec.MerchantKey, pace func()) error {
-	for _, prefix := range []byte{prefixLink, prefixDedupe, prefixOldDedupe} {
+	for _, prefix := range []byte{prefixLink, prefixFormer, prefixLinked, prefixDedupe, prefixOldDedupe} {
 		var keys [][]byte
 		if err := j.eachOf(ctx, append([]byte{prefix}, m[:]...), nil, func(item *badger.Item) error {
 			if keys = append(keys, item.KeyCopy(nil)); len(keys) < 10_000 {
 				return nil
 			}
 			pace()
-			err := j.delete(keys)
+			err := changeEach(j, keys, (*transaction).delete)
 			keys = keys[:0]
 			return err
 		}); err != nil {
 			return err
 		}
-		if err := j.delete(keys); err != nil {
+		if err := changeEach(j, keys, (*transaction).delete); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// delete deletes keys, in one or more transactions.
-func (j *Journal) delete(keys [][]byte) error {
+// changeEach makes a change for each of some items, in one or more transactions.
+func changeEach[T any](j *Journal, items []T, make func(*transaction, T) error) error {
 	return catchFault(func() error {
-		for len(keys) > 0 {
+		for len(items) > 0 {
 			if err := j.committer.edit(func(t *transaction) error {
-				for len(keys) > 0 && !t.isFull() {
-					if err := t.delete(keys[0]); err != nil {
+				for len(items) > 0 && !t.isFull() {
+					if err := make(t, items[0]); err != nil {
 						return err
 					}
-					keys = keys[1:]
+					items = items[1:]
 				}
 				return nil
 			}); err != nil {

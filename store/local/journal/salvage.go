@@ -137,7 +137,7 @@ func (s *salvager) memLog(b []byte) error {
 
 // isKey reports whether a key is one of the journal's.
 func isKey(key []byte) bool {
-	n := map[byte]int{prefixChunk: 9, prefixLink: 49, prefixDedupe: 33, prefixOldDedupe: 33, prefixFormat: 1, prefixForgotten: 1}
+	n := map[byte]int{prefixChunk: 9, prefixLink: 49, prefixFormer: formerKeyBytes, prefixLinked: 33, prefixIndexed: 1, prefixDedupe: 33, prefixOldDedupe: 33, prefixFormat: 1, prefixForgotten: 1}
 	return len(key) > 0 && n[key[0]] == len(key)
 }
 

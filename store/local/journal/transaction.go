@@ -19,6 +19,7 @@ type transaction struct {
 	arena     *arena
 	now       time.Time
 	oldDedupe bool // earlier versions may have remembered event_ids (prefixOldDedupe)
+	indexed   bool // all links are in the index of muids (prefixLinked)
 
 	suppressed func(store.MerchantID, *store.Identity, store.MUID) bool
 
@@ -56,12 +57,13 @@ func (t *transaction) record(m *store.Mark) error {
 		}
 		t.merchant, t.key = m.Merchant, key
 	}
-	key, muid := t.key, m.Identity.MUID
+	key, muid, byClaim := t.key, m.Identity.MUID, false
 	if muid == "" {
-		var err error
-		if muid, err = resolve(t.txn, key, &m.Identity); err != nil {
+		l, err := resolve(t.txn, key, &m.Identity)
+		if err != nil {
 			return err
 		}
+		muid, byClaim = store.MUID(l.muid), !l.source.IsTrusted()
 	}
 	if t.suppressed != nil && t.suppressed(m.Merchant, &m.Identity, muid) {
 		m.Outcome = store.Suppressed
@@ -87,22 +89,7 @@ func (t *transaction) record(m *store.Mark) error {
 		}
 	}
 	m.Outcome = store.Recorded
-	return t.appendEvent(key, m, muid)
-}
-
-// resolve returns the muid of the first identifier that is linked to one, or "".
-func resolve(txn *badger.Txn, m codec.MerchantKey, id *store.Identity) (muid store.MUID, err error) {
-	for _, k := range id.Keys() {
-		var buf [64]byte
-		found, err := lookup(txn, appendLinkKey(buf[:0], m, k), func(b []byte) error {
-			muid = store.MUID(b)
-			return nil
-		})
-		if found || err != nil {
-			return muid, err
-		}
-	}
-	return "", nil
+	return t.appendEvent(key, m, muid, byClaim)
 }
 
 // Badger drops a remembered event_id after dedupeTTL. The engine's clock decides when the event_id stops counting.
@@ -137,35 +124,14 @@ func (t *transaction) remembers(key []byte) (remembered bool, err error) {
 	return remembered, err
 }
 
-// link links the identifiers to the muid. It writes only links that are new or change.
-func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
-	for _, k := range id.Keys() {
-		key := t.arena.key(func(b []byte) []byte { return appendLinkKey(b, m, k) })
-		linked := false
-		if _, err := lookup(t.txn, key, func(b []byte) error {
-			linked = string(b) == string(id.MUID)
-			return nil
-		}); err != nil {
-			return err
-		}
-		if linked {
-			continue
-		}
-		if err := t.set(badger.NewEntry(key, []byte(id.MUID))); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // appendEvent adds the mark's event to the open chunk.
-func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID) error {
+func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID, byClaim bool) error {
 	if t.chunkEvents == 0 {
 		t.chunkStart, t.seq = len(t.arena.chunks), t.clock.next()
 	}
 	var series []byte
 	start := len(t.arena.chunks)
-	t.arena.chunks, series = appendEvent(t.arena.chunks, m, mark, muid)
+	t.arena.chunks, series = appendEvent(t.arena.chunks, m, mark, muid, byClaim)
 	t.arena.events = append(t.arena.events, codec.Event{
 		Merchant: m,
 		Position: codec.Position{Seq: t.seq, Index: uint16(t.chunkEvents)},

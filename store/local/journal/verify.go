@@ -11,7 +11,6 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
-	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -236,8 +235,12 @@ func (v *verifier) entry(item *badger.Item, key []byte) error {
 			case key[0] == prefixFormat && len(key) == 1 && isFormat(b):
 			case key[0] == prefixForgotten && len(key) == 1 && len(b) == 8:
 			case key[0] == prefixFiller:
-			case key[0] == prefixLink && len(key) == 1+merchant+32 && len(b) > 0 && len(b) <= store.MaxMUIDLength:
+			case key[0] == prefixLink && len(key) == 1+merchant+32 && isLink(b):
 				v.counts.Links++
+			case key[0] == prefixFormer && len(key) == formerKeyBytes && isFormer(b):
+				v.counts.Links++
+			case key[0] == prefixLinked && len(key) == 1+merchant+muidHashBytes && len(b) == 1:
+			case key[0] == prefixIndexed && len(key) == 1 && len(b) == 1:
 			case (key[0] == prefixDedupe || key[0] == prefixOldDedupe) && len(key) == 1+merchant+16 && len(b) == 8:
 				v.counts.Marks++
 			default:

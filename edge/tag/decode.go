@@ -160,6 +160,12 @@ func (f *fields) identity(from *sender) (store.Identity, *answer) {
 	if len(id.MUID) > store.MaxMUIDLength {
 		return id, muidTooLong
 	}
+	switch {
+	case from.withSecret:
+		id.Source = store.BySecret
+	case id.MUID != "" && string(id.MUID) == from.cookie:
+		id.Source = store.ByCookie
+	}
 	if id.MUID != "" && !from.mayIdentify {
 		return id, nil // nothing is linked
 	}

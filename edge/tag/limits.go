@@ -67,6 +67,7 @@ type sender struct {
 	now          time.Time
 	behind       time.Duration // of the sender's clock, as Route.clockBehind returns it
 	mayIdentify  bool          // link identifiers to a muid, and resolve a muid by them
+	withSecret   bool          // the request has the merchant's secret
 	bots         *bots
 	isBot        bool    // its User-Agent calls itself a bot
 	parsed       int     // user agents of events

@@ -90,7 +90,7 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Ad
 		cookie: muid, now: now, behind: route.clockBehind(now),
 	}
 	if refused == nil {
-		from.mayIdentify, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
+		from.mayIdentify, from.withSecret, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
 	}
 	switch {
 	case refused != nil:
@@ -138,7 +138,7 @@ func (s *Server) NeedsBody(ctx *fasthttp.RequestCtx, route Route) bool {
 	}
 	tag, settings, refused := s.findTag(route)
 	if refused == nil {
-		_, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
+		_, _, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
 	}
 	return refused == nil
 }

@@ -117,7 +117,8 @@ func (s *shop) readFeed(b *testing.B, m store.MerchantID) {
 func (s *shop) readPerson(b *testing.B, m store.MerchantID, name string, id store.Identity) {
 	records := 0
 	took, err := timed(func() error {
-		return s.PersonalData(b.Context(), m, id, false, func(*store.PersonalRecord) error { records++; return nil })
+		_, err := s.PersonalData(b.Context(), m, id, false, func(*store.PersonalRecord) error { records++; return nil })
+		return err
 	})
 	if err != nil || records == 0 {
 		b.Fatal(records, err)

@@ -19,6 +19,7 @@ type personRequest struct {
 	Email      string `json:"email"`
 	Phone      string `json:"phone"`
 	DeviceID   string `json:"deviceId"`
+	Claimed    bool   `json:"claimed"`  // also what only claimed links lead to
 	Suppress   *bool  `json:"suppress"` // of an erasure
 }
 
@@ -61,7 +62,9 @@ type erasureJSON struct {
 	MerchantID  store.MerchantID   `json:"merchantId"`
 	State       store.ErasureState `json:"state"`
 	Suppress    bool               `json:"suppress"`
-	Events      *int               `json:"events"` // null until they are counted
+	Claimed     bool               `json:"claimed"`
+	Events      *int               `json:"events"`        // null until they are counted
+	Claimable   *int               `json:"claimedEvents"` // that stay, because only claimed links lead to them
 	Links       *int               `json:"links"`
 	RequestedAt string             `json:"requestedAt"`
 	FinishedAt  *string            `json:"finishedAt"`
@@ -71,11 +74,11 @@ type erasureJSON struct {
 
 func showErasure(e store.Erasure) erasureJSON {
 	shown := erasureJSON{
-		ErasureID: e.ID, MerchantID: e.Merchant, State: e.State, Suppress: e.Suppress, RequestedAt: store.FormatTime(e.At),
+		ErasureID: e.ID, MerchantID: e.Merchant, State: e.State, Suppress: e.Suppress, Claimed: e.Person.WithClaimed, RequestedAt: store.FormatTime(e.At),
 		Attempts: e.Attempts, LastError: unlessEmpty(e.LastError),
 	}
 	if e.UpTo != 0 {
-		shown.Events, shown.Links = &e.Events, &e.Links
+		shown.Events, shown.Claimable, shown.Links = &e.Events, &e.Claimed, &e.Links
 	}
 	if e.State == store.ErasureDone {
 		shown.FinishedAt = new(store.FormatTime(e.FinishedAt))
@@ -89,7 +92,7 @@ func (a *api) erase(ctx context.Context, r *fasthttp.RequestCtx, partner store.P
 	if err != nil {
 		return err
 	}
-	e, err := a.Engine.Erase(ctx, m.ID, id, in.Suppress != nil && *in.Suppress)
+	e, err := a.Engine.Erase(ctx, m.ID, id, store.ErasureOptions{Suppress: in.Suppress != nil && *in.Suppress, Claimed: in.Claimed})
 	if err != nil {
 		return err
 	}
@@ -135,7 +138,8 @@ func (a *api) listErasures(ctx context.Context, r *fasthttp.RequestCtx, partner 
 }
 
 // personalData streams everything that is held of a person, one JSON object a line: {"type":"link",…}, {"type":"event",…}, and at
-// the end {"type":"end",…} with the numbers of both. An answer without the last line is not complete. It ends early when the key
+// the end {"type":"end",…} with the numbers of both, and of the events that were left out because only claimed links lead to them. An
+// answer without the last line is not complete. It ends early when the key
 // is revoked, when the client has gone, and when the service stops.
 func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	in, m, id, err := a.readPerson(ctx, r, partner)
@@ -152,7 +156,9 @@ func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType(export.NDJSON.ContentType())
 	from := callerOf(r)
-	write := func(ctx context.Context, w io.Writer) error { return a.writePersonalData(ctx, w, from, m.ID, id) }
+	write := func(ctx context.Context, w io.Writer) error {
+		return a.writePersonalData(ctx, w, from, m.ID, id, in.Claimed)
+	}
 	r.Response.SetBodyStream(a.newBody(r, write, release), -1)
 	return nil
 }
@@ -160,7 +166,7 @@ func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner 
 // personalDataBytes is about how many bytes of personal data are written at once.
 const personalDataBytes = 64 << 10
 
-func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m store.MerchantID, person store.Identity) error {
+func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m store.MerchantID, person store.Identity, withClaimed bool) error {
 	var lines []byte
 	flush := func() error {
 		if _, ok := a.validFor(from); !ok {
@@ -171,7 +177,7 @@ func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m
 		return err
 	}
 	events, links := 0, 0
-	if err := a.Engine.PersonalData(ctx, m, person, func(p *store.PersonalRecord) error {
+	claimed, err := a.Engine.PersonalData(ctx, m, person, withClaimed, func(p *store.PersonalRecord) error {
 		if p.Event == nil {
 			links++
 		} else {
@@ -181,11 +187,13 @@ func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m
 			return nil
 		}
 		return flush()
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	lines = strconv.AppendInt(append(lines, `{"type":"end","events":`...), int64(events), 10)
 	lines = strconv.AppendInt(append(lines, `,"links":`...), int64(links), 10)
+	lines = strconv.AppendInt(append(lines, `,"claimedEvents":`...), int64(claimed), 10)
 	lines = append(lines, "}\n"...)
 	return flush()
 }

@@ -67,7 +67,7 @@ func TestPersonalData(t *testing.T) {
 		raw: "{\"a\":1,\n\"b\":\r\n{\"type\":\"end\",\"events\":0,\"links\":0}\n}"})
 	lines, err := readPersonalData(t, s, p, merchant)
 	if err != nil || len(lines) != 4 || !strings.Contains(lines[0], `"type":"link"`) || !strings.Contains(lines[1], "bob@example.com") ||
-		!strings.Contains(lines[2], `"event_name":"Forged"`) || lines[3] != `{"type":"end","events":2,"links":1}` {
+		!strings.Contains(lines[2], `"event_name":"Forged"`) || lines[3] != `{"type":"end","events":2,"links":1,"claimedEvents":0}` {
 		t.Errorf("%v %q", err, lines)
 	}
 	if held := s.api.readings.budget.Reserved(); held != 0 {
@@ -81,9 +81,9 @@ type hindered struct {
 	before func()
 }
 
-func (h *hindered) PersonalData(ctx context.Context, m store.MerchantID, id store.Identity, use func(*store.PersonalRecord) error) error {
+func (h *hindered) PersonalData(ctx context.Context, m store.MerchantID, id store.Identity, claimed bool, use func(*store.PersonalRecord) error) (int, error) {
 	h.before()
-	return h.Engine.PersonalData(ctx, m, id, use)
+	return h.Engine.PersonalData(ctx, m, id, claimed, use)
 }
 
 func TestPersonalDataIsCutOff(t *testing.T) {

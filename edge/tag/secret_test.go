@@ -212,3 +212,36 @@ func TestAPageMayNotSendASecret(t *testing.T) {
 		}
 	}
 }
+
+// What a request can prove decides which links are trusted: those with the merchant's secret, and the first ones of a cookie's muid.
+func TestSourcesOfLinks(t *testing.T) {
+	const cookie = "_muid=ann"
+	for _, c := range []struct {
+		is, cookie string
+		withSecret bool
+		body       string
+		claimed    int // events of ann that a request about her email leaves out
+	}{
+		{"anyone", "", false, `{"muid":"ann","email":"ann@x.com","event":"Login"}`, 1},
+		{"a cookie of another visitor", "_muid=eve", false, `{"muid":"ann","email":"ann@x.com","event":"Login"}`, 1},
+		{"the visitor's cookie", cookie, false, `{"email":"ann@x.com","event":"Login"}`, 0},
+		{"the visitor's cookie, and the same muid in the body", cookie, false, `{"muid":"ann","email":"ann@x.com","event":"Login"}`, 0},
+		{"the merchant's secret", "", true, `{"muid":"ann","email":"ann@x.com","event":"Login"}`, 0},
+	} {
+		t.Run(c.is, func(t *testing.T) {
+			w := newWorld(t)
+			authorization := ""
+			if secret := w.requireSecret(false); c.withSecret {
+				authorization = "Bearer " + secret
+			}
+			w.sends("mark", `{"muid":"ann","event":"PageView"}`, "").Want(t, 201, "")
+			w.sends("mark", c.body, authorization, "Cookie", c.cookie).Want(t, 201, "")
+			var ann store.Identity
+			ann.Add(store.Email, "ann@x.com")
+			claimed, err := w.Engine.PersonalData(t.Context(), w.Merchant, ann, false, func(*store.PersonalRecord) error { return nil })
+			if err != nil || claimed != c.claimed {
+				t.Errorf("%d events are claimed, want %d: %v", claimed, c.claimed, err)
+			}
+		})
+	}
+}

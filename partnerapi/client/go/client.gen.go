@@ -746,6 +746,12 @@ type Erasure struct {
 	// Attempts How many attempts have failed. It is tried again until it is done.
 	Attempts int `json:"attempts"`
 
+	// Claimed Events that only claimed links lead to are erased as well.
+	Claimed bool `json:"claimed"`
+
+	// ClaimedEvents How many events stay because only claimed links lead to them (`claimed`). Null until they are counted.
+	ClaimedEvents nullable.Nullable[int] `json:"claimedEvents"`
+
 	// ErasureID Its id.
 	ErasureID string `json:"erasureId"`
 
@@ -779,6 +785,9 @@ type ErasureState string
 
 // ErasureInput Whose events are to be erased. The person is named by exactly one of `muid`, `email`, `phone` and `deviceId`.
 type ErasureInput struct {
+	// Claimed Also take the events that only claimed links lead to. A link between an identifier and a muid is claimed when anyone who knows the tag id could have sent it: it came neither with the merchant's secret, nor with the cookie of a visitor to whom nothing was linked yet. Look at these events first: they may be another person's.
+	Claimed *bool `json:"claimed,omitempty"`
+
 	// DeviceID The id of a device.
 	DeviceID *string `json:"deviceId,omitempty"`
 
@@ -1173,6 +1182,9 @@ type Pagination struct {
 
 // Person A person, who is named by exactly one of `muid`, `email`, `phone` and `deviceId`.
 type Person struct {
+	// Claimed Also take the events that only claimed links lead to. A link between an identifier and a muid is claimed when anyone who knows the tag id could have sent it: it came neither with the merchant's secret, nor with the cookie of a visitor to whom nothing was linked yet. Look at these events first: they may be another person's.
+	Claimed *bool `json:"claimed,omitempty"`
+
 	// DeviceID The id of a device.
 	DeviceID *string `json:"deviceId,omitempty"`
 
@@ -2594,7 +2606,7 @@ type ClientInterface interface {
 
 	// ReadPersonalDataWithBody Read what is held of a person
 	//
-	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2603,7 +2615,7 @@ type ClientInterface interface {
 
 	// ReadPersonalData Read what is held of a person
 	//
-	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3198,7 +3210,7 @@ func (c *Client) DeleteSecret(ctx context.Context, merchantID MerchantInPath, se
 
 // ReadPersonalDataWithBody Read what is held of a person
 //
-// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3217,7 +3229,7 @@ func (c *Client) ReadPersonalDataWithBody(ctx context.Context, contentType strin
 
 // ReadPersonalData Read what is held of a person
 //
-// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5333,7 +5345,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReadPersonalDataWithBodyWithResponse Read what is held of a person
 	//
-	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5342,7 +5354,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReadPersonalDataWithResponse Read what is held of a person
 	//
-	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7161,7 +7173,7 @@ func (c *ClientWithResponses) DeleteSecretWithResponse(ctx context.Context, merc
 
 // ReadPersonalDataWithBodyWithResponse Read what is held of a person
 //
-// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7176,7 +7188,7 @@ func (c *ClientWithResponses) ReadPersonalDataWithBodyWithResponse(ctx context.C
 
 // ReadPersonalDataWithResponse Read what is held of a person
 //
-// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

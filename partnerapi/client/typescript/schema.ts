@@ -426,7 +426,7 @@ export interface paths {
         put?: never;
         /**
          * Read what is held of a person
-         * @description One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+         * @description One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
          */
         post: operations["readPersonalData"];
         delete?: never;
@@ -614,6 +614,10 @@ export interface components {
         Erasure: {
             /** @description How many attempts have failed. It is tried again until it is done. */
             attempts: number;
+            /** @description Events that only claimed links lead to are erased as well. */
+            claimed: boolean;
+            /** @description How many events stay because only claimed links lead to them (`claimed`). Null until they are counted. */
+            claimedEvents: number | null;
             /** @description Its id. */
             erasureId: string;
             /** @description How many events are erased. Null until they are counted. */
@@ -644,6 +648,11 @@ export interface components {
         };
         /** @description Whose events are to be erased. The person is named by exactly one of `muid`, `email`, `phone` and `deviceId`. */
         ErasureInput: {
+            /**
+             * @description Also take the events that only claimed links lead to. A link between an identifier and a muid is claimed when anyone who knows the tag id could have sent it: it came neither with the merchant's secret, nor with the cookie of a visitor to whom nothing was linked yet. Look at these events first: they may be another person's.
+             * @default false
+             */
+            claimed: boolean;
             /** @description The id of a device. */
             deviceId?: string;
             /** @description Compared in lower case and without surrounding space. */
@@ -982,6 +991,11 @@ export interface components {
         };
         /** @description A person, who is named by exactly one of `muid`, `email`, `phone` and `deviceId`. */
         Person: {
+            /**
+             * @description Also take the events that only claimed links lead to. A link between an identifier and a muid is claimed when anyone who knows the tag id could have sent it: it came neither with the merchant's secret, nor with the cookie of a visitor to whom nothing was linked yet. Look at these events first: they may be another person's.
+             * @default false
+             */
+            claimed: boolean;
             /** @description The id of a device. */
             deviceId?: string;
             /** @description Compared in lower case and without surrounding space. */
@@ -1757,6 +1771,8 @@ export interface operations {
                      *       "erasures": [
                      *         {
                      *           "attempts": 0,
+                     *           "claimed": false,
+                     *           "claimedEvents": 0,
                      *           "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *           "events": 1,
                      *           "finishedAt": "2026-11-20T08:30:04Z",
@@ -1821,6 +1837,8 @@ export interface operations {
                     /**
                      * @example {
                      *       "attempts": 0,
+                     *       "claimed": false,
+                     *       "claimedEvents": null,
                      *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *       "events": null,
                      *       "finishedAt": null,
@@ -1870,6 +1888,8 @@ export interface operations {
                     /**
                      * @example {
                      *       "attempts": 0,
+                     *       "claimed": false,
+                     *       "claimedEvents": 0,
                      *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *       "events": 1,
                      *       "finishedAt": "2026-11-20T08:30:04Z",

@@ -62,6 +62,7 @@ func TestARequestMayTakeSeveralTransactions(t *testing.T) {
 		if _, err := noise.Read(raw); err != nil {
 			t.Fatal(err)
 		}
+		raw[0] = '{'
 		marks[i] = newMark(m, "PageView", i, raw)
 		marks[i].DedupeID = fmt.Sprint(i)
 	}

@@ -29,11 +29,12 @@ function Person({ merchant, name }: { merchant: string; name: string }) {
   const [value, setValue] = useState("");
   const [missing, setMissing] = useState(false);
   const [suppress, setSuppress] = useState(false);
+  const [claimed, setClaimed] = useState(false);
   const [confirming, setConfirming] = useState(false);
   const read = useTask();
   const erase = useTask();
-  const group = useId();
-  const person = () => ({ merchantId: merchant, [kind]: value.trim() });
+  const ids = { claimed: useId(), suppress: useId() };
+  const person = () => ({ merchantId: merchant, [kind]: value.trim(), claimed });
   const named = () => {
     setMissing(!value.trim());
     return Boolean(value.trim());
@@ -62,9 +63,16 @@ function Person({ merchant, name }: { merchant: string; name: string }) {
             {(ids) => <input {...ids} inputMode={kind === "email" ? "email" : kind === "phone" ? "tel" : "text"} value={value} autocomplete="off" spellcheck={false} onInput={(event) => setValue(event.currentTarget.value)} />}
           </Field>
         </div>
+        <label class="check" for={ids.claimed}>
+          <input id={ids.claimed} type="checkbox" checked={claimed} onChange={(event) => setClaimed(event.currentTarget.checked)} />
+          <span>
+            Also take what only claimed links lead to
+            <small>Anyone who knows the tag id can claim that an identifier and a muid belong together. Look at what is held before you erase it: it may be another person's</small>
+          </span>
+        </label>
         {mayChange.value && (
-          <label class="check" for={group}>
-            <input id={group} type="checkbox" checked={suppress} onChange={(event) => setSuppress(event.currentTarget.checked)} />
+          <label class="check" for={ids.suppress}>
+            <input id={ids.suppress} type="checkbox" checked={suppress} onChange={(event) => setSuppress(event.currentTarget.checked)} />
             <span>
               When erasing, refuse later events of this person, too
               <small>The service then keeps hashes of the identifiers, to recognise them</small>
@@ -121,14 +129,18 @@ async function download(person: unknown): Promise<void> {
     throw new Error("The answer broke off. Try again. " + messageOf(error));
   }
   const last = text.trimEnd().split("\n").at(-1) ?? "";
-  const end = JSON.parse(last || "{}") as { type?: string; events?: number };
+  const end = JSON.parse(last || "{}") as { type?: string; events?: number; claimedEvents?: number };
   if (end.type !== "end") throw new Error("The answer is not complete. Try again.");
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: "application/x-ndjson" }));
   link.download = "personal-data.ndjson";
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
-  say(`Downloaded: ${count(end.events ?? 0, "event")}`);
+  say(`Downloaded: ${count(end.events ?? 0, "event")}${leftOut(end.claimedEvents ?? 0)}`);
+}
+
+function leftOut(claimed: number): string {
+  return claimed ? `. Not taken: ${count(claimed, "event")} that only claimed links lead to` : "";
 }
 
 const steps = ["pending", "removing", "purging", "done"] as const;
@@ -160,7 +172,7 @@ function Receipt({ id }: { id: string }) {
             </ol>
             <p role="status">
               {e.state === "done"
-                ? `Erased: ${count(e.events ?? 0, "event")} and ${count(e.links ?? 0, "link")} between identifiers.`
+                ? `Erased: ${count(e.events ?? 0, "event")} and ${count(e.links ?? 0, "link")} between identifiers${leftOut(e.claimedEvents ?? 0)}.`
                 : e.lastError
                   ? `Tried ${count(e.attempts, "time")}: ${e.lastError}. It is tried again.`
                   : "This page follows the erasure. You can leave it: the erasure goes on."}

@@ -44,10 +44,11 @@ vet:
 	$(GO) vet -pgo=off ./...
 
 staticcheck:
-	$(GO) tool staticcheck ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 
 tidy:
 	$(GO) mod tidy -diff
+	cd tools && $(GO) mod tidy -diff
 
 GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) partnerapi/client/go/client.gen.go partnerapi/console/dist/index.html
 

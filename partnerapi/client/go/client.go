@@ -5,7 +5,7 @@
 // that of an error as JSONDefault.
 package client
 
-//go:generate sh -euc "go run ../generate openapi.json; go tool oapi-codegen -config oapi-codegen.yaml -o client.gen.go openapi.json; rm openapi.json"
+//go:generate sh -euc "go run ../generate openapi.json; go tool -modfile=../../../tools/go.mod oapi-codegen -config oapi-codegen.yaml -o client.gen.go openapi.json; rm openapi.json"
 
 import (
 	"context"

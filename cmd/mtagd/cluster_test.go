@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -194,22 +195,45 @@ func TestComposeFile(t *testing.T) {
 		}
 	}
 
-	// The variables of the nodes, with the file that the first lines of compose.yaml make.
+	pinned := regexp.MustCompile(`@sha256:[0-9a-f]{64}$`)
+	for name := range services {
+		service := at[object](t, services, name)
+		if image := at[string](t, service, "image"); service["build"] == nil && !pinned.MatchString(image) {
+			t.Errorf("%s has the image %s without a digest", name, image)
+		}
+	}
+	for _, from := range regexp.MustCompile(`(?m)^FROM (\S+)`).FindAllStringSubmatch(readDeploy(t, "Dockerfile"), -1) {
+		if !pinned.MatchString(from[1]) {
+			t.Errorf("the Dockerfile has the image %s without a digest", from[1])
+		}
+	}
+
+	// Nobody but the balancer can have its address.
+	network := at[object](t, compose, "networks.default.ipam.config.0")
+	balancer := netip.MustParseAddr(at[string](t, services, "balancer.networks.default.ipv4_address"))
+	if !netip.MustParsePrefix(at[string](t, network, "subnet")).Contains(balancer) || netip.MustParsePrefix(at[string](t, network, "ip_range")).Contains(balancer) {
+		t.Errorf("the balancer has %s, the network %v", balancer, network)
+	}
+
+	// The variables of the nodes, with the file that compose-setup.sh makes.
+	store := regexp.MustCompile(`store: (\S+)\\n`).FindStringSubmatch(readDeploy(t, "compose-setup.sh"))
+	if store == nil || !strings.Contains(store[1], "?sslmode=verify-full&sslrootcert=") {
+		t.Fatalf("nodes do not check the database's certificate: %q", store)
+	}
 	for _, name := range []string{"node1", "node2"} {
 		environment := map[string]string{}
 		for variable, value := range at[object](t, services, name+".environment") {
 			environment[variable] = regexp.MustCompile(`\$\{\w+:\?.*\}`).ReplaceAllString(value.(string), "mtagd.example.com")
 		}
 		file := filepath.Join(t.TempDir(), "mtagd.yaml")
-		secret := "store: postgres://mtagd:password@primary,standby/mtagd\nadmin-token: " + testToken + "\n"
+		secret := "store: " + store[1] + "\nadmin-token: " + testToken + "\n"
 		if err := os.WriteFile(file, []byte(secret), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		environment["MTAGD_CONFIG"] = file
 		checkServe(t, environment)
-		subnet := at[string](t, compose, "networks.default.ipam.config.0.subnet")
-		if environment["MTAGD_TRUSTED_PROXY"] != subnet {
-			t.Errorf("nodes trust %s, the balancer is in %s", environment["MTAGD_TRUSTED_PROXY"], subnet)
+		if environment["MTAGD_TRUSTED_PROXY"] != balancer.String() {
+			t.Errorf("nodes trust %s, the balancer is %s", environment["MTAGD_TRUSTED_PROXY"], balancer)
 		}
 		balancer := readDeploy(t, "haproxy.cfg")
 		dockerfile := readDeploy(t, "Dockerfile")

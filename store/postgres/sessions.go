@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -46,31 +47,24 @@ func (e *engine) BeginSession(ctx context.Context, id store.KeyID) (s store.Sess
 	return ifDone(s, text, err)
 }
 
+// Link implements store.Control.
+func (e *engine) Link(ctx context.Context, text store.SessionText) (link store.Session, err error) {
+	err = e.read(ctx, func(tx pgx.Tx) error {
+		link, err = findLink(ctx, tx, text, e.now().UTC())
+		return err
+	})
+	return link, err
+}
+
 // UseLink implements store.Control.
 func (e *engine) UseLink(ctx context.Context, used store.SessionText) (s store.Session, text store.SessionText, err error) {
-	id, err := used.ID()
-	if err != nil {
-		return s, "", store.NotFound("link")
-	}
 	// Anybody may send wrong links: these must not wait for their turn with all changes.
-	if err := e.read(ctx, func(tx pgx.Tx) error {
-		_, err := findLink(ctx, tx, id, used)
-		return err
-	}); err != nil {
+	if _, err := e.Link(ctx, used); err != nil {
 		return s, "", err
 	}
 	err = e.change(ctx, func(c *change) error {
-		link, err := findLink(c.ctx, c.tx, id, used)
+		link, err := findLink(c.ctx, c.tx, used, c.now)
 		if err != nil {
-			return err
-		}
-		if !link.Valid(c.now) {
-			return store.NotFound("link")
-		}
-		switch err := c.hasPartner(link.Partner); {
-		case store.KindOf(err) == store.KindNotFound:
-			return store.NotFound("link")
-		case err != nil:
 			return err
 		}
 		s, text = link.Begin(c.now)
@@ -84,12 +78,24 @@ func (e *engine) UseLink(ctx context.Context, used store.SessionText) (s store.S
 }
 
 // findLink returns the link with this text. KindNotFound: link.
-func findLink(ctx context.Context, tx pgx.Tx, id store.SessionID, text store.SessionText) (store.Session, error) {
+func findLink(ctx context.Context, tx pgx.Tx, text store.SessionText, now time.Time) (store.Session, error) {
+	id, err := text.ID()
+	if err != nil {
+		return store.Session{}, store.NotFound("link")
+	}
 	link, err := find[store.Session](ctx, tx, "link", "SELECT record FROM session WHERE id = $1", string(id))
-	if err == nil && (!link.IsLink || !text.Matches(link)) {
+	if err == nil && !text.Opens(link, now) {
 		err = store.NotFound("link")
 	}
-	return link, err
+	if err == nil && !link.IsOperators() {
+		if _, err = partner(ctx, tx, link.Partner); store.KindOf(err) == store.KindNotFound {
+			err = store.NotFound("link")
+		}
+	}
+	if err != nil {
+		return store.Session{}, err
+	}
+	return link, nil
 }
 
 // ifDone returns nothing but the error if there is one.

@@ -50,7 +50,10 @@ func (e *engine) BeginSession(ctx context.Context, id store.KeyID) (s store.Sess
 // Link implements store.Control.
 func (e *engine) Link(ctx context.Context, text store.SessionText) (link store.Session, err error) {
 	err = e.read(ctx, func(tx pgx.Tx) error {
-		link, err = findLink(ctx, tx, text, e.now().UTC())
+		now, err := e.timeOf(ctx, tx)
+		if err == nil {
+			link, err = findLink(ctx, tx, text, now)
+		}
 		return err
 	})
 	return link, err
@@ -135,25 +138,30 @@ func (e *engine) EndSessions(ctx context.Context, partner store.PartnerID) (n in
 		if err != nil {
 			return err
 		}
-		for _, s := range all {
-			c.deleteSession(s)
-			valid := s.Valid(c.now)
-			if valid && s.Key != "" {
-				key, err := find[store.Key](c.ctx, c.tx, "key", "SELECT record FROM api_key WHERE id = $1", string(s.Key))
-				if err != nil && store.KindOf(err) != store.KindNotFound {
+		var keys []store.Key // operators have none
+		if partner != "" {
+			keys, err = keysOf(c.ctx, c.tx, partner)
+		}
+		if err != nil {
+			return err
+		}
+		valid := map[store.KeyID]bool{"": true} // of links
+		for _, k := range keys {
+			valid[k.ID] = k.Valid(c.now)
+		}
+		return c.inOneTrip(func() error {
+			for _, s := range all {
+				c.deleteSession(s)
+				if !s.Valid(c.now) || !valid[s.Key] { // it has ended already
+					continue
+				}
+				n++
+				if err := c.audit(store.AboutSession(store.SessionEnded, s)); err != nil {
 					return err
 				}
-				valid = err == nil && key.Valid(c.now)
 			}
-			if !valid { // it has ended already
-				continue
-			}
-			n++
-			if err := c.audit(store.AboutSession(store.SessionEnded, s)); err != nil {
-				return err
-			}
-		}
-		return nil
+			return nil
+		})
 	})
 	if err != nil {
 		return 0, err

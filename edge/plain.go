@@ -12,8 +12,8 @@ import (
 // challengePath is the prefix of the paths at which a CA fetches the answers to its challenges (RFC 8555, HTTP-01).
 const challengePath = "/.well-known/acme-challenge/"
 
-// signInPath is where the web console signs in: the body has an API key.
-const signInPath = "/console/session"
+// consolePath is the prefix of the web console's paths. The body of a POST there has an API key or a link.
+const consolePath = "/console/"
 
 // keySentInClear is the message for a client that has sent its API key over plain HTTP.
 const keySentInClear = "The API key was sent unencrypted: have it revoked, and use https:// with a new one"
@@ -37,7 +37,7 @@ func (d *dispatcher) handlePlain(ctx *fasthttp.RequestCtx, began time.Time) {
 	case !bytes.HasPrefix(t.path, []byte("/")): // after https://<host> it could name another host
 		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, "request target must be a path")
 	case v.surface == partnerSurface && (len(ctx.Request.Header.Peek(fasthttp.HeaderAuthorization)) > 0 ||
-		ctx.IsPost() && string(t.path) == signInPath):
+		ctx.IsPost() && bytes.HasPrefix(t.path, []byte(consolePath))):
 		d.writeError(ctx, v.surface, fasthttp.StatusForbidden, keySentInClear)
 	case v.surface == tagSurface && tag.CarriesSecret(ctx):
 		d.writeError(ctx, v.surface, fasthttp.StatusForbidden, secretSentInClear)

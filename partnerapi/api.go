@@ -47,6 +47,7 @@
 package partnerapi
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -117,7 +118,7 @@ func (a *api) resources() map[string]resource {
 		"/v1/partners/key/{keyId}":                             {"DELETE": {"revoke_key", a.revokeKey, []string{"evenLast"}, false}},
 		"/v1/partners/erasures":                                {"GET": {"list_erasures", a.listErasures, append(slices.Clone(page), "merchantId"), false}, "POST": {"erase_person", a.erase, nil, false}},
 		"/v1/partners/erasures/{erasureId}":                    {"GET": {"read_erasure", a.readErasure, nil, false}},
-		"/v1/partners/personal-data":                           {"POST": {"personal_data", a.personalData, nil, false}},
+		"/v1/partners/personal-data":                           {"POST": {personalOperation, a.personalData, nil, false}},
 		"/v1/partners/debug/refused":                           {"GET": {"list_refused", a.listRefused, refusedParameters, false}},
 		"/v1/partners/debug/mark":                              {"POST": {tryOperation, a.tryEvents, tryParameters, false}},
 		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil, false}},
@@ -173,8 +174,8 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		if changes && partner.Suspended && !lawful[op.name] {
 			err = errPartnerSuspended
 		}
-		if changes && caller.scope == store.ReadOnly {
-			err = errReadOnlyKey
+		if changes {
+			err = cmp.Or(caller.check(op.name), err)
 		}
 		if err == nil {
 			err = op.handle(ctx, r, partner)
@@ -187,7 +188,10 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 
 // lawful are the operations that a suspended partner may use too, although their method is POST: the law gives a person who asks what
 // is held of him, or wants it erased, a time in which the partner must answer.
-var lawful = map[string]bool{"erase_person": true, "personal_data": true}
+var lawful = map[string]bool{"erase_person": true, personalOperation: true}
+
+// personalOperation changes nothing. It is limited like changes, because what it answers is worth more than an event.
+const personalOperation = "personal_data"
 
 // setSessionHeaders sets the headers of an answer to a browser: it must not keep it, guess its type, or show it as a page.
 func setSessionHeaders(r *fasthttp.RequestCtx) {

@@ -34,14 +34,24 @@ func SetPartner(r *fasthttp.RequestCtx, id store.PartnerID) { r.SetUserValue(par
 // caller is what has authenticated a request: an API key, or a session of the web console. A session that a key has begun has
 // both.
 type caller struct {
-	key     store.KeyID
-	scope   store.Scope
+	key     store.Key     // zero without one
 	session store.Session // zero without one
+}
+
+// check returns an error unless the caller's key allows an operation that is no GET.
+func (c caller) check(operation string) error {
+	switch {
+	case c.key.Scope == store.Full || c.key.Personal && operation == personalOperation:
+		return nil
+	case operation == personalOperation:
+		return errImpersonalKey
+	}
+	return errReadOnlyKey
 }
 
 // actor is who makes the changes of a request.
 func (c caller) actor(r *fasthttp.RequestCtx) store.Actor {
-	actor := store.Actor{Kind: store.ByKey, Name: string(c.key)}
+	actor := store.Actor{Kind: store.ByKey, Name: string(c.key.ID)}
 	if c.session.ID != "" {
 		actor = c.session.Actor()
 	}
@@ -96,14 +106,14 @@ func authenticate(
 			return store.Partner{}, caller{}, false
 		}
 		partner, ok := directory.Partner(s.Partner)
-		return partner, caller{key.ID, key.Scope, s}, ok // not for an operator's, which has no partner
+		return partner, caller{key, s}, ok // not for an operator's, which has no partner
 	}
 	text, ok := credentials(r)
 	if !ok {
 		return store.Partner{}, caller{}, false
 	}
 	partner, key, ok := directory.Authenticate(text, now)
-	return partner, caller{key: key.ID, scope: key.Scope}, ok
+	return partner, caller{key: key}, ok
 }
 
 // credentials returns the text that should be an API key; false when the request has none.

@@ -107,7 +107,7 @@ func (a *api) countRefusal(r *fasthttp.RequestCtx, err error) {
 // that may be another partner's has the spec's message alone.
 func mayTell(e *store.Error) bool {
 	return e.Kind == store.KindInvalid || e.Kind == store.KindUncertain || e.Kind == store.KindMismatch || e.Kind == store.KindLimited ||
-		e == errNoTagYet || e == errReadOnlyKey || isSuspension(e)
+		e == errNoTagYet || e == errReadOnlyKey || e == errImpersonalKey || isSuspension(e)
 }
 
 func isSuspension(e *store.Error) bool {

@@ -15,6 +15,7 @@ type keyJSON struct {
 	Text       store.APIKey `json:"apiKey,omitempty"`
 	Name       string       `json:"name"`
 	Scope      string       `json:"scope"`
+	Personal   bool         `json:"personalData,omitzero"`
 	Current    bool         `json:"current"` // it is the key of the request, or of its session
 	CreatedAt  string       `json:"createdAt"`
 	ExpiresAt  *string      `json:"expiresAt"`
@@ -23,7 +24,7 @@ type keyJSON struct {
 }
 
 func showKey(r *fasthttp.RequestCtx, k store.Key) keyJSON {
-	shown := keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Current: k.ID == callerOf(r).key,
+	shown := keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Personal: k.Personal, Current: k.ID == callerOf(r).key.ID,
 		CreatedAt: store.FormatTime(k.CreatedAt), LastUsedAt: optional(k.LastUsedAt)}
 	if k.ExpiresAt != nil {
 		shown.ExpiresAt = optional(*k.ExpiresAt)
@@ -53,6 +54,7 @@ func (a *api) listKeys(ctx context.Context, r *fasthttp.RequestCtx, partner stor
 func (a *api) issueKey(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	var in struct {
 		Name      string  `json:"name"`
+		Personal  bool    `json:"personalData"`
 		Scope     *string `json:"scope"`     // an empty one, such as of a variable that is not set, must not mean full
 		ExpiresAt *string `json:"expiresAt"` // nor that the key never expires
 	}
@@ -63,11 +65,14 @@ func (a *api) issueKey(ctx context.Context, r *fasthttp.RequestCtx, partner stor
 	if err != nil {
 		return err
 	}
-	opt := store.KeyOptions{Name: name}
+	opt := store.KeyOptions{Name: name, Personal: in.Personal}
 	if in.Scope != nil {
 		if opt.Scope, err = store.ParseScope("scope", *in.Scope); err != nil {
 			return err
 		}
+	}
+	if err := opt.CheckPersonal("personalData"); err != nil {
+		return err
 	}
 	if in.ExpiresAt != nil {
 		at, ok := store.ParseTime(*in.ExpiresAt)

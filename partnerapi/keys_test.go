@@ -41,6 +41,36 @@ func TestAReadOnlyKeyChangesNothing(t *testing.T) {
 	}
 }
 
+// A key of scope read may ask what is held of a person if it was issued for that. It still changes nothing.
+func TestAReadOnlyKeyForPersonalData(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	m := p.merchant("Shop")
+	body := `{"merchantId":"` + m + `","muid":"ann"}`
+	const personal, erasures = "/v1/partners/personal-data", "/v1/partners/erasures"
+	for allowed, want := range map[bool]int{false: 403, true: 200} {
+		p.postf("/v1/partners/key", `{"name":"a","scope":"read","personalData":%v}`, allowed).is(201)
+		_, text, err := s.engine.IssueKey(t.Context(), p.ID, store.KeyOptions{Scope: store.ReadOnly, Personal: allowed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, answer := s.send("POST", personal, string(text), "", body); status != want || !allowed && !strings.Contains(answer, "not issued for personal data") {
+			t.Errorf("allowed %v: %d %s", allowed, status, answer)
+		}
+		for _, path := range []string{erasures, merchants} {
+			if status, answer := s.send("POST", path, string(text), "", body); status != 403 || !strings.Contains(answer, "can read") {
+				t.Errorf("allowed %v: POST %s: %d %s", allowed, path, status, answer)
+			}
+		}
+	}
+	p.post("/v1/partners/key", `{"name":"a","scope":"read","personalData":true}`).is(201).has("personalData", true)
+	p.post("/v1/partners/key", `{"name":"a","personalData":true}`).
+		invalid("personalData", "is for the scope read only: a full key may ask what is held of a person anyway")
+	if got := p.get("/v1/partners/key").is(200).body; strings.Count(got, `"personalData":true`) != 3 || strings.Contains(got, `"personalData":false`) {
+		t.Errorf("the list: %s", got)
+	}
+}
+
 // A creation that is repeated with its Idempotency-Key gets the same answer; with another body it gets 422.
 func TestARepeatedCreationCreatesNothing(t *testing.T) {
 	s := newService(t)

@@ -161,6 +161,8 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 	var in struct {
 		Name   string `json:"name"`
 		Domain string `json:"domain"`
+
+		IdentityRequiresSecret bool `json:"identityRequiresSecret"`
 	}
 	if err := decode(r, &in); err != nil {
 		return err
@@ -178,7 +180,7 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 	if err != nil {
 		return err
 	}
-	m, err := a.Engine.AddMerchant(ctx, partner.ID, store.NewMerchant{Name: name, Domain: in.Domain, Once: once})
+	m, err := a.Engine.AddMerchant(ctx, partner.ID, store.NewMerchant{Name: name, Domain: in.Domain, IdentityRequiresSecret: in.IdentityRequiresSecret, Once: once})
 	if err != nil {
 		return err
 	}
@@ -187,7 +189,9 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 		Name       string           `json:"name"`
 		Domain     string           `json:"domain,omitempty"`
 		CreatedAt  string           `json:"createdAt"`
-	}{m.ID, m.Name, m.Domain, store.FormatTime(m.CreatedAt)})
+
+		IdentityRequiresSecret bool `json:"identityRequiresSecret,omitzero"`
+	}{m.ID, m.Name, m.Domain, store.FormatTime(m.CreatedAt), m.IdentityRequiresSecret})
 }
 
 // deleteMerchant deletes a merchant with its tags and its events.

@@ -37,6 +37,24 @@ func TestCreateMerchant(t *testing.T) {
 	}
 }
 
+// A merchant can require a secret from its first moment. The request that is repeated gets the same answer, another one does not.
+func TestCreateMerchantThatRequiresASecret(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	const body = `{"name":"Shop","identityRequiresSecret":true}`
+	a := p.post(merchants, body).is(201).has("identityRequiresSecret", true)
+	p.get(merchants+"/"+a.str("merchantId")).is(200).has("identityRequiresSecret", true)
+	if status, answer := s.send("POST", merchants, p.key, "order-1", body); status != 201 {
+		t.Errorf("%d %s", status, answer)
+	}
+	if status, answer := s.send("POST", merchants, p.key, "order-1", body); status != 201 || !strings.Contains(answer, `"identityRequiresSecret":true`) {
+		t.Errorf("again: %d %s", status, answer)
+	}
+	if status, answer := s.send("POST", merchants, p.key, "order-1", `{"name":"Shop"}`); status != 422 {
+		t.Errorf("without the option: %d %s", status, answer)
+	}
+}
+
 func TestCreateMerchantRefuses(t *testing.T) {
 	const notJSON = "must be valid JSON in UTF-8, without repeated names"
 	p := newService(t).partner("Agency")
@@ -51,6 +69,7 @@ func TestCreateMerchantRefuses(t *testing.T) {
 		{"a list for a name", `{"name":["Shop"]}`, "name", "must be a string"},
 		{"an object for a name", `{"name":{"first":"Shop"}}`, "name", "must be a string"},
 		{"true for a name", `{"name":true}`, "name", "must be a string"},
+		{"a text for an option", `{"name":"Shop","identityRequiresSecret":"yes"}`, "identityRequiresSecret", "must be true or false"},
 		{"a number for a domain", `{"name":"Shop","domain":7}`, "domain", "must be a string"},
 		{"a bad domain", `{"name":"Shop","domain":"shop"}`, "domain", "must be a domain name such as example.com"},
 		{"spaces for a domain", `{"name":"Shop","domain":" "}`, "domain", "must be a domain name such as example.com"},

@@ -29,8 +29,11 @@ var (
 	errTagSuspended      = suspended("the tag or its merchant is suspended")
 )
 
-// errReadOnlyKey is the error for a change with a key of scope read.
-var errReadOnlyKey = &store.Error{Kind: store.KindForbidden, Message: "this API key can read, but not change anything"}
+// Errors for keys of scope read.
+var (
+	errReadOnlyKey   = &store.Error{Kind: store.KindForbidden, Message: "this API key can read, but not change anything"}
+	errImpersonalKey = &store.Error{Kind: store.KindForbidden, Message: "this API key was not issued for personal data"}
+)
 
 // errLastKey is the error for revoking the last key that can change anything.
 var errLastKey = &store.Error{Kind: store.KindConflict, Message: "This is your last API key that can change anything. " +

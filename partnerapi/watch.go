@@ -78,7 +78,7 @@ func (a *api) validFor(c caller) (time.Duration, bool) {
 		_, _, ok := directory.Session(c.session.ID, now)
 		return min(next, c.session.ExpiresAt.Sub(now)), ok
 	}
-	key, ok := directory.Key(c.key)
+	key, ok := directory.Key(c.key.ID)
 	if key.ExpiresAt != nil {
 		next = min(next, key.ExpiresAt.Sub(now))
 	}

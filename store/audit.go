@@ -83,7 +83,7 @@ const (
 
 	LinkMade     AuditAction = "link.made"     // that signs in to the web console; Detail is its id
 	SessionBegun AuditAction = "session.begun" // somebody signed in to the web console; Detail is the session's id
-	SessionEnded AuditAction = "session.ended" // and has signed out; or an operator has ended the session, or the link
+	SessionEnded AuditAction = "session.ended" // and has signed out; or its partner or an operator has ended the session, or the link
 
 	// EntryDamaged stands for an entry that cannot be read any more. It has only its id and its time.
 	EntryDamaged AuditAction = "entry.damaged"
@@ -146,6 +146,9 @@ func AboutKey(action AuditAction, k Key) AuditEntry {
 	entry := AuditEntry{Action: action, Partner: k.Partner, Key: k.ID}
 	if action == KeyIssued && k.Scope != Full {
 		entry.Detail = k.Scope.String()
+		if k.Personal {
+			entry.Detail += ", personal data"
+		}
 	}
 	return entry
 }
@@ -157,6 +160,9 @@ func AboutSession(action AuditAction, s Session) AuditEntry {
 
 // AboutMerchant returns an entry about a merchant.
 func AboutMerchant(action AuditAction, m Merchant, detail string) AuditEntry {
+	if action == MerchantCreated && m.IdentityRequiresSecret {
+		detail = strings.TrimPrefix(detail+", requires a secret", ", ")
+	}
 	return AuditEntry{Action: action, Partner: m.Partner, Merchant: m.ID, Detail: detail}
 }
 

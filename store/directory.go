@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -153,13 +154,36 @@ func (d *Directory) Session(id SessionID, now time.Time) (Session, Key, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	s, ok := d.sessions[id]
-	key, hasKey := d.keys[s.Key]
-	_, hasPartner := d.partners[s.Partner]
-	ok = ok && s.Valid(now) && (hasPartner || s.IsOperators()) && (s.Key == "" || hasKey && key.Valid(now))
-	if !ok {
+	key, valid := d.keyOf(s, now)
+	if !ok || !valid {
 		return Session{}, Key{}, false
 	}
 	return s, key, true
+}
+
+// keyOf returns the key of a session; false when the session has ended.
+func (d *Directory) keyOf(s Session, now time.Time) (Key, bool) {
+	key, hasKey := d.keys[s.Key]
+	_, hasPartner := d.partners[s.Partner]
+	return key, s.Valid(now) && (hasPartner || s.IsOperators()) && (s.Key == "" || hasKey && key.Valid(now))
+}
+
+// Sessions returns the sessions of a partner that are valid at the time now, newest first.
+func (d *Directory) Sessions(partner PartnerID, now time.Time) (list []Session) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, s := range d.sessions {
+		if s.Partner != partner {
+			continue
+		}
+		if _, valid := d.keyOf(s, now); valid {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b Session) int {
+		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return list
 }
 
 // LastUse returns when a key last authenticated a request, in whole seconds; the zero time when it never did.

@@ -86,8 +86,10 @@ type Control interface {
 	// BeginSession begins a session with a key, whose text the caller has checked. It returns the only copy of the session's
 	// text. KindNotFound: key (it is not valid any more).
 	BeginSession(ctx context.Context, id KeyID) (Session, SessionText, error)
-	// UseLink begins a session with a link, which nobody can use again. KindNotFound: link (there is none with this text, it was
-	// used, it has expired, or its partner was deleted).
+	// Link returns the link with a text, which stays as it is. KindNotFound: link (there is none with this text, it was used, it
+	// has expired, or its partner was deleted).
+	Link(ctx context.Context, link SessionText) (Session, error)
+	// UseLink begins a session with a link, which nobody can use again. KindNotFound: link, as with Link.
 	UseLink(ctx context.Context, link SessionText) (Session, SessionText, error)
 	// EndSession ends a session: the next request with it is refused. KindNotFound: session.
 	EndSession(ctx context.Context, id SessionID) error
@@ -98,7 +100,7 @@ type Control interface {
 	// AddMerchant creates a merchant. The caller has checked name and domain. When m.Once is set, and a call for the same
 	// partner had the same one within OnceWindow, it returns the merchant of that call as it was created, and changes nothing.
 	// KindNotFound: partner. KindLimited: the partner has as many merchants as it may have. KindMismatch: the call with the
-	// same Once had another name or domain, or issued a key.
+	// same Once was another request.
 	AddMerchant(ctx context.Context, partner PartnerID, m NewMerchant) (Merchant, error)
 	// Merchant returns a merchant of any partner, with its tags. KindNotFound: merchant.
 	Merchant(ctx context.Context, id MerchantID) (Merchant, error)

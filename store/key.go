@@ -9,6 +9,7 @@ type Key struct {
 	SecretHash []byte     `json:"secretSha256"` // SHA-256
 	Name       string     `json:"name,omitempty"`
 	Scope      Scope      `json:"scope,omitempty"`
+	Personal   bool       `json:"personalData,omitempty"` // with ReadOnly: it may ask what is held of a person
 	CreatedAt  time.Time  `json:"createdAt"`
 	ExpiresAt  *time.Time `json:"expiresAt"` // nil: the key does not expire
 	RevokedAt  *time.Time `json:"revokedAt"` // nil: the key is not revoked
@@ -41,6 +42,14 @@ func ParseScope(field, s string) (Scope, error) {
 	return "", Invalid(field, "must be full or read")
 }
 
+// CheckPersonal returns an error when only keys of scope ReadOnly need what is asked for: to read what is held of a person.
+func (o KeyOptions) CheckPersonal(field string) error {
+	if o.Personal && o.Scope == Full {
+		return Invalid(field, "is for the scope read only: a full key may ask what is held of a person anyway")
+	}
+	return nil
+}
+
 // String returns the scope as ParseScope reads it.
 func (s Scope) String() string {
 	if s == Full {
@@ -53,6 +62,7 @@ func (s Scope) String() string {
 type KeyOptions struct {
 	Name      string // for people; may be empty
 	Scope     Scope
+	Personal  bool          // as Key.Personal
 	ExpiresIn time.Duration // 0: the key never expires
 	Once      string        // idempotency key of the request; empty: there is none
 }
@@ -74,7 +84,7 @@ const apiKeyPrefix = "mtp_"
 // NewKey makes a key for a partner.
 func NewKey(partner PartnerID, now time.Time, opt KeyOptions) (Key, APIKey) {
 	id, hash, text := newCredential(apiKeyPrefix)
-	k := Key{ID: KeyID(id), Partner: partner, SecretHash: hash, Name: opt.Name, Scope: opt.Scope, CreatedAt: now}
+	k := Key{ID: KeyID(id), Partner: partner, SecretHash: hash, Name: opt.Name, Scope: opt.Scope, Personal: opt.Personal, CreatedAt: now}
 	if opt.ExpiresIn > 0 {
 		t := now.Add(opt.ExpiresIn)
 		k.ExpiresAt = &t

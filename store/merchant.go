@@ -96,8 +96,14 @@ func fold(s string) string { return cases.Fold().String(s) }
 
 // NewMerchant describes a merchant that is created.
 type NewMerchant struct {
-	Name, Domain string
-	Once         string // idempotency key of the request; empty: there is none
+	Name, Domain           string
+	IdentityRequiresSecret bool
+	Once                   string // idempotency key of the request; empty: there is none
+}
+
+// Merchant returns the merchant with an id, as it is created at the time now.
+func (n NewMerchant) Merchant(id MerchantID, partner PartnerID, now time.Time) Merchant {
+	return Merchant{ID: id, Partner: partner, Name: n.Name, Domain: n.Domain, CreatedAt: now, IdentityRequiresSecret: n.IdentityRequiresSecret}
 }
 
 // Removal is a merchant that was deleted, and whose events are still to be removed.

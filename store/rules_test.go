@@ -187,8 +187,8 @@ func TestAKeyAuthenticatesItsPartnerWhileItIsValid(t *testing.T) {
 	d.SetPartner(p)
 	key, text := NewKey(p.ID, now, KeyOptions{ExpiresIn: time.Hour})
 	d.SetKey(key)
-	if got, id, ok := d.Authenticate(text, now); !ok || got != p || id.ID != key.ID {
-		t.Errorf("a valid key gives %+v, %s, %v; want %+v, %s", got, id, ok, p, key.ID)
+	if got, k, ok := d.Authenticate(text, now); !ok || got != p || k.ID != key.ID {
+		t.Errorf("a valid key gives %+v, %s, %v; want %+v, %s", got, k.ID, ok, p, key.ID)
 	}
 	wrongSecret := key
 	wrongSecret.SecretHash = make([]byte, len(key.SecretHash))
@@ -209,8 +209,8 @@ func TestAKeyAuthenticatesItsPartnerWhileItIsValid(t *testing.T) {
 		{"a revoked key", revoked, text, now},
 	} {
 		d.SetKey(c.stored)
-		if got, id, ok := d.Authenticate(c.text, c.at); ok || got != (Partner{}) || id.ID != "" {
-			t.Errorf("%s authenticates partner %+v by key %q", c.is, got, id)
+		if got, k, ok := d.Authenticate(c.text, c.at); ok || got != (Partner{}) || k.ID != "" {
+			t.Errorf("%s authenticates partner %+v by key %q", c.is, got, k.ID)
 		}
 	}
 }

@@ -79,6 +79,11 @@ func (s Session) Valid(now time.Time) bool {
 	return now.Before(s.ExpiresAt) && now.After(s.CreatedAt.Add(-maxAhead))
 }
 
+// Opens reports whether the text is that of a link that can still be used.
+func (t SessionText) Opens(link Session, now time.Time) bool {
+	return link.IsLink && t.Matches(link) && link.Valid(now)
+}
+
 // IsOperators reports whether a session, or the one that a link begins, is an operator's.
 func (s Session) IsOperators() bool { return s.Partner == "" }
 

@@ -54,6 +54,9 @@ func TestConsoleOverTLS(t *testing.T) {
 	if refused, _ := send("POST", "http://"+baseHost+"/console/session", `{"apiKey":"`+w.key+`"}`); refused.StatusCode != 403 {
 		t.Errorf("a key over HTTP: %s", refused.Status)
 	}
+	if refused, _ := send("POST", "http://"+baseHost+"/console/link", `{"link":"mtl_"}`); refused.StatusCode != 403 {
+		t.Errorf("a link over HTTP: %s", refused.Status)
+	}
 	if response, text := send("POST", console+"session", `{"apiKey":"`+w.key+`"}`); response.StatusCode != 200 {
 		t.Fatal(text)
 	}

@@ -6,6 +6,7 @@
 //	console.go   routes
 //	files.go     the page and its files
 //	session.go   sign in, sign out
+//	sessions.go  who is signed in as a partner; sign out elsewhere
 //	attempts.go  limits of signing in
 //	overview.go  what operators see of the service
 //	tenants.go   partners with their figures; who is suspended
@@ -26,7 +27,7 @@
 // and with its partner. It may do what its key may do; a link's session may do everything that its partner may. As with a key, a
 // suspended partner can still read.
 //
-// A link can be used once, within 15 minutes. Its text is after the # of its URL, which browsers send to no server: so no proxy and
+// A link can be used once, within 15 minutes, when its holder has said so: the page shows first whom it signs in. Its text is after the # of its URL, which browsers send to no server: so no proxy and
 // no log has it.
 package console
 
@@ -91,6 +92,8 @@ func New(cfg Config) (*Console, error) {
 const (
 	root        = "/console/"
 	assetPrefix = root + "assets/"
+
+	sessionPrefix = root + "sessions/"
 )
 
 // Serve answers requests below /console/, and passes all others to the API.
@@ -106,11 +109,18 @@ func (c *Console) Serve(r *fasthttp.RequestCtx) {
 	case strings.HasPrefix(path, assetPrefix):
 		c.setHeaders(r)
 		c.route(r, route{"GET": {"console_asset", c.serveAsset}})
+	case strings.HasPrefix(path, sessionPrefix):
+		c.setHeaders(r)
+		c.route(r, route{"DELETE": {"console_end_session", c.forPartners(false, c.endSession)}})
 	default:
 		c.setHeaders(r)
 		switch path {
 		case root + "session":
 			c.route(r, route{"GET": {"console_session", c.showSession}, "POST": {"console_sign_in", c.signIn}, "DELETE": {"console_sign_out", c.signOut}})
+		case root + "link":
+			c.route(r, route{"POST": {"console_link", c.showLink}})
+		case root + "sessions":
+			c.route(r, route{"GET": {"console_sessions", c.forPartners(true, c.listSessions)}, "DELETE": {"console_end_sessions", c.forPartners(false, c.endSessions)}})
 		case root + "operator/overview":
 			c.route(r, route{"GET": {"console_overview", c.forOperators(c.overview)}})
 		case root + "operator/audit":

@@ -374,7 +374,12 @@ func (e *lookups) UseLink(ctx context.Context, text store.SessionText) (store.Se
 	return e.Engine.UseLink(ctx, text)
 }
 
-// Links of an address that has sent too many are not looked up.
+func (e *lookups) Link(ctx context.Context, text store.SessionText) (store.Session, error) {
+	e.links++
+	return e.Engine.Link(ctx, text)
+}
+
+// Links of an address that has sent too many are not looked up, neither to show them nor to use them.
 func TestWrongLinksAreRefusedBeforeTheEngine(t *testing.T) {
 	var engine lookups
 	s := newService(t, limited, func(cfg *Config) {
@@ -387,7 +392,11 @@ func TestWrongLinksAreRefusedBeforeTheEngine(t *testing.T) {
 		if n >= int(addressRate.Burst) {
 			want = 429
 		}
-		s.useLink(text).is(want)
+		if n%2 == 0 {
+			s.useLink(text).is(want)
+		} else {
+			s.request("POST", linkPath, `{"link":"`+string(text)+`"}`).is(want)
+		}
 	}
 	if engine.links > int(addressRate.Burst) {
 		t.Errorf("the engine was asked for %d links", engine.links)

@@ -89,9 +89,9 @@ func (b *tab) asOperator(p *partner, asked func()) {
 	var link struct{ URL string }
 	p.run(&link, "console", "link", "--operator")
 	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link.URL))
-	b.see("Use the link?")
+	b.see("Sign in as an operator?")
 	asked()
-	b.click("Use the link")
+	b.click("Sign in as an operator")
 	b.see("Overview")
 }
 

@@ -28,6 +28,7 @@ func TestInABrowser(t *testing.T) {
 		{"a person is erased", erasure},
 		{"API keys, until the session's own is revoked", keys},
 		{"a link signs in once", links},
+		{"who is signed in, and is not any more", sessions},
 		{"an operator looks at the service", operator},
 		{"with the keyboard alone", keyboard},
 		{"a key that can only read", readOnly},
@@ -150,6 +151,15 @@ func merchants(b *tab, p *partner) {
 	b.gone("cow.test")
 	b.open("/merchants/" + id)
 	b.see("You have no merchant with this id.")
+
+	b.open("/merchants")
+	b.click("New merchant")
+	b.see("can ask for that person's muid")
+	b.fill("Name", "Dog")
+	b.click("Require a secret for identifiers")
+	b.click("Create merchant")
+	b.see("A secret is required.")
+	b.see("Create a secret")
 	b.open("/nowhere")
 	b.see("There is no page at this address.")
 }

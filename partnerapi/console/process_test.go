@@ -243,6 +243,30 @@ func (s *service) try(method, host, path string, body any, key string) (status i
 	return resp.StatusCode, answer
 }
 
+// session signs in as another browser would. The function asks whether that is still signed in: 200, or else 401.
+func (s *service) session(key string) (status func() int) {
+	s.Helper()
+	ask := func(method, cookie, body string) *http.Response {
+		req, err := http.NewRequest(method, "http://"+s.address+"/console/session", strings.NewReader(body))
+		if err != nil {
+			s.Fatal(err)
+		}
+		req.Host = baseHost
+		req.Header.Set("Cookie", cookie)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			s.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp
+	}
+	cookie, _, ok := strings.Cut(ask("POST", "", `{"apiKey":"`+key+`"}`).Header.Get("Set-Cookie"), ";")
+	if !ok {
+		s.Fatal("the key does not sign in")
+	}
+	return func() int { return ask("GET", cookie, "").StatusCode }
+}
+
 // hold lets requests for a path wait until the returned function is called.
 func (s *service) hold(path string) (release func()) {
 	released := make(chan struct{})

@@ -16,11 +16,12 @@ import (
 	"mtagd/store"
 )
 
-// sessionJSON says who is signed in.
+// sessionJSON says who is signed in, or who a link signs in.
 type sessionJSON struct {
 	Role      string       `json:"role"` // partner or operator
 	Partner   *partnerJSON `json:"partner,omitempty"`
-	Scope     string       `json:"scope"` // full or read-only
+	Scope     string       `json:"scope"`                 // full or read-only
+	Personal  bool         `json:"personalData,omitzero"` // read-only, but may ask what is held of a person
 	ExpiresAt string       `json:"expiresAt"`
 }
 
@@ -29,15 +30,15 @@ type partnerJSON struct {
 	Name string          `json:"name"`
 }
 
-// show returns what the page needs to know of a session. A session of operators can only read.
-func (c *Console) show(s store.Session, scope store.Scope) sessionJSON {
+// show returns what the page needs to know of a session, or of a link, and its key. A session of operators can only read.
+func (c *Console) show(s store.Session, key store.Key) sessionJSON {
 	shown := sessionJSON{Role: "operator", Scope: "read-only", ExpiresAt: store.FormatTime(s.ExpiresAt)}
 	if s.IsOperators() {
 		return shown
 	}
 	partner, _ := c.Engine.Directory().Partner(s.Partner)
 	shown.Role, shown.Partner = "partner", &partnerJSON{s.Partner, partner.Name}
-	if scope == store.Full {
+	if shown.Personal = key.Personal; key.Scope == store.Full {
 		shown.Scope = "full"
 	}
 	return shown
@@ -54,28 +55,56 @@ const (
 
 // signIn begins a session with an API key or a link.
 func (c *Console) signIn(r *fasthttp.RequestCtx) {
+	switch in, ok := c.credentials(r); {
+	case !ok:
+	case in.Link != "":
+		c.useLink(r, in.Link)
+	default:
+		c.useKey(r, in.APIKey)
+	}
+}
+
+// showLink answers whom a link signs in, and leaves it as it is: the page asks before it uses one. Otherwise whoever sends a link
+// could put another one into a session of his own, unnoticed, and a program that looks at links in mails would use it up.
+func (c *Console) showLink(r *fasthttp.RequestCtx) {
+	in, ok := c.credentials(r)
+	if !ok {
+		return
+	}
+	if in.Link == "" {
+		partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: link is required")
+		return
+	}
+	if !c.mayAsk(r, in.Link) {
+		return
+	}
+	if link, err := c.Engine.Link(context.Background(), in.Link); err == nil {
+		c.reply(r, c.show(link, store.Key{}))
+	} else {
+		c.failLink(r, err)
+	}
+}
+
+// credentials returns those of a request. If it has none, or comes from another site, it answers, and returns false.
+func (c *Console) credentials(r *fasthttp.RequestCtx) (in credentials, ok bool) {
 	if !c.cookie.IsSameOrigin(r) {
 		partnerapi.WriteError(r, fasthttp.StatusForbidden, otherSite)
-		return
+		return in, false
 	}
 	if max(r.Request.Header.ContentLength(), len(r.PostBody())) > maxSignIn {
 		partnerapi.WriteError(r, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 4 KiB")
-		return
+		return in, false
 	}
 	if r.Request.Header.ContentLength() < 0 && len(r.PostBody()) == 0 { // the front door (package edge) does not read such a body
 		partnerapi.WriteError(r, fasthttp.StatusLengthRequired, "Content-Length is required")
-		return
+		return in, false
 	}
 	in, err := readCredentials(r.PostBody())
 	if err != nil {
 		partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: "+err.Error())
-		return
+		return in, false
 	}
-	if in.Link != "" {
-		c.useLink(r, in.Link)
-	} else {
-		c.useKey(r, in.APIKey)
-	}
+	return in, true
 }
 
 type credentials struct {
@@ -109,34 +138,48 @@ func (c *Console) useKey(r *fasthttp.RequestCtx, text store.APIKey) {
 		c.refuse(r, string(id))
 		return
 	}
-	ctx := store.WithActor(context.Background(), store.Actor{Kind: store.ByKey, Name: string(key.ID), Request: requestid.Of(r)})
 	if !c.mayBegin(r, key) {
 		return
 	}
-	s, session, err := c.Engine.BeginSession(ctx, key.ID)
-	c.begun(r, s, key.Scope, session, err)
+	s, session, err := c.Engine.BeginSession(as(store.Session{Key: key.ID}, r), key.ID)
+	c.begun(r, s, key, session, err)
 }
 
 func (c *Console) useLink(r *fasthttp.RequestCtx, text store.SessionText) {
-	id, err := text.ID()
-	if err != nil {
-		c.refuse(r, "")
+	if !c.mayAsk(r, text) {
 		return
+	}
+	id, _ := text.ID()
+	s, session, err := c.Engine.UseLink(as(store.Session{ID: id, IsLink: true}, r), text)
+	if err != nil {
+		c.failLink(r, err)
+		return
+	}
+	c.begun(r, s, store.Key{}, session, nil)
+}
+
+// mayAsk reports whether the engine may be asked for a link now. If not, it answers.
+func (c *Console) mayAsk(r *fasthttp.RequestCtx, text store.SessionText) bool {
+	if _, err := text.ID(); err != nil {
+		c.refuse(r, "")
+		return false
 	}
 	if wait := c.attempts.link(clientaddr.Of(r.RemoteAddr()), c.Now()); wait > 0 {
 		c.Refusals.Count(limit.Authentication, limit.Tenant{})
 		tooMany(r, wait, tooManyWrong)
+		return false
+	}
+	return true
+}
+
+// failLink answers that there is no such link, or with a fault of the service.
+func (c *Console) failLink(r *fasthttp.RequestCtx, err error) {
+	if store.KindOf(err) != store.KindNotFound {
+		c.fail(r, err)
 		return
 	}
-	actor := store.Session{ID: id, IsLink: true}.Actor()
-	actor.Request = requestid.Of(r)
-	s, session, err := c.Engine.UseLink(store.WithActor(context.Background(), actor), text)
-	if store.KindOf(err) == store.KindNotFound {
-		c.Refusals.Count(limit.Authentication, limit.Tenant{})
-		partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
-		return
-	}
-	c.begun(r, s, store.Full, session, err)
+	c.Refusals.Count(limit.Authentication, limit.Tenant{})
+	partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
 }
 
 // mayBegin reports whether a key may begin a session now. If not, it answers.
@@ -150,7 +193,7 @@ func (c *Console) mayBegin(r *fasthttp.RequestCtx, key store.Key) bool {
 }
 
 // begun answers with a new session, or with the error why there is none.
-func (c *Console) begun(r *fasthttp.RequestCtx, s store.Session, scope store.Scope, text store.SessionText, err error) {
+func (c *Console) begun(r *fasthttp.RequestCtx, s store.Session, key store.Key, text store.SessionText, err error) {
 	switch {
 	case store.KindOf(err) == store.KindNotFound:
 		c.refuse(r, "")
@@ -161,7 +204,7 @@ func (c *Console) begun(r *fasthttp.RequestCtx, s store.Session, scope store.Sco
 		partnerapi.SetPartner(r, caller(s))
 		c.cookie.Set(r, text, s.ExpiresAt.Sub(c.Now()))
 		c.Log.Info("console: signed in", "partner", s.Partner, "key_id", s.Key, "link_id", s.Link, "session", s.ID, "request_id", requestid.Of(r))
-		c.reply(r, c.show(s, scope))
+		c.reply(r, c.show(s, key))
 	}
 }
 
@@ -171,11 +214,16 @@ func (c *Console) endReplaced(r *fasthttp.RequestCtx, by store.Session) {
 	if !ok || old.ID == by.ID {
 		return
 	}
-	actor := old.Actor()
-	actor.Request = requestid.Of(r)
-	if err := c.Engine.EndSession(store.WithActor(context.Background(), actor), old.ID); err != nil && store.KindOf(err) != store.KindNotFound {
+	if err := c.Engine.EndSession(as(old, r), old.ID); err != nil && store.KindOf(err) != store.KindNotFound {
 		c.Log.Warn("console: a session that was replaced cannot be ended", "session", old.ID, "request_id", requestid.Of(r), "error", err)
 	}
+}
+
+// as returns a context in which a session, or a link, makes the changes of a request.
+func as(s store.Session, r *fasthttp.RequestCtx) context.Context {
+	actor := s.Actor()
+	actor.Request = requestid.Of(r)
+	return store.WithActor(context.Background(), actor)
 }
 
 // caller is what PartnerOf returns for a session.
@@ -209,7 +257,7 @@ func (c *Console) current(r *fasthttp.RequestCtx) (store.Session, store.Key, boo
 // showSession answers who is signed in.
 func (c *Console) showSession(r *fasthttp.RequestCtx) {
 	if s, key, ok := c.current(r); ok {
-		c.reply(r, c.show(s, key.Scope))
+		c.reply(r, c.show(s, key))
 	}
 }
 
@@ -220,9 +268,7 @@ func (c *Console) signOut(r *fasthttp.RequestCtx) {
 		return
 	}
 	if s, _, ok := c.cookie.Session(r, c.Engine.Directory(), c.Now()); ok {
-		actor := s.Actor()
-		actor.Request = requestid.Of(r)
-		err := c.Engine.EndSession(store.WithActor(context.Background(), actor), s.ID)
+		err := c.Engine.EndSession(as(s, r), s.ID)
 		if err != nil && store.KindOf(err) != store.KindNotFound { // else it has just ended
 			c.cookie.Clear(r) // at least this browser forgets it
 			c.fail(r, err)

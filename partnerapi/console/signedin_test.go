@@ -55,20 +55,29 @@ func keys(b *tab, p *partner) {
 func links(b *tab, p *partner) {
 	var link struct{ URL string }
 	p.run(&link, "console", "link", "--partner", p.id)
-	b.do(chromedp.Navigate(link.URL))
-	b.see("Your first merchant")
-	if got := b.ask("location.href"); strings.Contains(got, "link") {
-		b.Errorf("the link is still in the address: %s", got)
+	me := "Sign in as Partner of a link signs in once"
+	// To open a link uses nothing up: it signs in when the person says so. It can be opened again.
+	for _, answer := range []struct{ button, see string }{{"Cancel", "API key"}, {me, "Your first merchant"}} {
+		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link.URL))
+		b.see(me + "?")
+		if got := b.ask("location.href"); strings.Contains(got, "link") {
+			b.Errorf("the link is still in the address: %s", got)
+		}
+		b.click(answer.button)
+		b.see(answer.see)
 	}
 	// Another link replaces the session only when the person says so.
 	var other struct{ URL string }
 	p.run(&other, "console", "link", "--operator")
-	for _, answer := range []struct{ button, see string }{{"Stay signed in", "Your first merchant"}, {"Use the link", "Accepting events"}} {
+	for _, answer := range []struct{ button, see string }{{"Stay signed in", "Your first merchant"}, {"Sign in as an operator", "Accepting events"}} {
 		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(other.URL))
-		b.see("Use the link?")
+		b.see("You are signed in as Partner of")
 		b.click(answer.button)
 		b.see(answer.see)
 	}
+	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link.URL))
+	b.see("This link does not work any more")
+	b.see("Accepting events") // who was signed in still is
 	b.click("Sign out")
 	b.see("You are signed out.")
 	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link.URL))
@@ -81,6 +90,7 @@ func operator(b *tab, p *partner) {
 	var link struct{ URL string }
 	p.run(&link, "console", "link", "--operator")
 	b.do(chromedp.Navigate(link.URL))
+	b.click("Sign in as an operator")
 	b.see("Accepting events")
 	b.see("The service makes none by itself.")
 	b.see("Partner of an operator looks at the service")
@@ -91,6 +101,40 @@ func operator(b *tab, p *partner) {
 	b.see("Session begun")
 	b.open("/merchants")
 	b.see("There is no page at this address.")
+}
+
+// sessions shows who is signed in, and ends the session of another browser, then all.
+func sessions(b *tab, p *partner) {
+	var ann, reader struct{ KeyID, APIKey string }
+	p.api("POST", "/key", map[string]string{"name": "Ann"}, &ann)
+	p.api("POST", "/key", map[string]any{"name": "Reader", "scope": "read", "personalData": true}, &reader)
+	b.open("/settings")
+	b.signIn(ann.APIKey)
+	b.see("Who is signed in")
+	first, second := p.session(p.key), p.session(reader.APIKey)
+	b.open("/settings")
+	b.click("Sign out Reader")
+	b.see("The session has ended")
+	b.wait("end of the row", "!document.querySelector('[aria-label=\"Sign out Reader\"]')")
+	if first() != 200 || second() != 401 {
+		b.Errorf("the others get %d and %d", first(), second())
+	}
+	b.click("Sign out everywhere…")
+	b.see("yours too")
+	b.click("Sign out everywhere")
+	b.see("All are signed out.")
+	if first() != 401 {
+		b.Error("another session goes on")
+	}
+	// Who can only read sees the others, and ends his own.
+	p.session(ann.APIKey)
+	b.signIn(reader.APIKey)
+	b.wait("both sessions", "document.querySelectorAll('[aria-labelledby=sessions] li').length === 2")
+	if text := b.ask("document.body.innerText"); strings.Contains(text, "Sign out everywhere") || strings.Count(text, "Sign out") != 2 {
+		b.Errorf("the page offers more than to sign out:\n%s", text)
+	}
+	b.click("Sign out here")
+	b.see("You are signed out.")
 }
 
 // keyboard signs in, opens a dialog, stays in it, and leaves it, without a mouse.
@@ -152,6 +196,18 @@ func readOnly(b *tab, p *partner) {
 	}
 	b.open("/merchants/" + id + "/settings")
 	b.see("Your key can only read.")
+	b.open("/merchants/" + id + "/privacy")
+	b.see("No erasure yet.")
+	if strings.Contains(b.ask("document.body.innerText"), "Download what is held") {
+		b.Error("the page offers personal data")
+	}
+
+	b.click("Sign out")
+	p.api("POST", "/key", map[string]any{"name": "Support", "scope": "read", "personalData": true}, &key)
+	b.signIn(key.APIKey)
+	b.fill("Email", "ann@shoes.test")
+	b.click("Download what is held")
+	b.see("Downloaded: 0 events")
 }
 
 // unreachable cuts the connection, and shows what the page says.

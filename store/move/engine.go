@@ -202,6 +202,7 @@ type Reply struct {
 	Merchant  store.MerchantID
 	Name      string
 	Domain    string
+	Secret    bool // store.Merchant.IdentityRequiresSecret
 	CreatedAt time.Time
 
 	IssuedKey store.KeyID

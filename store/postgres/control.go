@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,6 +33,7 @@ type change struct {
 	entries   []entry       // what nodes must know of the changes that this node does not know yet, this one included
 	published bool          // some of them are of this change
 	failed    error         // of the first statement that failed
+	together  *pgx.Batch    // of inOneTrip; nil otherwise
 }
 
 // change makes a change. build reads what it needs to know, and writes; after an error nothing is changed. When change returns
@@ -186,9 +188,24 @@ func (e *engine) retry(ctx context.Context, what func() error) error {
 
 // exec runs a statement. After the first one that fails, none runs, and the change fails.
 func (c *change) exec(sql string, args ...any) {
-	if c.failed == nil {
+	switch {
+	case c.failed != nil:
+	case c.together != nil:
+		c.together.Queue(sql, args...)
+	default:
 		_, c.failed = c.tx.Exec(c.ctx, sql, args...)
 	}
+}
+
+// inOneTrip sends the statements that do executes together: where there are thousands, all changes would wait for their round trips.
+func (c *change) inOneTrip(do func() error) error {
+	c.together = new(pgx.Batch)
+	err := do()
+	statements := c.together
+	if c.together = nil; err == nil && c.failed == nil {
+		c.failed = c.tx.SendBatch(c.ctx, statements).Close()
+	}
+	return cmp.Or(err, c.failed)
 }
 
 // publish tells all nodes of a record that is new, has changed or was deleted.

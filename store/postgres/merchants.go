@@ -22,10 +22,10 @@ func (e *engine) AddMerchant(ctx context.Context, partner store.PartnerID, n sto
 		switch {
 		case err != nil:
 			return err
-		case before && (r.Merchant == "" || r.Name != n.Name || r.Domain != n.Domain):
+		case before && (r.Merchant == "" || r.Name != n.Name || r.Domain != n.Domain || r.Secret != n.IdentityRequiresSecret):
 			return store.Mismatch("was used before, with another request")
 		case before:
-			m = store.Merchant{ID: r.Merchant, Partner: partner, Name: r.Name, Domain: r.Domain, CreatedAt: r.CreatedAt}
+			m = n.Merchant(r.Merchant, partner, r.CreatedAt)
 			return nil
 		}
 		var count int
@@ -37,11 +37,11 @@ func (e *engine) AddMerchant(ctx context.Context, partner store.PartnerID, n sto
 		if err := p.Limits.CheckMerchants(count); err != nil {
 			return err
 		}
-		m = store.Merchant{ID: store.NewMerchantID(), Partner: partner, Name: n.Name, Domain: n.Domain, CreatedAt: c.now}
+		m = n.Merchant(store.NewMerchantID(), partner, c.now)
 		c.exec("INSERT INTO merchant (id, partner, ordinal, retention, record) VALUES ($1, $2, $3, $4, $5)",
 			string(m.ID), string(partner), last+1, int(m.Retention), c.encode(m))
 		c.publish(merchantSet, m)
-		c.putReply(partner, reply{Merchant: m.ID, Name: m.Name, Domain: m.Domain, CreatedAt: m.CreatedAt}, n.Once)
+		c.putReply(partner, reply{Merchant: m.ID, Name: m.Name, Domain: m.Domain, Secret: m.IdentityRequiresSecret, CreatedAt: m.CreatedAt}, n.Once)
 		return c.audit(store.AboutMerchant(store.MerchantCreated, m, m.Domain))
 	})
 	if err != nil {

@@ -257,8 +257,8 @@ func (d *Database) Control(ctx context.Context) (c *move.Control, err error) {
 				return err
 			}
 			what, err := decode[reply](text)
-			of.Key, of.At, of.Merchant, of.Name, of.Domain, of.CreatedAt, of.IssuedKey = hex.EncodeToString(key),
-				what.At, what.Merchant, what.Name, what.Domain, what.CreatedAt, what.IssuedKey
+			of.Key, of.At, of.Merchant, of.Name, of.Domain, of.Secret, of.CreatedAt, of.IssuedKey = hex.EncodeToString(key),
+				what.At, what.Merchant, what.Name, what.Domain, what.Secret, what.CreatedAt, what.IssuedKey
 			c.Replies = append(c.Replies, of)
 			return err
 		})

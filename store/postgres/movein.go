@@ -274,7 +274,7 @@ func (d *Database) SetControl(ctx context.Context, control *move.Control) error 
 				return err
 			}
 			c.exec("INSERT INTO reply (partner, key, at, record) VALUES ($1, $2, $3, $4)", string(r.Partner), key, r.At,
-				c.encode(reply{r.At, r.Merchant, r.Name, r.Domain, r.CreatedAt, r.IssuedKey}))
+				c.encode(reply{r.At, r.Merchant, r.Name, r.Domain, r.Secret, r.CreatedAt, r.IssuedKey}))
 		}
 		for _, r := range control.Removals {
 			c.exec("INSERT INTO removal (merchant, partner, at) VALUES ($1, $2, $3)", string(r.Merchant), string(r.Partner), r.At)

@@ -16,6 +16,7 @@ type reply struct {
 	Merchant  store.MerchantID `json:"merchantId,omitempty"`
 	Name      string           `json:"name,omitempty"`
 	Domain    string           `json:"domain,omitempty"`
+	Secret    bool             `json:"identityRequiresSecret,omitempty"`
 	CreatedAt time.Time        `json:"createdAt,omitzero"`
 
 	IssuedKey store.KeyID `json:"issuedKeyId,omitempty"`

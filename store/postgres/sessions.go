@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -46,31 +47,27 @@ func (e *engine) BeginSession(ctx context.Context, id store.KeyID) (s store.Sess
 	return ifDone(s, text, err)
 }
 
+// Link implements store.Control.
+func (e *engine) Link(ctx context.Context, text store.SessionText) (link store.Session, err error) {
+	err = e.read(ctx, func(tx pgx.Tx) error {
+		now, err := e.timeOf(ctx, tx)
+		if err == nil {
+			link, err = findLink(ctx, tx, text, now)
+		}
+		return err
+	})
+	return link, err
+}
+
 // UseLink implements store.Control.
 func (e *engine) UseLink(ctx context.Context, used store.SessionText) (s store.Session, text store.SessionText, err error) {
-	id, err := used.ID()
-	if err != nil {
-		return s, "", store.NotFound("link")
-	}
 	// Anybody may send wrong links: these must not wait for their turn with all changes.
-	if err := e.read(ctx, func(tx pgx.Tx) error {
-		_, err := findLink(ctx, tx, id, used)
-		return err
-	}); err != nil {
+	if _, err := e.Link(ctx, used); err != nil {
 		return s, "", err
 	}
 	err = e.change(ctx, func(c *change) error {
-		link, err := findLink(c.ctx, c.tx, id, used)
+		link, err := findLink(c.ctx, c.tx, used, c.now)
 		if err != nil {
-			return err
-		}
-		if !link.Valid(c.now) {
-			return store.NotFound("link")
-		}
-		switch err := c.hasPartner(link.Partner); {
-		case store.KindOf(err) == store.KindNotFound:
-			return store.NotFound("link")
-		case err != nil:
 			return err
 		}
 		s, text = link.Begin(c.now)
@@ -84,12 +81,24 @@ func (e *engine) UseLink(ctx context.Context, used store.SessionText) (s store.S
 }
 
 // findLink returns the link with this text. KindNotFound: link.
-func findLink(ctx context.Context, tx pgx.Tx, id store.SessionID, text store.SessionText) (store.Session, error) {
+func findLink(ctx context.Context, tx pgx.Tx, text store.SessionText, now time.Time) (store.Session, error) {
+	id, err := text.ID()
+	if err != nil {
+		return store.Session{}, store.NotFound("link")
+	}
 	link, err := find[store.Session](ctx, tx, "link", "SELECT record FROM session WHERE id = $1", string(id))
-	if err == nil && (!link.IsLink || !text.Matches(link)) {
+	if err == nil && !text.Opens(link, now) {
 		err = store.NotFound("link")
 	}
-	return link, err
+	if err == nil && !link.IsOperators() {
+		if _, err = partner(ctx, tx, link.Partner); store.KindOf(err) == store.KindNotFound {
+			err = store.NotFound("link")
+		}
+	}
+	if err != nil {
+		return store.Session{}, err
+	}
+	return link, nil
 }
 
 // ifDone returns nothing but the error if there is one.
@@ -129,25 +138,30 @@ func (e *engine) EndSessions(ctx context.Context, partner store.PartnerID) (n in
 		if err != nil {
 			return err
 		}
-		for _, s := range all {
-			c.deleteSession(s)
-			valid := s.Valid(c.now)
-			if valid && s.Key != "" {
-				key, err := find[store.Key](c.ctx, c.tx, "key", "SELECT record FROM api_key WHERE id = $1", string(s.Key))
-				if err != nil && store.KindOf(err) != store.KindNotFound {
+		var keys []store.Key // operators have none
+		if partner != "" {
+			keys, err = keysOf(c.ctx, c.tx, partner)
+		}
+		if err != nil {
+			return err
+		}
+		valid := map[store.KeyID]bool{"": true} // of links
+		for _, k := range keys {
+			valid[k.ID] = k.Valid(c.now)
+		}
+		return c.inOneTrip(func() error {
+			for _, s := range all {
+				c.deleteSession(s)
+				if !s.Valid(c.now) || !valid[s.Key] { // it has ended already
+					continue
+				}
+				n++
+				if err := c.audit(store.AboutSession(store.SessionEnded, s)); err != nil {
 					return err
 				}
-				valid = err == nil && key.Valid(c.now)
 			}
-			if !valid { // it has ended already
-				continue
-			}
-			n++
-			if err := c.audit(store.AboutSession(store.SessionEnded, s)); err != nil {
-				return err
-			}
-		}
-		return nil
+			return nil
+		})
 	})
 	if err != nil {
 		return 0, err

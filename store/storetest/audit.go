@@ -70,6 +70,13 @@ var auditTests = []test{
 				func() []store.AuditEntry {
 					return []store.AuditEntry{{Action: "key.issued", Partner: p.ID, Key: key.ID}}
 				}},
+			{"IssueKey for personal data", func() (err error) {
+				key, _, err = b.IssueKey(ctx, p.ID, store.KeyOptions{Scope: store.ReadOnly, Personal: true})
+				return err
+			},
+				func() []store.AuditEntry {
+					return []store.AuditEntry{{Action: "key.issued", Partner: p.ID, Key: key.ID, Detail: "read, personal data"}}
+				}},
 			{"RevokeKey", func() (err error) { key, err = b.RevokeKey(ctx, key.ID, true); return err },
 				func() []store.AuditEntry {
 					return []store.AuditEntry{{Action: "key.revoked", Partner: p.ID, Key: key.ID}}
@@ -97,11 +104,11 @@ var auditTests = []test{
 				}
 			}},
 			{"AddMerchant", func() (err error) {
-				m, err = b.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop", Domain: "shop.com"})
+				m, err = b.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop", Domain: "shop.com", IdentityRequiresSecret: true})
 				return err
 			},
 				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "merchant.created", Partner: p.ID, Merchant: m.ID, Detail: "shop.com"}}
+					return []store.AuditEntry{{Action: "merchant.created", Partner: p.ID, Merchant: m.ID, Detail: "shop.com, requires a secret"}}
 				}},
 			{"several changes of a merchant", func() error {
 				return updateMerchant(func(m *store.Merchant) {
@@ -115,14 +122,12 @@ var auditTests = []test{
 					{Action: "merchant.changed", Partner: p.ID, Merchant: m.ID, Detail: "domain, name"},
 				}
 			}},
-			{"a merchant's identity option and secrets", func() error {
+			{"a merchant's secrets", func() error {
 				return updateMerchant(func(m *store.Merchant) {
-					m.IdentityRequiresSecret = true
 					*m = m.WithSecret(secret)
 				})
 			}, func() []store.AuditEntry {
 				return []store.AuditEntry{
-					{Action: "merchant.identity", Partner: p.ID, Merchant: m.ID, Detail: "requires a secret"},
 					{Action: "merchant.secrets", Partner: p.ID, Merchant: m.ID, Detail: string(secret.ID)},
 				}
 			}},

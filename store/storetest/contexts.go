@@ -80,6 +80,7 @@ var contextTests = []test{
 			"RevokeKey":    func(ctx context.Context) error { _, err := b.RevokeKey(ctx, key.ID, true); return err },
 			"AddLink":      func(ctx context.Context) error { _, _, err := b.AddLink(ctx, p.ID); return err },
 			"BeginSession": func(ctx context.Context) error { _, _, err := b.BeginSession(ctx, key.ID); return err },
+			"Link":         func(ctx context.Context) error { _, err := b.Link(ctx, link); return err },
 			"UseLink":      func(ctx context.Context) error { _, _, err := b.UseLink(ctx, link); return err },
 			"EndSession":   func(ctx context.Context) error { return b.EndSession(ctx, session.ID) },
 			"EndSessions":  func(ctx context.Context) error { _, err := b.EndSessions(ctx, p.ID); return err },

@@ -125,7 +125,8 @@ var repeatTests = []test{
 			if got, err := b.AddMerchant(t.Context(), p.ID, n); err != nil || !sameMerchant(got, want) {
 				t.Errorf("again: %+v, %v; want %+v", got, err, want)
 			}
-			for _, different := range []store.NewMerchant{{Name: "Shoes", Domain: "shop.com", Once: n.Once}, {Name: "Shop", Once: n.Once}} {
+			for _, different := range []store.NewMerchant{{Name: "Shoes", Domain: "shop.com", Once: n.Once}, {Name: "Shop", Once: n.Once},
+				{Name: "Shop", Domain: "shop.com", IdentityRequiresSecret: true, Once: n.Once}} {
 				_, err := b.AddMerchant(t.Context(), p.ID, different)
 				expectKind(t, err, store.KindMismatch)
 			}
@@ -174,13 +175,13 @@ var repeatTests = []test{
 var keyTests = []test{
 	{"a key has its name and scope, after reopening too", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
-		key, text, err := b.IssueKey(t.Context(), p.ID, store.KeyOptions{Name: "Looker", Scope: store.ReadOnly, ExpiresIn: time.Hour})
+		key, text, err := b.IssueKey(t.Context(), p.ID, store.KeyOptions{Name: "Looker", Scope: store.ReadOnly, Personal: true, ExpiresIn: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
 			_, got, ok := b.Directory().Authenticate(text, b.clock.Now())
-			if !ok || got.ID != key.ID || got.Name != "Looker" || got.Scope != store.ReadOnly {
+			if !ok || got.ID != key.ID || got.Name != "Looker" || got.Scope != store.ReadOnly || !got.Personal {
 				t.Errorf("got %+v, %v", got, ok)
 			}
 			b.reopen()

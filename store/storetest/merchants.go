@@ -12,14 +12,17 @@ import (
 var merchantTests = []test{
 	{"a merchant is read back as it was created, and after reopening too", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
-		want, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Café \"Ü\"", Domain: "cafe.example"})
+		want, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Café \"Ü\"", Domain: "cafe.example", IdentityRequiresSecret: true})
 		if err != nil || want.Name != "Café \"Ü\"" || want.Domain != "cafe.example" || want.Partner != p.ID ||
-			!store.IsUUIDv4(string(want.ID)) || want.CreatedAt.Before(start) || len(want.Tags) > 0 {
+			!store.IsUUIDv4(string(want.ID)) || want.CreatedAt.Before(start) || len(want.Tags) > 0 || !want.IdentityRequiresSecret {
 			t.Fatalf("AddMerchant gives %+v, %v", want, err)
 		}
 		for _, when := range []string{"at once", "after reopening"} {
 			if got, err := b.Merchant(t.Context(), want.ID); err != nil || !sameMerchant(got, want) {
 				t.Errorf("%s: %+v, %v; want %+v", when, got, err, want)
+			}
+			if !b.Directory().Settings(&store.Tag{Merchant: want.ID}).IdentityRequiresSecret {
+				t.Errorf("%s the directory does not have the option", when)
 			}
 			b.reopen()
 		}

@@ -118,11 +118,21 @@ var sessionTests = []test{
 			}
 			return text
 		}
+		b.clock.move(time.Minute)
 		ofLink, ofOperator := begin(p.ID), begin("")
+		for range 2 {
+			if list := b.Directory().Sessions(p.ID, b.clock.Now()); len(list) != 2 || list[0].Link == "" || list[1].Key != key.ID {
+				t.Errorf("the sessions, newest first: %+v", list)
+			}
+			b.reopen()
+		}
 		_, unused := b.link(p.ID)
 		n := len(b.auditLog())
 		if ended, err := b.EndSessions(t.Context(), p.ID); err != nil || ended != 3 {
 			t.Errorf("%d ended, %v; want 3", ended, err)
+		}
+		if left := b.Directory().Sessions(p.ID, b.clock.Now()); len(left) != 0 {
+			t.Errorf("these are left: %+v", left)
 		}
 		if got := len(b.auditLog()) - n; got != 3 {
 			t.Errorf("%d audit entries", got)
@@ -149,6 +159,11 @@ var sessionTests = []test{
 		link, text := b.link(p.ID)
 		b.reopen()
 		b.expectSession(text, false)
+		for range 2 {
+			if got, err := b.Link(t.Context(), text); err != nil || got.ID != link.ID || got.Partner != p.ID {
+				t.Errorf("the link is %+v, %v", got, err)
+			}
+		}
 		expectKind(t, b.EndSession(t.Context(), link.ID), store.KindNotFound)
 		var begun []store.SessionText
 		for _, r := range atOnce(4, func(int) (r struct {
@@ -177,6 +192,10 @@ var sessionTests = []test{
 		expectKind(t, err, store.KindNotFound)
 		_, _, err = b.UseLink(t.Context(), begun[0])
 		expectKind(t, err, store.KindNotFound)
+		for _, text := range []store.SessionText{text, begun[0], "mtl_", ""} {
+			_, err = b.Link(t.Context(), text)
+			expectKind(t, err, store.KindNotFound)
+		}
 	}},
 	{"a link ends after its time, and with its partner", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
@@ -187,11 +206,15 @@ var sessionTests = []test{
 		b.clock.move(store.LinkLife)
 		_, _, err := b.UseLink(t.Context(), lateText)
 		expectKind(t, err, store.KindNotFound)
+		_, err = b.Link(t.Context(), lateText)
+		expectKind(t, err, store.KindNotFound)
 		_, orphan := b.link(p.ID)
 		if _, err := b.DeletePartner(t.Context(), p.ID, true); err != nil {
 			t.Fatal(err)
 		}
 		_, _, err = b.UseLink(t.Context(), orphan)
+		expectKind(t, err, store.KindNotFound)
+		_, err = b.Link(t.Context(), orphan)
 		expectKind(t, err, store.KindNotFound)
 		_, _, err = b.AddLink(t.Context(), p.ID)
 		expectKind(t, err, store.KindNotFound)

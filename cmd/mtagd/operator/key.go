@@ -26,15 +26,19 @@ type keyIssue struct {
 	Partner   store.PartnerID `required:"" placeholder:"PARTNER_ID" help:"Id of the partner."`
 	Name      string          `placeholder:"TEXT" help:"What the key is for, shown in lists."`
 	Scope     string          `default:"full" enum:"full,read" help:"What the key may do: full, or read for requests that change nothing (default ${default})."`
+	Personal  bool            `name:"personal-data" help:"With --scope read: the key may also ask what is held of a person."`
 	ExpiresIn lifetime        `placeholder:"DURATION" help:"How long the key is valid, such as 30d or 720h (default: it never expires)."`
 }
 
 func (keyIssue) path() string { return "/key/issue" }
 
 func (c keyIssue) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
-	opt := store.KeyOptions{ExpiresIn: time.Duration(c.ExpiresIn)}
+	opt := store.KeyOptions{Personal: c.Personal, ExpiresIn: time.Duration(c.ExpiresIn)}
 	var err error
 	if opt.Scope, err = store.ParseScope("--scope", cmp.Or(c.Scope, "full")); err != nil {
+		return nil, err
+	}
+	if err = opt.CheckPersonal("--personal-data"); err != nil {
 		return nil, err
 	}
 	if c.Name != "" {
@@ -86,6 +90,7 @@ type keyView struct {
 	ID         store.KeyID `json:"keyId"`
 	Name       string      `json:"name"`
 	Scope      string      `json:"scope"`
+	Personal   bool        `json:"personalData,omitzero"`
 	CreatedAt  timestamp   `json:"createdAt"`
 	ExpiresAt  *timestamp  `json:"expiresAt"`
 	RevokedAt  *timestamp  `json:"revokedAt"`
@@ -93,7 +98,7 @@ type keyView struct {
 }
 
 func viewKey(k store.Key) keyView {
-	return keyView{k.ID, k.Name, k.Scope.String(), timestamp(k.CreatedAt), optional(k.ExpiresAt), optional(k.RevokedAt), unlessZero(k.LastUsedAt)}
+	return keyView{k.ID, k.Name, k.Scope.String(), k.Personal, timestamp(k.CreatedAt), optional(k.ExpiresAt), optional(k.RevokedAt), unlessZero(k.LastUsedAt)}
 }
 
 // lifetime is how long a key is valid. Zero means that it never expires. On the command line, only leaving out the flag

@@ -692,6 +692,9 @@ type CreatedMerchant struct {
 	// Domain Absent when you sent none.
 	Domain *string `json:"domain,omitempty"`
 
+	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts.
+	IdentityRequiresSecret *bool `json:"identityRequiresSecret,omitempty"`
+
 	// MerchantID The id of the merchant.
 	MerchantID string `json:"merchantId"`
 
@@ -965,6 +968,9 @@ type IssuedKey struct {
 	// Name Empty for a key that the operator has issued without a name.
 	Name string `json:"name"`
 
+	// PersonalData A key of scope `read` that may also read what is held of a person. Absent otherwise.
+	PersonalData *bool `json:"personalData,omitempty"`
+
 	// RevokedAt When it was revoked.
 	RevokedAt nullable.Nullable[time.Time] `json:"revokedAt"`
 
@@ -995,6 +1001,9 @@ type Key struct {
 	// Name Empty for a key that the operator has issued without a name.
 	Name string `json:"name"`
 
+	// PersonalData A key of scope `read` that may also read what is held of a person. Absent otherwise.
+	PersonalData *bool `json:"personalData,omitempty"`
+
 	// RevokedAt When it was revoked.
 	RevokedAt nullable.Nullable[time.Time] `json:"revokedAt"`
 
@@ -1012,6 +1021,9 @@ type KeyInput struct {
 
 	// Name What the key is for. Space at both ends is removed.
 	Name string `json:"name"`
+
+	// PersonalData With the scope `read`: the key may also read what is held of a person.
+	PersonalData *bool `json:"personalData,omitempty"`
 
 	// Scope `read`: the key gets 403 for every request that changes something.
 	Scope *KeyInputScope `json:"scope,omitempty"`
@@ -1096,6 +1108,9 @@ type MerchantChange struct {
 type MerchantInput struct {
 	// Domain The merchant's root domain, such as `example.com` or `example.co.uk`: without protocol, `www.` and subdomain. Here it is information only: it registers nothing.
 	Domain *string `json:"domain,omitempty"`
+
+	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts.
+	IdentityRequiresSecret *bool `json:"identityRequiresSecret,omitempty"`
 
 	// Name Space at both ends is removed.
 	Name string `json:"name"`
@@ -2606,7 +2621,7 @@ type ClientInterface interface {
 
 	// ReadPersonalDataWithBody Read what is held of a person
 	//
-	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2615,7 +2630,7 @@ type ClientInterface interface {
 
 	// ReadPersonalData Read what is held of a person
 	//
-	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3210,7 +3225,7 @@ func (c *Client) DeleteSecret(ctx context.Context, merchantID MerchantInPath, se
 
 // ReadPersonalDataWithBody Read what is held of a person
 //
-// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3229,7 +3244,7 @@ func (c *Client) ReadPersonalDataWithBody(ctx context.Context, contentType strin
 
 // ReadPersonalData Read what is held of a person
 //
-// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5345,7 +5360,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReadPersonalDataWithBodyWithResponse Read what is held of a person
 	//
-	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5354,7 +5369,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReadPersonalDataWithResponse Read what is held of a person
 	//
-	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+	// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7173,7 +7188,7 @@ func (c *ClientWithResponses) DeleteSecretWithResponse(ctx context.Context, merc
 
 // ReadPersonalDataWithBodyWithResponse Read what is held of a person
 //
-// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7188,7 +7203,7 @@ func (c *ClientWithResponses) ReadPersonalDataWithBodyWithResponse(ctx context.C
 
 // ReadPersonalDataWithResponse Read what is held of a person
 //
-// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+// One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -426,7 +426,7 @@ export interface paths {
         put?: never;
         /**
          * Read what is held of a person
-         * @description One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time.
+         * @description One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
          */
         post: operations["readPersonalData"];
         delete?: never;
@@ -570,6 +570,8 @@ export interface components {
             createdAt: string;
             /** @description Absent when you sent none. */
             domain?: string;
+            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. */
+            identityRequiresSecret?: boolean;
             /** @description The id of the merchant. */
             merchantId: string;
             /** @description Its name. */
@@ -802,6 +804,8 @@ export interface components {
             lastUsedAt: string | null;
             /** @description Empty for a key that the operator has issued without a name. */
             name: string;
+            /** @description A key of scope `read` that may also read what is held of a person. Absent otherwise. */
+            personalData?: boolean;
             /**
              * Format: date-time
              * @description When it was revoked.
@@ -836,6 +840,8 @@ export interface components {
             lastUsedAt: string | null;
             /** @description Empty for a key that the operator has issued without a name. */
             name: string;
+            /** @description A key of scope `read` that may also read what is held of a person. Absent otherwise. */
+            personalData?: boolean;
             /**
              * Format: date-time
              * @description When it was revoked.
@@ -856,6 +862,11 @@ export interface components {
             expiresAt?: string;
             /** @description What the key is for. Space at both ends is removed. */
             name: string;
+            /**
+             * @description With the scope `read`: the key may also read what is held of a person.
+             * @default false
+             */
+            personalData: boolean;
             /**
              * @description `read`: the key gets 403 for every request that changes something.
              * @default full
@@ -923,6 +934,8 @@ export interface components {
         MerchantInput: {
             /** @description The merchant's root domain, such as `example.com` or `example.co.uk`: without protocol, `www.` and subdomain. Here it is information only: it registers nothing. */
             domain?: string;
+            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. */
+            identityRequiresSecret?: boolean;
             /** @description Space at both ends is removed. */
             name: string;
         };

@@ -10,7 +10,7 @@ import (
 
 // AddMerchant implements store.Control.
 func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, n store.NewMerchant) (store.Merchant, error) {
-	m := store.Merchant{ID: store.NewMerchantID(), Partner: partner, Name: n.Name, Domain: n.Domain, CreatedAt: d.now().UTC()}
+	m := n.Merchant(store.NewMerchantID(), partner, d.now().UTC())
 	err := d.update(ctx, func(c *change) error {
 		p, err := d.state.partner(partner)
 		if err != nil {
@@ -20,10 +20,10 @@ func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, n store
 		switch {
 		case err != nil:
 			return err
-		case before && (r.Merchant == "" || r.Name != n.Name || r.Domain != n.Domain):
+		case before && (r.Merchant == "" || r.Name != n.Name || r.Domain != n.Domain || r.Secret != n.IdentityRequiresSecret):
 			return store.Mismatch("was used before, with another request")
 		case before:
-			m = store.Merchant{ID: r.Merchant, Partner: partner, Name: r.Name, Domain: r.Domain, CreatedAt: r.CreatedAt}
+			m = n.Merchant(r.Merchant, partner, r.CreatedAt)
 			return nil
 		}
 		list := d.state.merchantsOf[partner]
@@ -36,7 +36,7 @@ func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, n store
 		}
 		return errors.Join(
 			c.putMerchant(stored),
-			c.putReply(reply{Partner: partner, Merchant: m.ID, Name: m.Name, Domain: m.Domain, CreatedAt: m.CreatedAt}, n.Once, m.CreatedAt),
+			c.putReply(reply{Partner: partner, Merchant: m.ID, Name: m.Name, Domain: m.Domain, Secret: m.IdentityRequiresSecret, CreatedAt: m.CreatedAt}, n.Once, m.CreatedAt),
 			c.audit(store.AboutMerchant(store.MerchantCreated, m, m.Domain)),
 		)
 	})

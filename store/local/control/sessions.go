@@ -44,23 +44,39 @@ func (d *Data) BeginSession(ctx context.Context, id store.KeyID) (s store.Sessio
 	return s, text, nil
 }
 
+// Link implements store.Control.
+func (d *Data) Link(ctx context.Context, text store.SessionText) (link store.Session, err error) {
+	err = d.view(ctx, func(s *state) error {
+		link, err = s.link(text, d.now())
+		return err
+	})
+	return link, err
+}
+
+// link returns the link with this text. KindNotFound: link.
+func (s *state) link(text store.SessionText, now time.Time) (store.Session, error) {
+	id, err := text.ID()
+	link := s.sessions[id]
+	if err != nil || !text.Opens(link, now) {
+		return store.Session{}, store.NotFound("link")
+	}
+	err = s.hasPartner(link.Partner)
+	if store.KindOf(err) == store.KindNotFound {
+		err = store.NotFound("link")
+	}
+	return link, err
+}
+
 // UseLink implements store.Control. The link goes in the transaction that begins the session, so that two calls cannot both
 // use it.
 func (d *Data) UseLink(ctx context.Context, used store.SessionText) (s store.Session, text store.SessionText, err error) {
-	id, err := used.ID()
-	if err != nil || !d.hasSession(id) { // so that wrong links do not queue with all changes
-		return store.Session{}, "", store.NotFound("link")
+	if _, err := d.Link(ctx, used); err != nil { // so that wrong links do not queue with all changes
+		return store.Session{}, "", err
 	}
 	err = d.update(ctx, func(c *change) error {
 		now := d.now().UTC()
-		link := d.state.sessions[id]
-		if !link.IsLink || !used.Matches(link) || !link.Valid(now) {
-			return store.NotFound("link")
-		}
-		switch err := d.state.hasPartner(link.Partner); {
-		case store.KindOf(err) == store.KindNotFound:
-			return store.NotFound("link")
-		case err != nil:
+		link, err := d.state.link(used, now)
+		if err != nil {
 			return err
 		}
 		s, text = link.Begin(now)
@@ -71,13 +87,6 @@ func (d *Data) UseLink(ctx context.Context, used store.SessionText) (s store.Ses
 		return store.Session{}, "", err
 	}
 	return s, text, nil
-}
-
-func (d *Data) hasSession(id store.SessionID) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	_, ok := d.state.sessions[id]
-	return ok
 }
 
 // EndSession implements store.Control.

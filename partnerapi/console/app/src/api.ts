@@ -94,7 +94,7 @@ async function failureOf(answer: Response, path: string): Promise<Failure> {
   } catch {
     // Something in between has answered, such as a proxy.
   }
-  if (answer.status === 401 && path !== "/console/session") onSignedOut();
+  if (answer.status === 401 && path !== "/console/session" && path !== "/console/link") onSignedOut();
   const wait = answer.headers.get("Retry-After");
   if (answer.status === 429 && wait) return new Failure(429, `There are too many requests. Try again in ${wait} s.`);
   return new Failure(answer.status, sentence(message) || `The service answered with an error (${answer.status}).`);

@@ -12,7 +12,7 @@ import { Overview } from "./operator.tsx";
 import { Privacy } from "./privacy.tsx";
 import { Refused } from "./refused.tsx";
 import { address, go, place, useTitle } from "./route.ts";
-import { begin, notice, offered, session, signIn, signOut, useLink } from "./session.ts";
+import { begin, ignoreLink, nameOf, notice, offered, session, signIn, signOut, useLink, type Session } from "./session.ts";
 import { Settings } from "./settings.tsx";
 import { Tags } from "./tags.tsx";
 import { Button, Empty, Field, Heading, Pill, Problem, Sayings, useTask } from "./ui.tsx";
@@ -25,10 +25,12 @@ export function App() {
       <a class="skip" href="#main">Skip to the content</a>
       {slow.value && <div class="progress" role="progressbar" aria-label="Loading" />}
       {!known && <Brand />}
-      {known === null && <SignIn />}
       {known && <Header />}
-      {known && (
-        <main id="main">{offered.value ? <Offer /> : <Page />}</main>
+      {known !== undefined && offered.value ? <Offer to={offered.value.to} /> : known === null && <SignIn />}
+      {known && !offered.value && (
+        <main id="main">
+          <Page />
+        </main>
       )}
       <Sayings />
     </>
@@ -81,7 +83,7 @@ function Header() {
         <span>{role === "operator" ? "Operator" : partner?.name}</span>
         {role === "partner" && scope === "read-only" && <Pill tone="plain">Read only</Pill>}
       </p>
-      <Button kind="quiet" busy={leave.busy} onClick={() => leave.run(signOut)}>
+      <Button kind="quiet" busy={leave.busy} onClick={() => leave.run(() => signOut())}>
         Sign out
       </Button>
       {leave.error && <Problem message={leave.error} />}
@@ -120,25 +122,30 @@ function SignIn() {
   );
 }
 
-// Offer asks whether a link may replace the session.
-function Offer() {
+// Offer asks whether a link may sign in.
+function Offer({ to }: { to: Session }) {
   const heading = useRef<HTMLHeadingElement>(null);
   const task = useTask();
-  useTitle("Use the link?", heading);
-  const { role, partner } = session.value!;
+  const name = nameOf(to);
+  useTitle(`Sign in as ${name}?`, heading);
   return (
-    <>
-      <h1 ref={heading} tabIndex={-1}>Use the link?</h1>
-      <p>
-        You are signed in as <b>{role === "operator" ? "an operator" : partner?.name}</b>. The link that you have opened ends this session, and signs you in as
-        whoever the link is for. Use it only if you have asked for it.
-      </p>
-      {task.error && <Problem message={task.error} />}
-      <div class="actions">
-        <Button kind="primary" onClick={() => (offered.value = "")}>Stay signed in</Button>
-        <Button busy={task.busy} onClick={() => task.run(() => useLink(offered.value))}>Use the link</Button>
-      </div>
-    </>
+    <main id="main" class="signin">
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          void task.run(useLink);
+        }}
+      >
+        <h1 ref={heading} tabIndex={-1}>Sign in as {name}?</h1>
+        {session.value && <p>You are signed in as <b>{nameOf(session.value)}</b>. The link that you have opened ends this session.</p>}
+        <p>Use the link only if you have asked for it. Otherwise you would work in the account of whoever has sent it.</p>
+        {task.error && <Problem message={task.error} />}
+        <div class="actions start">
+          <Button kind={session.value ? "primary" : undefined} onClick={ignoreLink}>{session.value ? "Stay signed in" : "Cancel"}</Button>
+          <Button type="submit" kind={session.value ? undefined : "primary"} busy={task.busy}>Sign in as {name}</Button>
+        </div>
+      </form>
+    </main>
   );
 }
 

@@ -146,6 +146,7 @@ export function StatusPill({ of }: { of: Status }) {
 function Create({ onClose }: { onClose: () => void }) {
   const [name, setName] = useState("");
   const [domain, setDomain] = useState("");
+  const [secret, setSecret] = useState(false);
   const [missing, setMissing] = useState(false);
   const task = useTask();
   // The same merchant sent again, after an answer that got lost, has the same key.
@@ -153,12 +154,12 @@ function Create({ onClose }: { onClose: () => void }) {
   const submit = () => {
     setMissing(!name.trim());
     if (!name.trim()) return;
-    const body = { name: name.trim(), ...(domain.trim() && { domain: domain.trim().toLowerCase() }) };
+    const body = { name: name.trim(), ...(domain.trim() && { domain: domain.trim().toLowerCase() }), ...(secret && { identityRequiresSecret: true }) };
     const text = JSON.stringify(body);
     if (once.current.body !== text) once.current = { body: text, key: newKey() };
     void task.run(async () => {
       const made = await call<Merchant>("POST", url("/merchant"), { body, headers: { "Idempotency-Key": once.current.key } });
-      go(address("/merchants/" + made.merchantId));
+      go(address("/merchants/" + made.merchantId + (secret ? "/settings" : "")));
     });
   };
   return (
@@ -175,6 +176,13 @@ function Create({ onClose }: { onClose: () => void }) {
         <Field label="Domain (optional)" hint="The shop's root domain, such as example.com. You can change it later.">
           {(ids) => <input {...ids} value={domain} autocomplete="off" autocapitalize="off" spellcheck={false} inputMode="url" placeholder="example.com" onInput={(event) => setDomain(event.currentTarget.value)} />}
         </Field>
+        <label class="check">
+          <input type="checkbox" checked={secret} onChange={(event) => setSecret(event.currentTarget.checked)} />
+          <span>
+            Require a secret for identifiers
+            <small>Otherwise whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. The shop's backend sends the secret, which you create in the settings</small>
+          </span>
+        </label>
         {task.error && <Problem message={task.error} />}
         <div class="actions">
           <Button onClick={onClose}>Cancel</Button>

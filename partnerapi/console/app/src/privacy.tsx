@@ -6,7 +6,7 @@ import { count } from "./format.ts";
 import type { Part } from "./merchant.tsx";
 import { useEvery, useResource } from "./resource.ts";
 import { address, change, place } from "./route.ts";
-import { mayChange } from "./session.ts";
+import { mayChange, mayReadPersons } from "./session.ts";
 import { Button, Copy, Dialog, Empty, Field, Heading, Loaded, Pager, Pill, Problem, Time, say, useTask } from "./ui.tsx";
 
 const kinds = { email: "Email", phone: "Phone number", muid: "muid", deviceId: "Device id" } as const;
@@ -81,7 +81,7 @@ function Person({ merchant, name }: { merchant: string; name: string }) {
         )}
         {read.error && <Problem message={read.error} />}
         <div class="actions start">
-          <Button type="submit" busy={read.busy}>Download what is held</Button>
+          {mayReadPersons.value && <Button type="submit" busy={read.busy}>Download what is held</Button>}
           {mayChange.value && (
             <Button kind="danger" onClick={() => named() && setConfirming(true)}>
               Erase…

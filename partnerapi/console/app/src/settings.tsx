@@ -5,7 +5,7 @@ import { call, Failure, newKey, url, type Config, type IssuedKey, type Key, type
 import { number } from "./format.ts";
 import { Once } from "./merchantsettings.tsx";
 import { useResource } from "./resource.ts";
-import { mayChange, session } from "./session.ts";
+import { mayChange, session, signOut } from "./session.ts";
 import { Button, Copy, Dialog, Empty, Field, Heading, Loaded, Pill, Problem, Time, say, useTask } from "./ui.tsx";
 
 type KeyList = { keys: Key[] };
@@ -16,6 +16,7 @@ export function Settings() {
     <>
       <Heading title="Settings" />
       <Keys keys={keys.data?.keys} of={keys} />
+      <Sessions />
       <TrackingDomain />
       <Limits keys={keys.data?.keys} />
     </>
@@ -92,7 +93,7 @@ function KeyRow({ of, revoke }: { of: Key; revoke?: (() => void) | undefined }) 
         <small><code>{of.keyId}</code></small>
       </span>
       <span>
-        <Pill tone="plain">{of.scope === "read" ? "Read only" : "Full"}</Pill> {of.current && <Pill tone="accent">You</Pill>}
+        <Pill tone="plain">{of.scope === "read" ? "Read only" : "Full"}</Pill> {of.personalData && <Pill tone="plain">Personal data</Pill>} {of.current && <Pill tone="accent">You</Pill>}
         {of.revokedAt && <Pill tone="bad">Revoked</Pill>}
       </span>
       <span class="dim">
@@ -104,15 +105,21 @@ function KeyRow({ of, revoke }: { of: Key; revoke?: (() => void) | undefined }) 
   );
 }
 
+const scopes = {
+  full: { label: "Read and change", body: { scope: "full" } },
+  read: { label: "Only read", body: { scope: "read" } },
+  personal: { label: "Only read, and what is held of a person", body: { scope: "read", personalData: true } },
+};
+
 function Issue({ onClose, done }: { onClose: () => void; done: (key: IssuedKey) => void }) {
   const [name, setName] = useState("");
-  const [scope, setScope] = useState<"full" | "read">("full");
+  const [scope, setScope] = useState<keyof typeof scopes>("full");
   const [days, setDays] = useState("");
   const task = useTask();
   const once = useRef(newKey());
   const submit = () =>
     task.run(async () => {
-      const body = { name: name.trim(), scope, ...(days && { expiresAt: new Date(Date.now() + Number(days) * 86400e3).toISOString().replace(/\.\d+/, "") }) };
+      const body = { name: name.trim(), ...scopes[scope].body, ...(days && { expiresAt: new Date(Date.now() + Number(days) * 86400e3).toISOString().replace(/\.\d+/, "") }) };
       try {
         done(await call<IssuedKey>("POST", url("/key"), { body, headers: { "Idempotency-Key": once.current } }));
       } catch (error) {
@@ -134,9 +141,10 @@ function Issue({ onClose, done }: { onClose: () => void; done: (key: IssuedKey) 
         <div class="pair">
           <Field label="It may">
             {(ids) => (
-              <select {...ids} value={scope} onChange={(event) => setScope(event.currentTarget.value as "full" | "read")}>
-                <option value="full">Read and change</option>
-                <option value="read">Only read</option>
+              <select {...ids} value={scope} onChange={(event) => setScope(event.currentTarget.value as keyof typeof scopes)}>
+                {Object.entries(scopes).map(([value, { label }]) => (
+                  <option key={value} value={value}>{label}</option>
+                ))}
               </select>
             )}
           </Field>
@@ -188,6 +196,72 @@ function Revoke({ of, onClose, done }: { of: Key; onClose: () => void; done: () 
         <Button kind="danger" busy={task.busy} onClick={revoke}>{last ? "Revoke it even so" : "Revoke"}</Button>
       </div>
     </Dialog>
+  );
+}
+
+interface SignedIn {
+  sessionId: string;
+  current: boolean;
+  begunAt: string;
+  expiresAt: string;
+  keyId?: string;
+  keyName?: string;
+  linkId?: string;
+}
+
+// Sessions shows who is signed in. Who can only read can end only his own session.
+function Sessions() {
+  const list = useResource("/console/sessions", (key, signal) => call<{ sessions: SignedIn[]; total: number }>("GET", key, { signal }));
+  const [leaving, setLeaving] = useState(false);
+  const task = useTask();
+  const end = (s: SignedIn) =>
+    task.run(async () => {
+      if (s.current) return signOut();
+      await call("DELETE", "/console/sessions/" + s.sessionId);
+      say("The session has ended");
+      await list.reload();
+    });
+  return (
+    <section class="card" aria-labelledby="sessions">
+      <div class="headline">
+        <h2 id="sessions">Who is signed in</h2>
+        {mayChange.value && <Button onClick={() => setLeaving(true)}>Sign out everywhere…</Button>}
+      </div>
+      <p class="dim">A session ends 12 hours after it began, and with its key.</p>
+      {task.error && <Problem message={task.error} />}
+      <Loaded of={list}>
+        {({ sessions, total }) => (
+          <>
+            <ul class="rows keys">
+              {sessions.map((s) => (
+                <li key={s.sessionId} class="row">
+                  <span>
+                    <strong>{s.linkId ? "A link" : s.keyName || "A key without a name"}</strong>
+                    <small><code>{s.linkId ?? s.keyId}</code></small>
+                  </span>
+                  <span>{s.current && <Pill tone="accent">You</Pill>}</span>
+                  <span class="dim">Began <Time at={s.begunAt} distance /></span>
+                  <span class="end">
+                    {(mayChange.value || s.current) && <Button busy={task.busy} onClick={() => end(s)} aria-label={`Sign out ${s.current ? "here" : s.keyName || s.linkId || s.keyId}`}>Sign out</Button>}
+                  </span>
+                </li>
+              ))}
+            </ul>
+            {total > sessions.length && <p class="dim">These are the newest of {number(total)}.</p>}
+          </>
+        )}
+      </Loaded>
+      {leaving && (
+        <Dialog title="Sign out everywhere?" onClose={() => setLeaving(false)}>
+          <p>All sessions of {session.value?.partner?.name} end, yours too, and links that were not used do not work any more. API keys stay valid: revoke those that are in wrong hands.</p>
+          {task.error && <Problem message={task.error} />}
+          <div class="actions">
+            <Button onClick={() => setLeaving(false)}>Cancel</Button>
+            <Button kind="danger" busy={task.busy} onClick={() => task.run(() => signOut(true))}>Sign out everywhere</Button>
+          </div>
+        </Dialog>
+      )}
+    </section>
   );
 }
 

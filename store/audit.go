@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -32,8 +33,64 @@ type AuditEntry struct {
 // AuditID is the number of an entry. A later entry has a larger number.
 type AuditID uint64
 
-// MaxAuditEntries is how many entries an engine keeps. It drops the oldest ones.
-const MaxAuditEntries = 1_000_000
+// AuditLimits say how many entries of the audit log an engine keeps. An entry takes about 400 bytes.
+//
+// Partners share the log. When it is full, those with the most entries lose their oldest ones: a partner that makes many changes
+// pushes out its own history, and none of a partner that has less than an equal share. So partners together cannot fill the disk,
+// and only who has operators' rights can push out operators' entries.
+type AuditLimits struct {
+	Partners int // entries of all partners together
+
+	// Operators' entries are dropped when there are more than these, and only if they are older.
+	Operators   int
+	OperatorAge time.Duration
+}
+
+// DefaultAuditLimits are the limits outside of tests.
+var DefaultAuditLimits = AuditLimits{Partners: 1_000_000, Operators: 100_000, OperatorAge: 400 * 24 * time.Hour}
+
+// Quota returns how many entries each partner may keep, at least one, when they have these numbers of entries.
+func (l AuditLimits) Quota(held []int) int {
+	left := l.Partners
+	for i, n := range slices.Sorted(slices.Values(held)) {
+		share := left / (len(held) - i)
+		if n > share {
+			return max(share, 1)
+		}
+		left -= n
+	}
+	return l.Partners
+}
+
+// Holder returns the partner among whose entries this one counts; "" for operators: an entry of what an operator has done, or of
+// what is no partner's.
+func (e AuditEntry) Holder() PartnerID {
+	if e.Actor.Kind == ByOperator {
+		return ""
+	}
+	return e.Partner
+}
+
+// AuditMessage is the message of the log lines of LogAudit.
+const AuditMessage = "audit"
+
+// LogAudit copies entries to the log, one line each, so that they are kept where the log is when the engine drops them. An engine
+// calls it once the change is made.
+func LogAudit(log *slog.Logger, entries []AuditEntry) {
+	for _, e := range entries {
+		attrs := []slog.Attr{slog.Uint64("id", uint64(e.ID)), slog.String("action", string(e.Action)), slog.String("actor", string(e.Actor.Kind))}
+		for _, a := range []slog.Attr{
+			slog.String("name", e.Actor.Name), slog.String("request_id", e.Actor.Request), slog.String("partner", string(e.Partner)),
+			slog.String("merchant", string(e.Merchant)), slog.String("tag", string(e.Tag)), slog.String("key", string(e.Key)),
+			slog.String("detail", e.Detail), slog.String("reason", e.Reason),
+		} {
+			if a.Value.String() != "" {
+				attrs = append(attrs, a)
+			}
+		}
+		log.LogAttrs(context.Background(), slog.LevelInfo, AuditMessage, attrs...)
+	}
+}
 
 // AuditQuery selects entries of the audit log. The zero value of a filter selects all.
 type AuditQuery struct {

@@ -116,7 +116,7 @@ func openControl(data string, create bool, stderr io.Writer) (operator.Control, 
 	if err != nil {
 		return nil, fmt.Errorf("data directory %s %w", data, err)
 	}
-	opened, err := local.OpenControl(data, local.Options{})
+	opened, err := local.OpenControl(data, local.Options{Log: quietLog(stderr)})
 	if err != nil {
 		return nil, openError(data, err)
 	}

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"mtagd/store"
 )
 
 // A client that makes every request fail must not fill the disk with log lines. So the log has at most this many lines
@@ -36,14 +38,15 @@ type messageCounts struct {
 	lines map[string]int
 }
 
-// throttle puts a throttled in front of a handler. Debug lines are not dropped: who asks for them wants all.
+// throttle puts a throttled in front of a handler. Debug lines are not dropped: who asks for them wants all. Nor are copies of audit
+// entries: their number is limited by that of the changes.
 func throttle(h slog.Handler) slog.Handler {
 	return throttled{h, &messageCounts{lines: map[string]int{}}}
 }
 
 // Handle implements slog.Handler.
 func (h throttled) Handle(ctx context.Context, line slog.Record) error {
-	if line.Level < slog.LevelInfo || h.allow(h.Handler, line) {
+	if line.Level < slog.LevelInfo || line.Message == store.AuditMessage || h.allow(h.Handler, line) {
 		return h.Handler.Handle(ctx, line)
 	}
 	return nil

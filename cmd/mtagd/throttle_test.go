@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mtagd/edge/limit"
+	"mtagd/store"
 )
 
 // lockedText is written by timers and read by the test.
@@ -45,9 +46,10 @@ func TestALogDropsRepeatedMessages(t *testing.T) {
 			log.With("request", i).Error("engine failed")
 			log.Debug("request")
 			log.Info("client failed", "on", i)
+			store.LogAudit(log, []store.AuditEntry{{}})
 		}
-		if got := lines(); got != 50+100+50 {
-			t.Errorf("%d lines, want 50 errors, 100 for debugging and 50 others", got)
+		if got := lines(); got != 50+100+50+100 {
+			t.Errorf("%d lines, want 50 errors, 100 for debugging, 50 others and 100 audit entries", got)
 		}
 		time.Sleep(throttleInterval)
 		synctest.Wait()

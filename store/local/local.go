@@ -123,6 +123,7 @@ type Options struct {
 	maxSeries  int  // rank.LimitSeries
 	maxNumbers int  // tail.maxNumbers
 	eager      bool // what is left of deleted merchants is removed without removalDelay
+	audit      store.AuditLimits
 }
 
 func (o Options) withDefaults() Options {
@@ -204,6 +205,9 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 	data, err := control.Open(dir, opt.Now, opt.Log)
 	if err != nil {
 		return nil, err
+	}
+	if opt.audit != (store.AuditLimits{}) {
+		data.AuditLimits = opt.audit
 	}
 	if err := finishSalvage(dir); err != nil {
 		return nil, errors.Join(err, data.Close())

@@ -19,7 +19,7 @@ var (
 	ctx   = context.Background()
 )
 
-func TestConformance(t *testing.T) { storetest.Run(t, newStore(Options{})) }
+func TestConformance(t *testing.T) { storetest.Run(t, newStore(Options{audit: storetest.AuditLimits})) }
 
 // The archiver moves every few events at once, and all the time.
 func TestWhileEventsAreArchived(t *testing.T) {

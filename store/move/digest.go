@@ -237,20 +237,22 @@ func (m *mover) compareRest(ctx context.Context, control *Control) error {
 	)
 }
 
-// compareAudit compares the audit logs from the first entry of the source up to another entry, and returns how many the source has there.
-// The target may have older entries, which the source has dropped.
+// compareAudit compares the entries of the source's audit log up to one of them, and returns how many these are. The target may have
+// further entries, which the source has dropped.
 func (m *mover) compareAudit(ctx context.Context, upTo store.AuditID) (n uint64, err error) {
 	if upTo == 0 {
 		return 0, nil
 	}
-	first := store.AuditID(0) // of the source; 0: not known yet
+	var ids []store.AuditID // of the source
 	var of [2]Digest
 	for i, side := range []Data{m.src, m.dst} {
-		if err := side.Audit(ctx, max(first, 1)-1, func(e *store.AuditEntry) error {
-			if first == 0 {
-				first = e.ID
-			}
+		if err := side.Audit(ctx, 0, func(e *store.AuditEntry) error {
 			if e.ID > upTo {
+				return nil
+			}
+			if side == m.src {
+				ids = append(ids, e.ID)
+			} else if _, found := slices.BinarySearch(ids, e.ID); !found {
 				return nil
 			}
 			text, err := json.Marshal(e)

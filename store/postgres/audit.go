@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,11 +13,14 @@ import (
 // audit adds entries to the audit log, in the transaction of the change. It fails when anything of the change has failed.
 func (c *change) audit(entries ...store.AuditEntry) error {
 	for _, entry := range entries {
-		if c.failed == nil && c.audited == 0 {
-			c.failed = c.tx.QueryRow(c.ctx, "SELECT coalesce(max(id), 0) FROM audit").Scan(&c.audited)
+		var last store.AuditID
+		if n := len(c.audited); n > 0 {
+			last = c.audited[n-1].ID
+		} else if c.failed == nil {
+			c.failed = c.tx.QueryRow(c.ctx, "SELECT coalesce(max(id), 0) FROM audit").Scan(&last)
 		}
-		c.audited++
-		entry = entry.Complete(c.ctx, c.audited, c.now)
+		entry = entry.Complete(c.ctx, last+1, c.now)
+		c.audited = append(c.audited, entry)
 		var partner *uuid.UUID
 		if key, ok := keyOf(entry.Partner); ok {
 			partner = &key
@@ -24,6 +28,57 @@ func (c *change) audit(entries ...store.AuditEntry) error {
 		c.exec("INSERT INTO audit (id, at, partner, record) VALUES ($1, $2, $3, $4)", int64(entry.ID), entry.At, partner, c.encode(entry))
 	}
 	return c.failed
+}
+
+// byOperator selects the entries that count as an operator's: see store.AuditEntry.Holder.
+const byOperator = `(partner IS NULL OR record->'actor'->>'kind' = '` + string(store.ByOperator) + `')`
+
+// dropAudit drops the entries that are too many. Nodes may do it at the same time. Counting them takes a second or two of a full log, so
+// it waits until a hundredth of the log is new.
+func (e *engine) dropAudit(ctx context.Context) error {
+	limits := e.auditLimits
+	// There may be far fewer than the difference of their numbers, but never more. That is found at once, and says enough while the log
+	// has not been full.
+	var last, span int
+	if err := e.pool.QueryRow(ctx, "SELECT coalesce(max(id), 0), coalesce(max(id) - min(id), 0) FROM audit").Scan(&last, &span); err != nil ||
+		span < min(limits.Partners, limits.Operators) || last-e.auditDropped < limits.Partners/100 {
+		return err
+	}
+	var before time.Time
+	var partners []uuid.UUID
+	var held []int
+	if err := e.read(ctx, func(tx pgx.Tx) error {
+		now, err := e.timeOf(ctx, tx)
+		if err != nil {
+			return err
+		}
+		before, partners, held = now.Add(-limits.OperatorAge), nil, nil
+		return query(ctx, tx, func(rows pgx.Rows) error {
+			var partner uuid.UUID
+			var n int
+			err := rows.Scan((*[16]byte)(&partner), &n)
+			partners, held = append(partners, partner), append(held, n)
+			return err
+		}, "SELECT partner, count(*) FROM audit WHERE NOT "+byOperator+" GROUP BY partner")
+	}); err != nil {
+		return err
+	}
+	quota := limits.Quota(held)
+	for i, n := range held {
+		if n <= quota {
+			continue
+		}
+		if _, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE partner = $1 AND NOT "+byOperator+
+			" AND id <= (SELECT id FROM audit WHERE partner = $1 AND NOT "+byOperator+" ORDER BY id DESC OFFSET $2 LIMIT 1)", partners[i], quota); err != nil {
+			return err
+		}
+	}
+	_, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE "+byOperator+" AND at < $1 AND id <= (SELECT id FROM audit WHERE "+byOperator+
+		" ORDER BY id DESC OFFSET $2 LIMIT 1)", before, limits.Operators)
+	if err == nil {
+		e.auditDropped = last
+	}
+	return err
 }
 
 // Audit implements store.Control.

@@ -18,7 +18,7 @@ func storeIn(url string) storetest.Store {
 	return storetest.Store{
 		Open: func(t *testing.T, now func() time.Time) store.Engine {
 			t.Helper()
-			e, err := openURL(url, Options{Log: quiet, Now: now})
+			e, err := openURL(url, Options{Log: quiet, Now: now, audit: storetest.AuditLimits})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -28,12 +28,12 @@ type change struct {
 	id  uuid.UUID // of the transaction
 	now time.Time // UTC
 
-	last      int64         // the number of the last entry of the table change
-	audited   store.AuditID // of the last audit entry; 0: not known yet
-	entries   []entry       // what nodes must know of the changes that this node does not know yet, this one included
-	published bool          // some of them are of this change
-	failed    error         // of the first statement that failed
-	together  *pgx.Batch    // of inOneTrip; nil otherwise
+	last      int64              // the number of the last entry of the table change
+	audited   []store.AuditEntry // what is added to the audit log
+	entries   []entry            // what nodes must know of the changes that this node does not know yet, this one included
+	published bool               // some of them are of this change
+	failed    error              // of the first statement that failed
+	together  *pgx.Batch         // of inOneTrip; nil otherwise
 }
 
 // change makes a change. build reads what it needs to know, and writes; after an error nothing is changed. When change returns
@@ -88,6 +88,7 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	if err != nil {
 		return unavailable(err)
 	}
+	store.LogAudit(e.log, c.audited)
 	return e.follower.apply(c.entries)
 }
 

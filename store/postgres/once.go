@@ -69,6 +69,5 @@ func (e *engine) deleteOld(ctx context.Context) error {
 	if _, err := e.pool.Exec(ctx, "DELETE FROM lease WHERE expires < now() - interval '1 day'"); err != nil {
 		return err
 	}
-	_, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - $1", store.MaxAuditEntries)
-	return err
+	return e.dropAudit(ctx)
 }

@@ -129,6 +129,7 @@ type Options struct {
 	eager        bool // life.eager
 	flushTimeout time.Duration
 	verifyPiece  int64
+	audit        store.AuditLimits
 }
 
 // Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or keywords
@@ -167,6 +168,8 @@ type engine struct {
 
 	flushTimeout time.Duration
 	verifyPiece  int64
+	auditLimits  store.AuditLimits
+	auditDropped int // the last entry when there were last too many; only tidy uses it
 	watches      watches
 	folding      folding
 	life         life
@@ -198,7 +201,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), metrics: removal.NewMetrics(opt.Metrics), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece)}
+	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), metrics: removal.NewMetrics(opt.Metrics), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()

@@ -1,12 +1,17 @@
 package storetest
 
 import (
+	"context"
+	"maps"
 	"slices"
 	"testing"
 	"time"
 
 	"mtagd/store"
 )
+
+// AuditLimits are what engines must be opened with: with those outside of tests, the log would be full after a million changes.
+var AuditLimits = store.AuditLimits{Partners: 120, Operators: 60, OperatorAge: 30 * day}
 
 // auditLog returns the whole audit log, oldest entry first.
 func (b *bed) auditLog() []store.AuditEntry {
@@ -413,5 +418,63 @@ var auditTests = []test{
 		if len(seen) != n {
 			t.Errorf("%d merchants are in the log, want %d", len(seen), n)
 		}
+	}},
+	{"a partner that fills the audit log pushes out its own entries, and neither another partner's nor operators'", func(t *testing.T, b *bed) {
+		byOperator := store.WithActor(t.Context(), store.Actor{Kind: store.ByOperator, Name: "ann"})
+		byKey := store.WithActor(t.Context(), store.Actor{Kind: store.ByKey, Name: "aaaaaaaaaaaa"})
+		toggle := func(ctx context.Context, p store.Partner, n int) {
+			for range n {
+				if _, err := b.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { p.Suspended = !p.Suspended; return p }); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		counts := func() map[store.PartnerID]int {
+			n := map[store.PartnerID]int{}
+			for _, e := range b.auditLog() {
+				n[e.Holder()]++
+			}
+			return n
+		}
+		expect := func(when string, want map[store.PartnerID]int) {
+			t.Helper()
+			b.reopen() // an engine may drop entries later, but at the latest when it closes
+			if got := counts(); !maps.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", when, got, want)
+			}
+		}
+		var partners []store.Partner
+		for _, name := range []string{"Quiet", "Noisy", "Loud"} {
+			p, err := b.AddPartner(byOperator, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			partners = append(partners, p)
+		}
+		quiet, noisy, loud := partners[0], partners[1], partners[2]
+		toggle(byKey, quiet, 10)
+		toggle(byOperator, noisy, 10) // of an operator, though about a partner
+		first := b.auditLog()[:23]
+		toggle(byKey, noisy, AuditLimits.Partners+30)
+		expect("one partner has filled the log", map[store.PartnerID]int{"": 13, quiet.ID: 10, noisy.ID: AuditLimits.Partners - 10})
+		toggle(byKey, loud, AuditLimits.Partners)
+		half := (AuditLimits.Partners - 10) / 2
+		expect("two partners have filled it", map[store.PartnerID]int{"": 13, quiet.ID: 10, noisy.ID: half, loud.ID: half})
+		log := b.auditLog()
+		if !slices.EqualFunc(log[:len(first)], first, sameAuditEntry) {
+			t.Errorf("the log begins with\n%+v, want\n%+v", log[:len(first)], first)
+		}
+		newest := map[store.PartnerID]store.AuditID{}
+		for _, e := range log {
+			newest[e.Holder()] = e.ID
+		}
+		if newest[loud.ID] != log[len(log)-1].ID || newest[noisy.ID] >= log[len(log)-half].ID {
+			t.Errorf("not the oldest entries were dropped: %v", newest)
+		}
+		toggle(byOperator, quiet, AuditLimits.Operators)
+		expect("operators have more entries than they may, and all are young", map[store.PartnerID]int{"": AuditLimits.Operators + 13, quiet.ID: 10, noisy.ID: half, loud.ID: half})
+		b.clock.move(AuditLimits.OperatorAge + time.Hour)
+		toggle(byOperator, quiet, AuditLimits.Operators)
+		expect("the old ones of them have gone", map[store.PartnerID]int{"": AuditLimits.Operators, quiet.ID: 10, noisy.ID: half, loud.ID: half})
 	}},
 }

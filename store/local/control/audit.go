@@ -14,11 +14,47 @@ import (
 	"mtagd/store/local/boltfile"
 )
 
+// holding is what one partner, or operators, have in the audit log.
+type holding struct {
+	n      int
+	oldest store.AuditID // none of the entries is older
+}
+
+// hold notes an entry that is newer than all others, or that a reading has found.
+func (s *state) hold(holder store.PartnerID, id store.AuditID) {
+	h := s.held[holder]
+	if h == nil {
+		h = &holding{oldest: id}
+		s.held[holder] = h
+	}
+	h.n++
+}
+
+// note notes entries that were added.
+func (s *state) note(entries []store.AuditEntry) {
+	for _, e := range entries {
+		s.hold(e.Holder(), e.ID)
+		s.lastEntry = e.ID
+	}
+}
+
+// holderIn is AuditEntry.Holder for the JSON of an entry. It is much faster than to decode it. Within a string, a quote has a backslash
+// before it, so nothing but the fields themselves is found.
+func holderIn(entry []byte) store.PartnerID {
+	const byOperator, partner = `"actor":{"kind":"` + string(store.ByOperator) + `"`, `"partnerId":"`
+	_, rest, found := bytes.Cut(entry, []byte(partner))
+	if !found || bytes.Contains(entry, []byte(byOperator)) {
+		return ""
+	}
+	id, _, _ := bytes.Cut(rest, []byte(`"`))
+	return store.PartnerID(id)
+}
+
 // audit adds entries to the audit log, in the transaction of the change.
 func (c *change) audit(entries ...store.AuditEntry) error {
 	for _, entry := range entries {
-		c.entries++
-		entry = entry.Complete(c.ctx, c.d.state.lastEntry+store.AuditID(c.entries), c.d.now().UTC())
+		entry = entry.Complete(c.ctx, c.d.state.lastEntry+store.AuditID(len(c.entries))+1, c.d.now().UTC())
+		c.entries = append(c.entries, entry)
 		w, err := newWrite(inLog, auditKey(entry.ID, entry.At), entry)
 		if err != nil {
 			return err
@@ -28,28 +64,77 @@ func (c *change) audit(entries ...store.AuditEntry) error {
 	return nil
 }
 
-// dropOldest makes room for new entries: for each it drops the two oldest ones if there are more than maxAudit. With a smaller
-// maxAudit the log gets shorter little by little. Damaged entries stay.
-func (d *Data) dropOldest(tx *bolt.Tx, s sums, added int) error {
-	drop := min(uint64(2*added), s[inLog].n+uint64(added)-min(d.maxAudit, s[inLog].n+uint64(added)))
-	var oldest []write
-	log := tx.Bucket([]byte(inLog)).Cursor()
-	for key, value := log.First(); key != nil && uint64(len(oldest)) < drop; key, value = log.Next() {
-		if _, _, ok := unseal(inLog, key, value); ok {
-			oldest = append(oldest, write{inLog, string(key), nil})
+// dropOldest makes room for the new entries: for each, at most two others go. With smaller limits the log gets shorter little by
+// little. Damaged entries stay.
+func (c *change) dropOldest(tx *bolt.Tx, s sums) error {
+	c.publish = append(c.publish, func() { c.d.state.note(c.entries) })
+	if len(c.entries) == 0 {
+		return nil
+	}
+	limits, added := c.d.AuditLimits, map[store.PartnerID]int{}
+	for _, e := range c.entries {
+		added[e.Holder()]++
+	}
+	excess := map[store.PartnerID]int{}
+	full := s[inLog].n+uint64(len(c.entries)) > uint64(limits.Partners)
+	var numbers []int
+	for holder, h := range c.d.state.held {
+		if holder == "" {
+			excess[""] = h.n + added[""] - limits.Operators
+		} else if full {
+			excess[holder] = h.n + added[holder]
+			numbers = append(numbers, excess[holder])
 		}
 	}
-	for _, w := range oldest {
-		if err := w.store(tx, s); err != nil {
+	quota := limits.Quota(numbers)
+	for holder := range excess {
+		if holder != "" {
+			excess[holder] -= quota
+		}
+	}
+	room := 2 * len(c.entries)
+	for holder, n := range excess {
+		if n <= 0 {
+			continue
+		}
+		dropped, err := c.drop(tx, s, holder, min(n, room))
+		if room -= dropped; err != nil || room == 0 {
 			return err
 		}
 	}
 	return nil
 }
 
+// drop drops at most n entries of one holder, the oldest first. It begins where the last one has stopped: so it reads the entries of
+// others once, and not each time.
+func (c *change) drop(tx *bolt.Tx, s sums, holder store.PartnerID, n int) (dropped int, err error) {
+	h := c.d.state.held[holder]
+	oldest := h.oldest
+	var old []write
+	log := tx.Bucket([]byte(inLog)).Cursor()
+	for key, value := log.Seek(binary.BigEndian.AppendUint64(nil, uint64(oldest))); key != nil && len(old) < n; key, value = log.Next() {
+		value, _, ok := unseal(inLog, key, value)
+		if !ok || holderIn(value) != holder {
+			continue
+		}
+		if holder == "" && c.d.now().Sub(auditTime(string(key))) < c.d.AuditLimits.OperatorAge {
+			break
+		}
+		old = append(old, write{inLog, string(key), nil})
+		oldest = auditID(string(key)) + 1
+	}
+	for _, w := range old {
+		if err := w.store(tx, s); err != nil {
+			return 0, err
+		}
+	}
+	c.publish = append(c.publish, func() { h.n, h.oldest = h.n-len(old), oldest })
+	return len(old), nil
+}
+
 // Audit implements store.Control. It decodes only entries that may be in the answer: the time is in the key, and the id of
-// the partner is in the JSON as it is. The log is the only part that is read from the disk; its entries have no gaps, so that
-// one that is not found is missed.
+// the partner is in the JSON as it is. The log is the only part that is read from the disk. When all of it is read, one that is not
+// found is missed.
 func (d *Data) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -57,16 +142,20 @@ func (d *Data) Audit(ctx context.Context, q store.AuditQuery) (entries []store.A
 	err = boltfile.CatchDamage(fileName, func() error {
 		return d.db.View(func(tx *bolt.Tx) error {
 			log := tx.Bucket([]byte(inLog)).Cursor()
-			last := store.AuditID(0)
-			for key, value := lastBefore(log, q.Before); key != nil && len(entries) < q.Limit; key, value = log.Prev() {
+			last, read := store.AuditID(0), uint64(0)
+			for key, value := lastBefore(log, q.Before); key != nil; key, value = log.Prev() {
+				if len(entries) >= q.Limit {
+					return nil
+				}
 				if err := ctx.Err(); err != nil {
 					return err
 				}
 				value, _, ok := unseal(inLog, key, value)
-				if len(key) != auditKeySize || ok && last != 0 && auditID(string(key)) != last-1 {
+				if len(key) != auditKeySize || ok && last != 0 && auditID(string(key)) >= last {
 					return damaged(inLog, fmt.Sprint(last-1))
 				}
 				last = auditID(string(key))
+				read++
 				if auditTime(string(key)).Before(q.Since) || ok && !bytes.Contains(value, []byte(q.Partner)) {
 					continue
 				}
@@ -80,13 +169,25 @@ func (d *Data) Audit(ctx context.Context, q store.AuditQuery) (entries []store.A
 					entries = append(entries, entry)
 				}
 			}
-			return nil
+			return checkRead(tx, read, q.Before)
 		})
 	})
 	if err != nil {
 		return nil, err
 	}
 	return entries, nil
+}
+
+// checkRead returns an error when fewer entries were read than there are. Nothing is known of those before another one.
+func checkRead(tx *bolt.Tx, read uint64, before store.AuditID) error {
+	if before != 0 {
+		return nil
+	}
+	value, _, _ := unseal(inMeta, keySums, tx.Bucket([]byte(inMeta)).Get([]byte(keySums)))
+	if all, _, err := parseSums(value); err != nil || read != all[inLog].n {
+		return damaged(inLog, "")
+	}
+	return nil
 }
 
 // lastBefore moves a cursor to the last entry with a number below before; 0 stands for the end of the log.

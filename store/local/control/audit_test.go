@@ -1,7 +1,9 @@
 package control
 
 import (
-	"fmt"
+	"encoding/json"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,17 +13,18 @@ import (
 // The audit log keeps the newest entries only. With a smaller bound it gets shorter little by little.
 func TestTheAuditLogIsBounded(t *testing.T) {
 	dir := t.TempDir()
-	open := func(maxAudit uint64) *Data {
+	open := func(limit int) *Data {
 		d, err := Open(dir, time.Now, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.maxAudit = maxAudit
+		d.AuditLimits.Partners = limit
 		return d
 	}
+	var id store.PartnerID
 	add := func(d *Data, n int) {
-		for i := range n {
-			if _, err := d.AddPartner(t.Context(), fmt.Sprint(i)); err != nil {
+		for range n {
+			if _, err := d.UpdatePartner(t.Context(), id, func(p store.Partner) store.Partner { p.Suspended = !p.Suspended; return p }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -40,7 +43,12 @@ func TestTheAuditLogIsBounded(t *testing.T) {
 	}
 
 	d := open(10)
-	add(d, 10)
+	p, err := d.AddPartner(t.Context(), "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id = p.ID
+	add(d, 9)
 	want(d, 10, 10)
 	add(d, 15)
 	want(d, 10, 25)
@@ -58,15 +66,36 @@ func TestTheAuditLogIsBounded(t *testing.T) {
 	}
 }
 
-// A change whose entry cannot be written is not made.
+// What the JSON of an entry says of its holder is found, whatever its texts contain.
+func TestTheHolderInAnEntry(t *testing.T) {
+	for _, e := range []store.AuditEntry{
+		{},
+		{Partner: "p1", Actor: store.Actor{Kind: store.ByKey}},
+		{Partner: "p1", Actor: store.Actor{Kind: store.ByOperator, Name: "ann"}, Reason: "x"},
+		{Partner: "p1", Actor: store.Actor{Kind: store.ByService}, Detail: `"actor":{"kind":"operator"`},
+		{Actor: store.Actor{Kind: store.ByLink, Name: `","partnerId":"p2"`, Request: `\","partnerId":"p2"`}},
+	} {
+		text, err := json.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := holderIn(text), e.Holder(); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A change whose entry cannot be written is not made. The entries of changes that are made are copied to the log of the process.
 func TestNoChangeWithoutItsEntry(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	d, err := Open(t.TempDir(), func() time.Time { return now }, quiet)
+	var lines strings.Builder
+	d, err := Open(t.TempDir(), func() time.Time { return now }, slog.New(slog.NewTextHandler(&lines, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	p, err := d.AddPartner(t.Context(), "Acme")
+	actor := store.Actor{Kind: store.ByOperator, Name: "ann", Request: "r1"}
+	p, err := d.AddPartner(store.WithReason(store.WithActor(t.Context(), actor), "contract 7"), "Acme")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,5 +110,9 @@ func TestNoChangeWithoutItsEntry(t *testing.T) {
 	}
 	if entries, err := d.Audit(t.Context(), store.AuditQuery{Limit: 9}); err != nil || len(entries) != 1 {
 		t.Errorf("the log is %+v, %v", entries, err)
+	}
+	want := `level=INFO msg=audit id=1 action=partner.added actor=operator name=ann request_id=r1 partner=` + string(p.ID) + ` reason="contract 7"`
+	if got := lines.String(); !strings.Contains(got, want) || strings.Count(got, "msg=audit") != 1 {
+		t.Errorf("the copy in the log of the process is %s, want %s", got, want)
 	}
 }

@@ -99,7 +99,7 @@ type Data struct {
 	now  func() time.Time
 	log  *slog.Logger
 
-	maxAudit uint64 // how many audit entries are kept
+	AuditLimits store.AuditLimits // of the audit log; set before the first change
 
 	writing sync.Mutex                  // held while a change is made
 	frozen  error                       // guarded by writing: why nothing is changed now; nil: changes are made
@@ -138,8 +138,8 @@ type change struct {
 	d       *Data
 	ctx     context.Context
 	writes  []write
-	entries int      // of the audit log, which are among writes
-	publish []func() // puts the changes into memory, in this order
+	entries []store.AuditEntry // of the audit log, which are among writes
+	publish []func()           // puts the changes into memory, in this order
 }
 
 // put replaces a record. Once that is on disk, publish puts it into memory.
@@ -231,12 +231,12 @@ func (d *Data) update(ctx context.Context, build func(c *change) error) error {
 	if err != nil || len(c.writes) == 0 {
 		return err
 	}
+	store.LogAudit(d.log, c.entries)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, publish := range c.publish {
 		publish()
 	}
-	d.state.lastEntry += store.AuditID(c.entries)
 	return nil
 }
 
@@ -254,7 +254,7 @@ func (d *Data) store(c *change) error {
 	var committing int // the transaction whose commit has begun; 0: none
 	err := boltfile.CatchDamage(fileName, func() error {
 		err := d.db.Update(func(tx *bolt.Tx) error {
-			if err := d.dropOldest(tx, next, c.entries); err != nil {
+			if err := c.dropOldest(tx, next); err != nil {
 				return err
 			}
 			if err := storeAll(tx, next, c.writes); err != nil {

@@ -46,7 +46,7 @@ func (r *reading) decode1(bucket, key string, rec boltfile.Record) error {
 		if key != auditKey(entry.ID, entry.At) {
 			return fmt.Errorf("has another key than its id and time")
 		}
-		r.noteEntry(key)
+		r.noteEntry(key, rec.Value)
 	case !slices.Contains(oldBuckets, bucket):
 		return fmt.Errorf("%w: an unknown bucket", codec.ErrCorrupt)
 	}
@@ -97,8 +97,13 @@ func (r *reading) dateClaims(now time.Time) {
 	}
 }
 
-// entries is how many audit entries there may be.
-func (r *reading) entries() store.AuditID { return min(r.state.lastEntry, store.MaxAuditEntries) }
+// entries is how many audit entries there are, without damaged ones.
+func (r *reading) entries() (n int) {
+	for _, h := range r.state.held {
+		n += h.n
+	}
+	return n
+}
 
 // fill writes a reading to a file in format "2".
 func fill(db *bolt.DB, r *reading, log *slog.Logger) error {
@@ -175,10 +180,11 @@ func fillLog(db *bolt.DB, r *reading, sums sums, log *slog.Logger) error {
 	return flush()
 }
 
-// eachEntry calls use with each entry of the audit log, oldest first. In the place of entries that are lost between others it
-// has damaged ones, so that the log has no gaps.
+// eachEntry calls use with each entry of the audit log, oldest first. One that is damaged between others stays in the list, as a
+// damaged one.
 func (r *reading) eachEntry(use func(w write) error) error {
 	from, last := inLog, store.AuditID(0)
+	var damaged []write
 	if r.format == format1 {
 		from = oldLog
 	}
@@ -187,19 +193,25 @@ func (r *reading) eachEntry(use func(w write) error) error {
 		if r.format != format1 {
 			value, _, _ = unseal(inLog, rec.Key, rec.Value)
 		}
-		if len(rec.Key) != auditKeySize || rec.Damaged || !json.Valid(value) {
+		if len(rec.Key) != auditKeySize {
 			return nil
 		}
 		id, at := auditID(string(rec.Key)), auditTime(string(rec.Key))
-		for lost := last + 1; last > 0 && lost < id; lost++ {
-			w, err := newWrite(inLog, auditKey(lost, at), store.AuditEntry{ID: lost, At: at, Action: store.EntryDamaged})
-			if err == nil {
-				err = use(w)
+		if rec.Damaged || !json.Valid(value) {
+			w, err := newWrite(inLog, string(rec.Key), store.AuditEntry{ID: id, At: at, Action: store.EntryDamaged})
+			if err == nil && last > 0 && id > last {
+				damaged = append(damaged, w)
 			}
-			if err != nil {
-				return err
+			return nil
+		}
+		for _, w := range damaged {
+			if auditID(w.key) < id { // else its key is damaged too
+				if err := use(w); err != nil {
+					return err
+				}
 			}
 		}
+		damaged = damaged[:0]
 		last = id
 		return use(write{inLog, string(rec.Key), slices.Clone(value)})
 	}, func([]string, error) {}) // the pages that are lost were reported before

@@ -114,7 +114,8 @@ func (d *Data) AddEntries(entries []store.AuditEntry) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.sums, d.state.lastEntry = next, entries[len(entries)-1].ID
+	d.sums = next
+	d.state.note(entries)
 	return nil
 }
 

@@ -16,7 +16,7 @@ import (
 // Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. A file of an older format is
 // migrated. Open fails with store.ErrInUse when another process has the file open.
 func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
-	d := &Data{path: filepath.Join(dir, fileName), now: now, log: log, maxAudit: store.MaxAuditEntries}
+	d := &Data{path: filepath.Join(dir, fileName), now: now, log: log, AuditLimits: store.DefaultAuditLimits}
 	for {
 		older, err := d.open()
 		if err != nil || !older {

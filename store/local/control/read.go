@@ -197,7 +197,7 @@ func (r *reading) damaged(bucket, key, why string) {
 	case inRemovals: // the key says enough
 		r.state.removals[store.MerchantID(key)] = store.Removal{Merchant: store.MerchantID(key)}
 	case inLog:
-		r.noteEntry(key)
+		r.noteEntry(key, nil)
 	}
 }
 
@@ -241,16 +241,21 @@ func (r *reading) decode(bucket, key string, rec boltfile.Record) (err error) {
 		}
 		r.uses[store.KeyID(key)] = at
 	case inLog:
-		r.noteEntry(key)
+		r.noteEntry(key, rec.Value)
 	default:
 		return r.decode1(bucket, key, rec)
 	}
 	return err
 }
 
-func (r *reading) noteEntry(key string) {
-	if len(key) == auditKeySize {
-		r.state.lastEntry = max(r.state.lastEntry, auditID(key))
+// noteEntry notes an entry of the audit log; value is nil when it is damaged.
+func (r *reading) noteEntry(key string, value []byte) {
+	if len(key) != auditKeySize {
+		return
+	}
+	r.state.lastEntry = max(r.state.lastEntry, auditID(key))
+	if value != nil {
+		r.state.hold(holderIn(value), auditID(key))
 	}
 }
 

@@ -24,7 +24,8 @@ type state struct {
 	suppressed map[store.MerchantID]map[store.IdentityKey]store.ErasureID
 	sessions   map[store.SessionID]store.Session // links too
 
-	lastEntry store.AuditID // of the audit log
+	lastEntry store.AuditID                // of the audit log
+	held      map[store.PartnerID]*holding // the entries of partners and, under "", of operators; damaged ones are nobody's
 
 	// What follows from these.
 	keysOf      map[store.PartnerID][]store.KeyID      // in no order
@@ -58,6 +59,7 @@ func newState() *state {
 		domains:    map[string]store.TagID{},
 		replies:    map[string]reply{},
 		removals:   map[store.MerchantID]store.Removal{},
+		held:       map[store.PartnerID]*holding{},
 		erasures:   map[store.ErasureID]store.Erasure{},
 		suppressed: map[store.MerchantID]map[store.IdentityKey]store.ErasureID{},
 		sessions:   map[store.SessionID]store.Session{},

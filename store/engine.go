@@ -27,8 +27,7 @@ type Engine interface {
 	// it returns the reason, for operators. The reason is ErrNeedsRestart when a restart would help. Ready does no I/O.
 	Ready() error
 
-	// FreeSpace returns how many bytes events may still take before the engine refuses them for lack of space. An engine
-	// that does not know returns math.MaxUint64. It does no I/O.
+	// FreeSpace returns how many bytes events may still take before the engine refuses them for lack of space. It does no I/O.
 	FreeSpace() (bytes uint64)
 
 	// Verify reads all data, checks every checksum, and compares what must agree. It passes what is wrong to v.Found, and

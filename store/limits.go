@@ -47,7 +47,7 @@ type MerchantLimits struct {
 	// EventsPerSecond is the rate at which events are accepted. A burst of ten seconds' worth may come at once.
 	EventsPerSecond Limit `json:"eventsPerSecond,omitempty"`
 	// BytesPerDay bounds the bytes that the merchant stores in a day: the raw bytes of its events, and 128 for each. Its
-	// default is a tenth of the free disk space, but at least 1 GiB. One client address may store half of it.
+	// default is a tenth of the free disk space, but at least 1 GiB or a quarter of it. One client address may store half of it.
 	BytesPerDay Limit `json:"bytesPerDay,omitempty"`
 }
 
@@ -59,7 +59,7 @@ type PartnerLimits struct {
 	// minutes' worth may come at once.
 	WritesPerMinute Limit `json:"writesPerMinute,omitempty"`
 	// BytesPerDay bounds the bytes that all merchants of the partner store in a day. Its default is a quarter of the free
-	// disk space, but at least 1 GiB.
+	// disk space.
 	BytesPerDay Limit `json:"bytesPerDay,omitempty"`
 	// AnswerBytes bounds the memory of answers that are being sent at the same time.
 	AnswerBytes Limit `json:"answerBytes,omitempty"`

@@ -20,9 +20,9 @@ type Shared interface {
 	// RemoveFile removes a file only if it has this content.
 	RemoveFile(ctx context.Context, path string, content []byte) error
 
-	// Exchange sends a message to the other nodes, unless it is empty, and returns what they have sent since the last call. A message
-	// may get lost; it lives for seconds. The call is not repeated. Callers take turns.
-	Exchange(ctx context.Context, mine []byte) (others [][]byte, err error)
+	// Exchange sends a message, which may be empty, to the other nodes. It returns what they have sent since the last call, and how many
+	// nodes have sent something in the last minute. A message may get lost; it lives for seconds. The call is not repeated. Callers take turns.
+	Exchange(ctx context.Context, mine []byte) (messages [][]byte, others int, err error)
 
 	// Lease returns a lease on a name, or nil while another has it. It lasts until Release: it is renewed in the background. If
 	// its node dies, it ends within half a minute.

@@ -161,6 +161,14 @@ func checkLeast(n, least int) error {
 	return nil
 }
 
+// readSize reads a size in bytes, such as 500GB; an empty one stands for the default.
+func readSize(s string, size *int64) (err error) {
+	if s != "" {
+		*size, err = operator.ParseSize(s)
+	}
+	return err
+}
+
 // checkRetention checks a number of days, where 0 is for ever.
 func checkRetention(days int) error {
 	if days < 0 || days > store.MaxRetention {

@@ -16,6 +16,7 @@ import (
 type config struct {
 	Data               string
 	Store              string     // PostgreSQL database; empty: everything is in Data
+	StoreSize          int64      // bytes of Store that events may take; 0: the default
 	HTTP               string     // listening address
 	TLS                *tlsConfig // nil: everything is served on HTTP
 	BaseHost           string

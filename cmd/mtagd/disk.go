@@ -13,13 +13,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/partnerapi/console"
+	"mtagd/store"
 	"mtagd/store/local/space"
 )
 
 // diskMetrics are the metrics of the space that the parts of the data directory take, and have. Each part may be on a disk
-// of its own.
+// of its own. A database is the part "store", of which the free space is known.
 type diskMetrics struct {
-	parts map[string]string // files and directories, by what they hold
+	parts  map[string]string // files and directories, by what they hold; none with a database
+	engine store.Engine
 
 	mu       sync.Mutex
 	used     map[string]float64 // bytes on the disk
@@ -29,11 +31,13 @@ type diskMetrics struct {
 // usedInterval is how old the used bytes may be. To measure them, each file is looked at, and a certificate is several.
 const usedInterval = time.Minute
 
-func newDiskMetrics(parts map[string]string) *diskMetrics { return &diskMetrics{parts: parts} }
+func newDiskMetrics(parts map[string]string, engine store.Engine) *diskMetrics {
+	return &diskMetrics{parts: parts, engine: engine}
+}
 
 var (
 	freeDesc = prometheus.NewDesc("mtagd_disk_free_bytes",
-		"Free space on the disk of a part of the data directory.", []string{"part"}, nil)
+		"Free space on the disk of a part of the data directory; what is left of --store-size.", []string{"part"}, nil)
 	usedDesc = prometheus.NewDesc("mtagd_disk_used_bytes",
 		"Space that a part of the data directory takes on its disk.", []string{"part"}, nil)
 	reserveDesc = prometheus.NewDesc("mtagd_disk_reserve_bytes",
@@ -53,6 +57,9 @@ func (d *diskMetrics) Collect(to chan<- prometheus.Metric) {
 		if free, err := space.Free(path); err == nil {
 			to <- prometheus.MustNewConstMetric(freeDesc, prometheus.GaugeValue, float64(free), part)
 		}
+	}
+	if len(d.parts) == 0 {
+		to <- prometheus.MustNewConstMetric(freeDesc, prometheus.GaugeValue, float64(d.engine.FreeSpace()), "store")
 	}
 	for part, used := range d.usedBytes() {
 		to <- prometheus.MustNewConstMetric(usedDesc, prometheus.GaugeValue, used, part)

@@ -20,10 +20,10 @@ import (
 )
 
 // openEngine opens the storage engine for the service, and creates it if the data directory or the database is new. With an empty
-// database, everything is in the data directory. This file is the only one that names an engine.
-func openEngine(ctx context.Context, data, database string, keep store.Retention, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
+// database, everything is in the data directory. size is how many bytes of a database events may take; 0: the default. This file is the only one that names an engine.
+func openEngine(ctx context.Context, data, database string, keep store.Retention, size int64, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
 	if database != "" {
-		return openDatabase(ctx, database, postgres.Options{Log: log, Retention: keep, Metrics: metrics})
+		return openDatabase(ctx, database, postgres.Options{Log: log, Retention: keep, Size: size, Metrics: metrics})
 	}
 	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now, Metrics: metrics, Retention: keep})
 	if err != nil {

@@ -121,7 +121,7 @@ func openForExport(p *process) (store.Engine, error) {
 	if _, err := checkData(p.data, false); err != nil {
 		return nil, fmt.Errorf("data directory %s %w", p.data, err)
 	}
-	return openEngine(p.ctx, p.data, "", 0, quietLog(p.stderr), nil)
+	return openEngine(p.ctx, p.data, "", 0, 0, quietLog(p.stderr), nil)
 }
 
 // exportEvents exports from an engine. It calls rest after each piece with the time that the piece took.

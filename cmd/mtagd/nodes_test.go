@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +31,7 @@ type nodes struct {
 	tag      string
 }
 
-func newNodes(t *testing.T) *nodes {
+func newNodes(t *testing.T, flags ...string) *nodes {
 	t.Helper()
 	zone, err := startZone()
 	if err != nil {
@@ -37,7 +40,7 @@ func newNodes(t *testing.T) *nodes {
 	t.Cleanup(zone.stop)
 	n := &nodes{T: t, database: pgtest.NewServer(t).URL("postgres"), data: [2]string{t.TempDir(), t.TempDir()}}
 	for i := range n.node {
-		s, err := startService(n.data[i], zone.address, "--store", n.database)
+		s, err := startService(n.data[i], zone.address, append(flags, "--store", n.database)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,19 +104,18 @@ func (n *nodes) total(node int) int {
 	return list.Pagination.TotalItems
 }
 
-// Two nodes on one PostgreSQL database are one service: what one of them knows, the other knows. A node that is killed takes nothing along.
-func TestTwoNodesOnOneDatabase(t *testing.T) {
-	n := newNodes(t)
-	elsewhere := t.TempDir() // where no server runs: commands open the database themselves
+// addShop makes a partner with a merchant and its tag.
+func (n *nodes) addShop(elsewhere string) {
+	n.Helper()
 	var partner struct{ PartnerID string }
 	out, err := n.command(elsewhere, "partner", "add", "--name", "Acme")
 	if err != nil || json.Unmarshal([]byte(out), &partner) != nil {
-		t.Fatal(err, out)
+		n.Fatal(err, out)
 	}
 	var issued struct{ APIKey string }
 	out, err = n.command(n.data[0], "key", "issue", "--partner", partner.PartnerID)
 	if err != nil || json.Unmarshal([]byte(out), &issued) != nil {
-		t.Fatal(err, out)
+		n.Fatal(err, out)
 	}
 	n.key = issued.APIKey
 
@@ -127,7 +129,13 @@ func TestTwoNodesOnOneDatabase(t *testing.T) {
 	n.ask(1, request{host: baseHost, method: "POST", path: "/v1/partners/tracktag/generate", key: n.key,
 		body: fmt.Sprintf(`{"merchantId":%q,"type":"client-side"}`, n.merchant)}, &tag)
 	n.tag = tag.TagID
+}
 
+// Two nodes on one PostgreSQL database are one service: what one of them knows, the other knows. A node that is killed takes nothing along.
+func TestTwoNodesOnOneDatabase(t *testing.T) {
+	n := newNodes(t)
+	elsewhere := t.TempDir() // where no server runs: commands open the database themselves
+	n.addShop(elsewhere)
 	n.awaitStatus(0, n.mark(0, "order-1"), http.StatusCreated)
 	n.awaitStatus(1, n.mark(1, "order-1"), http.StatusCreated) // it is recorded already
 	n.awaitStatus(1, n.mark(1, "order-2"), http.StatusCreated)
@@ -191,6 +199,91 @@ func TestTwoNodesOnOneDatabase(t *testing.T) {
 		if out, err := n.command(elsewhere, command...); err == nil || !strings.Contains(out, "store") {
 			t.Errorf("%s: %v: %s", command, err, out)
 		}
+	}
+}
+
+// awaitExchanges waits until the nodes know of each other, and of all changes.
+func (n *nodes) awaitExchanges() {
+	n.Helper()
+	db, err := pgx.Connect(n.Context(), n.database)
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer db.Close(n.Context())
+	began := 0
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		var last int // of the node that has sent fewer messages
+		if err := db.QueryRow(n.Context(), "SELECT CASE count(*) WHEN 2 THEN min(last) ELSE 0 END FROM (SELECT max(seq) AS last FROM message GROUP BY node) AS m").Scan(&last); err != nil {
+			n.Fatal(err)
+		}
+		if began == 0 {
+			began = last
+		} else if last >= began+3 {
+			return
+		}
+	}
+	n.Fatal("the nodes do not exchange messages")
+}
+
+// flood sends events to both nodes until they refuse them for their bytes, and returns how many bytes were stored.
+func (n *nodes) flood() int64 {
+	n.Helper()
+	n.awaitExchanges()
+	var stored atomic.Int64
+	var all sync.WaitGroup
+	for s := range 4 {
+		all.Go(func() {
+			for i, refused := 0, 0; refused < 5; i++ {
+				r := n.mark(s%2, fmt.Sprintf("%d-%d", s, i))
+				r.body = strings.TrimSuffix(r.body, "}") + `,"filler":"` + strings.Repeat("x", 900) + `"}`
+				switch status := n.ask(s%2, r, nil); status {
+				case http.StatusCreated:
+					stored.Add(int64(len(r.body)) + 128)
+				case http.StatusTooManyRequests:
+					refused++
+				default:
+					n.Errorf("status %d", status)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return stored.Load()
+}
+
+// One address with one tag id cannot fill a database: it has half of a merchant's share, which is a quarter of a small database.
+func TestOneAddressStoresAPartOfTheStore(t *testing.T) {
+	n := newNodes(t, "--store-size", "4MiB")
+	n.addShop(t.TempDir())
+	if got := n.flood(); got > 512<<10+10_000 || got < 256<<10 {
+		t.Errorf("%d bytes were stored, want half of 1 MiB", got)
+	}
+	resp, err := http.Get("http://" + n.node[0].admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	metrics, err := io.ReadAll(resp.Body)
+	if err != nil || !regexp.MustCompile(`(?m)^mtagd_disk_free_bytes{part="store"} [1-3]\.[0-9]*e\+06$`).Match(metrics) {
+		t.Errorf("the metrics do not have what is left, %v: %s", err, metrics)
+	}
+	out, err := exec.Command("mtagd", serveArgs(t.TempDir(), "127.0.0.1:53", []string{"--store-size", "4MiB"})...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "--store-size: goes together with --store") {
+		t.Errorf("without a database: %v: %s", err, out)
+	}
+}
+
+// Both nodes get more events of a merchant than it may store, at the same time. Together they store no more than one node would.
+func TestTwoNodesStoreWhatOneMayStore(t *testing.T) {
+	n := newNodes(t)
+	n.addShop(t.TempDir())
+	const limit = 600_000 // of which one address may store half
+	if out, err := n.command(n.data[0], "merchant", "limit", n.merchant, "--bytes-per-day", fmt.Sprintf("%dB", limit)); err != nil {
+		t.Fatal(err, out)
+	}
+	if got := n.flood(); got > limit/2+10_000 || got < limit/4 {
+		t.Errorf("%d bytes were stored, want at most half of %d", got, limit)
 	}
 }
 

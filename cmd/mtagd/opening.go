@@ -51,7 +51,7 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	if d.engine, err = d.openEngine(ctx); err != nil {
 		return err
 	}
-	d.disks = newDiskMetrics(dataParts(d.Data, d.Store))
+	d.disks = newDiskMetrics(dataParts(d.Data, d.Store), d.engine)
 	d.metrics.MustRegister(d.disks)
 	d.onStop(d.engine.Close)
 	exportLabels(d.metrics, d.engine.Directory())
@@ -65,7 +65,7 @@ func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 	const pause, logEach = time.Second, 10 * time.Second
 	var logged time.Time
 	for {
-		engine, err := openEngine(ctx, d.Data, d.Store, d.Retention, d.Log, d.metrics)
+		engine, err := openEngine(ctx, d.Data, d.Store, d.Retention, d.StoreSize, d.Log, d.metrics)
 		if err == nil || d.Store == "" || store.KindOf(err) != store.KindUnavailable {
 			return engine, err
 		}

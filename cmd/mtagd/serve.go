@@ -48,6 +48,8 @@ type serveCommand struct {
 	BackupRecipient    []string `placeholder:"age1..." help:"Encrypt backups for this age recipient. Repeatable."`
 	BackupCertificates bool     `help:"Back up TLS certificates and their private keys too."`
 
+	StoreSize string `name:"store-size" placeholder:"SIZE" help:"With --store: how much of the database events may take, such as 500GB, indexes included: each counts for its bytes and 1 KiB. Merchants, partners and addresses have shares of what is left (bytes stored in a day), and without space left events get 503. The disk must have that much: its free space is not known here. Default: 100GiB, or twice what is stored at the start if that is more."`
+
 	RetentionDays int `name:"retention-days" default:"0" placeholder:"N" help:"Days that events are kept, by event_time, unless their merchant has another number; 0 for ever (default ${default})."`
 
 	Admin      string `default:"${admin}" placeholder:"ADDR" help:"Address for /metrics, /healthz, /readyz and /debug/pprof, or off. Without --admin-token it is a loopback address (default ${default})."`
@@ -56,10 +58,11 @@ type serveCommand struct {
 	LogLevel   string `default:"info" placeholder:"LEVEL" help:"Lowest level to log: debug, info, warn or error (default ${default})."`
 
 	// check parses these from the flags.
-	roots   *x509.CertPool
-	proxies []netip.Prefix
-	level   slog.Level
-	backup  *backupConfig
+	roots     *x509.CertPool
+	proxies   []netip.Prefix
+	level     slog.Level
+	backup    *backupConfig
+	storeSize int64
 }
 
 // Help is shown after the command's one line of help.
@@ -98,6 +101,7 @@ func (c *serveCommand) check(data string, from origin) error {
 		{"backup-every", readDuration(c.BackupEvery, time.Second, &backups.Every)},
 		{"backup-keep", readDuration(c.BackupKeep, time.Hour, &backups.Keep)},
 		{"backup-recipient", backup.CheckRecipients(c.BackupRecipient)},
+		{"store-size", readSize(c.StoreSize, &c.storeSize)},
 		{"retention-days", checkRetention(c.RetentionDays)},
 		{"admin-token", checkAdminToken(&c.AdminToken)},
 		{"admin", checkAdmin(c.Admin, c.AdminToken)},
@@ -123,6 +127,9 @@ func (c *serveCommand) Run(p *process) error {
 	if p.store != "" && c.backup != nil {
 		return &usageError{where: p.origin.of("backup-to"), err: errNotWithStore}
 	}
+	if p.store == "" && c.storeSize > 0 {
+		return &usageError{where: p.origin.of("store-size"), err: errors.New("goes together with --store: the embedded engine looks at its disk")}
+	}
 	var secure *tlsConfig
 	if c.TLS == "acme" {
 		secure = &tlsConfig{
@@ -139,6 +146,7 @@ func (c *serveCommand) Run(p *process) error {
 	return serve(p.ctx, config{
 		Data:               p.data,
 		Store:              p.store,
+		StoreSize:          c.storeSize,
 		HTTP:               c.HTTP,
 		TLS:                secure,
 		Limits:             c.Limits == "on",

@@ -112,17 +112,35 @@ func (k Key) of(kind byte) Key {
 
 // Take takes n tokens from a bucket and returns 0. When the bucket is empty, it takes none, and returns how long it is
 // until there are tokens again. One that has any tokens gives n, even if it has fewer: it then owes the rest. So a batch
-// that is larger than the burst gets through, and the rate is kept in the long run. With n = 0, Take only checks.
+// that is larger than the burst gets through, and the rate is kept in the long run.
 func (b *Buckets) Take(k Key, n int64, r Rate, now time.Time) (wait time.Duration) {
 	s := &b.sets[k%numSets]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.find(k, r, now.UnixNano())
-	if over := l.taken - r.Burst; over >= 0 && r.Burst > 0 {
-		return max(seconds(over/r.PerSecond), 1)
+	if wait := l.wait(r); wait > 0 {
+		return wait
 	}
 	l.take(float64(n), r)
 	b.tell(k, l, n, r)
+	return 0
+}
+
+// Check returns how long it is until a bucket has tokens; 0 when it has some, and Spend may take them. Each other node may have given as
+// many as this one since they heard of each other: these count as taken. So what nodes give together stays within the bucket, but the
+// last tokens come slowly.
+func (b *Buckets) Check(k Key, r Rate, now time.Time) (wait time.Duration) {
+	s := &b.sets[k%numSets]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.find(k, r, now.UnixNano())
+	if wait := l.wait(r); wait > 0 || b.share == nil {
+		return wait
+	}
+	others := float64(b.share.others.Load())
+	if left := r.Burst - l.taken; l.taken*others >= left && (l.mine+b.share.untold(b.table, k))*others >= left {
+		return exchangeEvery
+	}
 	return 0
 }
 
@@ -180,6 +198,14 @@ func (l *level) refill(r Rate, now int64) {
 		l.taken = max(0, l.taken-r.PerSecond*float64(max(0, elapsed))/1e9)
 		l.at = now
 	}
+}
+
+// wait returns how long it is until there are tokens; 0 when there are some.
+func (l *level) wait(r Rate) time.Duration {
+	if over := l.taken - r.Burst; over >= 0 && r.Burst > 0 {
+		return max(seconds(over/r.PerSecond), 1)
+	}
+	return 0
 }
 
 func (l *level) take(n float64, r Rate) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,7 +16,7 @@ import (
 // them last: for others it does not matter.
 //
 // So a limit holds over all nodes, but late. Before a node has heard of the others, each gives what is left in its own bucket: at
-// most a full one. What was given too much is owed, and the rate over all nodes is kept in the long run.
+// most a full one. What was given too much is owed, and the rate over all nodes is kept in the long run. Only Check does not rely on that.
 //
 // Nothing waits for the exchange. While it fails, a node counts for itself, and drops what it could not tell: told later, it
 // would refuse events for a load that is long past.
@@ -23,10 +24,15 @@ type Exchange struct {
 	seed Seed
 	now  func() time.Time
 
+	others atomic.Int64 // other nodes
+
 	mu     sync.Mutex
 	tables [tables]*Buckets
-	noted  map[spentKey]*spent // since the last exchange
+	noted  [1 + tellTakes]map[spentKey]*spent // since the last exchange, between it and the one before, and so on
 }
+
+// tellTakes is after how many exchanges all nodes have heard what was noted before: they send once a second, but not at the same time.
+const tellTakes = 2
 
 // Table is one of the sets of buckets that nodes share.
 type Table byte
@@ -62,7 +68,11 @@ type spentKey struct {
 
 // NewExchange returns an exchange of the nodes that have the same seed.
 func NewExchange(seed Seed, now func() time.Time) *Exchange {
-	return &Exchange{seed: seed, now: now, noted: map[spentKey]*spent{}}
+	x := &Exchange{seed: seed, now: now}
+	for i := range x.noted {
+		x.noted[i] = map[spentKey]*spent{}
+	}
+	return x
 }
 
 // NewBuckets returns buckets that are all full. Their limits hold over all nodes; without an exchange (nil), for this node.
@@ -86,21 +96,33 @@ func (x *Exchange) note(s spent) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	k := spentKey{s.table, s.key}
-	if before := x.noted[k]; before != nil {
+	if before := x.noted[0][k]; before != nil {
 		s.tokens += before.tokens
 		*before = s
 		return true
 	}
-	if len(x.noted) >= maxTold {
+	if len(x.noted[0]) >= maxTold {
 		return false
 	}
-	x.noted[k] = &s
+	x.noted[0][k] = &s
 	return true
 }
 
-// Run exchanges messages until ctx ends. send passes one on to the other nodes, and returns those of the others since the last call.
-// With an empty message it only returns.
-func (x *Exchange) Run(ctx context.Context, send func(ctx context.Context, mine []byte) (others [][]byte, err error), log *slog.Logger) {
+// untold returns how many tokens of a bucket were noted that other nodes may not have heard of.
+func (x *Exchange) untold(t Table, k Key) (tokens float64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, noted := range x.noted {
+		if s := noted[spentKey{t, k}]; s != nil {
+			tokens += s.tokens
+		}
+	}
+	return tokens
+}
+
+// Run exchanges messages until ctx ends. send passes one on to the other nodes, and returns those of the others since the last call,
+// and how many other nodes there are.
+func (x *Exchange) Run(ctx context.Context, send func(ctx context.Context, mine []byte) (messages [][]byte, others int, err error), log *slog.Logger) {
 	tick := time.NewTicker(exchangeEvery)
 	defer tick.Stop()
 	failing := false
@@ -110,9 +132,10 @@ func (x *Exchange) Run(ctx context.Context, send func(ctx context.Context, mine 
 			return
 		case <-tick.C:
 		}
-		others, err := send(ctx, x.message())
+		messages, others, err := send(ctx, x.message())
 		if err == nil {
-			err = x.hear(others)
+			x.others.Store(int64(others))
+			err = x.hear(messages)
 		}
 		if err != nil && !failing && ctx.Err() == nil {
 			log.Warn("limits hold for this node alone: it cannot exchange with the others", "error", err)
@@ -132,14 +155,17 @@ const entrySize = 1 + 4*8
 func (x *Exchange) message() (text []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for k, s := range x.noted {
+	for k, s := range x.noted[0] {
 		text = append(text, byte(k.table))
 		text = binary.BigEndian.AppendUint64(text, uint64(k.key))
 		for _, f := range []float64{s.tokens, s.rate.PerSecond, s.rate.Burst} {
 			text = binary.BigEndian.AppendUint64(text, math.Float64bits(f))
 		}
 	}
-	clear(x.noted)
+	oldest := x.noted[tellTakes]
+	clear(oldest)
+	copy(x.noted[1:], x.noted[:])
+	x.noted[0] = oldest
 	return text
 }
 

@@ -20,6 +20,7 @@ func newTwoNodes(t *testing.T) *twoNodes {
 	for i := range w.node {
 		w.node[i] = NewExchange(Seed{1, 2}, func() time.Time { return w.now })
 		w.own[i] = w.node[i].NewBuckets(OfTenants)
+		w.node[i].others.Store(1)
 	}
 	return w
 }
@@ -84,6 +85,41 @@ func TestTwoNodesThatAreBothBelowTheLimitKeepIt(t *testing.T) {
 	}
 	if passed < perSecond*seconds {
 		t.Errorf("%d have passed, want at least the rate", passed)
+	}
+}
+
+// What is stored is known only afterwards. Both nodes get as much as they take, and hear of each other as late as they may: together they
+// do not store more than the limit, and sooner or later all of it.
+func TestTwoNodesStoreWhatOneMayStore(t *testing.T) {
+	for _, second := range []int{1, 7} { // the second node gets that many times as much
+		const burst, size, seconds = 1_000_000, 500, 30
+		rate := Rate{PerSecond: burst / (24 * 3600.), Burst: burst}
+		w := newTwoNodes(t)
+		stored := 0.0
+		var sent [2][]byte
+		for ms := range seconds * 1000 {
+			w.now = start.Add(time.Duration(ms) * time.Millisecond)
+			for i, b := range w.own {
+				for range []int{1, second}[i] {
+					if b.Check(b.Key(0, "m"), rate, w.now) == 0 {
+						b.Spend(b.Key(0, "m"), size, rate, w.now)
+						stored += size
+					}
+				}
+			}
+			if ms%1000 == 999 { // a message arrives just too late for the exchange in which it was sent
+				mine := [2][]byte{w.node[0].message(), w.node[1].message()}
+				for i, x := range w.node {
+					if err := x.hear([][]byte{sent[1-i]}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				sent = mine
+			}
+		}
+		if given := burst + rate.PerSecond*seconds; stored > given+2*size || stored < 0.98*given {
+			t.Errorf("%.0f bytes were stored, want %.0f", stored, given)
+		}
 	}
 }
 

@@ -28,7 +28,8 @@ const (
 
 	diskShare        = 10      // a merchant, or an address, may store a tenth of the free disk space in a day,
 	partnerDiskShare = 4       // and a partner a quarter,
-	leastDay         = 1 << 30 // but always this many bytes
+	leastDay         = 1 << 30 // a merchant or an address may store this much, if it is no more than
+	leastShare       = 4       // a quarter of the free space
 	addressShare     = 2       // one address may store half of what its merchant may
 	besidesRaw       = 128     // bytes that an event takes on the disk besides its raw bytes: its ids, its place in the index, links
 )
@@ -98,7 +99,7 @@ func (l *limits) admitBytes(ctx *fasthttp.RequestCtx, from *sender) bool {
 	}
 	l.findDays(from)
 	for _, d := range from.days[:from.numDays] {
-		if wait := l.buckets.Take(d.key, 0, d.rate, from.now); wait > 0 {
+		if wait := l.buckets.Check(d.key, d.rate, from.now); wait > 0 {
 			l.countBytes(d.refused, from)
 			from.limited = d.refused
 			d.refused.sendAfter(ctx, wait)
@@ -179,12 +180,12 @@ func (l *limits) countBytes(refused *answer, from *sender) {
 // change the limit of the partner.
 func (l *limits) findDays(from *sender) {
 	from.numDays = 0
-	free := float64(l.freeSpace())
+	free := max(float64(l.freeSpace()), leastShare) // without any, the engine refuses what this admits
 	add := func(key limit.Key, bytes float64, refused *answer) {
 		from.days[from.numDays] = dayBucket{key, limit.Rate{PerSecond: bytes / secondsPerDay, Burst: bytes}, refused}
 		from.numDays++
 	}
-	share := max(free/diskShare, leastDay)
+	share := max(free/diskShare, min(leastDay, free/leastShare))
 	if set := from.limits.BytesPerDay; set != store.NoLimit {
 		bytes := float64(set.Or(store.Limit(share)))
 		add(l.buckets.Key(kindBytes, string(from.merchant)), bytes, tooManyBytes)
@@ -194,7 +195,7 @@ func (l *limits) findDays(from *sender) {
 		}
 	}
 	if set := from.partnerBytes; set != store.NoLimit {
-		bytes := float64(set.Or(store.Limit(max(free/partnerDiskShare, leastDay))))
+		bytes := float64(set.Or(store.Limit(free / partnerDiskShare)))
 		add(l.buckets.Key(kindPartnerBytes, string(from.partner)), bytes, tooManyBytesOfPartner)
 	}
 }

@@ -233,8 +233,8 @@ func TestOnlyStoredBytesCount(t *testing.T) {
 func TestTheDefaultForBytesIsATenthOfTheFreeSpace(t *testing.T) {
 	for _, c := range []struct{ free, day uint64 }{
 		{1 << 40, 1 << 40 / 10},
-		{1 << 30, 1 << 30},
-		{0, 1 << 30},
+		{8 << 30, 1 << 30},
+		{1 << 30, 1 << 28},
 	} {
 		l := newLimits(limit.NewClients(1, nil, nil, nil), nil, func() uint64 { return c.free }, nil)
 		from := &sender{merchant: "m", now: time.Now()}
@@ -267,10 +267,10 @@ func TestTheBytesOfManyMerchantsAreLimited(t *testing.T) {
 		refused          *answer
 	}{
 		{"one address stores a tenth of the disk", true, 0, 0, same, number, 100 * gib, 10, tooManyBytesFromAddress},
-		{"one address stores at least 1 GiB", true, 0, 0, same, number, 0, 1, tooManyBytesFromAddress},
+		{"one address stores a quarter of a small disk", true, 0, 0, same, number, 4 * gib, 1, tooManyBytesFromAddress},
 		{"an address that is a proxy has no limit", false, 0, 0, same, number, 100 * gib, 1000, nil},
 		{"one partner stores a quarter of the disk", true, 0, 0, number, same, 100 * gib, 25, tooManyBytesOfPartner},
-		{"one partner stores at least 1 GiB", true, 0, 0, number, same, 0, 1, tooManyBytesOfPartner},
+		{"a full disk has something left for an address", true, 0, 0, same, number, 0, 1, tooManyBytesFromAddress},
 		{"the operator limits a partner", true, 7 * gib, 0, number, same, 100 * gib, 7, tooManyBytesOfPartner},
 		{"the operator lifts a partner's limit", true, store.NoLimit, 0, number, same, 100 * gib, 1000, nil},
 		{"a merchant without limit has its partner's", true, 0, store.NoLimit, number, same, 100 * gib, 25, tooManyBytesOfPartner},

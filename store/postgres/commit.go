@@ -39,6 +39,7 @@ func (e *engine) commit(f *flush) error {
 	if len(f.events) > 0 {
 		e.watches.tell(f.withEvents())
 		e.folding.note(f.tallies)
+		e.space.note(f.tallies)
 	}
 	return nil
 }

@@ -31,9 +31,9 @@ const (
 const beginExchange = "BEGIN; SET LOCAL synchronous_commit = off"
 
 // Exchange implements store.Shared.
-func (e *engine) Exchange(ctx context.Context, mine []byte) (others [][]byte, err error) {
+func (e *engine) Exchange(ctx context.Context, mine []byte) (messages [][]byte, others int, err error) {
 	if e.Ready() != nil {
-		return nil, store.Unavailable("the database does not answer")
+		return nil, 0, store.Unavailable("the database does not answer")
 	}
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
@@ -54,26 +54,24 @@ func (e *engine) Exchange(ctx context.Context, mine []byte) (others [][]byte, er
 	}
 	var read []message
 	err = pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginExchange}, func(tx pgx.Tx) error {
-		if len(mine) > 0 {
-			if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), $3)", e.node, x.sent, mine); err != nil {
-				return err
-			}
-			if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", e.node, x.sent-keepMessages); err != nil {
-				return err
-			}
+		if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), coalesce($3::bytea, ''))", e.node, x.sent, mine); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", e.node, x.sent-keepMessages); err != nil {
+			return err
 		}
 		return query(ctx, tx, func(rows pgx.Rows) error {
 			var m message
 			var content []byte
 			err := rows.Scan(&m.node, &m.seq, &content)
-			read, others = append(read, m), append(others, content)
+			read, messages = append(read, m), append(messages, content)
 			return err
 		}, `SELECT m.node, m.seq, m.content FROM message m LEFT JOIN unnest($2::uuid[], $3::bigint[]) AS h(node, seq) ON h.node = m.node
 			WHERE m.node <> $1 AND m.seq > coalesce(h.seq, 0) AND m.at > clock_timestamp() - interval '10 seconds' ORDER BY m.node, m.seq`,
 			e.node, nodes, seqs)
 	})
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, 0, unavailable(err)
 	}
 	if x.heard == nil {
 		x.heard = map[uuid.UUID]heard{}
@@ -81,5 +79,5 @@ func (e *engine) Exchange(ctx context.Context, mine []byte) (others [][]byte, er
 	for _, m := range read {
 		x.heard[m.node] = heard{m.seq, time.Now()}
 	}
-	return others, nil
+	return messages, len(x.heard), nil
 }

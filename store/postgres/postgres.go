@@ -67,6 +67,7 @@
 //	tally.go      counts of events that are not in the counters yet
 //	folding.go    which merchants' rows to fold, and whose events to refuse because too many rows wait
 //	fold.go       moves the tally into the counters
+//	space.go      how much events may still take
 //	counter.go    how many events there are in each minute, hour and day
 //
 //	cover.go      splits a range of time into spans that counters know
@@ -97,7 +98,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,6 +122,9 @@ type Options struct {
 	// Retention is how long events of merchants without a retention of their own are kept. 0: as when an engine was last
 	// opened with another value, at first for ever.
 	Retention store.Retention
+
+	// Size is how many bytes of the database events may take, about. 0: see DefaultSize.
+	Size int64
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
@@ -172,6 +175,7 @@ type engine struct {
 	auditDropped int // the last entry when there were last too many; only tidy uses it
 	watches      watches
 	folding      folding
+	space        space
 	life         life
 	exchange     exchange
 
@@ -201,7 +205,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), metrics: removal.NewMetrics(opt.Metrics), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
+	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), metrics: removal.NewMetrics(opt.Metrics), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()
@@ -215,6 +219,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	e.running.Go(e.commitGroups)
 	e.running.Go(e.noteKeyUse)
 	e.running.Go(e.foldAlways)
+	e.running.Go(e.watchSpace)
 	e.running.Go(e.live)
 	return e, nil
 }
@@ -234,6 +239,9 @@ func (e *engine) prepare(ctx context.Context, opt Options) error {
 			if err := e.setDefaultRetention(ctx, opt.Retention); err != nil {
 				return err
 			}
+		}
+		if err := e.lookAtSpace(ctx); err != nil {
+			return err
 		}
 		return e.loadDirectory(ctx)
 	})
@@ -259,9 +267,6 @@ func (e *engine) setDefaultRetention(ctx context.Context, r store.Retention) err
 
 // Directory implements store.Engine.
 func (e *engine) Directory() *store.Directory { return e.follower.directory }
-
-// FreeSpace implements store.Engine. The operator of the server watches its disk.
-func (e *engine) FreeSpace() uint64 { return math.MaxUint64 }
 
 // repeat calls do at intervals until Close. It tells changed the first of several errors, and nil when do succeeds after that.
 func (e *engine) repeat(interval time.Duration, do func(context.Context) error, changed func(err error)) {
@@ -296,6 +301,9 @@ func (e *engine) acceptsEvents() error {
 	began := e.flushing.Load()
 	if e.follower.age() > refuseAfter || began != nil && time.Since(*began) > refuseAfter {
 		return errNoAnswer
+	}
+	if e.space.free() == 0 {
+		return errFull
 	}
 	return nil
 }

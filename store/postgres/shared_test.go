@@ -172,28 +172,28 @@ func TestAFileOfOtherContentStays(t *testing.T) {
 func TestNodesExchangeMessages(t *testing.T) {
 	s := newShop(t, Options{})
 	a, b := s.engine, s.second()
-	expect := func(e *engine, mine string, want ...string) {
+	expect := func(e *engine, mine string, others int, want ...string) {
 		t.Helper()
-		others, err := e.Exchange(t.Context(), []byte(mine))
+		messages, n, err := e.Exchange(t.Context(), []byte(mine))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, m := range others {
+		for _, m := range messages {
 			got = append(got, string(m))
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("got %q, want %q", got, want)
+		if !slices.Equal(got, want) || n != others {
+			t.Errorf("got %q of %d other nodes, want %q of %d", got, n, want, others)
 		}
 	}
-	expect(a, "a1")
-	expect(a, "a2")
-	expect(b, "b1", "a1", "a2")
-	expect(b, "")
-	expect(a, "a3", "b1")
-	expect(b, "", "a3")
+	expect(a, "a1", 0)
+	expect(a, "a2", 0)
+	expect(b, "b1", 1, "a1", "a2")
+	expect(b, "", 1)
+	expect(a, "a3", 1, "b1", "")
+	expect(b, "", 1, "a3")
 	for i := range 2 * keepMessages {
-		expect(b, fmt.Sprint(i))
+		expect(b, fmt.Sprint(i), 1)
 	}
 	var n int
 	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 3+keepMessages {
@@ -202,11 +202,11 @@ func TestNodesExchangeMessages(t *testing.T) {
 	if _, err := s.pool.Exec(t.Context(), "UPDATE message SET at = at - interval '1 hour'"); err != nil {
 		t.Fatal(err)
 	}
-	expect(a, "") // they are too old
+	expect(a, "", 1) // they are too old
 	if err := a.deleteOld(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 0 {
-		t.Errorf("%d old messages are left, %v", n, err)
+	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 1 {
+		t.Errorf("%d messages are left, %v; want the new one", n, err)
 	}
 }

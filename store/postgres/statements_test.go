@@ -69,6 +69,7 @@ var (
 var anyMerchant = map[string]string{
 	"SELECT merchant, greatest(max(events), 0) FROM (":                                             "verification: which merchants there are",
 	"WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0)":                                    "an operator's list, and the limits of a partner: of all merchants that are named",
+	"SELECT coalesce(sum(bytes + events * $1), 0)::bigint FROM usage":                              "every few seconds: what all events take",
 	"DELETE FROM tally WHERE ctid = ANY":                                                           "a fold of several merchants, without Citus",
 	"SELECT DISTINCT merchant FROM tally":                                                          "once a minute on one node: whose tallies a node has left that died; with Citus",
 	"SELECT m.id FROM merchant m LEFT JOIN usage u":                                                "the same, without Citus",

@@ -76,12 +76,21 @@ type size struct{ setting }
 func (s *size) Decode(ctx *kong.DecodeContext) error { return s.decode(ctx, parseSize) }
 
 func parseSize(text string) (store.Limit, error) {
+	n, err := ParseSize(text)
+	if err != nil {
+		err = fmt.Errorf("must be a size such as 64MiB or 1.5GiB, off or default, not %q", text)
+	}
+	return store.Limit(n), err
+}
+
+// ParseSize parses a size in bytes, such as 64MiB.
+func ParseSize(text string) (bytes int64, err error) {
 	n, err := humanize.ParseBytes(text)
 	// A number without a unit is more likely a mistake than a number of bytes. A comma would separate thousands, but some
 	// write it for the decimal point.
 	unit := strings.TrimLeft(text, "0123456789.")
 	if err != nil || n == 0 || n > math.MaxInt64 || unit == "" || unit[0] == ',' {
-		return 0, fmt.Errorf("must be a size such as 64MiB or 1.5GiB, off or default, not %q", text)
+		return 0, fmt.Errorf("must be a size such as 64MiB or 1.5GiB, not %q", text)
 	}
-	return store.Limit(n), nil
+	return int64(n), nil
 }

@@ -1,0 +1,86 @@
+package postgres
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"mtagd/store"
+)
+
+// DefaultSize is how many bytes events may take when Options.Size is 0. Twice what they take when the engine opens may be more: so a
+// new version of the program does not stop a service that has more already.
+const DefaultSize = 100 << 30
+
+const (
+	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id, a link. Plain events take less.
+	eventCost = 1 << 10
+
+	spaceInterval = 5 * time.Second
+	spaceLooks    = 4 // in that time, what was recorded gets from the tally into usage
+)
+
+// space knows how much events may still take. What nodes have recorded is in usage only after a while. Of its own events, a node knows
+// that before: so it counts those of the last looks twice at worst, never not at all. Those of other nodes it counts late.
+type space struct {
+	recorded atomic.Int64 // bytes that this node has recorded since it opened
+	limit    atomic.Int64 // of recorded
+
+	looking sync.Mutex // guards what follows
+	size    int64
+	looked  [spaceLooks]int64 // recorded at the last looks, the oldest first
+	full    bool
+}
+
+// note counts what was recorded.
+func (s *space) note(t tallies) {
+	var bytes int64
+	for _, a := range t {
+		bytes += a.bytes + a.n*eventCost
+	}
+	s.recorded.Add(bytes)
+}
+
+func (s *space) free() int64 { return max(0, s.limit.Load()-s.recorded.Load()) }
+
+// FreeSpace implements store.Engine.
+func (e *engine) FreeSpace() uint64 { return uint64(e.space.free()) }
+
+// lookAtSpace reads how much events take, and logs when they begin to be refused, or no longer are.
+func (e *engine) lookAtSpace(ctx context.Context) error {
+	s := &e.space
+	s.looking.Lock()
+	defer s.looking.Unlock()
+	recorded := s.recorded.Load()
+	var stored int64
+	if err := e.pool.QueryRow(ctx, "SELECT coalesce(sum(bytes + events * $1), 0)::bigint FROM usage", eventCost).Scan(&stored); err != nil {
+		return err
+	}
+	if s.size == 0 {
+		s.size = max(DefaultSize, 2*stored)
+	}
+	s.limit.Store(s.size - stored + s.looked[0])
+	copy(s.looked[:], s.looked[1:])
+	s.looked[spaceLooks-1] = recorded
+	if full := s.free() == 0; full != s.full {
+		s.full = full
+		message := "events are accepted: there is space again"
+		if full {
+			message = "events are refused: they take as much of the database as they may. Let it take more with --store-size, or keep events for less time"
+		}
+		e.log.Warn(message, "accepting_events", !full, "stored_bytes", stored, "store_size", s.size)
+	}
+	return nil
+}
+
+// watchSpace looks until Close.
+func (e *engine) watchSpace() {
+	e.repeat(spaceInterval, e.lookAtSpace, func(err error) {
+		if err != nil {
+			e.log.Error("how much events take cannot be read: limits on stored bytes go by what was known", "error", err)
+		}
+	})
+}
+
+var errFull = store.Unavailable("the database is nearly full")

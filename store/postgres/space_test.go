@@ -1,0 +1,63 @@
+package postgres
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+// Two nodes fill the space that events may take. Each knows its own events at once, and those of the other one a little later. Then
+// events are refused, until some have gone.
+func TestEventsTakeNoMoreThanTheSize(t *testing.T) {
+	const size, raw, fits = 1 << 20, 7 << 10, 127
+	s := newShop(t, Options{Size: size})
+	b := s.opened(openURL(s.url, Options{Log: quiet, Size: size}))
+	record := func(e *engine, n int) (recorded int) {
+		for range n {
+			err := e.Record(t.Context(), []store.Mark{{Merchant: s.id, Tag: s.tag, Name: "A", Time: time.Now(), Raw: []byte(strings.Repeat("x", raw)),
+				Identity: store.Identity{MUID: "m"}}})
+			if err != nil {
+				if store.KindOf(err) != store.KindUnavailable {
+					t.Fatal(err)
+				}
+				break
+			}
+			recorded++
+		}
+		return recorded
+	}
+	look := func() {
+		t.Helper()
+		s.folded(s.key())
+		for _, e := range []*engine{s.engine, b} {
+			for range spaceLooks + 1 {
+				if err := e.lookAtSpace(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if n := record(s.engine, fits/2); n != fits/2 {
+		t.Fatalf("%d events were recorded", n)
+	}
+	free := s.FreeSpace()
+	if free >= size/2+raw || free <= size/2-3*raw {
+		t.Errorf("after half of the events, %d bytes are free", free)
+	}
+	look()
+	if s.FreeSpace() != free || b.FreeSpace() != free {
+		t.Errorf("what has come into the database counts %d and %d, before %d", s.FreeSpace(), b.FreeSpace(), free)
+	}
+	if n := record(b, fits); n < fits/2 || n > fits/2+3 {
+		t.Errorf("the other node has recorded %d events", n)
+	}
+	if b.FreeSpace() != 0 {
+		t.Errorf("%d bytes are free where events are refused", b.FreeSpace())
+	}
+	look()
+	if n := record(s.engine, 1); n != 0 || s.FreeSpace() != 0 {
+		t.Errorf("the first node has recorded %d events more, and has %d bytes free", n, s.FreeSpace())
+	}
+}

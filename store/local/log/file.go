@@ -22,7 +22,7 @@ const (
 	suffix     = ".log"
 	magic      = "mtag log"
 	version    = 1
-	headerSize = 52
+	headerSize = 53
 )
 
 var (
@@ -59,6 +59,7 @@ func (h header) encode(b []byte) {
 	binary.LittleEndian.PutUint64(b[32:], h.number)
 	binary.LittleEndian.PutUint64(b[40:], uint64(h.size))
 	binary.LittleEndian.PutUint32(b[48:], crc32.Checksum(b[:48], castagnoli))
+	b[52] = endMark
 }
 
 func decodeHeader(b []byte) (h header, valid bool) {
@@ -69,7 +70,7 @@ func decodeHeader(b []byte) (h header, valid bool) {
 		number: binary.LittleEndian.Uint64(b[32:]),
 		size:   int64(binary.LittleEndian.Uint64(b[40:])),
 	}
-	return h, string(b[:8]) == magic && binary.LittleEndian.Uint32(b[48:]) == crc32.Checksum(b[:48], castagnoli)
+	return h, string(b[:8]) == magic && b[52] == endMark && binary.LittleEndian.Uint32(b[48:]) == crc32.Checksum(b[:48], castagnoli)
 }
 
 // head is what precedes the payload of a record.
@@ -167,8 +168,8 @@ func (f *file) readHeader() (used bool, err error) {
 		f.header = header{chain: h.chain, id: f.id, first: h.position, number: h.number, size: info.Size()}
 		return true, nil
 	}
-	// A header that was never written whole has zeros at its end. A record in the file proves that it was written.
-	if !isZero(b[headerSize-4:]) || f.hasRecord(info.Size()) {
+	// A header that was never written whole lacks its end. A record in the file proves that it was written.
+	if b[headerSize-1] != 0 || f.hasRecord(info.Size()) {
 		return true, f.damage(0, errors.New("neither the header of the file nor its first record is sound"))
 	}
 	return false, nil

@@ -41,6 +41,7 @@
 //	32  number of the first record   (8 bytes)
 //	40  size of the file             (8 bytes; it may be shorter when a later file exists)
 //	48  checksum of bytes 0 to 48
+//	52  one byte 0xa5
 //
 // The name of a file is a number that grows with each new file, a dash, and the log id, both in hexadecimal. Of files with
 // the same first position the one with the highest number counts. A file counts up to the first position of the next one:

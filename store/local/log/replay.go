@@ -62,10 +62,10 @@ func (l *Log) Replay(from Position, visit func(at Position, payload []byte) erro
 			return d
 		}
 		for from >= f.first && from < limit {
-			h, record, err := f.record(f.offset(from), f.offset(limit), buffer)
-			if err == nil && from == f.first {
+			if from == f.first {
 				next = chain{f.chain, f.number}
 			}
+			h, record, err := f.record(f.offset(from), f.offset(limit), buffer)
 			if err == nil && next.number > 0 && next != (chain{h.chain, h.number}) {
 				err = errChain
 			}

@@ -50,13 +50,14 @@ func (l *Log) Replay(from Position, visit func(at Position, payload []byte) erro
 		d.Next = end
 		return d
 	}
-	next, buffer := chain{}, []byte(nil) // what the record at from continues; number 0: not known
+	start := from // what its record continues is not known, but its number may be
+	next, buffer := chain{}, []byte(nil)
 	for i, f := range files {
 		limit := end
 		if i+1 < len(files) {
 			limit = min(end, files[i+1].first)
 		}
-		if from == f.first && next.number > 0 && (f.number != next.number || f.chain != next.sum && f.chain != 0) {
+		if from == f.first && from > start && (f.number != next.number || f.chain != next.sum && f.chain != 0) {
 			d := f.damage(0, errChain)
 			d.Next = from
 			return d
@@ -66,7 +67,7 @@ func (l *Log) Replay(from Position, visit func(at Position, payload []byte) erro
 				next = chain{f.chain, f.number}
 			}
 			h, record, err := f.record(f.offset(from), f.offset(limit), buffer)
-			if err == nil && next.number > 0 && next != (chain{h.chain, h.number}) {
+			if err == nil && from > start && next != (chain{h.chain, h.number}) {
 				err = errChain
 			}
 			if err != nil {

@@ -24,7 +24,7 @@ func (f *file) findTail() (tail, error) {
 		h, record, err := f.record(offset, size, spare)
 		if err == nil {
 			spare = t.last
-			t = tail{cut: offset, chain: next, last: record, after: h.after()}
+			t = tail{cut: offset, chain: chain{h.chain, h.number}, last: record, after: h.after()}
 			offset, next = offset+h.size(), t.after
 			continue
 		}

@@ -6,7 +6,7 @@
 //	main.go       the command line
 //	run.go        run: the whole measurement, one part after the other
 //	data.go       parts: filling, starting
-//	rate.go       parts: the maximum rate, against the bare server
+//	rate.go       parts: the maximum rate, against a synced file
 //	latency.go    parts: latency at a fixed load, and overload
 //	fairness.go   fairness: a merchant beside another one with heavy load
 //	postgres.go   postgres: two nodes on a primary and a synchronous standby, beside a queue table; postgresround.go has one round

@@ -128,27 +128,27 @@ func (l *Log) discard(files ...*file) {
 	l.leftover = append(l.leftover, files...)
 }
 
-// removeLeftover removes the files that hold nothing that counts. What cannot be removed is tried again.
+// removeLeftover removes the files that hold nothing that counts. What cannot be removed is tried again the next time.
 func (l *Log) removeLeftover() error {
 	l.listing.Lock()
-	defer l.listing.Unlock()
-	if len(l.leftover) == 0 {
+	files := l.leftover
+	l.leftover = nil
+	l.listing.Unlock()
+	if len(files) == 0 {
 		return nil
 	}
 	var errs []error
-	l.leftover = slices.DeleteFunc(l.leftover, func(f *file) bool {
-		err := f.remove()
-		if errors.Is(err, os.ErrNotExist) {
-			err = nil
+	for _, f := range files {
+		if err := f.remove(); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+			l.discard(f)
 		}
-		errs = append(errs, err)
-		return err == nil
-	})
+	}
 	return errors.Join(append(errs, syncDir(l.dir))...)
 }
 
 // Room returns how many bytes of records fit into the files that are allocated. A record takes its payload and 41 bytes,
-// rounded up to 4 KiB. While the disk is full, allocating is tried again every second.
+// rounded up to 4 KiB. While the disk is full, allocating is tried again ten times a second.
 func (l *Log) Room() int64 { return l.room.Load() + l.spares.room.Load() }
 
 // Trim removes the files that have only records before a position. For the end of the log it begins a new file first: after

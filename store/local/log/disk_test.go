@@ -78,7 +78,7 @@ func TestSeveralFailuresInARow(t *testing.T) {
 			disk.Fail()
 		}
 		at, err := l.Append(payload(n, 5000))
-		for errors.Is(err, ErrNoRoom) { // the spare file failed, too: another one comes in a second
+		for errors.Is(err, ErrNoRoom) { // the spare file failed, too: another one comes soon
 			time.Sleep(10 * time.Millisecond)
 			at, err = l.Append(payload(n, 5000))
 		}

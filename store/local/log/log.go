@@ -64,12 +64,12 @@
 //
 // # Why none of the existing logs
 //
-// hashicorp/raft-wal (0.4) writes a batch with one sync, into allocated files, but it takes any bad frame for a torn
-// write, cuts the log there and continues in the same file, and keeps its segments in a second database. tidwall/wal (1.2)
-// has no checksums and does not allocate; it goes on with a file after a failed sync. etcd's wal (3.7) chains its
-// checksums and knows torn from damaged by zero sectors, as this package does, but it is bound to raft's messages, checks
-// only what a restart happens to read, writes pages of acknowledged records again, truncates to repair, and exits the
-// process on a failed sync. All sync unwritten extents, which costs a commit of the file system's journal each time.
+// hashicorp/raft-wal (0.4) writes a batch with one sync, into allocated files. But it takes any bad frame for a torn write,
+// cuts the log there and goes on in the same file, checks only the last batch, and keeps its segments in a second database.
+// tidwall/wal (1.2) has no checksums, does not allocate, and goes on with a file after a failed sync. etcd's wal (3.7)
+// chains its checksums and knows torn from damaged by zero sectors, as this package does. But it is bound to raft's
+// messages, cannot read one record, writes pages of acknowledged records again, repairs by truncating, and leaves a failed
+// sync to a caller who exits. None writes over zeros: each sync costs a commit of the file system's journal.
 package log
 
 import (
@@ -111,7 +111,7 @@ type Log struct {
 	end   atomic.Uint64           // the position of the next record
 	room  atomic.Int64            // left in the last file
 
-	listing  sync.Mutex // held while files is replaced
+	listing  sync.Mutex // protects leftover, and the replacing of files
 	leftover []*file    // to be removed
 
 	writing sync.Mutex // held by Append; protects what follows
@@ -129,7 +129,7 @@ type chain struct {
 }
 
 // Open opens the log in an existing directory, which it alone uses. It drops a torn last record, writes the last record
-// again, and removes files without records. It needs room for a file. Damaged records are no error here, but in Replay.
+// again, and removes files without records. It needs room for a file, and writes as much. Damaged records are no error here, but in Replay.
 // A *Damage of Open is a file whose header is damaged and cannot be restored from its first record.
 func Open(dir string, o Options) (*Log, error) {
 	l := &Log{dir: dir, logger: cmp.Or(o.Log, slog.Default())}
@@ -211,7 +211,7 @@ func (l *Log) start(files, unused []*file, size int64) error {
 		}
 	}
 	l.spares = &spares{dir: l.dir, id: l.id, size: size, count: count}
-	f, err := l.spares.create(block + int64(len(t.last)))
+	f, err := l.spares.create(block+int64(len(t.last)), true)
 	if err == nil {
 		err = f.begin(header{chain: t.chain.sum, id: l.id, first: first, number: t.chain.number}, t.last)
 	}

@@ -35,8 +35,8 @@ func (f *file) damage(offset int64, err error) *Damage {
 }
 
 // Replay calls visit with each record from a position on that was there when Replay began. The payload may be used until
-// visit returns. Replay returns the error of visit, or a *Damage: to go on behind that, replay again, from Next. Nobody may
-// trim records that are still to be visited.
+// visit returns. Replay returns the error of visit, or a *Damage: to go on behind that, replay again, from Next. Each record
+// is checked to continue the one before, but not the first one. Nobody may trim records that are still to be visited.
 func (l *Log) Replay(from Position, visit func(at Position, payload []byte) error) error {
 	files, end := *l.files.Load(), l.End()
 	if first := files[0].first; from < first {

@@ -16,8 +16,8 @@ import (
 // were written need only the data: at 64 KiB a sync takes about two thirds of the time. So a spare file is filled with
 // zeros while nothing waits for it, at a pace that leaves the disk to others. It is taken as it is when it is needed.
 const (
-	zeroEvery  = 8 * time.Millisecond // for each piece of len(zeros): 32 MiB/s
-	retryAfter = time.Second          // when a file could not be allocated
+	zeroEvery  = 8 * time.Millisecond   // for each piece of len(zeros): 32 MiB/s
+	retryAfter = 100 * time.Millisecond // when a file could not be allocated
 )
 
 // spares has the next file ready.
@@ -37,26 +37,29 @@ type spares struct {
 	stopped sync.WaitGroup
 }
 
-// create makes a file of zeros of at least some size, and returns once it and its name are durable.
-func (s *spares) create(size int64) (*file, error) {
+// create makes a file of zeros of at least some size, and returns once it and its name are durable. The zeros are written
+// if filled is set.
+func (s *spares) create(size int64, filled bool) (*file, error) {
 	s.count++
 	f := &file{count: s.count, header: header{id: s.id, size: max(size, s.size)}}
 	var err error
 	if f.File, err = os.OpenFile(filepath.Join(s.dir, fileName(s.count, s.id)), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600); err != nil {
 		return nil, err
 	}
-	err = f.allocate(f.size)
-	if errors.Is(err, unix.EOPNOTSUPP) { // the file system allocates what is written
-		err = nil
-		for offset := int64(0); offset < f.size && err == nil; offset += int64(len(zeros)) {
-			_, err = f.WriteAt(zeros[:min(int64(len(zeros)), f.size-offset)], offset)
-		}
+	if err = f.allocate(f.size); errors.Is(err, unix.EOPNOTSUPP) { // the file system allocates what is written
+		filled, err = true, nil
+	}
+	for offset := int64(0); filled && offset < f.size && err == nil; offset += int64(len(zeros)) {
+		_, err = f.WriteAt(f.zerosAt(offset), offset)
 	}
 	if err = errors.Join(err, f.Sync(), syncDir(s.dir)); err != nil {
 		return nil, errors.Join(err, f.remove())
 	}
 	return f, nil
 }
+
+// zerosAt returns the zeros to be written at an offset.
+func (f *file) zerosAt(offset int64) []byte { return zeros[:min(int64(len(zeros)), f.size-offset)] }
 
 // start makes spare files until close.
 func (s *spares) start() {
@@ -67,7 +70,7 @@ func (s *spares) start() {
 
 func (s *spares) run() {
 	for {
-		f, err := s.create(0)
+		f, err := s.create(0, false)
 		s.mu.Lock()
 		s.set(f, err)
 		s.mu.Unlock()
@@ -121,7 +124,7 @@ func (s *spares) fillAt(f *file, offset int64) (more bool, err error) {
 	if s.spare != f {
 		return false, nil
 	}
-	err = f.write(zeros[:min(int64(len(zeros)), s.size-offset)], offset)
+	err = f.write(f.zerosAt(offset), offset)
 	if err != nil { // the file must not be used any more
 		err = errors.Join(err, f.remove())
 		s.set(nil, err)

@@ -19,7 +19,7 @@
 //
 // These packages do not depend on the parts of a run:
 //
-//	server   mtagd and the bare server as processes
+//	server   mtagd, the bare server and the synced file as processes
 //	dataset  events whose listings are known beforehand, and the queries that check them
 //	load     the load generator
 //	report   the table and the chart

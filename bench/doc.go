@@ -7,7 +7,8 @@
 // files here:
 //
 //	events.go  the events that every benchmark sends
-//	bare.go    the server that mtagd is compared with
+//	bare.go    the server that does nothing
+//	synced.go  the server that syncs bodies to a file, with which mtagd is compared
 //
 // README.md explains the measurements and has the accepted results.
 package bench

@@ -53,6 +53,47 @@ func AppendEvent(b []byte, n uint64, name string, at time.Time, identified bool)
 	return append(b, `"}`...)
 }
 
+// BrowserEventSize is the size of an event as the browser tag sends it, in bytes of JSON.
+const BrowserEventSize = 720
+
+// AppendBrowserEvent appends the n-th event as the browser tag sends it, BrowserEventSize bytes of JSON: with an email and an
+// event_id, the page, the visit and the consent.
+func AppendBrowserEvent(b []byte, n uint64, name string, at time.Time) []byte {
+	start := len(b)
+	random := mix(n)
+	user := random % users
+	b = append(b, `{"muid":"4be0643f-1d98-473b-97cd-ca98`...)
+	b = appendDigits(b, user, 8)
+	b = append(b, `","language":"en-GB","screen":"1920x1080","timezone":"Europe/Berlin","session_id":"`...)
+	b = appendDigits(append(b, '1'), random>>8, 12)
+	b = append(b, `","first_referrer":"https://www.google.com/","first_utm_source":"newsletter","utm_source":"newsletter","utm_medium":"email","consent":{"analytics_storage":"granted","ad_storage":"granted"},"event_time":"`...)
+	b = at.UTC().AppendFormat(b, "2006-01-02T15:04:05.000Z")
+	b = append(b, `","pageUrl":"https://shop.example/products/`...)
+	b = appendDigits(b, random>>24, 6)
+	b = append(b, `?utm_source=newsletter&utm_medium=email","referrer":"https://shop.example/categories/shoes","email":"user`...)
+	b = appendDigits(b, user, 8)
+	b = append(b, `@example.com","value":`...)
+	b = appendDigits(append(b, '1'), random>>40, 3)
+	b = append(b, `.5,"currency":"EUR","event":"`...)
+	b = append(b, name...)
+	b = append(b, `","event_id":"0b8f6b1e-52a3-4c1d-`...)
+	b = append(appendHex(b, random>>48, 4), '-')
+	b = appendHex(b, random, 12)
+	b = append(b, `","pageTitle":"`...)
+	for len(b) < start+BrowserEventSize-2 {
+		b = append(b, "Comfortable shoes for long walks, in black and in brown "[(len(b)-start)%56])
+	}
+	return append(b, `"}`...)
+}
+
+// appendHex appends the last hexadecimal digits of n.
+func appendHex(b []byte, n uint64, digits int) []byte {
+	for i := digits - 1; i >= 0; i-- {
+		b = append(b, "0123456789abcdef"[n>>(4*i)&15])
+	}
+	return b
+}
+
 // appendDigits appends the last digits of n, with leading zeros.
 func appendDigits(b []byte, n uint64, digits int) []byte {
 	for range digits {

@@ -18,5 +18,8 @@ func TestEventSize(t *testing.T) {
 				t.Errorf("%d bytes: %s", len(event), event)
 			}
 		}
+		if event := AppendBrowserEvent(nil, uint64(n), name, time.Now()); len(event) != BrowserEventSize || !json.Valid(event) {
+			t.Errorf("%d bytes: %s", len(event), event)
+		}
 	}
 }

@@ -49,6 +49,8 @@ type benchmark struct {
 	mtagd        *server.Mtagd
 	bare         *server.Process
 	bareTarget   load.Target
+	synced       *server.Process // bare with a file that is synced
+	syncedTarget load.Target
 	data         *dataset.Manifest // the events that are listed
 	loaded       dataset.Dataset   // another merchant, which gets the load
 	maximum      float64           // mtagd's events/s, single events on many connections

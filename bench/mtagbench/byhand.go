@@ -28,7 +28,8 @@ type loadCommand struct {
 	Connections int           `default:"256" help:"Keep-alive connections (default ${default})."`
 	Duration    time.Duration `default:"10s" help:"How long to send (default ${default})."`
 	Batch       int           `default:"1" help:"Events per request (default ${default})."`
-	Identified  bool          `help:"Send events with an email and an event_id, as the browser tag does."`
+	Identified  bool          `help:"Send events with an email and an event_id."`
+	Browser     bool          `help:"Send events as the browser tag does, with an email, an event_id and what it knows about the page."`
 }
 
 // Validate is called by kong.
@@ -50,7 +51,7 @@ func (c *loadCommand) Run(p *program) error {
 	}
 	r, err := load.Run(p.ctx, load.Phase{
 		Target: t, Connections: c.Connections, Duration: c.Duration, Rate: c.Rate,
-		Next: load.Marks(t, c.Batch, c.Identified),
+		Next: c.requests().To(t),
 	})
 	if err != nil {
 		return err
@@ -63,6 +64,17 @@ func (c *loadCommand) Run(p *program) error {
 		fmt.Fprintf(p.stdout, "first failure: %v\n", r.FirstFailure)
 	}
 	return nil
+}
+
+func (c *loadCommand) requests() load.Requests {
+	kind := load.Plain
+	switch {
+	case c.Browser:
+		kind = load.Browser
+	case c.Identified:
+		kind = load.Identified
+	}
+	return load.Requests{Batch: c.Batch, Kind: kind}
 }
 
 type fillCommand struct {
@@ -172,6 +184,7 @@ func validatePace(rate float64, duration time.Duration) error {
 type bareCommand struct {
 	HTTP string `name:"http" default:"127.0.0.1:0" placeholder:"ADDR" help:"Loopback address to listen on (default ${default})."`
 	TLS  bool   `name:"tls" help:"Serve HTTPS, with a new self-signed certificate."`
+	File string `placeholder:"FILE" help:"Answer when the body is in this new file and the file is synced, by groups."`
 }
 
 // Run prints the address and serves until a signal ends it.
@@ -191,6 +204,18 @@ func (c *bareCommand) Run(p *program) error {
 		listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"http/1.1"}})
 	}
 	bare := bench.NewBareServer()
+	if c.File != "" {
+		file, err := os.OpenFile(c.File, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		synced, err := bench.NewSyncedServer(file)
+		if err != nil {
+			return err
+		}
+		bare = synced.Server
+	}
 	stop := context.AfterFunc(p.ctx, func() { _ = bare.Shutdown() }) // errors of the listener are Serve's result
 	defer stop()
 	fmt.Fprintln(p.stdout, listener.Addr())

@@ -6,7 +6,7 @@
 //	main.go       the command line
 //	run.go        run: the whole measurement, one part after the other
 //	data.go       parts: filling, starting
-//	rate.go       parts: the maximum rate, against the bare server
+//	rate.go       parts: the maximum rate, against a synced file
 //	latency.go    parts: latency at a fixed load, and overload
 //	fairness.go   fairness: a merchant beside another one with heavy load
 //	postgres.go   postgres: two nodes on a primary and a synchronous standby, beside a queue table; postgresround.go has one round
@@ -19,7 +19,7 @@
 //
 // These packages do not depend on the parts of a run:
 //
-//	server   mtagd and the bare server as processes
+//	server   mtagd, the bare server and the synced file as processes
 //	dataset  events whose listings are known beforehand, and the queries that check them
 //	load     the load generator
 //	report   the table and the chart

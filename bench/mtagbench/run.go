@@ -46,6 +46,9 @@ func (c *runCommand) Run(p *program) (err error) {
 	if b.bare, b.bareTarget, err = server.StartBare(ctx); err != nil {
 		return err
 	}
+	if b.synced, b.syncedTarget, err = server.StartSynced(ctx, filepath.Join(dir, "synced")); err != nil {
+		return err
+	}
 	if b.mtagd, err = server.StartMtagd(ctx, c.Server, filepath.Join(dir, "data")); err != nil {
 		return err
 	}
@@ -57,7 +60,7 @@ func (c *runCommand) Run(p *program) (err error) {
 		{"filling", fillData},
 		{"restarted after a kill", measureStarts},
 		{"listing", measureListing},
-		{"single events", compareWithBare},
+		{"single events", compareWithFile},
 		{"batches", measureBatches},
 		{"half of the maximum", holdHalfOfMaximum},
 		{"offered loads", measureLatencyCurve},
@@ -86,6 +89,9 @@ func (c *runCommand) Run(p *program) (err error) {
 func waitForServers(b *benchmark) {
 	if b.bare != nil {
 		b.bare.Wait()
+	}
+	if b.synced != nil {
+		b.synced.Wait()
 	}
 	if b.mtagd != nil {
 		b.mtagd.Wait()

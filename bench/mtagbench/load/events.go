@@ -18,13 +18,14 @@ const (
 	Identified             // with an email and an event_id, as the browser tag sends: the engine links and looks for duplicates
 	Duplicates             // all with the same event_id
 	Unresolved             // with an email that is linked to no muid: nothing is recorded
+	Browser                // with all that the browser tag sends; bench.BrowserEventSize bytes
 	Links                  // not events but identities for POST /id/:tagId, each linked to another muid than before
 )
 
 // Requests describes an endless source of POST requests for one tag.
 type Requests struct {
 	Batch int // events in each request; 1 is a single event, not an array
-	Size  int // bytes of each event; 0: bench.EventSize
+	Size  int // bytes of each event; 0: bench.EventSize, or that of the kind
 	Kind  Kind
 }
 
@@ -37,12 +38,15 @@ func Marks(t Target, batch int, identified bool) func(b []byte) (request []byte,
 	return r.To(t)
 }
 
-// sources counts the sources of identified events. No two of them repeat an event_id.
+// sources counts the sources of events with an event_id. No two of them repeat an event_id.
 var sources atomic.Uint64
 
 // To returns the source of requests to a tag. The target's path is /mark/:tagId.
 func (r Requests) To(t Target) func(b []byte) (request []byte, events int) {
 	size := max(r.Size, bench.EventSize)
+	if r.Kind == Browser {
+		size = max(r.Size, bench.BrowserEventSize)
+	}
 	length := size
 	if r.Batch > 1 {
 		length = r.Batch*(size+1) + 1 // with brackets and commas
@@ -53,11 +57,15 @@ func (r Requests) To(t Target) func(b []byte) (request []byte, events int) {
 	}
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, t.Host, length)
 	made := uint64(0)
-	if r.Kind == Identified {
+	if r.Kind == Identified || r.Kind == Browser {
 		made = sources.Add(1) * 1_000_000_000
 	}
+	now := time.Now()
 	appendEvent := func(b []byte) []byte {
 		made++
+		if r.Kind == Browser {
+			return pad(bench.AppendBrowserEvent(b, made, bench.Names[made%uint64(len(bench.Names))], now), len(b)+size)
+		}
 		return r.Kind.appendEvent(b, made, size)
 	}
 	return func(b []byte) ([]byte, int) {
@@ -86,12 +94,17 @@ func (k Kind) appendEvent(b []byte, n uint64, size int) []byte {
 	case Links:
 		b = fmt.Appendf(b, `{"muid":"4be0643f-1d98-473b-97cd-%012d","email":"user%d@example.com"}`, n, n%1000)
 	}
-	if missing := size - (len(b) - start); missing > 0 {
-		b = append(b[:len(b)-1], `,"padding":"`...)
-		for len(b) < start+size-2 {
-			b = append(b, "comfortable shoes for long walks, "[(len(b)-start)%34])
-		}
-		b = append(b, `"}`...)
+	return pad(b, start+size)
+}
+
+// pad makes the event at the end of b longer, until b ends there.
+func pad(b []byte, end int) []byte {
+	if len(b) >= end {
+		return b
 	}
-	return b
+	b = append(b[:len(b)-1], `,"padding":"`...)
+	for len(b) < end-2 {
+		b = append(b, "comfortable shoes for long walks, "[(end-len(b))%34])
+	}
+	return append(b, `"}`...)
 }

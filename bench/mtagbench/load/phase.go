@@ -32,6 +32,11 @@ func IdentifiedClosedLoop(t Target, connections int, duration time.Duration) Pha
 	return Phase{Target: t, Connections: connections, Duration: duration, Next: Marks(t, 1, true)}
 }
 
+// BrowserClosedLoop is a ClosedLoop of single events as the browser tag sends them.
+func BrowserClosedLoop(t Target, connections int, duration time.Duration) Phase {
+	return Phase{Target: t, Connections: connections, Duration: duration, Next: Requests{Batch: 1, Kind: Browser}.To(t)}
+}
+
 // OpenLoop is a phase that offers a fixed number of events per second, batch events in each request.
 func OpenLoop(t Target, connections, batch int, duration time.Duration, eventsPerSecond float64) Phase {
 	p := ClosedLoop(t, connections, batch, duration)

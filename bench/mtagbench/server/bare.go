@@ -11,6 +11,11 @@ import (
 // StartBare starts the bare server.
 func StartBare(ctx context.Context) (*Process, load.Target, error) { return startOwn(ctx, "bare") }
 
+// StartSynced starts the bare server that syncs each body to a new file.
+func StartSynced(ctx context.Context, file string) (*Process, load.Target, error) {
+	return startOwn(ctx, "bare", "--file", file)
+}
+
 // startOwn starts a server that is a command of this program, and prints its address.
 func startOwn(ctx context.Context, command ...string) (*Process, load.Target, error) {
 	self, err := os.Executable()

@@ -1,0 +1,274 @@
+// Package log is an append-only log of byte strings on disk: a write-ahead log. It knows nothing of what it stores.
+//
+//	log.go     Log: open, close, positions; what is promised
+//	append.go  Append: one write and one sync; what happens after an error; Trim
+//	replay.go  Replay and Read; Damage
+//	tail.go    where the last file ends: torn, or damaged
+//	file.go    the format of a file and of a record
+//	spare.go   the next file, allocated in advance
+//
+// # What is promised
+//
+// Append returns when the record is on disk. Only then may the next one be written, so after a crash at most the last
+// record is incomplete, and it was never acknowledged. Open drops such a torn record and says so in the log.
+//
+// A record that was acknowledged and cannot be read as it was written is damage. Replay stops there with a *Damage that
+// names the file and the offset, and where the next sound record is; the caller decides whether to go on there. Damage
+// stays in its file, and is reported by each Replay, until Trim removes the file.
+//
+// A torn record and a damaged last one are told apart by zeros: files are new and full of zeros, so each sector of 512
+// bytes that did not reach the disk is zero. A bad last record without a zero sector, and with its end, is damaged. Two
+// assumptions remain. A disk writes a sector as a whole or not at all; on one that does not, a torn record can be reported
+// as damage. And a last record of which a whole sector was overwritten with zeros after it was acknowledged is taken for
+// torn, as is one that has a zero sector in its payload and is damaged elsewhere. The next Append ends that: with a record
+// behind it, a record can only be damaged.
+//
+// After a failed write or sync a file is never written again. The kernel marks pages clean though they did not reach the
+// disk, so a second sync would succeed and mean nothing. The next Append begins a new file at the end of the last
+// acknowledged record. What was acknowledged stays where it is: it was synced before, and because every record begins at
+// a new page of 4 KiB, no write ever touches a page of another record. A restart cannot know whether the last sync
+// succeeded. Therefore Open writes the last record again, to a new file, and syncs it, before anything is built on it.
+//
+// # Format
+//
+// Numbers are little endian. Checksums are CRC-32C. The first block of 4 KiB of a file is its header:
+//
+//	 0  magic "mtag log"
+//	 8  version 1                    (4 bytes)
+//	12  chain: checksum of the last record before this file; 0 when that was damaged or there is none
+//	16  log id                       (8 bytes, random, the same in all files)
+//	24  position of the first record (8 bytes)
+//	32  number of the first record   (8 bytes)
+//	40  size of the file             (8 bytes; it may be shorter when a later file exists)
+//	48  checksum of bytes 0 to 48
+//	52  one byte 0xa5
+//
+// The name of a file is a number that grows with each new file, a dash, and the log id, both in hexadecimal. Of files with
+// the same first position the one with the highest number counts. A file counts up to the first position of the next one:
+// what comes behind was never acknowledged. A file whose header is zero is not in use yet.
+//
+// Records follow the header without gaps, each filled up with zeros to a whole number of blocks:
+//
+//	 0  checksum of bytes 4 to 40
+//	 4  length of the payload
+//	 8  position                     (8 bytes)
+//	16  number, one more than that of the record before (8 bytes)
+//	24  chain: bytes 0 to 4 of the record before
+//	28  checksum of the payload
+//	32  log id                       (8 bytes)
+//	40  payload
+//	    one byte 0xa5
+//
+// The position counts the bytes of all records before it. It, the log id and the chain keep a record from passing for
+// another one: a copy elsewhere, one of another log, one whose predecessor is missing.
+//
+// # Why none of the existing logs
+//
+// hashicorp/raft-wal (0.4) writes a batch with one sync, into allocated files. But it takes any bad frame for a torn write,
+// cuts the log there and goes on in the same file, checks only the last batch, and keeps its segments in a second database.
+// tidwall/wal (1.2) has no checksums, does not allocate, and goes on with a file after a failed sync. etcd's wal (3.7)
+// chains its checksums and knows torn from damaged by zero sectors, as this package does. But it is bound to raft's
+// messages, cannot read one record, writes pages of acknowledged records again, repairs by truncating, and leaves a failed
+// sync to a caller who exits. None writes over zeros: each sync costs a commit of the file system's journal.
+package log
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Position names a record: the bytes that the records before it take in the log. Positions grow, and none is used twice.
+type Position uint64
+
+// MaxRecord is the largest payload of a record, in bytes.
+const MaxRecord = 16 << 20
+
+// DefaultFileSize is the size of a file, in bytes. Two files are allocated at any time.
+const DefaultFileSize = 16 << 20
+
+// Options are settings of a log.
+type Options struct {
+	FileSize int64 // bytes, header included; 0: DefaultFileSize. A larger record gets a larger file
+	Log      *slog.Logger
+}
+
+// Log is an open log. Any method may be called at any time, but appends run one after the other.
+type Log struct {
+	dir    string
+	id     uint64
+	logger *slog.Logger
+	spares *spares
+
+	files atomic.Pointer[[]*file] // in the order of their positions; the last one is written to. Replaced, not changed
+	end   atomic.Uint64           // the position of the next record
+	room  atomic.Int64            // left in the last file
+
+	listing  sync.Mutex // protects leftover, and the replacing of files
+	leftover []*file    // to be removed
+
+	writing sync.Mutex // held by Append; protects what follows
+	buffer  []byte     // a block for the header of a file, then a record
+	chain   chain
+	offset  int64 // where the next record goes in the last file
+	failed  bool  // a write to the last file failed
+	closed  bool
+}
+
+// chain is what a record has to continue.
+type chain struct {
+	sum    uint32 // of the last record
+	number uint64 // of the next record
+}
+
+// Open opens the log in an existing directory, which it alone uses. It drops a torn last record, writes the last record
+// again, and removes files without records. It needs room for a file, and writes as much. Damaged records are no error here, but in Replay.
+// A *Damage of Open is a file whose header is damaged and cannot be restored from its first record.
+func Open(dir string, o Options) (*Log, error) {
+	l := &Log{dir: dir, logger: cmp.Or(o.Log, slog.Default())}
+	files, unused, err := l.openFiles()
+	if err == nil {
+		err = l.start(files, unused, cmp.Or(o.FileSize, DefaultFileSize))
+	}
+	if err != nil {
+		for _, f := range append(files, unused...) {
+			_ = f.Close()
+		}
+		return nil, fmt.Errorf("log: %w", err)
+	}
+	return l, nil
+}
+
+// openFiles opens all files, reads their headers, and sorts them by their first position. Unused files have no records
+// that count.
+func (l *Log) openFiles() (files, unused []*file, err error) {
+	names, err := filepath.Glob(filepath.Join(l.dir, "*"+suffix))
+	if err != nil {
+		return nil, nil, err
+	}
+	l.id = rand.Uint64()
+	for _, name := range names {
+		f, err := openFile(name)
+		if err != nil {
+			return files, unused, err
+		}
+		used, err := f.readHeader()
+		if !used {
+			unused = append(unused, f)
+		} else {
+			files = append(files, f)
+			if f.id != files[0].id {
+				err = f.damage(0, errors.New("the file is of another log"))
+			}
+			l.id = f.id
+		}
+		if err != nil {
+			return files, unused, err
+		}
+	}
+	slices.SortFunc(files, func(a, b *file) int {
+		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.count, b.count))
+	})
+	for i := len(files) - 2; i >= 0; i-- {
+		if files[i].first == files[i+1].first {
+			unused = append(unused, files[i])
+			files = slices.Delete(files, i, i+1)
+		}
+	}
+	return files, unused, nil
+}
+
+// start finds the end of the log and begins a new file there.
+func (l *Log) start(files, unused []*file, size int64) error {
+	count := uint64(0)
+	for _, f := range slices.Concat(files, unused) {
+		count = max(count, f.count)
+	}
+	t := tail{chain: chain{number: 1}, after: chain{number: 1}}
+	first := Position(0)
+	if len(files) > 0 {
+		f := files[len(files)-1]
+		var err error
+		if t, err = f.findTail(); err != nil {
+			return err
+		}
+		if t.torn {
+			l.logger.Warn("log: an incomplete last record is dropped; it was not acknowledged", "file", f.Name(), "offset", t.cut+int64(len(t.last)))
+		}
+		first = f.position(t.cut)
+	}
+	// Unused files go first, so that a full disk has room for the new one.
+	for _, f := range unused {
+		if err := f.remove(); err != nil {
+			return err
+		}
+	}
+	l.spares = &spares{dir: l.dir, id: l.id, size: size, count: count}
+	f, err := l.spares.create(block+int64(len(t.last)), true)
+	if err == nil {
+		err = f.begin(header{chain: t.chain.sum, id: l.id, first: first, number: t.chain.number}, t.last)
+	}
+	if err != nil {
+		return err
+	}
+	if len(files) > 0 {
+		old := files[len(files)-1]
+		if old.first == first {
+			files = files[:len(files)-1]
+			err = old.remove()
+		} else {
+			err = os.Truncate(old.Name(), t.cut) // what is behind is in the new file, or was never acknowledged
+		}
+		if err != nil {
+			return err
+		}
+	}
+	files = append(files, f)
+	l.files.Store(&files)
+	l.chain = t.after
+	l.setOffset(block + int64(len(t.last)))
+	l.end.Store(uint64(f.position(l.offset)))
+	l.spares.start()
+	return syncDir(l.dir)
+}
+
+// First returns the position from which on the log has records.
+func (l *Log) First() Position { return (*l.files.Load())[0].first }
+
+// End returns the position of the next record.
+func (l *Log) End() Position { return Position(l.end.Load()) }
+
+// Close closes the log. What was appended is already on disk.
+func (l *Log) Close() error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	errs := []error{l.spares.close()}
+	l.listing.Lock()
+	defer l.listing.Unlock()
+	for _, f := range slices.Concat(*l.files.Load(), l.leftover) {
+		if err := f.Close(); !errors.Is(err, os.ErrClosed) { // remove has closed it
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// syncDir makes the names of files durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,121 @@
+package log
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sort"
+)
+
+// ErrDamaged is what errors.Is finds in a *Damage.
+var ErrDamaged = errors.New("log: damaged")
+
+// ErrNotFound is the error of Read for a position that the log does not have: trimmed, or not yet written.
+var ErrNotFound = errors.New("log: no such record")
+
+// Damage is a part of the log that was acknowledged and cannot be read. The records before Position are sound.
+type Damage struct {
+	File     string
+	Offset   int64 // in the file, bytes
+	Position Position
+	Next     Position // the next sound record, or the end of the log. Only Replay looks for it
+	Lost     uint64   // how many records are between, 0 if that is not known
+	Err      error    // what is wrong
+}
+
+func (d *Damage) Error() string {
+	return fmt.Sprintf("log: %s is damaged at byte %d: %v", d.File, d.Offset, d.Err)
+}
+
+// Unwrap returns ErrDamaged and what is wrong.
+func (d *Damage) Unwrap() []error { return []error{ErrDamaged, d.Err} }
+
+func (f *file) damage(offset int64, err error) *Damage {
+	return &Damage{File: f.Name(), Offset: offset, Position: f.position(max(offset, block)), Err: err}
+}
+
+// Replay calls visit with each record from a position on that was there when Replay began. The payload may be used until
+// visit returns. Replay returns the error of visit, or a *Damage: to go on behind that, replay again, from Next. Each record
+// is checked to continue the one before, but not the first one. Nobody may trim records that are still to be visited.
+func (l *Log) Replay(from Position, visit func(at Position, payload []byte) error) error {
+	files, end := *l.files.Load(), l.End()
+	if first := files[0].first; from < first {
+		d := files[0].damage(0, fmt.Errorf("the log begins at %d, not at %d: files are missing", first, from))
+		d.Position, d.Next = from, first
+		return d
+	}
+	if from > end {
+		f := files[len(files)-1]
+		d := f.damage(f.offset(end), fmt.Errorf("the log ends at %d, before %d: files are missing, or are older ones", end, from))
+		d.Next = end
+		return d
+	}
+	start := from // what its record continues is not known, but its number may be
+	next, buffer := chain{}, []byte(nil)
+	for i, f := range files {
+		limit := end
+		if i+1 < len(files) {
+			limit = min(end, files[i+1].first)
+		}
+		if from == f.first && from > start && (f.number != next.number || f.chain != next.sum && f.chain != 0) {
+			d := f.damage(0, errChain)
+			d.Next = from
+			return d
+		}
+		for from >= f.first && from < limit {
+			if from == f.first {
+				next = chain{f.chain, f.number}
+			}
+			h, record, err := f.record(f.offset(from), f.offset(limit), buffer)
+			if err == nil && from > start && next != (chain{h.chain, h.number}) {
+				err = errChain
+			}
+			if err != nil {
+				d := f.damage(f.offset(from), err)
+				d.Next = limit
+				number := uint64(0) // of the record at d.Next, if that is known
+				if found, h := f.findRecord(d.searchFrom(), f.offset(limit)); found > 0 {
+					d.Next, number = h.position, h.number
+				} else if i+1 < len(files) {
+					number = files[i+1].number
+				}
+				if next.number > 0 && number > next.number {
+					d.Lost = number - next.number
+				}
+				return d
+			}
+			if err := visit(from, record[headSize:headSize+h.length]); err != nil {
+				return err
+			}
+			buffer, next = record, h.after()
+			from += Position(h.size())
+		}
+	}
+	return nil
+}
+
+// searchFrom returns where the next sound record may be, an offset.
+func (d *Damage) searchFrom() int64 {
+	if d.Err == errChain { // the record is sound, but another one
+		return d.Offset
+	}
+	return d.Offset + block
+}
+
+// Read reads the payload of one record, into buffer if it is large enough. It returns ErrNotFound, or a *Damage.
+func (l *Log) Read(at Position, buffer []byte) ([]byte, error) {
+	files, end := *l.files.Load(), l.End()
+	i := sort.Search(len(files), func(i int) bool { return files[i].first > at })
+	if i == 0 || at >= end {
+		return nil, ErrNotFound
+	}
+	f := files[i-1]
+	h, record, err := f.record(f.offset(at), f.offset(end), buffer)
+	switch {
+	case errors.Is(err, os.ErrClosed): // trimmed in the meantime
+		return nil, ErrNotFound
+	case err != nil:
+		return nil, f.damage(f.offset(at), err)
+	}
+	return record[headSize : headSize+h.length], nil
+}

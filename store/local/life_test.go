@@ -307,9 +307,11 @@ func (l *lifeModel) record() {
 		e.N = l.n
 		c.Events = append(c.Events, e)
 		switch {
+		case e.HasMail && p.mailSuppressed:
+			want = append(want, store.Suppressed)
 		case !e.HasMUID && !p.linked:
 			want = append(want, store.Unresolved)
-		case e.HasMail && p.mailSuppressed || p.muidSuppressed:
+		case p.muidSuppressed:
 			want = append(want, store.Suppressed)
 		default:
 			p.linked = p.linked || e.HasMail

@@ -18,6 +18,7 @@ type taggedService struct {
 	client   *http.Client
 	zone     *zone
 	data     string
+	flags    []string // of serve
 	key      string
 	merchant string
 	tag      string
@@ -28,7 +29,7 @@ func newTaggedService(t *testing.T) *taggedService {
 	return newTaggedServiceIn(t, filepath.Join(t.TempDir(), "data"))
 }
 
-func newTaggedServiceIn(t *testing.T, data string) *taggedService {
+func newTaggedServiceIn(t *testing.T, data string, flags ...string) *taggedService {
 	t.Helper()
 	zone, err := startZone()
 	if err != nil {
@@ -36,7 +37,7 @@ func newTaggedServiceIn(t *testing.T, data string) *taggedService {
 	}
 	t.Cleanup(zone.stop)
 	b := &taggedService{
-		t: t, zone: zone, data: data,
+		t: t, zone: zone, data: data, flags: flags,
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
 	}
 	t.Cleanup(b.client.CloseIdleConnections)
@@ -69,7 +70,7 @@ func (b *taggedService) start() {
 // launch starts the service and waits until it listens.
 func (b *taggedService) launch() {
 	b.t.Helper()
-	service, err := launchService(b.data, b.zone.address)
+	service, err := launchService(b.data, b.zone.address, b.flags...)
 	if err != nil {
 		b.t.Fatal(err)
 	}

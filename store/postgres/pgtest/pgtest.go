@@ -17,9 +17,6 @@ var (
 	databases atomic.Int64
 )
 
-// service is the role that owns the databases, as in production: it is no superuser.
-const service = "service"
-
 // Main runs the tests of a package with a server. prepare makes the template of all databases, such as their tables.
 func Main(m *testing.M, prepare func(url string) error) int {
 	var err error
@@ -28,8 +25,7 @@ func Main(m *testing.M, prepare func(url string) error) int {
 		return 1
 	}
 	code := 1
-	err = errors.Join(server.exec("CREATE ROLE "+service+" LOGIN"), server.exec("CREATE DATABASE prepared OWNER "+service))
-	if err = errors.Join(err, prepare(server.urlAs(service, "prepared"))); err == nil {
+	if err = errors.Join(server.exec("CREATE DATABASE prepared"), prepare(server.URL("prepared"))); err == nil {
 		code = m.Run()
 	}
 	if err = errors.Join(err, server.Close()); err != nil {
@@ -57,7 +53,7 @@ func Database(t testing.TB) (url string) {
 	if name == "" {
 		name = create(t, " TEMPLATE prepared")
 	}
-	url = server.urlAs(service, name)
+	url = server.URL(name)
 	t.Cleanup(func() {
 		if err := empty(url); err != nil {
 			t.Error(err)
@@ -73,13 +69,13 @@ func Database(t testing.TB) (url string) {
 // EmptyDatabase returns the address of a new database without tables.
 func EmptyDatabase(t testing.TB) (url string) {
 	t.Helper()
-	return server.urlAs(service, create(t, ""))
+	return server.URL(create(t, ""))
 }
 
 func create(t testing.TB, options string) (name string) {
 	t.Helper()
 	name = fmt.Sprintf("test%d", databases.Add(1))
-	if err := server.exec("CREATE DATABASE " + name + " OWNER " + service + options); err != nil {
+	if err := server.exec("CREATE DATABASE " + name + options); err != nil {
 		t.Fatal(err)
 	}
 	return name

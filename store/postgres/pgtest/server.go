@@ -242,11 +242,9 @@ func (s *Server) Promote() error {
 	return s.exec("SELECT pg_promote(true, 60)")
 }
 
-// URL returns the address of a database of the server, for the superuser.
-func (s *Server) URL(database string) string { return s.urlAs("mtagd", database) }
-
-func (s *Server) urlAs(user, database string) string {
-	q := url.Values{"host": {s.dir}, "user": {user}}
+// URL returns the address of a database of the server.
+func (s *Server) URL(database string) string {
+	q := url.Values{"host": {s.dir}, "user": {"mtagd"}}
 	if s.port > 0 {
 		q.Set("host", "127.0.0.1")
 		q.Set("port", strconv.Itoa(s.port))

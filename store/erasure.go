@@ -21,9 +21,10 @@ type Erasure struct {
 	Person   Person `json:"person"`
 	Suppress bool   `json:"suppress,omitempty"` // later events are refused
 
-	UpTo       uint64    `json:"upTo,omitempty"` // the engine's: events that came in after that are not concerned; 0: not known yet
-	Events     int       `json:"events"`         // that were found, once UpTo is known
-	Claimed    int       `json:"claimedEvents"`  // that stay, because only claimed links lead to them (Person)
+	Begun      bool      `json:"begun,omitempty"` // what came in since the engine began may be left out
+	UpTo       uint64    `json:"upTo,omitempty"`  // the engine's: events that came in after that are not concerned; 0: not known yet
+	Events     int       `json:"events"`          // that were found, once UpTo is known
+	Claimed    int       `json:"claimedEvents"`   // that stay, because only claimed links lead to them (Person)
 	Links      int       `json:"links"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 
@@ -44,7 +45,7 @@ func (e Erasure) Admit(open iter.Seq[Erasure]) (same Erasure, err error) {
 		if other.Partner != e.Partner {
 			continue
 		}
-		if n++; other.Merchant == e.Merchant && other.UpTo == 0 && other.State == ErasurePending && other.Person.equals(e.Person) {
+		if n++; other.Merchant == e.Merchant && !other.Begun && other.UpTo == 0 && other.State == ErasurePending && other.Person.equals(e.Person) {
 			return other, nil
 		}
 	}
@@ -96,7 +97,8 @@ const (
 // Person says by hashes whose events are meant: those with one of the muids, and those whose body has one of the identifiers.
 //
 // Anyone can claim that an identifier and a muid belong together. So an event that only such a claim leads to is counted, and not taken:
-// that of a muid in Claimed, and that of a muid in MUIDs if its sender gave only identifiers, of which a claimed link led to the muid.
+// that of a muid in Claimed, and that of a muid in MUIDs if its sender gave only identifiers, of which a link led to the muid that did not come with the merchant's
+// secret.
 type Person struct {
 	MUIDs       []IdentityKey `json:"muids,omitempty"`       // MUIDKey
 	Identifiers []IdentityKey `json:"identifiers,omitempty"` // Identity.Keys

@@ -94,7 +94,7 @@ type Event struct {
 	Raw  []byte    // JSON object
 	Bot  bool      // as in Mark
 
-	ByClaim bool // its sender gave only identifiers, of which a claimed link led to MUID (Person)
+	ByClaim bool // its sender gave only identifiers, of which a link that did not come with the merchant's secret led to MUID (Person)
 }
 
 // Usage is what a merchant's events take.

@@ -176,7 +176,6 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	for i, era := range erasures {
 		who[i], ids[i], place[era.ID] = era.Person, era.ID, i
 	}
-	now := l.e.journal.Barrier()
 	p := person.New(who...)
 	var links []store.Link
 	if err := l.e.eachLinkOf(ctx, m, p, func(l store.Link) error {
@@ -186,9 +185,13 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 		return err
 	}
 	numbers, suppressed := p.Links(links)
-	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey { return suppressed[place[era.ID]] }); err != nil {
+	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
+		era.Begun = true
+		return suppressed[place[era.ID]]
+	}); err != nil {
 		return err
 	}
+	now := l.e.journal.Barrier() // after that: the same request before it is this erasure
 	if err := l.e.archiver.moveTo(ctx, now); err != nil {
 		return err
 	}
@@ -211,11 +214,8 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	}); err != nil {
 		return err
 	}
-	var muids []store.IdentityKey
-	for _, w := range who {
-		muids = append(muids, w.MUIDs...)
-	}
-	if err := l.e.journal.Remove(m, links, muids, found.remembered); err != nil {
+	// That the muids had links stays noted, by a hash: somebody may know them, and say that he has their cookie.
+	if err := l.e.journal.Remove(m, links, found.remembered); err != nil {
 		return err
 	}
 	return l.removeEvents(ctx, m, found.keys)

@@ -68,11 +68,12 @@ func (p *Persons) Links(links []store.Link) (numbers []int, suppressed [][]store
 	return numbers, suppressed
 }
 
-// suppresses reports whether events with a link's identifier are refused after person n was erased with suppress. A claimed link to one of
-// the person's muids may have another person's identifier.
+// suppresses reports whether events with a link's identifier are refused after person n was erased with suppress. Any link to one of
+// the person's muids may have another person's identifier, but one that came with the merchant's secret: who has a cookie of his own can
+// link anybody's identifier to its muid.
 func (p *Persons) suppresses(n int, l store.Link) bool {
 	return slices.Contains(p.identifiers[l.Identifier], n) ||
-		slices.Contains(p.muids[store.MUIDKey(l.MUID)], n) && (l.Source.IsTrusted() || p.withClaimed[n])
+		slices.Contains(p.muids[store.MUIDKey(l.MUID)], n) && (l.Source == store.BySecret || p.withClaimed[n])
 }
 
 // merge returns the numbers that are in one of two lists, sorted. It may return one of the lists.

@@ -134,7 +134,7 @@ func (f *flush) decide() {
 		muid, byClaim := who.MUID, false
 		if muid == "" {
 			l := f.resolve(i.merchant, who)
-			muid, byClaim = l.muid, !l.source.IsTrusted()
+			muid, byClaim = l.muid, l.source != store.BySecret
 		}
 		if f.isRefused(i.merchant, who, muid) {
 			i.mark.Outcome = store.Suppressed

@@ -225,19 +225,24 @@ func (e *engine) setState(ctx context.Context, erasures []store.Erasure, state s
 	return nil
 }
 
-// storeErasure replaces an erasure. suppressed are further keys, if it suppresses.
+// storeErasure replaces an erasure. suppressed are further keys, if it suppresses: a request may have asked for that meanwhile.
 func (e *engine) storeErasure(ctx context.Context, era store.Erasure, suppressed []store.IdentityKey) error {
-	text, err := json.Marshal(era)
-	if err != nil {
-		return err
-	}
 	return pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+		stored, err := find[store.Erasure](ctx, tx, "erasure", "SELECT record FROM erasure WHERE id = $1 FOR UPDATE", string(era.ID))
+		if err != nil {
+			return err
+		}
+		era.Suppress = era.Suppress || stored.Suppress
+		text, err := json.Marshal(era)
+		if err != nil {
+			return err
+		}
 		if era.Suppress && len(suppressed) > 0 {
 			if _, err := tx.Exec(ctx, suppressKeys, string(era.Merchant), hashesIn(suppressed)); err != nil {
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, "UPDATE erasure SET done = $2, record = $3 WHERE id = $1", string(era.ID), era.State == store.ErasureDone, text)
+		_, err = tx.Exec(ctx, "UPDATE erasure SET done = $2, record = $3 WHERE id = $1", string(era.ID), era.State == store.ErasureDone, text)
 		return err
 	})
 }
@@ -254,6 +259,14 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 		people[i] = era.Person
 		everyone.MUIDs = append(everyone.MUIDs, era.Person.MUIDs...)
 		everyone.Identifiers = append(everyone.Identifiers, era.Person.Identifiers...)
+	}
+	for _, era := range erasures { // the same request is this erasure until here
+		if !era.Begun {
+			era.Begun = true
+			if err := e.storeErasure(ctx, *era, nil); err != nil {
+				return err
+			}
+		}
 	}
 	var links []store.Link
 	var last int64
@@ -328,10 +341,7 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 			return err
 		}
 	}
-	if _, err := e.pool.Exec(ctx, "DELETE FROM linked_muid WHERE merchant = $1 AND hash IN (SELECT substring(w.hash FOR 16) FROM unnest($2::bytea[]) AS w(hash))",
-		merchant, hashesIn(everyone.MUIDs)); err != nil {
-		return err
-	}
+	// linked_muid stays: somebody may know the muids, and say that he has their cookie.
 	if _, err := e.pool.Exec(ctx, "DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)", merchant, remembered); err != nil {
 		return err
 	}

@@ -156,7 +156,11 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 
 // linksOf passes the links of a person, former ones included: those to its muids, and those of its identifiers.
 func linksOf(ctx context.Context, tx querier, merchant uuid.UUID, who store.Person, use func(store.Link)) error {
-	const where = ` WHERE merchant = $1 AND (key = ANY($2::bytea[]) OR sha256('\xff'::bytea || muid) = ANY($3::bytea[]))`
+	where, args := ` WHERE merchant = $1 AND key = ANY($2::bytea[])`, []any{merchant, hashesIn(who.Identifiers)}
+	if len(who.MUIDs) > 0 { // which no index has
+		where = ` WHERE merchant = $1 AND (key = ANY($2::bytea[]) OR sha256('\xff'::bytea || muid) = ANY($3::bytea[]))`
+		args = append(args, hashesIn(who.MUIDs))
+	}
 	return query(ctx, tx, func(rows pgx.Rows) error {
 		var key, muid []byte
 		var l store.Link
@@ -167,7 +171,7 @@ func linksOf(ctx context.Context, tx querier, merchant uuid.UUID, who store.Pers
 		use(l)
 		return nil
 	}, `SELECT key, muid, max(source) FROM (SELECT key, muid, 0 AS source FROM link`+where+` UNION ALL SELECT key, muid, source FROM held_link`+where+`) AS l
-		GROUP BY key, muid ORDER BY key, muid`, merchant, hashesIn(who.Identifiers), hashesIn(who.MUIDs))
+		GROUP BY key, muid ORDER BY key, muid`, args...)
 }
 
 // personal is an event of a person.

@@ -174,18 +174,35 @@ var personTests = []test{
 		purchase.Raw = []byte(`{"email":"ann@example.com"}`)
 		b.record([]store.Mark{purchase, markOf(m, tag, who("", email("eve@example.com")))})
 		for range 2 {
-			b.expectClaimed(m, who("", email("eve@example.com")), 2, 1)
-			b.expectClaimed(m, who("eve"), 2, 1)
+			b.expectClaimed(m, who("", email("eve@example.com")), 1, 2)
+			b.expectClaimed(m, who("eve"), 1, 2)
 			b.expectClaimed(m, who("", email("ann@example.com")), 1, 2)
 			if events, _, claimed := b.personalData(m, who("eve"), true); events != 3 || claimed != 0 {
 				t.Errorf("with what is claimed, %d events and %d claimed ones", events, claimed)
 			}
 			b.reopen()
 		}
-		if e := b.erased(m, who("", email("eve@example.com")), false); e.Events != 2 || e.Claimed != 1 {
-			t.Errorf("the receipt is %+v, want 2 events and a claimed one", e)
+		if e := b.erased(m, who("", email("eve@example.com")), false); e.Events != 1 || e.Claimed != 2 {
+			t.Errorf("the receipt is %+v, want an event and 2 claimed ones", e)
 		}
 		b.expectClaimed(m, who("", email("ann@example.com")), 1, 0)
+	}},
+	{"whoever links another person's identifier to a cookie of his own gets none of that person's events, and suppresses none", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		mallory := said(store.ByCookie, "fresh", email("mallory@example.com"))
+		mallory.Add(store.Phone, "+49 123")
+		var victim store.Identity
+		victim.Add(store.Phone, "+49 123")
+		purchase := markOf(m, tag, victim)
+		purchase.Raw = []byte(`{"phone":"+49 123"}`)
+		b.record([]store.Mark{markOf(m, tag, mallory), purchase})
+		b.expectClaimed(m, who("", email("mallory@example.com")), 1, 1)
+		if e := b.erased(m, who("", email("mallory@example.com")), true); e.Events != 1 || e.Claimed != 1 {
+			t.Errorf("the receipt is %+v, want an event and a claimed one", e)
+		}
+		again := []store.Mark{markOf(m, tag, said(store.BySecret, "victim", email("victim@example.com")))}
+		again[0].Identity.Add(store.Phone, "+49 123")
+		b.record(again)
 	}},
 	{"an erasure takes what is claimed on request", func(t *testing.T, b *bed) {
 		m, tag := b.shop()

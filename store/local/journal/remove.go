@@ -46,13 +46,10 @@ func (j *Journal) eachOf(ctx context.Context, prefix, from []byte, use func(item
 // Remembered is an event whose event_id may be remembered.
 type Remembered struct{ Name, EventID string }
 
-// Remove removes links, whether muids have any (store.MUIDKey), and remembered event_ids of a merchant. When it returns nil, that is on
+// Remove removes links and remembered event_ids of a merchant. When it returns nil, that is on
 // disk. Their bytes stay in the files until Purge.
-func (j *Journal) Remove(m codec.MerchantKey, links []store.Link, muids []store.IdentityKey, remembered []Remembered) error {
+func (j *Journal) Remove(m codec.MerchantKey, links []store.Link, remembered []Remembered) error {
 	var keys [][]byte
-	for _, k := range muids {
-		keys = append(keys, appendLinkedKey(nil, m, k))
-	}
 	for _, r := range remembered {
 		keys = append(keys, appendDedupeKey(nil, m, r.Name, r.EventID))
 		if j.committer.oldDedupe {

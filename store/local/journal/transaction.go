@@ -63,7 +63,7 @@ func (t *transaction) record(m *store.Mark) error {
 		if err != nil {
 			return err
 		}
-		muid, byClaim = store.MUID(l.muid), !l.source.IsTrusted()
+		muid, byClaim = store.MUID(l.muid), l.source != store.BySecret
 	}
 	if t.suppressed != nil && t.suppressed(m.Merchant, &m.Identity, muid) {
 		m.Outcome = store.Suppressed

@@ -53,7 +53,7 @@ func NewSyncedServer(file *os.File) (*SyncedServer, error) {
 }
 
 func fillWithZeros(file *os.File) error {
-	zeros := make([]byte, 1<<20)
+	zeros := make([]byte, 4<<10) // a larger write would become one folio of the page cache, which each sync of a part would write
 	for range syncedFileSize / len(zeros) {
 		if _, err := file.Write(zeros); err != nil {
 			return err

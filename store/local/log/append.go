@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"os"
 	"slices"
 )
@@ -24,7 +25,7 @@ var (
 func (l *Log) Append(payload ...[]byte) (Position, error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	if l.closed {
+	if l.closed || l.readOnly {
 		return 0, ErrClosed
 	}
 	length := 0
@@ -151,6 +152,9 @@ func (l *Log) removeLeftover() error {
 // rounded up to 4 KiB. While the disk is full, allocating is tried again ten times a second.
 func (l *Log) Room() int64 { return l.room.Load() + l.spares.room.Load() }
 
+// Roll begins a new file, unless the last one has no records. Then Trim can remove all records that were there before the call.
+func (l *Log) Roll() error { return l.beginAt(math.MaxUint64) }
+
 // Trim removes the files that have only records before a position. For the end of the log it begins a new file first: after
 // Trim(End()) no byte of any record is in the directory.
 func (l *Log) Trim(before Position) error {
@@ -174,7 +178,7 @@ func (l *Log) Trim(before Position) error {
 func (l *Log) beginAt(position Position) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	if l.closed {
+	if l.closed || l.readOnly {
 		return ErrClosed
 	}
 	if position < l.End() || l.offset == block && !l.failed {

@@ -170,12 +170,21 @@ func TestAFullDiskDoesNotKeepTheLogFromOpening(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	disk.Fail(faultfs.Rule{Op: faultfs.Write, Files: "*", Errno: syscall.ENOSPC})
-	if _, err := Open(disk.Dir, Options{FileSize: testFile}); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("Open gives %v", err)
+	disk.Fail(faultfs.Rule{Op: faultfs.Write, Files: "0000000[3-9]*", Errno: syscall.ENOSPC})
+	l = open(t, disk.Dir)
+	mustHold(t, l, 0, want)
+	if _, err := l.Append(payload(3, 300)); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("Append gives %v", err)
 	}
 	disk.Fail()
-	mustHold(t, open(t, disk.Dir), 0, want)
+	for {
+		at, err := l.Append(payload(4, 300))
+		if err == nil {
+			want = append(want, record{at, payload(4, 300)})
+			break
+		}
+	}
+	mustHold(t, reopen(t, l), 0, want)
 }
 
 func TestAnOpenThatFailsLosesNothing(t *testing.T) {

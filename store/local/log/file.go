@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -129,6 +130,7 @@ type file struct {
 	*os.File
 	count uint64 // from its name
 	header
+	mended atomic.Bool // a wrong bit was corrected, and not logged yet
 }
 
 // openFile opens a file whose name has its count and the id of its log.
@@ -210,8 +212,8 @@ var (
 	errChain    = errors.New("it does not continue what is before it: something is missing, or was exchanged")
 )
 
-// record reads the record at an offset, whole blocks of it, into buffer or a larger one. An error says that the record is
-// not sound.
+// record reads the record at an offset, whole blocks of it, into buffer or a larger one. It corrects one wrong bit, in memory. An error
+// says that the record is not sound.
 func (f *file) record(offset, limit int64, buffer []byte) (h head, record []byte, err error) {
 	record = slices.Grow(buffer[:0], block)[:block]
 	if err := f.read(record, offset); err != nil {
@@ -219,7 +221,10 @@ func (f *file) record(offset, limit int64, buffer []byte) (h head, record []byte
 	}
 	h, valid := decodeHead(record, f.id, f.position(offset))
 	if !valid {
-		return head{}, record, errNoHead
+		if h, valid = mendHead(record, f.id, f.position(offset)); !valid {
+			return head{}, record, errNoHead
+		}
+		f.mended.Store(true)
 	}
 	if offset+h.size() > limit {
 		return h, record, errTooLong
@@ -229,7 +234,10 @@ func (f *file) record(offset, limit int64, buffer []byte) (h head, record []byte
 		return h, record, err
 	}
 	if !h.whole(record) {
-		return h, record, errChecksum
+		if !h.mend(record) {
+			return h, record, errChecksum
+		}
+		f.mended.Store(true)
 	}
 	return h, record, nil
 }

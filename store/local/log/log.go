@@ -83,6 +83,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"mtagd/store/local/space"
 )
 
 // Position names a record: the bytes that the records before it take in the log. Positions grow, and none is used twice.
@@ -92,7 +94,7 @@ type Position uint64
 const MaxRecord = 16 << 20
 
 // DefaultFileSize is the size of a file, in bytes. Two files are allocated at any time.
-const DefaultFileSize = 16 << 20
+const DefaultFileSize = 4 << 20
 
 // Options are settings of a log.
 type Options struct {
@@ -120,6 +122,8 @@ type Log struct {
 	offset  int64 // where the next record goes in the last file
 	failed  bool  // a write to the last file failed
 	closed  bool
+
+	readOnly bool
 }
 
 // chain is what a record has to continue.
@@ -129,7 +133,7 @@ type chain struct {
 }
 
 // Open opens the log in an existing directory, which it alone uses. It drops a torn last record, writes the last record
-// again, and removes files without records. It needs room for a file, and writes as much. Damaged records are no error here, but in Replay.
+// again, and removes files without records. It writes a file, or on a full disk nothing. Damaged records are no error here, but in Replay.
 // A *Damage of Open is a file whose header is damaged and cannot be restored from its first record.
 func Open(dir string, o Options) (*Log, error) {
 	l := &Log{dir: dir, logger: cmp.Or(o.Log, slog.Default())}
@@ -215,6 +219,9 @@ func (l *Log) start(files, unused []*file, size int64) error {
 	if err == nil {
 		err = f.begin(header{chain: t.chain.sum, id: l.id, first: first, number: t.chain.number}, t.last)
 	}
+	if space.IsFull(err) && len(files) > 0 {
+		return l.startFull(files, t)
+	}
 	if err != nil {
 		return err
 	}
@@ -239,8 +246,23 @@ func (l *Log) start(files, unused []*file, size int64) error {
 	return syncDir(l.dir)
 }
 
+// startFull opens a log on a disk that has no room for a file. Records can be read. Append writes to a new file, once there is room.
+func (l *Log) startFull(files []*file, t tail) error {
+	l.logger.Warn("log: the disk is full: nothing can be appended until there is room for a file")
+	l.files.Store(&files)
+	l.chain, l.offset, l.failed = t.after, t.cut+int64(len(t.last)), true
+	l.end.Store(uint64(files[len(files)-1].position(l.offset)))
+	l.spares.start()
+	return nil
+}
+
 // First returns the position from which on the log has records.
-func (l *Log) First() Position { return (*l.files.Load())[0].first }
+func (l *Log) First() Position {
+	if files := *l.files.Load(); len(files) > 0 {
+		return files[0].first
+	}
+	return l.End() // OpenReadOnly of a directory without files
+}
 
 // End returns the position of the next record.
 func (l *Log) End() Position { return Position(l.end.Load()) }
@@ -253,7 +275,10 @@ func (l *Log) Close() error {
 		return nil
 	}
 	l.closed = true
-	errs := []error{l.spares.close()}
+	var errs []error
+	if !l.readOnly {
+		errs = append(errs, l.spares.close())
+	}
 	l.listing.Lock()
 	defer l.listing.Unlock()
 	for _, f := range slices.Concat(*l.files.Load(), l.leftover) {

@@ -39,6 +39,10 @@ func (f *file) damage(offset int64, err error) *Damage {
 // is checked to continue the one before, but not the first one. Nobody may trim records that are still to be visited.
 func (l *Log) Replay(from Position, visit func(at Position, payload []byte) error) error {
 	files, end := *l.files.Load(), l.End()
+	if len(files) == 0 {
+		return nil
+	}
+	defer l.logMended(files)
 	if first := files[0].first; from < first {
 		d := files[0].damage(0, fmt.Errorf("the log begins at %d, not at %d: files are missing", first, from))
 		d.Position, d.Next = from, first
@@ -100,6 +104,15 @@ func (d *Damage) searchFrom() int64 {
 		return d.Offset
 	}
 	return d.Offset + block
+}
+
+// logMended logs where a wrong bit was corrected.
+func (l *Log) logMended(files []*file) {
+	for _, f := range files {
+		if f.mended.Swap(false) {
+			l.logger.Warn("log: a wrong bit was corrected in memory: check the disk", "file", f.Name())
+		}
+	}
 }
 
 // Read reads the payload of one record, into buffer if it is large enough. It returns ErrNotFound, or a *Damage.

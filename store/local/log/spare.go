@@ -50,7 +50,7 @@ func (s *spares) create(size int64, filled bool) (*file, error) {
 		filled, err = true, nil
 	}
 	for offset := int64(0); filled && offset < f.size && err == nil; offset += int64(len(zeros)) {
-		_, err = f.WriteAt(f.zerosAt(offset), offset)
+		err = f.fillAt(offset)
 	}
 	if err = errors.Join(err, f.Sync(), syncDir(s.dir)); err != nil {
 		return nil, errors.Join(err, f.remove())
@@ -58,8 +58,16 @@ func (s *spares) create(size int64, filled bool) (*file, error) {
 	return f, nil
 }
 
-// zerosAt returns the zeros to be written at an offset.
-func (f *file) zerosAt(offset int64) []byte { return zeros[:min(int64(len(zeros)), f.size-offset)] }
+// fillAt writes a piece of zeros at an offset, block by block: a larger write would put the blocks into the page cache as one folio, and
+// the sync of a record in it would write them all.
+func (f *file) fillAt(offset int64) error {
+	for end := min(offset+int64(len(zeros)), f.size); offset < end; offset += block {
+		if _, err := f.WriteAt(zeros[:min(block, end-offset)], offset); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // start makes spare files until close.
 func (s *spares) start() {
@@ -124,7 +132,7 @@ func (s *spares) fillAt(f *file, offset int64) (more bool, err error) {
 	if s.spare != f {
 		return false, nil
 	}
-	err = f.write(f.zerosAt(offset), offset)
+	err = errors.Join(f.fillAt(offset), f.sync())
 	if err != nil { // the file must not be used any more
 		err = errors.Join(err, f.remove())
 		s.set(nil, err)

@@ -1,0 +1,514 @@
+package badgerdb
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store/local/codec"
+)
+
+var (
+	ctx   = context.Background()
+	quiet = slog.New(slog.DiscardHandler)
+)
+
+func noPace() {}
+
+func open(t testing.TB, dir string) *DB {
+	t.Helper()
+	d, err := Open(dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// model is a database with what it must have.
+type model struct {
+	*DB
+	t       testing.TB
+	r       *rand.Rand
+	version uint64
+	live    map[string]string
+}
+
+func newModel(t testing.TB, dir string) *model {
+	return &model{DB: open(t, dir), t: t, r: rand.New(rand.NewPCG(1, 2)), live: map[string]string{}}
+}
+
+// change commits some changes of about this many bytes.
+func (m *model) change(bytes int) {
+	m.t.Helper()
+	m.version++
+	check(m.t, m.Commit(m.version, func(txn *Txn) error {
+		for bytes > 0 {
+			k := fmt.Sprintf("key-%05d", m.r.IntN(20_000))
+			if m.r.IntN(10) == 0 {
+				delete(m.live, k)
+				bytes -= len(k)
+				if err := txn.Delete([]byte(k)); err != nil {
+					return err
+				}
+				continue
+			}
+			v := make([]byte, m.r.IntN(2000))
+			for i := range v {
+				v[i] = byte(m.r.Uint32())
+			}
+			m.live[k] = string(v)
+			bytes -= len(k) + len(v)
+			if err := txn.Set([]byte(k), v); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// everything reads a database in both directions.
+func everything(d *DB, reverse bool) (found map[string]string, err error) {
+	found = map[string]string{}
+	err = d.View(math.MaxUint64, func(txn *Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Reverse: reverse})
+		defer it.Close()
+		for it.Rewind(); it.Valid(); it.Next() {
+			v, err := it.Item().ValueCopy(nil)
+			if err != nil {
+				return err
+			}
+			found[string(it.Item().KeyCopy(nil))] = string(v)
+		}
+		return nil
+	})
+	return found, err
+}
+
+func (m *model) check() {
+	m.t.Helper()
+	for _, reverse := range []bool{false, true} {
+		if found, err := everything(m.DB, reverse); err != nil || !maps.Equal(found, m.live) {
+			m.t.Fatalf("%d keys instead of %d (reverse %v): %v", len(found), len(m.live), reverse, err)
+		}
+	}
+	check(m.t, m.View(math.MaxUint64, func(txn *Txn) error {
+		for range 100 {
+			k := fmt.Sprintf("key-%05d", m.r.IntN(20_000))
+			item, err := txn.Get([]byte(k))
+			if want, ok := m.live[k]; !ok && !errors.Is(err, badger.ErrKeyNotFound) {
+				m.t.Errorf("%s: %v", k, err)
+			} else if ok {
+				check(m.t, err)
+				if v, err := item.ValueCopy(nil); err != nil || string(v) != want {
+					m.t.Errorf("%s is wrong: %v", k, err)
+				}
+			}
+		}
+		return nil
+	}))
+	check(m.t, m.Check(ctx, noPace, func(d *Damage) { m.t.Error(d) }))
+}
+
+func (m *model) reopen(dir string) {
+	m.t.Helper()
+	check(m.t, m.Close())
+	m.DB = open(m.t, dir)
+}
+
+// What was committed is read, after flushes, compactions and restarts too.
+func TestCommitsAreRead(t *testing.T) {
+	dir := t.TempDir()
+	m := newModel(t, dir)
+	for i := range 60 {
+		m.change(m.r.IntN(400_000))
+		switch i % 12 {
+		case 3:
+			check(t, m.Flush())
+		case 6:
+			m.reopen(dir)
+		case 9:
+			check(t, m.CompactAndWait(ctx, noPace))
+		case 11:
+			m.check()
+		}
+	}
+	m.reopen(dir)
+	if !m.StoppedCleanly() {
+		t.Error("the stop was not clean")
+	}
+	m.check()
+	check(t, m.Close())
+	d, err := OpenReadOnly(dir, quiet)
+	check(t, err)
+	if found, err := everything(d, false); err != nil || !maps.Equal(found, m.live) {
+		t.Errorf("%d keys read-only instead of %d: %v", len(found), len(m.live), err)
+	}
+	check(t, d.Close())
+}
+
+// Versions never come twice, even if a compaction drops what the last commit has written.
+func TestVersionsGrow(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, dir)
+	check(t, d.Commit(1, func(txn *Txn) error { return errors.Join(txn.Set([]byte("a"), nil), txn.Set([]byte("b"), nil)) }))
+	check(t, d.Commit(2, func(txn *Txn) error { return txn.Delete([]byte("a")) }))
+	check(t, d.CompactAndWait(ctx, noPace))
+	check(t, d.Close())
+	d = open(t, dir)
+	if v := d.MaxVersion(); v != 2 {
+		t.Errorf("version %d after a restart, want 2", v)
+	}
+	if err := d.Commit(2, func(*Txn) error { return nil }); err == nil {
+		t.Error("a version was used twice")
+	}
+	check(t, d.Close())
+}
+
+// copied copies a directory as a kill would leave it.
+func copied(t testing.TB, dir string) string {
+	t.Helper()
+	to := t.TempDir()
+	for err := fs.ErrNotExist; err != nil; { // Badger may remove a file meanwhile
+		check(t, os.RemoveAll(to))
+		if err = os.CopyFS(to, os.DirFS(dir)); !errors.Is(err, fs.ErrNotExist) {
+			check(t, err)
+		}
+	}
+	return to
+}
+
+// After a kill, what was flushed is there, and of the rest each commit as a whole or not at all, in their order.
+func TestAKillKeepsWhatWasFlushed(t *testing.T) {
+	dir := t.TempDir()
+	m := newModel(t, dir)
+	defer func() { check(t, m.Close()) }()
+	states := []map[string]string{{}}
+	for i := range 30 {
+		m.change(400_000)
+		states = append(states, maps.Clone(m.live))
+		if i == 9 {
+			check(t, m.Flush())
+		}
+	}
+	d := open(t, copied(t, dir))
+	defer d.Close()
+	found, err := everything(d, false)
+	check(t, err)
+	at := slices.IndexFunc(states, func(s map[string]string) bool { return maps.Equal(s, found) })
+	if at < 10 || at > 30 {
+		t.Errorf("the state is that of commit %d, want 10 or a later one", at)
+	}
+	t.Log("commit", at)
+}
+
+// A kill at any step of a compaction changes nothing of what is read.
+func TestAKillWhileCompacting(t *testing.T) {
+	dir := t.TempDir()
+	m := newModel(t, dir)
+	for range 30 {
+		m.change(400_000)
+	}
+	check(t, m.Flush())
+	steps := 0
+	seen := func() {
+		if steps++; steps%997 != 0 {
+			return
+		}
+		d := open(t, copied(t, dir))
+		if found, err := everything(d, false); err != nil || !maps.Equal(found, m.live) {
+			t.Fatalf("step %d: %d keys instead of %d: %v", steps, len(found), len(m.live), err)
+		}
+		check(t, errors.Join(d.Close(), os.RemoveAll(d.dir)))
+	}
+	check(t, m.CompactAndWait(ctx, seen))
+	m.check()
+
+	// After the rename, before the old generation is removed.
+	check(t, m.Close())
+	old := copied(t, filepath.Join(dir, "g2"))
+	killed := copied(t, dir)
+	check(t, os.CopyFS(filepath.Join(killed, "g1"), os.DirFS(old)))
+	check(t, os.Remove(filepath.Join(killed, "g1", "000001.sst")))
+	d := open(t, killed)
+	if found, err := everything(d, false); err != nil || !maps.Equal(found, m.live) {
+		t.Errorf("%d keys instead of %d: %v", len(found), len(m.live), err)
+	}
+	check(t, d.Close())
+	if _, err := os.Stat(filepath.Join(killed, "g1")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the old generation is still there")
+	}
+}
+
+// Commits during a compaction are in the new generation, and reads as of a kept version are as before.
+func TestCompactBesideCommitsAndReaders(t *testing.T) {
+	m := newModel(t, t.TempDir())
+	defer func() { check(t, m.Close()) }()
+	for range 20 {
+		m.change(400_000)
+	}
+	kept, version := maps.Clone(m.live), m.version
+	m.Keep(version)
+	for range 5 {
+		m.change(400_000)
+	}
+	asOf := func() {
+		t.Helper()
+		found := map[string]string{}
+		check(t, m.View(version, func(txn *Txn) error {
+			it := txn.NewIterator(badger.IteratorOptions{})
+			defer it.Close()
+			for it.Rewind(); it.Valid(); it.Next() {
+				v, err := it.Item().ValueCopy(nil)
+				check(t, err)
+				found[string(it.Item().KeyCopy(nil))] = string(v)
+			}
+			return nil
+		}))
+		if !maps.Equal(found, kept) {
+			t.Errorf("%d keys as of the kept version instead of %d", len(found), len(kept))
+		}
+	}
+	n := 0
+	check(t, m.CompactAndWait(ctx, func() {
+		if n++; n%500 == 0 {
+			m.change(10_000)
+			m.change(10_000)
+		}
+	}))
+	m.check()
+	asOf()
+	m.Keep(math.MaxUint64)
+	check(t, m.CompactAndWait(ctx, noPace))
+	m.check()
+	entries := uint64(0)
+	for _, l := range m.current.list.tables {
+		entries += l.entries
+	}
+	if entries != uint64(len(m.live)) {
+		t.Errorf("%d entries after a compaction, want %d", entries, len(m.live))
+	}
+}
+
+// After a compaction no file has a byte of what was deleted or replaced.
+func TestCompactLeavesNoBytes(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, dir)
+	secret := func(i int) []byte { return fmt.Appendf(nil, "secret-%04d-secret", i) }
+	for i := range 50 {
+		check(t, d.Commit(uint64(i+1), func(txn *Txn) error {
+			return txn.Set(fmt.Appendf(nil, "k%d", i), bytes.Repeat(secret(i), 100))
+		}))
+		if i%20 == 0 {
+			check(t, d.Flush())
+		}
+	}
+	check(t, d.Commit(51, func(txn *Txn) error {
+		for i := range 50 {
+			if i%2 == 0 {
+				check(t, txn.Delete(fmt.Appendf(nil, "k%d", i)))
+			} else {
+				check(t, txn.Set(fmt.Appendf(nil, "k%d", i), []byte("x")))
+			}
+		}
+		return nil
+	}))
+	find := func() (found int) {
+		check(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err == nil && e.Type().IsRegular() {
+				var b []byte
+				if b, err = os.ReadFile(path); bytes.Contains(b, []byte("-secret")) {
+					found++
+				}
+			}
+			return err
+		}))
+		return found
+	}
+	if find() == 0 {
+		t.Error("nothing is found before")
+	}
+	check(t, d.CompactAndWait(ctx, noPace))
+	if find() > 0 {
+		t.Error("a file has bytes of what was deleted")
+	}
+	check(t, d.Close())
+	if find() > 0 {
+		t.Error("a file has bytes of what was deleted, after the stop")
+	}
+}
+
+// One wrong bit anywhere is harmless or is reported: at Open, or by each read that needs the place, and by Check. A
+// database is never shorter in silence.
+func TestOneWrongBit(t *testing.T) {
+	dir := t.TempDir()
+	m := newModel(t, dir)
+	for range 8 {
+		m.change(400_000)
+	}
+	check(t, m.CompactAndWait(ctx, noPace))
+	m.change(300_000)
+	check(t, m.Flush())
+	m.change(100)
+	check(t, m.Flush())
+	sound := copied(t, dir) // as after a kill
+	check(t, m.Close())
+
+	r := rand.New(rand.NewPCG(3, 4))
+	type place struct {
+		path string
+		at   int
+	}
+	var places []place
+	files, err := filepath.Glob(filepath.Join(sound, "g*", "*"))
+	check(t, err)
+	for _, path := range files {
+		b, err := os.ReadFile(path)
+		check(t, err)
+		for range 4 {
+			places = append(places, place{path, r.IntN(len(b))})
+		}
+		if filepath.Ext(path) != ".sst" {
+			for i := range min(len(b), 20) { // MANIFEST and the list
+				places = append(places, place{path, i}, place{path, len(b) - 1 - i})
+			}
+			continue
+		}
+		for i := range 14 { // the footer
+			places = append(places, place{path, len(b) - 1 - i})
+		}
+		id, _ := tableID(filepath.Base(path))
+		f, err := openTable(filepath.Dir(path), id)
+		if err != nil { // it was being written
+			continue
+		}
+		for block := range min(f.blocks, 2) { // ends of blocks: number of entries, checksum, its length
+			end := int(f.from)
+			if block+1 < f.blocks {
+				all, err := f.readBlock(block, &buffer{})
+				check(t, err)
+				end = bytes.Index(b, all[:40]) + len(all)
+			}
+			for i := range 14 {
+				places = append(places, place{path, end - 1 - i})
+			}
+		}
+		for range 6 { // the index
+			places = append(places, place{path, int(f.from) + r.IntN(int(f.size-f.from))})
+		}
+		f.close()
+	}
+	atOpen, atRead, harmless := 0, 0, 0
+	for i, p := range places {
+		if i%8 != 0 { // all of them take minutes, and pass
+			continue
+		}
+		for _, running := range []bool{false, true} {
+			work := copied(t, sound)
+			p := place{filepath.Join(work, filepath.Base(filepath.Dir(p.path)), filepath.Base(p.path)), p.at}
+			flipIn := func() {
+				b, err := os.ReadFile(p.path)
+				if errors.Is(err, fs.ErrNotExist) {
+					return
+				}
+				check(t, err)
+				if p.at >= len(b) {
+					return
+				}
+				b[p.at] ^= 1 << (p.at % 8)
+				f, err := os.OpenFile(p.path, os.O_WRONLY, 0)
+				check(t, err)
+				_, err = f.WriteAt(b[p.at:p.at+1], int64(p.at))
+				check(t, errors.Join(err, f.Close()))
+			}
+			name := fmt.Sprintf("%s byte %d, running: %v", filepath.Base(p.path), p.at, running)
+			if !running {
+				flipIn()
+			}
+			d, err := Open(work, quiet)
+			if err != nil {
+				var damage *Damage
+				if running || !errors.As(err, &damage) || !errors.Is(err, codec.ErrCorrupt) {
+					t.Errorf("%s: Open: %v", name, err)
+				}
+				atOpen++
+				os.RemoveAll(work)
+				continue
+			}
+			if running {
+				flipIn()
+				for _, f := range *d.current.tables.Load() {
+					f.sound.Store(0) // as a second later
+				}
+			}
+			reported := false
+			check(t, d.Check(ctx, noPace, func(damage *Damage) { reported = reported || damage.Path == p.path }))
+			bad := 0
+			for _, reverse := range []bool{false, true} {
+				found, err := everything(d, reverse)
+				if err == nil && !maps.Equal(found, m.live) {
+					t.Errorf("%s: %d keys instead of %d without an error (reverse %v, reported: %v)", name, len(found), len(m.live), reverse, reported)
+				}
+				if err != nil {
+					bad++
+					if !errors.Is(err, codec.ErrCorrupt) {
+						t.Errorf("%s: %v", name, err)
+					}
+				}
+			}
+			if bad > 0 != reported && filepath.Ext(p.path) == ".sst" && bad > 0 {
+				t.Errorf("%s: %d reads fail, but Check has reported: %v", name, bad, reported)
+			}
+			if err := d.CompactAndWait(ctx, noPace); reported != errors.Is(err, codec.ErrCorrupt) && (reported || err != nil) {
+				t.Errorf("%s: Check has reported: %v, but Compact returns %v", name, reported, err)
+			}
+			wrong := 0
+			for k, v := range m.live {
+				var got []byte
+				err := d.View(math.MaxUint64, func(txn *Txn) error {
+					item, err := txn.Get([]byte(k))
+					if err == nil {
+						got, err = item.ValueCopy(nil)
+					}
+					return err
+				})
+				if errors.Is(err, codec.ErrCorrupt) {
+					wrong++
+				} else if err != nil || string(got) != v {
+					t.Fatalf("%s: %s is wrong, %v", name, k, err)
+				}
+			}
+			if wrong > 0 && !reported {
+				t.Errorf("%s: %d keys are damaged, but Check has reported nothing", name, wrong)
+			}
+			if reported {
+				atRead++
+			} else {
+				harmless++
+			}
+			if err := d.Close(); err != nil && !reported {
+				t.Errorf("%s: Close: %v", name, err)
+			}
+			os.RemoveAll(work)
+		}
+	}
+	t.Logf("%d bits: %d found at Open, %d by Check, %d harmless", 2*len(places)/8, atOpen, atRead, harmless)
+}

@@ -1,0 +1,297 @@
+package badgerdb
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/fb"
+	"github.com/dgraph-io/badger/v4/y"
+	"golang.org/x/sys/unix"
+
+	"mtagd/store/local/codec"
+)
+
+// When the disk is nearly full, a write fails with IsNearlyFull, and nothing is half done. The database can be read, also after a
+// restart, and written again when there is space.
+func TestAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=160m"); err != nil {
+		t.Skip("a small file system cannot be mounted:", err)
+	}
+	defer func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	m := newModel(t, filepath.Join(dir, "db"))
+	for range 20 {
+		m.change(400_000)
+	}
+	check(t, m.Flush())
+	fill := func(leave int64) {
+		var s unix.Statfs_t
+		check(t, unix.Statfs(dir, &s))
+		f, err := os.Create(filepath.Join(dir, "other"))
+		check(t, err)
+		check(t, errors.Join(unix.Fallocate(int(f.Fd()), 0, 0, int64(s.Bavail)*s.Bsize-leave), f.Close()))
+	}
+	fill(margin + 4<<20)
+	var full error
+	for range 80 {
+		was, version := maps.Clone(m.live), m.version
+		m.version++
+		if full = m.Commit(m.version, func(txn *Txn) error {
+			k := fmt.Sprintf("key-%05d", m.r.IntN(20_000))
+			m.live[k] = string(make([]byte, 400_000))
+			return txn.Set([]byte(k), []byte(m.live[k]))
+		}); full != nil {
+			m.live, m.version = was, version
+			break
+		}
+	}
+	if !IsNearlyFull(full) {
+		t.Fatal("commits on a full disk:", full)
+	}
+	if err := m.Flush(); !IsNearlyFull(err) {
+		t.Fatal("a flush on a full disk:", err)
+	}
+	if err := m.CompactAndWait(ctx, noPace); !IsNearlyFull(err) {
+		t.Fatal("a compaction on a full disk:", err)
+	}
+	m.check()
+	check(t, os.Remove(filepath.Join(dir, "other")))
+	m.change(1000)
+	check(t, m.Flush())
+	fill(margin - 1<<20)
+	check(t, m.Close())
+	m.DB = open(t, filepath.Join(dir, "db"))
+	m.check()
+	if err := m.Commit(m.version+1, func(*Txn) error { return nil }); !IsNearlyFull(err) {
+		t.Fatal("a commit on a full disk after a restart:", err)
+	}
+	check(t, os.Remove(filepath.Join(dir, "other")))
+	m.change(1000)
+	check(t, m.CompactAndWait(ctx, noPace))
+	m.check()
+	check(t, m.Close())
+}
+
+// flip changes a bit of a file.
+func flip(t *testing.T, path string, at int64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	check(t, err)
+	var b [1]byte
+	_, err = f.ReadAt(b[:], at)
+	check(t, err)
+	b[0] ^= 4
+	_, err = f.WriteAt(b[:], at)
+	check(t, errors.Join(err, f.Close()))
+}
+
+// Damage of a block costs the reads that need it: not those of other keys, no commits, and nothing of another database. It can be
+// salvaged: only what is in the block is lost.
+func TestDamageCostsOnlyWhatIsThere(t *testing.T) {
+	dir := t.TempDir()
+	m, other := newModel(t, dir), newModel(t, t.TempDir())
+	for range 10 {
+		m.change(400_000)
+		other.change(100_000)
+	}
+	check(t, m.CompactAndWait(ctx, noPace))
+	table := (*m.current.tables.Load())[0]
+	flip(t, table.path, 1000)
+
+	lost := 0
+	for k, v := range m.live {
+		err := m.View(math.MaxUint64, func(txn *Txn) error {
+			item, err := txn.Get([]byte(k))
+			if err == nil {
+				err = item.Value(func(b []byte) error {
+					if string(b) != v {
+						t.Errorf("%s is wrong", k)
+					}
+					return nil
+				})
+			}
+			return err
+		})
+		var damage *Damage
+		if errors.As(err, &damage) && errors.Is(err, codec.ErrCorrupt) && damage.Path == table.path {
+			lost++
+		} else if err != nil {
+			t.Errorf("%s: %v", k, err)
+		}
+	}
+	if lost == 0 || lost > 20 {
+		t.Errorf("%d of %d keys cannot be read", lost, len(m.live))
+	}
+	if m.DamagedBlocks() == 0 || other.DamagedBlocks() > 0 {
+		t.Errorf("damage was met %d and %d times", m.DamagedBlocks(), other.DamagedBlocks())
+	}
+	check(t, m.View(math.MaxUint64, func(txn *Txn) error { // the last keys
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte("key-19")})
+		defer it.Close()
+		n := 0
+		for it.Rewind(); it.Valid(); it.Next() {
+			n++
+		}
+		if n == 0 {
+			t.Error("no keys")
+		}
+		return nil
+	}))
+	m.change(1000)
+	check(t, m.Flush())
+	if err := m.CompactAndWait(ctx, noPace); !errors.Is(err, codec.ErrCorrupt) {
+		t.Errorf("a compaction of damaged tables: %v", err)
+	}
+	other.change(1000)
+	check(t, other.CompactAndWait(ctx, noPace))
+	other.check()
+	check(t, errors.Join(m.Close(), other.Close()))
+
+	for name, spoil := range map[string]func(){
+		"a block":  func() {},
+		"MANIFEST": func() { check(t, os.Remove(filepath.Join(table.path, "..", badger.ManifestFilename))) },
+	} {
+		spoil()
+		found, wrong := map[string]uint64{}, 0
+		values := map[string]string{}
+		check(t, EachEntry(ctx, dir, func([]byte) bool { return true }, func(e codec.Entry) error {
+			if e.Version >= found[string(e.Key)] {
+				found[string(e.Key)] = e.Version
+				if values[string(e.Key)] = string(e.Value); e.Deleted {
+					delete(values, string(e.Key))
+				}
+			}
+			return nil
+		}, func(string, error) { wrong++ }))
+		missing := 0
+		for k, v := range m.live {
+			if values[k] != v {
+				missing++
+			}
+		}
+		if wrong != 1 || missing > lost {
+			t.Errorf("%s: %d files are damaged, %d keys are missing, want 1 and %d", name, wrong, missing, lost)
+		}
+	}
+}
+
+// Where the index of a table is damaged, its blocks are found.
+func TestBlocksAreFoundWithoutAnIndex(t *testing.T) {
+	dir := t.TempDir()
+	m := newModel(t, dir)
+	for range 3 {
+		m.change(400_000)
+	}
+	check(t, m.Close())
+	tables, err := filepath.Glob(filepath.Join(dir, "g1", "*.sst"))
+	if err != nil || len(tables) != 1 {
+		t.Fatal(tables, err)
+	}
+	info, err := os.Stat(tables[0])
+	check(t, err)
+	flip(t, tables[0], info.Size()-1000)
+	if _, err := Open(dir, quiet); !errors.Is(err, codec.ErrCorrupt) {
+		t.Errorf("it opens: %v", err)
+	}
+	found := map[string]bool{}
+	check(t, EachEntry(ctx, dir, func([]byte) bool { return true }, func(e codec.Entry) error {
+		found[string(e.Key)] = true
+		return nil
+	}, func(string, error) {}))
+	for k := range m.live {
+		if !found[k] {
+			t.Errorf("%s is not found", k)
+		}
+	}
+}
+
+// A database of a version that had no generations is opened, with what a kill has left in the log of a memtable.
+func TestADirectoryOfAnEarlierVersion(t *testing.T) {
+	was := t.TempDir()
+	opt := badger.DefaultOptions(was).WithLogger(nil).WithSyncWrites(true).WithValueThreshold(1 << 20).WithValueLogFileSize(2 << 20).
+		WithMemTableSize(oldMemTable).WithDetectConflicts(false).WithCompression(0).WithBlockCacheSize(0)
+	db, err := badger.OpenManaged(opt)
+	check(t, err)
+	want := map[string]string{}
+	set := func(version uint64) {
+		txn := db.NewTransactionAt(math.MaxUint64, true)
+		for i := range 500 {
+			k := fmt.Sprintf("key-%d-%d", version%3, i)
+			want[k] = fmt.Sprintf("value of %d %d", version, i)
+			check(t, txn.Set([]byte(k), []byte(want[k])))
+		}
+		check(t, txn.CommitAt(version, nil))
+	}
+	for version := range uint64(5) {
+		set(version + 1)
+	}
+	check(t, db.Close())
+	db, err = badger.OpenManaged(opt)
+	check(t, err)
+	set(6)
+	dir := copied(t, was) // killed
+	check(t, db.Close())
+	d := open(t, dir)
+	for range 3 {
+		found, err := everything(d, false)
+		if err != nil || !maps.Equal(found, want) || d.MaxVersion() < 6 {
+			t.Fatalf("%d keys instead of %d, version %d: %v", len(found), len(want), d.MaxVersion(), err)
+		}
+		check(t, d.CompactAndWait(ctx, noPace))
+		check(t, d.Close())
+		d = open(t, dir)
+	}
+	check(t, d.Close())
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.sst")); len(left) > 0 {
+		t.Error("old tables are left")
+	}
+}
+
+// An iterator that Badger ends at a damaged block, while it skips old versions, has met damage in both directions.
+func TestDamageBehindSkippedVersions(t *testing.T) {
+	d := open(t, t.TempDir())
+	version := uint64(0)
+	set := func(key string) {
+		version++
+		check(t, d.Commit(version, func(txn *Txn) error { return txn.Set([]byte(key), make([]byte, 1000)) }))
+	}
+	set("a")
+	for range 100 {
+		set("b")
+		set("d")
+	}
+	set("c")
+	set("e")
+	check(t, d.Flush())
+	table := (*d.current.tables.Load())[0]
+	for _, c := range []struct {
+		key     string
+		reverse bool
+		reached int // keys
+	}{{"c", false, 2}, {"c", true, 2}} {
+		var o fb.BlockOffset
+		table.index.Offsets(&o, table.block(y.KeyWithTs([]byte(c.key), 0)))
+		at := int64(o.Offset()) + int64(o.Len())/2
+		flip(t, table.path, at)
+		n := 0
+		err := d.View(math.MaxUint64, func(txn *Txn) error {
+			it := txn.NewIterator(badger.IteratorOptions{Reverse: c.reverse})
+			defer it.Close()
+			for it.Rewind(); it.Valid(); it.Next() {
+				n++
+			}
+			return nil
+		})
+		if !errors.Is(err, codec.ErrCorrupt) || n > c.reached {
+			t.Errorf("reverse %v: %d keys, %v", c.reverse, n, err)
+		}
+		flip(t, table.path, at)
+	}
+	check(t, d.Close())
+}

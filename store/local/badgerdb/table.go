@@ -1,0 +1,320 @@
+package badgerdb
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/dgraph-io/badger/v4/fb"
+	"github.com/dgraph-io/badger/v4/y"
+	"golang.org/x/sys/unix"
+
+	"mtagd/store/local/codec"
+)
+
+// A table of Badger is blocks, an index, and a footer:
+//
+//	block ... | index | length of the index (4) | checksum | length of the checksum (4)
+//
+// The index is a flatbuffer (badger/fb): the first key, place and length of each block, and a Bloom filter. A block ends with
+// its own checksum and the length of that. Lengths are big endian. Checksums are Badger's message pb.Checksum: the byte 16, and
+// a CRC-32C as a uvarint; or nothing, when the CRC is 0.
+
+// Damage is a file that cannot be read, or not as it was written. errors.Is(err, codec.ErrCorrupt) tells wrong data from an
+// error of the disk.
+type Damage struct {
+	Path string
+	Err  error
+}
+
+func (d *Damage) Error() string { return fmt.Sprintf("%s is damaged: %v", d.Path, d.Err) }
+func (d *Damage) Unwrap() error { return d.Err }
+
+// damaged returns a Damage of wrong data.
+func damaged(path, format string, args ...any) *Damage {
+	return &Damage{path, fmt.Errorf("%w: %s", codec.ErrCorrupt, fmt.Sprintf(format, args...))}
+}
+
+// contents is what a table has, without fillers. sum is the sum of the hashes of the entries, so the order does not matter.
+type contents struct{ entries, sum uint64 }
+
+func (c *contents) add(key []byte, version uint64, value []byte) {
+	if string(key) == filler {
+		return
+	}
+	var d xxhash.Digest
+	d.Reset()
+	d.Write(binary.BigEndian.AppendUint64(nil, version))
+	d.Write(key)
+	d.Write([]byte{0})
+	d.Write(value)
+	c.entries++
+	c.sum += d.Sum64()
+}
+
+func (c *contents) join(o contents) { c.entries, c.sum = c.entries+o.entries, c.sum+o.sum }
+
+// tableFile is an open table, beside Badger's. It checks the blocks that a read needs, before Badger reads them.
+type tableFile struct {
+	id      uint64
+	path    string
+	file    *os.File
+	size    int64
+	mapped  []byte // the file; only the index is read from it
+	index   *fb.TableIndex
+	from    int64 // where the index begins
+	blocks  int
+	version uint64 // the greatest
+	entries uint32
+	filter  y.Filter
+	sound   atomic.Int64 // when the index was last found to be sound, in ns since 1970
+	largest []byte       // key, without version
+}
+
+func tablePath(dir string, id uint64) string { return filepath.Join(dir, fmt.Sprintf("%06d.sst", id)) }
+
+// tableID returns the number of a table; false when the file is none.
+func tableID(name string) (uint64, bool) {
+	number, is := strings.CutSuffix(name, ".sst")
+	id, err := strconv.ParseUint(number, 10, 64)
+	return id, is && err == nil
+}
+
+// openTable opens a table. It checks the index, and the last block, which Badger reads when it opens the table.
+func openTable(dir string, id uint64) (t *tableFile, err error) {
+	t = &tableFile{path: tablePath(dir, id), id: id}
+	if t.file, err = os.Open(t.path); err != nil {
+		return nil, &Damage{t.path, err}
+	}
+	if err = t.load(); err == nil {
+		var last []byte
+		if last, err = t.readBlock(t.blocks-1, &buffer{}); err == nil {
+			err = eachInBlock(last, func(key []byte, _ y.ValueStruct) { t.largest = append(t.largest[:0], y.ParseKey(key)...) })
+		}
+	}
+	if err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *tableFile) load() error {
+	info, err := t.file.Stat()
+	if err != nil {
+		return &Damage{t.path, err}
+	}
+	t.size = info.Size()
+	index, err := t.readIndex()
+	if err != nil {
+		return err
+	}
+	t.from = t.size - int64(len(index.after))
+	if t.mapped, err = unix.Mmap(int(t.file.Fd()), 0, int(t.size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("map %s: %w", t.path, err)
+	}
+	t.index = fb.GetRootAsTableIndex(t.mapped[t.from:t.from+int64(index.size)], 0)
+	t.blocks, t.filter = t.index.OffsetsLength(), t.index.BloomFilterBytes()
+	t.version, t.entries = t.index.MaxVersion(), t.index.KeyCount()
+	if t.blocks == 0 {
+		return damaged(t.path, "no blocks")
+	}
+	return nil
+}
+
+func (t *tableFile) close() {
+	if t.mapped != nil {
+		_ = unix.Munmap(t.mapped)
+	}
+	_ = t.file.Close()
+}
+
+type tail struct {
+	after []byte // from the index to the end of the file
+	size  int    // of the index
+}
+
+// readIndex reads the index, and checks it.
+func (t *tableFile) readIndex() (tail, error) {
+	const longest = 6 + 4 // checksum and its length
+	at := min(t.size, longest+4)
+	end := make([]byte, at)
+	if _, err := t.file.ReadAt(end, t.size-at); err != nil {
+		return tail{}, &Damage{t.path, err}
+	}
+	rest, sum, ok := cutChecksum(end)
+	if !ok || len(rest) < 4 {
+		return tail{}, damaged(t.path, "footer")
+	}
+	size := int64(binary.BigEndian.Uint32(rest[len(rest)-4:]))
+	all := size + 4 + int64(len(end)-len(rest))
+	if size == 0 || all > t.size {
+		return tail{}, damaged(t.path, "length of the index")
+	}
+	b := make([]byte, all)
+	if _, err := t.file.ReadAt(b, t.size-all); err != nil {
+		return tail{}, &Damage{t.path, err}
+	}
+	if crc32.Checksum(b[:size], castagnoli) != sum {
+		return tail{}, damaged(t.path, "checksum of the index")
+	}
+	t.sound.Store(time.Now().UnixNano())
+	return tail{b, int(size)}, nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// cutChecksum cuts a checksum and its length off the end of b.
+func cutChecksum(b []byte) (rest []byte, sum uint32, ok bool) {
+	if len(b) < 4 {
+		return nil, 0, false
+	}
+	b, size := b[:len(b)-4], int(binary.BigEndian.Uint32(b[len(b)-4:]))
+	if size > len(b) || size < 0 {
+		return nil, 0, false
+	}
+	rest, message := b[:len(b)-size], b[len(b)-size:]
+	if size == 0 {
+		return rest, 0, true
+	}
+	v, n := binary.Uvarint(message[1:])
+	return rest, uint32(v), message[0] == 2<<3 && n == size-1 && v == uint64(uint32(v))
+}
+
+// base returns the first key of a block, with its version.
+func (t *tableFile) base(block int) []byte {
+	var o fb.BlockOffset
+	t.index.Offsets(&o, block)
+	return o.KeyBytes()
+}
+
+// block returns the block in which a key with a version is, if the table has it: the last one that begins with it or before it.
+func (t *tableFile) block(key []byte) int {
+	return max(0, sort.Search(t.blocks, func(i int) bool { return y.CompareKeys(t.base(i), key) > 0 })-1)
+}
+
+// buffer is reused from block to block.
+type buffer struct{ b []byte }
+
+// indexAge is how long an index counts as sound. To check it takes as long as to check a dozen blocks.
+const indexAge = time.Second
+
+// checkIndex checks the index now and then. Badger and the methods of t rely on it.
+func (t *tableFile) checkIndex() error {
+	if time.Now().UnixNano()-t.sound.Load() < int64(indexAge) {
+		return nil
+	}
+	_, err := t.readIndex()
+	return err
+}
+
+// readBlock reads a block, and checks it. The result is valid until buf is used again.
+func (t *tableFile) readBlock(block int, buf *buffer) ([]byte, error) {
+	var o fb.BlockOffset
+	t.index.Offsets(&o, block)
+	at, size := int64(o.Offset()), int64(o.Len())
+	if at+size > t.from {
+		return nil, damaged(t.path, "place of block %d", block)
+	}
+	if int64(cap(buf.b)) < size {
+		buf.b = make([]byte, size+size/4)
+	}
+	b := buf.b[:size]
+	if _, err := t.file.ReadAt(b, at); errors.Is(err, io.EOF) {
+		return nil, damaged(t.path, "it is cut short")
+	} else if err != nil {
+		return nil, &Damage{t.path, err}
+	}
+	if data, sum, ok := cutChecksum(b); !ok || crc32.Checksum(data, castagnoli) != sum {
+		return b, damaged(t.path, "checksum of block %d", block) // salvage may correct it
+	}
+	return b, nil
+}
+
+// readAll reads a whole table, checks every block, and counts the entries. It calls pace between blocks.
+func (t *tableFile) readAll(pace func() error) (c contents, err error) {
+	if _, err := t.readIndex(); err != nil {
+		return c, err
+	}
+	info, err := t.file.Stat()
+	if err == nil && info.Size() != t.size {
+		return c, damaged(t.path, "it has %d bytes instead of %d", info.Size(), t.size)
+	}
+	// All blocks, and the index, follow each other. So no byte is unchecked.
+	var buf buffer
+	at, n := int64(0), uint32(0)
+	for i := range t.blocks {
+		if err := pace(); err != nil {
+			return c, err
+		}
+		var o fb.BlockOffset
+		t.index.Offsets(&o, i)
+		if int64(o.Offset()) != at {
+			return c, damaged(t.path, "place of block %d", i)
+		}
+		b, err := t.readBlock(i, &buf)
+		if err != nil {
+			return c, err
+		}
+		at += int64(len(b))
+		if err := eachInBlock(b, func(key []byte, v y.ValueStruct) {
+			n++
+			c.add(y.ParseKey(key), y.ParseTs(key), v.Value)
+		}); err != nil {
+			return c, &Damage{t.path, err}
+		}
+	}
+	if at != t.from || n != t.entries {
+		return c, damaged(t.path, "it has %d entries instead of %d", n, t.entries)
+	}
+	return c, nil
+}
+
+// eachInBlock calls use with the entries of a sound block: they, the place of each (4, little endian), their number (4), and the
+// checksum. An entry is how much its key shares with the first one (2, little endian), the length of the rest (2), the rest, and
+// the value.
+func eachInBlock(b []byte, use func(key []byte, v y.ValueStruct)) error {
+	wrong := fmt.Errorf("%w: entries of a block", codec.ErrCorrupt)
+	b, _, ok := cutChecksum(b)
+	if !ok || len(b) < 4 {
+		return wrong
+	}
+	b, n := b[:len(b)-4], int(binary.BigEndian.Uint32(b[len(b)-4:]))
+	if n > len(b)/4 {
+		return wrong
+	}
+	b, places := b[:len(b)-4*n], b[len(b)-4*n:]
+	var first, key []byte
+	for i := range n {
+		from, to := int(binary.LittleEndian.Uint32(places[4*i:])), len(b)
+		if i+1 < n {
+			to = int(binary.LittleEndian.Uint32(places[4*i+4:]))
+		}
+		if from < 0 || from+4 > to || to > len(b) {
+			return wrong
+		}
+		e := b[from:to]
+		shared, rest := int(binary.LittleEndian.Uint16(e)), int(binary.LittleEndian.Uint16(e[2:]))
+		if e = e[4:]; shared > len(first) || rest > len(e) || shared+rest < 8 || len(e) < rest+3 {
+			return wrong
+		}
+		key = append(append(key[:0], first[:shared]...), e[:rest]...)
+		if i == 0 {
+			first = append(first, key...)
+		}
+		var v y.ValueStruct
+		v.Decode(e[rest:])
+		use(key, v)
+	}
+	return nil
+}

@@ -76,6 +76,9 @@ type Part struct {
 	last     bool // nothing of the request is left after it
 }
 
+// Fail fails the request with an error. Its marks from To on are not written. Those before may be.
+func (p Part) Fail(err error) { p.err = err }
+
 const (
 	// The limits of a group. The last mark may exceed the bytes.
 	MaxMarks    = 2000

@@ -23,10 +23,10 @@ import (
 //  1. When enough events wait, it reads a run of chunks. It takes only chunks that the index on disk covers. So after a kill, the
 //     journal still has everything that the index must replay.
 //  2. It adds the run to the archive. From then on, these events are read from the archive.
-//  3. It deletes the chunks from the journal, and removes the value logs that have only deleted chunks.
+//  3. The journal forgets the chunks.
 //
 // After a kill between 2 and 3, the next start continues with 3: all events up to the archive's boundary are in the archive. A
-// damaged chunk is set aside, as in a listing, and stays in the journal. If the next run can read it, it is archived.
+// damaged chunk is set aside, as in a listing.
 type archiver struct {
 	e       *engine
 	log     *slog.Logger
@@ -36,8 +36,8 @@ type archiver struct {
 
 	moving sync.Mutex // held while events move, and to keep them from moving
 	// Guarded by moving:
-	forgotten uint64          // chunks up to this one were deleted from the journal
-	healed    map[uint64]bool // chunks that were noted as damaged, but could be read and archived
+	forgotten uint64      // chunks up to this one were forgotten by the journal
+	buffer    archive.Run // the last run
 
 	stop context.Context
 	done sync.WaitGroup
@@ -56,7 +56,7 @@ const (
 )
 
 func newArchiver(e *engine, opt Options) *archiver {
-	a := &archiver{e: e, log: opt.Log, run: archiveRun, paced: true, stop: e.opened, healed: map[uint64]bool{}}
+	a := &archiver{e: e, log: opt.Log, run: archiveRun, paced: true, stop: e.opened}
 	if opt.archiveRun > 0 {
 		a.run, a.paced = opt.archiveRun, false
 	}
@@ -155,13 +155,19 @@ func (a *archiver) move(everything bool, pace func()) (more bool, err error) {
 	if damaged != nil {
 		return true, a.e.setAside(a.stop, x, damaged) // the next run passes over it
 	}
-	return full, a.e.journal.Reclaim()
+	return full, nil
 }
 
 // moveTo moves events until the archive has all events up to the chunk seq, which is on disk. Its pauses are short, because an
 // erasure may wait for it.
 func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 	if err := a.e.withIndex(func(x *usedIndex) error { return x.wait(ctx, seq) }); err != nil {
+		return err
+	}
+	a.moving.Lock()
+	err := a.forget()
+	a.moving.Unlock()
+	if err != nil {
 		return err
 	}
 	for a.e.archive.Boundary() < seq {
@@ -184,18 +190,16 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 func (a *archiver) reclaim() error {
 	a.moving.Lock()
 	defer a.moving.Unlock()
-	return errors.Join(a.e.journal.Reclaim(), a.e.archive.Reclaim())
+	return a.e.archive.Reclaim()
 }
 
 // read reads a run of the chunks after the boundary, up to the chunk upTo. The run ends before a damaged chunk that was not set
 // aside, which is returned in damaged. last is the last chunk of the run.
 func (a *archiver) read(upTo uint64, pace func()) (run *archive.Run, last uint64, damaged journal.DamagedChunks, err error) {
-	run = &archive.Run{}
+	run = &a.buffer
+	run.Reset()
 	err = a.e.journal.StoredChunks(a.e.archive.Boundary(), upTo, func(seq uint64, events []journal.Stored) bool {
 		last = seq
-		if a.e.damage.isNoted(seq) {
-			a.healed[seq] = true // a verification brings its events back into the index
-		}
 		for _, e := range events {
 			run.Append(e.Merchant, e.Position, e.Body)
 		}
@@ -212,15 +216,13 @@ func (a *archiver) read(upTo uint64, pace func()) (run *archive.Run, last uint64
 	return run, last, damaged, err
 }
 
-// forget deletes archived chunks from the journal.
+// forget lets the journal forget archived chunks.
 func (a *archiver) forget() error {
 	boundary := a.e.archive.Boundary()
 	if boundary <= a.forgotten {
 		return nil
 	}
-	if err := a.e.journal.Forget(a.forgotten, boundary, func(seq uint64) bool {
-		return a.e.damage.isNoted(seq) && !a.healed[seq]
-	}); err != nil {
+	if err := a.e.journal.Forget(boundary); err != nil {
 		return err
 	}
 	a.forgotten = boundary

@@ -154,11 +154,10 @@ func TestAKillWhileEventsAreArchived(t *testing.T) {
 		t.Fatal(err)
 	}
 	killed["after the run was added"] = copied(t, dir)
-	n := 0
-	if err := e.journal.Forget(0, last, func(uint64) bool { n++; return n%2 == 0 }); err != nil {
+	if err := e.journal.Forget(last); err != nil {
 		t.Fatal(err)
 	}
-	killed["while chunks are deleted"] = copied(t, dir)
+	killed["when the chunks are forgotten"] = copied(t, dir)
 	release()
 	archiveAll(t, e)
 	killed["at the end"] = copied(t, dir)
@@ -229,21 +228,17 @@ func TestListingsWhileEventsMove(t *testing.T) {
 	}
 }
 
-// The value logs of archived events are removed, also those of an earlier start. A purge
-// gives back the space of removed events.
+// The log files of archived events are removed. A purge gives back the space of removed events.
 func TestArchivedEventsGiveSpaceBack(t *testing.T) {
 	dir, m := t.TempDir(), store.NewMerchantID()
 	noise := rand.NewChaCha8([32]byte{}) // cannot be compressed
-	logs := func() (names []string) {
+	logs := func() []string {
 		t.Helper()
-		found, err := filepath.Glob(filepath.Join(dir, "events", "*.vlog"))
+		found, err := logFiles(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range found {
-			names = append(names, filepath.Base(path))
-		}
-		return names
+		return found
 	}
 	recordNoise := func(e *engine, n int) {
 		t.Helper()
@@ -266,12 +261,16 @@ func TestArchivedEventsGiveSpaceBack(t *testing.T) {
 	recordNoise(e, 170)
 	before := logs()
 	release()
-	if len(before) < 3 {
-		t.Fatalf("value logs %v, want several", before)
+	if len(before) < 5 {
+		t.Fatalf("log files %v, want several", before)
 	}
 	archiveAll(t, e)
-	if after := logs(); len(after) != 1 || after[0] != before[len(before)-1] {
-		t.Errorf("of the value logs %v these are left: %v; want the newest", before, after)
+	deadline := time.Now().Add(time.Minute)
+	for slices.Contains(logs(), before[2]) && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	if after := logs(); len(after) > len(before)/2 { // those that wait for a checkpoint, the newest and the next one
+		t.Errorf("of %d log files %d are left", len(before), len(after))
 	}
 	recordNoise(e, 1)
 	closeEngine(t, e)
@@ -279,9 +278,6 @@ func TestArchivedEventsGiveSpaceBack(t *testing.T) {
 	archiveAll(t, e)
 	recordNoise(e, 1)
 	archiveAll(t, e)
-	if after := logs(); slices.Contains(after, before[len(before)-1]) {
-		t.Errorf("after a restart these value logs are left: %v", after)
-	}
 	findNothing(t, e)
 	total := everything(t, e, m)[0].Total
 	drop(t, e, m)

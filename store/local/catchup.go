@@ -30,6 +30,9 @@ func (e *engine) catchUp(x *rank.Index) error {
 	if err != nil {
 		return err
 	}
+	if covered > last && e.journal.LostUpTo(covered) {
+		last = covered // a listing finds out what is missing
+	}
 	if covered > last {
 		// The index gets only chunks that the journal has on disk. If the events end before the chunk covered, the two are
 		// from different times. If only that chunk is missing and later ones exist, it is found like other damage.

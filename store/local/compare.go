@@ -214,11 +214,7 @@ func (c *comparison) report() error {
 		if d.damage != nil {
 			found(d.indexed.finding(where, d.damage.Reason()), "are damaged")
 		} else if d.indexed.events > 0 {
-			exists, err := c.journal.HasChunk(d.seq)
-			if err != nil {
-				return err
-			}
-			if exists {
+			if c.journal.HasChunk(d.seq) {
 				c.disagree = true
 				found(d.indexed.finding(where, "does not have events that the index has"), "do not have events that the index has")
 			} else {

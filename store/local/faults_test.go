@@ -22,7 +22,7 @@ import (
 var (
 	powerCuts    = flag.Int("powercuts", 2, "how many power cuts TestAPowerCutLosesNothing tries")
 	kills        = flag.Int("kills", 3, "how many kills TestAKillLosesNothing tries")
-	failedWrites = flag.Int("failedwrites", 1, "in how many ways TestAFailedWriteLosesNothing lets writes fail; 4 are all")
+	failedWrites = flag.Int("failedwrites", 1, "in how many ways TestAFailedWriteLosesNothing lets writes fail; 3 are all")
 	faultSeed    = flag.Uint64("faultseed", 0, "0: another one each time")
 )
 
@@ -209,9 +209,8 @@ func (a *acknowledged) check(t *testing.T, list string) {
 func TestAFailedWriteLosesNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(newSeed(t), 0))
 	rules := []faultfs.Rule{
-		{Op: faultfs.Write, Files: "*.mem", Count: 2, Errno: syscall.EIO},
-		{Op: faultfs.Write, Files: "*.vlog", Count: 2, Errno: syscall.EIO},
-		{Op: faultfs.Sync, Files: "*.mem", Count: 1, Errno: syscall.EIO},
+		{Op: faultfs.Write, Files: "*.log", Errno: syscall.EIO},
+		{Op: faultfs.Sync, Files: "*.log", Errno: syscall.EIO},
 		{Op: faultfs.Write, Files: "*", Skip: 3, Count: 5, Errno: syscall.EIO},
 	}
 	for _, i := range random.Perm(len(rules))[:*failedWrites] {
@@ -235,8 +234,16 @@ func TestAFailedWriteLosesNothing(t *testing.T) {
 		if !refused {
 			t.Errorf("%s of %s: every event was acknowledged", rule.Op, rule.Files)
 		}
-		if got := c.ask("ready"); !strings.HasPrefix(got, "error") {
+		if got := c.ask("ready"); refused && rule.Files != "*" && !strings.HasPrefix(got, "error") {
 			t.Errorf("%s of %s: after a failed write the engine is ready", rule.Op, rule.Files)
+		}
+		if rule.Files != "*" { // without a restart
+			deadline := time.Now().Add(30 * time.Second)
+			for !a.record(c) && time.Now().Before(deadline) {
+			}
+			if got := c.ask("ready"); got != "ok" {
+				t.Errorf("%s of %s: when the disk works again, the engine is not ready: %s", rule.Op, rule.Files, got)
+			}
 		}
 		// Reads go on, unless the index was hit: then listings wait for the restart.
 		if list := c.ask("list"); rule.Files != "*" || !strings.HasPrefix(list, "error event index:") {
@@ -278,9 +285,7 @@ func TestATableThatCannotBeWrittenLosesNothing(t *testing.T) {
 	}
 	// It is created, gets its size, and is allocated; then its content cannot be written.
 	d.Fail(faultfs.Rule{Op: faultfs.Write, Files: "*.sst", Skip: 3, Count: 1, Errno: syscall.EIO})
-	if got := c.ask("close"); !strings.Contains(got, "cannot be written") {
-		t.Errorf("close gives %q; want an error that a table cannot be written", got)
-	}
+	c.ask("close") // what it says does not count: everything is in the log
 	d.Cut()
 	c.kill()
 	d.Restore(0, 1)

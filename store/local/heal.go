@@ -13,7 +13,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/journal"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/rank"
 	"mtagd/store/local/space"
 )
@@ -265,7 +265,7 @@ func (e *engine) tryRebuild() (err error) {
 	if err := e.replay(x, from, l.pushed); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Rename(path+newSuffix, path), journal.SyncPath(e.dir)); err != nil {
+	if err := errors.Join(os.Rename(path+newSuffix, path), durable.SyncPath(e.dir)); err != nil {
 		return err
 	}
 	e.replaceIndex(x)

@@ -1,21 +1,18 @@
-// Package local is the embedded engine, for one process and one data directory. It connects four packages that do not
-// import each other:
+// Package local is the embedded engine, for one process and one data directory. It connects four packages:
 //
-//	DIR/control.db  control/  partners, keys, merchants, tags
-//	DIR/events/     journal/  new events, identity links, remembered event_ids
-//	DIR/archive/    archive/  older events, packed by merchant
-//	DIR/index.db    rank/     the index of the events; rebuilt from the other two when it is missing
-//	DIR/set-aside/  damaged files, from before they were corrected or rebuilt
-//	DIR/damaged.jsonl       the damaged chunks and blocks that were found
+//	DIR/control.db      control/  partners, keys, merchants, tags
+//	DIR/events/         journal/  a log of new events; identity links and remembered event_ids
+//	DIR/archive/        archive/  older events, packed by merchant
+//	DIR/index.db        rank/     the index of the events; rebuilt from the other two when it is missing
+//	DIR/set-aside/      a damaged index.db or archive/ that was replaced
+//	DIR/damaged.jsonl   the damaged chunks and blocks that were found
 //
-// They share codec (the byte forms of ids and values), boltfile (bbolt files with a format version) and space (of the
-// disk). Each package comment describes the format of its files.
+// They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and values), boltfile (bbolt
+// files with a format version), durable (files that a power cut does not leave half written), crc (a wrong bit) and space (of the disk).
+// Each package comment describes the format of its files.
 //
 // DIR/set-aside/ has a directory for each start or rebuild that set something aside, named after its time in UTC, such as
-// 20261122T143000.000000Z. The files have their own names. Files of events/ and archive/ are copies of those that were corrected.
-// index.db, and a whole archive/ that was salvaged, were moved there as they were. The file "reasons" has a line for each copy: its
-// name, a colon and a blank, and what was wrong. Only the newest index.db is kept. The service reads none of these files; "mtagd
-// repair" reads those of events/.
+// 20261122T143000.000000Z. Only the newest index.db is kept. The service reads none of these files.
 //
 // DIR/damaged.jsonl has a line for each damaged chunk, an object of JSON (note in damage.go), between two line feeds: the line
 // before may have been cut short. A line that cannot be read is skipped.
@@ -26,7 +23,7 @@
 //
 // # Writing
 //
-// Record passes marks to the journal, which commits them in groups. When a commit is on disk, the journal passes its
+// Record passes marks to the journal, which appends them to its log in groups. When a group is on disk, the journal passes its
 // events to the index and Record returns. The index applies them a moment later, in the same order.
 //
 // In the background, the archiver moves the oldest events from the journal to the archive. Events keep their positions,
@@ -48,7 +45,7 @@
 //
 // # Damage
 //
-// If a chunk of events cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log, and removed
+// If a record of the log cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log, and removed
 // from the index. So pages and totals have only events that can be served. A rebuild of the index skips such chunks. The same holds
 // for a damaged block of the archive. If the archive cannot be opened, the engine makes a new one of what can be read.
 //
@@ -99,6 +96,7 @@ import (
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 )
 
@@ -254,7 +252,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	e.index.now = newUsedIndex(x)
 	x.OnDamage(func(err error) { e.healIndex(x, err) })
-	err = journal.SyncPath(dir) // the names of new files
+	err = durable.SyncPath(dir) // the names of new files
 	last, lastErr := e.lastChunk()
 	e.tail = newTail(last)
 	if opt.maxNumbers > 0 {
@@ -362,11 +360,8 @@ func (e *engine) Close() error {
 
 func (e *engine) closeParts() error {
 	// First, so that the index gets the last commits before it closes.
-	drained := e.journal.Drain()
+	e.journal.Drain()
 	e.tail.close()
-	if err := drained; err != nil {
-		return errors.Join(err, e.Data.Close())
-	}
 	e.index.work.Wait()
 	e.archiver.wait()
 	return errors.Join(e.index.now.Close(), e.archive.Close(), e.journal.Close(), e.Data.Close())

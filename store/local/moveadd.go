@@ -9,6 +9,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 	"mtagd/store/move"
@@ -138,7 +139,7 @@ func (d *Directory) SetControl(_ context.Context, c *move.Control) error {
 		if err := os.WriteFile(path, f.Content, 0o600); err != nil {
 			return err
 		}
-		if err := journal.SyncPath(path); err != nil {
+		if err := durable.SyncPath(path); err != nil {
 			return err
 		}
 		for dir := filepath.Dir(path); !synced[dir]; dir = filepath.Dir(dir) {
@@ -146,7 +147,7 @@ func (d *Directory) SetControl(_ context.Context, c *move.Control) error {
 		}
 	}
 	for dir := range synced {
-		if err := journal.SyncPath(dir); err != nil {
+		if err := durable.SyncPath(dir); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/control"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 	"mtagd/store/move"
@@ -107,11 +108,11 @@ func (d *Directory) claim(source string) error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	case err != nil:
-		if err := journal.ReplaceFile(marker, []byte(source)); err != nil {
+		if err := durable.ReplaceFile(marker, []byte(source)); err != nil {
 			return err
 		}
 	}
-	return errors.Join(journal.SyncPath(d.dir), journal.SyncPath(filepath.Dir(d.dir)))
+	return errors.Join(durable.SyncPath(d.dir), durable.SyncPath(filepath.Dir(d.dir)))
 }
 
 // open opens the parts. The lock of the control data keeps another move away.
@@ -210,11 +211,11 @@ func (d *Directory) Ready(ctx context.Context, upTo uint64) (to move.Place, err 
 	}
 	parts := Parts(d.at)
 	for _, dir := range []string{parts["journal"], parts["archive"], d.at} {
-		if err := journal.SyncPath(dir); err != nil {
+		if err := durable.SyncPath(dir); err != nil {
 			return to, err
 		}
 	}
-	return to, journal.ReplaceFile(filepath.Join(d.at, "ready"), nil)
+	return to, durable.ReplaceFile(filepath.Join(d.at, "ready"), nil)
 }
 
 // Finish implements move.Target.

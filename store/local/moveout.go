@@ -17,6 +17,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/move"
 )
@@ -225,7 +226,7 @@ func (f *frozen) Commit(_ context.Context, to move.Place) error {
 	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
 		return err
 	}
-	if err := journal.SyncPath(path + ".new"); err != nil {
+	if err := durable.SyncPath(path + ".new"); err != nil {
 		return err
 	}
 	if err := os.Rename(path+".new", path); err != nil {
@@ -233,7 +234,7 @@ func (f *frozen) Commit(_ context.Context, to move.Place) error {
 	}
 	// When the next step fails, the marker may be there after a power cut, or not. So the engine stays frozen.
 	f.marked = true
-	return journal.SyncPath(f.e.dir)
+	return durable.SyncPath(f.e.dir)
 }
 
 // Release implements move.Frozen.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -84,19 +83,9 @@ func prepareEmpty(dir string) error {
 	return err
 }
 
-// salvageEvents salvages the journal, also from files that were set aside. It reports lost chunks with what the old index
-// knows of their events.
+// salvageEvents salvages the journal and the archive. It reports lost chunks with what the old index knows of their events.
 func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
-	dirs := []string{filepath.Join(dir, "events")}
-	if err := filepath.WalkDir(filepath.Join(dir, setAsideDir), func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			dirs = append(dirs, path)
-		}
-		return err
-	}); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	found, err := journal.Salvage(ctx, dirs, filepath.Join(to, "events"), journal.Options{Log: log, Now: time.Now}, func(path string, err error) {
+	found, err := journal.Salvage(ctx, filepath.Join(dir, "events"), filepath.Join(to, "events"), journal.Options{Log: log, Now: time.Now}, func(path string, err error) {
 		if name, relErr := filepath.Rel(dir, path); relErr == nil {
 			path = name
 		}
@@ -111,11 +100,6 @@ func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost f
 	}
 	defer func() { err = errors.Join(err, archived.Close()) }()
 	groups := map[uint64]*eventGroup{}
-	for _, seq := range found.Lost {
-		if seq > archived.Boundary() { // else it was deleted: the archive has its events
-			groups[seq] = &eventGroup{}
-		}
-	}
 	x, err := rank.OpenReadOnly(filepath.Join(dir, "index.db"))
 	if err != nil {
 		lost(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be opened, so it is not known which events are lost: " + err.Error()})
@@ -149,7 +133,7 @@ func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost f
 // salvageArchive salvages the archive, and opens the new one.
 func salvageArchive(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (*archive.Archive, error) {
 	forgotten := uint64(0)
-	j, err := journal.OpenReadOnly(filepath.Join(to, "events"), journal.Options{Log: log, Now: time.Now}, func(string, error) {})
+	j, err := journal.OpenReadOnly(filepath.Join(to, "events"), journal.Options{Log: log, Now: time.Now})
 	if err == nil {
 		forgotten, err = j.Forgotten()
 		err = errors.Join(err, j.CloseReadOnly())
@@ -165,11 +149,11 @@ func salvageArchive(ctx context.Context, dir, to string, log *slog.Logger, lost 
 	}); err != nil {
 		return nil, err
 	}
-	return archive.OpenReadOnly(filepath.Join(to, "archive"), log, func(string, error) {})
+	return archive.OpenReadOnly(filepath.Join(to, "archive"), log)
 }
 
 // addLost adds to groups the events that the old index has, but neither the new archive nor the new journal.
-func addLost(ctx context.Context, x *rank.Index, found journal.Salvaged, archived *archive.Archive, groups map[uint64]*eventGroup) error {
+func addLost(ctx context.Context, x *rank.Index, found []uint64, archived *archive.Archive, groups map[uint64]*eventGroup) error {
 	merchants, err := x.StoredMerchants()
 	for _, m := range merchants {
 		var old []rank.Key
@@ -182,7 +166,7 @@ func addLost(ctx context.Context, x *rank.Index, found journal.Salvaged, archive
 		err = errors.Join(err, x.ScanEvents(ctx, m, func(k rank.Key, _ string) {
 			if k.Seq <= archived.Boundary() {
 				old = append(old, k)
-			} else if !found.Has(k.Seq) {
+			} else if _, has := slices.BinarySearch(found, k.Seq); !has {
 				add(k)
 			}
 		}))

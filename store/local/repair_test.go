@@ -33,7 +33,7 @@ func TestRepair(t *testing.T) {
 	}
 	original := recorded(copied(t, killed))
 	tables := func(dir string) []string {
-		paths, err := filepath.Glob(filepath.Join(dir, "events", "*.sst"))
+		paths, err := filepath.Glob(filepath.Join(dir, "events", "keys", "*", "*.sst"))
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("no tables, %v", err)
 		}
@@ -45,9 +45,9 @@ func TestRepair(t *testing.T) {
 		says   string // one of what is lost; "": nothing is
 	}{
 		"nothing is damaged":      {func(string) error { return nil }, 0, ""},
-		"the MANIFEST is missing": {func(dir string) error { return os.Remove(filepath.Join(dir, "events", "MANIFEST")) }, 0, ""},
+		"the MANIFEST is missing": {func(dir string) error { return os.Remove(filepath.Join(dir, "events", "keys", "g1", "MANIFEST")) }, 0, ""},
 		"index.db is missing":     {func(dir string) error { return os.Remove(filepath.Join(dir, "index.db")) }, 0, "index.db"},
-		"all tables are missing": {func(dir string) error { // the chunks are in value logs
+		"all tables are missing": {func(dir string) error { // the chunks are in the log
 			var errs []error
 			for _, table := range tables(dir) {
 				errs = append(errs, os.Remove(table))
@@ -55,13 +55,13 @@ func TestRepair(t *testing.T) {
 			return errors.Join(errs...)
 		}, 0, ""},
 		"a table is damaged": {func(dir string) error {
-			return changeFile(tables(dir)[0], func(b []byte) { clear(b[100:200]) })
+			var errs []error
+			for _, table := range tables(dir) {
+				errs = append(errs, changeFile(table, func(b []byte) { b[10] ^= 0xff }))
+			}
+			return errors.Join(errs...)
 		}, 0, ".sst"},
-		"a value log is damaged": {func(dir string) error { return damageChunk(dir, `{"n":`) }, 100, "is lost; merchant"},
-		"files were set aside": {func(dir string) error {
-			to := filepath.Join(dir, "set-aside", "20261122T120000.000000Z")
-			return errors.Join(os.MkdirAll(to, 0o700), os.Rename(filepath.Join(dir, "events", "000001.vlog"), filepath.Join(to, "000001.vlog")))
-		}, 0, ""},
+		"a record of the log is damaged": {func(dir string) error { return damageChunk(dir, `{"n":`) }, 100, "is lost; merchant"},
 		"a key is damaged": {func(dir string) error {
 			return changeBolt(filepath.Join(dir, "control.db"), func(tx *bolt.Tx) error {
 				keys := tx.Bucket([]byte("keys"))

@@ -15,6 +15,7 @@ import (
 	"mtagd/store/local/backup"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 )
 
@@ -86,7 +87,7 @@ func prepareRestore(dir, at string) error {
 	if err := os.Mkdir(at, 0o700); err != nil {
 		return err
 	}
-	return journal.SyncPath(dir)
+	return durable.SyncPath(dir)
 }
 
 func isRestored(name string) bool {
@@ -200,20 +201,20 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 func publish(dir, at string) error {
 	for _, name := range restoredFiles {
 		// The control data comes last, also after a power cut: when it is in its place, everything is.
-		if err := journal.SyncPath(dir); err != nil {
+		if err := durable.SyncPath(dir); err != nil {
 			return err
 		}
 		if err := os.Rename(filepath.Join(at, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	if err := journal.SyncPath(dir); err != nil {
+	if err := durable.SyncPath(dir); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(at); err != nil {
 		return err
 	}
-	return journal.SyncPath(dir)
+	return durable.SyncPath(dir)
 }
 
 // checkFinished returns an error when a restore or a move into a data directory was cut off.

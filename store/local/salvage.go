@@ -10,7 +10,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/journal"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/rank"
 	"mtagd/store/local/space"
 )
@@ -80,7 +80,7 @@ func (e *engine) salvageArchive(dir string, damage error) error {
 	if err := e.RepeatErasures(e.opened); err != nil { // events that were removed may be back
 		return err
 	}
-	return errors.Join(os.Rename(part, filepath.Join(e.dir, archiveNew)), journal.SyncPath(e.dir))
+	return errors.Join(os.Rename(part, filepath.Join(e.dir, archiveNew)), durable.SyncPath(e.dir))
 }
 
 // noteLost notes the events that the index has, but not the salvaged archive.
@@ -149,7 +149,7 @@ func finishSalvage(dir string) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return errors.Join(os.Rename(salvaged, parts["archive"]), journal.SyncPath(dir))
+	return errors.Join(os.Rename(salvaged, parts["archive"]), durable.SyncPath(dir))
 }
 
 // archiveDir returns the directory of the archive to read: that of the salvaged archive, if it has not replaced archive/ yet.

@@ -12,6 +12,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
@@ -25,7 +26,7 @@ func moveAside(dir, path string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(path, filepath.Join(to, filepath.Base(path))), journal.SyncPath(to), journal.SyncPath(filepath.Dir(to)))
+	return errors.Join(os.Rename(path, filepath.Join(to, filepath.Base(path))), durable.SyncPath(to), durable.SyncPath(filepath.Dir(to)))
 }
 
 // removeSetAside removes all copies of damaged files, because nobody knows whose data they have. It returns their directories.
@@ -60,8 +61,7 @@ func (e *engine) setAsideAll(ctx context.Context, x *usedIndex, damage error) er
 }
 
 // setAside takes the events of damaged chunks out of the index, so that pages and totals have only events that can be read.
-// A chunk that can be read now, or has moved to the archive, is skipped. If the disk returns an error for a chunk, which may heal,
-// setAside fails with KindUnavailable.
+// A chunk that can be read now, or has moved to the archive, is skipped.
 func (e *engine) setAside(ctx context.Context, x *usedIndex, found journal.DamagedChunks) error {
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
@@ -70,9 +70,6 @@ func (e *engine) setAside(ctx context.Context, x *usedIndex, found journal.Damag
 	for _, d := range found {
 		if d.Err = e.journal.CheckChunk(d.Seq); d.Err == nil || e.hasMoved(d.Seq) {
 			continue
-		}
-		if d.IsHidden() || d.MayHeal() && e.damage.mustWait(d.Seq) {
-			return store.Unavailable("some events cannot be read now")
 		}
 		damaged = append(damaged, d)
 		seqs = append(seqs, d.Seq)

@@ -139,10 +139,10 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	defer archived.Close()
 	var events journal.Snapshot
 	defer func() { events.Close() }()
-	if err := s.begin(r, w, archived, func() uint64 {
-		events = s.journal.Snapshot()
+	if err := s.begin(r, w, archived, func() (uint64, error) {
+		events, err = s.journal.Snapshot()
 		release()
-		return events.Version
+		return events.Version, err
 	}); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (s *Source) canContinue(r backup.Request) (bool, error) {
 	if r.LastChunk <= archived.Boundary {
 		return true, nil
 	}
-	return s.journal.HasChunk(r.LastChunk)
+	return s.journal.HasChunk(r.LastChunk), nil
 }
 
 // streamTapped writes the stream of a small backup, if the journal still has the commits in memory, and reports whether it has.
@@ -184,7 +184,7 @@ func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.W
 		return false, err
 	}
 	// Control data that is newer than the events does no harm: an event without its tag would.
-	if err := s.begin(r, w, archived, func() uint64 { return version }); err != nil {
+	if err := s.begin(r, w, archived, func() (uint64, error) { return version, nil }); err != nil {
 		return true, err
 	}
 	if err := s.streamArchive(ctx, r, archived, w); err != nil {
@@ -208,13 +208,20 @@ func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.W
 
 // begin writes the header, the control data and the certificates. moment returns the version of the journal that the stream ends
 // with; no control data changes while it runs.
-func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snapshot, moment func() uint64) (err error) {
+func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snapshot, moment func() (uint64, error)) (err error) {
 	h := backup.Header{Since: r.Since, Archive: archived.Version}
-	data, err := s.data.Snapshot(func() { h.Time, h.Version = s.opt.Now(), moment() })
+	var failed error
+	data, err := s.data.Snapshot(func() {
+		h.Time = s.opt.Now()
+		h.Version, failed = moment()
+	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, data.Close()) }()
+	if failed != nil {
+		return failed
+	}
 	h.ControlVersion = data.Version
 	if h.LastChunk, err = s.journal.LastChunkAt(h.Version); err != nil {
 		return err

@@ -82,13 +82,13 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 		return w.counts, w.verify() // no server has run yet
 	}
 	options := journal.Options{Log: slog.New(slog.DiscardHandler), Now: time.Now}
-	if w.journal, err = journal.OpenReadOnly(events, options, w.wrongInEvents); err != nil {
+	if w.journal, err = journal.OpenReadOnly(events, options); err != nil {
 		v.Found(store.Finding{Part: store.PartEvents, Where: "events", Problem: "cannot be opened: " + err.Error()})
 	}
 	if w.damage, err = openDamage(dir, Options{}.withDefaults()); err != nil {
 		return w.counts, err
 	}
-	w.archive, err = archive.OpenReadOnly(archiveDir(dir), options.Log, w.wrongInEvents)
+	w.archive, err = archive.OpenReadOnly(archiveDir(dir), options.Log)
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // an earlier version had none
 		v.Found(store.Finding{Part: store.PartEvents, Where: "archive", Problem: "cannot be opened: " + err.Error()})
 		w.hidden = true

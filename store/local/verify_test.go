@@ -14,11 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dgraph-io/badger/v4"
-	"github.com/dgraph-io/badger/v4/options"
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
 )
@@ -174,8 +173,8 @@ func TestVerifyFinds(t *testing.T) {
 	inIndex := func(change func(tx *bolt.Tx) error) func(dir string) error {
 		return func(dir string) error { return changeBolt(filepath.Join(dir, "index.db"), change) }
 	}
-	inEvents := func(change func(txn *badger.Txn) error) func(dir string) error {
-		return func(dir string) error { return changeBadger(filepath.Join(dir, "events"), change) }
+	inEvents := func(change func(txn *badgerdb.Txn) error) func(dir string) error {
+		return func(dir string) error { return changeBadger(filepath.Join(dir, "events", "keys"), change) }
 	}
 	first := func(tx *bolt.Tx, bucket string) (*bolt.Bucket, []byte, []byte) {
 		b := tx.Bucket([]byte(bucket))
@@ -258,24 +257,20 @@ func TestVerifyFinds(t *testing.T) {
 		"an event is not in the index": {func(dir string) error {
 			return removeFromIndex(dir, merchants[0], 1)
 		}, store.PartEvents, "not in the index"},
-		"a chunk is missing": {inEvents(func(txn *badger.Txn) error { return txn.Delete(chunkKeys(txn)[5]) }), store.PartEvents, "is missing"},
-		"a chunk does not decode": {inEvents(func(txn *badger.Txn) error {
-			return txn.Set(chunkKeys(txn)[5], bytes.Repeat([]byte("x"), 400))
-		}), store.PartEvents, "cannot be read"},
-		"an entry is unknown": {inEvents(func(txn *badger.Txn) error { return txn.Set([]byte("Y"), nil) }), store.PartEvents, "entry 59"},
-		"a link is empty": {inEvents(func(txn *badger.Txn) error {
+		"the log is missing":  {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "events", "log")) }, store.PartEvents, ""},
+		"an entry is unknown": {inEvents(func(txn *badgerdb.Txn) error { return txn.Set([]byte("Y"), nil) }), store.PartEvents, "entry 59"},
+		"a link is empty": {inEvents(func(txn *badgerdb.Txn) error {
 			return txn.Set(append([]byte("L"), make([]byte, 48)...), nil)
 		}), store.PartEvents, "entry 4c"},
 		"a table is damaged": {func(dir string) error {
-			tables, err := filepath.Glob(filepath.Join(dir, "events", "*.sst"))
+			tables, err := filepath.Glob(filepath.Join(dir, "events", "keys", "*", "*.sst"))
 			if err != nil || len(tables) == 0 {
 				return errors.Join(err, errors.New("no tables"))
 			}
 			return changeFile(tables[0], func(b []byte) { b[len(b)/3] ^= 1 })
 		}, store.PartEvents, ".sst"},
-		"a value log is damaged":  {func(dir string) error { return damageChunk(dir, `{"n":`) }, store.PartEvents, "chunk"},
-		"a value log is missing":  {func(dir string) error { return os.Remove(filepath.Join(dir, "events", "000001.vlog")) }, store.PartEvents, ""},
-		"the MANIFEST is missing": {func(dir string) error { return os.Remove(filepath.Join(dir, "events", "MANIFEST")) }, store.PartEvents, "MANIFEST"},
+		"a record of the log is damaged": {func(dir string) error { return damageChunk(dir, `{"n":`) }, store.PartEvents, "chunk"},
+		"the MANIFEST is missing":        {func(dir string) error { return os.Remove(filepath.Join(dir, "events", "keys", "g1", "MANIFEST")) }, store.PartEvents, "MANIFEST"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := copied(t, dir)
@@ -310,14 +305,12 @@ func changeFile(path string, change func(b []byte)) error {
 }
 
 // changeBadger changes a journal's database in one transaction.
-func changeBadger(path string, change func(txn *badger.Txn) error) error {
-	db, err := badger.OpenManaged(badger.DefaultOptions(path).WithLogger(nil).WithValueThreshold(300).WithCompression(options.None))
+func changeBadger(path string, change func(txn *badgerdb.Txn) error) error {
+	db, err := badgerdb.Open(path, quiet)
 	if err != nil {
 		return err
 	}
-	txn := db.NewTransactionAt(1<<63, true)
-	defer txn.Discard()
-	return errors.Join(change(txn), txn.CommitAt(db.MaxVersion()+1, nil), db.Close())
+	return errors.Join(db.Commit(db.MaxVersion()+1, change), db.Flush(), db.Close())
 }
 
 // removeFromIndex removes n events of a merchant from the index alone.

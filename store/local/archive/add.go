@@ -8,6 +8,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -30,6 +31,9 @@ func (r *Run) Append(m codec.MerchantKey, at codec.Position, body []byte) {
 	r.events = append(r.events, runEvent{m, at, uint32(from), uint32(len(r.bodies))})
 }
 
+// Reset removes all events, and keeps their memory for others.
+func (r *Run) Reset() { r.events, r.bodies = r.events[:0], r.bodies[:0] }
+
 // Bytes returns the size of all bodies. It must stay below 4 GiB.
 func (r *Run) Bytes() int { return len(r.bodies) }
 
@@ -49,7 +53,7 @@ func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 	if err != nil {
 		return err
 	}
-	if err := a.viewNewest(func(txn *badger.Txn) error {
+	if err := a.viewNewest(func(txn *badgerdb.Txn) error {
 		for events := r.events; len(events) > 0; {
 			n := 1
 			for n < len(events) && events[n].merchant == events[0].merchant {
@@ -66,11 +70,14 @@ func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 		return err
 	}
 	c.boundary = max(boundary, a.Boundary())
-	return c.commit()
+	if err := c.commit(); err != nil {
+		return err
+	}
+	return a.flush()
 }
 
 // addEvents adds new events of one merchant. If its last blocks are small, it rewrites their events together with the new ones.
-func (c *change) addEvents(txn *badger.Txn, r *Run, events []runEvent) error {
+func (c *change) addEvents(txn *badgerdb.Txn, r *Run, events []runEvent) error {
 	m, size := events[0].merchant, 0
 	for _, e := range events {
 		size += int(e.to - e.from)
@@ -124,7 +131,7 @@ func (b *loadedBlock) usage() (u Usage) {
 // lastBlocks returns the last blocks of a merchant that are replaced when events of this size are added, the last one first, and the
 // end of the merchant's last block. A block that cannot be read is not replaced, nor are those before it. The same holds for a
 // block without events: a backup must not lose it (restore.go).
-func (c *change) lastBlocks(txn *badger.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
+func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	defer it.Close()
 	first := true
@@ -154,7 +161,7 @@ func (c *change) lastBlocks(txn *badger.Txn, m codec.MerchantKey, size int) (end
 // blockWriter cuts the events of a merchant into blocks.
 type blockWriter struct {
 	c         *change
-	txn       *badger.Txn
+	txn       *badgerdb.Txn
 	b         block
 	bytes     uint64 // of the bodies
 	mayCommit bool

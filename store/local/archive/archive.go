@@ -10,7 +10,7 @@
 // merchant's part of the run, Add rewrites their events together with the new ones (add.go). So small merchants do not get a
 // block for each event, and no event is rewritten more often than the logarithm of a block's size.
 //
-// A run may take several commits. The commit that deletes a block also has its events in another block. The last commit moves the
+// A run may take several commits, and is on disk when Add returns (badgerdb.DB.Flush). The commit that deletes a block also has its events in another block. The last commit moves the
 // boundary. After a kill between two of them, the archive has events after the boundary. Reads leave them out, because the journal
 // has them too. When they are added again, Add skips those that are not after the last block of their merchant.
 //
@@ -50,7 +50,7 @@
 //	'B' merchant, last position, revision (4 bytes)
 //	                                      block. The revision is greater than that of an earlier block with this position
 //	'B' merchant, last position, revision, 0 (1 byte)
-//	                                      empty value: Purge is about to remove the bytes of this deleted block (purge.go)
+//	                                      empty value, which reads skip: earlier versions wrote it before they removed a block's bytes
 //
 // The values of 'S', 'P' and 'M' are sealed (codec.Seal). A block is:
 //
@@ -65,25 +65,25 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
-	"os"
 	"sync"
 	"sync/atomic"
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/journal"
 )
 
 // Archive is all merchants' archived events.
 type Archive struct {
 	dir   string
-	db    *journal.Database
+	db    *badgerdb.DB
 	log   *slog.Logger
 	coder *coder
 
@@ -110,24 +110,32 @@ type Event struct {
 
 // Open opens or creates the archive in dir.
 func Open(dir string, log *slog.Logger) (*Archive, error) {
-	db, err := journal.OpenDatabase(dir, log)
+	db, err := badgerdb.Open(dir, log)
 	if err != nil {
 		return nil, err
 	}
-	a, err := open(dir, db, log)
+	if !db.StoppedCleanly() {
+		err = checkTables(context.Background(), db)
+	}
+	var a *Archive
+	if err == nil {
+		a, err = open(dir, db, log)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
 	return a, nil
 }
 
-// OpenReadOnly opens an existing archive, which no other process has open, to read it. It changes nothing. Damage of Badger's
-// logs, which reads do not meet, is passed to wrong.
-func OpenReadOnly(dir string, log *slog.Logger, wrong func(where string, err error)) (*Archive, error) {
-	if _, err := os.Stat(dir); err != nil {
-		return nil, err
-	}
-	db, err := journal.OpenDatabaseReadOnly(dir, log, wrong)
+// checkTables returns the first damage of the tables.
+func checkTables(ctx context.Context, db *badgerdb.DB) (damage error) {
+	err := db.Check(ctx, func() {}, func(d *badgerdb.Damage) { damage = cmp.Or(damage, error(d)) })
+	return errors.Join(damage, err)
+}
+
+// OpenReadOnly opens an existing archive, which no other process has open, to read it. It changes nothing.
+func OpenReadOnly(dir string, log *slog.Logger) (*Archive, error) {
+	db, err := badgerdb.OpenReadOnly(dir, log)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
@@ -138,7 +146,7 @@ func OpenReadOnly(dir string, log *slog.Logger, wrong func(where string, err err
 	return a, nil
 }
 
-func open(dir string, db *journal.Database, log *slog.Logger) (*Archive, error) {
+func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 	coder, err := newCoder()
 	if err != nil {
 		return nil, err
@@ -146,7 +154,7 @@ func open(dir string, db *journal.Database, log *slog.Logger) (*Archive, error) 
 	a := &Archive{dir: dir, db: db, log: log, coder: coder, metrics: newMetrics()}
 	a.versions.start(db, db.MaxVersion())
 	isNew := false
-	err = a.view(func(txn *badger.Txn) error {
+	err = a.view(func(txn *badgerdb.Txn) error {
 		found, err := get(txn, keyFormat, func(v []byte) error {
 			if string(v) != format {
 				return codec.UnknownFormat{Found: string(v), Known: format}
@@ -164,7 +172,7 @@ func open(dir string, db *journal.Database, log *slog.Logger) (*Archive, error) 
 		err = fmt.Errorf("%w: the archive has no format version", codec.ErrCorrupt)
 	}
 	if err == nil && isNew {
-		err = a.commit(func(txn *badger.Txn) error { return txn.Set(keyFormat, []byte(format)) })
+		err = cmp.Or(a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyFormat, []byte(format)) }), db.Flush())
 	}
 	if err == nil {
 		err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.metrics.add(u) })
@@ -173,7 +181,7 @@ func open(dir string, db *journal.Database, log *slog.Logger) (*Archive, error) 
 }
 
 // get calls use with the value of a key, and reports whether it has one.
-func get(txn *badger.Txn, key []byte, use func(v []byte) error) (found bool, err error) {
+func get(txn *badgerdb.Txn, key []byte, use func(v []byte) error) (found bool, err error) {
 	item, err := txn.Get(key)
 	if errors.Is(err, badger.ErrKeyNotFound) {
 		return false, nil
@@ -185,7 +193,7 @@ func get(txn *badger.Txn, key []byte, use func(v []byte) error) (found bool, err
 }
 
 // getNumber returns the number of a key; 0 when there is none.
-func getNumber(txn *badger.Txn, key []byte) (n uint64, err error) {
+func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, err error) {
 	_, err = get(txn, key, func(v []byte) (err error) {
 		n, err = parseNumber(key, v)
 		return err
@@ -199,8 +207,11 @@ func (a *Archive) Dir() string { return a.dir }
 // Boundary returns the number of a chunk of the journal: the archive has all events up to it, and reads return none after it.
 func (a *Archive) Boundary() uint64 { return a.boundary.Load() }
 
+// flush makes all commits durable.
+func (a *Archive) flush() error { return a.fail(a.db.Flush()) }
+
 // commit writes one transaction. The caller holds writing, or is alone.
-func (a *Archive) commit(fill func(txn *badger.Txn) error) error {
+func (a *Archive) commit(fill func(txn *badgerdb.Txn) error) error {
 	version := a.versions.newest() + 1
 	err := a.db.Commit(version, fill)
 	if err == nil {
@@ -217,7 +228,7 @@ func (a *Archive) Close() error {
 
 // fail notes the error of a write, and returns it. When the disk is only full, a later write may succeed.
 func (a *Archive) fail(err error) error {
-	if err == nil || journal.IsNearlyFull(err) || errors.Is(err, context.Canceled) {
+	if err == nil || badgerdb.IsNearlyFull(err) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	err = fmt.Errorf("a write to %s failed, and no more are tried: %w", a.dir, err)

@@ -11,8 +11,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/dgraph-io/badger/v4"
-
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -284,7 +283,7 @@ func TestRemovedEventsAreGone(t *testing.T) {
 		t.Errorf("only %d blocks were replaced", len(purged))
 	}
 	closeArchive(t, a)
-	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*"))
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}
@@ -493,7 +492,7 @@ func TestRewritePassesDamagedBlocks(t *testing.T) {
 	a := openArchive(t, t.TempDir())
 	m := merchant(0)
 	const blocks = 3 * removedBlocks
-	if err := a.commit(func(txn *badger.Txn) error {
+	if err := a.commit(func(txn *badgerdb.Txn) error {
 		for i := range blocks {
 			if err := txn.Set(blockKey{m, codec.Position{Seq: uint64(i + 1)}, 0}.append(nil), []byte("no block")); err != nil {
 				return err

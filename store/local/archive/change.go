@@ -1,10 +1,8 @@
 package archive
 
 import (
-	"github.com/dgraph-io/badger/v4"
-
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/journal"
 )
 
 // change collects blocks to write and blocks to delete, with the counts of their merchants. A large change takes several commits;
@@ -25,7 +23,7 @@ type entry struct{ key, value []byte }
 
 // A commit of Badger is limited in bytes, and in entries. Both limits are more than twice as high as these.
 const (
-	commitBytes   = journal.MaxCommitBytes / 2
+	commitBytes   = badgerdb.MaxCommitBytes / 2
 	commitEntries = 3000
 )
 
@@ -35,7 +33,7 @@ func (a *Archive) begin() (*change, error) {
 }
 
 // add writes a block. The size of its bodies is bytes.
-func (c *change) add(txn *badger.Txn, b *block, revision uint32, bytes uint64) error {
+func (c *change) add(txn *badgerdb.Txn, b *block, revision uint32, bytes uint64) error {
 	key := blockKey{b.merchant, b.last, revision}.append(nil)
 	stored := c.a.coder.append(nil, b)
 	c.sets = append(c.sets, entry{key, stored})
@@ -44,13 +42,13 @@ func (c *change) add(txn *badger.Txn, b *block, revision uint32, bytes uint64) e
 }
 
 // remove deletes a block.
-func (c *change) remove(txn *badger.Txn, k blockKey, has Usage) error {
+func (c *change) remove(txn *badgerdb.Txn, k blockKey, has Usage) error {
 	c.deletes = append(c.deletes, k.append(nil))
 	c.bytes += blockKeyBytes
 	return c.count(txn, k.merchant, func(u *Usage) { u.subtract(has) })
 }
 
-func (c *change) count(txn *badger.Txn, m codec.MerchantKey, change func(u *Usage)) error {
+func (c *change) count(txn *badgerdb.Txn, m codec.MerchantKey, change func(u *Usage)) error {
 	u, ok := c.usage[m]
 	if !ok {
 		var err error
@@ -80,7 +78,7 @@ func (c *change) commit() error {
 	if c.isEmpty() {
 		return nil
 	}
-	err := c.a.commit(func(txn *badger.Txn) error {
+	err := c.a.commit(func(txn *badgerdb.Txn) error {
 		for _, k := range c.deletes {
 			if err := txn.Delete(k); err != nil {
 				return err
@@ -114,7 +112,7 @@ func (c *change) commit() error {
 	return nil
 }
 
-func setUsage(txn *badger.Txn, m codec.MerchantKey, u Usage) error {
+func setUsage(txn *badgerdb.Txn, m codec.MerchantKey, u Usage) error {
 	key := appendMerchantKey(nil, prefixMerchant, m)
 	if u == (Usage{}) {
 		return txn.Delete(key)
@@ -122,7 +120,7 @@ func setUsage(txn *badger.Txn, m codec.MerchantKey, u Usage) error {
 	return txn.Set(key, u.encode(key))
 }
 
-func loadUsage(txn *badger.Txn, m codec.MerchantKey) (u Usage, err error) {
+func loadUsage(txn *badgerdb.Txn, m codec.MerchantKey) (u Usage, err error) {
 	key := appendMerchantKey(nil, prefixMerchant, m)
 	_, err = get(txn, key, func(v []byte) (err error) {
 		u, err = parseUsage(key, v)

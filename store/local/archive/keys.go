@@ -4,8 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/dgraph-io/badger/v4"
-
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -59,8 +58,8 @@ func parseBlockKey(b []byte) (k blockKey, err error) {
 	return k, nil
 }
 
-// atBlock moves an iterator past keys of Purge, and reports whether it is at a block then.
-func atBlock(it *badger.Iterator) bool {
+// atBlock moves an iterator past keys that earlier versions wrote, and reports whether it is at a block then.
+func atBlock(it *badgerdb.Iterator) bool {
 	for it.Valid() && len(it.Item().Key()) == purgeKeyBytes {
 		it.Next()
 	}

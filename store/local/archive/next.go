@@ -6,6 +6,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -31,7 +32,7 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 	f := first{n: n, upTo: upTo}
 	var damaged Damaged
 	var memory memory
-	err := a.view(func(txn *badger.Txn) error {
+	err := a.view(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}})
 		defer it.Close()
 		for _, m := range merchants {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -69,7 +70,7 @@ func (a *Archive) unpack(m *memory, k blockKey, stored []byte) (b block, err err
 func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(i int, e Event)) error {
 	var damaged Damaged
 	var memory memory
-	err := a.view(func(txn *badger.Txn) error {
+	err := a.view(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		defer it.Close()
 		var key [blockKeyBytes]byte
@@ -140,7 +141,7 @@ func before(p codec.Position) codec.Position {
 }
 
 // endBefore returns the end of the merchant's last block that ends before a position.
-func endBefore(txn *badger.Txn, m codec.MerchantKey, at codec.Position) (end codec.Position) {
+func endBefore(txn *badgerdb.Txn, m codec.MerchantKey, at codec.Position) (end codec.Position) {
 	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	defer it.Close()
 	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); atBlock(it) {
@@ -202,7 +203,7 @@ type storedBlock struct {
 
 // nextBlocks returns the first blocks of a merchant that end after a position, up to n.
 func (a *Archive) nextBlocks(m codec.MerchantKey, after codec.Position, n int) (blocks []storedBlock, err error) {
-	err = a.view(func(txn *badger.Txn) error {
+	err = a.view(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		defer it.Close()
 		for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); atBlock(it) && len(blocks) < n; it.Next() {
@@ -231,7 +232,7 @@ func next(p codec.Position) codec.Position {
 
 // eachMerchant calls use with the counts of each merchant. A merchant may have only blocks without events.
 func (a *Archive) eachMerchant(use func(m codec.MerchantKey, u Usage)) error {
-	return a.view(func(txn *badger.Txn) error {
+	return a.view(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixMerchant}})
 		defer it.Close()
 		for it.Rewind(); it.Valid(); it.Next() {
@@ -272,7 +273,7 @@ func (a *Archive) Events() (n int, err error) {
 
 // Usage returns what the archive has of a merchant.
 func (a *Archive) Usage(m codec.MerchantKey) (u Usage, err error) {
-	err = a.view(func(txn *badger.Txn) (err error) {
+	err = a.view(func(txn *badgerdb.Txn) (err error) {
 		u, err = loadUsage(txn, m)
 		return err
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -49,7 +50,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 	}
 	var uncommitted Removed
 	var empty *loadedBlock // the block before, which has no events any more, and is not yet written
-	err = a.viewNewest(func(txn *badger.Txn) error {
+	err = a.viewNewest(func(txn *badgerdb.Txn) error {
 		commit := func() error {
 			if err := c.writeEmpty(txn, &empty); err != nil {
 				return err
@@ -103,6 +104,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 		}
 		return commit()
 	})
+	err = errors.Join(err, a.flush())
 	if after == (codec.Position{}) {
 		after = from
 	}
@@ -111,7 +113,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 
 // filter replaces a block by one with the events for which keep returns true, unless these are all. Neighbouring blocks without
 // events become one.
-func (c *change) filter(txn *badger.Txn, old *loadedBlock, empty **loadedBlock, keep func(Event) bool) (removed Removed, err error) {
+func (c *change) filter(txn *badgerdb.Txn, old *loadedBlock, empty **loadedBlock, keep func(Event) bool) (removed Removed, err error) {
 	kept, bytes := block{merchant: old.block.merchant, first: old.first}, uint64(0)
 	if err := old.each(func(e Event) bool {
 		if keep(e) {
@@ -148,7 +150,7 @@ func (c *change) filter(txn *badger.Txn, old *loadedBlock, empty **loadedBlock, 
 }
 
 // writeEmpty writes the block without events, if there is one.
-func (c *change) writeEmpty(txn *badger.Txn, empty **loadedBlock) error {
+func (c *change) writeEmpty(txn *badgerdb.Txn, empty **loadedBlock) error {
 	e := *empty
 	if e == nil {
 		return nil
@@ -166,7 +168,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 	if err != nil {
 		return removed, err
 	}
-	err = a.viewNewest(func(txn *badger.Txn) error {
+	err = a.viewNewest(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 		defer it.Close()
 		it.Seek(blockKey{m, codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}, math.MaxUint32}.append(nil))
@@ -212,5 +214,5 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 		}
 		return c.commit()
 	})
-	return removed, err
+	return removed, errors.Join(err, a.flush())
 }

@@ -7,8 +7,8 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/journal"
 )
 
 // Writer writes blocks into a new archive: those of a backup, or those that could be read of damaged files. They come in any order,
@@ -33,7 +33,7 @@ func Create(dir string, log *slog.Logger) (*Writer, error) {
 
 // Put adds the entry of a block. It must be sound (CheckBlock).
 func (w *Writer) Put(e codec.Entry) error {
-	if w.bytes += len(e.Value); w.bytes > journal.MaxCommitBytes {
+	if w.bytes += len(e.Value); w.bytes > badgerdb.MaxCommitBytes {
 		w.bytes = 0
 		if err := w.a.db.Room(); err != nil {
 			return err
@@ -64,7 +64,7 @@ func (w *Writer) finish(boundary uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := w.a.viewNewest(func(txn *badger.Txn) error {
+	if err := w.a.viewNewest(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, Reverse: true})
 		defer it.Close()
 		var covers []cover // of the merchant: the blocks that reach back to where the iterator is

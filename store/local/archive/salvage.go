@@ -5,8 +5,8 @@ import (
 	"errors"
 	"log/slog"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/journal"
 )
 
 // Salvage writes what can be read of the archive in dir into a new one in the directory to, which must be empty or missing. It
@@ -19,7 +19,7 @@ func Salvage(ctx context.Context, dir, to string, boundary uint64, log *slog.Log
 	if err != nil {
 		return err
 	}
-	if err := journal.EachEntry(ctx, dir, isKey, func(e codec.Entry) error {
+	if err := badgerdb.EachEntry(ctx, dir, isKey, func(e codec.Entry) error {
 		switch {
 		case e.Deleted:
 		case e.Key[0] == prefixBoundary:

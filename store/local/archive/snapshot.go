@@ -6,6 +6,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -21,8 +22,11 @@ type Snapshot struct {
 func (a *Archive) Snapshot() (s Snapshot, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
+	if err := a.flush(); err != nil { // or after a kill, other commits would get the versions that a copy has
+		return Snapshot{}, err
+	}
 	s = Snapshot{Boundary: a.Boundary(), Version: a.versions.acquire(), a: a}
-	if err := a.viewNewest(func(txn *badger.Txn) error {
+	if err := a.viewNewest(func(txn *badgerdb.Txn) error {
 		s.Purged, err = getNumber(txn, keyPurged)
 		return err
 	}); err != nil {
@@ -55,7 +59,7 @@ func (s Snapshot) Size() int64 {
 // are left out: a block that replaces others says so (Writer). A block that is damaged is passed to damaged. When a table is
 // damaged, nobody knows what it had: Blocks fails.
 func (s Snapshot) Blocks(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(error)) error {
-	return s.a.db.View(s.Version, func(txn *badger.Txn) error {
+	return s.a.db.View(s.Version, func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, SinceTs: since})
 		defer it.Close()
 		var e codec.Entry

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -20,7 +21,7 @@ type Check struct {
 // Verify checks the checksums of all tables, reads every block up to the boundary, and compares the counts of the merchants.
 // Runs are added meanwhile; it may see these or not. It returns an error only when ctx ends.
 func (a *Archive) Verify(ctx context.Context, c Check) (blocks uint64, err error) {
-	if err := a.db.CheckTables(ctx, c.Wrong); err != nil {
+	if err := a.db.Check(ctx, func() {}, func(d *badgerdb.Damage) { c.Wrong(d) }); err != nil {
 		return 0, err
 	}
 	done, total := uint64(0), uint64(0)
@@ -60,7 +61,7 @@ func (a *Archive) Verify(ctx context.Context, c Check) (blocks uint64, err error
 
 // blockMerchants returns all merchants that have blocks, also those without counts.
 func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
-	err = a.view(func(txn *badger.Txn) error {
+	err = a.view(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}})
 		defer it.Close()
 		for it.Rewind(); atBlock(it); {
@@ -79,7 +80,7 @@ func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
 // compare compares the headers of a merchant's blocks with its counts, and returns the number of blocks.
 func (a *Archive) compare(m codec.MerchantKey) (blocks uint64, err error) {
 	var sum, counted Usage
-	if err := a.view(func(txn *badger.Txn) error {
+	if err := a.view(func(txn *badgerdb.Txn) error {
 		if counted, err = loadUsage(txn, m); err != nil {
 			return err
 		}

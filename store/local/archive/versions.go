@@ -3,9 +3,7 @@ package archive
 import (
 	"sync"
 
-	"github.com/dgraph-io/badger/v4"
-
-	"mtagd/store/local/journal"
+	"mtagd/store/local/badgerdb"
 )
 
 // versions has the version of the last commit, and the versions that are being read. While Badger writes a commit, reads of the
@@ -19,7 +17,7 @@ type versions struct {
 }
 
 // start sets the version of the last commit.
-func (v *versions) start(db *journal.Database, last uint64) {
+func (v *versions) start(db *badgerdb.DB, last uint64) {
 	v.done.L = &v.mu
 	v.readers = map[uint64]int{}
 	v.last, v.kept = last, last
@@ -27,7 +25,7 @@ func (v *versions) start(db *journal.Database, last uint64) {
 }
 
 // keep tells Badger the oldest version that is read. The caller holds mu, or is alone.
-func (v *versions) keep(db *journal.Database) {
+func (v *versions) keep(db *badgerdb.DB) {
 	if oldest := v.oldest(); oldest != v.kept {
 		v.kept = oldest
 		db.Keep(oldest)
@@ -43,7 +41,7 @@ func (v *versions) oldest() uint64 {
 }
 
 // set notes a commit.
-func (v *versions) set(db *journal.Database, last uint64) {
+func (v *versions) set(db *badgerdb.DB, last uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.last = last
@@ -65,7 +63,7 @@ func (v *versions) acquire() uint64 {
 	return v.last
 }
 
-func (v *versions) release(db *journal.Database, version uint64) {
+func (v *versions) release(db *badgerdb.DB, version uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.readers[version]--; v.readers[version] == 0 {
@@ -85,7 +83,7 @@ func (v *versions) wait() {
 }
 
 // view reads the data as of the last commit.
-func (a *Archive) view(read func(txn *badger.Txn) error) error {
+func (a *Archive) view(read func(txn *badgerdb.Txn) error) error {
 	version := a.versions.acquire()
 	defer a.versions.release(a.db, version)
 	return a.db.View(version, read)
@@ -93,4 +91,6 @@ func (a *Archive) view(read func(txn *badger.Txn) error) error {
 
 // viewNewest reads the newest data, also what the caller has committed since. The caller holds writing, or can use commits of which
 // only a part is visible.
-func (a *Archive) viewNewest(read func(txn *badger.Txn) error) error { return a.db.View(newest, read) }
+func (a *Archive) viewNewest(read func(txn *badgerdb.Txn) error) error {
+	return a.db.View(newest, read)
+}

@@ -1,17 +1,17 @@
 package journal
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store"
 	"mtagd/store/group"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/log"
 )
 
 // HandOver gets the events of each transaction once it is on disk, in the order of receipt; last is the number of their
@@ -19,59 +19,24 @@ import (
 // from one goroutine, and while a call blocks, nothing is committed.
 type HandOver func(events []codec.Event, last uint64, release func())
 
-// committer writes groups, one after the other. Only its goroutine writes marks to Badger. So marks need no locks, and each
-// sees what all earlier marks have linked and remembered. Only forget writes beside it, and takes turns with it.
+// committer writes groups, one after the other. Only its goroutine records marks. So marks need no locks, and each sees what all
+// earlier marks have linked and remembered. Changes of the background take turns with it (edit).
 type committer struct {
-	db         *badger.DB
-	log        *badgerLog // notices failures that Badger only logs
-	disk       *diskWatch
-	clock      *clock
-	queue      *group.Queue
-	committed  atomic.Uint64       // number of the last chunk on disk
-	version    atomic.Uint64       // of the last commit on disk
-	tap        atomic.Pointer[tap] // nil: nobody wants to know what is committed
-	handOver   HandOver
-	suppressed func(m store.MerchantID, id *store.Identity, muid store.MUID) bool // nil: nobody is
-	arenas     arenas
-	metrics    *group.Metrics
-	oldDedupe  bool          // see transaction
-	indexed    atomic.Bool   // see transaction
-	done       chan struct{} // closed when the goroutine has ended
+	j         *Journal
+	clock     *clock
+	queue     *group.Queue
+	committed atomic.Uint64         // number of the last chunk on disk
+	version   atomic.Uint64         // of the last commit on disk
+	failed    atomic.Pointer[error] // the last commit has failed
+	tap       atomic.Pointer[tap]   // nil: nobody wants to know what is committed
+	handOver  HandOver
+	arenas    arenas
+	metrics   *group.Metrics
+	oldDedupe bool          // see transaction
+	indexed   atomic.Bool   // see transaction
+	done      chan struct{} // closed when the goroutine has ended
 
-	writing sync.Mutex // held while a group is written, or chunks are deleted
-}
-
-// startCommitter starts a committer; last is the number of the last chunk on disk.
-func startCommitter(db *badger.DB, log *badgerLog, disk *diskWatch, clock *clock, q *group.Queue, last uint64, handOver HandOver,
-	suppressed func(store.MerchantID, *store.Identity, store.MUID) bool) *committer {
-	c := &committer{
-		db:         db,
-		log:        log,
-		disk:       disk,
-		clock:      clock,
-		queue:      q,
-		handOver:   handOver,
-		suppressed: suppressed,
-		arenas:     make(arenas, keptArenas),
-		metrics:    group.NewMetrics(),
-		oldDedupe:  hasOldDedupe(db),
-		done:       make(chan struct{}),
-	}
-	c.committed.Store(last)
-	c.version.Store(db.MaxVersion())
-	go c.run()
-	return c
-}
-
-// hasOldDedupe reports whether there are keys of prefixOldDedupe. Expired ones count until Badger drops them: skipping
-// them could take a minute.
-func hasOldDedupe(db *badger.DB) bool {
-	txn := db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixOldDedupe}, AllVersions: true})
-	defer it.Close()
-	it.Rewind()
-	return it.Valid()
+	writing sync.Mutex // held while a record is written
 }
 
 func (c *committer) run() {
@@ -79,34 +44,32 @@ func (c *committer) run() {
 	timer := time.AfterFunc(group.MaxGatherTime, c.queue.Recheck)
 	defer timer.Stop()
 	for c.queue.Next(timer) {
-		err := c.queue.Failure()
-		if err == nil {
-			err = c.disk.roomForCommit()
-		}
-		if err == nil {
-			err = catchFault(c.writeGroup)
-		}
+		err := c.writeGroup()
 		for err != nil && len(c.queue.Take()) > 0 { // the rest of the group fails too
 		}
-		c.disk.finish(c.queue.Finish(err))
+		c.j.disk.finish(c.queue.Finish(err))
 	}
 }
 
+// writeGroup commits a group, in one transaction or more.
 func (c *committer) writeGroup() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	return c.write()
-}
-
-// write commits a group, in one transaction or more.
-func (c *committer) write() error {
 	t := c.begin()
-	defer func() { t.txn.Discard() }()
+	begun := false // a part of the group is on disk
+	commit := func() error {
+		err := c.commit(t)
+		if err != nil && begun {
+			return errors.New(err.Error()) // without its kind, which says that nothing was recorded
+		}
+		begun = true
+		return err
+	}
 	makeRoom := func() error {
 		if !t.isFull() {
 			return nil
 		}
-		if err := c.commit(t); err != nil {
+		if err := commit(); err != nil {
 			return err
 		}
 		t = c.begin()
@@ -117,14 +80,14 @@ func (c *committer) write() error {
 		for _, p := range parts {
 			marks += p.To - p.From
 			if p.Link != nil {
-				if c.suppressed != nil && c.suppressed(codec.MerchantKey(p.Merchant).ID(), p.Link, p.Link.MUID) {
+				if c.j.suppressed != nil && c.j.suppressed(codec.MerchantKey(p.Merchant).ID(), p.Link, p.Link.MUID) {
 					continue // nothing is kept of the person
 				}
 				if err := makeRoom(); err != nil {
 					return err
 				}
 				if err := t.link(codec.MerchantKey(p.Merchant), p.Link); err != nil {
-					return err
+					p.Fail(err) // what it needs cannot be read; others go on
 				}
 				continue
 			}
@@ -132,48 +95,67 @@ func (c *committer) write() error {
 				if err := makeRoom(); err != nil {
 					return err
 				}
-				if err := t.record(&p.Marks[i]); err != nil {
-					return err
+				if err := t.add(&p.Marks[i]); err != nil {
+					p.Fail(err)
+					break
 				}
 			}
 		}
 	}
 	c.metrics.Grouped(marks)
-	return c.commit(t)
+	return commit()
 }
 
 func (c *committer) begin() *transaction {
+	a := c.arenas.get()
 	return &transaction{
-		txn:        c.db.NewTransactionAt(math.MaxUint64, true),
+		keys:       c.j.keys,
 		clock:      c.clock,
-		arena:      c.arenas.get(),
+		version:    c.clock.next(),
+		arena:      a,
+		record:     a.record,
 		now:        c.clock.now(),
 		oldDedupe:  c.oldDedupe,
 		indexed:    c.indexed.Load(),
-		suppressed: c.suppressed,
-		maxCount:   int(c.db.MaxBatchCount() / 2),
-		maxBytes:   int(c.db.MaxBatchSize() / 2),
-		tap:        c.tap.Load(),
+		suppressed: c.j.suppressed,
+		changed:    map[string]keyed{},
 	}
 }
 
-// commit commits a transaction, and hands its events over when it is on disk.
+// commit writes a transaction to the log, and hands its events over when it is on disk. KindUnavailable: nothing was written. After
+// another error nobody knows until the next commit.
 func (c *committer) commit(t *transaction) error {
-	if err := t.closeChunk(); err != nil {
+	t.closeChunk()
+	t.arena.record = t.record
+	release := func() { c.arenas.put(t.arena) }
+	began := time.Now()
+	if t.isEmpty() {
+		c.metrics.Committed(began, false)
+		release()
+		return nil
+	}
+	at, err := c.j.log.Append(t.record)
+	if err != nil {
+		release()
+		c.failed.Store(&err)
+		if !errors.Is(err, log.ErrUncertain) {
+			err = fmt.Errorf("%w: %w", store.Unavailable("the event cannot be stored now"), err)
+		}
 		return err
 	}
-	began := time.Now()
-	version := c.clock.next()
-	err := t.txn.CommitAt(version, nil)
-	if err == nil {
-		err = c.log.failure() // Badger returns no error when it cannot sync a value log
+	c.failed.Store(nil)
+	c.metrics.Committed(began, true)
+	record := bytes.Clone(t.record)
+	for i := range t.written {
+		s := &t.written[i]
+		s.at, s.packed = at, record[s.from:s.to:s.to]
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", group.ErrCommit, err)
+	c.j.chunks.add(t.written)
+	c.j.keys.add(t.changed)
+	if tap := c.tap.Load(); tap != nil { // before the version is published: what has the version can rely on the tap
+		tap.add(c.version.Load(), t.version, record)
 	}
-	c.metrics.Committed(began, t.count > 0)
-	c.remember(t, version)
-	release := func() { c.arenas.put(t.arena) }
+	c.version.Store(t.version)
 	if len(t.arena.events) == 0 {
 		release()
 		return nil
@@ -183,13 +165,14 @@ func (c *committer) commit(t *transaction) error {
 	return nil
 }
 
-// remember notes that a commit is on disk. It goes to the tap before its version is published: what has the version can rely
-// on the tap.
-func (c *committer) remember(t *transaction, version uint64) {
-	if tap := c.tap.Load(); tap != nil && tap == t.tap {
-		tap.add(c.version.Load(), version, t.entries)
-	} else if tap != nil {
-		tap.restart(version)
+// edit commits a change between two groups of marks.
+func (c *committer) edit(change func(t *transaction) error) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	t := c.begin()
+	if err := change(t); err != nil {
+		c.arenas.put(t.arena)
+		return err
 	}
-	c.version.Store(version)
+	return c.commit(t)
 }

@@ -2,19 +2,21 @@ package journal
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"mtagd/store"
+	"mtagd/store/local/faultfs"
 )
 
-// Many callers send marks with long muids, identifiers and large bodies at once. No transaction may exceed Badger's
-// limits.
+// Many callers send marks with long muids, identifiers and large bodies at once. No record may exceed the log's
+// limit.
 func TestLargeMarksFitIntoTransactions(t *testing.T) {
 	j := open(t, t.TempDir())
 	defer closeJournal(t, j)
@@ -56,7 +58,7 @@ func TestARequestMayTakeSeveralTransactions(t *testing.T) {
 	j := open(t, dir)
 	m := store.NewMerchantID()
 	noise := rand.NewChaCha8([32]byte{}) // cannot be compressed
-	marks := make([]store.Mark, store.MaxBatchEvents)
+	marks := make([]store.Mark, 3*maxTransaction/2000)
 	for i := range marks {
 		raw := make([]byte, 2000)
 		if _, err := noise.Read(raw); err != nil {
@@ -65,9 +67,6 @@ func TestARequestMayTakeSeveralTransactions(t *testing.T) {
 		raw[0] = '{'
 		marks[i] = newMark(m, "PageView", i, raw)
 		marks[i].DedupeID = fmt.Sprint(i)
-	}
-	if size := int64(len(marks) * 2000); size < 2*j.db.MaxBatchSize() {
-		t.Fatalf("%d bytes may fit into one transaction", size)
 	}
 	if err := j.Record(ctx, marks); err != nil {
 		t.Fatal(err)
@@ -91,20 +90,32 @@ func TestARequestMayTakeSeveralTransactions(t *testing.T) {
 	}
 }
 
-// When Badger cannot sync the value log, it only logs that. Nothing may be acknowledged then.
-func TestAValueLogThatCannotBeSyncedStopsTheJournal(t *testing.T) {
-	j := open(t, t.TempDir())
-	defer closeJournal(t, j)
+// A group whose write fails is refused. The next one is written to a new file, without a restart.
+func TestAFailedWriteIsNotTheLast(t *testing.T) {
+	disk := faultfs.New(t)
+	dir := filepath.Join(disk.Dir, "events")
+	j := open(t, dir)
 	m := store.NewMerchantID()
 	record(t, j, m, 1)
-	j.log.Errorf("Error while curlf sync: %v\n", errors.New("input/output error"))
-	if err := j.Record(ctx, []store.Mark{newMark(m, "PageView", 0, []byte("{}"))}); err == nil {
-		t.Error("an event that may not be on disk was acknowledged")
+	for range 3 {
+		disk.Fail(faultfs.Rule{Op: faultfs.Sync, Files: "*.log", Errno: syscall.EIO})
+		if err := j.Record(ctx, []store.Mark{newMark(m, "Lost", 0, []byte("{}"))}); err == nil || store.KindOf(err) == store.KindUnavailable {
+			t.Errorf("a write that fails gives %v, want an error that does not say that nothing was recorded", err)
+		}
+		if err := j.Failure(); err == nil {
+			t.Error("after a failed write there is no failure")
+		}
+		disk.Fail()
+		for j.Record(ctx, []store.Mark{newMark(m, "Next", 0, []byte("{}"))}) != nil { // until there is another file
+		}
+		if err := j.Failure(); err != nil {
+			t.Error(err)
+		}
 	}
-	if err := j.Ready(); err == nil {
-		t.Error("Ready gives no error after a failed sync")
-	}
-	if err := j.Failure(); err == nil || errors.Is(err, store.ErrNeedsRestart) || !strings.Contains(err.Error(), "the value log cannot be synced") {
-		t.Errorf("after a failed sync, Failure gives %v", err)
+	closeJournal(t, j)
+	j = open(t, dir)
+	defer closeJournal(t, j)
+	if events := since(t, j, 0); len(events) != 4 {
+		t.Errorf("%d events, want 4", len(events))
 	}
 }

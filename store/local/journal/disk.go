@@ -12,8 +12,8 @@ import (
 	"mtagd/store/local/space"
 )
 
-// MinFree is how many bytes of the disk must be free: events are refused before less is. That is enough for the value log
-// and the memtables that the events in flight may begin, for a compaction, and for the events that the index has in memory.
+// MinFree is how many bytes of the disk must be free: events are refused before less is. That is enough for the files that the databases
+// may begin, for a compaction, and for the events that the index has in memory.
 const MinFree = 128 << 20
 
 const (
@@ -29,18 +29,11 @@ const (
 	costFactor = 2
 )
 
-// spaceForCommit is what one commit may take at once: a new value log and the log of a new memtable.
-const spaceForCommit = newLog + newMemLog
-
 // diskWatch counts what accepted events may take of the free space, so that a flood cannot fill the disk between two
 // measurements. It measures the free space every second, and whenever the count says that nothing is left. That sets the
 // count to the real figure.
-//
-// Every second it also maintains Badger's files: it disables readahead in logs that are new, keeps space behind the end of
-// the manifest, and fills the spare file again.
 type diskWatch struct {
 	log       *slog.Logger
-	files     *allocator
 	freeSpace func() (int64, error) // bytes
 
 	// In bytes on the disk, since the start. Accepted events are counted in accepted until that reaches limit.
@@ -51,20 +44,18 @@ type diskWatch struct {
 
 	measuring     sync.Mutex
 	measureFailed bool // logged once
-	adviceFailed  bool // disableReadahead has failed, which is logged once
 
 	stop chan struct{}
 	done sync.WaitGroup
 }
 
-func watchDisk(dir string, files *allocator, log *slog.Logger) *diskWatch {
+func watchDisk(dir string, log *slog.Logger) *diskWatch {
 	w := &diskWatch{
 		log:       log,
-		files:     files,
 		freeSpace: func() (int64, error) { return freeSpace(dir) },
 		stop:      make(chan struct{}),
 	}
-	w.check()
+	w.measure()
 	w.done.Go(func() {
 		ticker := time.NewTicker(diskInterval)
 		defer ticker.Stop()
@@ -73,21 +64,11 @@ func watchDisk(dir string, files *allocator, log *slog.Logger) *diskWatch {
 			case <-w.stop:
 				return
 			case <-ticker.C:
-				w.check()
+				w.measure()
 			}
 		}
 	})
 	return w
-}
-
-func (w *diskWatch) check() {
-	if err := disableReadahead(); err != nil && !w.adviceFailed {
-		w.adviceFailed = true
-		w.log.Warn("readahead in Badger's logs cannot be disabled; more may be written to the disk than needed", "error", err)
-	}
-	w.files.extendManifest()
-	free := w.measure()
-	w.files.spare.fill(free, spareSize)
 }
 
 // admit counts events of size bytes as accepted, or returns why they cannot be. When they are written, or will not be,
@@ -111,26 +92,14 @@ func (w *diskWatch) left() int64 { return w.limit.Load() - w.accepted.Load() }
 // finish ends the count of admitted events as being in flight: the next measurement sees what they take.
 func (w *diskWatch) finish(size int) { w.finished.Add(int64(size) * costFactor) }
 
-// roomForCommit returns nil when there is space for one more commit, else why not. Without space the commit would wait for
-// it, and the callers with it.
-func (w *diskWatch) roomForCommit() error {
-	if w.measure() < spaceForCommit {
-		return store.Unavailable(messageFull)
-	}
-	return nil
-}
-
 // ready returns nil while events are accepted, else the reason why not, for operators.
 func (w *diskWatch) ready() error {
 	if !w.full.Load() {
 		return nil
 	}
 	return fmt.Errorf("the disk is full: %d MiB are free, and events are accepted again at %d MiB",
-		w.free.Load()>>20, w.needed()>>20)
+		w.free.Load()>>20, minFreeAgain>>20)
 }
-
-// needed is how many bytes must be free before events are accepted again.
-func (w *diskWatch) needed() int64 { return minFreeAgain + w.files.missing() }
 
 // measure reads the free space, decides whether events are accepted, and logs when that changes. It returns the free bytes.
 func (w *diskWatch) measure() int64 {
@@ -148,17 +117,13 @@ func (w *diskWatch) measure() int64 {
 	}
 	w.free.Store(free)
 	w.limit.Store(finished + free - MinFree)
-	full := free < MinFree || (w.full.Load() || w.files.missing() > 0) && free < w.needed()
-	full = full || w.files.isWaiting() // the user's quota may be used up
-	if !full && w.files.complete() != nil {
-		full = true // another program was faster
-	}
+	full := free < MinFree || w.full.Load() && free < minFreeAgain
 	if w.full.Swap(full) != full {
 		message := "events are accepted: there is disk space again"
 		if full {
 			message = "events are refused: the disk is full. Free some space, and they are accepted again"
 		}
-		w.log.Warn(message, "accepting_events", !full, "free_bytes", free, "needed_bytes", w.needed())
+		w.log.Warn(message, "accepting_events", !full, "free_bytes", free, "needed_bytes", minFreeAgain)
 	}
 	return free
 }

@@ -55,7 +55,6 @@ func TestAFloodIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 	const size, fits = 1 << 20, 10
 	w := &diskWatch{
 		log:       quiet,
-		files:     &allocator{},
 		freeSpace: func() (int64, error) { return MinFree + fits*size*costFactor, nil },
 	}
 	w.measure()
@@ -83,7 +82,7 @@ func TestAFloodIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 // Once the counted space is used up, requests wait for a new figure. While the disk hangs, Ready and the metrics answer.
 func TestReadyDoesNotWaitForTheFreeSpace(t *testing.T) {
 	measuring, free := make(chan bool), make(chan int64)
-	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) {
+	w := &diskWatch{log: quiet, freeSpace: func() (int64, error) {
 		measuring <- true
 		return <-free, nil
 	}}
@@ -120,7 +119,7 @@ func TestReadyDoesNotWaitForTheFreeSpace(t *testing.T) {
 
 // What the queue refuses takes no space on the disk.
 func TestARefusedRequestIsNotCounted(t *testing.T) {
-	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) { return math.MaxInt64, nil }}
+	w := &diskWatch{log: quiet, freeSpace: func() (int64, error) { return math.MaxInt64, nil }}
 	w.measure()
 	q := group.New(w.admit, w.finish)
 	q.Close()
@@ -132,32 +131,17 @@ func TestARefusedRequestIsNotCounted(t *testing.T) {
 	}
 }
 
-// Requests that were accepted may find that another program has filled the disk.
-func TestACommitNeedsRoomForNewLogs(t *testing.T) {
-	var free int64
-	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) { return free, nil }}
-	for _, step := range []struct {
-		free int64
-		room bool
-	}{{spaceForCommit, true}, {spaceForCommit - 1, false}, {0, false}} {
-		free = step.free
-		if room := w.roomForCommit() == nil; room != step.room {
-			t.Errorf("with %d bytes free, a group is committed: %v, want %v", step.free, room, step.room)
-		}
-	}
-}
-
 func TestWithoutAFigureEventsAreAccepted(t *testing.T) {
-	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) { return 0, errors.New("no figure") }}
+	w := &diskWatch{log: quiet, freeSpace: func() (int64, error) { return 0, errors.New("no figure") }}
 	w.measure()
-	if err := errors.Join(w.admit(1<<20), w.roomForCommit()); err != nil {
+	if err := w.admit(1 << 20); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestTheDiskWatchFollowsTheFreeSpace(t *testing.T) {
 	var free int64
-	w := &diskWatch{log: quiet, files: &allocator{}, freeSpace: func() (int64, error) { return free, nil }}
+	w := &diskWatch{log: quiet, freeSpace: func() (int64, error) { return free, nil }}
 	for _, step := range []struct {
 		free int64
 		full bool

@@ -1,174 +1,171 @@
 package journal
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"math"
+	"time"
 
-	"github.com/dgraph-io/badger/v4"
-
-	"mtagd/store/group"
-	"mtagd/store/local/codec"
+	"mtagd/store/local/badgerdb"
+	"mtagd/store/local/log"
 )
 
-// Stored is an event as a chunk has it. The body is valid until the function that got it returns.
-type Stored struct {
-	Merchant codec.MerchantKey
-	codec.Position
-	Body []byte // see DecodeBody
-}
-
-// StoredChunks calls use with the events of each chunk after the chunk seq, up to and including the chunk last, in the order of
-// receipt, until use returns false. It passes a chunk that cannot be read to damaged, which also says whether to go on.
-func (j *Journal) StoredChunks(seq, last uint64, use func(seq uint64, events []Stored) (more bool), damaged func(DamagedChunk) (more bool)) error {
-	return catchFault(func() error { return j.chunks(seq, last, use, damaged) })
-}
-
-func (j *Journal) chunks(seq, last uint64, use func(seq uint64, events []Stored) (more bool), damaged func(DamagedChunk) (more bool)) error {
-	var data []byte
-	var events []Stored
-	return j.eachChunk(seq, last, func(at uint64, item *badger.Item) (more bool) {
-		err := catchDamage(func() error {
-			return item.Value(func(packed []byte) (err error) {
-				if data, err = unpackChunk(data, packed); err != nil {
-					return err
-				}
-				events, err = appendStored(events[:0], data, at)
-				return err
-			})
-		})
-		if err != nil {
-			return damaged(DamagedChunk{at, err})
-		}
-		return use(at, events)
+// Forget drops the chunks up to and including last, whose events are on disk elsewhere. Call it after Start, from one goroutine.
+func (j *Journal) Forget(last uint64) error {
+	err := j.committer.edit(func(t *transaction) error {
+		t.set([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, last), 0)
+		return nil
 	})
-}
-
-// appendStored splits a chunk into its events.
-func appendStored(events []Stored, chunk []byte, seq uint64) ([]Stored, error) {
-	d := codec.Decoder{B: chunk}
-	for i := 0; len(d.B) > 0; i++ {
-		before := d.B
-		e := decodeEvent(&d, codec.Position{Seq: seq, Index: uint16(i)})
-		if err := d.Err("chunk"); err != nil {
-			return nil, err
-		}
-		events = append(events, Stored{e.Merchant, e.Position, before[len(e.Merchant) : len(before)-len(d.B)]})
-	}
-	return events, nil
-}
-
-// eachChunk calls use with the chunks after seq, up to and including last, until use returns false. It returns errDamagedBlock if it
-// has met a damaged table, in which more chunks may be.
-func (j *Journal) eachChunk(seq, last uint64, use func(at uint64, item *badger.Item) (more bool)) error {
-	blocks := damagedBlocks.Load()
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
-	defer it.Close()
-	for it.Seek(appendChunkKey(nil, seq+1)); it.Valid(); it.Next() {
-		at, err := parseChunkKey(it.Item().Key())
-		if err != nil {
-			return err
-		}
-		if at > last {
-			break
-		}
-		if damagedBlocks.Load() != blocks { // chunks may be hidden
-			return errDamagedBlock
-		}
-		if !use(at, it.Item()) {
-			break
-		}
-	}
-	if damagedBlocks.Load() != blocks {
-		return errDamagedBlock
-	}
-	return nil
-}
-
-// Forget deletes the chunks after seq, up to and including last, whose events are on disk elsewhere. It keeps those for which keep
-// returns true. Call it after Start, from one goroutine.
-func (j *Journal) Forget(seq, last uint64, keep func(seq uint64) bool) error {
-	return catchFault(func() error {
-		for {
-			var seqs []uint64
-			most := int(j.db.MaxBatchCount()/2) - 2
-			if err := j.eachChunk(seq, last, func(at uint64, _ *badger.Item) bool {
-				if !keep(at) {
-					seqs = append(seqs, at)
-				}
-				seq = at
-				return len(seqs) < most
-			}); err != nil || len(seqs) == 0 {
-				return err
-			}
-			if err := j.committer.forget(seqs, last); err != nil {
-				return err
-			}
-		}
-	})
-}
-
-// forget deletes chunks, and stores the number last: chunks up to it may be missing from now on.
-func (c *committer) forget(seqs []uint64, last uint64) error {
-	return c.edit(func(t *transaction) error {
-		err := t.set(badger.NewEntry([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, last)))
-		for _, seq := range seqs {
-			err = errors.Join(err, t.delete(appendChunkKey(nil, seq)))
-		}
-		return err
-	})
-}
-
-// edit commits a transaction between two groups of marks.
-func (c *committer) edit(change func(t *transaction) error) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	if err := c.mayWrite(); err != nil {
-		return err
-	}
-	t := c.begin()
-	defer t.txn.Discard()
-	err := change(t)
 	if err == nil {
-		err = c.commit(t)
-	} else {
-		c.arenas.put(t.arena)
-	}
-	if errors.Is(err, group.ErrCommit) {
-		c.queue.Fail(err)
+		j.chunks.forget(last)
 	}
 	return err
 }
 
-// mayWrite returns an error when a commit has failed before, or the disk has no room for one. The caller holds writing.
-func (c *committer) mayWrite() error {
-	if err := c.queue.Failure(); err != nil {
-		return err
+// Forgotten returns the number of a chunk: chunks up to it may have been dropped by Forget.
+func (j *Journal) Forgotten() (seq uint64, err error) { return j.keys.number(prefixForgotten) }
+
+// flush writes the links and event_ids that are only in memory and in the log to the database. When it returns nil, what was committed
+// before the call is on disk there, and the log is not needed for it.
+func (j *Journal) flush() error {
+	j.flushes.Lock()
+	defer j.flushes.Unlock()
+	return j.flushKeys(func() {})
+}
+
+// flushKeys is flush for who holds flushes. It calls atMoment while nobody can commit: what was committed before is written.
+func (j *Journal) flushKeys(atMoment func()) error {
+	if j.readOnly {
+		return errors.New("the journal is open for reading only")
 	}
-	return c.disk.roomForCommit()
+	release := j.holdCommits()
+	version, end := j.Version(), j.log.End()
+	j.skipVersions(j.keys.begin(end))
+	atMoment()
+	release()
+	err := j.keys.flush(version)
+	if err == nil {
+		err = j.keys.db.Flush()
+	}
+	if err == nil {
+		j.flushed.Store(uint64(end))
+	}
+	return err
 }
 
-// Forgotten returns the number of a chunk: chunks up to it may have been deleted by Forget.
-func (j *Journal) Forgotten() (seq uint64, err error) {
-	err = catchFault(func() (err error) {
-		txn := j.db.NewTransactionAt(math.MaxUint64, false)
-		defer txn.Discard()
-		seq, err = forgotten(txn)
+// skipVersions takes versions for commits of the database, so that they are after those of all records before them. No commit may be
+// under way.
+func (j *Journal) skipVersions(n int) {
+	if j.committer == nil {
+		j.last += uint64(n)
+		return
+	}
+	for range n {
+		j.committer.version.Store(j.committer.clock.next())
+	}
+}
+
+// holdCommits keeps everybody from committing until release is called.
+func (j *Journal) holdCommits() (release func()) {
+	if j.committer == nil {
+		return func() {} // before Start
+	}
+	j.committer.writing.Lock()
+	return j.committer.writing.Unlock
+}
+
+// needed returns the position of the first record that is needed: to read a chunk, or to find links and event_ids that are not in the
+// database.
+func (j *Journal) needed() log.Position {
+	flushed := log.Position(j.flushed.Load())
+	return min(flushed, j.chunks.first(flushed))
+}
+
+// A flush begins when so many entries are in memory, or when the records since the last one have so many bytes.
+const (
+	flushEntries = 50_000
+	maxEntries   = 20 * flushEntries // while the database cannot be written, no more events are accepted: about 200 MB of memory
+	flushBytes   = 16 << 20
+)
+
+// tidy moves links and event_ids from the log to the database now and then, compacts that, and removes files of the log that are not
+// needed any more, until Close.
+func (j *Journal) tidy() {
+	tick := time.NewTicker(tidyInterval)
+	defer tick.Stop()
+	logged := ""
+	for {
+		select {
+		case <-j.stopping.Done():
+			return
+		case <-tick.C:
+		}
+		err := j.tidyOnce()
+		switch {
+		case err == nil:
+			logged = ""
+		case err.Error() != logged && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err):
+			logged = err.Error()
+			j.logger.Error("the log of events cannot be shortened now, and grows", "error", err)
+		}
+	}
+}
+
+func (j *Journal) tidyOnce() (err error) {
+	if j.keys.entries() >= flushEntries || uint64(j.log.End())-j.flushed.Load() >= flushBytes {
+		if err = j.flush(); err == nil && j.keys.db.NeedsCompaction() && j.compacting.CompareAndSwap(false, true) {
+			j.running.Go(j.compact) // beside further flushes
+		}
+	}
+	err = errors.Join(err, j.trim())
+	if j.committer.failed.Load() != nil { // nobody may send an event while the service is not ready
+		err = errors.Join(err, j.tryWrite())
+	}
+	return err
+}
+
+func (j *Journal) compact() {
+	defer j.compacting.Store(false)
+	if err := j.keys.db.Compact(j.stopping, pause(j.stopping)); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
+		j.logger.Error("links and event_ids cannot be compacted now, and take more space", "error", err)
+	}
+}
+
+// pause returns a function that is called between pieces of work. Once it has worked for 2 ms, it pauses as long as it has worked, but at most
+// for 10 ms: requests need the processors.
+func pause(ctx context.Context) func() {
+	from := time.Now()
+	return func() {
+		worked := time.Since(from)
+		if worked < 2*time.Millisecond {
+			return
+		}
+		select {
+		case <-time.After(min(worked, 10*time.Millisecond)):
+		case <-ctx.Done():
+		}
+		from = time.Now()
+	}
+}
+
+// trim removes the files of the log that are not needed, unless a snapshot may need them.
+func (j *Journal) trim() error {
+	j.copying.Lock()
+	defer j.copying.Unlock()
+	if end := j.log.End(); j.copies == 0 && end > 0 {
+		return j.log.Trim(min(j.needed(), end-1)) // the last file stays
+	}
+	return nil
+}
+
+// tryWrite writes a record that changes nothing.
+func (j *Journal) tryWrite() error {
+	return j.committer.edit(func(t *transaction) error {
+		seq, err := j.Forgotten()
+		t.set([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, seq), 0)
 		return err
 	})
-	return seq, err
 }
 
-func forgotten(txn *badger.Txn) (seq uint64, err error) {
-	_, err = lookup(txn, []byte{prefixForgotten}, func(b []byte) error {
-		if len(b) != 8 {
-			return fmt.Errorf("%w: number of the last chunk that was deleted", codec.ErrCorrupt)
-		}
-		seq = binary.BigEndian.Uint64(b)
-		return nil
-	})
-	return seq, err
-}
+// tidyInterval is how often tidy looks.
+const tidyInterval = 200 * time.Millisecond

@@ -1,6 +1,6 @@
 // Package journal stores what the embedded engine must have on disk before it acknowledges an event: the event, its
-// identity links and its event_id. It writes to Badger, one commit for a group of requests, and reads events by their
-// positions. It does not know the index: a callback gets the events of each commit.
+// identity links and its event_id. It appends that to a log, one record for a group of requests. Links and event_ids move from there to
+// a database, and events to the archive. The journal does not know the archive, nor the index: a callback gets the events of each record.
 //
 // # How an event is recorded
 //
@@ -8,63 +8,57 @@
 //  2. The committer, one goroutine, begins a group when enough marks wait or have waited long enough. The merchants that
 //     wait take turns in the group, so that the batches of one do not delay the others. (committer.go, package group)
 //  3. It resolves, deduplicates and links the group's marks one by one, and appends their events to chunks. All that goes
-//     into one Badger transaction, or several for a large group. (transaction.go, chunk.go)
-//  4. The commit syncs. Then the committer passes the events to the callback. Record returns when all of its marks are on
+//     into one record of the log, or several for a large group. (transaction.go, chunk.go)
+//  4. The log syncs. Then the committer passes the events to the callback. Record returns when all of its marks are on
 //     disk, which may take several groups.
+//
+// After a failed write the events of the group are refused. The next group is written to a new file of the log (package log).
+//
+// # Where things are
+//
+// Chunks are in the log until Forget drops them, the newest ones in memory too (chunks.go). Links and event_ids are in memory and in
+// the log, until a flush writes them to the database (keystore.go, forget.go). A file of the log goes when nothing in it is needed. So a
+// start reads only what was not archived or flushed.
 //
 // Files in reading order:
 //
 //	journal.go      Journal: open, record, resolve, close
 //	committer.go    writes group after group
-//	transaction.go  puts marks into a Badger transaction
+//	transaction.go  puts marks into a record
+//	links.go        identity links
 //	arena.go        the memory of one transaction
-//	read.go         reads events by position, and all events since a position
-//	scan.go         reads whole chunks in the order of receipt
-//	forget.go       reads chunks for the archive, and deletes them when it has their events
-//	reclaim.go      removes value logs that have only deleted chunks
-//	remove.go       reads and removes links and remembered event_ids
-//	purge.go        removes what was deleted from the files
-//	damaged.go      chunks that cannot be read
+//	chunks.go       the chunks of the log
+//	keystore.go     links and event_ids, in memory and in the database
+//	read.go         reads events by position, and chunks in the order of receipt
+//	forget.go       drops chunks, flushes links and event_ids, and removes files of the log (tidy)
+//	remove.go       removes links and remembered event_ids, and their bytes
 //	snapshot.go     the journal as of one commit, for a backup
 //	tap.go          remembers what the last commits have written, for a backup every few seconds
 //	restore.go      writes a journal from a backup
 //	move.go         reads links and remembered event_ids for another engine, or writes those of one; pauses
-//	prefetch.go     loads neighbouring chunks before they are read
 //	chunk.go        the byte form of events
-//	keys.go         the keys in Badger
+//	keys.go         the keys of entries
 //	clock.go        numbers chunks and commits
-//	badger.go       Badger's options, its messages, the format version
-//	database.go     a Badger database for other packages: the archive
-//	precheck.go     checks and corrects Badger's files before Badger opens them
-//	closed.go       notes a clean stop, after which the tables need no full check
-//	setaside.go     copies damaged files before they are changed; writes files again
-//	manifest.go     lists the tables anew
-//	tablefile.go    checks a table
-//	memlog.go       reads the log of a memtable, also behind damage
-//	bitflip.go      corrects a single wrong bit
-//	tableerrors.go  errors of tables that Badger ignores
-//	logs.go         Badger's log files: repair before opening, no readahead
 //	disk.go         counts what events take of the disk, and refuses them before it is full
-//	mmap.go         finds the files that Badger maps
-//	allocate.go     allocates them before Badger writes to them
-//	spare.go        a file whose space is given back on a full disk
 //	verify.go       checks all data
 //	salvage.go      writes what can be read of damaged files into a new journal
+//	upgrade.go      brings a journal of an earlier version to the log
 //
 // # The files
 //
-// NNNNNN.sst are Badger's tables (tablefile.go), NNNNNN.vlog its value logs and NNNNN.mem the logs of its memtables
-// (memlog.go). MANIFEST lists the tables (manifest.go). KEYREGISTRY and DISCARD have nothing that is needed (precheck.go),
-// LOCK is Badger's lock. spare only takes space (spare.go). closed is there after a clean stop (closed.go).
+//	log/   the log (package log)
+//	keys/  the database (package badgerdb)
 //
-// # What is in Badger
+// # Entries
 //
-// The directory is of format "5". Integers in keys are big endian. A merchant is the 16 bytes of its UUID. A seq is the
-// number of a chunk; Badger's commit timestamps are from the same sequence (clock.go). Only the newest version of a key
-// counts.
+// A record of the log is a list of entries (codec.AppendEntry). Integers in keys are big endian. A merchant is the 16 bytes of its UUID.
+// A seq is the number of a chunk; versions of commits are from the same sequence (clock.go). Only the newest entry of a key counts. All
+// entries but chunks are also those of the database, which is of format "6".
 //
-//	'F'                                 format version, in ASCII digits
-//	'B'                                 seq (8 bytes): chunks up to it may have been deleted (Forget)
+//	'F'                                 format version, in ASCII digits; only in the database
+//	'B'                                 seq (8 bytes): chunks up to it may have been dropped (Forget)
+//	'C'                                 position in the log (8 bytes): links and event_ids of the records before it are in the database;
+//	                                    only there
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
 //	'L' merchant, identifier (32)       identity link: a byte 255, its source, how many former links of each source there are, and
 //	                                    the muid; or the muid alone. The identifier is the SHA-256 of a byte for its kind
@@ -77,7 +71,7 @@
 //	'E' merchant, name and event_id (16)
 //	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
 //	                                    16 bytes are the first ones of the SHA-256 of the event's name, a zero byte, and
-//	                                    the event_id. Badger drops the key 8 days after receipt
+//	                                    the event_id. The database drops the key 8 days after receipt
 //	'Z' …                               filler, which Purge writes and deletes
 //	'D' merchant, event_id (16)         the same from earlier versions, which hashed the event_id alone: it counts for
 //	                                    events of any name. It is no longer written, and read only when Start finds one
@@ -85,22 +79,30 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/dgraph-io/badger/v4"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
 	"mtagd/store/group"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/space"
+	"mtagd/store/local/durable"
+	"mtagd/store/local/log"
 )
+
+// format is the version of the directory's layout.
+const format = "6"
 
 // Options are a journal's inputs besides its directory. Log and Now are required.
 type Options struct {
@@ -113,51 +115,155 @@ type Options struct {
 
 // Journal implements Record and Resolve of store.Events.
 type Journal struct {
-	dir string
-	db  *badger.DB
-	log *badgerLog
-	now func() time.Time
-
+	dir        string
+	log        *log.Log
+	keys       *keyStore
+	chunks     chunks
+	lost       DamagedChunks // damage that was found in the log, each as the chunk after the last sound one
+	endsLost   bool          // the last one is at the end
+	logger     *slog.Logger
+	now        func() time.Time
 	suppressed func(m store.MerchantID, id *store.Identity, muid store.MUID) bool
 
-	files *allocator
+	readOnly bool
 
-	shadow string // of OpenReadOnly
+	last    uint64        // the greatest number of a chunk or a commit, before Start
+	flushed atomic.Uint64 // links and event_ids of records before this position are in the database
 
-	collecting sync.Mutex // held while value logs are removed
-	snapshots  int        // that are open; guarded by collecting
+	flushes    sync.Mutex  // held during a flush
+	compacting atomic.Bool // the database is being compacted
+	copying    sync.Mutex  // held while files of the log are removed
+	copies     int         // snapshots that are open; guarded by copying
 
 	// Nil until Start.
-	indexing struct { // links of an earlier version
-		sync.WaitGroup
-		stop context.CancelFunc // nil: nothing was to be done
-	}
-	disk      *diskWatch // it disables readahead, which Since needs: a replay takes four times as long without
+	disk      *diskWatch
 	committer *committer
+	stopping  context.Context // ends when Close begins
+	stop      context.CancelFunc
+	running   sync.WaitGroup // tidy, and indexLinks
 }
+
+func logDir(dir string) string  { return filepath.Join(dir, "log") }
+func keysDir(dir string) string { return filepath.Join(dir, "keys") }
 
 // Open opens or creates the journal in dir. Nothing can be recorded before Start.
 func Open(dir string, opt Options) (*Journal, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := upgrade(dir, opt.Log); err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
+	}
+	if err := os.MkdirAll(logDir(dir), 0o700); err != nil {
 		return nil, err
 	}
-	files, err := newAllocator(dir, opt.Log)
-	if err != nil {
-		return nil, err
+	j := &Journal{dir: dir, logger: opt.Log, now: opt.Now, suppressed: opt.Suppressed}
+	var err error
+	if j.log, err = log.Open(logDir(dir), log.Options{Log: opt.Log}); err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	return openWith(dir, opt, files)
+	if _, err := os.Stat(keysDir(dir)); errors.Is(err, fs.ErrNotExist) && j.log.First() > 0 {
+		if _, err := os.Stat(keysDir(dir) + ".part"); errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(fmt.Errorf("open %s: keys/ is missing: the links and event_ids are in it. Nothing was changed", dir), j.log.Close())
+		}
+	}
+	if j.keys, err = openKeys(keysDir(dir), opt.Log); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), j.log.Close())
+	}
+	if err := errors.Join(j.replay(), durable.SyncPath(dir)); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), j.keys.db.Close(), j.log.Close())
+	}
+	return j, nil
 }
 
-// openWith opens the journal with an allocator, which it closes when it fails.
-func openWith(dir string, opt Options, files *allocator) (*Journal, error) {
-	log := &badgerLog{log: opt.Log}
-	db, err := openBadger(dir, log, files)
+// replay reads the log. The records behind damage count: an entry of a key is right whatever came before.
+func (j *Journal) replay() error {
+	j.chunks.log = j.log
+	j.last = j.keys.db.MaxVersion()
+	j.flushed.Store(uint64(j.log.First()))
+	forgotten, err := j.Forgotten()
 	if err != nil {
-		files.close()
-		return nil, err
+		return err
 	}
-	files.opened()
-	return &Journal{dir: dir, db: db, log: log, now: opt.Now, suppressed: opt.Suppressed, files: files}, nil
+	flushed, err := j.keys.number(prefixFlushed)
+	if err != nil {
+		return err
+	}
+	if flushed > uint64(j.log.First()) && flushed <= uint64(j.log.End()) {
+		j.flushed.Store(flushed)
+	}
+	for from := j.log.First(); ; {
+		err := j.log.Replay(from, j.replayRecord)
+		damage, isDamage := errors.AsType[*log.Damage](err)
+		if !isDamage {
+			if err != nil {
+				return err
+			}
+			if forgotten, err = j.Forgotten(); err == nil {
+				j.chunks.forget(forgotten)
+				j.last = max(j.last, forgotten)
+			}
+			return err
+		}
+		j.logger.Error("a part of the log of events is damaged: its events are lost, all others are served",
+			"file", damage.File, "offset", damage.Offset, "reason", damage.Err, "records", damage.Lost)
+		seq := max(j.chunks.last(math.MaxUint64), forgotten) + 1
+		j.lost = append(j.lost, DamagedChunk{seq, damage})
+		j.last = max(j.last, seq)
+		if from = damage.Next; from >= j.log.End() {
+			from, j.endsLost = j.log.End(), true
+		}
+	}
+}
+
+// replayRecord takes in the entries of a record.
+func (j *Journal) replayRecord(at log.Position, record []byte) error {
+	var written []stored
+	changed := map[string]keyed{}
+	if err := eachEntry(record, func(e codec.Entry, to int) error {
+		j.last = max(j.last, e.Version)
+		if seq, isChunk := ChunkOf(e); isChunk {
+			j.last = max(j.last, seq)
+			written = append(written, stored{seq: seq, version: e.Version, at: at, from: to - len(e.Value), to: to})
+		} else {
+			changed[string(e.Key)] = keyed{value: append([]byte(nil), e.Value...), expiresAt: e.ExpiresAt, deleted: e.Deleted}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if len(written) > 0 {
+		kept := append([]byte(nil), record...)
+		for i := range written {
+			written[i].packed = kept[written[i].from:written[i].to]
+		}
+	}
+	j.chunks.add(written)
+	if uint64(at) >= j.flushed.Load() { // what the database has may be newer, when a record between is damaged
+		j.keys.add(changed)
+	}
+	return nil
+}
+
+// LostUpTo notes that the log had chunks up to a number, and that its end is damaged. It returns false when the end is sound.
+func (j *Journal) LostUpTo(seq uint64) bool {
+	if j.endsLost {
+		j.lost[len(j.lost)-1].Seq = seq
+		j.last = max(j.last, seq)
+	}
+	return j.endsLost
+}
+
+// eachEntry calls use with the entries of a record; to is where the value ends. An entry is valid as long as the record.
+func eachEntry(record []byte, use func(e codec.Entry, to int) error) error {
+	d := codec.Decoder{B: record}
+	for len(d.B) > 0 {
+		e := d.Entry()
+		if err := d.Err("record of the log"); err != nil {
+			return err
+		}
+		if err := use(e, len(record)-len(d.B)-codec.EntryTail(e)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Start lets the journal record events. It passes the events of each commit to handOver. While ready returns an error,
@@ -167,52 +273,64 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	if err != nil {
 		return err
 	}
-	forgotten, err := j.Forgotten()
-	if err != nil {
-		return err
-	}
-	last = max(last, forgotten) // all chunks may have been deleted
-	j.disk = watchDisk(j.dir, j.files, j.log.log)
+	j.disk = watchDisk(j.dir, j.logger)
 	q := group.New(func(size int) error {
 		if err := ready(); err != nil {
 			return err
 		}
-		if err := j.files.failure(); err != nil {
-			return fmt.Errorf("%w: %w", store.Unavailable("the disk failed"), err)
+		if j.keys.entries() > maxEntries {
+			return store.Unavailable("links and event_ids cannot be stored now")
 		}
 		return j.disk.admit(size)
 	}, j.disk.finish)
-	j.committer = startCommitter(j.db, j.log, j.disk, &clock{now: j.now, last: j.db.MaxVersion()}, q, last, handOver, j.suppressed)
-	return j.startIndex()
+	j.committer = &committer{
+		j: j, clock: &clock{now: j.now, last: j.last}, queue: q, handOver: handOver, arenas: make(arenas, keptArenas),
+		metrics: group.NewMetrics(), done: make(chan struct{}),
+	}
+	j.committer.committed.Store(last)
+	j.committer.version.Store(j.last)
+	j.stopping, j.stop = context.WithCancel(context.Background())
+	if err := j.prepare(); err != nil {
+		j.stop()
+		j.running.Wait()
+		j.disk.close()
+		j.committer = nil
+		return err
+	}
+	go j.committer.run()
+	j.running.Go(j.tidy)
+	return nil
 }
 
-// LastChunk returns the number of the last chunk on disk; 0 when there is none. Unlike Committed, it can be called before
-// Start.
+// prepare finds out what earlier versions have left.
+func (j *Journal) prepare() error {
+	_, indexed, err := j.keys.get([]byte{prefixIndexed})
+	if err != nil {
+		return err
+	}
+	j.committer.indexed.Store(indexed)
+	if err := j.keys.each([]byte{prefixOldDedupe}, nil, 0, func(_, _ []byte) error { return errFound }); errors.Is(err, errFound) {
+		j.committer.oldDedupe = true
+	} else if err != nil {
+		return err
+	}
+	return j.indexLinks()
+}
+
+// errFound ends an iteration.
+var errFound = errors.New("found")
+
+// LastChunk returns the number of the last chunk on disk; 0 when there was none. Unlike Committed, it can be called before Start.
 func (j *Journal) LastChunk() (seq uint64, err error) { return j.LastChunkAt(math.MaxUint64) }
 
 // LastChunkAt returns the number of the last chunk that was on disk after the commit with this version.
 func (j *Journal) LastChunkAt(version uint64) (seq uint64, err error) {
-	err = catchFault(func() (err error) {
-		seq, err = j.lastChunkAt(version)
-		return err
-	})
-	return seq, err
-}
-
-func (j *Journal) lastChunkAt(version uint64) (seq uint64, err error) {
-	txn := j.db.NewTransactionAt(version, false)
-	defer txn.Discard()
-	damaged := damagedBlocks.Load()
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}, Reverse: true})
-	defer it.Close()
-	it.Seek(appendChunkKey(nil, math.MaxUint64))
-	if damagedBlocks.Load() != damaged {
-		return 0, errDamagedBlock
+	forgotten, err := j.Forgotten() // all chunks may have been dropped
+	last := max(j.chunks.last(version), forgotten)
+	if j.endsLost {
+		last = max(last, j.lost[len(j.lost)-1].Seq)
 	}
-	if !it.Valid() {
-		return 0, nil
-	}
-	return parseChunkKey(it.Item().Key())
+	return last, err
 }
 
 // Record implements store.Events.
@@ -254,13 +372,7 @@ func (j *Journal) Resolve(ctx context.Context, merchant store.MerchantID, id sto
 		}
 		return id.MUID, nil
 	}
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	var found link
-	err = catchFault(func() (err error) {
-		found, err = resolve(txn, m, &id)
-		return err
-	})
+	found, err := resolve(j.keys.get, m, &id)
 	return store.MUID(found.muid), err
 }
 
@@ -282,11 +394,10 @@ func (j *Journal) Ready() error {
 	return j.committer.queue.Accepting()
 }
 
-// Failure returns the error of a commit that has failed, or nil. After one nothing more is accepted: nobody knows what of
-// the commit is on disk.
+// Failure returns the error of the last commit, or nil.
 func (j *Journal) Failure() error {
-	if err := j.committer.queue.Failure(); err != nil {
-		return fmt.Errorf("a write to %s failed, and no more are accepted. Check the disk before you restart: %w", j.dir, err)
+	if err := j.committer.failed.Load(); err != nil {
+		return fmt.Errorf("a write to %s failed. Check the disk: %w", j.dir, *err)
 	}
 	return nil
 }
@@ -299,40 +410,31 @@ func (j *Journal) Metrics() []prometheus.Collector {
 	return j.committer.metrics.Collectors(j.committer.queue)
 }
 
-// Drain refuses new requests, and returns when all accepted ones are finished. Events can still be read. It fails when the
-// disk is so full that a commit cannot end; then nothing may be closed.
-func (j *Journal) Drain() error {
+// Drain refuses new requests, and returns when all accepted ones are finished. Events can still be read.
+func (j *Journal) Drain() {
 	j.committer.queue.Close()
-	return j.files.await(j.committer.done)
+	<-j.committer.done
 }
 
-// Close closes the files. A journal that was started must have been drained. It fails when the disk is so full that Badger
-// cannot close; every event is in Badger's logs then, and the next start reads them.
+// Close closes the files. A journal that was started must have been drained.
 func (j *Journal) Close() error {
-	if j.indexing.stop != nil {
-		j.indexing.stop()
-		j.indexing.Wait()
-	}
-	if j.disk != nil {
-		j.disk.close()
-	}
 	var err error
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		err = j.db.Close()
-	}()
-	if err := j.files.await(closed); err != nil {
-		return err
-	}
-	if free, err := space.Free(j.dir); err == nil {
-		j.files.spare.fill(free, 0) // for the next start
-	}
-	if err == nil && j.log.failure() == nil && (j.committer == nil || j.Failure() == nil) && damagedBlocks.Load() == 0 {
-		if err := noteClosed(j.dir); err != nil {
-			j.log.log.Warn("a clean stop cannot be noted: the next start checks all tables", "error", err)
+	if j.committer != nil {
+		j.stop()
+		j.running.Wait()
+		j.disk.close()
+		err = j.flush() // for a quick start
+		if badgerdb.IsNearlyFull(err) {
+			err = nil // it is in the log
 		}
 	}
-	j.files.close()
-	return err
+	return errors.Join(err, j.keys.db.Close(), j.log.Close())
+}
+
+// Version returns the number of the last commit. All commits up to it are complete.
+func (j *Journal) Version() uint64 {
+	if j.committer == nil {
+		return j.last
+	}
+	return j.committer.version.Load()
 }

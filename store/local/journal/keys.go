@@ -3,10 +3,7 @@ package journal
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
-
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -20,6 +17,7 @@ const (
 	prefixDedupe    = 'E'
 	prefixFormat    = 'F'
 	prefixForgotten = 'B'
+	prefixFlushed   = 'C' // only in the database
 	prefixLink      = 'L'
 	prefixFormer    = 'H'
 	prefixLinked    = 'U'
@@ -71,16 +69,4 @@ func appendOldDedupeKey(b []byte, m codec.MerchantKey, eventID string) []byte {
 func appendHashKey(b []byte, prefix byte, m codec.MerchantKey, hashed []byte) []byte {
 	sum := sha256.Sum256(hashed)
 	return append(append(append(b, prefix), m[:]...), sum[:16]...)
-}
-
-// lookup calls use with the value of a key, and reports whether the key has one.
-func lookup(txn *badger.Txn, key []byte, use func(value []byte) error) (bool, error) {
-	item, err := get(txn, key)
-	if errors.Is(err, badger.ErrKeyNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return true, item.Value(use)
 }

@@ -1,14 +1,11 @@
 package journal
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -69,20 +66,23 @@ func isFormer(b []byte) bool {
 	return err == nil
 }
 
+// getter returns the value of a key, which must not be changed.
+type getter func(key []byte) (value []byte, found bool, err error)
+
 // readLink returns the link with a key.
-func readLink(txn *badger.Txn, key []byte) (l link, found bool, err error) {
-	found, err = lookup(txn, key, func(b []byte) (err error) {
-		l, err = parseLink(bytes.Clone(b))
-		return err
-	})
+func readLink(get getter, key []byte) (l link, found bool, err error) {
+	b, found, err := get(key)
+	if found && err == nil {
+		l, err = parseLink(b)
+	}
 	return l, found, err
 }
 
 // resolve returns the link of the first identifier that has one.
-func resolve(txn *badger.Txn, m codec.MerchantKey, id *store.Identity) (l link, err error) {
+func resolve(get getter, m codec.MerchantKey, id *store.Identity) (l link, err error) {
 	for _, k := range id.Keys() {
 		var buf [64]byte
-		l, found, err := readLink(txn, appendLinkKey(buf[:0], m, k))
+		l, found, err := readLink(get, appendLinkKey(buf[:0], m, k))
 		if found || err != nil {
 			return l, err
 		}
@@ -94,8 +94,9 @@ func resolve(txn *badger.Txn, m codec.MerchantKey, id *store.Identity) (l link, 
 func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 	looked, isLinked, source := false, false, store.ByAnyone
 	for _, k := range id.Keys() {
-		key := t.arena.key(func(b []byte) []byte { return appendLinkKey(b, m, k) })
-		now, _, err := readLink(t.txn, key)
+		var buf [64]byte
+		key := appendLinkKey(buf[:0], m, k)
+		now, _, err := readLink(t.get, key)
 		if err != nil {
 			return err
 		}
@@ -104,7 +105,8 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 			continue
 		}
 		if !looked {
-			if isLinked, err = t.isLinked(m, id.MUID); err != nil {
+			var linked [64]byte
+			if _, isLinked, err = t.get(appendLinkedKey(linked[:0], m, store.MUIDKey(id.MUID))); err != nil {
 				return err
 			}
 			looked, source = true, person.SourceOf(id.Source, isLinked || !t.indexed)
@@ -116,20 +118,13 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 			}
 		}
 		next.source = max(next.source, source)
-		if err := t.set(badger.NewEntry(key, next.append(nil))); err != nil {
-			return err
-		}
+		t.set(key, next.append(nil), 0)
 	}
-	if !looked || isLinked {
-		return nil
+	if looked && !isLinked {
+		var buf [64]byte
+		t.set(appendLinkedKey(buf[:0], m, store.MUIDKey(id.MUID)), []byte{1}, 0)
 	}
-	return t.set(badger.NewEntry(t.arena.key(func(b []byte) []byte { return appendLinkedKey(b, m, store.MUIDKey(id.MUID)) }), []byte{1}))
-}
-
-// isLinked reports whether an identifier was linked to a muid before.
-func (t *transaction) isLinked(m codec.MerchantKey, muid store.MUID) (bool, error) {
-	var buf [64]byte
-	return lookup(t.txn, appendLinkedKey(buf[:0], m, store.MUIDKey(muid)), func([]byte) error { return nil })
+	return nil
 }
 
 // replace makes a link a former one, and returns the one that replaces it. That was a former one itself if the identifier led to the muid
@@ -137,20 +132,18 @@ func (t *transaction) isLinked(m codec.MerchantKey, muid store.MUID) (bool, erro
 func (t *transaction) replace(m codec.MerchantKey, k store.IdentityKey, now link, muid []byte) (next link, err error) {
 	next = link{muid: muid, former: now.former}
 	key := appendFormerKey(nil, m, k, muid)
-	found, err := lookup(t.txn, key, func(b []byte) error {
-		next.source, _, err = parseFormer(b)
-		return err
-	})
+	b, found, err := t.get(key)
 	if err != nil {
 		return next, err
 	}
 	if found {
+		if next.source, _, err = parseFormer(b); err != nil {
+			return next, err
+		}
 		if next.source != store.BySecret && next.former[next.source] > 0 {
 			next.former[next.source]--
 		}
-		if err := t.delete(key); err != nil {
-			return next, err
-		}
+		t.delete(key)
 	}
 	n := 0
 	if now.source != store.BySecret {
@@ -162,16 +155,19 @@ func (t *transaction) replace(m codec.MerchantKey, k store.IdentityKey, now link
 	if now.source != store.BySecret {
 		next.former[now.source]++
 	}
-	return next, t.set(badger.NewEntry(appendFormerKey(nil, m, k, now.muid), former(now.source, now.muid)))
+	t.set(appendFormerKey(nil, m, k, now.muid), former(now.source, now.muid), 0)
+	return next, nil
 }
 
 // LinksOf returns the links of an identifier, former ones included.
 func (j *Journal) LinksOf(ctx context.Context, m codec.MerchantKey, k store.IdentityKey) (links []store.Link, err error) {
+	if err := j.flush(); err != nil {
+		return nil, err
+	}
 	for _, prefix := range []byte{prefixLink, prefixFormer} {
-		if err := j.eachOf(ctx, slices.Concat([]byte{prefix}, m[:], k[:]), nil, func(item *badger.Item) error {
-			l, err := itemLink(item)
+		if err := j.eachLink(ctx, slices.Concat([]byte{prefix}, m[:], k[:]), nil, func(_ []byte, l store.Link) error {
 			links = append(links, l)
-			return err
+			return nil
 		}); err != nil {
 			return nil, err
 		}
@@ -182,18 +178,20 @@ func (j *Journal) LinksOf(ctx context.Context, m codec.MerchantKey, k store.Iden
 // Links returns the links of a merchant that belong to somebody, up to a number of them, the former ones last. from is nil, or the next
 // that the call before has returned. next is nil when there are no more.
 func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, from []byte, most int, belongs func(store.Link) bool) (links []store.Link, next []byte, err error) {
+	if err := j.flush(); err != nil {
+		return nil, nil, err
+	}
 	errMore := errors.New("there are more links")
 	for _, prefix := range []byte{prefixLink, prefixFormer} {
 		if from != nil && from[0] != prefix {
 			continue
 		}
-		err := j.eachOf(ctx, append([]byte{prefix}, m[:]...), from, func(item *badger.Item) error {
-			l, err := itemLink(item)
-			if err != nil || !belongs(l) {
-				return err
+		err := j.eachLink(ctx, append([]byte{prefix}, m[:]...), from, func(key []byte, l store.Link) error {
+			if !belongs(l) {
+				return nil
 			}
 			if len(links) == most {
-				next = item.KeyCopy(nil)
+				next = key
 				return errMore
 			}
 			links = append(links, l)
@@ -210,14 +208,19 @@ func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, from []byte, m
 	return links, nil, nil
 }
 
-// itemLink reads an item that is a link or a former one.
-func itemLink(item *badger.Item) (of store.Link, err error) {
-	err = item.Value(func(b []byte) error {
-		k, l, err := parseAnyLink(item.Key(), b)
-		of = store.Link{Identifier: k, MUID: store.MUID(l.muid), Source: l.source}
-		return err
+// eachLink calls use with the links of the database whose keys begin with a prefix, beginning at the key from.
+func (j *Journal) eachLink(ctx context.Context, prefix, from []byte, use func(key []byte, l store.Link) error) error {
+	n := 0
+	return j.keys.each(prefix, from, 0, func(key, value []byte) error {
+		if n++; n%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		k, l, err := parseAnyLink(key, value)
+		if err != nil {
+			return err
+		}
+		return use(key, store.Link{Identifier: k, MUID: store.MUID(l.muid), Source: l.source})
 	})
-	return of, err
 }
 
 // parseAnyLink reads a link or a former one.
@@ -238,85 +241,68 @@ func parseAnyLink(key, value []byte) (k store.IdentityKey, l link, err error) {
 // removeLink removes a link, or a former one, unless the identifier was linked otherwise since.
 func (t *transaction) removeLink(m codec.MerchantKey, l store.Link) error {
 	key := appendLinkKey(nil, m, l.Identifier)
-	now, found, err := readLink(t.txn, key)
+	now, found, err := readLink(t.get, key)
 	if err != nil {
 		return err
 	}
 	if found && string(now.muid) == string(l.MUID) {
-		err = t.delete(key)
+		t.delete(key)
 	}
-	return errors.Join(err, t.delete(appendFormerKey(nil, m, l.Identifier, []byte(l.MUID))))
-}
-
-// indexedAtOnce is how many links are put into the index of muids in one commit, at most.
-const indexedAtOnce = 10_000
-
-// indexLinks puts all links of earlier versions into the index of muids. Until it is complete, no link of ByCookie is trusted. It goes on
-// from the beginning after a kill.
-func (j *Journal) indexLinks(ctx context.Context) error {
-	var muids [][]byte // keys of the index
-	write := func() error {
-		err := j.committer.edit(func(t *transaction) error {
-			for _, key := range muids {
-				if err := t.set(badger.NewEntry(key, []byte{1})); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		muids = nil
-		return err
-	}
-	for _, prefix := range []byte{prefixLink, prefixFormer} {
-		if err := j.eachOf(ctx, []byte{prefix}, nil, func(item *badger.Item) error {
-			return item.Value(func(b []byte) error {
-				_, l, err := parseAnyLink(item.Key(), b)
-				if err != nil {
-					return err
-				}
-				muids = append(muids, appendLinkedKey(nil, codec.MerchantKey(item.Key()[1:]), store.MUIDKey(l.muid)))
-				if len(muids) < min(indexedAtOnce, int(j.db.MaxBatchCount()/2)) {
-					return nil
-				}
-				return write()
-			})
-		}); err != nil {
-			return err
-		}
-	}
-	if err := write(); err != nil {
-		return err
-	}
-	if err := j.committer.edit(func(t *transaction) error { return t.set(badger.NewEntry([]byte{prefixIndexed}, []byte{1})) }); err != nil {
-		return err
-	}
-	j.committer.indexed.Store(true)
+	t.delete(appendFormerKey(nil, m, l.Identifier, []byte(l.MUID)))
 	return nil
 }
 
-// startIndex makes sure that all links are in the index of muids: at once if there are none, else in the background.
-func (j *Journal) startIndex() error {
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	indexed, err := lookup(txn, []byte{prefixIndexed}, func([]byte) error { return nil })
-	if err != nil || indexed {
-		j.committer.indexed.Store(indexed)
-		return err
+// indexLinks puts all links of an earlier version into the index of muids. Until it is complete, no link of ByCookie is trusted. It goes on
+// from the beginning after a kill.
+func (j *Journal) indexLinks() error {
+	c := j.committer
+	if c.indexed.Load() {
+		return nil
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	j.indexing.stop = stop
+	mark := func() error {
+		return c.edit(func(t *transaction) error { t.set([]byte{prefixIndexed}, []byte{1}, 0); return nil })
+	}
 	hasLinks := errors.New("there are links")
-	err = j.eachOf(ctx, []byte{prefixLink}, nil, func(*badger.Item) error { return hasLinks })
+	err := j.keys.each([]byte{prefixLink}, nil, 0, func(_, _ []byte) error { return hasLinks })
 	if err == nil {
-		return j.indexLinks(ctx)
+		c.indexed.Store(true)
+		return mark()
 	}
 	if !errors.Is(err, hasLinks) {
 		return err
 	}
-	j.indexing.Go(func() {
-		if err := j.indexLinks(ctx); err != nil && ctx.Err() == nil {
-			j.log.log.Error("links of an earlier version are not indexed: until the next start, links by the cookie of the tag host count as claimed", "error", err)
+	j.running.Go(func() {
+		var muids [][]byte
+		write := func() error {
+			err := changeEach(j, muids, func(t *transaction, key []byte) error { t.set(key, []byte{1}, 0); return nil })
+			muids = nil
+			return err
+		}
+		var err error
+		for _, prefix := range []byte{prefixLink, prefixFormer} {
+			err = errors.Join(err, j.keys.each([]byte{prefix}, nil, 0, func(key, value []byte) error {
+				_, l, err := parseAnyLink(key, value)
+				if err != nil {
+					return err
+				}
+				if j.stopping.Err() != nil {
+					return j.stopping.Err()
+				}
+				muids = append(muids, appendLinkedKey(nil, codec.MerchantKey(key[1:]), store.MUIDKey(l.muid)))
+				if len(muids) < indexedAtOnce {
+					return nil
+				}
+				return write()
+			}))
+		}
+		if err = cmp.Or(err, write(), mark()); err == nil {
+			c.indexed.Store(true)
+		} else if j.stopping.Err() == nil {
+			j.logger.Error("links of an earlier version are not indexed: until the next start, links by the cookie of the tag host count as claimed", "error", err)
 		}
 	})
 	return nil
 }
+
+// indexedAtOnce is how many links are put into the index of muids in one commit, at most.
+const indexedAtOnce = 10_000

@@ -1,16 +1,12 @@
 package journal
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 	"time"
-
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -23,69 +19,40 @@ type KeyReader struct {
 	EventID func(m codec.MerchantKey, key []byte, seen int64) error
 }
 
-// Keys passes the links and the remembered event_ids that were written after the commit since. It returns the last commit that it has
-// read. A former link that is in use again is not passed as removed.
+// Keys passes the links and the remembered event_ids that were written after the commit since, and some that were written before. It
+// returns the last commit that it has read. A former link that is in use again is not passed as removed.
 func (j *Journal) Keys(ctx context.Context, since uint64, use KeyReader) (version uint64, err error) {
 	version = j.Version()
-	err = catchFault(func() error {
-		blocks := damagedBlocks.Load()
-		if err := eachKeyIn(ctx, j.db, since, use); err != nil {
-			return err
-		}
-		if damagedBlocks.Load() != blocks {
-			return errDamagedBlock
-		}
-		return nil
-	})
-	return version, err
+	if err := j.flush(); err != nil {
+		return 0, err
+	}
+	return version, j.keys.pass(ctx, since, use)
 }
 
-func eachKeyIn(ctx context.Context, db *badger.DB, since uint64, use KeyReader) error {
-	txn := db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	for _, prefix := range []byte{prefixLink, prefixFormer} {
-		if err := eachKey(ctx, txn, prefix, since, func(m codec.MerchantKey, key, value []byte) error {
-			k, l, err := parseAnyLink(key, value)
+func (k *keyStore) pass(ctx context.Context, since uint64, use KeyReader) error {
+	n := 0
+	for _, prefix := range []byte{prefixLink, prefixFormer, prefixDedupe} {
+		if err := k.each([]byte{prefix}, nil, since, func(key, value []byte) error {
+			if n++; n%1000 == 0 && ctx.Err() != nil {
+				return ctx.Err()
+			}
+			m := codec.MerchantKey(key[1:])
+			if prefix == prefixDedupe {
+				if len(value) != 8 {
+					return fmt.Errorf("%w: remembered event_id", codec.ErrCorrupt)
+				}
+				return use.EventID(m, key[1+len(m):], int64(binary.BigEndian.Uint64(value)))
+			}
+			of, l, err := parseAnyLink(key, value)
 			if err != nil {
 				return err
 			}
-			return use.Link(m, store.Link{Identifier: k, MUID: store.MUID(l.muid), Source: l.source}, prefix == prefixFormer)
+			return use.Link(m, store.Link{Identifier: of, MUID: store.MUID(l.muid), Source: l.source}, prefix == prefixFormer)
 		}); err != nil {
 			return err
 		}
 	}
-	return eachKey(ctx, txn, prefixDedupe, since, func(m codec.MerchantKey, key, value []byte) error {
-		if len(value) != 8 {
-			return fmt.Errorf("%w: remembered event_id", codec.ErrCorrupt)
-		}
-		return use.EventID(m, key[1+len(m):], int64(binary.BigEndian.Uint64(value)))
-	})
-}
-
-func eachKey(ctx context.Context, txn *badger.Txn, prefix byte, since uint64, use func(m codec.MerchantKey, key, value []byte) error) error {
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefix}, SinceTs: since})
-	defer it.Close()
-	for n := 0; ; n++ {
-		if n == 0 {
-			it.Rewind()
-		} else {
-			it.Next()
-		}
-		if !it.Valid() {
-			return nil
-		}
-		if n%1000 == 0 && ctx.Err() != nil {
-			return ctx.Err()
-		}
-		k := bytes.Clone(it.Item().Key())
-		value, err := it.Item().ValueCopy(nil)
-		if err != nil {
-			return err
-		}
-		if err := use(codec.MerchantKey(k[1:]), k, value); err != nil {
-			return err
-		}
-	}
+	return nil
 }
 
 // PutLink writes a link. Of several of the same identifier, the one with the greatest version counts.
@@ -112,22 +79,17 @@ func (w *Writer) PutEventID(m codec.MerchantKey, key []byte, seen int64, version
 // Flush writes what was put. Then Keys passes it.
 func (w *Writer) Flush() error {
 	err := w.batch.Flush()
-	w.batch = w.db.NewManagedWriteBatch()
+	w.batch = w.keys.db.Batch()
 	return err
 }
 
 // Keys is Journal.Keys.
-func (w *Writer) Keys(ctx context.Context, use KeyReader) error {
-	return eachKeyIn(ctx, w.db, 0, use)
-}
+func (w *Writer) Keys(ctx context.Context, use KeyReader) error { return w.keys.pass(ctx, 0, use) }
 
 // PutForgotten notes that chunks up to a number are elsewhere. New chunks will have greater numbers. The version must be greater than
 // those of all other entries.
 func (w *Writer) PutForgotten(last, version uint64) error {
-	version = max(version, last+1)
-	return cmp.Or(
-		w.Put(codec.Entry{Key: []byte{prefixFormat}, Value: []byte(format), Version: version}),
-		w.Put(codec.Entry{Key: []byte{prefixForgotten}, Value: binary.BigEndian.AppendUint64(nil, last), Version: version}))
+	return w.Put(codec.Entry{Key: []byte{prefixForgotten}, Value: binary.BigEndian.AppendUint64(nil, last), Version: max(version, last+1)})
 }
 
 // Pause refuses marks and links with an error, and returns when those that were accepted before are on disk. When ctx ends before

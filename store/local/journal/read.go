@@ -1,12 +1,12 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
-
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/codec"
 )
@@ -17,30 +17,52 @@ type Wanted struct {
 	N int
 }
 
-// prefetchChunks is how many chunks must still be wanted for prefetching to pay.
-const prefetchChunks = 4
-
-// Read calls use with each wanted event and its N. It sorts wanted, and reads the events in the order of positions. So it
-// unpacks each chunk once, and reads chunks that are neighbours in the value log one after the other. An event is valid
-// until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error. When chunks are damaged, Read
-// goes on with the others, and returns a DamagedChunks.
-func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
-	return catchFault(func() error { return j.read(ctx, wanted, use) })
+// DamagedChunk is a chunk that cannot be read, and why.
+type DamagedChunk struct {
+	Seq uint64
+	Err error
 }
 
-func (j *Journal) read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
-	chunks := byChunk(wanted)
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	r := reader{txn: txn}
+var errNoChunk = errors.New("the chunk is not in the log")
+
+// IsMissing reports whether the journal does not have the chunk at all.
+func (d DamagedChunk) IsMissing() bool { return errors.Is(d.Err, errNoChunk) }
+
+// Reason says why the chunk cannot be read, for operators.
+func (d DamagedChunk) Reason() string {
+	if d.IsMissing() {
+		return "is missing"
+	}
+	return fmt.Sprintf("cannot be read: %v", d.Err)
+}
+
+// DamagedChunks is the error of a Read that has met damaged chunks.
+type DamagedChunks []DamagedChunk
+
+func (d DamagedChunks) Error() string {
+	return fmt.Sprintf("%d chunks of events are damaged, the first is %d, which %s", len(d), d[0].Seq, d[0].Reason())
+}
+
+// Read calls use with each wanted event and its N. It sorts wanted, and reads the events in the order of positions. So it
+// unpacks each chunk once. An event is valid until use returns. When ctx ends, Read stops before the next chunk and returns ctx's
+// error. When chunks are damaged or missing, Read goes on with the others, and returns a DamagedChunks.
+func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
+	slices.SortFunc(wanted, func(a, b Wanted) int { return cmp.Or(a.Compare(b.Position), cmp.Compare(a.N, b.N)) })
+	r := reader{chunks: &j.chunks}
 	var damaged DamagedChunks
-	for k, here := range chunks {
+	for len(wanted) > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := r.read(here, k+prefetchChunks < len(chunks), use); err != nil {
-			damaged = append(damaged, DamagedChunk{here[0].Seq, err})
+		seq := wanted[0].Seq
+		n := slices.IndexFunc(wanted, func(w Wanted) bool { return w.Seq != seq })
+		if n < 0 {
+			n = len(wanted)
 		}
+		if err := r.pick(seq, wanted[:n], use); err != nil {
+			damaged = append(damaged, DamagedChunk{seq, err})
+		}
+		wanted = wanted[n:]
 	}
 	if damaged != nil {
 		return damaged
@@ -48,47 +70,20 @@ func (j *Journal) read(ctx context.Context, wanted []Wanted, use func(n int, e E
 	return nil
 }
 
-// reader reads chunks in one transaction.
-type reader struct {
-	txn  *badger.Txn
-	data []byte // memory for a chunk
-	p    prefetcher
-}
-
-// read calls use with the wanted events of one chunk.
-func (r *reader) read(wanted []Wanted, prefetch bool, use func(n int, e Event)) error {
-	return catchDamage(func() error {
-		item, err := get(r.txn, appendChunkKey(nil, wanted[0].Seq))
-		if err != nil {
-			return err
-		}
-		if err := item.Value(func(packed []byte) (err error) {
-			if prefetch {
-				r.p.note(packed)
-			}
-			r.data, err = unpackChunk(r.data, packed)
-			return err
-		}); err != nil {
-			return err
-		}
-		return pickEvents(r.data, wanted, use)
-	})
-}
-
-// byChunk sorts wanted by position, and splits it by chunk.
-func byChunk(wanted []Wanted) (chunks [][]Wanted) {
-	slices.SortFunc(wanted, func(a, b Wanted) int { return a.Compare(b.Position) })
-	start := 0
-	for i := range wanted {
-		if i+1 == len(wanted) || wanted[i+1].Seq != wanted[i].Seq {
-			chunks = append(chunks, wanted[start:i+1])
-			start = i + 1
-		}
+// pick calls use with the wanted events of one chunk, which are in the order of their positions.
+func (r *reader) pick(seq uint64, wanted []Wanted, use func(n int, e Event)) error {
+	s, found := r.chunks.find(seq)
+	if !found {
+		return errNoChunk
 	}
-	return chunks
+	chunk, err := r.unpack(s)
+	if err != nil {
+		return err
+	}
+	return pickEvents(chunk, wanted, use)
 }
 
-// pickEvents calls use with the wanted events of one chunk. wanted is sorted, without duplicates.
+// pickEvents calls use with the wanted events of a chunk, of which there is one at least.
 func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 	d := codec.Decoder{B: chunk}
 	for i := 0; len(wanted) > 0; i++ {
@@ -96,7 +91,7 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 		if err := d.Err("chunk"); err != nil {
 			return err
 		}
-		if i == int(wanted[0].Index) {
+		for len(wanted) > 0 && i == int(wanted[0].Index) {
 			use(wanted[0].N, event)
 			wanted = wanted[1:]
 		}
@@ -104,102 +99,139 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 	return nil
 }
 
-// Since calls use once for each chunk after the chunk seq, with its events, in the order of receipt; last is the number
-// of the chunk. The events are valid until use returns. Since passes chunks that cannot be read to damaged, and goes on.
-func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
-	return catchFault(func() error { return j.since(seq, use, damaged) })
-}
+// Use gets the events of one chunk, in the order of receipt. They are valid until it returns. It returns false when it
+// wants no more chunks.
+type Use func(seq uint64, events []Event) (more bool)
 
-func (j *Journal) since(seq uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
-	blocks := damagedBlocks.Load()
-	txn := j.db.NewTransactionAt(math.MaxUint64, false)
-	defer txn.Discard()
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixChunk}})
-	defer it.Close()
-	var data []byte
-	var events []codec.Event
-	decode := func(at uint64) error {
-		return catchDamage(func() error {
-			return it.Item().Value(func(packed []byte) (err error) {
-				if data, err = unpackChunk(data, packed); err != nil {
-					return err
-				}
-				events, err = appendEvents(events[:0], data, at)
-				return err
-			})
-		})
-	}
-	for it.Seek(appendChunkKey(nil, seq+1)); it.Valid(); it.Next() {
-		at, err := parseChunkKey(it.Item().Key())
-		if err != nil {
+// Scan calls use with each chunk from the chunk from up to the chunk upTo, both inclusive. When ctx ends, it stops before
+// the next chunk and returns ctx's error. At a chunk that is damaged it stops and returns a DamagedChunks. Chunks that Forget
+// deletes meanwhile may be left out, or returned as damaged.
+func (j *Journal) Scan(ctx context.Context, from, upTo uint64, use Use) error {
+	r := reader{chunks: &j.chunks}
+	for _, s := range j.chunks.between(max(from, 1)-1, upTo) {
+		if more, err := r.pass(ctx, s, use); err != nil || !more {
 			return err
 		}
-		if err := decode(at); err != nil {
-			damaged(DamagedChunk{at, err})
-			continue
-		}
-		if err := use(events, at); err != nil {
-			return err
-		}
-	}
-	if damagedBlocks.Load() != blocks {
-		return errDamagedBlock
 	}
 	return nil
 }
 
-// appendEvents decodes all events of a chunk.
-func appendEvents(events []codec.Event, chunk []byte, seq uint64) ([]codec.Event, error) {
+// Chunks is Scan for the chunks with these numbers, of which there is one at least, and which must increase.
+func (j *Journal) Chunks(ctx context.Context, seqs []uint64, use Use) error {
+	r := reader{chunks: &j.chunks}
+	for _, seq := range seqs {
+		s, found := j.chunks.find(seq)
+		if !found {
+			return DamagedChunks{{seq, errNoChunk}}
+		}
+		if more, err := r.pass(ctx, s, use); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// pass calls use with the events of a chunk, unless ctx has ended.
+func (r *reader) pass(ctx context.Context, s stored, use Use) (more bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	events, err := r.read(s)
+	if err != nil {
+		return false, DamagedChunks{{s.seq, err}}
+	}
+	return use(s.seq, events), nil
+}
+
+// Since calls use once for each chunk after the chunk seq, with its events, in the order of receipt; last is the number
+// of the chunk. The events are valid until use returns. Since passes chunks that cannot be read to damaged, and goes on.
+func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
+	r := reader{chunks: &j.chunks}
+	var passed []codec.Event
+	lost := j.lost
+	passLost := func(before uint64) {
+		for ; len(lost) > 0 && lost[0].Seq < before; lost = lost[1:] {
+			if lost[0].Seq > seq {
+				damaged(lost[0])
+			}
+		}
+	}
+	for _, s := range j.chunks.between(seq, math.MaxUint64) {
+		passLost(s.seq)
+		events, err := r.read(s)
+		if err != nil {
+			damaged(DamagedChunk{s.seq, err})
+			continue
+		}
+		passed = passed[:0]
+		for i := range events {
+			passed = append(passed, events[i].Event)
+		}
+		if err := use(passed, s.seq); err != nil {
+			return err
+		}
+	}
+	passLost(math.MaxUint64)
+	return nil
+}
+
+// Stored is an event as a chunk has it. The body is valid until the function that got it returns.
+type Stored struct {
+	Merchant codec.MerchantKey
+	codec.Position
+	Body []byte // see DecodeBody
+}
+
+// StoredChunks calls use with the events of each chunk after the chunk seq, up to and including the chunk last, in the order of
+// receipt, until use returns false. It passes a chunk that cannot be read to damaged, which also says whether to go on.
+func (j *Journal) StoredChunks(seq, last uint64, use func(seq uint64, events []Stored) (more bool), damaged func(DamagedChunk) (more bool)) error {
+	r := reader{chunks: &j.chunks}
+	var events []Stored
+	for _, s := range j.chunks.between(seq, last) {
+		chunk, err := r.unpack(s)
+		if err == nil {
+			events, err = appendStored(events[:0], chunk, s.seq)
+		}
+		more := false
+		if err != nil {
+			more = damaged(DamagedChunk{s.seq, err})
+		} else {
+			more = use(s.seq, events)
+		}
+		if !more {
+			return nil
+		}
+	}
+	return nil
+}
+
+// appendStored splits a chunk into its events.
+func appendStored(events []Stored, chunk []byte, seq uint64) ([]Stored, error) {
 	d := codec.Decoder{B: chunk}
 	for i := 0; len(d.B) > 0; i++ {
+		before := d.B
 		e := decodeEvent(&d, codec.Position{Seq: seq, Index: uint16(i)})
 		if err := d.Err("chunk"); err != nil {
 			return nil, err
 		}
-		events = append(events, e.Event)
+		events = append(events, Stored{e.Merchant, e.Position, before[len(e.Merchant) : len(before)-len(d.B)]})
 	}
 	return events, nil
 }
 
-// HasChunk reports whether a chunk is in the journal, damaged or not.
-func (j *Journal) HasChunk(seq uint64) (has bool, err error) {
-	err = catchFault(func() error {
-		txn := j.db.NewTransactionAt(math.MaxUint64, false)
-		defer txn.Discard()
-		_, err := get(txn, appendChunkKey(nil, seq))
-		if errors.Is(err, badger.ErrKeyNotFound) {
-			return nil
-		}
-		has = err == nil
-		return err
-	})
-	return has, err
+// HasChunk reports whether a chunk is in the journal.
+func (j *Journal) HasChunk(seq uint64) bool {
+	_, found := j.chunks.find(seq)
+	return found
 }
 
 // CheckChunk reads a chunk, and returns why it cannot be read, or nil.
 func (j *Journal) CheckChunk(seq uint64) error {
-	return catchFault(func() error {
-		txn := j.db.NewTransactionAt(math.MaxUint64, false)
-		defer txn.Discard()
-		item, err := get(txn, appendChunkKey(nil, seq))
-		if err == nil {
-			_, err = readChunk(item, seq)
-		}
-		return err
-	})
-}
-
-// readChunk decodes all events of a chunk into memory of their own.
-func readChunk(item *badger.Item, seq uint64) (events []codec.Event, err error) {
-	err = catchDamage(func() error {
-		return item.Value(func(packed []byte) error {
-			data, err := unpackChunk(nil, packed)
-			if err != nil {
-				return err
-			}
-			events, err = appendEvents(nil, data, seq)
-			return err
-		})
-	})
-	return events, err
+	s, found := j.chunks.find(seq)
+	if !found {
+		return errNoChunk
+	}
+	r := reader{chunks: &j.chunks}
+	_, err := r.read(s)
+	return err
 }

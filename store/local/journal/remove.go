@@ -1,11 +1,9 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"math"
-
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -17,30 +15,6 @@ func (j *Journal) Barrier() (seq uint64) {
 	j.committer.writing.Lock()
 	defer j.committer.writing.Unlock()
 	return j.Committed()
-}
-
-// eachOf calls use with all entries whose keys begin with a prefix, beginning at the key from, until use returns an error.
-func (j *Journal) eachOf(ctx context.Context, prefix, from []byte, use func(item *badger.Item) error) error {
-	return catchFault(func() error {
-		blocks := damagedBlocks.Load()
-		txn := j.db.NewTransactionAt(math.MaxUint64, false)
-		defer txn.Discard()
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: prefix})
-		defer it.Close()
-		n := 0
-		for it.Seek(from); it.Valid(); it.Next() {
-			if n++; n%1024 == 0 && ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err := use(it.Item()); err != nil {
-				return err
-			}
-		}
-		if damagedBlocks.Load() != blocks {
-			return errDamagedBlock
-		}
-		return nil
-	})
 }
 
 // Remembered is an event whose event_id may be remembered.
@@ -58,47 +32,86 @@ func (j *Journal) Remove(m codec.MerchantKey, links []store.Link, remembered []R
 	}
 	return errors.Join(
 		changeEach(j, links, func(t *transaction, l store.Link) error { return t.removeLink(m, l) }),
-		changeEach(j, keys, (*transaction).delete))
+		j.deleteKeys(keys))
 }
 
 // RemoveMerchant removes all links and remembered event_ids of a merchant, as Remove does. It calls pace now and then.
 func (j *Journal) RemoveMerchant(ctx context.Context, m codec.MerchantKey, pace func()) error {
+	if err := j.flush(); err != nil {
+		return err
+	}
 	for _, prefix := range []byte{prefixLink, prefixFormer, prefixLinked, prefixDedupe, prefixOldDedupe} {
 		var keys [][]byte
-		if err := j.eachOf(ctx, append([]byte{prefix}, m[:]...), nil, func(item *badger.Item) error {
-			if keys = append(keys, item.KeyCopy(nil)); len(keys) < 10_000 {
+		if err := j.keys.each(append([]byte{prefix}, m[:]...), nil, 0, func(key, _ []byte) error {
+			if keys = append(keys, key); len(keys) < 10_000 {
 				return nil
 			}
 			pace()
-			err := changeEach(j, keys, (*transaction).delete)
+			err := errors.Join(ctx.Err(), j.deleteKeys(keys))
 			keys = keys[:0]
 			return err
 		}); err != nil {
 			return err
 		}
-		if err := changeEach(j, keys, (*transaction).delete); err != nil {
+		if err := j.deleteKeys(keys); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// changeEach makes a change for each of some items, in one or more transactions.
-func changeEach[T any](j *Journal, items []T, make func(*transaction, T) error) error {
-	return catchFault(func() error {
-		for len(items) > 0 {
-			if err := j.committer.edit(func(t *transaction) error {
-				for len(items) > 0 && !t.isFull() {
-					if err := make(t, items[0]); err != nil {
-						return err
-					}
-					items = items[1:]
-				}
-				return nil
-			}); err != nil {
-				return err
-			}
-		}
+func (j *Journal) deleteKeys(keys [][]byte) error {
+	return changeEach(j, keys, func(t *transaction, key []byte) error {
+		t.delete(key)
 		return nil
 	})
+}
+
+// changeEach makes a change for each of some items, in one or more transactions.
+func changeEach[T any](j *Journal, items []T, make func(*transaction, T) error) error {
+	for len(items) > 0 {
+		if err := j.committer.edit(func(t *transaction) error {
+			for len(items) > 0 && !t.isFull() {
+				if err := make(t, items[0]); err != nil {
+					return err
+				}
+				items = items[1:]
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ErrCopied is the error of Purge while a backup reads the journal. A later call may succeed.
+var ErrCopied = errors.New("the events are being backed up")
+
+// Purge removes the bytes of deleted and replaced entries from the files: links, remembered event_ids, and chunks. Afterwards, no
+// file of the journal has a byte of what was deleted or replaced before the call. forget must delete all chunks up to the one that
+// it gets: then the records that were there before the call are not needed, and their files go.
+func (j *Journal) Purge(ctx context.Context, forget func(seq uint64) error) error {
+	if err := j.log.Roll(); err != nil {
+		return err
+	}
+	barrier := j.Barrier()
+	if err := forget(barrier); err != nil {
+		return err
+	}
+	j.copying.Lock()
+	defer j.copying.Unlock()
+	if j.copies > 0 {
+		return ErrCopied
+	}
+	if err := cmp.Or(ctx.Err(), j.flush()); err != nil {
+		return err
+	}
+	if forgotten, err := j.Forgotten(); err != nil || forgotten < barrier {
+		return errors.Join(err, errors.New("events of the log were not archived yet"))
+	}
+	if err := j.keys.db.CompactAndWait(ctx, func() {}); err != nil {
+		return err
+	}
+	return j.log.Trim(j.needed())
 }

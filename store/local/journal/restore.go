@@ -2,56 +2,63 @@ package journal
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/space"
+	"mtagd/store/local/log"
 )
 
 // Writer writes the entries of a backup into a new journal.
 type Writer struct {
-	dir   string
-	db    *badger.DB
+	log    *log.Log
+	record []byte // chunks that were not appended yet
+	last   uint64 // the number of the last chunk
+
+	keys  *keyStore
 	batch *badger.WriteBatch
-	bytes int64 // since the last check of the free space
+	bytes int // since the last check of the free space
 }
 
 // Create creates a journal in dir, which must not exist or be empty.
-func Create(dir string, log *slog.Logger) (*Writer, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+func Create(dir string, logger *slog.Logger) (*Writer, error) {
+	if err := os.MkdirAll(logDir(dir), 0o700); err != nil {
 		return nil, err
 	}
-	// Nothing is acknowledged before Close, so single commits need no sync.
-	// Large memtables save most of the compactions: entries arrive nearly in the order of their keys.
-	db, err := badger.OpenManaged(badgerOptions(dir).WithLogger(&badgerLog{log: log}).WithSyncWrites(false).WithMemTableSize(restoreMemTable))
+	l, err := log.Open(logDir(dir), log.Options{Log: logger})
 	if err != nil {
 		return nil, err
 	}
-	return &Writer{dir: dir, db: db, batch: db.NewManagedWriteBatch()}, nil
+	keys, err := openKeys(keysDir(dir), logger)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &Writer{log: l, keys: keys, batch: keys.db.Batch()}, nil
 }
 
-// restoreMemTable is the size of a memtable while a journal is restored.
-const restoreMemTable = 64 << 20
+// writtenAtOnce is about how many bytes of chunks are in a record.
+const writtenAtOnce = 1 << 20
 
-// checkSpaceEvery is how many bytes are written between two looks at the free space.
-const checkSpaceEvery = 16 << 20
-
-// Put writes an entry. Of the entries with the same key, the one with the greatest version counts. The entry's slices must
-// not change afterwards.
+// Put writes an entry. Of the entries with the same key, the one with the greatest version counts. Chunks must come in the order of
+// receipt; one that was put before is left out, and so is the deletion of a chunk: the archive has its events. The entry's slices must not
+// change afterwards.
 func (w *Writer) Put(e codec.Entry) error {
+	if IsChunk(e) {
+		return w.putChunk(e)
+	}
+	if len(e.Key) == 1 && (e.Key[0] == prefixFormat || e.Key[0] == prefixFlushed) {
+		return nil // this journal has its own
+	}
 	// Badger writes to memory maps: on a full disk that would end the process.
-	if w.bytes -= int64(len(e.Key) + len(e.Value)); w.bytes < 0 {
-		free, err := space.Free(w.dir)
-		if err != nil {
+	if w.bytes += len(e.Key) + len(e.Value); w.bytes > badgerdb.MaxCommitBytes {
+		if err := w.keys.db.Room(); err != nil {
 			return err
 		}
-		if free < MinFree+4*checkSpaceEvery {
-			return errors.New("the disk is nearly full")
-		}
-		w.bytes = checkSpaceEvery
+		w.bytes = 0
 	}
 	if e.Deleted {
 		return w.batch.DeleteAt(e.Key, e.Version)
@@ -61,8 +68,34 @@ func (w *Writer) Put(e codec.Entry) error {
 	return w.batch.SetEntryAt(entry, e.Version)
 }
 
+func (w *Writer) putChunk(e codec.Entry) error {
+	seq, is := ChunkOf(e)
+	if !is || seq <= w.last {
+		return nil
+	}
+	w.last = seq
+	if w.record = codec.AppendEntry(w.record, e); len(w.record) < writtenAtOnce {
+		return nil
+	}
+	return w.append()
+}
+
+// append appends the chunks that were put to the log.
+func (w *Writer) append() error {
+	if len(w.record) == 0 {
+		return nil
+	}
+	if err := w.keys.db.Room(); err != nil {
+		return err
+	}
+	if _, err := w.log.Append(w.record); err != nil {
+		return fmt.Errorf("the chunks of a backup cannot be written: %w", err)
+	}
+	w.record = w.record[:0]
+	return nil
+}
+
 // Close ends the writing. When it returns nil, the journal is on disk and can be opened.
 func (w *Writer) Close() error {
-	err := w.batch.Flush()
-	return errors.Join(err, w.db.Sync(), w.db.Close())
+	return errors.Join(w.append(), w.batch.Flush(), w.keys.db.Close(), w.log.Close())
 }

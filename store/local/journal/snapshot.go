@@ -8,102 +8,111 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
-// Snapshot is the journal as of one commit. Badger keeps what the snapshot needs until Close. Only one may be open.
+// Snapshot is the journal as of one commit. The journal keeps what the snapshot needs until Close. Only one may be open.
 type Snapshot struct {
 	Version uint64 // of the last commit that is in it
 
-	j *Journal
+	j      *Journal
+	chunks []stored
 }
 
 // Snapshot returns the journal as of the last commit.
-func (j *Journal) Snapshot() Snapshot {
-	j.collecting.Lock()
-	defer j.collecting.Unlock()
-	j.snapshots++
-	version := j.Version()
-	// A compaction keeps the newest entry up to this version of each key, and all entries after it. One that is running
-	// drops no entry of the snapshot: it reads tables of commits that had ended, because only the next commit after them
-	// can have closed their memtable.
-	j.db.SetDiscardTs(version)
-	return Snapshot{Version: version, j: j}
+func (j *Journal) Snapshot() (s Snapshot, err error) {
+	j.copying.Lock()
+	defer j.copying.Unlock()
+	j.flushes.Lock()
+	defer j.flushes.Unlock()
+	s.j = j
+	if err := j.flushKeys(func() {
+		s.Version, s.chunks = j.Version(), j.chunks.between(0, math.MaxUint64)
+		j.keys.db.Keep(s.Version)
+	}); err != nil {
+		j.keys.db.Keep(math.MaxUint64)
+		return Snapshot{}, err
+	}
+	j.copies++
+	return s, nil
 }
 
-// Close lets Badger drop what only the snapshot needed. It does nothing for the zero value.
+// Close lets the journal drop what only the snapshot needed. It does nothing for the zero value.
 func (s Snapshot) Close() {
 	if s.j != nil {
-		s.j.collecting.Lock()
-		defer s.j.collecting.Unlock()
-		s.j.snapshots--
-		s.j.db.SetDiscardTs(math.MaxUint64)
+		s.j.copying.Lock()
+		defer s.j.copying.Unlock()
+		s.j.copies--
+		s.j.keys.db.Keep(math.MaxUint64)
 	}
-}
-
-// Version returns the number of the last commit. All commits up to it are complete.
-func (j *Journal) Version() uint64 {
-	if j.committer == nil {
-		return j.db.MaxVersion()
-	}
-	return j.committer.version.Load()
 }
 
 // Entries calls use with the newest entry of each key, deletions included, of those that were written after the commit
-// since. Expired entries are left out. The entry is valid until use returns. Chunks come first, in the order of receipt.
+// since. Expired entries are left out. The entry is valid until use returns. Chunks come first, in the order of receipt. An entry may be
+// one that was written before: nobody knows when a link came to the database.
 //
-// A chunk that is damaged is left out too: damaged is called with its number. When a table is damaged, nobody knows what it
-// had: Entries fails.
+// A chunk that is damaged is left out too: damaged is called with its number.
 func (s Snapshot) Entries(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(seq uint64, err error)) error {
-	return catchFault(func() error { return s.entries(ctx, since, use, damaged) })
+	if err := s.chunkEntries(ctx, since, use, damaged); err != nil {
+		return err
+	}
+	return s.j.keys.db.View(s.Version, func(txn *badgerdb.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{AllVersions: true, SinceTs: since}) // all, because others hide deletions
+		defer it.Close()
+		var last, value []byte
+		now := uint64(time.Now().Unix())
+		for it.Rewind(); it.Valid(); it.Next() {
+			item := it.Item()
+			if string(item.Key()) == string(last) {
+				continue // an older entry of the same key
+			}
+			last = item.KeyCopy(last)
+			e := codec.Entry{Key: last, Version: item.Version(), ExpiresAt: item.ExpiresAt()}
+			expired := e.ExpiresAt != 0 && e.ExpiresAt <= now
+			e.Deleted = item.IsDeletedOrExpired() && !expired
+			if expired {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if !e.Deleted {
+				var err error
+				if value, err = item.ValueCopy(value); err != nil {
+					return fmt.Errorf("entry %x: %w", last, err)
+				}
+				e.Value = value
+			}
+			if err := use(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
-func (s Snapshot) entries(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(seq uint64, err error)) error {
-	blocks := damagedBlocks.Load()
-	txn := s.j.db.NewTransactionAt(s.Version, false)
-	defer txn.Discard()
-	it := txn.NewIterator(badger.IteratorOptions{AllVersions: true, SinceTs: since}) // all, because others hide deletions
-	defer it.Close()
-	var last, value []byte
-	var p prefetcher
-	now := uint64(time.Now().Unix())
-	for it.Rewind(); it.Valid(); it.Next() {
-		item := it.Item()
-		if string(item.Key()) == string(last) {
-			continue // an older entry of the same key
-		}
-		last = item.KeyCopy(last)
-		e := codec.Entry{Key: last, Version: item.Version(), ExpiresAt: item.ExpiresAt()}
-		expired := e.ExpiresAt != 0 && e.ExpiresAt <= now
-		e.Deleted = item.IsDeletedOrExpired() && !expired
-		if expired {
+func (s Snapshot) chunkEntries(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(seq uint64, err error)) error {
+	r := reader{chunks: &s.j.chunks}
+	for _, c := range s.chunks {
+		if c.version <= since {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if !e.Deleted {
-			err := item.Value(func(b []byte) error {
-				p.note(b)
-				value = append(value[:0], b...)
-				_, err := CheckEntry(codec.Entry{Key: last, Value: value})
-				return err
-			})
-			if seq, keyErr := parseChunkKey(last); err != nil && keyErr == nil {
-				damaged(seq, err)
-				continue
-			}
-			if err != nil {
-				return fmt.Errorf("entry %x: %w", last, err)
-			}
-			e.Value = value
+		packed, err := r.packed(c)
+		e := codec.Entry{Key: appendChunkKey(nil, c.seq), Value: packed, Version: c.version}
+		if err == nil {
+			_, err = CheckEntry(e)
+		}
+		if err != nil {
+			damaged(c.seq, err)
+			continue
 		}
 		if err := use(e); err != nil {
 			return err
 		}
-	}
-	if damagedBlocks.Load() != blocks {
-		return errDamagedBlock
 	}
 	return nil
 }
@@ -111,7 +120,7 @@ func (s Snapshot) entries(ctx context.Context, since uint64, use func(codec.Entr
 // CheckEntry returns an error for a chunk that does not decode. It returns the number of the chunk's events, and 0 for all
 // other entries.
 func CheckEntry(e codec.Entry) (events int, err error) {
-	if e.Deleted || len(e.Key) == 0 || e.Key[0] != prefixChunk {
+	if e.Deleted || !IsChunk(e) {
 		return 0, nil
 	}
 	seq, err := parseChunkKey(e.Key)
@@ -146,8 +155,7 @@ func ChunkOf(e codec.Entry) (seq uint64, is bool) {
 
 // Size returns about how many bytes the journal takes on the disk.
 func (j *Journal) Size() int64 {
-	tables, values := j.db.Size()
-	return tables + values
+	return int64(j.log.End()-j.log.First()) + j.keys.db.TableBytes()
 }
 
 // Tapped returns what the commits after since, up to and including version, have written, one value for each commit:

@@ -3,18 +3,8 @@ package journal
 import (
 	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
-	"math"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/dgraph-io/badger/v4"
-	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -44,15 +34,6 @@ func entriesOf(t *testing.T, s Snapshot, since uint64) map[string]codec.Entry {
 		t.Fatal(err)
 	}
 	return found
-}
-
-// versions maps the keys of entries to their versions.
-func versions(entries map[string]codec.Entry) map[string]uint64 {
-	v := map[string]uint64{}
-	for key, e := range entries {
-		v[key] = e.Version
-	}
-	return v
 }
 
 // What the tap remembers is what a search finds, for any two commits. It forgets what is no longer needed.
@@ -89,12 +70,27 @@ func TestTheTapHasWhatASearchFinds(t *testing.T) {
 		}
 		return found, ok
 	}
-	s := j.Snapshot()
+	s, err := j.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer s.Close()
+	want, ok := tapped(commits[0], 0) // of each key, the last one
+	if !ok || len(want) < 20 {
+		t.Fatalf("the tap has %d keys", len(want))
+	}
 	for _, since := range commits {
 		got, ok := tapped(since, 0)
-		if want := versions(entriesOf(t, s, since)); !ok || !maps.Equal(got, want) {
-			t.Errorf("since %d, the tap has %d entries, %v; want %d", since, len(got), ok, len(want))
+		found := entriesOf(t, s, since)
+		for key := range got {
+			if _, has := found[key]; !has {
+				t.Errorf("since %d, the tap has %q, and a search has not", since, key)
+			}
+		}
+		for key, version := range want {
+			if version > since && got[key] != version {
+				t.Errorf("since %d, the tap has version %d of %q, %v; want %d", since, got[key], key, ok, version)
+			}
 		}
 	}
 	if _, ok := tapped(commits[6], commits[5]); !ok {
@@ -107,55 +103,43 @@ func TestTheTapHasWhatASearchFinds(t *testing.T) {
 
 // While a snapshot is open, it has what its moment had: later commits and compactions change nothing. Deletions are in it.
 func TestASnapshotStaysAsItWas(t *testing.T) {
-	dir := t.TempDir()
-	j := opened(t, dir)
-	key := []byte("Lkey")
+	j := opened(t, t.TempDir())
+	key := appendLinkKey(nil, codec.MerchantKey{1}, store.IdentityKey{1})
 	set := func(value string) {
 		t.Helper()
-		txn := j.db.NewTransactionAt(math.MaxUint64, true)
-		defer txn.Discard()
-		var err error
-		if value == "" {
-			err = txn.Delete(key)
-		} else {
-			err = txn.Set(key, []byte(value))
+		if err := errors.Join(j.committer.edit(func(tx *transaction) error {
+			if value == "" {
+				tx.delete(key)
+			} else {
+				tx.set(key, []byte(value), 0)
+			}
+			return nil
+		}), j.flush()); err != nil {
+			t.Fatal(err)
 		}
-		version := j.committer.clock.next()
-		if err == nil {
-			err = txn.CommitAt(version, nil)
-		}
+	}
+	snapshot := func() Snapshot {
+		t.Helper()
+		s, err := j.Snapshot()
 		if err != nil {
 			t.Fatal(err)
 		}
-		j.committer.version.Store(version)
+		return s
 	}
 	set("old")
 	before := j.Version()
-	s := j.Snapshot()
+	s := snapshot()
 	set("new")
-	compacted := func() bool {
-		return slices.ContainsFunc(j.db.Tables(), func(t badger.TableInfo) bool { return t.Level > 0 })
+	if err := j.keys.db.CompactAndWait(ctx, func() {}); err != nil {
+		t.Fatal(err)
 	}
-	for i := 0; !compacted(); i++ { // until the memtable with both was written to a table, and that was compacted
-		txn := j.db.NewTransactionAt(math.MaxUint64, true)
-		for k := range 1000 {
-			if err := txn.Set(fmt.Appendf(nil, "Lother%d-%d", i, k), make([]byte, 250)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		version := j.committer.clock.next()
-		if err := txn.CommitAt(version, nil); err != nil {
-			t.Fatal(err)
-		}
-		j.committer.version.Store(version)
-	}
-	if e := entriesOf(t, s, 0)[string(key)]; string(e.Value) != "old" || e.Version != before {
-		t.Errorf("the snapshot has %q of %d, want old of %d", e.Value, e.Version, before)
+	if e := entriesOf(t, s, 0)[string(key)]; string(e.Value) != "old" || e.Version > before {
+		t.Errorf("the snapshot has %q of %d, want old of at most %d", e.Value, e.Version, before)
 	}
 	s.Close()
 	before = j.Version()
 	set("")
-	s = j.Snapshot()
+	s = snapshot()
 	defer s.Close()
 	if e, ok := entriesOf(t, s, before)[string(key)]; !ok || !e.Deleted {
 		t.Errorf("the deletion is not in the snapshot: %+v", e)
@@ -181,120 +165,54 @@ func TestASnapshotStaysAsItWas(t *testing.T) {
 			t.Fatal(err)
 		}
 		restored := opened(t, to)
-		txn := restored.db.NewTransactionAt(math.MaxUint64, false)
-		if found, err := lookup(txn, key, func([]byte) error { return nil }); found || err != nil {
+		if _, found, err := restored.keys.get(key); found || err != nil {
 			t.Errorf("a deleted key is there: %v, %v", found, err)
 		}
-		txn.Discard()
 	}
 }
 
-// unread opens a journal whose table was not read since. It returns the path of the table and the number of the last chunk.
-func unread(t *testing.T) (j *Journal, table string, last uint64) {
-	t.Helper()
-	dir := t.TempDir()
-	written := open(t, dir)
+// A snapshot that is taken beside commits has the event_ids of exactly the events that it has.
+func TestASnapshotHasTheKeysOfItsEvents(t *testing.T) {
+	j := opened(t, t.TempDir())
 	m := store.NewMerchantID()
-	var marks []store.Mark
-	for i := range 3000 {
-		mark := store.Mark{Merchant: m, Tag: "cs_a", Name: "Linked", DedupeID: fmt.Sprint(i), Time: time.Now(), Raw: []byte("{}")}
-		mark.Identity.MUID = "u"
-		mark.Identity.Add(store.Email, fmt.Sprintf("v%d@example.com", i))
-		marks = append(marks, mark)
-	}
-	if err := written.Record(t.Context(), marks); err != nil {
-		t.Fatal(err)
-	}
-	last = written.Committed()
-	closeJournal(t, written)
-	j, err := Open(dir, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := j.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
-	if err != nil || len(tables) != 1 {
-		t.Fatalf("%d tables: %v", len(tables), err)
-	}
-	return j, tables[0], last
-}
-
-// all reads all entries of a journal.
-func all(t *testing.T, j *Journal) (n int, err error) {
-	t.Helper()
-	s := j.Snapshot()
-	defer s.Close()
-	err = s.Entries(t.Context(), 0, func(codec.Entry) error { n++; return nil }, func(uint64, error) {})
-	return n, err
-}
-
-// Badger takes a damaged block for the end of its table. A snapshot must not.
-func TestASnapshotOfADamagedTableFails(t *testing.T) {
-	j, table, _ := unread(t)
-	f, err := os.OpenFile(table, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := f.Stat()
-	if err == nil {
-		_, err = f.WriteAt([]byte("not what Badger has written"), info.Size()/2)
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := all(t, j); !errors.Is(err, codec.ErrCorrupt) {
-		t.Errorf("%d entries, and the error %v", n, err)
-	}
-}
-
-// makeUnreadable makes reads of the first half of a mapped file fault, as a failing disk does, until the test ends. The
-// table's index is at its end.
-func makeUnreadable(t *testing.T, path string) {
-	t.Helper()
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Skip(err)
-	}
-	for line := range strings.Lines(string(maps)) {
-		if !strings.HasSuffix(strings.TrimSpace(line), path) {
-			continue
-		}
-		var from, to uintptr
-		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil {
-			t.Fatal(err)
-		}
-		half := uintptr(info.Size() / 2 &^ int64(os.Getpagesize()-1))
-		protect := func(how uintptr) {
-			if _, _, err := unix.Syscall(unix.SYS_MPROTECT, from, half, how); err != 0 {
-				t.Fatal(err)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			mark := newMark(m, "Purchase", i, []byte("{}"))
+			mark.DedupeID = fmt.Sprint(i)
+			if err := j.Record(ctx, []store.Mark{mark}); err != nil {
+				t.Error(err)
+				return
 			}
 		}
-		protect(unix.PROT_NONE)
-		t.Cleanup(func() { protect(unix.PROT_READ | unix.PROT_WRITE) })
-		return
+	}()
+	for range 5 {
+		s, err := j.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, ids := 0, 0
+		for key, e := range entriesOf(t, s, 0) {
+			n, err := CheckEntry(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			events += n
+			if key[0] == prefixDedupe {
+				ids++
+			}
+		}
+		s.Close()
+		if events != ids {
+			t.Errorf("%d events with %d event_ids", events, ids)
+		}
 	}
-	t.Fatalf("%s is not mapped", path)
-}
-
-// A disk that cannot be read is a memory fault, which must not end the process.
-func TestASnapshotOfAnUnreadableTableFails(t *testing.T) {
-	j, table, last := unread(t)
-	makeUnreadable(t, table)
-	if n, err := all(t, j); store.KindOf(err) != store.KindUnavailable {
-		t.Errorf("%d entries, and the error %v", n, err)
-	}
-	if seq, err := j.LastChunkAt(j.Version()); store.KindOf(err) != store.KindUnavailable {
-		t.Errorf("the last chunk is %d, and the error %v", seq, err)
-	}
-	if has, err := j.HasChunk(last); store.KindOf(err) != store.KindUnavailable {
-		t.Errorf("chunk %d is there: %v, and the error %v", last, has, err)
-	}
+	close(stop)
+	<-stopped
 }

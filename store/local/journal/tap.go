@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-
-	"mtagd/store/local/codec"
 )
 
 // tap remembers what the last commits have written, so that a backup every few seconds need not look for it: links and
@@ -27,30 +25,19 @@ type tapped struct {
 // next backup looks for what is new.
 const maxTapped = 64 << 20
 
-// add adds a commit. A key that was set twice has two entries; the later one counts. The commits before it are on disk up to last.
-func (t *tap) add(last, version uint64, entries []codec.Entry) {
-	var b []byte
-	for _, e := range entries {
-		e.Version = version
-		b = codec.AppendEntry(b, e)
-	}
+// add adds a commit, the bytes of which must not change. A key that was set twice has two entries; the later one counts. The commits before
+// it are on disk up to last.
+func (t *tap) add(last, version uint64, entries []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.since == 0 {
 		t.since = last
 	}
-	if t.bytes+len(b) > maxTapped {
+	if t.bytes+len(entries) > maxTapped {
 		t.commits, t.bytes, t.since = nil, 0, version
 		return
 	}
-	t.commits, t.bytes = append(t.commits, tapped{version, b}), t.bytes+len(b)
-}
-
-// restart forgets everything up to a commit that the tap does not have.
-func (t *tap) restart(version uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.commits, t.bytes, t.since = nil, 0, version
+	t.commits, t.bytes = append(t.commits, tapped{version, entries}), t.bytes+len(entries)
 }
 
 // take returns the entries of the commits after since, up to and including version, and forgets those up to unneeded

@@ -1,35 +1,33 @@
 package journal
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"time"
-
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
-// transaction is one Badger transaction, with a group or a part of one.
+// transaction is one record of the log: a group of marks, or a part of one.
 type transaction struct {
-	txn       *badger.Txn
+	keys      *keyStore
 	clock     *clock
 	arena     *arena
 	now       time.Time
+	version   uint64
 	oldDedupe bool // earlier versions may have remembered event_ids (prefixOldDedupe)
 	indexed   bool // all links are in the index of muids (prefixLinked)
 
 	suppressed func(store.MerchantID, *store.Identity, store.MUID) bool
 
-	tap     *tap          // nil: nobody wants to know what is committed
-	entries []codec.Entry // what set got, for the tap, without versions
-
-	count, maxCount, bytes, maxBytes int // of the entries in txn
+	record  []byte           // entries (codec.AppendEntry), in the arena
+	written []stored         // the chunks in it, without their bytes and positions
+	changed map[string]keyed // the keys in it that are not of chunks
 
 	merchant store.MerchantID  // of the last mark
 	key      codec.MerchantKey // its key
+	scratch  []byte            // for a key
 
 	// The open chunk, which takes the next events. There is none while chunkEvents is 0; then seq is the number of the
 	// last closed one.
@@ -38,18 +36,27 @@ type transaction struct {
 	chunkEvents int // how many events it has
 }
 
-// isFull reports whether the transaction must be committed before the next mark. The bounds are half of Badger's limits,
-// and a single mark is far smaller than the other half.
+// maxTransaction is how many bytes a transaction may have before the next mark.
+const maxTransaction = 1 << 20
+
+// isFull reports whether the transaction must be committed before the next mark.
 func (t *transaction) isFull() bool {
-	open := 0
-	if t.chunkEvents > 0 {
-		open = len(t.arena.chunks) - t.chunkStart
-	}
-	return t.count >= t.maxCount || t.bytes+open >= t.maxBytes
+	return len(t.record)+len(t.arena.chunks)-t.chunkStart >= maxTransaction
 }
 
-// record resolves, deduplicates and appends one mark (store.Events, Record).
-func (t *transaction) record(m *store.Mark) error {
+// isEmpty reports whether there is nothing to commit.
+func (t *transaction) isEmpty() bool { return len(t.record) == 0 }
+
+// get returns the value of a key, as this transaction sees it. The value must not be changed.
+func (t *transaction) get(key []byte) (value []byte, found bool, err error) {
+	if v, changed := t.changed[string(key)]; changed {
+		return v.value, !v.deleted, nil
+	}
+	return t.keys.get(key)
+}
+
+// add resolves, deduplicates and appends one mark (store.Events, Record).
+func (t *transaction) add(m *store.Mark) error {
 	if m.Merchant != t.merchant { // neighbours are often of one merchant
 		key, err := codec.NewMerchantKey(m.Merchant)
 		if err != nil {
@@ -59,7 +66,7 @@ func (t *transaction) record(m *store.Mark) error {
 	}
 	key, muid, byClaim := t.key, m.Identity.MUID, false
 	if muid == "" {
-		l, err := resolve(t.txn, key, &m.Identity)
+		l, err := resolve(t.get, key, &m.Identity)
 		if err != nil {
 			return err
 		}
@@ -74,11 +81,11 @@ func (t *transaction) record(m *store.Mark) error {
 		return nil
 	}
 	if m.DedupeID != "" {
-		first, err := t.rememberEventID(key, m)
+		remembered, err := t.remembersEventID(key, m)
 		if err != nil {
 			return err
 		}
-		if !first {
+		if remembered {
 			m.Outcome = store.Duplicate
 			return nil
 		}
@@ -88,44 +95,44 @@ func (t *transaction) record(m *store.Mark) error {
 			return err
 		}
 	}
+	if m.DedupeID != "" { // now nothing can fail any more
+		t.scratch = appendDedupeKey(t.scratch[:0], key, m.Name, m.DedupeID)
+		t.set(t.scratch, binary.BigEndian.AppendUint64(nil, uint64(t.now.UnixMicro())), uint64(t.now.Add(dedupeTTL).Unix()))
+	}
 	m.Outcome = store.Recorded
-	return t.appendEvent(key, m, muid, byClaim)
+	t.appendEvent(key, m, muid, byClaim)
+	return nil
 }
 
 // Badger drops a remembered event_id after dedupeTTL. The engine's clock decides when the event_id stops counting.
 // Badger uses the system's clock. Its TTL is longer, so that the two clocks need not agree.
 const dedupeTTL = store.DedupeWindow + 24*time.Hour
 
-// rememberEventID remembers a mark's name and event_id. It reports whether the two are the first within
-// store.DedupeWindow.
-func (t *transaction) rememberEventID(m codec.MerchantKey, mark *store.Mark) (first bool, err error) {
-	key := t.arena.key(func(b []byte) []byte { return appendDedupeKey(b, m, mark.Name, mark.DedupeID) })
-	remembered, err := t.remembers(key)
+// remembersEventID reports whether a mark's name and event_id were remembered within store.DedupeWindow.
+func (t *transaction) remembersEventID(m codec.MerchantKey, mark *store.Mark) (bool, error) {
+	t.scratch = appendDedupeKey(t.scratch[:0], m, mark.Name, mark.DedupeID)
+	remembered, err := t.remembers(t.scratch)
 	if !remembered && err == nil && t.oldDedupe {
 		var buf [64]byte
 		remembered, err = t.remembers(appendOldDedupeKey(buf[:0], m, mark.DedupeID))
 	}
-	if remembered || err != nil {
-		return false, err
-	}
-	value := t.arena.key(func(b []byte) []byte { return binary.BigEndian.AppendUint64(b, uint64(t.now.UnixMicro())) })
-	return true, t.set(badger.NewEntry(key, value).WithTTL(dedupeTTL))
-}
-
-// remembers reports whether an event_id's key was written within store.DedupeWindow.
-func (t *transaction) remembers(key []byte) (remembered bool, err error) {
-	_, err = lookup(t.txn, key, func(b []byte) error {
-		if len(b) != 8 {
-			return fmt.Errorf("%w: time of an event_id", codec.ErrCorrupt)
-		}
-		remembered = t.now.Sub(time.UnixMicro(int64(binary.BigEndian.Uint64(b)))) < store.DedupeWindow
-		return nil
-	})
 	return remembered, err
 }
 
+// remembers reports whether an event_id's key was written within store.DedupeWindow.
+func (t *transaction) remembers(key []byte) (bool, error) {
+	b, found, err := t.get(key)
+	if err == nil && found && len(b) != 8 {
+		err = fmt.Errorf("%w: time of an event_id", codec.ErrCorrupt)
+	}
+	if err != nil || !found {
+		return false, err
+	}
+	return t.now.Sub(time.UnixMicro(int64(binary.BigEndian.Uint64(b)))) < store.DedupeWindow, nil
+}
+
 // appendEvent adds the mark's event to the open chunk.
-func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID, byClaim bool) error {
+func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID, byClaim bool) {
 	if t.chunkEvents == 0 {
 		t.chunkStart, t.seq = len(t.arena.chunks), t.clock.next()
 	}
@@ -141,36 +148,37 @@ func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid st
 	})
 	t.chunkEvents++
 	if len(t.arena.chunks)-t.chunkStart >= maxChunkBytes || t.chunkEvents == maxChunkEvents {
-		return t.closeChunk()
+		t.closeChunk()
 	}
-	return nil
 }
 
 // closeChunk stores the open chunk, if there is one.
-func (t *transaction) closeChunk() error {
+func (t *transaction) closeChunk() {
 	if t.chunkEvents == 0 {
-		return nil
+		return
 	}
 	t.chunkEvents = 0
-	key := t.arena.key(func(b []byte) []byte { return appendChunkKey(b, t.seq) })
-	return t.set(badger.NewEntry(key, t.arena.pack(t.arena.chunks[t.chunkStart:])))
+	t.arena.packed = packChunk(t.arena.packed[:0], t.arena.chunks[t.chunkStart:])
+	t.scratch = appendChunkKey(t.scratch[:0], t.seq)
+	to := t.append(codec.Entry{Key: t.scratch, Value: t.arena.packed, Version: t.version})
+	t.written = append(t.written, stored{seq: t.seq, version: t.version, from: to - len(t.arena.packed), to: to})
+	t.chunkStart = len(t.arena.chunks)
+}
+
+// append appends an entry to the record, and returns where its value ends there.
+func (t *transaction) append(e codec.Entry) (end int) {
+	t.record = codec.AppendEntry(t.record, e)
+	return len(t.record) - codec.EntryTail(e)
+}
+
+// set gives a key a value, which must not change afterwards.
+func (t *transaction) set(key, value []byte, expiresAt uint64) {
+	t.append(codec.Entry{Key: key, Value: value, Version: t.version, ExpiresAt: expiresAt})
+	t.changed[string(key)] = keyed{value: value, expiresAt: expiresAt}
 }
 
 // delete deletes a key.
-func (t *transaction) delete(key []byte) error {
-	t.count++
-	t.bytes += len(key)
-	if t.tap != nil {
-		t.entries = append(t.entries, codec.Entry{Key: bytes.Clone(key), Deleted: true})
-	}
-	return t.txn.Delete(key)
-}
-
-func (t *transaction) set(e *badger.Entry) error {
-	t.count++
-	t.bytes += len(e.Key) + len(e.Value)
-	if t.tap != nil {
-		t.entries = append(t.entries, codec.Entry{Key: e.Key, Value: e.Value, ExpiresAt: e.ExpiresAt}) // CommitAt changes e.Key
-	}
-	return t.txn.SetEntry(e)
+func (t *transaction) delete(key []byte) {
+	t.append(codec.Entry{Key: key, Version: t.version, Deleted: true})
+	t.changed[string(key)] = keyed{deleted: true}
 }

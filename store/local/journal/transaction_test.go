@@ -51,12 +51,7 @@ func TestEventIDsOfEarlierVersionsStillCount(t *testing.T) {
 // rememberAsBefore writes event_ids of events received some time ago, in the form of earlier versions.
 func rememberAsBefore(t *testing.T, dir string, m store.MerchantID, ago map[string]time.Duration) {
 	t.Helper()
-	files, err := newAllocator(dir, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer files.close()
-	db, err := openBadger(dir, &badgerLog{log: quiet}, files)
+	db, err := badger.OpenManaged(formerOptions(dir).WithLogger(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,6 +64,9 @@ func rememberAsBefore(t *testing.T, dir string, m store.MerchantID, ago map[stri
 		if err := txn.SetEntry(badger.NewEntry(key, value).WithTTL(8*24*time.Hour - ago)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := txn.Set([]byte{prefixFormat}, []byte("4")); err != nil {
+		t.Fatal(err)
 	}
 	if err := txn.CommitAt(2, nil); err != nil {
 		t.Fatal(err)
@@ -92,6 +90,7 @@ func TestOldEventIDsAreLookedUpOnlyWhereThereAreSome(t *testing.T) {
 		t.Error("a directory without event_ids of earlier versions seems to have some")
 	}
 	closeJournal(t, j)
+	dir = t.TempDir()
 	rememberAsBefore(t, dir, mark.Merchant, map[string]time.Duration{"yesterday": 24 * time.Hour})
 	j = open(t, dir)
 	defer closeJournal(t, j)

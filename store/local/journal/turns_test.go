@@ -88,18 +88,27 @@ func TestARefusedRequestHasNothingOnDisk(t *testing.T) {
 		{store.KindInternal, group.MaxMarks},
 		{store.KindInternal, 2 * group.MaxMarks},
 	} {
-		j := open(t, t.TempDir())
-		j.disk.measuring.Lock()
-		j.disk.freeSpace = func() (int64, error) {
-			j.mu.Lock()
-			defer j.mu.Unlock()
-			if len(j.handed) == refused*group.MaxMarks {
-				return spaceForCommit - 1, nil
-			}
-			return plenty, nil
+		opened, err := Open(t.TempDir(), Options{Log: quiet, Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
 		}
-		j.disk.measuring.Unlock()
-		j.disk.measure()
+		handed := 0
+		refuse := func() {
+			if handed == refused*group.MaxMarks {
+				if err := opened.log.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		j := &testJournal{Journal: opened}
+		if err := j.Start(func() error { return nil }, func(events []codec.Event, _ uint64, release func()) {
+			handed += len(events)
+			refuse()
+			release()
+		}); err != nil {
+			t.Fatal(err)
+		}
+		refuse()
 		marks := make([]store.Mark, 3*group.MaxMarks)
 		m := store.NewMerchantID()
 		for i := range marks {
@@ -108,8 +117,8 @@ func TestARefusedRequestHasNothingOnDisk(t *testing.T) {
 		if err := j.Record(ctx, marks); err == nil || store.KindOf(err) != c.kind {
 			t.Errorf("when group %d is refused, Record gives %v, want kind %d", refused, err, c.kind)
 		}
-		if got := len(since(t, j, 0)); got != c.events {
-			t.Errorf("when group %d is refused, %d events are on disk, want %d", refused, got, c.events)
+		if handed != c.events {
+			t.Errorf("when group %d is refused, %d events are on disk, want %d", refused, handed, c.events)
 		}
 		if requests, bytes := j.committer.queue.Length(); requests != 0 || bytes != 0 {
 			t.Errorf("when group %d is refused, %d requests with %d bytes still wait", refused, requests, bytes)

@@ -1,0 +1,170 @@
+package journal
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"mtagd/store/local/codec"
+	"mtagd/store/local/log"
+)
+
+// chunks are the chunks of the log that were not forgotten, in the order of receipt. The newest ones are in memory, so that reads need
+// no file.
+type chunks struct {
+	log *log.Log
+
+	mu     sync.RWMutex
+	list   []stored // replaced, or appended to: a reader keeps what it has
+	held   int      // bytes in memory
+	onDisk int      // the first ones, which are only in the log
+}
+
+// stored is a chunk.
+type stored struct {
+	seq, version uint64
+	at           log.Position // of the record
+	from, to     int          // where the packed chunk is in the record
+	packed       []byte       // nil: it is only in the log
+}
+
+// maxHeld is how many bytes of chunks are in memory, as they are stored. So much waits for the archive only when that cannot keep up.
+const maxHeld = 64 << 20
+
+// add adds the chunks of a record. Their packed bytes must not change.
+func (c *chunks) add(added []stored) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, added...)
+	for _, s := range added {
+		c.held += len(s.packed)
+	}
+	if c.held <= maxHeld {
+		return
+	}
+	list := slices.Clone(c.list) // readers have the old one
+	for c.held > maxHeld/2 && c.onDisk < len(list) {
+		s := &list[c.onDisk]
+		c.held -= len(s.packed)
+		s.packed = nil
+		c.onDisk++
+	}
+	c.list = list
+}
+
+// all returns all chunks after seq, up to and including last.
+func (c *chunks) between(seq, last uint64) []stored {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	from, to := search(c.list, seq+1), len(c.list)
+	if last < ^uint64(0) {
+		to = search(c.list, last+1)
+	}
+	return c.list[from:max(from, to):max(from, to)]
+}
+
+// search returns the index of the first chunk with this number or a greater one.
+func search(list []stored, seq uint64) int {
+	n, _ := slices.BinarySearchFunc(list, seq, func(s stored, seq uint64) int { return cmp.Compare(s.seq, seq) })
+	return n
+}
+
+// find returns the chunk with a number.
+func (c *chunks) find(seq uint64) (stored, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	n := search(c.list, seq)
+	if n == len(c.list) || c.list[n].seq != seq {
+		return stored{}, false
+	}
+	return c.list[n], true
+}
+
+// last returns the number of the last chunk of the commits up to a version; 0 when there is none.
+func (c *chunks) last(version uint64) uint64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	n, _ := slices.BinarySearchFunc(c.list, version, func(s stored, version uint64) int {
+		if s.version <= version {
+			return -1
+		}
+		return 1
+	})
+	if n == 0 {
+		return 0
+	}
+	return c.list[n-1].seq
+}
+
+// forget drops the chunks up to a number, and returns the position of the first record that is still needed.
+func (c *chunks) forget(last uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := search(c.list, last+1)
+	for _, s := range c.list[:n] {
+		c.held -= len(s.packed)
+	}
+	c.onDisk = max(0, c.onDisk-n)
+	c.list = slices.Clone(c.list[n:]) // so that the forgotten ones are garbage
+}
+
+// first returns the position of the first record with a chunk; end when there is none.
+func (c *chunks) first(end log.Position) log.Position {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if len(c.list) == 0 {
+		return end
+	}
+	return c.list[0].at
+}
+
+// reader unpacks one chunk after the other into the same memory.
+type reader struct {
+	chunks *chunks
+
+	record []byte       // the last one that was read
+	at     log.Position // its position
+	data   []byte
+	events []Event
+}
+
+// packed returns a chunk as it is stored. It is valid until the next call.
+func (r *reader) packed(s stored) (packed []byte, err error) {
+	if s.packed != nil {
+		return s.packed, nil
+	}
+	if r.record == nil || r.at != s.at {
+		if r.record, err = r.chunks.log.Read(s.at, r.record); err != nil {
+			r.record = nil
+			return nil, err
+		}
+		r.at = s.at
+	}
+	return r.record[s.from:s.to], nil
+}
+
+// unpack returns a chunk. It is valid until the next call.
+func (r *reader) unpack(s stored) (chunk []byte, err error) {
+	packed, err := r.packed(s)
+	if err == nil {
+		r.data, err = unpackChunk(r.data, packed)
+	}
+	return r.data, err
+}
+
+// read decodes all events of a chunk. They are valid until the next call.
+func (r *reader) read(s stored) ([]Event, error) {
+	chunk, err := r.unpack(s)
+	if err != nil {
+		return nil, err
+	}
+	r.events = r.events[:0]
+	d := codec.Decoder{B: chunk}
+	for i := 0; len(d.B) > 0; i++ {
+		r.events = append(r.events, decodeEvent(&d, codec.Position{Seq: s.seq, Index: uint16(i)}))
+		if err := d.Err("chunk"); err != nil {
+			return nil, err
+		}
+	}
+	return r.events, nil
+}

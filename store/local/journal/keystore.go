@@ -1,0 +1,304 @@
+package journal
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"mtagd/store"
+	"mtagd/store/local/badgerdb"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
+	"mtagd/store/local/log"
+)
+
+// keyStore has the links and the remembered event_ids. Those that were written since the last flush are in memory, and in the log.
+// All others are in a database.
+type keyStore struct {
+	db *badgerdb.DB
+
+	mu       sync.RWMutex
+	recent   map[string]keyed
+	upTo     log.Position     // the end of the log when flushing was taken
+	flushing map[string]keyed // what is being written to the database, or could not be written to it; recent is newer
+}
+
+// keyed is the value of a key, or says that the key was deleted.
+type keyed struct {
+	value     []byte // it never changes
+	expiresAt uint64 // s since 1970; 0: never
+	deleted   bool
+}
+
+// openKeys opens or creates the database in dir. A damaged one is rebuilt.
+func openKeys(dir string, logger *slog.Logger) (*keyStore, error) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) { // a kill has come at the end of rebuildKeys, or it is a new one
+		if err := os.Rename(dir+".part", dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	if err := errors.Join(os.RemoveAll(dir+".part"), os.RemoveAll(dir+".damaged")); err != nil {
+		return nil, err
+	}
+	k, err := tryKeys(dir, logger)
+	if errors.Is(err, codec.ErrCorrupt) {
+		if err := rebuildKeys(dir, logger, err); err != nil {
+			return nil, err
+		}
+		k, err = tryKeys(dir, logger)
+	}
+	return k, err
+}
+
+// tryKeys opens or creates the database in dir. After a stop that was not clean, it checks everything.
+func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
+	db, err := badgerdb.Open(dir, logger)
+	if err != nil {
+		return nil, err
+	}
+	k := newKeyStore(db)
+	if !db.StoppedCleanly() {
+		var damage error
+		err = db.Check(context.Background(), func() {}, func(d *badgerdb.Damage) { damage = d })
+		err = errors.Join(damage, err)
+	}
+	if err == nil {
+		err = k.checkFormat()
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return k, nil
+}
+
+// rebuildKeys replaces a damaged database by one of what can be read of it. A kill before the end leaves the damaged one.
+func rebuildKeys(dir string, logger *slog.Logger, damage error) error {
+	logger.Error("the database of links and event_ids is damaged: a new one is made of what can be read", "error", damage)
+	part := dir + ".part"
+	if err := os.RemoveAll(part); err != nil {
+		return err
+	}
+	keys, err := openKeys(part, logger)
+	if err != nil {
+		return err
+	}
+	w := &Writer{keys: keys, batch: keys.db.Batch()}
+	err = salvageKeys(context.Background(), dir, w, func(path string, err error) {
+		logger.Error("a part of the links and event_ids cannot be read", "file", path, "error", err)
+	})
+	if err := errors.Join(err, w.batch.Flush(), keys.db.Close()); err != nil {
+		return err
+	}
+	old := dir + ".damaged"
+	if err := os.RemoveAll(old); err != nil {
+		return err
+	}
+	// After a kill between the two, there is no database, but a complete one beside it: Open finds that.
+	if err := errors.Join(os.Rename(dir, old), os.Rename(part, dir), durable.SyncPath(filepath.Dir(dir))); err != nil {
+		return err
+	}
+	return os.RemoveAll(old)
+}
+
+func newKeyStore(db *badgerdb.DB) *keyStore {
+	db.Keep(math.MaxUint64)
+	return &keyStore{db: db, recent: map[string]keyed{}}
+}
+
+// checkFormat refuses a database of another format version. It writes the version into a new one.
+func (k *keyStore) checkFormat() error {
+	found, has, err := k.stored([]byte{prefixFormat})
+	switch {
+	case err != nil:
+		return err
+	case !has:
+		return cmp.Or(k.db.Commit(k.db.MaxVersion()+1, func(txn *badgerdb.Txn) error { return txn.Set([]byte{prefixFormat}, []byte(format)) }),
+			k.db.Flush())
+	case string(found) != format:
+		return codec.UnknownFormat{Found: string(found), Known: format}
+	}
+	return nil
+}
+
+// get returns the newest value of a key. The value must not be changed.
+func (k *keyStore) get(key []byte) (value []byte, found bool, err error) {
+	k.mu.RLock()
+	v, found := k.recent[string(key)]
+	if !found {
+		v, found = k.flushing[string(key)]
+	}
+	k.mu.RUnlock()
+	if found {
+		return v.value, !v.deleted, nil
+	}
+	// A flush that has ended meanwhile had no value of this key.
+	return k.stored(key)
+}
+
+// stored returns the value of a key in the database.
+func (k *keyStore) stored(key []byte) (value []byte, found bool, err error) {
+	err = k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
+		item, err := txn.Get(key)
+		if errors.Is(err, badger.ErrKeyNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		found = true
+		value, err = item.ValueCopy(nil)
+		return err
+	})
+	return value, found, err
+}
+
+// add adds what a commit has changed.
+func (k *keyStore) add(changed map[string]keyed) {
+	if len(changed) == 0 {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.Copy(k.recent, changed)
+}
+
+// entries returns how many entries are in memory.
+func (k *keyStore) entries() int {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return len(k.recent) + len(k.flushing)
+}
+
+// inMemory returns what is not in the database, or may not be. It must not be changed.
+func (k *keyStore) inMemory() []map[string]keyed {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return []map[string]keyed{maps.Clone(k.recent), k.flushing}
+}
+
+// begin takes what the next flush writes, and returns how many commits it needs. No commit of the journal may be under way, and no
+// other flush. end is that of the log.
+func (k *keyStore) begin(end log.Position) (commits int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.flushing) == 0 { // the last flush has succeeded
+		k.flushing = k.recent
+	} else {
+		merged := maps.Clone(k.flushing) // a reader may have the old one
+		maps.Copy(merged, k.recent)
+		k.flushing = merged
+	}
+	k.recent = map[string]keyed{}
+	if len(k.flushing) == 0 {
+		return 0
+	}
+	k.upTo = end
+	return (len(k.flushing) + keysAtOnce - 1) / keysAtOnce
+}
+
+// flush writes what begin has taken to the database, in commits with the versions after this one. After an error a later flush writes
+// it.
+func (k *keyStore) flush(version uint64) error {
+	k.mu.RLock()
+	flushing, upTo := k.flushing, k.upTo
+	k.mu.RUnlock()
+	left := len(flushing)
+	for keys := range slices.Chunk(slices.Sorted(maps.Keys(flushing)), keysAtOnce) {
+		version++
+		if err := k.db.Commit(version, func(txn *badgerdb.Txn) error {
+			for _, key := range keys {
+				v := flushing[key]
+				if v.deleted {
+					if err := txn.Delete([]byte(key)); err != nil {
+						return err
+					}
+					continue
+				}
+				e := badger.NewEntry([]byte(key), v.value)
+				e.ExpiresAt = v.expiresAt
+				if err := txn.SetEntry(e); err != nil {
+					return err
+				}
+			}
+			if left -= len(keys); left == 0 {
+				return txn.Set([]byte{prefixFlushed}, binary.BigEndian.AppendUint64(nil, uint64(upTo)))
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.flushing = nil
+	return nil
+}
+
+// keysAtOnce is how many keys one commit of the database has at most. With the longest muids they have less than badgerdb.MaxCommitBytes.
+const keysAtOnce = badgerdb.MaxCommitBytes / (2 * store.MaxMUIDLength)
+
+// each calls use with all entries of the database whose keys begin with a prefix and that were written after the version since, in the
+// order of the keys, beginning at the key from. use gets values of its own.
+func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value []byte) error) error {
+	return k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: prefix, SinceTs: since})
+		defer it.Close()
+		for it.Seek(from); it.Valid(); it.Next() {
+			value, err := it.Item().ValueCopy(nil)
+			if err != nil {
+				return err
+			}
+			if err := use(it.Item().KeyCopy(nil), value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// number returns the number that a key has; 0 when there is none.
+func (k *keyStore) number(key byte) (uint64, error) {
+	b, found, err := k.get([]byte{key})
+	if err != nil || !found {
+		return 0, err
+	}
+	if len(b) != 8 {
+		return 0, codec.ErrCorrupt
+	}
+	return binary.BigEndian.Uint64(b), nil
+}
+
+// isStored reports whether an entry of the database is one that this version writes.
+func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
+	merchant := len(codec.MerchantKey{})
+	switch {
+	case len(key) == 0:
+	case key[0] == prefixFormat && len(key) == 1:
+		return false, false, string(value) == format
+	case (key[0] == prefixForgotten || key[0] == prefixFlushed) && len(key) == 1:
+		return false, false, len(value) == 8
+	case key[0] == prefixFiller, key[0] == prefixIndexed && bytes.Equal(value, []byte{1}):
+		return false, false, true
+	case key[0] == prefixLink && len(key) == 1+merchant+32:
+		return true, false, isLink(value)
+	case key[0] == prefixFormer && len(key) == formerKeyBytes:
+		return true, false, isFormer(value)
+	case key[0] == prefixLinked && len(key) == 1+merchant+muidHashBytes:
+		return false, false, len(value) == 1
+	case (key[0] == prefixDedupe || key[0] == prefixOldDedupe) && len(key) == 1+merchant+16:
+		return false, true, len(value) == 8
+	}
+	return false, false, false
+}

@@ -97,7 +97,7 @@ func (t *transaction) add(m *store.Mark) error {
 	}
 	if m.DedupeID != "" { // now nothing can fail any more
 		t.scratch = appendDedupeKey(t.scratch[:0], key, m.Name, m.DedupeID)
-		t.set(t.scratch, binary.BigEndian.AppendUint64(nil, uint64(t.now.UnixMicro())), uint64(t.now.Add(dedupeTTL).Unix()))
+		t.set(t.scratch, binary.BigEndian.AppendUint64(nil, uint64(t.now.UnixMicro())), uint64(time.Now().Add(dedupeTTL).Unix()))
 	}
 	m.Outcome = store.Recorded
 	t.appendEvent(key, m, muid, byClaim)

@@ -201,7 +201,7 @@ func TestAnErasureThatFailsHoldsUpNoOther(t *testing.T) {
 	fine := s.visit(1, 0)
 	fine.Merchant = well.ID
 	s.record(s.visit(1, 0), fine)
-	if _, err := s.pool.Exec(t.Context(), `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+	if _, err := s.pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 		'BEGIN IF OLD.merchant = ''`+string(s.id)+`'' THEN RAISE ''a bad block''; END IF; RETURN OLD; END';
 		CREATE TRIGGER refuse BEFORE DELETE ON event FOR EACH ROW EXECUTE FUNCTION refuse()`); err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 		}
 		era = store.Erasure{ID: store.NewErasureID(), Merchant: id, Partner: m.Partner, At: c.now, State: store.ErasurePending,
 			Person: who, Suppress: opt.Suppress}
-		open, err := list[store.Erasure](c.ctx, c.tx, "SELECT record FROM erasure WHERE NOT done AND record->>'partnerId' = $1 ORDER BY at", string(m.Partner))
+		open, err := list[store.Erasure](c.ctx, c.tx, "SELECT record FROM erasure WHERE NOT done AND record->>'partnerId' = $1 ORDER BY at FOR UPDATE", string(m.Partner)) // the background changes them
 		if err != nil {
 			return err
 		}

@@ -52,7 +52,7 @@ func (c *chunks) add(added []stored) {
 	c.list = list
 }
 
-// all returns all chunks after seq, up to and including last.
+// between returns the chunks after seq, up to and including last.
 func (c *chunks) between(seq, last uint64) []stored {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -96,7 +96,7 @@ func (c *chunks) last(version uint64) uint64 {
 	return c.list[n-1].seq
 }
 
-// forget drops the chunks up to a number, and returns the position of the first record that is still needed.
+// forget drops the chunks up to a number.
 func (c *chunks) forget(last uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

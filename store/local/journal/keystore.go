@@ -143,7 +143,7 @@ func (k *keyStore) get(key []byte) (value []byte, found bool, err error) {
 	if found {
 		return v.value, !v.deleted, nil
 	}
-	// A flush that has ended meanwhile had no value of this key.
+	// If a flush has ended since, it had no value of this key: the maps have everything until their flush has ended.
 	return k.stored(key)
 }
 

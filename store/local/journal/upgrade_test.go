@@ -14,7 +14,7 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// former writes a journal of format 5, and returns how many events it has.
+// formerJournal writes a journal of format 5, and returns its merchant and how many events it has.
 func formerJournal(t *testing.T, dir string) (m store.MerchantID, events int) {
 	t.Helper()
 	db, err := badger.OpenManaged(formerOptions(dir).WithLogger(nil))

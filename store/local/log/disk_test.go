@@ -22,9 +22,14 @@ func appendUncertain(t *testing.T, l *Log, payload []byte) {
 	}
 }
 
-// waitForSpare waits until the next file is there, so that making it cannot fail.
+// waitForSpare waits until the next file is there and full of zeros, so that nothing but Append can fail.
 func waitForSpare(l *Log) {
-	for l.spares.room.Load() == 0 {
+	filled := func() bool {
+		l.spares.mu.Lock()
+		defer l.spares.mu.Unlock()
+		return l.spares.filled
+	}
+	for !filled() {
 		time.Sleep(time.Millisecond)
 	}
 }

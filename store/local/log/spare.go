@@ -30,6 +30,7 @@ type spares struct {
 	changed sync.Cond // spare or err
 	count   uint64    // of the newest file
 	spare   *file     // allocated, and its name is durable; nil: in the making
+	filled  bool      // spare has all its zeros: nothing is written to it until it is taken
 	err     error     // of the last attempt
 	room    atomic.Int64
 	taken   chan struct{} // has a place: to make the next one
@@ -100,7 +101,7 @@ func (s *spares) run() {
 
 // set notes the result of an attempt to make a file. The lock is held.
 func (s *spares) set(f *file, err error) {
-	s.spare, s.err = f, err
+	s.spare, s.err, s.filled = f, err, false
 	room := int64(0)
 	if f != nil {
 		room = f.size - block
@@ -123,6 +124,9 @@ func (s *spares) fill(f *file) error {
 			return err
 		}
 	}
+	s.mu.Lock()
+	s.filled = s.spare == f
+	s.mu.Unlock()
 	return nil
 }
 

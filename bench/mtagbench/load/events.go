@@ -2,8 +2,8 @@ package load
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"mtagd/bench"
@@ -38,9 +38,6 @@ func Marks(t Target, batch int, identified bool) func(b []byte) (request []byte,
 	return r.To(t)
 }
 
-// sources counts the sources of events with an event_id. No two of them repeat an event_id.
-var sources atomic.Uint64
-
 // To returns the source of requests to a tag. The target's path is /mark/:tagId.
 func (r Requests) To(t Target) func(b []byte) (request []byte, events int) {
 	size := max(r.Size, bench.EventSize)
@@ -58,7 +55,7 @@ func (r Requests) To(t Target) func(b []byte) (request []byte, events int) {
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, t.Host, length)
 	made := uint64(0)
 	if r.Kind == Identified || r.Kind == Browser {
-		made = sources.Add(1) * 1_000_000_000
+		made = rand.Uint64() // no two sources repeat an event_id
 	}
 	now := time.Now()
 	appendEvent := func(b []byte) []byte {

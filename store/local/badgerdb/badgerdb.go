@@ -38,6 +38,7 @@
 //	badgerdb.go  DB: open, commit, flush, close
 //	txn.go       reads
 //	compact.go   writes a new generation
+//	runs.go      finds a key in the tables
 //	table.go     the files of tables, and the blocks in them
 //	list.go      the other files
 //	space.go     free space
@@ -62,6 +63,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
+	"github.com/dgraph-io/badger/v4/y"
 	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/codec"
@@ -106,8 +108,8 @@ type handle struct {
 	opened   string // where Badger works: dir, or a directory of links
 	number   int
 	log      *badgerLog
-	list     list                         // guarded by DB.writing
-	tables   atomic.Pointer[[]*tableFile] // all that Badger has, but for the newest
+	list     list                   // guarded by DB.writing
+	tables   atomic.Pointer[tables] // all that Badger has, but for the newest
 	damaged  *atomic.Uint64
 	readOnly bool
 
@@ -227,10 +229,9 @@ func (h *handle) openBadger(opt badger.Options, tables map[uint64]*tableFile) (e
 		return err
 	}
 	h.db.SetDiscardTs(math.MaxUint64)
-	all := slices.Collect(maps.Values(tables))
-	h.tables.Store(&all)
-	if n := tableCount(h.db); n < len(all) { // it may have made some of its logs already
-		err = fmt.Errorf("%w: Badger has opened %d of %d tables of %s", codec.ErrCorrupt, n, len(all), h.dir)
+	h.tables.Store(openTables(slices.Collect(maps.Values(tables))))
+	if n := tableCount(h.db); n < len(tables) { // it may have made some of its logs already
+		err = fmt.Errorf("%w: Badger has opened %d of %d tables of %s", codec.ErrCorrupt, n, len(tables), h.dir)
 	}
 	err = errors.Join(err, h.log.failure())
 	if err != nil {
@@ -242,7 +243,7 @@ func (h *handle) openBadger(opt badger.Options, tables map[uint64]*tableFile) (e
 // close closes a generation. Badger makes a table of its memtable.
 func (h *handle) close() error {
 	err := h.db.Close()
-	for _, t := range *h.tables.Load() {
+	for _, t := range h.tables.Load().all {
 		t.close()
 	}
 	if h.opened != h.dir {
@@ -258,6 +259,7 @@ func (h *handle) close() error {
 //   - No compression and no caches: what is in the tables does not compress, so Badger reads blocks from the mapped file.
 //   - OnBlockRead: blocks were checked just before, but Badger must not read one that changes in this moment.
 //   - BypassLockGuard: DB.lock is for all generations.
+//   - BloomFalsePositive: a look-up of a new key asks the filters of dozens of tables. 15 bits for each key.
 //   - BaseTableSize, TableSizeMultiplier: StreamWriter makes tables of this size.
 func badgerOptions(dir string, log *badgerLog) badger.Options {
 	opt := badger.DefaultOptions(dir).
@@ -273,6 +275,7 @@ func badgerOptions(dir string, log *badgerLog) badger.Options {
 		WithNumMemtables(1).
 		WithValueThreshold(600 << 10).
 		WithValueLogFileSize(1 << 20).
+		WithBloomFalsePositive(0.001).
 		WithBaseTableSize(tableBytes).
 		WithChecksumVerificationMode(options.OnBlockRead).
 		WithBlockCacheSize(0).
@@ -356,8 +359,8 @@ func (h *handle) view(version uint64, read func(txn *Txn) error) (err error) {
 	defer txn.Discard()
 	defer func() {
 		if r := recover(); r != nil { // some damage makes Badger panic
-			for _, t := range *h.tables.Load() {
-				if _, err = t.readAll(atOnce); err != nil {
+			for _, t := range h.tables.Load().all {
+				if _, err = t.readAll(atOnce, nil); err != nil {
 					err = txn.found(err)
 					return
 				}
@@ -440,7 +443,7 @@ func tableCount(db *badger.DB) (n int) {
 
 // newestVersion returns the greatest version in tables.
 func (h *handle) newestVersion() (version uint64) {
-	for _, t := range *h.tables.Load() {
+	for _, t := range h.tables.Load().all {
 		version = max(version, t.version)
 	}
 	return version
@@ -456,7 +459,9 @@ func (h *handle) checkNew() error {
 	if err != nil {
 		return err
 	}
-	all := slices.Clone(*h.tables.Load())
+	now := h.tables.Load()
+	var added []*tableFile
+	defer func() { h.tables.Store(now.with(added)) }()
 	for _, id := range ids {
 		if _, ok := h.list.tables[id]; ok {
 			continue
@@ -465,15 +470,14 @@ func (h *handle) checkNew() error {
 		if err != nil {
 			return err
 		}
-		c, err := t.readAll(atOnce)
+		c, err := t.readAll(atOnce, func(key []byte) { now.filter.add(y.Hash(key)) })
 		if err != nil {
 			t.close()
 			return err
 		}
 		h.list.tables[id] = listed{t.size, c}
-		all = append(all, t)
+		added = append(added, t)
 	}
-	h.tables.Store(&all)
 	return nil
 }
 
@@ -556,7 +560,7 @@ func (d *DB) Keep(version uint64) { d.keep.Store(version) }
 func (d *DB) TableBytes() (bytes int64) {
 	h := d.acquire()
 	defer d.release(h)
-	for _, t := range *h.tables.Load() {
+	for _, t := range h.tables.Load().all {
 		bytes += t.size
 	}
 	return bytes
@@ -570,7 +574,7 @@ func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error 
 		h := d.acquire()
 		d.writing.Lock()
 		var next *tableFile
-		for _, t := range *h.tables.Load() {
+		for _, t := range h.tables.Load().all {
 			if !checked[t.path] {
 				next = t
 				break
@@ -586,7 +590,7 @@ func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error 
 			return nil
 		}
 		checked[next.path] = true
-		c, err := next.readAll(paced(ctx, pace))
+		c, err := next.readAll(paced(ctx, pace), nil)
 		if err == nil && c != want.contents {
 			err = damaged(next.path, "it has %d entries instead of %d, or other ones", c.entries, want.entries)
 		}

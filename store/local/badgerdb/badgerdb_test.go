@@ -455,7 +455,7 @@ func TestOneWrongBit(t *testing.T) {
 			}
 			if running {
 				flipIn()
-				for _, f := range *d.current.tables.Load() {
+				for _, f := range d.current.tables.Load().all {
 					f.sound.Store(0) // as a second later
 				}
 			}

@@ -164,11 +164,11 @@ func (c *compaction) begin() error {
 // checkInput reads all tables of the old generation.
 func (c *compaction) checkInput() error {
 	var all contents
-	for _, t := range *c.h.tables.Load() {
+	for _, t := range c.h.tables.Load().all {
 		if t.version > c.upto {
 			continue // it came meanwhile
 		}
-		found, err := t.readAll(c.pace)
+		found, err := t.readAll(c.pace, nil)
 		if err != nil {
 			return c.failed(err)
 		}
@@ -304,7 +304,7 @@ func (c *compaction) readBack(l list) error {
 			if err != nil {
 				return err
 			}
-			found, err := t.readAll(c.pace)
+			found, err := t.readAll(c.pace, nil)
 			if t.close(); err != nil {
 				return err
 			}

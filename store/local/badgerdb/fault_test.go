@@ -101,7 +101,7 @@ func TestDamageCostsOnlyWhatIsThere(t *testing.T) {
 		other.change(100_000)
 	}
 	check(t, m.CompactAndWait(ctx, noPace))
-	table := (*m.current.tables.Load())[0]
+	table := m.current.tables.Load().all[0]
 	flip(t, table.path, 1000)
 
 	lost := 0
@@ -269,7 +269,7 @@ func TestDamageBehindSkippedVersions(t *testing.T) {
 	set("c")
 	set("e")
 	check(t, d.Flush())
-	table := (*d.current.tables.Load())[0]
+	table := d.current.tables.Load().all[0]
 	for _, c := range []struct {
 		key     string
 		reverse bool

@@ -145,7 +145,7 @@ func checkFiles(dir string, log *badgerLog, readOnly bool) (tables map[uint64]*t
 		tables[id] = t
 		switch was, ok := l.tables[id]; {
 		case !ok:
-			c, err := t.readAll(atOnce)
+			c, err := t.readAll(atOnce, nil)
 			if err != nil {
 				return nil, l, false, err
 			}

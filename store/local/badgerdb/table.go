@@ -1,6 +1,7 @@
 package badgerdb
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -66,19 +67,19 @@ func (c *contents) join(o contents) { c.entries, c.sum = c.entries+o.entries, c.
 
 // tableFile is an open table, beside Badger's. It checks the blocks that a read needs, before Badger reads them.
 type tableFile struct {
-	id      uint64
-	path    string
-	file    *os.File
-	size    int64
-	mapped  []byte // the file; only the index is read from it
-	index   *fb.TableIndex
-	from    int64 // where the index begins
-	blocks  int
-	version uint64 // the greatest
-	entries uint32
-	filter  y.Filter
-	sound   atomic.Int64 // when the index was last found to be sound, in ns since 1970
-	largest []byte       // key, without version
+	id                uint64
+	path              string
+	file              *os.File
+	size              int64
+	mapped            []byte // the file; only the index is read from it
+	index             *fb.TableIndex
+	from              int64 // where the index begins
+	blocks            int
+	version           uint64 // the greatest
+	entries           uint32
+	filter            y.Filter
+	sound             atomic.Int64 // when the index was last found to be sound, in ns since 1970
+	smallest, largest []byte       // keys, without versions
 }
 
 func tablePath(dir string, id uint64) string { return filepath.Join(dir, fmt.Sprintf("%06d.sst", id)) }
@@ -98,6 +99,7 @@ func openTable(dir string, id uint64) (t *tableFile, err error) {
 	}
 	if err = t.load(); err == nil {
 		var last []byte
+		t.smallest = bytes.Clone(y.ParseKey(t.base(0)))
 		if last, err = t.readBlock(t.blocks-1, &buffer{}); err == nil {
 			err = eachInBlock(last, func(key []byte, _ y.ValueStruct) { t.largest = append(t.largest[:0], y.ParseKey(key)...) })
 		}
@@ -241,8 +243,9 @@ func (t *tableFile) readBlock(block int, buf *buffer) ([]byte, error) {
 	return b, nil
 }
 
-// readAll reads a whole table, checks every block, and counts the entries. It calls pace between blocks.
-func (t *tableFile) readAll(pace func() error) (c contents, err error) {
+// readAll reads a whole table, checks every block, and counts the entries. It calls pace between blocks, and use, if there is one, with the
+// keys.
+func (t *tableFile) readAll(pace func() error, use func(key []byte)) (c contents, err error) {
 	if _, err := t.readIndex(); err != nil {
 		return c, err
 	}
@@ -270,6 +273,9 @@ func (t *tableFile) readAll(pace func() error) (c contents, err error) {
 		if err := eachInBlock(b, func(key []byte, v y.ValueStruct) {
 			n++
 			c.add(y.ParseKey(key), y.ParseTs(key), v.Value)
+			if use != nil {
+				use(y.ParseKey(key))
+			}
 		}); err != nil {
 			return c, &Damage{t.path, err}
 		}

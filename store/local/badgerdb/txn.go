@@ -49,32 +49,21 @@ func (t *Txn) SetEntry(e *badger.Entry) error {
 
 // Get is badger.Txn.Get. It returns a Damage when a block that may have the key cannot be read.
 func (t *Txn) Get(key []byte) (*badger.Item, error) {
-	from, to, hash := y.KeyWithTs(key, math.MaxUint64), y.KeyWithTs(key, 0), y.Hash(key)
-	for _, f := range *t.h.tables.Load() {
-		if err := f.checkIndex(); err != nil {
-			return nil, t.found(err)
-		}
-		if !f.covers(key, key) || len(f.filter) > 0 && !f.filter.MayContain(hash) {
-			continue
-		}
-		for i := f.block(from); i <= f.block(to); i++ {
-			if _, err := f.readBlock(i, &t.buf); err != nil {
-				return nil, t.found(err)
-			}
-		}
+	if err := t.h.tables.Load().eachBlock(key, &t.buf, func([]byte) error { return nil }); err != nil {
+		return nil, t.found(err)
 	}
 	return t.Txn.Get(key)
 }
 
 // covers reports whether a table may have keys from from to to, both included. A nil to is the end.
 func (t *tableFile) covers(from, to []byte) bool {
-	return bytes.Compare(t.largest, from) >= 0 && (to == nil || bytes.Compare(y.ParseKey(t.base(0)), to) <= 0)
+	return bytes.Compare(t.largest, from) >= 0 && (to == nil || bytes.Compare(t.smallest, to) <= 0)
 }
 
 // NewIterator returns an iterator. It must be closed.
 func (t *Txn) NewIterator(opt badger.IteratorOptions) *Iterator {
 	it := &Iterator{Iterator: t.Txn.NewIterator(opt), t: t, reverse: opt.Reverse, prefix: opt.Prefix, after: after(opt.Prefix)}
-	for _, f := range *t.h.tables.Load() {
+	for _, f := range t.h.tables.Load().all {
 		if it.lost = t.found(f.checkIndex()); it.lost != nil {
 			break
 		}

@@ -118,7 +118,8 @@ func (c *committer) begin() *transaction {
 		oldDedupe:  c.oldDedupe,
 		indexed:    c.indexed.Load(),
 		suppressed: c.j.suppressed,
-		changed:    map[string]keyed{},
+		changed:    a.changed,
+		expiresAt:  uint64(time.Now().Add(dedupeTTL).Unix()),
 	}
 }
 

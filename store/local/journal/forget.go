@@ -45,9 +45,6 @@ func (j *Journal) flushKeys(atMoment func()) error {
 	release()
 	err := j.keys.flush(version)
 	if err == nil {
-		err = j.keys.db.Flush()
-	}
-	if err == nil {
 		j.flushed.Store(uint64(end))
 	}
 	return err
@@ -83,9 +80,9 @@ func (j *Journal) needed() log.Position {
 
 // A flush begins when so many entries are in memory, or when the records since the last one have so many bytes.
 const (
-	flushEntries = 50_000
-	maxEntries   = 20 * flushEntries // while the database cannot be written, no more events are accepted: about 200 MB of memory
-	flushBytes   = 16 << 20
+	flushEntries = 100_000
+	maxEntries   = 10 * flushEntries // while the database cannot be written, no more events are accepted: about 100 MB of memory
+	flushBytes   = 32 << 20
 )
 
 // tidy moves links and event_ids from the log to the database now and then, compacts that, and removes files of the log that are not
@@ -112,7 +109,7 @@ func (j *Journal) tidy() {
 }
 
 func (j *Journal) tidyOnce() (err error) {
-	if j.keys.entries() >= flushEntries || uint64(j.log.End())-j.flushed.Load() >= flushBytes {
+	if j.keys.inMemory() >= flushEntries || uint64(j.log.End())-j.flushed.Load() >= flushBytes {
 		if err = j.flush(); err == nil && j.keys.db.NeedsCompaction() && j.compacting.CompareAndSwap(false, true) {
 			j.running.Go(j.compact) // beside further flushes
 		}

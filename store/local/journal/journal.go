@@ -29,6 +29,7 @@
 //	arena.go        the memory of one transaction
 //	chunks.go       the chunks of the log
 //	keystore.go     links and event_ids, in memory and in the database
+//	entries.go      those in memory
 //	read.go         reads events by position, and chunks in the order of receipt
 //	forget.go       drops chunks, flushes links and event_ids, and removes files of the log (tidy)
 //	remove.go       removes links and remembered event_ids, and their bytes
@@ -216,14 +217,14 @@ func (j *Journal) replay() error {
 // replayRecord takes in the entries of a record.
 func (j *Journal) replayRecord(at log.Position, record []byte) error {
 	var written []stored
-	changed := map[string]keyed{}
+	changed := newEntries()
 	if err := eachEntry(record, func(e codec.Entry, to int) error {
 		j.last = max(j.last, e.Version)
 		if seq, isChunk := ChunkOf(e); isChunk {
 			j.last = max(j.last, seq)
 			written = append(written, stored{seq: seq, version: e.Version, at: at, from: to - len(e.Value), to: to})
 		} else {
-			changed[string(e.Key)] = keyed{value: append([]byte(nil), e.Value...), expiresAt: e.ExpiresAt, deleted: e.Deleted}
+			changed.set(e.Key, keyed{value: append([]byte(nil), e.Value...), expiresAt: e.ExpiresAt, deleted: e.Deleted})
 		}
 		return nil
 	}); err != nil {
@@ -278,7 +279,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		if err := ready(); err != nil {
 			return err
 		}
-		if j.keys.entries() > maxEntries {
+		if j.keys.inMemory() > maxEntries {
 			return store.Unavailable("links and event_ids cannot be stored now")
 		}
 		return j.disk.admit(size)

@@ -7,12 +7,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"io/fs"
+	"iter"
 	"log/slog"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"github.com/dgraph-io/badger/v4"
@@ -29,17 +28,12 @@ import (
 type keyStore struct {
 	db *badgerdb.DB
 
-	mu       sync.RWMutex
-	recent   map[string]keyed
-	upTo     log.Position     // the end of the log when flushing was taken
-	flushing map[string]keyed // what is being written to the database, or could not be written to it; recent is newer
-}
+	links linkCache // the committer's
 
-// keyed is the value of a key, or says that the key was deleted.
-type keyed struct {
-	value     []byte // it never changes
-	expiresAt uint64 // s since 1970; 0: never
-	deleted   bool
+	mu       sync.RWMutex
+	recent   entries
+	upTo     log.Position // the end of the log when flushing was taken
+	flushing entries      // what is being written to the database, or could not be written to it; recent is newer
 }
 
 // openKeys opens or creates the database in dir. A damaged one is rebuilt.
@@ -114,12 +108,12 @@ func rebuildKeys(dir string, logger *slog.Logger, damage error) error {
 
 func newKeyStore(db *badgerdb.DB) *keyStore {
 	db.Keep(math.MaxUint64)
-	return &keyStore{db: db, recent: map[string]keyed{}}
+	return &keyStore{db: db, recent: newEntries()}
 }
 
 // checkFormat refuses a database of another format version. It writes the version into a new one.
 func (k *keyStore) checkFormat() error {
-	found, has, err := k.stored([]byte{prefixFormat})
+	found, has, err := k.db.Get([]byte{prefixFormat})
 	switch {
 	case err != nil:
 		return err
@@ -134,58 +128,56 @@ func (k *keyStore) checkFormat() error {
 
 // get returns the newest value of a key. The value must not be changed.
 func (k *keyStore) get(key []byte) (value []byte, found bool, err error) {
-	k.mu.RLock()
-	v, found := k.recent[string(key)]
-	if !found {
-		v, found = k.flushing[string(key)]
-	}
-	k.mu.RUnlock()
-	if found {
+	if v, found := k.unflushed(key); found {
 		return v.value, !v.deleted, nil
 	}
-	// If a flush has ended since, it had no value of this key: the maps have everything until their flush has ended.
-	return k.stored(key)
+	// If a flush has ended since, it had no value of this key: what it writes stays in memory until it has ended.
+	return k.db.Get(key)
 }
 
-// stored returns the value of a key in the database.
-func (k *keyStore) stored(key []byte) (value []byte, found bool, err error) {
-	err = k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
-		item, err := txn.Get(key)
-		if errors.Is(err, badger.ErrKeyNotFound) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		found = true
-		value, err = item.ValueCopy(nil)
-		return err
-	})
-	return value, found, err
+// getForCommit is get for the committer.
+func (k *keyStore) getForCommit(key []byte) (value []byte, found bool, err error) {
+	if v, found := k.unflushed(key); found {
+		return v.value, !v.deleted, nil
+	}
+	if key[0] == prefixLink {
+		return k.links.get(key, k.db.Get)
+	}
+	return k.db.Get(key)
+}
+
+// unflushed returns the entry of a key that is in memory.
+func (k *keyStore) unflushed(key []byte) (v keyed, found bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if v, found = k.recent.get(key); !found {
+		v, found = k.flushing.get(key)
+	}
+	return v, found
 }
 
 // add adds what a commit has changed.
-func (k *keyStore) add(changed map[string]keyed) {
-	if len(changed) == 0 {
+func (k *keyStore) add(changed entries) {
+	if changed.len() == 0 {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	maps.Copy(k.recent, changed)
+	k.recent.add(changed)
 }
 
-// entries returns how many entries are in memory.
-func (k *keyStore) entries() int {
+// inMemory returns how many entries are in memory.
+func (k *keyStore) inMemory() int {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return len(k.recent) + len(k.flushing)
+	return k.recent.len() + k.flushing.len()
 }
 
-// inMemory returns what is not in the database, or may not be. It must not be changed.
-func (k *keyStore) inMemory() []map[string]keyed {
+// allUnflushed returns what is not in the database, or may not be. It must not be changed.
+func (k *keyStore) allUnflushed() []entries {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return []map[string]keyed{maps.Clone(k.recent), k.flushing}
+	return []entries{k.recent.clone(), k.flushing}
 }
 
 // begin takes what the next flush writes, and returns how many commits it needs. No commit of the journal may be under way, and no
@@ -193,46 +185,48 @@ func (k *keyStore) inMemory() []map[string]keyed {
 func (k *keyStore) begin(end log.Position) (commits int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.flushing) == 0 { // the last flush has succeeded
+	if k.flushing.len() == 0 { // the last flush has succeeded
 		k.flushing = k.recent
 	} else {
-		merged := maps.Clone(k.flushing) // a reader may have the old one
-		maps.Copy(merged, k.recent)
+		merged := k.flushing.clone() // a reader may have the old one
+		merged.add(k.recent)
 		k.flushing = merged
 	}
-	k.recent = map[string]keyed{}
-	if len(k.flushing) == 0 {
+	k.recent = newEntries()
+	if k.flushing.len() == 0 {
 		return 0
 	}
 	k.upTo = end
-	return (len(k.flushing) + keysAtOnce - 1) / keysAtOnce
+	return (k.flushing.len() + keysAtOnce - 1) / keysAtOnce
 }
 
-// flush writes what begin has taken to the database, in commits with the versions after this one. After an error a later flush writes
-// it.
+// flush writes what begin has taken to the database, in commits with the versions after this one. When it returns nil, that is on disk.
+// After an error a later flush writes it.
 func (k *keyStore) flush(version uint64) error {
 	k.mu.RLock()
 	flushing, upTo := k.flushing, k.upTo
 	k.mu.RUnlock()
-	left := len(flushing)
-	for keys := range slices.Chunk(slices.Sorted(maps.Keys(flushing)), keysAtOnce) {
+	next, stop := iter.Pull2(flushing.sorted())
+	defer stop()
+	for left := flushing.len(); left > 0; {
 		version++
 		if err := k.db.Commit(version, func(txn *badgerdb.Txn) error {
-			for _, key := range keys {
-				v := flushing[key]
+			for range min(left, keysAtOnce) {
+				left--
+				key, v, _ := next()
 				if v.deleted {
-					if err := txn.Delete([]byte(key)); err != nil {
+					if err := txn.Delete(key); err != nil {
 						return err
 					}
 					continue
 				}
-				e := badger.NewEntry([]byte(key), v.value)
+				e := badger.NewEntry(key, v.value)
 				e.ExpiresAt = v.expiresAt
 				if err := txn.SetEntry(e); err != nil {
 					return err
 				}
 			}
-			if left -= len(keys); left == 0 {
+			if left == 0 {
 				return txn.Set([]byte{prefixFlushed}, binary.BigEndian.AppendUint64(nil, uint64(upTo)))
 			}
 			return nil
@@ -240,9 +234,12 @@ func (k *keyStore) flush(version uint64) error {
 			return err
 		}
 	}
+	if err := k.db.Flush(); err != nil {
+		return err
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.flushing = nil
+	k.flushing = entries{}
 	return nil
 }
 

@@ -15,15 +15,16 @@ type transaction struct {
 	clock     *clock
 	arena     *arena
 	now       time.Time
+	expiresAt uint64 // when the database drops an event_id of now, in s since 1970
 	version   uint64
 	oldDedupe bool // earlier versions may have remembered event_ids (prefixOldDedupe)
 	indexed   bool // all links are in the index of muids (prefixLinked)
 
 	suppressed func(store.MerchantID, *store.Identity, store.MUID) bool
 
-	record  []byte           // entries (codec.AppendEntry), in the arena
-	written []stored         // the chunks in it, without their bytes and positions
-	changed map[string]keyed // the keys in it that are not of chunks
+	record  []byte   // entries (codec.AppendEntry), in the arena
+	written []stored // the chunks in it, without their bytes and positions
+	changed entries  // those in it that are not of chunks, in the arena
 
 	merchant store.MerchantID  // of the last mark
 	key      codec.MerchantKey // its key
@@ -49,10 +50,10 @@ func (t *transaction) isEmpty() bool { return len(t.record) == 0 }
 
 // get returns the value of a key, as this transaction sees it. The value must not be changed.
 func (t *transaction) get(key []byte) (value []byte, found bool, err error) {
-	if v, changed := t.changed[string(key)]; changed {
+	if v, changed := t.changed.get(key); changed {
 		return v.value, !v.deleted, nil
 	}
-	return t.keys.get(key)
+	return t.keys.getForCommit(key)
 }
 
 // add resolves, deduplicates and appends one mark (store.Events, Record).
@@ -97,7 +98,9 @@ func (t *transaction) add(m *store.Mark) error {
 	}
 	if m.DedupeID != "" { // now nothing can fail any more
 		t.scratch = appendDedupeKey(t.scratch[:0], key, m.Name, m.DedupeID)
-		t.set(t.scratch, binary.BigEndian.AppendUint64(nil, uint64(t.now.UnixMicro())), uint64(time.Now().Add(dedupeTTL).Unix()))
+		var buf [8]byte
+		binary.BigEndian.PutUint64(buf[:], uint64(t.now.UnixMicro()))
+		t.set(t.scratch, buf[:], t.expiresAt)
 	}
 	m.Outcome = store.Recorded
 	t.appendEvent(key, m, muid, byClaim)
@@ -171,14 +174,20 @@ func (t *transaction) append(e codec.Entry) (end int) {
 	return len(t.record) - codec.EntryTail(e)
 }
 
-// set gives a key a value, which must not change afterwards.
+// set gives a key a value, which must not change afterwards unless it is that of an event_id.
 func (t *transaction) set(key, value []byte, expiresAt uint64) {
-	t.append(codec.Entry{Key: key, Value: value, Version: t.version, ExpiresAt: expiresAt})
-	t.changed[string(key)] = keyed{value: value, expiresAt: expiresAt}
+	t.change(codec.Entry{Key: key, Value: value, Version: t.version, ExpiresAt: expiresAt})
 }
 
 // delete deletes a key.
 func (t *transaction) delete(key []byte) {
-	t.append(codec.Entry{Key: key, Version: t.version, Deleted: true})
-	t.changed[string(key)] = keyed{deleted: true}
+	t.change(codec.Entry{Key: key, Version: t.version, Deleted: true})
+}
+
+func (t *transaction) change(e codec.Entry) {
+	t.append(e)
+	t.changed.set(e.Key, keyed{value: e.Value, expiresAt: e.ExpiresAt, deleted: e.Deleted})
+	if e.Key[0] == prefixLink {
+		t.keys.links.forget(e.Key)
+	}
 }

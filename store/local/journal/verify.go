@@ -38,7 +38,7 @@ func OpenReadOnly(dir string, opt Options) (j *Journal, err error) {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), j.log.Close())
 	}
 	j.keys = newKeyStore(db)
-	found, _, err := j.keys.stored([]byte{prefixFormat})
+	found, _, err := db.Get([]byte{prefixFormat})
 	if err == nil && string(found) != format {
 		err = codec.UnknownFormat{Found: string(found), Known: format}
 	}
@@ -100,9 +100,9 @@ func (j *Journal) Verify(ctx context.Context, c Check) (counts Counts, err error
 	}); err != nil && ctx.Err() == nil {
 		c.Wrong("events", err)
 	}
-	for _, memory := range j.keys.inMemory() {
-		for key := range memory {
-			switch isLinked, isEventID, _ := isStored([]byte(key), memory[key].value); {
+	for _, memory := range j.keys.allUnflushed() {
+		for key, v := range memory.sorted() {
+			switch isLinked, isEventID, _ := isStored(key, v.value); {
 			case isLinked:
 				counts.Links++
 			case isEventID:

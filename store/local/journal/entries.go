@@ -1,0 +1,137 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"iter"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"mtagd/store/local/codec"
+)
+
+// entries are the newest entries of some keys, in memory. Most are of event_ids: they take about 80 bytes each, and no pointer that the
+// garbage collector would follow.
+type entries struct {
+	eventIDs map[eventIDKey]int64 // when the event was received (µs since 1970), or deletedID
+	others   map[string]keyed
+}
+
+// eventIDKey is a whole key of a remembered event_id.
+type eventIDKey [1 + len(codec.MerchantKey{}) + 16]byte
+
+const deletedID = math.MinInt64
+
+// keyed is the value of a key, or says that the key was deleted.
+type keyed struct {
+	value     []byte // it never changes
+	expiresAt uint64 // s since 1970; 0: never
+	deleted   bool
+}
+
+func newEntries() entries { return entries{map[eventIDKey]int64{}, map[string]keyed{}} }
+
+func isEventID(key []byte) bool {
+	return len(key) == len(eventIDKey{}) && (key[0] == prefixDedupe || key[0] == prefixOldDedupe)
+}
+
+// set notes an entry. Of an event_id it keeps the time of receipt: the entry expires dedupeTTL after it was written to the database.
+func (e entries) set(key []byte, v keyed) {
+	switch {
+	case isEventID(key) && v.deleted:
+		e.eventIDs[eventIDKey(key)] = deletedID
+	case isEventID(key) && len(v.value) == 8:
+		e.eventIDs[eventIDKey(key)] = int64(binary.BigEndian.Uint64(v.value))
+	default:
+		e.others[string(key)] = v
+	}
+}
+
+func (e entries) get(key []byte) (v keyed, found bool) {
+	if isEventID(key) {
+		if received, found := e.eventIDs[eventIDKey(key)]; found {
+			return eventID(received, 0), true
+		}
+	}
+	v, found = e.others[string(key)]
+	return v, found
+}
+
+func eventID(received int64, expiresAt uint64) keyed {
+	if received == deletedID {
+		return keyed{deleted: true}
+	}
+	return keyed{value: binary.BigEndian.AppendUint64(nil, uint64(received)), expiresAt: expiresAt}
+}
+
+func (e entries) len() int { return len(e.eventIDs) + len(e.others) }
+
+// add adds newer entries.
+func (e entries) add(newer entries) {
+	maps.Copy(e.eventIDs, newer.eventIDs)
+	maps.Copy(e.others, newer.others)
+}
+
+func (e entries) clone() entries { return entries{maps.Clone(e.eventIDs), maps.Clone(e.others)} }
+
+func (e entries) clear() {
+	clear(e.eventIDs)
+	clear(e.others)
+}
+
+// sorted returns the entries: event_ids, then the others, each in the order of their keys.
+func (e entries) sorted() iter.Seq2[[]byte, keyed] {
+	return func(yield func([]byte, keyed) bool) {
+		expiresAt := uint64(time.Now().Add(dedupeTTL).Unix())
+		ids := slices.SortedFunc(maps.Keys(e.eventIDs), func(a, b eventIDKey) int { return bytes.Compare(a[:], b[:]) })
+		for i := range ids {
+			if !yield(ids[i][:], eventID(e.eventIDs[ids[i]], expiresAt)) {
+				return
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(e.others)) {
+			if !yield([]byte(key), e.others[key]) {
+				return
+			}
+		}
+	}
+}
+
+// linkCache has links that the committer has read from the database. People often send several events in a row. Only the committer uses
+// it.
+type linkCache struct {
+	young, old map[string]cachedLink
+}
+
+type cachedLink struct {
+	value []byte
+	found bool
+}
+
+// cachedLinks is how many links young has before it becomes old. All of them take about 20 MB.
+const cachedLinks = 64 << 10
+
+// get returns the value of a link's key, and reads it when it is not in the cache.
+func (c *linkCache) get(key []byte, read getter) (value []byte, found bool, err error) {
+	l, has := c.young[string(key)]
+	if !has {
+		if l, has = c.old[string(key)]; !has {
+			if l.value, l.found, err = read(key); err != nil {
+				return nil, false, err
+			}
+		}
+		if len(c.young) >= cachedLinks || c.young == nil {
+			c.young, c.old = map[string]cachedLink{}, c.young
+		}
+		c.young[string(key)] = l
+	}
+	return l.value, l.found, nil
+}
+
+// forget drops a key, which gets another value.
+func (c *linkCache) forget(key []byte) {
+	delete(c.young, string(key))
+	delete(c.old, string(key))
+}

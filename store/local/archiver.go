@@ -30,8 +30,8 @@ import (
 type archiver struct {
 	e       *engine
 	log     *slog.Logger
-	run     int // bytes of events in a run
-	paced   bool
+	run     int          // bytes of events in a run
+	paced   bool         // else it looks for events all the time
 	waiting atomic.Int64 // bytes of events that wait, approximately
 
 	moving sync.Mutex // held while events move, and to keep them from moving
@@ -100,13 +100,14 @@ func (a *archiver) note(events []codec.Event) {
 		bytes += int(events[i].Size)
 	}
 	a.waiting.Add(int64(bytes))
+	a.e.background.note()
 }
 
 // moveAll moves runs until too few events wait for a full one. If everything is true, it also moves the rest. After an error, a
 // later call tries again.
 func (a *archiver) moveAll(everything bool) error {
 	for a.stop.Err() == nil && (everything || a.waiting.Load() >= int64(a.run)) {
-		if more, err := a.move(everything, a.paceBy(archivePace)); err != nil || !more {
+		if more, err := a.move(everything, a.pace()); err != nil || !more {
 			return err
 		}
 	}
@@ -175,7 +176,7 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 			return err
 		}
 		before := a.e.archive.Boundary()
-		more, err := a.move(true, a.paceBy(erasurePace))
+		more, err := a.move(true, a.e.life.pace())
 		if err != nil {
 			return err
 		}
@@ -190,7 +191,7 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 func (a *archiver) reclaim() error {
 	a.moving.Lock()
 	defer a.moving.Unlock()
-	return a.e.archive.Reclaim()
+	return a.e.archive.Reclaim(a.stop, a.e.background.pace(compactWork, compactShare))
 }
 
 // read reads a run of the chunks after the boundary, up to the chunk upTo. The run ends before a damaged chunk that was not set
@@ -232,39 +233,11 @@ func (a *archiver) forget() error {
 // errNoSpace keeps events in the journal while the disk is nearly full.
 var errNoSpace = errors.New("the disk is nearly full")
 
-// How long the work in the background pauses, in percent of the time that it works: requests need the processors.
-const (
-	archivePace = 100 * pauseShare
-	erasurePace = 25  // an erasure should take a minute at most
-	expiryPace  = 900 // a tenth of one processor is enough
-)
-
-// maxPaceWork is how much of the time since the last pause counts as work. If more has passed, the machine was busy, and most of
-// the time was waiting.
-const maxPaceWork = 100 * time.Millisecond
-
-// paceBy returns a function that is called between pieces of work. Once at least paceWork has passed since its last pause, it
-// pauses for percent % of that time.
-func (a *archiver) paceBy(percent time.Duration) func() {
-	if !a.paced {
-		return func() {}
-	}
-	var from time.Time
-	return func() {
-		if from.IsZero() {
-			from = time.Now()
-			return
-		}
-		worked := time.Since(from)
-		if worked < paceWork {
-			return
-		}
-		select {
-		case <-time.After(percent * min(worked, maxPaceWork) / 100):
-		case <-a.stop.Done():
-		}
-		from = time.Now()
-	}
+// pace returns the pauses of a run. They become shorter when more runs wait, until there are none.
+func (a *archiver) pace() func() {
+	return a.e.background.pacer(a.stop, packWork, func() int {
+		return int(packShare * max(1, a.waiting.Load()/int64(2*a.run)))
+	}).pause
 }
 
 // hold keeps events from moving until release is called.

@@ -260,7 +260,7 @@ func (l *life) find(ctx context.Context, m codec.MerchantKey, p *person.Persons,
 }
 
 // pace returns the pauses of an erasure.
-func (l *life) pace() func() { return l.e.archiver.paceBy(erasurePace) }
+func (l *life) pace() func() { return l.e.background.pace(eraseWork, eraseShare) }
 
 // removeEvents removes archived events of a merchant from the index, and then from the archive. keys are in the order of
 // positions.

@@ -147,15 +147,16 @@ func Parts(dir string) map[string]string {
 // engine implements store.Engine.
 type engine struct {
 	*control.Data
-	dir      string
-	opt      Options
-	journal  *journal.Journal
-	archive  *archive.Archive
-	index    liveIndex
-	damage   *damageLog
-	archiver *archiver
-	tail     *tail
-	life     *life
+	dir        string
+	opt        Options
+	journal    *journal.Journal
+	archive    *archive.Archive
+	index      liveIndex
+	damage     *damageLog
+	archiver   *archiver
+	background *background
+	tail       *tail
+	life       *life
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
@@ -174,6 +175,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	}
 	e := &engine{Data: data, dir: dir, opt: opt}
 	e.opened, e.close = context.WithCancel(context.Background())
+	e.background = newBackground(e.opened, opt.archiveRun > 0)
 	e.life = newLife(e, opt.Log)
 	if opt.Retention != 0 {
 		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
@@ -239,7 +241,8 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		return err
 	}
 	parts := Parts(dir)
-	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Suppressed: e.IsSuppressed}); err != nil {
+	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Suppressed: e.IsSuppressed,
+		Pace: func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
 		return err
 	}
 	if e.archive, err = e.openArchive(); err != nil {
@@ -273,7 +276,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	e.tail.start()
 	e.archiver.start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics())...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics())...)
 	}
 	return nil
 }

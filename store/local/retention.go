@@ -131,7 +131,7 @@ func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64)
 // rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It takes long. So
 // it makes many small changes, and runs new erasures in between.
 func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, last codec.Position, from int64) (events uint64, err error) {
-	pace := l.e.archiver.paceBy(expiryPace)
+	pace := l.e.background.pace(expireWork, expireShare)
 	for more := true; more && err == nil; {
 		done := l.change(m)
 		var removed archive.Removed

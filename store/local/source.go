@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
@@ -31,7 +30,7 @@ type Source struct {
 	journal *journal.Journal
 	archive *archive.Archive
 	hold    func() (release func()) // keeps events from moving to the archive
-	paced   bool                    // pause for the requests of a running server
+	paced   *background             // pauses for the requests of a running server; nil: there are none
 	close   func() error
 
 	full    chan struct{}   // holds a value while a stream reads the whole journal
@@ -40,17 +39,10 @@ type Source struct {
 	streams sync.WaitGroup
 }
 
-// The pace of a stream beside a running server: after it has worked for paceWork, it pauses for pauseShare times as long. The server
-// needs its processors for requests.
-const (
-	paceWork   = 2 * time.Millisecond
-	pauseShare = 3
-)
-
 // SourceOf returns the source of an engine that runs. Close it before the engine.
 func SourceOf(opened store.Engine, dir string, opt Options) *Source {
 	e := opened.(*engine)
-	return newSource(&Source{dir: dir, opt: opt, data: e.Data, journal: e.journal, archive: e.archive, hold: e.archiver.hold, paced: true,
+	return newSource(&Source{dir: dir, opt: opt, data: e.Data, journal: e.journal, archive: e.archive, hold: e.archiver.hold, paced: e.background,
 		close: func() error { return nil }})
 }
 
@@ -100,8 +92,8 @@ func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (er
 	if err := s.stop.Err(); err != nil {
 		return errors.New("the server is stopping")
 	}
-	if s.paced {
-		to = &pacedWriter{ctx: ctx, w: to, from: time.Now()}
+	if s.paced != nil {
+		to = &pacedWriter{s.paced.pacer(ctx, backupWork, func() int { return backupShare }), to}
 	}
 	w := backup.NewWriter(to)
 	if err := s.stream(ctx, r, w); err != nil {
@@ -333,24 +325,17 @@ func CheckEntry(e codec.Entry) (events int, chunk bool, err error) {
 	return events, journal.IsChunk(e), err
 }
 
-// pacedWriter pauses before a write when enough work was done since the last pause.
+// pacedWriter pauses between writes. The time in a write is not work.
 type pacedWriter struct {
-	ctx    context.Context
-	w      io.Writer
-	from   time.Time     // when the last write returned
-	worked time.Duration // since the last pause
+	*pacer
+	w io.Writer
 }
 
 func (p *pacedWriter) Write(b []byte) (int, error) {
-	if p.worked += time.Since(p.from); p.worked >= paceWork {
-		select {
-		case <-time.After(pauseShare * min(p.worked, time.Second)):
-		case <-p.ctx.Done():
-			return 0, p.ctx.Err()
-		}
-		p.worked = 0
+	p.pause()
+	if err := p.ctx.Err(); err != nil {
+		return 0, err
 	}
-	n, err := p.w.Write(b)
-	p.from = time.Now()
-	return n, err
+	defer p.resume()
+	return p.w.Write(b)
 }

@@ -42,7 +42,7 @@ func (r *Run) Bytes() int { return len(r.bodies) }
 const growth = 2
 
 // Add stores a run, whose events are after the boundary and up to the new one. When Add returns nil, they are on disk. After an error
-// or a kill some of them may be: add all of them again. Between merchants it calls pace, which may wait.
+// or a kill some of them may be: add all of them again. Between blocks it calls pace, which may wait.
 func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 	slices.SortFunc(r.events, func(x, y runEvent) int {
 		return cmp.Or(bytes.Compare(x.merchant[:], y.merchant[:]), x.at.Compare(y.at))
@@ -59,11 +59,10 @@ func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 			for n < len(events) && events[n].merchant == events[0].merchant {
 				n++
 			}
-			if err := c.addEvents(txn, r, events[:n]); err != nil {
+			if err := c.addEvents(txn, r, events[:n], pace); err != nil {
 				return err
 			}
 			events = events[n:]
-			pace()
 		}
 		return nil
 	}); err != nil {
@@ -77,12 +76,12 @@ func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 }
 
 // addEvents adds new events of one merchant. If its last blocks are small, it rewrites their events together with the new ones.
-func (c *change) addEvents(txn *badgerdb.Txn, r *Run, events []runEvent) error {
+func (c *change) addEvents(txn *badgerdb.Txn, r *Run, events []runEvent, pace func()) error {
 	m, size := events[0].merchant, 0
 	for _, e := range events {
 		size += int(e.to - e.from)
 	}
-	w := blockWriter{c: c, txn: txn, b: block{merchant: m}}
+	w := blockWriter{c: c, txn: txn, b: block{merchant: m}, pace: pace}
 	last, replaced, err := c.lastBlocks(txn, m, size)
 	if err != nil {
 		return err
@@ -165,6 +164,7 @@ type blockWriter struct {
 	b         block
 	bytes     uint64 // of the bodies
 	mayCommit bool
+	pace      func()
 }
 
 func (w *blockWriter) add(at codec.Position, body []byte) error {
@@ -196,5 +196,6 @@ func (w *blockWriter) flush() error {
 	err := w.c.add(w.txn, &w.b, 0, w.bytes)
 	w.b = block{merchant: w.b.merchant, first: next(w.b.last), content: w.b.content[:0]}
 	w.bytes = 0
+	w.pace()
 	return err
 }

@@ -191,11 +191,11 @@ func TestARunThatWasCutOffIsAddedAgain(t *testing.T) {
 		again.Append(of, at, body)
 		m[of] = append(m[of], modelEvent{at, string(body)})
 	}
-	boundary, merchants := a.Boundary(), 0
+	boundary, blocks := a.Boundary(), 0
 	func() {
 		defer func() { _ = recover() }()
 		_ = a.Add(&run, seq+4000, func() {
-			if merchants++; merchants == 9 {
+			if blocks++; blocks == 60 {
 				panic("killed")
 			}
 		})

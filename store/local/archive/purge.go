@@ -42,8 +42,8 @@ func (a *Archive) beginPurge() error {
 }
 
 // Reclaim gives back the space of blocks that were replaced or removed, when it is a quarter of all, and merges the tables of recent
-// runs, when there are many.
-func (a *Archive) Reclaim() error {
+// runs, when there are many. It calls pace about every MB.
+func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
 	if all, dead := a.Sizes(); dead < max(all/4, databaseSlack) && !a.db.NeedsCompaction() {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (a *Archive) Reclaim() error {
 		return nil // Purge does it
 	}
 	defer a.compacting.Unlock()
-	return a.db.Compact(context.Background(), func() {})
+	return a.db.Compact(ctx, pace)
 }
 
 // databaseSlack is about how much larger a small archive is than its blocks.

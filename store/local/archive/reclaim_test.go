@@ -26,7 +26,7 @@ func TestReclaimGivesBackTheSpaceOfRemovedEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := a.Reclaim(); err != nil {
+	if err := a.Reclaim(t.Context(), func() {}); err != nil {
 		t.Fatal(err)
 	}
 	before, _ := a.Sizes()
@@ -34,7 +34,7 @@ func TestReclaimGivesBackTheSpaceOfRemovedEvents(t *testing.T) {
 	if err != nil || removed.Events != events/2 {
 		t.Fatal(removed, err)
 	}
-	if err := a.Reclaim(); err != nil {
+	if err := a.Reclaim(t.Context(), func() {}); err != nil {
 		t.Fatal(err)
 	}
 	if after, dead := a.Sizes(); after > before*6/10 {

@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"time"
@@ -123,25 +122,8 @@ func (j *Journal) tidyOnce() (err error) {
 
 func (j *Journal) compact() {
 	defer j.compacting.Store(false)
-	if err := j.keys.db.Compact(j.stopping, pause(j.stopping)); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
+	if err := j.keys.db.Compact(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
 		j.logger.Error("links and event_ids cannot be compacted now, and take more space", "error", err)
-	}
-}
-
-// pause returns a function that is called between pieces of work. Once it has worked for 2 ms, it pauses as long as it has worked, but at most
-// for 10 ms: requests need the processors.
-func pause(ctx context.Context) func() {
-	from := time.Now()
-	return func() {
-		worked := time.Since(from)
-		if worked < 2*time.Millisecond {
-			return
-		}
-		select {
-		case <-time.After(min(worked, 10*time.Millisecond)):
-		case <-ctx.Done():
-		}
-		from = time.Now()
 	}
 }
 

@@ -112,6 +112,9 @@ type Options struct {
 
 	// Suppressed reports whether marks of a person are refused; nil: none are. It is called for each mark, with its muid.
 	Suppressed func(m store.MerchantID, id *store.Identity, muid store.MUID) bool
+
+	// Pace returns the function that a compaction calls between pieces of work, to pause; nil: there are no pauses.
+	Pace func() func()
 }
 
 // Journal implements Record and Resolve of store.Events.
@@ -126,6 +129,7 @@ type Journal struct {
 	now        func() time.Time
 	suppressed func(m store.MerchantID, id *store.Identity, muid store.MUID) bool
 
+	pace     func() func()
 	readOnly bool
 
 	last    uint64        // the greatest number of a chunk or a commit, before Start
@@ -155,7 +159,10 @@ func Open(dir string, opt Options) (*Journal, error) {
 	if err := os.MkdirAll(logDir(dir), 0o700); err != nil {
 		return nil, err
 	}
-	j := &Journal{dir: dir, logger: opt.Log, now: opt.Now, suppressed: opt.Suppressed}
+	j := &Journal{dir: dir, logger: opt.Log, now: opt.Now, suppressed: opt.Suppressed, pace: opt.Pace}
+	if j.pace == nil {
+		j.pace = func() func() { return func() {} }
+	}
 	var err error
 	if j.log, err = log.Open(logDir(dir), log.Options{Log: opt.Log}); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)

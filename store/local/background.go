@@ -1,0 +1,120 @@
+package local
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// background shares the processors between requests and the work behind them. While events come in, a kind of work takes only its share of
+// one processor: between pieces of work it pauses. The share grows with what waits. When no events come in, nothing pauses.
+type background struct {
+	off       bool // nothing pauses
+	stop      context.Context
+	lastEvent atomic.Int64 // when events came in, in ns since 1970
+
+	worked, paused *prometheus.CounterVec // by kind of work
+}
+
+// work is a kind of work in the background.
+type work string
+
+const (
+	packWork    work = "pack"    // events of the log into the archive
+	compactWork work = "compact" // the databases
+	eraseWork   work = "erase"   // events of persons and of deleted merchants
+	expireWork  work = "expire"  // events that are past the retention
+	backupWork  work = "backup"
+)
+
+// Shares of one processor, in percent. An erasure should take a minute at most.
+const (
+	packShare    = 25
+	compactShare = 50
+	eraseShare   = 80
+	expireShare  = 10
+	backupShare  = 25
+)
+
+const (
+	// pieceOfWork is how long work goes on between two pauses.
+	pieceOfWork = 2 * time.Millisecond
+	// longestPiece is how much of the time since the last pause counts as work. If more has passed, the machine was busy, and most of the
+	// time was waiting.
+	longestPiece = 20 * time.Millisecond
+	// quietTime is how long no events must have come in until work need not pause.
+	quietTime = 100 * time.Millisecond
+)
+
+func newBackground(stop context.Context, off bool) *background {
+	counter := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"work"})
+	}
+	b := &background{
+		off: off, stop: stop,
+		worked: counter("mtagd_background_work_seconds_total", "Time that work in the background has taken between its pauses, by kind of work."),
+		paused: counter("mtagd_background_pause_seconds_total", "Time that work in the background has paused for requests, by kind of work."),
+	}
+	for _, w := range []work{packWork, compactWork, eraseWork, expireWork, backupWork} {
+		b.worked.WithLabelValues(string(w))
+		b.paused.WithLabelValues(string(w))
+	}
+	return b
+}
+
+func (b *background) metrics() []prometheus.Collector {
+	return []prometheus.Collector{b.worked, b.paused}
+}
+
+// note notes that events have come in.
+func (b *background) note() { b.lastEvent.Store(time.Now().UnixNano()) }
+
+// pacer paces one piece of work after another.
+type pacer struct {
+	b              *background
+	share          func() int // of one processor, in percent
+	ctx            context.Context
+	from           time.Time
+	since          time.Duration // worked since the last pause
+	worked, paused prometheus.Counter
+}
+
+// pacer returns a new pacer for work that begins now. Its pauses end with ctx.
+func (b *background) pacer(ctx context.Context, w work, share func() int) *pacer {
+	return &pacer{b: b, share: share, ctx: ctx, from: time.Now(),
+		worked: b.worked.WithLabelValues(string(w)), paused: b.paused.WithLabelValues(string(w))}
+}
+
+// pace returns the pause of a pacer whose share stays the same.
+func (b *background) pace(w work, share int) func() {
+	return b.pacer(b.stop, w, func() int { return share }).pause
+}
+
+// pause is called between pieces of work.
+func (p *pacer) pause() {
+	now := time.Now()
+	p.since += now.Sub(p.from)
+	if p.from = now; p.since < pieceOfWork {
+		return
+	}
+	p.worked.Add(p.since.Seconds())
+	share := min(p.share(), 100)
+	pause := min(p.since, longestPiece) * time.Duration(100-share) / time.Duration(share)
+	p.since = 0
+	if p.b.off || pause <= 0 || now.UnixNano()-p.b.lastEvent.Load() > int64(quietTime) {
+		runtime.Gosched()
+		return
+	}
+	select {
+	case <-time.After(pause):
+	case <-p.ctx.Done():
+	}
+	p.resume()
+	p.paused.Add(p.from.Sub(now).Seconds())
+}
+
+// resume says that the time since the last pause was not work.
+func (p *pacer) resume() { p.from = time.Now() }

@@ -1,0 +1,46 @@
+package local
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Sleeps stand for work: the clock is not real.
+func TestWorkPausesForRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackground(t.Context(), false)
+		share := 25
+		p := b.pacer(t.Context(), packWork, func() int { return share })
+		paused := func(worked time.Duration) time.Duration {
+			time.Sleep(worked)
+			from := time.Now()
+			p.pause()
+			return time.Since(from)
+		}
+		if got := paused(8 * time.Millisecond); got != 0 {
+			t.Errorf("with no events it pauses for %v", got)
+		}
+		b.note()
+		if got := paused(pieceOfWork / 2); got != 0 {
+			t.Errorf("after too little work it pauses for %v", got)
+		}
+		if got, want := paused(7*time.Millisecond), 3*(7*time.Millisecond+pieceOfWork/2); got != want {
+			t.Errorf("with a quarter of a processor it pauses for %v, want %v", got, want)
+		}
+		if got, want := paused(50*time.Millisecond), 3*longestPiece; got != want {
+			t.Errorf("after 50 ms it pauses for %v, want %v", got, want)
+		}
+		b.note()
+		share = 400
+		if got := paused(8 * time.Millisecond); got != 0 {
+			t.Errorf("when much waits it pauses for %v", got)
+		}
+		share = 25
+		time.Sleep(quietTime)
+		p.resume()
+		if got := paused(8 * time.Millisecond); got != 0 {
+			t.Errorf("after the last events it pauses for %v", got)
+		}
+	})
+}

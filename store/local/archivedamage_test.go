@@ -195,11 +195,13 @@ func TestASalvageRepeatsErasures(t *testing.T) {
 func forgetCleanStop(t *testing.T, dir string) {
 	t.Helper()
 	lists, err := filepath.Glob(filepath.Join(dir, "archive", "*", "tables"))
-	if err != nil || len(lists) != 1 {
+	if err != nil || len(lists) == 0 {
 		t.Fatal(lists, err)
 	}
-	if err := os.Chtimes(lists[0], time.Time{}, time.Now().Add(-time.Hour)); err != nil {
-		t.Fatal(err)
+	for _, list := range lists {
+		if err := os.Chtimes(list, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

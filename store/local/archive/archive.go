@@ -74,7 +74,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -182,14 +181,11 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 
 // get calls use with the value of a key, and reports whether it has one.
 func get(txn *badgerdb.Txn, key []byte, use func(v []byte) error) (found bool, err error) {
-	item, err := txn.Get(key)
-	if errors.Is(err, badger.ErrKeyNotFound) {
-		return false, nil
-	}
-	if err != nil {
+	value, found, err := txn.Get(key)
+	if err != nil || !found {
 		return false, err
 	}
-	return true, item.Value(use)
+	return true, use(value)
 }
 
 // getNumber returns the number of a key; 0 when there is none.

@@ -44,14 +44,16 @@ func (a *Archive) beginPurge() error {
 // Reclaim gives back the space of blocks that were replaced or removed, when it is a quarter of all, and merges the tables of recent
 // runs, when there are many. It calls pace about every MB.
 func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
-	if all, dead := a.Sizes(); dead < max(all/4, databaseSlack) && !a.db.NeedsCompaction() {
-		return nil
-	}
-	if !a.compacting.TryLock() {
-		return nil // Purge does it
+	all, dead := a.Sizes()
+	isDead := dead >= max(all/4, databaseSlack)
+	if !isDead && !a.db.NeedsMerge() || !a.compacting.TryLock() {
+		return nil // or Purge does it
 	}
 	defer a.compacting.Unlock()
-	return a.db.Compact(ctx, pace)
+	if isDead {
+		return a.db.Compact(ctx, pace)
+	}
+	return a.db.Merge(ctx, pace)
 }
 
 // databaseSlack is about how much larger a small archive is than its blocks.

@@ -14,13 +14,15 @@
 //
 // # Files
 //
-//	DIR/gN/          a generation: a directory of Badger, to which only tables are added
-//	DIR/gN/tables    our list of its tables, with counts (list.go)
-//	DIR/gN.new/      a generation that Compact is writing
+//	DIR/sN/          a sealed part: a directory of Badger to which nothing is added
+//	DIR/gN/          the last part, to which tables are added
+//	DIR/gN/tables    our list of its tables, with counts, and of the sealed parts that count (list.go)
+//	DIR/gN.new/      a last part that Compact or Merge is writing
 //
-// Compact writes all that is live into a new generation, with Badger's StreamWriter, counts what it has read and written, renames
-// the new one, and removes the old one. Readers that are in the old one keep it until they end. A kill at any point leaves one
-// complete generation, and no file ever comes back.
+// When the last part has many tables, Merge writes what is live in it, and in some sealed parts of about its size, into a new sealed part,
+// with Badger's StreamWriter. So each entry is written again only a few times, however large the database becomes. Compact does that with
+// all parts. Both count what they have read and written, rename the new last part, and remove the old parts. Readers that are in those
+// keep them until they end. A kill at any point leaves one complete set of parts, and no file ever comes back.
 //
 // # Damage
 //
@@ -51,22 +53,15 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"math"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
-	"github.com/dgraph-io/badger/v4/options"
-	"github.com/dgraph-io/badger/v4/y"
 	"golang.org/x/sys/unix"
 
-	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 )
 
@@ -93,29 +88,12 @@ type DB struct {
 	damaged atomic.Uint64
 
 	compacting sync.Mutex // held while Compact runs; locked before writing
-	writing    sync.Mutex // held by whoever writes to the current generation, or replaces it
+	writing    sync.Mutex // held by whoever writes to the last part, or replaces parts
 	dirty      bool       // something was committed since the last Flush
 	last       uint64     // version of the last commit
 
-	mu      sync.Mutex // guards current, and readers of all handles
-	current *handle
-}
-
-// handle is an open generation.
-type handle struct {
-	db       *badger.DB
-	dir      string // of the tables
-	opened   string // where Badger works: dir, or a directory of links
-	number   int
-	log      *badgerLog
-	list     list                   // guarded by DB.writing
-	tables   atomic.Pointer[tables] // all that Badger has, but for the newest
-	damaged  *atomic.Uint64
-	readOnly bool
-
-	readers int           // those who use it, and one while it is current
-	old     bool          // it is no longer current
-	closed  chan struct{} // after it is closed and removed
+	mu    sync.Mutex
+	parts []*part // the oldest first; the last one is written to. Replaced, not changed, by who holds both locks
 }
 
 // Open opens or creates the database in dir. When the disk is nearly full, it can be read.
@@ -140,160 +118,59 @@ func Open(dir string, log *slog.Logger) (*DB, error) {
 }
 
 func (d *DB) open() error {
-	unfinished, err := filepath.Glob(filepath.Join(d.dir, "g*"+newSuffix))
-	for _, path := range unfinished {
-		err = errors.Join(err, os.RemoveAll(path))
-	}
+	counts, others, err := findParts(d.dir)
 	if err != nil {
 		return err
 	}
-	newest, older, err := generation(d.dir)
-	if err != nil {
-		return err
-	}
-	if newest < 0 {
-		newest = 1
-		if err := errors.Join(os.Mkdir(generationDir(d.dir, 1), 0o700), durable.SyncPath(d.dir)); err != nil {
+	for _, dir := range others {
+		if err := removePart(d.dir, dir); err != nil {
 			return err
 		}
 	}
-	for _, n := range older {
-		if err := removeGeneration(d.dir, n); err != nil {
+	if len(counts) == 0 {
+		first := partDir(d.dir, 1)
+		if err := errors.Join(os.Mkdir(first, 0o700), durable.SyncPath(d.dir)); err != nil {
 			return err
 		}
+		counts = []int{1}
 	}
-	return d.use(newest, d.room(0) != nil)
+	return d.openParts(counts, d.room(0) != nil)
 }
 
-// use makes a generation current.
-func (d *DB) use(n int, readOnly bool) error {
-	h, err := d.openGeneration(n, readOnly)
-	if err == nil {
-		d.current, h.readers = h, 1
-		d.clean, d.last = h.list.closed, max(h.list.version, h.newestVersion())
-		d.keep.Store(math.MaxUint64)
-	}
-	return err
-}
-
-// openGeneration checks the files of a generation, and opens it. To a reader that must not write, Badger gets a directory of links.
-func (d *DB) openGeneration(n int, readOnly bool) (h *handle, err error) {
-	h = &handle{dir: generationDir(d.dir, n), number: n, log: &badgerLog{log: d.log}, damaged: &d.damaged, readOnly: readOnly, closed: make(chan struct{})}
-	tables, l, isNew, err := checkFiles(h.dir, h.log, readOnly)
-	if err != nil {
-		return nil, err
-	}
-	h.list, h.opened = l, h.dir
-	old, err := filepath.Glob(filepath.Join(h.dir, "*.mem"))
-	hasLogs := isNew && len(old) > 0 // a version that had no list was killed, or the first start
-	switch {
-	case err == nil && readOnly && isNew && (len(tables) == 0 || hasLogs):
-		err = errNeedsStart
-	case err == nil && readOnly:
-		h.opened, err = linkTables(h.dir)
-	case err == nil:
-		err = removeOthers(h.dir, hasLogs)
-	}
-	if err == nil {
-		opt := badgerOptions(h.opened, h.log).WithReadOnly(readOnly)
-		if hasLogs {
-			opt = opt.WithMemTableSize(oldMemTable)
+// openParts opens the parts with these numbers.
+func (d *DB) openParts(numbers []int, readOnly bool) (err error) {
+	d.clean = true
+	d.keep.Store(math.MaxUint64)
+	var parts []*part
+	for i, n := range numbers {
+		dir, older := sealedDir(d.dir, n), []int(nil)
+		if i == len(numbers)-1 {
+			dir, older = partDir(d.dir, n), numbers[:i]
 		}
-		err = h.openBadger(opt, tables)
-	}
-	if err == nil && hasLogs {
-		if err := h.close(); err != nil { // which makes tables of what the logs have
-			return nil, err
+		h, err := d.openPart(dir, n, older, readOnly)
+		if err != nil {
+			for _, h := range parts {
+				err = errors.Join(err, h.close())
+			}
+			return err
 		}
-		return d.openGeneration(n, false)
+		d.clean = d.clean && h.list.closed
+		d.last = max(d.last, h.list.version, h.newestVersion())
+		parts = append(parts, h)
 	}
-	if err == nil && !readOnly {
-		l.closed = false
-		err = l.write(h.dir)
-	}
-	if err != nil {
-		closeTables(tables)
-		if h.opened != h.dir {
-			err = errors.Join(err, os.RemoveAll(h.opened))
-		}
-		return nil, err
-	}
-	return h, nil
-}
-
-var errNeedsStart = errors.New("the last start was cut off: a start with enough space on the disk must complete it")
-
-// openBadger opens Badger, which must find these tables.
-func (h *handle) openBadger(opt badger.Options, tables map[uint64]*tableFile) (err error) {
-	if h.db, err = badger.OpenManaged(opt); err != nil {
-		return err
-	}
-	h.db.SetDiscardTs(math.MaxUint64)
-	h.tables.Store(openTables(slices.Collect(maps.Values(tables))))
-	if n := tableCount(h.db); n < len(tables) { // it may have made some of its logs already
-		err = fmt.Errorf("%w: Badger has opened %d of %d tables of %s", codec.ErrCorrupt, n, len(tables), h.dir)
-	}
-	err = errors.Join(err, h.log.failure())
-	if err != nil {
-		err = errors.Join(err, h.db.Close())
-	}
-	return err
-}
-
-// close closes a generation. Badger makes a table of its memtable.
-func (h *handle) close() error {
-	err := h.db.Close()
-	for _, t := range h.tables.Load().all {
-		t.close()
-	}
-	if h.opened != h.dir {
-		err = errors.Join(err, os.RemoveAll(h.opened))
-	}
-	return errors.Join(err, h.log.failure())
-}
-
-// badgerOptions: the reasons:
-//   - SyncWrites is off: only tables count, which Badger syncs.
-//   - No compactors, and level 0 never stalls: Compact does it. NumMemtables bounds what waits to be written to tables.
-//   - Values are in tables: with its threshold, there is a value log, but nothing in it.
-//   - No compression and no caches: what is in the tables does not compress, so Badger reads blocks from the mapped file.
-//   - OnBlockRead: blocks were checked just before, but Badger must not read one that changes in this moment.
-//   - BypassLockGuard: DB.lock is for all generations.
-//   - BloomFalsePositive: a look-up of a new key asks the filters of dozens of tables. 15 bits for each key.
-//   - BaseTableSize, TableSizeMultiplier: StreamWriter makes tables of this size.
-func badgerOptions(dir string, log *badgerLog) badger.Options {
-	opt := badger.DefaultOptions(dir).
-		WithLogger(log).
-		WithSyncWrites(false).
-		WithDetectConflicts(false).
-		WithMetricsEnabled(false).
-		WithBypassLockGuard(true).
-		WithNumCompactors(0).
-		WithNumLevelZeroTables(1 << 20).
-		WithNumLevelZeroTablesStall(1 << 21).
-		WithMemTableSize(memTable).
-		WithNumMemtables(1).
-		WithValueThreshold(600 << 10).
-		WithValueLogFileSize(1 << 20).
-		WithBloomFalsePositive(0.001).
-		WithBaseTableSize(tableBytes).
-		WithChecksumVerificationMode(options.OnBlockRead).
-		WithBlockCacheSize(0).
-		WithCompression(options.None).
-		WithNumVersionsToKeep(1)
-	opt.TableSizeMultiplier = 1
-	return opt
+	d.replace(nil, parts, false)
+	return nil
 }
 
 // OpenReadOnly opens an existing database, which no other process has open, to read it. It changes nothing.
 func OpenReadOnly(dir string, log *slog.Logger) (*DB, error) {
 	d := &DB{dir: dir, log: log}
-	newest, _, err := generation(dir)
-	if err == nil && newest < 0 {
+	counts, _, err := findParts(dir)
+	if err == nil && len(counts) == 0 {
 		err = fs.ErrNotExist
 	}
 	if err == nil {
-		err = d.use(newest, true)
+		err = d.openParts(counts, true)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
@@ -308,73 +185,6 @@ func (d *DB) StoppedCleanly() bool { return d.clean }
 // DamagedBlocks returns how often a read has met damage.
 func (d *DB) DamagedBlocks() uint64 { return d.damaged.Load() }
 
-// acquire returns the current generation, which stays open until release.
-func (d *DB) acquire() *handle {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.current.readers++
-	return d.current
-}
-
-// release closes and removes a generation after its last reader, when it is no longer current.
-func (d *DB) release(h *handle) {
-	d.mu.Lock()
-	h.readers--
-	last := h.readers == 0
-	d.mu.Unlock()
-	if !last {
-		return
-	}
-	if err := h.close(); err != nil {
-		d.log.Warn("an old generation cannot be closed", "dir", h.dir, "error", err)
-	}
-	if h.old {
-		if err := removeGeneration(d.dir, h.number); err != nil {
-			d.log.Warn("an old generation cannot be removed; the next start does it", "dir", h.dir, "error", err)
-		}
-	}
-	close(h.closed)
-}
-
-// replace makes h the current generation. The caller holds writing.
-func (d *DB) replace(h *handle, remove bool) (was *handle) {
-	d.mu.Lock()
-	was = d.current
-	was.old = remove
-	d.current, h.readers = h, 1
-	d.mu.Unlock()
-	d.release(was)
-	return was
-}
-
-// View calls read with a transaction that reads as of a version. When a read has met damage, it returns a Damage.
-func (d *DB) View(version uint64, read func(txn *Txn) error) error {
-	h := d.acquire()
-	defer d.release(h)
-	return h.view(version, read)
-}
-
-func (h *handle) view(version uint64, read func(txn *Txn) error) (err error) {
-	txn := &Txn{Txn: h.db.NewTransactionAt(version, false), h: h}
-	defer txn.Discard()
-	defer func() {
-		if r := recover(); r != nil { // some damage makes Badger panic
-			for _, t := range h.tables.Load().all {
-				if _, err = t.readAll(atOnce, nil); err != nil {
-					err = txn.found(err)
-					return
-				}
-			}
-			panic(r)
-		}
-	}()
-	err = read(txn)
-	if txn.bad != nil && !errors.Is(err, txn.bad) {
-		err = errors.Join(txn.bad, err)
-	}
-	return err
-}
-
 // Commit writes one transaction. Versions grow from commit to commit. It is on disk after Flush.
 func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
 	d.writing.Lock()
@@ -386,10 +196,10 @@ func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
 	if version <= d.last {
 		return fmt.Errorf("commit %d after commit %d", version, d.last)
 	}
-	txn := &Txn{Txn: h.db.NewTransactionAt(math.MaxUint64, true), h: h}
+	txn := &Txn{Txn: h.db.NewTransactionAt(math.MaxUint64, true)}
 	defer txn.Discard()
-	if err := fill(txn); err != nil || txn.bad != nil {
-		return errors.Join(txn.bad, err)
+	if err := fill(txn); err != nil {
+		return err
 	}
 	d.dirty = true
 	if err := h.commit(txn.Txn, version); err != nil {
@@ -399,86 +209,20 @@ func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
 	return h.checkNew()
 }
 
-// commit commits a transaction. When Badger cannot write tables, it would wait for ever.
-func (h *handle) commit(txn *badger.Txn, version uint64) error {
-	done := make(chan error, 1)
-	if err := txn.CommitAt(version, func(err error) { done <- err }); err != nil {
-		return err
-	}
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-time.After(100 * time.Millisecond):
-			if err := h.log.failure(); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// writable returns the current generation to write to it. The caller holds writing.
-func (d *DB) writable() (*handle, error) {
+// writable returns the last part to write to it. The caller holds writing.
+func (d *DB) writable() (*part, error) {
 	if err := d.room(0); err != nil {
 		return nil, err
 	}
-	h := d.current
-	if h.readOnly { // since the disk was nearly full
+	h := d.current()
+	if was := h; was.readOnly { // since the disk was nearly full
 		var err error
-		if h, err = d.openGeneration(h.number, false); err != nil {
+		if h, err = d.openPart(was.dir, was.number, was.list.older, false); err != nil {
 			return nil, err
 		}
-		d.replace(h, false)
+		d.replace([]*part{was}, []*part{h}, false)
 	}
 	return h, errors.Join(h.log.failure(), allocateLogs(h.dir))
-}
-
-// tableCount returns how many tables Badger has. Unlike badger.DB.Tables, it reads no index, which may be damaged.
-func tableCount(db *badger.DB) (n int) {
-	for _, level := range db.Levels() {
-		n += level.NumTables
-	}
-	return n
-}
-
-// newestVersion returns the greatest version in tables.
-func (h *handle) newestVersion() (version uint64) {
-	for _, t := range h.tables.Load().all {
-		version = max(version, t.version)
-	}
-	return version
-}
-
-// checkNew reads back the tables that Badger has written since the last call, and adds them to the list in memory. The caller holds
-// writing.
-func (h *handle) checkNew() error {
-	if tableCount(h.db) == len(h.list.tables) {
-		return nil
-	}
-	ids, _, err := readManifest(h.dir, h.log)
-	if err != nil {
-		return err
-	}
-	now := h.tables.Load()
-	var added []*tableFile
-	defer func() { h.tables.Store(now.with(added)) }()
-	for _, id := range ids {
-		if _, ok := h.list.tables[id]; ok {
-			continue
-		}
-		t, err := openTable(h.dir, id)
-		if err != nil {
-			return err
-		}
-		c, err := t.readAll(atOnce, func(key []byte) { now.filter.add(y.Hash(key)) })
-		if err != nil {
-			t.close()
-			return err
-		}
-		h.list.tables[id] = listed{t.size, c}
-		added = append(added, t)
-	}
-	return nil
 }
 
 // Flush makes all commits durable.
@@ -539,7 +283,7 @@ func (d *DB) Batch() *badger.WriteBatch {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	d.dirty = true
-	return d.current.db.NewManagedWriteBatch()
+	return d.current().db.NewManagedWriteBatch()
 }
 
 // Room returns an error when the disk is nearly full. Call it before each MaxCommitBytes of a batch.
@@ -549,7 +293,7 @@ func (d *DB) Room() error { return d.room(0) }
 func (d *DB) MaxVersion() uint64 {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	return max(d.last, d.current.db.MaxVersion())
+	return max(d.last, d.current().db.MaxVersion())
 }
 
 // Keep makes Compact keep what is needed to read as of a version or any later one, in transactions that begin after it. Without a
@@ -558,10 +302,10 @@ func (d *DB) Keep(version uint64) { d.keep.Store(version) }
 
 // TableBytes returns how many bytes the tables have.
 func (d *DB) TableBytes() (bytes int64) {
-	h := d.acquire()
-	defer d.release(h)
-	for _, t := range h.tables.Load().all {
-		bytes += t.size
+	parts := d.acquire()
+	defer d.release(parts)
+	for _, h := range parts {
+		bytes += h.bytes()
 	}
 	return bytes
 }
@@ -571,22 +315,20 @@ func (d *DB) TableBytes() (bytes int64) {
 func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error {
 	checked := map[string]bool{}
 	for {
-		h := d.acquire()
+		parts := d.acquire()
 		d.writing.Lock()
 		var next *tableFile
-		for _, t := range h.tables.Load().all {
-			if !checked[t.path] {
-				next = t
-				break
-			}
-		}
 		var want listed
-		if next != nil {
-			want = h.list.tables[next.id]
+		for _, h := range parts {
+			for _, t := range h.tables.Load().all {
+				if next == nil && !checked[t.path] {
+					next, want = t, h.list.tables[t.id]
+				}
+			}
 		}
 		d.writing.Unlock()
 		if next == nil {
-			d.release(h)
+			d.release(parts)
 			return nil
 		}
 		checked[next.path] = true
@@ -594,7 +336,7 @@ func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error 
 		if err == nil && c != want.contents {
 			err = damaged(next.path, "it has %d entries instead of %d, or other ones", c.entries, want.entries)
 		}
-		d.release(h)
+		d.release(parts)
 		var damage *Damage
 		if errors.As(err, &damage) {
 			found(damage)
@@ -613,9 +355,12 @@ func paced(ctx context.Context, pace func()) func() error {
 
 // Close closes the files. What was committed is on disk. No other method may run.
 func (d *DB) Close() error {
-	h := d.current
-	err := h.log.failure() // Badger would wait for the table that it cannot write
-	switch {
+	h := d.current()
+	var err error
+	for _, sealed := range d.parts[:len(d.parts)-1] {
+		err = errors.Join(err, sealed.closeClean(d.damaged.Load() == 0))
+	}
+	switch err = errors.Join(err, h.log.failure()); { // Badger would wait for the table that it cannot write
 	case err != nil:
 	case h.readOnly || d.room(0) == nil:
 		err = h.close()
@@ -627,7 +372,7 @@ func (d *DB) Close() error {
 		var l list
 		if tables, l, _, err = checkFiles(h.dir, h.log, true); err == nil {
 			closeTables(tables)
-			l.version, l.closed = d.last, d.damaged.Load() == 0
+			l.version, l.closed, l.older = d.last, d.damaged.Load() == 0, h.list.older
 			err = l.write(h.dir)
 		}
 	}
@@ -636,42 +381,3 @@ func (d *DB) Close() error {
 	}
 	return err
 }
-
-// badgerLog passes Badger's messages to log. It also notices errors that Badger only logs.
-type badgerLog struct {
-	log    *slog.Logger
-	failed atomic.Pointer[string]
-}
-
-// ignoredErrors are the errors that Badger only logs: how the message begins, and what it means.
-var ignoredErrors = map[string]string{
-	"Ignoring table":          "a table is corrupt",
-	"error flushing memtable": "a table cannot be written",
-}
-
-func (l *badgerLog) Errorf(format string, args ...any) {
-	for prefix, meaning := range ignoredErrors {
-		if strings.HasPrefix(format, prefix) {
-			l.failed.CompareAndSwap(nil, &meaning)
-		}
-	}
-	l.log.Error("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
-}
-
-// failure returns an error when Badger has ignored one, else nil.
-func (l *badgerLog) failure() error {
-	if meaning := l.failed.Load(); meaning != nil {
-		return errors.New(*meaning)
-	}
-	return nil
-}
-
-func (l *badgerLog) Warningf(format string, args ...any) {
-	l.log.Warn("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
-}
-
-func (l *badgerLog) Infof(format string, args ...any) {
-	l.log.Debug("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
-}
-
-func (l *badgerLog) Debugf(string, ...any) {}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -17,57 +18,98 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// NeedsCompaction reports whether it is time for Compact: what came since the last one is a third of what there was then, or is in
-// so many tables that reads become slow. So each byte is written again about three times while the database grows ten times.
-func (d *DB) NeedsCompaction() bool {
-	h := d.acquire()
-	defer d.release(h)
+// NeedsMerge reports whether it is time for Merge: what came since the last one is a third of what there was then, or is in so many
+// tables that reads become slow.
+func (d *DB) NeedsMerge() bool {
+	parts := d.acquire()
+	defer d.release(parts)
+	return needsMerge(parts)
+}
+
+const mostNewTables = 48
+
+func needsMerge(parts []*part) bool {
+	newest := parts[len(parts)-1]
 	tables, upper, lower := 0, int64(0), int64(0)
-	for _, level := range h.db.Levels() {
+	for _, level := range newest.db.Levels() {
 		if level.Level == 0 {
 			tables, upper = level.NumTables, level.Size
 		} else {
 			lower += level.Size
 		}
 	}
-	return tables >= 4 && upper >= lower/3 || tables >= 48
+	return tables >= 4 && upper >= (lower+size(parts[:len(parts)-1]))/3 || tables >= mostNewTables
 }
 
-// Compact writes all that is live into a new generation. It drops older versions and deletions, as Keep says, and what was written
-// to the old generation is gone when it returns nil. Reads and commits go on. It calls pace about every MB.
+func size(parts []*part) (bytes int64) {
+	for _, h := range parts {
+		bytes += h.bytes()
+	}
+	return bytes
+}
+
+// toMerge returns which parts Merge takes: the last ones, from this one on. It takes all while they are small. Later it takes the last one,
+// and three older ones at a time if they are about as large as what it has already: so there are at most three of each size, each about
+// four times as large as the one before, and an entry is written again once for each size. Much smaller ones come along.
+func toMerge(parts []*part) (from int) {
+	from = len(parts) - 1
+	total := parts[from].bytes()
+	if size(parts[:from]) <= 3*total {
+		return 0
+	}
+	for from > 0 {
+		take := 1
+		if parts[from-1].bytes() > total/4 {
+			take = 3
+			if from < take || slices.ContainsFunc(parts[from-take:from], func(h *part) bool { return h.bytes() > 2*total }) {
+				break
+			}
+		}
+		total += size(parts[from-take : from])
+		from -= take
+	}
+	return from
+}
+
+// Compact writes all that is live into a new part, and what comes meanwhile into another one. It drops older versions and deletions, as Keep
+// says, and what was written to the old parts is gone when it returns nil. Reads and commits go on. It calls pace about every MB.
 //
-//  1. Flush, so that all is in tables. Read these whole, and compare them with the list.
-//  2. Copy the newest data as of Keep. Compare what was read with the list.
+//  1. Flush, so that all is in tables. Read these whole, and compare them with the lists.
+//  2. Copy the newest data as of Keep. Compare what was read with the lists.
 //  3. Read back what was written, and compare.
-//  4. While commits wait, add what was written since Keep, compare that, and rename the new generation: from now on it counts.
-//  5. When the last reader of the old generation ends, it is removed. CompactAndWait waits for that.
+//  4. While commits wait, write what came since Keep to another new part, compare that, and rename it: from now on both count.
+//  5. When the last reader of the old parts ends, they are removed. CompactAndWait waits for that.
 //
-// After damage, Compact returns it, and nothing has changed. After a kill, the next Open removes the new generation, or, after 4,
-// the old one.
+// After damage, Compact returns it, and nothing has changed. After a kill, the next Open removes the new parts, or, after 4, the old ones.
 func (d *DB) Compact(ctx context.Context, pace func()) error {
-	_, err := d.compact(ctx, pace)
+	_, err := d.compact(ctx, pace, func([]*part) int { return 0 })
 	return err
 }
 
-func (d *DB) compact(ctx context.Context, pace func()) (was *handle, err error) {
+// Merge is Compact of some of the newest parts. It keeps deletions, unless it takes all parts.
+func (d *DB) Merge(ctx context.Context, pace func()) error {
+	_, err := d.compact(ctx, pace, toMerge)
+	return err
+}
+
+func (d *DB) compact(ctx context.Context, pace func(), from func([]*part) int) (was []*part, err error) {
 	d.compacting.Lock()
 	defer d.compacting.Unlock()
 	c := &compaction{d: d, ctx: ctx, pace: paced(ctx, pace)}
-	return c.run()
+	return c.run(from)
 }
 
 // CompactAndWait is Compact. When it returns nil, what was deleted or replaced before the call is in no file.
 func (d *DB) CompactAndWait(ctx context.Context, pace func()) error {
-	was, err := d.compact(ctx, pace)
-	if err != nil || was == nil {
-		return err
+	was, err := d.compact(ctx, pace, func([]*part) int { return 0 })
+	for _, h := range was {
+		select {
+		case <-h.closed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	select {
-	case <-was.closed:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return err
 }
 
 type compaction struct {
@@ -75,66 +117,90 @@ type compaction struct {
 	ctx  context.Context
 	pace func() error
 
-	h       *handle // the old generation
-	upto    uint64  // the version of what is in its tables
-	keep    uint64  // the new generation has the newest data as of this version, and all entries after it
+	parts   []*part // the old ones
+	older   []int   // the numbers of those before them
+	upto    uint64  // the version of what is in their tables
+	keep    uint64  // the sealed new part has the newest data as of this version, and the last one all entries after it
 	want    contents
-	dir     string // of the new generation
-	number  int
+	number  int // of the new parts
 	log     *badgerLog
 	written contents
 }
 
-func (c *compaction) run() (was *handle, err error) {
-	if err := c.begin(); err != nil || c.h == nil {
+func (c *compaction) run(from func([]*part) int) (was []*part, err error) {
+	if err := c.begin(from); err != nil || c.parts == nil {
 		return nil, err
 	}
-	defer c.d.release(c.h)
+	defer c.d.release(c.parts)
 	if err := c.checkInput(); err != nil {
 		return nil, err
 	}
-	c.number = c.h.number + 1
-	c.dir = generationDir(c.d.dir, c.number) + newSuffix
 	c.log = &badgerLog{log: c.d.log}
+	var parts []*part // the new ones
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(c.dir))
+			for _, h := range parts {
+				err = errors.Join(err, h.close())
+			}
+			err = errors.Join(err, os.RemoveAll(sealedDir(c.d.dir, c.number)))
 		}
 	}()
-	if err := errors.Join(os.RemoveAll(c.dir), os.Mkdir(c.dir, 0o700)); err != nil {
+	sealed := sealedDir(c.d.dir, c.number)
+	if err := c.writePart(sealed, list{}, c.copyBase); err != nil {
 		return nil, err
 	}
-	db, err := badger.OpenManaged(badgerOptions(c.dir, c.log))
-	if err != nil {
+	older := c.older
+	if c.written.entries > 0 {
+		older = append(slices.Clone(older), c.number)
+		h, err := c.d.openPart(sealed, c.number, nil, false)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, h)
+	} else if err := os.RemoveAll(sealed); err != nil {
 		return nil, err
-	}
-	l := list{tables: map[uint64]listed{}}
-	if err = c.copyBase(db); err == nil {
-		err = c.readBack(l)
-	}
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
 	}
 
 	c.d.writing.Lock()
 	defer c.d.writing.Unlock()
-	c.pace = atOnce
-	err = errors.Join(c.copyRest(db), db.Close(), c.log.failure())
-	if err == nil {
-		err = c.readBack(l)
+	c.pace, c.written = atOnce, contents{}
+	dir := partDir(c.d.dir, c.number)
+	if err := c.writePart(dir+newSuffix, list{version: c.d.last, older: older}, c.copyRest); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir+newSuffix))
 	}
-	if err == nil {
-		l.version = c.d.last
-		err = l.write(c.dir)
-	}
+	h, err := c.switchOver(dir, older)
 	if err != nil {
 		return nil, err
 	}
-	return c.switchOver()
+	c.d.dirty = false
+	c.d.replace(c.parts, append(parts, h), true)
+	return c.parts, nil
 }
 
-// begin flushes, and notes what is to be read. h stays nil when there is nothing to do.
-func (c *compaction) begin() error {
+// writePart makes a part, with a list that will have its tables.
+func (c *compaction) writePart(dir string, l list, write func(*badger.DB) error) error {
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		return err
+	}
+	db, err := badger.OpenManaged(badgerOptions(dir, c.log))
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(db), db.Close(), c.log.failure())
+	if err == nil {
+		l.tables, err = c.readBack(dir)
+	}
+	if err == nil {
+		err = l.write(dir)
+	}
+	if err == nil {
+		err = durable.SyncPath(dir)
+	}
+	return err
+}
+
+// begin flushes, and notes what is to be read. parts stays nil when there is nothing to do.
+func (c *compaction) begin(from func([]*part) int) error {
 	d := c.d
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -144,35 +210,45 @@ func (c *compaction) begin() error {
 	if err := d.flush(); err != nil {
 		return err
 	}
-	h := d.current
-	bytes := int64(0)
-	for _, t := range h.list.tables {
-		c.want.join(t.contents)
-		bytes += t.size
+	all := d.acquire()
+	n := from(all)
+	for _, h := range all[:n] {
+		c.older = append(c.older, h.number)
 	}
-	if len(h.list.tables) == 0 {
+	d.release(all[:n])
+	for _, h := range all[n:] {
+		for _, t := range h.list.tables {
+			c.want.join(t.contents)
+		}
+	}
+	bytes := size(all[n:])
+	if bytes == 0 {
+		d.release(all[n:])
 		return nil
 	}
 	if err := d.room(bytes); err != nil {
+		d.release(all[n:])
 		return err
 	}
-	c.h, c.upto = d.acquire(), d.last
-	c.keep = min(d.keep.Load(), c.upto)
+	c.parts, c.number = all[n:], d.current().number+1
+	c.upto, c.keep = d.last, min(d.keep.Load(), d.last)
 	return nil
 }
 
-// checkInput reads all tables of the old generation.
+// checkInput reads all tables of the old parts.
 func (c *compaction) checkInput() error {
 	var all contents
-	for _, t := range c.h.tables.Load().all {
-		if t.version > c.upto {
-			continue // it came meanwhile
+	for _, h := range c.parts {
+		for _, t := range h.tables.Load().all {
+			if t.version > c.upto {
+				continue // it came meanwhile
+			}
+			found, err := t.readAll(c.pace, nil)
+			if err != nil {
+				return c.failed(err)
+			}
+			all.join(found)
 		}
-		found, err := t.readAll(c.pace, nil)
-		if err != nil {
-			return c.failed(err)
-		}
-		all.join(found)
 	}
 	return c.compare("the tables have", all)
 }
@@ -189,7 +265,7 @@ func (c *compaction) compare(what string, found contents) error {
 	if found == c.want {
 		return nil
 	}
-	return c.failed(&Damage{c.h.dir, fmt.Errorf("%w: %s %d entries, but %d are listed, or they are other ones", codec.ErrCorrupt, what, found.entries, c.want.entries)})
+	return c.failed(&Damage{c.d.dir, fmt.Errorf("%w: %s %d entries, but %d are listed, or they are other ones", codec.ErrCorrupt, what, found.entries, c.want.entries)})
 }
 
 // copyBase copies the newest data as of keep.
@@ -197,7 +273,7 @@ func (c *compaction) copyBase(db *badger.DB) error {
 	w := db.NewStreamWriter()
 	err := w.Prepare()
 	if err == nil {
-		err = c.h.view(c.upto, func(txn *Txn) error { return c.copyNewest(txn, db, w) })
+		err = c.d.view(c.parts, c.upto, func(txn *Txn) error { return c.copyNewest(txn, db, w) })
 	}
 	if err != nil {
 		w.Cancel()
@@ -238,11 +314,15 @@ func (c *compaction) copyNewest(txn *Txn, db *badger.DB, w *badger.StreamWriter)
 			continue
 		}
 		last = item.KeyCopy(last)
+		kv := &pb.KV{Key: last, Value: value, Version: item.Version(), ExpiresAt: item.ExpiresAt()}
 		if item.IsDeletedOrExpired() {
-			continue
+			if len(c.older) == 0 {
+				continue
+			}
+			kv.Value, kv.ExpiresAt, kv.Meta = nil, 0, []byte{metaDelete} // it hides what older parts have
 		}
-		c.written.add(last, item.Version(), value)
-		badger.KVToBuffer(&pb.KV{Key: last, Value: value, Version: item.Version(), ExpiresAt: item.ExpiresAt()}, buf)
+		c.written.add(last, item.Version(), kv.Value)
+		badger.KVToBuffer(kv, buf)
 		if buf.LenNoPadding() >= 1<<20 {
 			if err := write(); err != nil {
 				return err
@@ -262,7 +342,7 @@ func (c *compaction) copyNewest(txn *Txn, db *badger.DB, w *badger.StreamWriter)
 func (c *compaction) copyRest(db *badger.DB) error {
 	batch, size := db.NewManagedWriteBatch(), 0
 	defer batch.Cancel()
-	if err := c.h.view(math.MaxUint64, func(txn *Txn) error {
+	if err := c.d.view(c.parts, math.MaxUint64, func(txn *Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{AllVersions: true, SinceTs: c.keep})
 		defer it.Close()
 		for it.Rewind(); it.Valid(); it.Next() {
@@ -278,7 +358,7 @@ func (c *compaction) copyRest(db *badger.DB) error {
 			c.written.add(e.Key, item.Version(), e.Value)
 			if size += len(e.Key) + len(e.Value); err == nil && size > MaxCommitBytes {
 				size = 0
-				err = errors.Join(c.d.room(0), allocateLogs(c.dir), c.ctx.Err())
+				err = errors.Join(c.d.room(0), allocateLogs(partDir(c.d.dir, c.number)+newSuffix), c.ctx.Err())
 			}
 			if err != nil {
 				return err
@@ -291,52 +371,48 @@ func (c *compaction) copyRest(db *badger.DB) error {
 	return batch.Flush()
 }
 
-// readBack reads the tables of the new generation that are not in the list, adds them, and compares all with what was written.
-func (c *compaction) readBack(l list) error {
-	ids, _, err := readManifest(c.dir, c.log)
+// readBack reads the tables of a new part, and compares them with what was written.
+func (c *compaction) readBack(dir string) (tables map[uint64]listed, err error) {
+	ids, _, err := readManifest(dir, c.log)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	tables = map[uint64]listed{}
 	var all contents
 	for _, id := range ids {
-		if _, ok := l.tables[id]; !ok {
-			t, err := openTable(c.dir, id)
-			if err != nil {
-				return err
-			}
-			found, err := t.readAll(c.pace, nil)
-			if t.close(); err != nil {
-				return err
-			}
-			l.tables[id] = listed{t.size, found}
+		t, err := openTable(dir, id)
+		if err != nil {
+			return nil, err
 		}
-		all.join(l.tables[id].contents)
+		found, err := t.readAll(c.pace, nil)
+		if t.close(); err != nil {
+			return nil, err
+		}
+		tables[id] = listed{t.size, found}
+		all.join(found)
 	}
 	if all != c.written {
-		return fmt.Errorf("%w: %d entries were written to %s, but it has %d, or other ones", codec.ErrCorrupt, c.written.entries, c.dir, all.entries)
+		return nil, fmt.Errorf("%w: %d entries were written to %s, but it has %d, or other ones", codec.ErrCorrupt, c.written.entries, dir, all.entries)
 	}
-	return nil
+	return tables, nil
 }
 
-// switchOver makes the new generation current. The caller holds writing.
-func (c *compaction) switchOver() (was *handle, err error) {
-	d, dir := c.d, generationDir(c.d.dir, c.number)
-	if err := errors.Join(durable.SyncPath(c.dir), os.Rename(c.dir, dir)); err != nil {
+// switchOver renames the new last part, and opens it: from now on it counts. The caller holds writing.
+func (c *compaction) switchOver(dir string, older []int) (h *part, err error) {
+	if err := os.Rename(dir+newSuffix, dir); err != nil {
 		return nil, err
 	}
-	err = durable.SyncPath(d.dir)
-	var h *handle
+	err = durable.SyncPath(c.d.dir)
 	if err == nil {
-		h, err = d.openGeneration(c.number, false)
+		h, err = c.d.openPart(dir, c.number, older, false)
 	}
 	if err != nil {
-		// The old generation still counts, if the new one is gone.
-		if err := errors.Join(os.RemoveAll(dir), durable.SyncPath(d.dir)); err != nil {
+		// The old parts still count, if the new one is gone.
+		if err := errors.Join(os.RemoveAll(dir), durable.SyncPath(c.d.dir)); err != nil {
 			message := fmt.Sprintf("%s cannot be removed: %v", dir, err)
-			c.h.log.failed.Store(&message)
+			c.d.current().log.failed.Store(&message)
 		}
 		return nil, err
 	}
-	d.dirty = false
-	return d.replace(h, true), nil
+	return h, nil
 }

@@ -149,7 +149,7 @@ func BenchmarkGet(b *testing.B) {
 		})
 	}
 	_ = d.View(math.MaxUint64, func(txn *Txn) error {
-		run("checked", func(i int) error { _, err := txn.Get(key(i * 7919 % 400000)); return err })
+		run("checked", func(i int) error { _, _, err := txn.Get(key(i * 7919 % 400000)); return err })
 		run("badger", func(i int) error { _, err := txn.Txn.Get(key(i * 7919 % 400000)); return err })
 		run("checked-seek", func(i int) error {
 			it := txn.NewIterator(badger.IteratorOptions{})

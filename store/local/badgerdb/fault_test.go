@@ -101,20 +101,15 @@ func TestDamageCostsOnlyWhatIsThere(t *testing.T) {
 		other.change(100_000)
 	}
 	check(t, m.CompactAndWait(ctx, noPace))
-	table := m.current.tables.Load().all[0]
+	table := m.parts[0].tables.Load().all[0]
 	flip(t, table.path, 1000)
 
 	lost := 0
 	for k, v := range m.live {
 		err := m.View(math.MaxUint64, func(txn *Txn) error {
-			item, err := txn.Get([]byte(k))
-			if err == nil {
-				err = item.Value(func(b []byte) error {
-					if string(b) != v {
-						t.Errorf("%s is wrong", k)
-					}
-					return nil
-				})
+			b, _, err := txn.Get([]byte(k))
+			if err == nil && string(b) != v {
+				t.Errorf("%s is wrong", k)
 			}
 			return err
 		})
@@ -269,7 +264,7 @@ func TestDamageBehindSkippedVersions(t *testing.T) {
 	set("c")
 	set("e")
 	check(t, d.Flush())
-	table := d.current.tables.Load().all[0]
+	table := d.parts[0].tables.Load().all[0]
 	for _, c := range []struct {
 		key     string
 		reverse bool

@@ -18,11 +18,12 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// list is what the file "tables" of a generation has: the version of the last commit, and a line for each table, with its number,
-// its size, the number of its entries, and the sum of their hashes. The file is sealed (codec.Seal) with its name as the key. The line "closed" says that
-// the last stop was clean.
+// list is what the file "tables" of a part has: the version of the last commit, the older parts, and a line for each table, with its number,
+// its size, the number of its entries, and the sum of their hashes. The file is sealed (codec.Seal) with its name as the key. The line
+// "closed" says that the last stop was clean.
 type list struct {
 	version uint64 // tables may not have it any more: versions must not come twice
+	older   []int  // the sealed parts that count, the oldest first; only in the last part
 	tables  map[uint64]listed
 	closed  bool
 }
@@ -39,6 +40,9 @@ const (
 
 func (l list) write(dir string) error {
 	b := fmt.Appendf(nil, "version %d\n", l.version)
+	for _, n := range l.older {
+		b = fmt.Appendf(b, "older %d\n", n)
+	}
 	for _, id := range slices.Sorted(maps.Keys(l.tables)) {
 		t := l.tables[id]
 		b = fmt.Appendf(b, "%d %d %d %x\n", id, t.size, t.entries, t.sum)
@@ -72,6 +76,11 @@ func readList(dir string) (l list, err error) {
 		if _, err := fmt.Sscanf(line, "version %d\n", &l.version); err == nil {
 			continue
 		}
+		var older int
+		if _, err := fmt.Sscanf(line, "older %d\n", &older); err == nil {
+			l.older = append(l.older, older)
+			continue
+		}
 		var id uint64
 		var t listed
 		if _, err := fmt.Sscanf(line, "%d %d %d %x\n", &id, &t.size, &t.entries, &t.sum); err != nil {
@@ -100,7 +109,7 @@ func readManifest(dir string, log *badgerLog) (ids []uint64, found bool, err err
 	return slices.Sorted(maps.Keys(m.Tables)), true, nil
 }
 
-// checkFiles checks the files of a generation before Badger opens them: Badger would delete tables that MANIFEST does not list, and
+// checkFiles checks the files of a part before Badger opens them: Badger would delete tables that MANIFEST does not list, and
 // leave out those that it cannot read. It returns the tables. A table that MANIFEST lists, but not the list, is of a checkpoint
 // that was cut off. It is read whole, as are all tables when there is no list: after a version that had none, or when it is
 // damaged.
@@ -170,7 +179,7 @@ func closeTables(tables map[uint64]*tableFile) {
 	}
 }
 
-// removeOthers removes the files of a generation that Badger creates again. The values are in the tables, and what is only in
+// removeOthers removes the files of a part that Badger creates again. The values are in the tables, and what is only in
 // logs of memtables is of a checkpoint that was cut off. So damage of these files does not matter.
 func removeOthers(dir string, keepLogs bool) error {
 	files, err := os.ReadDir(dir)
@@ -207,45 +216,78 @@ func linkTables(dir string) (to string, err error) {
 	return to, errors.Join(err, readErr, os.WriteFile(filepath.Join(to, badger.ManifestFilename), manifest, 0o600))
 }
 
-// A generation is a directory of Badger: gN, or the database's own directory, which is generation 0: earlier versions had
-// only that. The one with the greatest number counts. Compact writes gN.new and renames it when it is complete.
+// A part is a directory of Badger. The last one is gN, or the database's own directory, which has the number 0: earlier versions had only
+// that. The one with the greatest number counts, and the sealed ones, sN, that its list names. Compact and Merge write sN, and then gN.new,
+// which they rename when it is complete.
 
 const newSuffix = ".new"
 
-func generationDir(dir string, n int) string {
+func partDir(dir string, n int) string {
 	if n == 0 {
 		return dir
 	}
 	return filepath.Join(dir, "g"+strconv.Itoa(n))
 }
 
-// generation returns the greatest generation; -1 when there is none.
-func generation(dir string) (newest int, older []int, err error) {
+func sealedDir(dir string, n int) string { return filepath.Join(dir, "s"+strconv.Itoa(n)) }
+
+// findParts returns the numbers of the parts that count, the oldest first, and the directories of all others. When the list of the last
+// part cannot be read, all sealed ones count.
+func findParts(dir string) (counts []int, others []string, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
-		return 0, nil, err
+		return nil, nil, err
 	}
-	all := map[int]bool{}
+	last, sealed := []int{}, []int{}
 	for _, f := range files {
-		number, _ := strings.CutPrefix(f.Name(), "g")
-		if n, err := strconv.Atoi(number); err == nil && n > 0 && f.IsDir() {
-			all[n] = true
+		name := f.Name()
+		n, err := strconv.Atoi(name[1:])
+		switch {
+		case name[0] == 'g' && err == nil && n > 0 && f.IsDir():
+			last = append(last, n)
+		case name[0] == 's' && err == nil && n > 0 && f.IsDir():
+			sealed = append(sealed, n)
+		case name[0] == 'g' && strings.HasSuffix(name, newSuffix):
+			others = append(others, filepath.Join(dir, name))
 		}
-		if _, ok := tableID(f.Name()); ok || f.Name() == badger.ManifestFilename || f.Name() == listName {
-			all[0] = true
+		if _, ok := tableID(name); (ok || name == badger.ManifestFilename || name == listName) && !slices.Contains(last, 0) {
+			last = append(last, 0)
 		}
 	}
-	if len(all) == 0 {
-		return -1, nil, nil
+	slices.Sort(last)
+	slices.Sort(sealed)
+	if len(last) > 0 {
+		newest := last[len(last)-1]
+		l, err := readList(partDir(dir, newest))
+		if err != nil {
+			return nil, nil, err
+		}
+		counts = append(slices.Clone(l.older), newest)
+		if l.tables == nil {
+			counts = append(slices.Clone(sealed), newest)
+		}
+		last = last[:len(last)-1]
 	}
-	older = slices.Sorted(maps.Keys(all))
-	return older[len(older)-1], older[:len(older)-1], nil
+	for _, n := range counts[:max(0, len(counts)-1)] {
+		if !slices.Contains(sealed, n) {
+			return counts, others, damaged(sealedDir(dir, n), "it is missing")
+		}
+	}
+	for _, n := range last {
+		others = append(others, partDir(dir, n))
+	}
+	for _, n := range sealed {
+		if !slices.Contains(counts[:max(0, len(counts)-1)], n) {
+			others = append(others, sealedDir(dir, n))
+		}
+	}
+	return counts, others, nil
 }
 
-// removeGeneration removes an older generation.
-func removeGeneration(dir string, n int) error {
-	if n > 0 {
-		return errors.Join(os.RemoveAll(generationDir(dir, n)), durable.SyncPath(dir))
+// removePart removes a part of the database in dir.
+func removePart(dir, part string) error {
+	if part != dir {
+		return errors.Join(os.RemoveAll(part), durable.SyncPath(dir))
 	}
 	files, err := os.ReadDir(dir)
 	if err != nil {

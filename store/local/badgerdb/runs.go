@@ -12,10 +12,10 @@ import (
 	"github.com/dgraph-io/badger/v4/y"
 )
 
-// tables are those of a generation. It does not change.
+// tables are those of a part. It does not change.
 type tables struct {
 	all    []*tableFile
-	first  []run      // those that were there when the generation was opened
+	first  []run      // those that were there when the part was opened
 	added  []run      // those that came since
 	filter *keyFilter // of added
 }
@@ -23,7 +23,7 @@ type tables struct {
 // run is tables that are sorted and have no key in common.
 type run []*tableFile
 
-// openTables returns the tables that a generation begins with.
+// openTables returns the tables that a part begins with.
 func openTables(all []*tableFile) *tables {
 	return &tables{all: all, first: inRuns(all), filter: new(keyFilter)}
 }
@@ -136,28 +136,49 @@ func (f *keyFilter) mayHave(hash uint32) bool {
 	return true
 }
 
+// entry is what the newest entry of a key says.
+type entry struct {
+	value     []byte
+	version   uint64
+	expiresAt uint64 // s since 1970; 0: never
+	deleted   bool
+}
+
+func (e entry) isLive() bool {
+	return !e.deleted && (e.expiresAt == 0 || e.expiresAt > uint64(time.Now().Unix()))
+}
+
+// get returns the newest entry of a key up to a version.
+func (t *tables) get(key []byte, upTo uint64, buf *buffer) (e entry, known bool, err error) {
+	err = t.eachBlock(key, buf, func(block []byte) error {
+		return eachInBlock(block, func(k []byte, v y.ValueStruct) {
+			if version := y.ParseTs(k); version <= upTo && (!known || version >= e.version) && bytes.Equal(y.ParseKey(k), key) {
+				e = entry{append(e.value[:0], v.Value...), version, v.ExpiresAt, v.Meta&metaDelete != 0}
+				known = true
+			}
+		})
+	})
+	return e, known && err == nil, err
+}
+
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 // Get returns the newest value of a key, as of the last Flush or later. Unlike Txn.Get, it reads each block once, as it does not ask
 // Badger. It returns a Damage when a block that may have the key cannot be read.
 func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
-	h := d.acquire()
-	defer d.release(h)
+	parts := d.acquire()
+	defer d.release(parts)
 	buf := buffers.Get().(*buffer)
 	defer buffers.Put(buf)
-	newest := uint64(0)
-	err = h.tables.Load().eachBlock(key, buf, func(block []byte) error {
-		return eachInBlock(block, func(k []byte, v y.ValueStruct) {
-			if version := y.ParseTs(k); version >= newest && bytes.Equal(y.ParseKey(k), key) {
-				newest = version
-				found = v.Meta&metaDelete == 0 && (v.ExpiresAt == 0 || v.ExpiresAt > uint64(time.Now().Unix()))
-				value = append(value[:0], v.Value...)
-			}
-		})
-	})
-	if err != nil {
-		d.damaged.Add(1)
-		return nil, false, err
+	for _, h := range slices.Backward(parts) {
+		e, known, err := h.tables.Load().get(key, math.MaxUint64, buf)
+		if err != nil {
+			d.damaged.Add(1)
+			return nil, false, err
+		}
+		if known {
+			return e.value, e.isLive(), nil
+		}
 	}
-	return value, found, nil
+	return nil, false, nil
 }

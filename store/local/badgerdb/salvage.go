@@ -22,28 +22,34 @@ const metaDelete = 1 << 0 // of an entry that deletes its key
 // fit, in any order, older ones and deletions too. An entry is valid until use returns. EachEntry reads every sound block, and those with
 // one wrong bit. It passes damage to wrong.
 //
-// A generation never has a table whose entries were deleted from it. So nothing comes back that Compact has removed.
+// A part never has a table whose entries were deleted from it. So nothing comes back that Compact has removed.
 func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use func(codec.Entry) error, wrong func(path string, err error)) error {
-	newest, _, err := generation(dir)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && newest < 0 {
+	counts, _, err := findParts(dir)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	var missing *Damage
+	if errors.As(err, &missing) {
+		wrong(missing.Path, err)
+	} else if err != nil {
 		return err
 	}
-	dir = generationDir(dir, newest)
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		if _, ok := tableID(f.Name()); !ok {
-			continue
+	var paths []string
+	for i, n := range counts {
+		part := sealedDir(dir, n)
+		if i == len(counts)-1 {
+			part = partDir(dir, n)
 		}
+		tables, err := filepath.Glob(filepath.Join(part, "*.sst"))
+		if err != nil {
+			return err
+		}
+		paths = append(paths, tables...)
+	}
+	for _, path := range paths {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		path := filepath.Join(dir, f.Name())
 		var failed error
 		damage := eachSoundBlock(path, func(block []byte) error {
 			return eachInBlock(block, func(key []byte, v y.ValueStruct) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/y"
@@ -17,18 +18,59 @@ import (
 // Badger's memory map would end the process. Blocks between two keys that an iterator returns, of deleted keys or old versions,
 // are checked before the second key is returned.
 
-// Txn is a transaction of Badger whose reads fail when they meet damage.
+// Txn is a transaction whose reads fail when they meet damage. It sees all parts; writes go to the last one.
 type Txn struct {
-	*badger.Txn
-	h   *handle
-	buf buffer
-	bad error // the first damage
+	*badger.Txn // of the last part
+	parts       []partTxn
+	version     uint64
+	damaged     *atomic.Uint64
+	buf         buffer
+	bad         error // the first damage
+}
+
+type partTxn struct {
+	*part
+	txn *badger.Txn
+}
+
+// View calls read with a transaction that reads as of a version. When a read has met damage, it returns a Damage.
+func (d *DB) View(version uint64, read func(txn *Txn) error) error {
+	parts := d.acquire()
+	defer d.release(parts)
+	return d.view(parts, version, read)
+}
+
+func (d *DB) view(parts []*part, version uint64, read func(txn *Txn) error) (err error) {
+	txn := &Txn{version: version, damaged: &d.damaged}
+	for _, h := range parts {
+		txn.Txn = h.db.NewTransactionAt(version, false)
+		defer txn.Txn.Discard()
+		txn.parts = append(txn.parts, partTxn{h, txn.Txn})
+	}
+	defer func() {
+		if r := recover(); r != nil { // some damage makes Badger panic
+			for _, h := range parts {
+				for _, t := range h.tables.Load().all {
+					if _, err = t.readAll(atOnce, nil); err != nil {
+						err = txn.found(err)
+						return
+					}
+				}
+			}
+			panic(r)
+		}
+	}()
+	err = read(txn)
+	if txn.bad != nil && !errors.Is(err, txn.bad) {
+		err = errors.Join(txn.bad, err)
+	}
+	return err
 }
 
 // found notes damage.
 func (t *Txn) found(err error) error {
 	if err != nil {
-		t.h.damaged.Add(1)
+		t.damaged.Add(1)
 		if t.bad == nil {
 			t.bad = err
 		}
@@ -47,12 +89,36 @@ func (t *Txn) SetEntry(e *badger.Entry) error {
 	return t.Txn.SetEntry(e)
 }
 
-// Get is badger.Txn.Get. It returns a Damage when a block that may have the key cannot be read.
-func (t *Txn) Get(key []byte) (*badger.Item, error) {
-	if err := t.h.tables.Load().eachBlock(key, &t.buf, func([]byte) error { return nil }); err != nil {
-		return nil, t.found(err)
+// Get returns the value of a key, as it is in the newest part that has an entry of it.
+func (t *Txn) Get(key []byte) (value []byte, found bool, err error) {
+	for i := range slices.Backward(t.parts) {
+		if e, known, err := t.entry(i, key); known || err != nil {
+			return e.value, known && e.isLive(), err
+		}
 	}
-	return t.Txn.Get(key)
+	return nil, false, nil
+}
+
+// entry returns the entry of a key in part i. Of the last part, Badger has some that are in no table yet.
+func (t *Txn) entry(i int, key []byte) (e entry, known bool, err error) {
+	h := t.parts[i]
+	if e, known, err = h.tables.Load().get(key, t.version, &t.buf); err != nil {
+		return e, false, t.found(err) // Badger would take damage for the end of a table
+	}
+	if i < len(t.parts)-1 {
+		return e, known, nil
+	}
+	it := h.txn.NewKeyIterator(key, badger.IteratorOptions{})
+	defer it.Close()
+	if it.Rewind(); !it.Valid() {
+		return e, known, nil
+	}
+	item := it.Item()
+	e = entry{version: item.Version(), expiresAt: item.ExpiresAt(), deleted: item.IsDeletedOrExpired()}
+	if !e.deleted {
+		e.value, err = item.ValueCopy(nil)
+	}
+	return e, true, err
 }
 
 // covers reports whether a table may have keys from from to to, both included. A nil to is the end.
@@ -60,10 +126,9 @@ func (t *tableFile) covers(from, to []byte) bool {
 	return bytes.Compare(t.largest, from) >= 0 && (to == nil || bytes.Compare(t.smallest, to) <= 0)
 }
 
-// NewIterator returns an iterator. It must be closed.
-func (t *Txn) NewIterator(opt badger.IteratorOptions) *Iterator {
-	it := &Iterator{Iterator: t.Txn.NewIterator(opt), t: t, reverse: opt.Reverse, prefix: opt.Prefix, after: after(opt.Prefix)}
-	for _, f := range t.h.tables.Load().all {
+func (t *Txn) newPartIterator(h partTxn, opt badger.IteratorOptions) *partIterator {
+	it := &partIterator{Iterator: h.txn.NewIterator(opt), t: t, reverse: opt.Reverse, prefix: opt.Prefix, after: after(opt.Prefix)}
+	for _, f := range h.tables.Load().all {
 		if it.lost = t.found(f.checkIndex()); it.lost != nil {
 			break
 		}
@@ -84,8 +149,8 @@ func after(prefix []byte) []byte {
 	return nil
 }
 
-// Iterator is badger.Iterator. When it meets damage, it ends, and View returns a Damage.
-type Iterator struct {
+// partIterator is badger.Iterator. When it meets damage, it ends, and View returns a Damage.
+type partIterator struct {
 	*badger.Iterator
 	t             *Txn
 	reverse       bool
@@ -104,7 +169,7 @@ type span struct {
 }
 
 // Seek is badger.Iterator.Seek.
-func (it *Iterator) Seek(key []byte) {
+func (it *partIterator) Seek(key []byte) {
 	it.bad, it.next = it.lost, nil
 	if it.lost != nil {
 		return
@@ -132,20 +197,20 @@ func (it *Iterator) Seek(key []byte) {
 }
 
 // Rewind is badger.Iterator.Rewind.
-func (it *Iterator) Rewind() { it.Seek(nil) }
+func (it *partIterator) Rewind() { it.Seek(nil) }
 
 // Next is badger.Iterator.Next.
-func (it *Iterator) Next() {
+func (it *partIterator) Next() {
 	if it.bad = it.t.found(it.next); it.bad == nil {
 		it.move(it.Iterator.Next)
 	}
 }
 
 // Valid is badger.Iterator.Valid.
-func (it *Iterator) Valid() bool { return it.bad == nil && it.lost == nil && it.Iterator.Valid() }
+func (it *partIterator) Valid() bool { return it.bad == nil && it.lost == nil && it.Iterator.Valid() }
 
 // move calls step, and checks the blocks up to the key that it has reached.
-func (it *Iterator) move(step func()) {
+func (it *partIterator) move(step func()) {
 	for step(); it.Iterator.Valid() && string(it.Iterator.Item().Key()) == filler; {
 		it.Iterator.Next()
 	}
@@ -159,7 +224,7 @@ func (it *Iterator) move(step func()) {
 }
 
 // check checks the blocks up to a key, and the one behind it.
-func (it *Iterator) check(key []byte) {
+func (it *partIterator) check(key []byte) {
 	it.limit = nil
 	for i := range it.spans {
 		s := &it.spans[i]
@@ -185,14 +250,14 @@ func (it *Iterator) check(key []byte) {
 }
 
 // narrow sets the limit to a key of a table if that is nearer.
-func (it *Iterator) narrow(base []byte) {
+func (it *partIterator) narrow(base []byte) {
 	if key := y.ParseKey(base); it.limit == nil || it.reverse == (bytes.Compare(key, it.limit) > 0) {
 		it.limit = key
 	}
 }
 
 // checkEnd checks the blocks up to the end of what the iterator was asked for.
-func (it *Iterator) checkEnd() {
+func (it *partIterator) checkEnd() {
 	for i := range it.spans {
 		s := &it.spans[i]
 		switch {
@@ -209,7 +274,7 @@ func (it *Iterator) checkEnd() {
 }
 
 // cover checks the blocks from lo to hi that were not checked yet. It notes damage in ahead, or as damage of the read.
-func (it *Iterator) cover(s *span, lo, hi int, ahead *error) {
+func (it *partIterator) cover(s *span, lo, hi int, ahead *error) {
 	check := func(i int) bool {
 		_, err := s.f.readBlock(i, &it.t.buf)
 		switch {
@@ -233,6 +298,6 @@ func (it *Iterator) cover(s *span, lo, hi int, ahead *error) {
 }
 
 // needs reports whether a block that begins with this key may have keys that the iterator was asked for.
-func (it *Iterator) needs(base []byte) bool {
+func (it *partIterator) needs(base []byte) bool {
 	return it.reverse || it.after == nil || bytes.Compare(y.ParseKey(base), it.after) < 0
 }

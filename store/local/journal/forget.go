@@ -109,7 +109,7 @@ func (j *Journal) tidy() {
 
 func (j *Journal) tidyOnce() (err error) {
 	if j.keys.inMemory() >= flushEntries || uint64(j.log.End())-j.flushed.Load() >= flushBytes {
-		if err = j.flush(); err == nil && j.keys.db.NeedsCompaction() && j.compacting.CompareAndSwap(false, true) {
+		if err = j.flush(); err == nil && j.keys.db.NeedsMerge() && j.compacting.CompareAndSwap(false, true) {
 			j.running.Go(j.compact) // beside further flushes
 		}
 	}
@@ -122,7 +122,7 @@ func (j *Journal) tidyOnce() (err error) {
 
 func (j *Journal) compact() {
 	defer j.compacting.Store(false)
-	if err := j.keys.db.Compact(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
+	if err := j.keys.db.Merge(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
 		j.logger.Error("links and event_ids cannot be compacted now, and take more space", "error", err)
 	}
 }

@@ -105,7 +105,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var grammar commandLine
 	parser := kong.Must(&grammar,
 		kong.Name("mtagd"),
-		kong.Description("A self-hosted tracking-tag service."),
+		kong.Description("A self-hosted tracking-tag service.\n\n"+
+			"Results go to standard output, logs and errors to standard error. Exit codes: 0 done, 1 failed, 2 the command line or the "+
+			"configuration is wrong. Run operator commands as the user of the service: they reach a running server through the socket in "+
+			"its data directory, or else open the data themselves. Every flag can be set in the environment, or in the file of --config."),
 		kong.Writers(stdout, stderr),
 		kong.DefaultEnvars("MTAGD"),
 		kong.Vars{"admin": defaultAdmin, "address_events": strconv.Itoa(limit.DefaultAddressEvents),

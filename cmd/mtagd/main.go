@@ -70,7 +70,7 @@ func main() {
 // commandLine is the whole grammar. Each flag's name is also its key in the config file, and its environment
 // variable: in capitals, after MTAGD_.
 type commandLine struct {
-	Data   string `default:"./data" placeholder:"DIR" help:"Data directory (default ${default})."`
+	Data   string `default:"./data" placeholder:"DIR" help:"Data directory; with --store only for this node's operator socket (default ${default})."`
 	Store  string `placeholder:"URL" help:"PostgreSQL database for partners, merchants and events, such as postgres://mtagd@db1,db2/mtagd, instead of the data directory. A password in it is a secret: set it in the environment or in the config file."`
 	Config string `placeholder:"FILE" help:"YAML file with values for flags. The command line and the environment take precedence."`
 

@@ -644,10 +644,10 @@ type BatchResultsResultsStatus int
 
 // Certificate The state of a TLS certificate.
 type Certificate struct {
-	// Detail Why the last order failed, or why an order waits. May be empty.
+	// Detail Why the last order or renewal failed, in the CA's words, or how many orders go before a waiting one. May be empty.
 	Detail string `json:"detail"`
 
-	// NextTry When a failed order is retried.
+	// NextTry When a failed order is retried. Null while that waits for its turn or is in progress.
 	NextTry nullable.Nullable[time.Time] `json:"nextTry"`
 
 	// NotAfter When it expires. Null without one.

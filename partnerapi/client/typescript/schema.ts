@@ -541,11 +541,11 @@ export interface components {
         };
         /** @description The state of a TLS certificate. */
         Certificate: {
-            /** @description Why the last order failed, or why an order waits. May be empty. */
+            /** @description Why the last order or renewal failed, in the CA's words, or how many orders go before a waiting one. May be empty. */
             detail: string;
             /**
              * Format: date-time
-             * @description When a failed order is retried.
+             * @description When a failed order is retried. Null while that waits for its turn or is in progress.
              */
             nextTry: string | null;
             /**

@@ -59,21 +59,21 @@ var statusCodes = []int{
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	handshakes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_tls_handshakes_total",
-		Help: "TLS handshakes, by outcome.",
+		Help: "TLS handshakes, by outcome: done, failed, or limited by --handshakes-per-ip.",
 	}, []string{"outcome"})
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mtagd_http_requests_total",
-			Help: "Requests answered, by surface, endpoint and status code.",
+			Help: "Requests answered, by surface (partner: the API; tag: the tag hosts), endpoint and status code. Endpoints are mark, id, script and health, the API's operations such as list_events, console_…, and other.",
 		}, []string{"surface", "endpoint", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "mtagd_http_request_duration_seconds",
-			Help:    "Time from the end of a request to its answer.",
+			Help:    "Time from the end of a request to its answer. With read_feed it includes the up to 30 s that a client wants to wait; of streams and exports it is the time to their beginning.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5},
 		}, []string{"surface", "endpoint"}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mtagd_panics_total",
-			Help: "Requests that ended in a panic.",
+			Help: "Requests that ended in a panic: a bug in mtagd.",
 		}),
 	}
 	if reg != nil {

@@ -60,7 +60,7 @@ func measureLatencyCurve(b *benchmark) error {
 			picture.Lines = append(picture.Lines, report.Line{Label: s.label + ", " + p.label, Colour: s.colour, Dash: p.dash})
 		}
 	}
-	b.table.Section("Latency against offered load", "The figures of the picture: bare and mtagd under the same load, latency from the intended time.")
+	b.table.Section("Latency against offered load", "The figures of the picture, by share of mtagd's maximum: p50, p99 and slowest, from the intended time.")
 	for _, part := range []float64{0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1} {
 		rate := part * b.maximum
 		b.progress("offered %s: bare, then mtagd", report.PerSecond(rate))
@@ -73,7 +73,7 @@ func measureLatencyCurve(b *benchmark) error {
 				line := &picture.Lines[i*len(percentiles)+j]
 				line.Points = append(line.Points, report.Point{X: rate, Y: p.of(r).Seconds() * 1000})
 			}
-			b.table.Figure(fmt.Sprintf("%.0f %% of mtagd's maximum, %s, %s: p50, p99, slowest", 100*part, report.PerSecond(rate), s.name),
+			b.table.Figure(fmt.Sprintf("%.0f %%, %s, %s", 100*part, report.PerSecond(rate), s.name),
 				fmt.Sprintf("%s, %s, %s", report.Milliseconds(r.Latency.At(50).Seconds()), report.Milliseconds(r.Latency.At(99).Seconds()), report.Milliseconds(r.Latency.Max().Seconds())))
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -150,7 +149,7 @@ func (b *postgresBenchmark) measureIngest() error {
 				return err
 			}
 			b.progress("round %d of %d, %s: %s, p50 %s, p99 %s; µs %s; WAL %.0f bytes; disk %.0f bytes; load average %s", n+1, b.Rounds, p.title,
-				report.PerSecond(r.rate), report.Milliseconds(r.p50), report.Milliseconds(r.p99), formatCosts(r.costs), r.wal, total(r.disk), loadAverage())
+				report.PerSecond(r.rate), report.Milliseconds(r.p50), report.Milliseconds(r.p99), formatCosts(r.costs), r.wal, r.disk, loadAverage())
 			rounds[p.name] = append(rounds[p.name], r)
 		}
 	}
@@ -181,12 +180,7 @@ func (b *postgresBenchmark) measureIngest() error {
 			b.table.Figure("… "+side, report.Microseconds(of(p, func(r round) float64 { return r.costs[i] })))
 		}
 		b.table.Figure("write-ahead log per event, which each standby gets, too", report.Bytes(of(p, func(r round) float64 { return r.wal })))
-		b.table.Figure("tables and indexes per event", report.Bytes(of(p, func(r round) float64 { return total(r.disk) })))
-		for _, name := range slices.Sorted(maps.Keys(rounds[p.name][0].disk)) {
-			if size := of(p, func(r round) float64 { return r.disk[name] }); size >= 1 {
-				b.table.Figure("… "+name, report.Bytes(size))
-			}
-		}
+		b.table.Figure("tables and indexes per event", report.Bytes(of(p, func(r round) float64 { return r.disk })))
 		if len(rounds["queue"]) > 0 && p.merchants > 0 {
 			var ratios []float64
 			for i, r := range rounds[p.name] {

@@ -3,10 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -68,7 +66,7 @@ type round struct {
 	p50, p99 float64
 	costs    []float64 // of each side, seconds of processor time per event
 	wal      float64   // bytes per event
-	disk     map[string]float64
+	disk     float64   // bytes of tables and indexes per event
 }
 
 // measure runs one part on both nodes at once.
@@ -85,7 +83,7 @@ func (b *postgresBenchmark) measure(p postgresPart) (r round, err error) {
 	if err != nil {
 		return r, err
 	}
-	sizes, err := b.relationSizes()
+	size, err := b.relationsSize()
 	if err != nil {
 		return r, err
 	}
@@ -125,11 +123,8 @@ func (b *postgresBenchmark) measure(p postgresPart) (r round, err error) {
 		return r, err
 	}
 	r.wal = float64(walAfter-wal) / float64(events)
-	sizesAfter, err := b.relationSizes()
-	r.disk = map[string]float64{}
-	for name, size := range sizesAfter {
-		r.disk[name] = float64(size-sizes[name]) / float64(events)
-	}
+	sizeAfter, err := b.relationsSize()
+	r.disk = float64(sizeAfter-size) / float64(events)
 	return r, err
 }
 
@@ -138,19 +133,11 @@ func (b *postgresBenchmark) writtenLog() (n int64, err error) {
 	return n, b.db.Query(b.ctx, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").Scan(&n)
 }
 
-// relationSizes returns the sizes of all tables and indexes, in bytes.
-func (b *postgresBenchmark) relationSizes() (map[string]int64, error) {
-	var names []string
-	var sizes []int64
-	if err := b.db.Query(b.ctx, `SELECT array_agg(c.relname ORDER BY c.oid), array_agg(pg_relation_size(c.oid) + coalesce(pg_relation_size(nullif(c.reltoastrelid, 0)), 0) ORDER BY c.oid)
-		FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'i')`).Scan(&names, &sizes); err != nil {
-		return nil, err
-	}
-	all := map[string]int64{}
-	for i, name := range names {
-		all[name] = sizes[i]
-	}
-	return all, nil
+// relationsSize returns the size of all tables and indexes together, in bytes.
+func (b *postgresBenchmark) relationsSize() (size int64, err error) {
+	err = b.db.Query(b.ctx, `SELECT sum(pg_relation_size(c.oid) + coalesce(pg_relation_size(nullif(c.reltoastrelid, 0)), 0))::bigint
+		FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'i')`).Scan(&size)
+	return size, err
 }
 
 // profile takes a CPU profile of the first node while a part of the first round runs.
@@ -191,5 +178,3 @@ func sum(values []float64) (all float64) {
 	}
 	return all
 }
-
-func total(sizes map[string]float64) float64 { return sum(slices.Collect(maps.Values(sizes))) }

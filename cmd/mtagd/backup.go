@@ -27,7 +27,7 @@ type backupCommands struct {
 
 // backupCommand is "mtagd backup DEST".
 type backupCommand struct {
-	Dest         string   `arg:"" placeholder:"DEST" help:"A directory, or s3://ENDPOINT/BUCKET/PREFIX. The credentials of a bucket are taken from the environment."`
+	Dest         string   `arg:"" placeholder:"DEST" help:"A directory, or s3://ENDPOINT/BUCKET/PREFIX. The credentials of a bucket are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or MINIO_ACCESS_KEY and MINIO_SECRET_KEY, from ~/.aws/credentials, or from the machine's role."`
 	Full         bool     `help:"Back up everything, not only what is new since the last point."`
 	Certificates bool     `help:"Back up TLS certificates and their private keys too."`
 	Recipient    []string `placeholder:"age1..." help:"Encrypt for this age recipient. Repeatable."`

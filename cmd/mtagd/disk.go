@@ -37,9 +37,9 @@ func newDiskMetrics(parts map[string]string, engine store.Engine) *diskMetrics {
 
 var (
 	freeDesc = prometheus.NewDesc("mtagd_disk_free_bytes",
-		"Free space on the disk of a part of the data directory; what is left of --store-size.", []string{"part"}, nil)
+		"Free space on the disk of a part of the data directory: journal (events/), archive, index, control, certificates. With --store only store: what is left of --store-size.", []string{"part"}, nil)
 	usedDesc = prometheus.NewDesc("mtagd_disk_used_bytes",
-		"Space that a part of the data directory takes on its disk.", []string{"part"}, nil)
+		"Space that a part of the data directory takes on its disk; up to a minute old.", []string{"part"}, nil)
 	reserveDesc = prometheus.NewDesc("mtagd_disk_reserve_bytes",
 		"Free space below which events are refused.", nil, nil)
 )

@@ -20,7 +20,9 @@ type distributeCommand struct{}
 func (*distributeCommand) Help() string {
 	return "The database needs the extension citus, on the coordinator and on at least one worker. Tables move one after the other. " +
 		"What writes to a table waits while it moves, and answers 503 if that takes more than a few seconds. After an interruption, " +
-		"run the command again: it goes on. When everything is in its place, it changes nothing."
+		"run the command again: it goes on. When everything is in its place, it changes nothing. Later, the first node that starts after an " +
+		"update distributes new tables. The command also turns off jit for the user of the address, on all workers: compiling most statements " +
+		"of a node takes longer than running them."
 }
 
 // Run distributes the tables, and prints where each one is now.

@@ -70,7 +70,7 @@ func main() {
 // commandLine is the whole grammar. Each flag's name is also its key in the config file, and its environment
 // variable: in capitals, after MTAGD_.
 type commandLine struct {
-	Data   string `default:"./data" placeholder:"DIR" help:"Data directory (default ${default})."`
+	Data   string `default:"./data" placeholder:"DIR" help:"Data directory; with --store only for this node's operator socket (default ${default})."`
 	Store  string `placeholder:"URL" help:"PostgreSQL database for partners, merchants and events, such as postgres://mtagd@db1,db2/mtagd, instead of the data directory. A password in it is a secret: set it in the environment or in the config file."`
 	Config string `placeholder:"FILE" help:"YAML file with values for flags. The command line and the environment take precedence."`
 
@@ -105,7 +105,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var grammar commandLine
 	parser := kong.Must(&grammar,
 		kong.Name("mtagd"),
-		kong.Description("A self-hosted tracking-tag service."),
+		kong.Description("A self-hosted tracking-tag service.\n\n"+
+			"Results go to standard output, logs and errors to standard error. Exit codes: 0 done, 1 failed, 2 the command line or the "+
+			"configuration is wrong. Run operator commands as the user of the service: they reach a running server through the socket in "+
+			"its data directory, or else open the data themselves. Every flag can be set in the environment, or in the file of --config."),
 		kong.Writers(stdout, stderr),
 		kong.DefaultEnvars("MTAGD"),
 		kong.Vars{"admin": defaultAdmin, "address_events": strconv.Itoa(limit.DefaultAddressEvents),

@@ -48,14 +48,14 @@ func newSchedule(cfg backupConfig, src backup.Source, state *backupState, metric
 		metrics.MustRegister(c)
 		return c
 	}
-	gauge("mtagd_backup_interval_seconds", "How often a backup is made.").Set(cfg.Every.Seconds())
+	gauge("mtagd_backup_interval_seconds", "How often a backup is made (--backup-every).").Set(cfg.Every.Seconds())
 	return &schedule{
 		backupConfig: cfg, state: state, log: log, backup: backup.New(cfg.To, src),
 		last:     gauge("mtagd_backup_last_success_timestamp_seconds", "When the last backup that succeeded began; 0 when there is none."),
 		duration: gauge("mtagd_backup_duration_seconds", "How long the last backup that succeeded took."),
 		bytes:    gauge("mtagd_backup_bytes", "Bytes that the last backup that succeeded has added to its destination."),
 		shipped:  counter("mtagd_backup_bytes_total", "Bytes that backups have added to their destination."),
-		failures: counter("mtagd_backup_failures_total", "Backups that have failed."),
+		failures: counter("mtagd_backup_failures_total", "Backups that have failed; the log says why."),
 	}
 }
 

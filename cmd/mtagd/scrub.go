@@ -42,7 +42,7 @@ func newScrubber(verify store.Verify, metrics prometheus.Registerer, log *slog.L
 	metrics.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mtagd_scrub_last_finished_timestamp_seconds",
-			Help: "When the last complete verification of all data in the background ended; 0 before the first.",
+			Help: "When the last complete verification of all data in the background ended; 0 before the first. With --store, that of any node.",
 		}, func() float64 { return float64(s.finished.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mtagd_scrub_findings",

@@ -14,8 +14,8 @@ import (
 
 // serveCommand is "mtagd serve". After check, its values are valid and in the form that the service needs.
 type serveCommand struct {
-	HTTP  string `name:"http" default:":80" placeholder:"ADDR" help:"Address for plain HTTP (default ${default})."`
-	HTTPS string `name:"https" default:":443" placeholder:"ADDR" help:"Address for HTTPS (default ${default})."`
+	HTTP  string `name:"http" default:":80" placeholder:"ADDR" help:"Address for plain HTTP: the CA's challenges and redirects; with --tls off everything (default ${default})."`
+	HTTPS string `name:"https" default:":443" placeholder:"ADDR" help:"Address for HTTPS; not used with --tls off (default ${default})."`
 	TLS   string `name:"tls" default:"acme" placeholder:"acme|off" help:"Get certificates from an ACME CA (acme), or serve everything on --http without TLS (off). Default ${default}."`
 
 	BaseHost      string `placeholder:"HOST" help:"Host of the partner API. Required."`
@@ -30,10 +30,10 @@ type serveCommand struct {
 	ACMEEABHMACKey string `name:"acme-eab-hmac-key" placeholder:"KEY" help:"HMAC key for external account binding, in base64url. It is a secret: set it in the environment or in the config file."`
 
 	Limits             string `default:"on" placeholder:"on|off" help:"Limit the rates of client addresses, merchants and partners (on), or not (off), as for benchmarks and closed networks. The bounds on memory and disk stay. Default ${default}."`
-	AddressEvents      int    `name:"address-events-per-second" default:"${address_events}" placeholder:"N" help:"Limit of requests and events per second from one client address; 0 for no limit, as behind an HTTP proxy (default ${default})."`
+	AddressEvents      int    `name:"address-events-per-second" default:"${address_events}" placeholder:"N" help:"Limit of requests and events per second from one client address (IPv6: a /64); 0 for no limit, also on its bytes, as behind an HTTP proxy (default ${default})."`
 	AddressConnections int    `name:"connections-per-address" default:"${address_connections}" placeholder:"N" help:"Limit of open connections of one client address, at most an eighth of all; 0 for no limit, as behind an HTTP proxy (default ${default})."`
 
-	HandshakesPerIP int      `name:"handshakes-per-ip" default:"1024" placeholder:"N" help:"Limit of concurrent TLS handshakes per client address; 0 for no limit (default ${default})."`
+	HandshakesPerIP int      `name:"handshakes-per-ip" default:"1024" placeholder:"N" help:"Limit of concurrent TLS handshakes per client address (IPv6: a /64); 0 for no limit (default ${default})."`
 	HSTS            bool     `name:"hsts" help:"Tell browsers to use only HTTPS for the base host, for one year."`
 	ProxyProtocol   bool     `help:"Expect a PROXY protocol header on connections from --trusted-proxy."`
 	TrustedProxy    []string `placeholder:"CIDR" help:"Network of the load balancers in front of the service. Repeatable."`
@@ -52,7 +52,7 @@ type serveCommand struct {
 
 	RetentionDays int `name:"retention-days" default:"0" placeholder:"N" help:"Days that events are kept, by event_time, unless their merchant has another number; 0 for ever (default ${default})."`
 
-	Admin      string `default:"${admin}" placeholder:"ADDR" help:"Address for /metrics, /healthz, /readyz and /debug/pprof, or off. Without --admin-token it is a loopback address (default ${default})."`
+	Admin      string `default:"${admin}" placeholder:"ADDR" help:"Address for /metrics, /healthz, /readyz and /debug/pprof, or off. Without --admin-token it is a loopback address. If only the default is taken, the server starts without them (default ${default})."`
 	AdminToken string `name:"admin-token" placeholder:"TOKEN" help:"Bearer token that the admin pages need, of at least 32 characters. It is a secret: set it in the environment or in the config file."`
 	LogFormat  string `default:"text" placeholder:"text|json" help:"Format of the log (default ${default})."`
 	LogLevel   string `default:"info" placeholder:"LEVEL" help:"Lowest level to log: debug, info, warn or error (default ${default})."`

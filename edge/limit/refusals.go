@@ -111,7 +111,10 @@ const (
 func NewRefusals(log *slog.Logger, reg prometheus.Registerer) (*Refusals, error) {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_refused_total",
-		Help: "Requests and connections refused, by cause, and by whether they were a known merchant's or partner's.",
+		Help: "Requests and connections refused. The cause is a limit (address_…, merchant_…, partner_…, verifications, feed_readers, " +
+			"body_memory, answer_memory, connections); authentication: no valid API key, or a wrong secret of a merchant; admin_token; " +
+			"unavailable: the engine cannot accept it, the log has the reason; suspended; or what nobody can serve, as scanners " +
+			"send every day (unknown_host, unknown_tag, malformed). The tenant is merchant, partner, or none for strangers.",
 	}, []string{"cause", "tenant"})
 	if reg != nil {
 		if err := reg.Register(total); err != nil {

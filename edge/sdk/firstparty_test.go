@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// proxyGuide shows how a path of a site becomes a proxy for the tag host.
-const proxyGuide = "../../deploy/first-party.md"
+// proxyExample makes a path of a site a proxy for the tag host.
+const proxyExample = "../../deploy/first-party/nginx.conf"
 
-// startNginx starts nginx with the configuration of the guide, as the web server of a shop. It passes requests for /t/ on to
+// startNginx starts nginx with the example of the guide, as the web server of a shop. It passes requests for /t/ on to
 // the tag host of the gate, over TLS, and all others to the pages of the shop. The result is the URL of a host of the shop.
 func (w *world) startNginx(host string) string {
 	w.Helper()
@@ -61,18 +61,16 @@ func (w *world) startNginx(host string) string {
 	return "http://" + host + ":" + port
 }
 
-// nginxConfig returns the configuration of the guide, with the addresses of this test.
+// nginxConfig returns the example of the guide, with the addresses of this test.
 func (w *world) nginxConfig(dir, listen string) string {
 	w.Helper()
-	guide, err := os.ReadFile(proxyGuide)
+	example, err := os.ReadFile(proxyExample)
 	if err != nil {
 		w.Fatal(err)
 	}
-	_, text, found := strings.Cut(string(guide), "```nginx\n")
-	text, _, ended := strings.Cut(text, "```\n")
-	common, location, split := strings.Cut(text, "# in the site's server { … }\n")
-	if !found || !ended || !split {
-		w.Fatalf("%s has no configuration of nginx", proxyGuide)
+	common, location, split := strings.Cut(string(example), "# in the site's server { … }\n")
+	if !split {
+		w.Fatalf("%s has no part for the site's server", proxyExample)
 	}
 	ca := filepath.Join(dir, "ca.pem")
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.gate.tls.Certificate().Raw})

@@ -28,6 +28,20 @@
 // An event leaves the queue on an answer with the header Mtag and a JSON body. Without the header the answer is from
 // something in between, such as a captive portal, and the script tries again, as after 408, 421, 425, 429, 431 and 5xx.
 //
+// # Which platform wants which field
+//
+//	gclid gbraid wbraid  Google Ads API, ClickConversion: the same names
+//	dclid                Campaign Manager 360 API, Conversion: dclid
+//	fbc fbp              Meta Conversions API: user_data.fbc, user_data.fbp
+//	ttclid               TikTok Events API: user.ttclid
+//	msclkid              Microsoft: userData.msclkid (Conversions API), MicrosoftClickId (offline conversions)
+//	utm_source …         GA4 Measurement Protocol, event campaign_details: source, medium, campaign, term, content; utm_id is campaign_id
+//	session_id           GA4: params.session_id. It is unique together with the muid, and not the id that Google's own tag uses
+//	event_id             Meta and TikTok: event_id
+//	muid                 Meta: user_data.external_id. TikTok: user.external_id, hashed. GA4: client_id
+//	pageUrl              Meta: event_source_url. TikTok: page.url
+//	consent              Google: consent.ad_user_data and consent.ad_personalization, GRANTED or DENIED
+//
 // # What the script keeps in the browser
 //
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page

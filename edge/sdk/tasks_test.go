@@ -30,6 +30,10 @@ const slowdown = 4
 // of the clock: this needs a machine that does nothing else. Each iteration is one page in a new profile. max-ms is the
 // worst of all iterations.
 //
+// The targets are 10 ms for the load, 60 ms for 1,000 calls of mtag('event', …) in a row, and 50 ms for 3,000 events that other pages
+// have left. On a quiet machine the load takes about 18 ms, two fifths of it cookies and attribution of a new visitor, and 1,000 calls
+// 15 ms.
+//
 //	go test ./edge/sdk -run '^$' -bench Tasks -benchtime 10x [-throttle] [-script loader.js]
 func BenchmarkTasks(b *testing.B) {
 	versions := []string{""}

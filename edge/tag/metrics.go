@@ -25,7 +25,7 @@ var outcomeNames = [outcomes]string{"recorded", "duplicate", "unresolved", "supp
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_events_total",
-		Help: "Events received, by outcome.",
+		Help: "Events received, by outcome: recorded, duplicate, unresolved (no muid found), suppressed (the person was erased), refused, failed. A batch that is refused as a whole counts as one.",
 	}, []string{"outcome"})
 	if reg != nil {
 		if err := reg.Register(events); err != nil {

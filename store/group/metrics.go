@@ -18,7 +18,7 @@ func NewMetrics() *Metrics {
 	m := &Metrics{
 		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "mtagd_journal_commit_duration_seconds",
-			Help:    "Time that a commit takes to be written and synced.",
+			Help:    "Time that a commit takes to be written and synced. Every event waits for one.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5, 30},
 		}),
 		groups: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -60,7 +60,7 @@ func (m *Metrics) Collectors(q *Queue) []prometheus.Collector {
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mtagd_journal_queue_bytes",
-			Help: "Size of the requests that wait or are being written.",
+			Help: "Size of the requests that wait or are being written. At 32 MiB requests are refused.",
 		}, func() float64 {
 			_, bytes := q.Length()
 			return float64(bytes)

@@ -18,7 +18,7 @@ type metrics struct {
 func newMetrics() *metrics {
 	outcomes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_certificate_orders_total",
-		Help: "Certificates ordered and renewed, by outcome.",
+		Help: "Certificates ordered and renewed, by outcome: issued, failed, or limited (refused because of the CA's rate limit).",
 	}, []string{"outcome"})
 	return &metrics{
 		outcomes: outcomes,
@@ -53,7 +53,7 @@ type gauges struct {
 
 var (
 	statusDesc = prometheus.NewDesc("mtagd_certificates",
-		"Hosts by the state of their certificate.", []string{"status"}, nil)
+		"Hosts by the state of their certificate: none, pending, valid, failed.", []string{"status"}, nil)
 	expiryDesc = prometheus.NewDesc("mtagd_certificate_first_expiry_timestamp_seconds",
 		"When the first of the certificates in use expires.", nil, nil)
 	waitingDesc = prometheus.NewDesc("mtagd_certificate_orders_waiting",

@@ -18,6 +18,8 @@ func TestVerdicts(t *testing.T) {
 	r.AtLeast("too slow", 0.69, 0.70, Ratio)
 	r.AtMost("quick enough", 0.005, 0.005, Milliseconds)
 	r.AtMost("too late", 0.1004, 0.100, Milliseconds)
+	r.Section("Another", "Without targets.")
+	r.Figure("a figure", "1")
 	var b strings.Builder
 	if err := r.Write(&b); err != nil {
 		t.Fatal(err)
@@ -29,11 +31,19 @@ A note.
 
 | | measured | target | |
 |---|---:|---:|---|
-| a figure | 1,234,567/s |  |  |
+| a figure | 1,234,567/s |
 | fast enough | 0.70 | ≥ 0.70 | met |
 | too slow | 0.69 | ≥ 0.70 | **missed** |
 | quick enough | 5.00 ms | ≤ 5.00 ms | met |
 | too late | 100 ms | ≤ 100 ms | **missed** |
+
+### Another
+
+Without targets.
+
+| | measured |
+|---|---:|
+| a figure | 1 |
 `
 	if b.String() != want || r.Missed != 2 {
 		t.Errorf("%d missed:%s", r.Missed, b.String())

@@ -10,6 +10,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -25,6 +26,8 @@ type section struct {
 }
 
 type row struct{ what, measured, target, verdict string }
+
+func (r row) judged() bool { return r.verdict != "" }
 
 // Section begins a section. Figures are added to the last one.
 func (t *Table) Section(title, note string) {
@@ -64,9 +67,17 @@ func (t *Table) Write(w io.Writer) error {
 	var b strings.Builder
 	for _, s := range t.sections {
 		fmt.Fprintf(&b, "\n### %s\n\n%s\n", s.title, s.note)
-		b.WriteString("\n| | measured | target | |\n|---|---:|---:|---|\n")
+		if slices.ContainsFunc(s.rows, row.judged) {
+			b.WriteString("\n| | measured | target | |\n|---|---:|---:|---|\n")
+		} else {
+			b.WriteString("\n| | measured |\n|---|---:|\n")
+		}
 		for _, row := range s.rows {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", row.what, row.measured, row.target, row.verdict)
+			fmt.Fprintf(&b, "| %s | %s |", row.what, row.measured)
+			if row.judged() {
+				fmt.Fprintf(&b, " %s | %s |", row.target, row.verdict)
+			}
+			b.WriteString("\n")
 		}
 	}
 	_, err := io.WriteString(w, b.String())

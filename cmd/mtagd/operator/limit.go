@@ -12,6 +12,10 @@ import (
 	"mtagd/store"
 )
 
+// limitHelp is shown after the one line of help of the commands that set limits.
+const limitHelp = "Each flag sets one limit, from the next request on: to a number, or a size such as 64MiB or 1.5GiB; off lifts it, " +
+	"default goes back to the default. The command prints what is set (null: nothing) and the defaults."
+
 // limitView is a limit: what an operator has set (null: nothing), and the default.
 type limitView struct {
 	Set     *store.Limit `json:"set"`

@@ -178,9 +178,12 @@ func (c merchantDelete) apply(ctx context.Context, control store.Control, log *s
 
 type merchantLimit struct {
 	Merchant        store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
-	EventsPerSecond count            `placeholder:"N" help:"Events that are accepted. N is a number, \"off\" or \"default\"."`
-	BytesPerDay     size             `placeholder:"SIZE" help:"Bytes stored in a day, such as 10GiB: those of the events, and 128 for each."`
+	EventsPerSecond count            `placeholder:"N" help:"Events and look-ups of all its tags; ten seconds' worth may come at once. A stranger needs only a tag id, which is public, to send events."`
+	BytesPerDay     size             `placeholder:"SIZE" help:"Bytes stored in a day, such as 10GiB: those of the events, and 128 for each. One client address may store half of them."`
 }
+
+// Help is shown after the command's one line of help.
+func (merchantLimit) Help() string { return limitHelp }
 
 func (merchantLimit) path() string { return "/merchant/limit" }
 

@@ -152,15 +152,18 @@ func (c partnerDelete) apply(ctx context.Context, control store.Control, log *sl
 
 type partnerLimit struct {
 	Partner           store.PartnerID `arg:"" name:"partner-id" help:"Id of the partner."`
-	RequestsPerSecond count           `placeholder:"N" help:"Requests to the partner API. N is a number, \"off\" or \"default\"."`
-	WritesPerMinute   count           `placeholder:"N" help:"Requests that change something."`
-	BytesPerDay       size            `placeholder:"SIZE" help:"Raw bytes of events that are accepted in a day, for all merchants of the partner, such as 100GiB."`
-	AnswerBytes       size            `placeholder:"SIZE" help:"Memory of answers that are being sent, such as 64MiB."`
-	FeedReaders       count           `placeholder:"N" help:"Requests that follow the feed at the same time."`
+	RequestsPerSecond count           `placeholder:"N" help:"Requests to the partner API; thirty seconds' worth may come at once."`
+	WritesPerMinute   count           `placeholder:"N" help:"Requests that change something, each of which costs two synced writes; three minutes' worth may come at once."`
+	BytesPerDay       size            `placeholder:"SIZE" help:"Bytes stored in a day by all its merchants, such as 100GiB. It stays when the limit of a merchant is lifted."`
+	AnswerBytes       size            `placeholder:"SIZE" help:"Memory of answers that are being sent at the same time, such as 64MiB."`
+	FeedReaders       count           `placeholder:"N" help:"Streams of the feed, and requests for it that wait, at the same time; each is a connection of about 20 KiB."`
 	Merchants         count           `placeholder:"N" help:"Merchants of the partner."`
-	Labels            count           `placeholder:"N" help:"Labels (mtag-xxxx) of the partner's tags."`
-	UnverifiedClaims  count           `placeholder:"N" help:"Domains of tags that are not verified yet."`
+	Labels            count           `placeholder:"N" help:"Labels (mtag-xxxx) of the partner's tags. There are 1,679,616 for all partners."`
+	UnverifiedClaims  count           `placeholder:"N" help:"Domains of tags that are not verified yet, so that nobody can block many domains of others."`
 }
+
+// Help is shown after the command's one line of help.
+func (partnerLimit) Help() string { return limitHelp }
 
 func (partnerLimit) path() string { return "/partner/limit" }
 

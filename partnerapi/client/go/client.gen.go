@@ -644,10 +644,10 @@ type BatchResultsResultsStatus int
 
 // Certificate The state of a TLS certificate.
 type Certificate struct {
-	// Detail Why the last order failed, or why an order waits. May be empty.
+	// Detail Why the last order or renewal failed, in the CA's words, or how many orders go before a waiting one. May be empty.
 	Detail string `json:"detail"`
 
-	// NextTry When a failed order is retried.
+	// NextTry When a failed order is retried. Null while that waits for its turn or is in progress.
 	NextTry nullable.Nullable[time.Time] `json:"nextTry"`
 
 	// NotAfter When it expires. Null without one.
@@ -692,7 +692,7 @@ type CreatedMerchant struct {
 	// Domain Absent when you sent none.
 	Domain *string `json:"domain,omitempty"`
 
-	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts.
+	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it.
 	IdentityRequiresSecret *bool `json:"identityRequiresSecret,omitempty"`
 
 	// MerchantID The id of the merchant.
@@ -806,7 +806,7 @@ type ErasureInput struct {
 	// Phone Compared by its digits without a leading `00`.
 	Phone *string `json:"phone,omitempty"`
 
-	// Suppress Later events of the person get 403 on the tag hosts, and nothing of them is kept.
+	// Suppress Later events of the person get 403 `Events of this person are not accepted` on the tag hosts, and nothing of them is kept: those with one of the muids, with the identifier, or with one that a trusted link led to them.
 	Suppress *bool `json:"suppress,omitempty"`
 }
 
@@ -1016,7 +1016,7 @@ type KeyScope string
 
 // KeyInput A new API key.
 type KeyInput struct {
-	// ExpiresAt A time in the future. Without it the key does not expire.
+	// ExpiresAt A time in the future, at most 292 years ahead. Without it the key does not expire.
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
 
 	// Name What the key is for. Space at both ends is removed.
@@ -1046,7 +1046,7 @@ type Merchant struct {
 	// Domain Absent without one.
 	Domain *string `json:"domain,omitempty"`
 
-	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts.
+	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it.
 	IdentityRequiresSecret *bool `json:"identityRequiresSecret,omitempty"`
 
 	// MerchantID The id of the merchant.
@@ -1055,7 +1055,7 @@ type Merchant struct {
 	// Name Its name.
 	Name string `json:"name"`
 
-	// RetentionDays For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Null is for ever. Absent from a merchant while the operator's default is in force.
+	// RetentionDays For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Removal takes up to half an hour. A longer retention does not bring back what was removed. Null is for ever. Absent from a merchant while the operator's default is in force.
 	RetentionDays nullable.Nullable[int] `json:"retentionDays,omitempty"`
 
 	// Secrets Its secrets, without their texts. Absent without any.
@@ -1094,13 +1094,13 @@ type MerchantChange struct {
 	// Domain A root domain, or null for none. It is information only.
 	Domain nullable.Nullable[string] `json:"domain,omitempty"`
 
-	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts.
+	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it.
 	IdentityRequiresSecret *bool `json:"identityRequiresSecret,omitempty"`
 
 	// Name Space at both ends is removed.
 	Name *string `json:"name,omitempty"`
 
-	// RetentionDays For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Null is for ever. Absent from a merchant while the operator's default is in force.
+	// RetentionDays For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Removal takes up to half an hour. A longer retention does not bring back what was removed. Null is for ever. Absent from a merchant while the operator's default is in force.
 	RetentionDays nullable.Nullable[int] `json:"retentionDays,omitempty"`
 }
 
@@ -1109,7 +1109,7 @@ type MerchantInput struct {
 	// Domain The merchant's root domain, such as `example.com` or `example.co.uk`: without protocol, `www.` and subdomain. Here it is information only: it registers nothing.
 	Domain *string `json:"domain,omitempty"`
 
-	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts.
+	// IdentityRequiresSecret Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it.
 	IdentityRequiresSecret *bool `json:"identityRequiresSecret,omitempty"`
 
 	// Name Space at both ends is removed.
@@ -1125,7 +1125,7 @@ type MerchantList struct {
 	Pagination Pagination `json:"pagination"`
 }
 
-// NewEvent An event that is sent, as one flat object of at most 64 KiB, with at most 64 levels of nesting. One of `muid`, `email`, `phone`, `deviceId` and the cookie `_muid` is required, and `event`. Identifiers that are not strings are ignored. All other fields are stored with it.
+// NewEvent An event that is sent, as one flat object of at most 64 KiB, with at most 64 levels of nesting and numbers that fit a 64-bit float. One of `muid`, `email`, `phone`, `deviceId` and the cookie `_muid` is required, and `event`. Identifiers that are not strings are ignored. All other fields are stored with it.
 type NewEvent struct {
 	// DeviceID The id of a device.
 	DeviceID *string `json:"deviceId,omitempty"`
@@ -1154,7 +1154,7 @@ type NewEvent struct {
 	// Type The name when `event` is absent.
 	Type *string `json:"type,omitempty"`
 
-	// UserAgent The visitor's browser. It decides whether the event is a bot's.
+	// UserAgent The visitor's browser, as in its header `User-Agent`; without it that header of the request counts, of a batch also when more than 16 are new to the service. It decides whether the event is a bot's (its first 256 bytes do): one with a bot's name, or with an address such as `+https://example.com`. `curl`, `python-requests` and other HTTP libraries are not bots.
 	UserAgent            *string                `json:"user_agent,omitempty"`
 	AdditionalProperties map[string]interface{} `json:"-"`
 }
@@ -1476,7 +1476,7 @@ type TagError struct {
 
 // TagInput Which tag to generate.
 type TagInput struct {
-	// Domain The merchant's root domain, such as `example.com` or `example.co.uk`: without protocol, `www.` and subdomain. Required for a new server-side tag, which registers it. Ignored for the other types.
+	// Domain The merchant's root domain: one label under a public suffix, such as `example.com` or `example.co.uk`, without protocol, `www.`, subdomain, port and final dot. Its case does not matter; names outside ASCII are in Punycode (`xn--…`). Required for a new server-side tag, which registers it. Ignored for the other types. Refused are the root domains of the service's own hosts, domains with a partner's tracking domain on them, and names without a public top-level domain, such as `shop.test`, unless the operator allows these.
 	Domain *string `json:"domain,omitempty"`
 
 	// MerchantID The id of the merchant.
@@ -1628,7 +1628,7 @@ type TagOnItsHost = string
 
 // ResolveMUIDParams defines parameters for ResolveMUID.
 type ResolveMUIDParams struct {
-	// Renew `1`: the answer sets the cookie `_muid` of the request again, for 400 days. Anything else is ignored.
+	// Renew `1`: the answer sets the cookie `_muid` of the request again, for 400 days, if its status is below 300, the page has an `Origin`, and the cookies `_muid` have one value. The cookie's domain is the root domain of the `Origin`. Without `renew` the service sets no cookie. Ask for it about once a day, and only in a request that you abort when the visitor withdraws consent and on `pagehide`, never with `keepalive` or a beacon: a late answer would bring back the cookie of a visitor who has withdrawn.
 	Renew *string `form:"renew,omitempty" json:"renew,omitempty"`
 }
 
@@ -1637,7 +1637,7 @@ type SendEventsParams struct {
 	// T The sender's clock when the request leaves, in milliseconds since 1970. If it is more than 5 minutes wrong, every `event_time` of the request is corrected by the difference. What is no number is ignored.
 	T *int64 `form:"t,omitempty" json:"t,omitempty"`
 
-	// Renew `1`: the answer sets the cookie `_muid` of the request again, for 400 days. Anything else is ignored.
+	// Renew `1`: the answer sets the cookie `_muid` of the request again, for 400 days, if its status is below 300, the page has an `Origin`, and the cookies `_muid` have one value. The cookie's domain is the root domain of the `Origin`. Without `renew` the service sets no cookie. Ask for it about once a day, and only in a request that you abort when the visitor withdraws consent and on `pagehide`, never with `keepalive` or a beacon: a late answer would bring back the cookie of a visitor who has withdrawn.
 	Renew *string `form:"renew,omitempty" json:"renew,omitempty"`
 }
 
@@ -1682,13 +1682,13 @@ type ListEventsParams struct {
 	// MerchantID The id of a merchant, in any case.
 	MerchantID MerchantInQuery `form:"merchantId" json:"merchantId"`
 
-	// TagID Only the events of this tag of the merchant.
+	// TagID Only the events of this tag. When it is not a tag of the merchant, there are none.
 	TagID *TagInQuery `form:"tagId,omitempty" json:"tagId,omitempty"`
 
-	// Events Only events with one of these names, separated by commas.
+	// Events Only events with one of these names, separated by commas. Their case matters; unknown names match nothing.
 	Events *string `form:"events,omitempty" json:"events,omitempty"`
 
-	// StartDate Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339; send the `+` of an offset as `%2B`.
+	// StartDate Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
 	StartDate *StartDate `form:"startDate,omitempty" json:"startDate,omitempty"`
 
 	// EndDate Only events with this `event_time` or an earlier one. A date means the end of the day in UTC. A time without a fraction means the end of the second. It must not be before `startDate`.
@@ -1721,13 +1721,13 @@ type ExportEventsParams struct {
 	// MerchantID The id of a merchant, in any case.
 	MerchantID MerchantInQuery `form:"merchantId" json:"merchantId"`
 
-	// TagID Only the events of this tag of the merchant.
+	// TagID Only the events of this tag. When it is not a tag of the merchant, there are none.
 	TagID *TagInQuery `form:"tagId,omitempty" json:"tagId,omitempty"`
 
-	// Events Only events with one of these names, separated by commas.
+	// Events Only events with one of these names, separated by commas. Their case matters; unknown names match nothing.
 	Events *string `form:"events,omitempty" json:"events,omitempty"`
 
-	// StartDate Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339; send the `+` of an offset as `%2B`.
+	// StartDate Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
 	StartDate *StartDate `form:"startDate,omitempty" json:"startDate,omitempty"`
 
 	// EndDate Only events with this `event_time` or an earlier one. A date means the end of the day in UTC. A time without a fraction means the end of the second. It must not be before `startDate`.
@@ -1736,7 +1736,7 @@ type ExportEventsParams struct {
 	// IsBot `true`: only events of programs that call themselves bots; `false`: only the others.
 	IsBot *IsBot `form:"isBot,omitempty" json:"isBot,omitempty"`
 
-	// Format The format of the file. NDJSON has one object a line. CSV has the names of the columns in its first line, and an apostrophe before each part of a `muid` that a spreadsheet would run as a formula. Parquet has times in microseconds.
+	// Format The format of the file. NDJSON has one object a line. CSV has the names of the columns in its first line, and `raw_data` as JSON in one cell. No cell is a formula for a spreadsheet, whether it splits at commas or semicolons: `raw_data` has `\u003b` for `;`, which is the same JSON, and a part of a `muid` that would be a formula has an apostrophe before it. Parquet has times in microseconds and `raw_data` as text.
 	Format *ExportEventsParamsFormat `form:"format,omitempty" json:"format,omitempty"`
 }
 
@@ -1769,13 +1769,13 @@ type SummarizeEventsParams struct {
 	// MerchantID A merchant, or up to 100 separated by commas, which are counted together.
 	MerchantID string `form:"merchantId" json:"merchantId"`
 
-	// TagID Only the events of this tag of the merchant.
+	// TagID Only the events of this tag. When it is not a tag of the merchant, there are none.
 	TagID *TagInQuery `form:"tagId,omitempty" json:"tagId,omitempty"`
 
-	// Events Only events with one of these names, separated by commas.
+	// Events Only events with one of these names, separated by commas. Their case matters; unknown names match nothing.
 	Events *string `form:"events,omitempty" json:"events,omitempty"`
 
-	// StartDate Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339; send the `+` of an offset as `%2B`.
+	// StartDate Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
 	StartDate *StartDate `form:"startDate,omitempty" json:"startDate,omitempty"`
 
 	// EndDate Only events with this `event_time` or an earlier one. A date means the end of the day in UTC. A time without a fraction means the end of the second. It must not be before `startDate`.
@@ -1802,7 +1802,7 @@ type SummarizeEventsParamsBy string
 
 // IssueKeyParams defines parameters for IssueKey.
 type IssueKeyParams struct {
-	// IdempotencyKey Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice.
+	// IdempotencyKey Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -1829,7 +1829,7 @@ type ListMerchantsParams struct {
 
 // CreateMerchantParams defines parameters for CreateMerchant.
 type CreateMerchantParams struct {
-	// IdempotencyKey Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice.
+	// IdempotencyKey Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -2402,7 +2402,9 @@ type ClientInterface interface {
 
 	// SendEventsWithBody Send an event, or a batch
 	//
-	// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them.
+	// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
+	//
+	// The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
 	//
 	// The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
 	//
@@ -2413,7 +2415,9 @@ type ClientInterface interface {
 
 	// SendEvents Send an event, or a batch
 	//
-	// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them.
+	// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
+	//
+	// The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
 	//
 	// The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
 	//
@@ -2431,7 +2435,9 @@ type ClientInterface interface {
 	//
 	// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
 	//
-	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
+	//
+	// Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2442,7 +2448,9 @@ type ClientInterface interface {
 	//
 	// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
 	//
-	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
+	//
+	// Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2451,9 +2459,13 @@ type ClientInterface interface {
 
 	// ListRefused List refused and odd events
 	//
-	// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked. If the service runs on several nodes, the answer has what the node that gives it has refused.
+	// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. Odd events have the status 201: reports would miss them or get them wrong. Of recorded events up to 16 KiB, at most 10 a second of a merchant are checked, fewer when the service is busy. If the service runs on several nodes, the answer has what the node that gives it has refused: ask a few times, or send a wrong event again.
 	//
-	// Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
+	// Values of events are not kept, but for currency codes and a few words such as `server`. An entry has the names and types of the fields of its first event. A name that might be a person's is left out.
+	//
+	// An entry is kept for 24 hours from its first event. A merchant has at most 1,000 entries, of which 20 may differ only in their names; all together have 32 MiB. At a limit, the entry with the fewest events is removed, of the merchant that uses most. One address can make 20 entries of a merchant at once, and then one a minute.
+	//
+	// Not listed are events with a tag id that does not exist, requests over the rate of one address and those of more than 1 MiB, which are refused before their tag is known, and what the browser has blocked.
 	//
 	// Corresponds with GET /v1/partners/debug/refused (the `ListRefused` operationId).
 	ListRefused(ctx context.Context, params *ListRefusedParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2467,7 +2479,7 @@ type ClientInterface interface {
 
 	// ErasePersonWithBody Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2476,7 +2488,7 @@ type ClientInterface interface {
 
 	// ErasePerson Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2490,30 +2502,38 @@ type ClientInterface interface {
 
 	// ListEvents List events
 	//
-	// One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first. The answer is 404 for a merchant that has no tag yet, too.
+	// One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first, for both orders. A page past the end is an empty list. In the default order each new event moves the others to later pages: to read a long list, use `sortOrder=asc` and an `endDate` in the past, and go on while `hasNextPage` is true. The answer is 404 for a merchant that has no tag yet, too.
 	//
 	// Corresponds with GET /v1/partners/events (the `ListEvents` operationId).
 	ListEvents(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ExportEvents Export events
 	//
-	// All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. An export that fails is cut off in the middle, which HTTP clients report. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
+	// All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. Events that come while you download are not in it. An export that fails is cut off in the middle, which HTTP clients report (`curl` with exit code 18): do not use such a file. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
 	//
 	// Corresponds with GET /v1/partners/events/export (the `ExportEvents` operationId).
 	ExportEvents(ctx context.Context, params *ExportEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ReadFeed Follow the feed
 	//
-	// Your events in the order in which they were received. Who sends each answer's `cursor` as the next `after` gets every event exactly once, late ones too. Ask again at once while `hasMore` is true.
+	// Your events in the order in which they were received. To copy events use this: a listing by date misses events that arrive late with an old `event_time`. An event is in the feed as soon as the tag host has answered 201 for it.
 	//
-	// With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`.
+	// Who sends each answer's `cursor` as the next `after` gets every event exactly once, in an order that never changes: while events come in, with late events, after a restart or a crash of the service. Store the cursor together with what you made of the events, in one transaction: then nothing is lost or doubled on your side either. A cursor is good as long as the events after it are kept, and for any `merchantId`. Ask again at once while `hasMore` is true; an answer may have no events then, because it has looked through the events of others.
+	//
+	// A request that waits is answered early, with no events, when the service stops. It gets 401 or 404 within 15 seconds when the key is revoked or the merchant deleted.
+	//
+	// With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`. A connection that is silent for a minute is broken: open a new one. A client that does not read loses its connection after 10 seconds. A stream ends cleanly when the service stops, when the key ends, and when the merchant of `merchantId` is deleted; the next request says why.
 	//
 	// Corresponds with GET /v1/partners/events/feed (the `ReadFeed` operationId).
 	ReadFeed(ctx context.Context, params *ReadFeedParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// SummarizeEvents Count events
 	//
-	// All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Without `startDate` the first bucket is that of the merchants' first event; without `endDate` the last one is the current one. More than 10,000 buckets are an error.
+	// All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
+	//
+	// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as hundreds of names by the days of many years: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+	//
+	// When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
 	//
 	// Corresponds with GET /v1/partners/events/summary (the `SummarizeEvents` operationId).
 	SummarizeEvents(ctx context.Context, params *SummarizeEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2577,7 +2597,7 @@ type ClientInterface interface {
 
 	// DeleteMerchant Delete a merchant
 	//
-	// This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain is free, and its events are in no answer. Deleting a merchant again is 404.
+	// This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain and the names of its hosts are free, and its events are in no answer. They are removed from the disk in the background; backups keep theirs until they expire. Deleting a merchant again is 404.
 	//
 	// Corresponds with DELETE /v1/partners/merchant/{merchantId} (the `DeleteMerchant` operationId).
 	DeleteMerchant(ctx context.Context, merchantID MerchantInPath, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2607,14 +2627,14 @@ type ClientInterface interface {
 
 	// CreateSecret Create a secret
 	//
-	// With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403.
+	// With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403. Tag hosts check a secret even without `identityRequiresSecret`, so you can try it first. When the answer got lost, read the merchant and delete the secret that you do not know.
 	//
 	// Corresponds with POST /v1/partners/merchant/{merchantId}/secret (the `CreateSecret` operationId).
 	CreateSecret(ctx context.Context, merchantID MerchantInPath, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DeleteSecret Delete a secret
 	//
-	// The secret ends with the next request. `identityRequiresSecret` stays as it is.
+	// The secret ends with the next request. `identityRequiresSecret` stays as it is: then without any secret nobody uses identifiers.
 	//
 	// Corresponds with DELETE /v1/partners/merchant/{merchantId}/secret/{secretId} (the `DeleteSecret` operationId).
 	DeleteSecret(ctx context.Context, merchantID MerchantInPath, secretID string, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2639,7 +2659,7 @@ type ClientInterface interface {
 
 	// GenerateTagWithBody Generate a tag
 	//
-	// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
+	// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again. A client-side or preverified tag is active at once; for a server-side tag the merchant creates the DNS record, and then you verify. 403 also means that you have as many unverified domains (the message names `domain`) or tags with a record (`type`) as you may have; 400 that preverified access is not enabled for you; 503 that the service has hardly any `mtag-xxxx` names left.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2648,7 +2668,7 @@ type ClientInterface interface {
 
 	// GenerateTag Generate a tag
 	//
-	// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
+	// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again. A client-side or preverified tag is active at once; for a server-side tag the merchant creates the DNS record, and then you verify. 403 also means that you have as many unverified domains (the message names `domain`) or tags with a record (`type`) as you may have; 400 that preverified access is not enabled for you; 503 that the service has hardly any `mtag-xxxx` names left.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2657,7 +2677,7 @@ type ClientInterface interface {
 
 	// VerifyTagWithBody Verify the DNS of a tag
 	//
-	// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
+	// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. The answer is 404 for a merchant that has neither a server-side nor a preverified tag, too. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2666,7 +2686,7 @@ type ClientInterface interface {
 
 	// VerifyTag Verify the DNS of a tag
 	//
-	// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
+	// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. The answer is 404 for a merchant that has neither a server-side nor a preverified tag, too. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2736,7 +2756,9 @@ func (c *Client) ResolveMUID(ctx context.Context, tagID TagOnItsHost, params *Re
 
 // SendEventsWithBody Send an event, or a batch
 //
-// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them.
+// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
+//
+// The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
 //
 // The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
 //
@@ -2757,7 +2779,9 @@ func (c *Client) SendEventsWithBody(ctx context.Context, tagID TagOnItsHost, par
 
 // SendEvents Send an event, or a batch
 //
-// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them.
+// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
+//
+// The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
 //
 // The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
 //
@@ -2795,7 +2819,9 @@ func (c *Client) ReadConfig(ctx context.Context, reqEditors ...RequestEditorFn) 
 //
 // What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
 //
-// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
+//
+// Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2816,7 +2842,9 @@ func (c *Client) TryEventsWithBody(ctx context.Context, params *TryEventsParams,
 //
 // What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
 //
-// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
+//
+// Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2835,9 +2863,13 @@ func (c *Client) TryEvents(ctx context.Context, params *TryEventsParams, body Tr
 
 // ListRefused List refused and odd events
 //
-// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked. If the service runs on several nodes, the answer has what the node that gives it has refused.
+// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. Odd events have the status 201: reports would miss them or get them wrong. Of recorded events up to 16 KiB, at most 10 a second of a merchant are checked, fewer when the service is busy. If the service runs on several nodes, the answer has what the node that gives it has refused: ask a few times, or send a wrong event again.
 //
-// Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
+// Values of events are not kept, but for currency codes and a few words such as `server`. An entry has the names and types of the fields of its first event. A name that might be a person's is left out.
+//
+// An entry is kept for 24 hours from its first event. A merchant has at most 1,000 entries, of which 20 may differ only in their names; all together have 32 MiB. At a limit, the entry with the fewest events is removed, of the merchant that uses most. One address can make 20 entries of a merchant at once, and then one a minute.
+//
+// Not listed are events with a tag id that does not exist, requests over the rate of one address and those of more than 1 MiB, which are refused before their tag is known, and what the browser has blocked.
 //
 // Corresponds with GET /v1/partners/debug/refused (the `ListRefused` operationId).
 func (c *Client) ListRefused(ctx context.Context, params *ListRefusedParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2871,7 +2903,7 @@ func (c *Client) ListErasures(ctx context.Context, params *ListErasuresParams, r
 
 // ErasePersonWithBody Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2890,7 +2922,7 @@ func (c *Client) ErasePersonWithBody(ctx context.Context, contentType string, bo
 
 // ErasePerson Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2924,7 +2956,7 @@ func (c *Client) ReadErasure(ctx context.Context, erasureID string, reqEditors .
 
 // ListEvents List events
 //
-// One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first. The answer is 404 for a merchant that has no tag yet, too.
+// One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first, for both orders. A page past the end is an empty list. In the default order each new event moves the others to later pages: to read a long list, use `sortOrder=asc` and an `endDate` in the past, and go on while `hasNextPage` is true. The answer is 404 for a merchant that has no tag yet, too.
 //
 // Corresponds with GET /v1/partners/events (the `ListEvents` operationId).
 func (c *Client) ListEvents(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2941,7 +2973,7 @@ func (c *Client) ListEvents(ctx context.Context, params *ListEventsParams, reqEd
 
 // ExportEvents Export events
 //
-// All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. An export that fails is cut off in the middle, which HTTP clients report. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
+// All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. Events that come while you download are not in it. An export that fails is cut off in the middle, which HTTP clients report (`curl` with exit code 18): do not use such a file. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
 //
 // Corresponds with GET /v1/partners/events/export (the `ExportEvents` operationId).
 func (c *Client) ExportEvents(ctx context.Context, params *ExportEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2958,9 +2990,13 @@ func (c *Client) ExportEvents(ctx context.Context, params *ExportEventsParams, r
 
 // ReadFeed Follow the feed
 //
-// Your events in the order in which they were received. Who sends each answer's `cursor` as the next `after` gets every event exactly once, late ones too. Ask again at once while `hasMore` is true.
+// Your events in the order in which they were received. To copy events use this: a listing by date misses events that arrive late with an old `event_time`. An event is in the feed as soon as the tag host has answered 201 for it.
 //
-// With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`.
+// Who sends each answer's `cursor` as the next `after` gets every event exactly once, in an order that never changes: while events come in, with late events, after a restart or a crash of the service. Store the cursor together with what you made of the events, in one transaction: then nothing is lost or doubled on your side either. A cursor is good as long as the events after it are kept, and for any `merchantId`. Ask again at once while `hasMore` is true; an answer may have no events then, because it has looked through the events of others.
+//
+// A request that waits is answered early, with no events, when the service stops. It gets 401 or 404 within 15 seconds when the key is revoked or the merchant deleted.
+//
+// With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`. A connection that is silent for a minute is broken: open a new one. A client that does not read loses its connection after 10 seconds. A stream ends cleanly when the service stops, when the key ends, and when the merchant of `merchantId` is deleted; the next request says why.
 //
 // Corresponds with GET /v1/partners/events/feed (the `ReadFeed` operationId).
 func (c *Client) ReadFeed(ctx context.Context, params *ReadFeedParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2977,7 +3013,11 @@ func (c *Client) ReadFeed(ctx context.Context, params *ReadFeedParams, reqEditor
 
 // SummarizeEvents Count events
 //
-// All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Without `startDate` the first bucket is that of the merchants' first event; without `endDate` the last one is the current one. More than 10,000 buckets are an error.
+// All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
+//
+// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as hundreds of names by the days of many years: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+//
+// When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
 //
 // Corresponds with GET /v1/partners/events/summary (the `SummarizeEvents` operationId).
 func (c *Client) SummarizeEvents(ctx context.Context, params *SummarizeEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -3121,7 +3161,7 @@ func (c *Client) CreateMerchant(ctx context.Context, params *CreateMerchantParam
 
 // DeleteMerchant Delete a merchant
 //
-// This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain is free, and its events are in no answer. Deleting a merchant again is 404.
+// This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain and the names of its hosts are free, and its events are in no answer. They are removed from the disk in the background; backups keep theirs until they expire. Deleting a merchant again is 404.
 //
 // Corresponds with DELETE /v1/partners/merchant/{merchantId} (the `DeleteMerchant` operationId).
 func (c *Client) DeleteMerchant(ctx context.Context, merchantID MerchantInPath, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -3191,7 +3231,7 @@ func (c *Client) ChangeMerchant(ctx context.Context, merchantID MerchantInPath, 
 
 // CreateSecret Create a secret
 //
-// With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403.
+// With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403. Tag hosts check a secret even without `identityRequiresSecret`, so you can try it first. When the answer got lost, read the merchant and delete the secret that you do not know.
 //
 // Corresponds with POST /v1/partners/merchant/{merchantId}/secret (the `CreateSecret` operationId).
 func (c *Client) CreateSecret(ctx context.Context, merchantID MerchantInPath, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -3208,7 +3248,7 @@ func (c *Client) CreateSecret(ctx context.Context, merchantID MerchantInPath, re
 
 // DeleteSecret Delete a secret
 //
-// The secret ends with the next request. `identityRequiresSecret` stays as it is.
+// The secret ends with the next request. `identityRequiresSecret` stays as it is: then without any secret nobody uses identifiers.
 //
 // Corresponds with DELETE /v1/partners/merchant/{merchantId}/secret/{secretId} (the `DeleteSecret` operationId).
 func (c *Client) DeleteSecret(ctx context.Context, merchantID MerchantInPath, secretID string, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -3263,7 +3303,7 @@ func (c *Client) ReadPersonalData(ctx context.Context, body ReadPersonalDataJSON
 
 // GenerateTagWithBody Generate a tag
 //
-// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
+// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again. A client-side or preverified tag is active at once; for a server-side tag the merchant creates the DNS record, and then you verify. 403 also means that you have as many unverified domains (the message names `domain`) or tags with a record (`type`) as you may have; 400 that preverified access is not enabled for you; 503 that the service has hardly any `mtag-xxxx` names left.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3282,7 +3322,7 @@ func (c *Client) GenerateTagWithBody(ctx context.Context, contentType string, bo
 
 // GenerateTag Generate a tag
 //
-// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
+// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again. A client-side or preverified tag is active at once; for a server-side tag the merchant creates the DNS record, and then you verify. 403 also means that you have as many unverified domains (the message names `domain`) or tags with a record (`type`) as you may have; 400 that preverified access is not enabled for you; 503 that the service has hardly any `mtag-xxxx` names left.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -3301,7 +3341,7 @@ func (c *Client) GenerateTag(ctx context.Context, body GenerateTagJSONRequestBod
 
 // VerifyTagWithBody Verify the DNS of a tag
 //
-// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
+// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. The answer is 404 for a merchant that has neither a server-side nor a preverified tag, too. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3320,7 +3360,7 @@ func (c *Client) VerifyTagWithBody(ctx context.Context, contentType string, body
 
 // VerifyTag Verify the DNS of a tag
 //
-// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
+// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. The answer is 404 for a merchant that has neither a server-side nor a preverified tag, too. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5111,7 +5151,9 @@ type ClientWithResponsesInterface interface {
 
 	// SendEventsWithBodyWithResponse Send an event, or a batch
 	//
-	// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them.
+	// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
+	//
+	// The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
 	//
 	// The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
 	//
@@ -5122,7 +5164,9 @@ type ClientWithResponsesInterface interface {
 
 	// SendEventsWithResponse Send an event, or a batch
 	//
-	// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them.
+	// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
+	//
+	// The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
 	//
 	// The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
 	//
@@ -5142,7 +5186,9 @@ type ClientWithResponsesInterface interface {
 	//
 	// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
 	//
-	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
+	//
+	// Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5153,7 +5199,9 @@ type ClientWithResponsesInterface interface {
 	//
 	// What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
 	//
-	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+	// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
+	//
+	// Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5162,9 +5210,13 @@ type ClientWithResponsesInterface interface {
 
 	// ListRefusedWithResponse List refused and odd events
 	//
-	// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked. If the service runs on several nodes, the answer has what the node that gives it has refused.
+	// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. Odd events have the status 201: reports would miss them or get them wrong. Of recorded events up to 16 KiB, at most 10 a second of a merchant are checked, fewer when the service is busy. If the service runs on several nodes, the answer has what the node that gives it has refused: ask a few times, or send a wrong event again.
 	//
-	// Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
+	// Values of events are not kept, but for currency codes and a few words such as `server`. An entry has the names and types of the fields of its first event. A name that might be a person's is left out.
+	//
+	// An entry is kept for 24 hours from its first event. A merchant has at most 1,000 entries, of which 20 may differ only in their names; all together have 32 MiB. At a limit, the entry with the fewest events is removed, of the merchant that uses most. One address can make 20 entries of a merchant at once, and then one a minute.
+	//
+	// Not listed are events with a tag id that does not exist, requests over the rate of one address and those of more than 1 MiB, which are refused before their tag is known, and what the browser has blocked.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -5182,7 +5234,7 @@ type ClientWithResponsesInterface interface {
 
 	// ErasePersonWithBodyWithResponse Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5191,7 +5243,7 @@ type ClientWithResponsesInterface interface {
 
 	// ErasePersonWithResponse Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5207,7 +5259,7 @@ type ClientWithResponsesInterface interface {
 
 	// ListEventsWithResponse List events
 	//
-	// One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first. The answer is 404 for a merchant that has no tag yet, too.
+	// One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first, for both orders. A page past the end is an empty list. In the default order each new event moves the others to later pages: to read a long list, use `sortOrder=asc` and an `endDate` in the past, and go on while `hasNextPage` is true. The answer is 404 for a merchant that has no tag yet, too.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -5216,7 +5268,7 @@ type ClientWithResponsesInterface interface {
 
 	// ExportEventsWithResponse Export events
 	//
-	// All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. An export that fails is cut off in the middle, which HTTP clients report. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
+	// All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. Events that come while you download are not in it. An export that fails is cut off in the middle, which HTTP clients report (`curl` with exit code 18): do not use such a file. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -5225,9 +5277,13 @@ type ClientWithResponsesInterface interface {
 
 	// ReadFeedWithResponse Follow the feed
 	//
-	// Your events in the order in which they were received. Who sends each answer's `cursor` as the next `after` gets every event exactly once, late ones too. Ask again at once while `hasMore` is true.
+	// Your events in the order in which they were received. To copy events use this: a listing by date misses events that arrive late with an old `event_time`. An event is in the feed as soon as the tag host has answered 201 for it.
 	//
-	// With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`.
+	// Who sends each answer's `cursor` as the next `after` gets every event exactly once, in an order that never changes: while events come in, with late events, after a restart or a crash of the service. Store the cursor together with what you made of the events, in one transaction: then nothing is lost or doubled on your side either. A cursor is good as long as the events after it are kept, and for any `merchantId`. Ask again at once while `hasMore` is true; an answer may have no events then, because it has looked through the events of others.
+	//
+	// A request that waits is answered early, with no events, when the service stops. It gets 401 or 404 within 15 seconds when the key is revoked or the merchant deleted.
+	//
+	// With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`. A connection that is silent for a minute is broken: open a new one. A client that does not read loses its connection after 10 seconds. A stream ends cleanly when the service stops, when the key ends, and when the merchant of `merchantId` is deleted; the next request says why.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -5236,7 +5292,11 @@ type ClientWithResponsesInterface interface {
 
 	// SummarizeEventsWithResponse Count events
 	//
-	// All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Without `startDate` the first bucket is that of the merchants' first event; without `endDate` the last one is the current one. More than 10,000 buckets are an error.
+	// All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
+	//
+	// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as hundreds of names by the days of many years: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+	//
+	// When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -5308,7 +5368,7 @@ type ClientWithResponsesInterface interface {
 
 	// DeleteMerchantWithResponse Delete a merchant
 	//
-	// This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain is free, and its events are in no answer. Deleting a merchant again is 404.
+	// This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain and the names of its hosts are free, and its events are in no answer. They are removed from the disk in the background; backups keep theirs until they expire. Deleting a merchant again is 404.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -5342,7 +5402,7 @@ type ClientWithResponsesInterface interface {
 
 	// CreateSecretWithResponse Create a secret
 	//
-	// With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403.
+	// With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403. Tag hosts check a secret even without `identityRequiresSecret`, so you can try it first. When the answer got lost, read the merchant and delete the secret that you do not know.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -5351,7 +5411,7 @@ type ClientWithResponsesInterface interface {
 
 	// DeleteSecretWithResponse Delete a secret
 	//
-	// The secret ends with the next request. `identityRequiresSecret` stays as it is.
+	// The secret ends with the next request. `identityRequiresSecret` stays as it is: then without any secret nobody uses identifiers.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -5378,7 +5438,7 @@ type ClientWithResponsesInterface interface {
 
 	// GenerateTagWithBodyWithResponse Generate a tag
 	//
-	// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
+	// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again. A client-side or preverified tag is active at once; for a server-side tag the merchant creates the DNS record, and then you verify. 403 also means that you have as many unverified domains (the message names `domain`) or tags with a record (`type`) as you may have; 400 that preverified access is not enabled for you; 503 that the service has hardly any `mtag-xxxx` names left.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5387,7 +5447,7 @@ type ClientWithResponsesInterface interface {
 
 	// GenerateTagWithResponse Generate a tag
 	//
-	// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
+	// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again. A client-side or preverified tag is active at once; for a server-side tag the merchant creates the DNS record, and then you verify. 403 also means that you have as many unverified domains (the message names `domain`) or tags with a record (`type`) as you may have; 400 that preverified access is not enabled for you; 503 that the service has hardly any `mtag-xxxx` names left.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5396,7 +5456,7 @@ type ClientWithResponsesInterface interface {
 
 	// VerifyTagWithBodyWithResponse Verify the DNS of a tag
 	//
-	// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
+	// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. The answer is 404 for a merchant that has neither a server-side nor a preverified tag, too. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5405,7 +5465,7 @@ type ClientWithResponsesInterface interface {
 
 	// VerifyTagWithResponse Verify the DNS of a tag
 	//
-	// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
+	// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. The answer is 404 for a merchant that has neither a server-side nor a preverified tag, too. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6777,7 +6837,9 @@ func (c *ClientWithResponses) ResolveMUIDWithResponse(ctx context.Context, tagID
 
 // SendEventsWithBodyWithResponse Send an event, or a batch
 //
-// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them.
+// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
+//
+// The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
 //
 // The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
 //
@@ -6794,7 +6856,9 @@ func (c *ClientWithResponses) SendEventsWithBodyWithResponse(ctx context.Context
 
 // SendEventsWithResponse Send an event, or a batch
 //
-// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them.
+// 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
+//
+// The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
 //
 // The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
 //
@@ -6826,7 +6890,9 @@ func (c *ClientWithResponses) ReadConfigWithResponse(ctx context.Context, reqEdi
 //
 // What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
 //
-// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
+//
+// Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6843,7 +6909,9 @@ func (c *ClientWithResponses) TryEventsWithBodyWithResponse(ctx context.Context,
 //
 // What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
 //
-// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+// The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
+//
+// Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6858,9 +6926,13 @@ func (c *ClientWithResponses) TryEventsWithResponse(ctx context.Context, params 
 
 // ListRefusedWithResponse List refused and odd events
 //
-// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked. If the service runs on several nodes, the answer has what the node that gives it has refused.
+// What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. Odd events have the status 201: reports would miss them or get them wrong. Of recorded events up to 16 KiB, at most 10 a second of a merchant are checked, fewer when the service is busy. If the service runs on several nodes, the answer has what the node that gives it has refused: ask a few times, or send a wrong event again.
 //
-// Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
+// Values of events are not kept, but for currency codes and a few words such as `server`. An entry has the names and types of the fields of its first event. A name that might be a person's is left out.
+//
+// An entry is kept for 24 hours from its first event. A merchant has at most 1,000 entries, of which 20 may differ only in their names; all together have 32 MiB. At a limit, the entry with the fewest events is removed, of the merchant that uses most. One address can make 20 entries of a merchant at once, and then one a minute.
+//
+// Not listed are events with a tag id that does not exist, requests over the rate of one address and those of more than 1 MiB, which are refused before their tag is known, and what the browser has blocked.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -6890,7 +6962,7 @@ func (c *ClientWithResponses) ListErasuresWithResponse(ctx context.Context, para
 
 // ErasePersonWithBodyWithResponse Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6905,7 +6977,7 @@ func (c *ClientWithResponses) ErasePersonWithBodyWithResponse(ctx context.Contex
 
 // ErasePersonWithResponse Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6933,7 +7005,7 @@ func (c *ClientWithResponses) ReadErasureWithResponse(ctx context.Context, erasu
 
 // ListEventsWithResponse List events
 //
-// One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first. The answer is 404 for a merchant that has no tag yet, too.
+// One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first, for both orders. A page past the end is an empty list. In the default order each new event moves the others to later pages: to read a long list, use `sortOrder=asc` and an `endDate` in the past, and go on while `hasNextPage` is true. The answer is 404 for a merchant that has no tag yet, too.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -6948,7 +7020,7 @@ func (c *ClientWithResponses) ListEventsWithResponse(ctx context.Context, params
 
 // ExportEventsWithResponse Export events
 //
-// All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. An export that fails is cut off in the middle, which HTTP clients report. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
+// All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. Events that come while you download are not in it. An export that fails is cut off in the middle, which HTTP clients report (`curl` with exit code 18): do not use such a file. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -6963,9 +7035,13 @@ func (c *ClientWithResponses) ExportEventsWithResponse(ctx context.Context, para
 
 // ReadFeedWithResponse Follow the feed
 //
-// Your events in the order in which they were received. Who sends each answer's `cursor` as the next `after` gets every event exactly once, late ones too. Ask again at once while `hasMore` is true.
+// Your events in the order in which they were received. To copy events use this: a listing by date misses events that arrive late with an old `event_time`. An event is in the feed as soon as the tag host has answered 201 for it.
 //
-// With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`.
+// Who sends each answer's `cursor` as the next `after` gets every event exactly once, in an order that never changes: while events come in, with late events, after a restart or a crash of the service. Store the cursor together with what you made of the events, in one transaction: then nothing is lost or doubled on your side either. A cursor is good as long as the events after it are kept, and for any `merchantId`. Ask again at once while `hasMore` is true; an answer may have no events then, because it has looked through the events of others.
+//
+// A request that waits is answered early, with no events, when the service stops. It gets 401 or 404 within 15 seconds when the key is revoked or the merchant deleted.
+//
+// With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`. A connection that is silent for a minute is broken: open a new one. A client that does not read loses its connection after 10 seconds. A stream ends cleanly when the service stops, when the key ends, and when the merchant of `merchantId` is deleted; the next request says why.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -6980,7 +7056,11 @@ func (c *ClientWithResponses) ReadFeedWithResponse(ctx context.Context, params *
 
 // SummarizeEventsWithResponse Count events
 //
-// All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Without `startDate` the first bucket is that of the merchants' first event; without `endDate` the last one is the current one. More than 10,000 buckets are an error.
+// All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
+//
+// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as hundreds of names by the days of many years: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+//
+// When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -7100,7 +7180,7 @@ func (c *ClientWithResponses) CreateMerchantWithResponse(ctx context.Context, pa
 
 // DeleteMerchantWithResponse Delete a merchant
 //
-// This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain is free, and its events are in no answer. Deleting a merchant again is 404.
+// This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain and the names of its hosts are free, and its events are in no answer. They are removed from the disk in the background; backups keep theirs until they expire. Deleting a merchant again is 404.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -7158,7 +7238,7 @@ func (c *ClientWithResponses) ChangeMerchantWithResponse(ctx context.Context, me
 
 // CreateSecretWithResponse Create a secret
 //
-// With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403.
+// With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403. Tag hosts check a secret even without `identityRequiresSecret`, so you can try it first. When the answer got lost, read the merchant and delete the secret that you do not know.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -7173,7 +7253,7 @@ func (c *ClientWithResponses) CreateSecretWithResponse(ctx context.Context, merc
 
 // DeleteSecretWithResponse Delete a secret
 //
-// The secret ends with the next request. `identityRequiresSecret` stays as it is.
+// The secret ends with the next request. `identityRequiresSecret` stays as it is: then without any secret nobody uses identifiers.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -7218,7 +7298,7 @@ func (c *ClientWithResponses) ReadPersonalDataWithResponse(ctx context.Context, 
 
 // GenerateTagWithBodyWithResponse Generate a tag
 //
-// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
+// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again. A client-side or preverified tag is active at once; for a server-side tag the merchant creates the DNS record, and then you verify. 403 also means that you have as many unverified domains (the message names `domain`) or tags with a record (`type`) as you may have; 400 that preverified access is not enabled for you; 503 that the service has hardly any `mtag-xxxx` names left.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7233,7 +7313,7 @@ func (c *ClientWithResponses) GenerateTagWithBodyWithResponse(ctx context.Contex
 
 // GenerateTagWithResponse Generate a tag
 //
-// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
+// Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again. A client-side or preverified tag is active at once; for a server-side tag the merchant creates the DNS record, and then you verify. 403 also means that you have as many unverified domains (the message names `domain`) or tags with a record (`type`) as you may have; 400 that preverified access is not enabled for you; 503 that the service has hardly any `mtag-xxxx` names left.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7248,7 +7328,7 @@ func (c *ClientWithResponses) GenerateTagWithResponse(ctx context.Context, body 
 
 // VerifyTagWithBodyWithResponse Verify the DNS of a tag
 //
-// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
+// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. The answer is 404 for a merchant that has neither a server-side nor a preverified tag, too. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7263,7 +7343,7 @@ func (c *ClientWithResponses) VerifyTagWithBodyWithResponse(ctx context.Context,
 
 // VerifyTagWithResponse Verify the DNS of a tag
 //
-// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
+// The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. The answer is 404 for a merchant that has neither a server-side nor a preverified tag, too. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

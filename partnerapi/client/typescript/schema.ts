@@ -64,7 +64,9 @@ export interface paths {
         put?: never;
         /**
          * Send an event, or a batch
-         * @description 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them.
+         * @description 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
+         *
+         *     The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
          *
          *     The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
          */
@@ -105,7 +107,9 @@ export interface paths {
          * Try an event, or a batch
          * @description What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
          *
-         *     The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`.
+         *     The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
+         *
+         *     Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
          */
         post: operations["tryEvents"];
         delete?: never;
@@ -123,9 +127,13 @@ export interface paths {
         };
         /**
          * List refused and odd events
-         * @description What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. A merchant has at most 1,000 entries. Of recorded events, one in 100 ms is checked. If the service runs on several nodes, the answer has what the node that gives it has refused.
+         * @description What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. Odd events have the status 201: reports would miss them or get them wrong. Of recorded events up to 16 KiB, at most 10 a second of a merchant are checked, fewer when the service is busy. If the service runs on several nodes, the answer has what the node that gives it has refused: ask a few times, or send a wrong event again.
          *
-         *     Values of events are not kept. An entry has the types of the fields of its first event. A name that might be a person's is left out.
+         *     Values of events are not kept, but for currency codes and a few words such as `server`. An entry has the names and types of the fields of its first event. A name that might be a person's is left out.
+         *
+         *     An entry is kept for 24 hours from its first event. A merchant has at most 1,000 entries, of which 20 may differ only in their names; all together have 32 MiB. At a limit, the entry with the fewest events is removed, of the merchant that uses most. One address can make 20 entries of a merchant at once, and then one a minute.
+         *
+         *     Not listed are events with a tag id that does not exist, requests over the rate of one address and those of more than 1 MiB, which are refused before their tag is known, and what the browser has blocked.
          */
         get: operations["listRefused"];
         put?: never;
@@ -151,7 +159,7 @@ export interface paths {
         put?: never;
         /**
          * Erase a person
-         * @description The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true.
+         * @description The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
          */
         post: operations["erasePerson"];
         delete?: never;
@@ -186,7 +194,7 @@ export interface paths {
         };
         /**
          * List events
-         * @description One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first. The answer is 404 for a merchant that has no tag yet, too.
+         * @description One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first, for both orders. A page past the end is an empty list. In the default order each new event moves the others to later pages: to read a long list, use `sortOrder=asc` and an `endDate` in the past, and go on while `hasNextPage` is true. The answer is 404 for a merchant that has no tag yet, too.
          */
         get: operations["listEvents"];
         put?: never;
@@ -206,7 +214,7 @@ export interface paths {
         };
         /**
          * Export events
-         * @description All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. An export that fails is cut off in the middle, which HTTP clients report. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
+         * @description All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. Events that come while you download are not in it. An export that fails is cut off in the middle, which HTTP clients report (`curl` with exit code 18): do not use such a file. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
          */
         get: operations["exportEvents"];
         put?: never;
@@ -226,9 +234,13 @@ export interface paths {
         };
         /**
          * Follow the feed
-         * @description Your events in the order in which they were received. Who sends each answer's `cursor` as the next `after` gets every event exactly once, late ones too. Ask again at once while `hasMore` is true.
+         * @description Your events in the order in which they were received. To copy events use this: a listing by date misses events that arrive late with an old `event_time`. An event is in the feed as soon as the tag host has answered 201 for it.
          *
-         *     With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`.
+         *     Who sends each answer's `cursor` as the next `after` gets every event exactly once, in an order that never changes: while events come in, with late events, after a restart or a crash of the service. Store the cursor together with what you made of the events, in one transaction: then nothing is lost or doubled on your side either. A cursor is good as long as the events after it are kept, and for any `merchantId`. Ask again at once while `hasMore` is true; an answer may have no events then, because it has looked through the events of others.
+         *
+         *     A request that waits is answered early, with no events, when the service stops. It gets 401 or 404 within 15 seconds when the key is revoked or the merchant deleted.
+         *
+         *     With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`. A connection that is silent for a minute is broken: open a new one. A client that does not read loses its connection after 10 seconds. A stream ends cleanly when the service stops, when the key ends, and when the merchant of `merchantId` is deleted; the next request says why.
          */
         get: operations["readFeed"];
         put?: never;
@@ -248,7 +260,11 @@ export interface paths {
         };
         /**
          * Count events
-         * @description All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Without `startDate` the first bucket is that of the merchants' first event; without `endDate` the last one is the current one. More than 10,000 buckets are an error.
+         * @description All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
+         *
+         *     More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as hundreds of names by the days of many years: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+         *
+         *     When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
          */
         get: operations["summarizeEvents"];
         put?: never;
@@ -346,7 +362,7 @@ export interface paths {
         post?: never;
         /**
          * Delete a merchant
-         * @description This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain is free, and its events are in no answer. Deleting a merchant again is 404.
+         * @description This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain and the names of its hosts are free, and its events are in no answer. They are removed from the disk in the background; backups keep theirs until they expire. Deleting a merchant again is 404.
          */
         delete: operations["deleteMerchant"];
         options?: never;
@@ -375,7 +391,7 @@ export interface paths {
         put?: never;
         /**
          * Create a secret
-         * @description With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403.
+         * @description With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403. Tag hosts check a secret even without `identityRequiresSecret`, so you can try it first. When the answer got lost, read the merchant and delete the secret that you do not know.
          */
         post: operations["createSecret"];
         delete?: never;
@@ -407,7 +423,7 @@ export interface paths {
         post?: never;
         /**
          * Delete a secret
-         * @description The secret ends with the next request. `identityRequiresSecret` stays as it is.
+         * @description The secret ends with the next request. `identityRequiresSecret` stays as it is: then without any secret nobody uses identifiers.
          */
         delete: operations["deleteSecret"];
         options?: never;
@@ -446,7 +462,7 @@ export interface paths {
         put?: never;
         /**
          * Generate a tag
-         * @description Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again.
+         * @description Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again. A client-side or preverified tag is active at once; for a server-side tag the merchant creates the DNS record, and then you verify. 403 also means that you have as many unverified domains (the message names `domain`) or tags with a record (`type`) as you may have; 400 that preverified access is not enabled for you; 503 that the service has hardly any `mtag-xxxx` names left.
          */
         post: operations["generateTag"];
         delete?: never;
@@ -466,7 +482,7 @@ export interface paths {
         put?: never;
         /**
          * Verify the DNS of a tag
-         * @description The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
+         * @description The service asks DNS while you wait, which takes seconds. When DNS is correct, the tag becomes active, and the certificate of its host is ordered. A tag that is already verified is checked again. The answer is 404 for a merchant that has neither a server-side nor a preverified tag, too. When the record is missing or points elsewhere, the answer is 400 with the message `Tag verification failed. Please check your DNS configuration`.
          */
         post: operations["verifyTag"];
         delete?: never;
@@ -525,11 +541,11 @@ export interface components {
         };
         /** @description The state of a TLS certificate. */
         Certificate: {
-            /** @description Why the last order failed, or why an order waits. May be empty. */
+            /** @description Why the last order or renewal failed, in the CA's words, or how many orders go before a waiting one. May be empty. */
             detail: string;
             /**
              * Format: date-time
-             * @description When a failed order is retried.
+             * @description When a failed order is retried. Null while that waits for its turn or is in progress.
              */
             nextTry: string | null;
             /**
@@ -570,7 +586,7 @@ export interface components {
             createdAt: string;
             /** @description Absent when you sent none. */
             domain?: string;
-            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. */
+            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
             identityRequiresSecret?: boolean;
             /** @description The id of the merchant. */
             merchantId: string;
@@ -666,7 +682,7 @@ export interface components {
             /** @description Compared by its digits without a leading `00`. */
             phone?: string;
             /**
-             * @description Later events of the person get 403 on the tag hosts, and nothing of them is kept.
+             * @description Later events of the person get 403 `Events of this person are not accepted` on the tag hosts, and nothing of them is kept: those with one of the muids, with the identifier, or with one that a trusted link led to them.
              * @default false
              */
             suppress: boolean;
@@ -857,7 +873,7 @@ export interface components {
         KeyInput: {
             /**
              * Format: date-time
-             * @description A time in the future. Without it the key does not expire.
+             * @description A time in the future, at most 292 years ahead. Without it the key does not expire.
              */
             expiresAt?: string;
             /** @description What the key is for. Space at both ends is removed. */
@@ -888,13 +904,13 @@ export interface components {
             createdAt: string;
             /** @description Absent without one. */
             domain?: string;
-            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. */
+            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
             identityRequiresSecret?: boolean;
             /** @description The id of the merchant. */
             merchantId: string;
             /** @description Its name. */
             name: string;
-            /** @description For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Null is for ever. Absent from a merchant while the operator's default is in force. */
+            /** @description For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Removal takes up to half an hour. A longer retention does not bring back what was removed. Null is for ever. Absent from a merchant while the operator's default is in force. */
             retentionDays?: number | null;
             /** @description Its secrets, without their texts. Absent without any. */
             secrets?: components["schemas"]["Secret"][];
@@ -923,18 +939,18 @@ export interface components {
         MerchantChange: {
             /** @description A root domain, or null for none. It is information only. */
             domain?: string | null;
-            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. */
+            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
             identityRequiresSecret?: boolean;
             /** @description Space at both ends is removed. */
             name?: string;
-            /** @description For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Null is for ever. Absent from a merchant while the operator's default is in force. */
+            /** @description For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Removal takes up to half an hour. A longer retention does not bring back what was removed. Null is for ever. Absent from a merchant while the operator's default is in force. */
             retentionDays?: number | null;
         };
         /** @description A new merchant. */
         MerchantInput: {
             /** @description The merchant's root domain, such as `example.com` or `example.co.uk`: without protocol, `www.` and subdomain. Here it is information only: it registers nothing. */
             domain?: string;
-            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. */
+            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
             identityRequiresSecret?: boolean;
             /** @description Space at both ends is removed. */
             name: string;
@@ -945,7 +961,7 @@ export interface components {
             merchants: components["schemas"]["Merchant"][];
             pagination: components["schemas"]["Pagination"];
         };
-        /** @description An event that is sent, as one flat object of at most 64 KiB, with at most 64 levels of nesting. One of `muid`, `email`, `phone`, `deviceId` and the cookie `_muid` is required, and `event`. Identifiers that are not strings are ignored. All other fields are stored with it. */
+        /** @description An event that is sent, as one flat object of at most 64 KiB, with at most 64 levels of nesting and numbers that fit a 64-bit float. One of `muid`, `email`, `phone`, `deviceId` and the cookie `_muid` is required, and `event`. Identifiers that are not strings are ignored. All other fields are stored with it. */
         NewEvent: {
             /** @description The id of a device. */
             deviceId?: string;
@@ -965,7 +981,7 @@ export interface components {
             phone?: string;
             /** @description The name when `event` is absent. */
             type?: string;
-            /** @description The visitor's browser. It decides whether the event is a bot's. */
+            /** @description The visitor's browser, as in its header `User-Agent`; without it that header of the request counts, of a batch also when more than 16 are new to the service. It decides whether the event is a bot's (its first 256 bytes do): one with a bot's name, or with an address such as `+https://example.com`. `curl`, `python-requests` and other HTTP libraries are not bots. */
             user_agent?: string;
         } & {
             [key: string]: unknown;
@@ -1240,7 +1256,7 @@ export interface components {
         };
         /** @description Which tag to generate. */
         TagInput: {
-            /** @description The merchant's root domain, such as `example.com` or `example.co.uk`: without protocol, `www.` and subdomain. Required for a new server-side tag, which registers it. Ignored for the other types. */
+            /** @description The merchant's root domain: one label under a public suffix, such as `example.com` or `example.co.uk`, without protocol, `www.`, subdomain, port and final dot. Its case does not matter; names outside ASCII are in Punycode (`xn--…`). Required for a new server-side tag, which registers it. Ignored for the other types. Refused are the root domains of the service's own hosts, domains with a partner's tracking domain on them, and names without a public top-level domain, such as `shop.test`, unless the operator allows these. */
             domain?: string;
             /** @description The id of the merchant. */
             merchantId: string;
@@ -1341,7 +1357,7 @@ export interface components {
          * @example 2026-11-20
          */
         EndDate: string;
-        /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice. */
+        /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests. */
         IdempotencyKey: string;
         /** @description `true`: only events of programs that call themselves bots; `false`: only the others. */
         IsBot: boolean;
@@ -1358,7 +1374,7 @@ export interface components {
         /** @description The number of the page. */
         Page: number;
         /**
-         * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339; send the `+` of an offset as `%2B`.
+         * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
          * @example 2026-11-18
          */
         StartDate: string;
@@ -1367,7 +1383,7 @@ export interface components {
          * @example ss_m3Zk0aJrVt0Qd5xYw1Bq
          */
         TagInPath: string;
-        /** @description Only the events of this tag of the merchant. */
+        /** @description Only the events of this tag. When it is not a tag of the merchant, there are none. */
         TagInQuery: string;
         /**
          * @description The id of a tag of this host.
@@ -1437,7 +1453,7 @@ export interface operations {
     resolveMUID: {
         parameters: {
             query?: {
-                /** @description `1`: the answer sets the cookie `_muid` of the request again, for 400 days. Anything else is ignored. */
+                /** @description `1`: the answer sets the cookie `_muid` of the request again, for 400 days, if its status is below 300, the page has an `Origin`, and the cookies `_muid` have one value. The cookie's domain is the root domain of the `Origin`. Without `renew` the service sets no cookie. Ask for it about once a day, and only in a request that you abort when the visitor withdraws consent and on `pagehide`, never with `keepalive` or a beacon: a late answer would bring back the cookie of a visitor who has withdrawn. */
                 renew?: string;
             };
             header?: never;
@@ -1492,7 +1508,7 @@ export interface operations {
             query?: {
                 /** @description The sender's clock when the request leaves, in milliseconds since 1970. If it is more than 5 minutes wrong, every `event_time` of the request is corrected by the difference. What is no number is ignored. */
                 t?: number;
-                /** @description `1`: the answer sets the cookie `_muid` of the request again, for 400 days. Anything else is ignored. */
+                /** @description `1`: the answer sets the cookie `_muid` of the request again, for 400 days, if its status is below 300, the page has an `Origin`, and the cookies `_muid` have one value. The cookie's domain is the root domain of the `Origin`. Without `renew` the service sets no cookie. Ask for it about once a day, and only in a request that you abort when the visitor withdraws consent and on `pagehide`, never with `keepalive` or a beacon: a late answer would bring back the cookie of a visitor who has withdrawn. */
                 renew?: string;
             };
             header?: never;
@@ -1936,15 +1952,15 @@ export interface operations {
                  * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
                  */
                 merchantId: components["parameters"]["MerchantInQuery"];
-                /** @description Only the events of this tag of the merchant. */
+                /** @description Only the events of this tag. When it is not a tag of the merchant, there are none. */
                 tagId?: components["parameters"]["TagInQuery"];
                 /**
-                 * @description Only events with one of these names, separated by commas.
+                 * @description Only events with one of these names, separated by commas. Their case matters; unknown names match nothing.
                  * @example Purchase
                  */
                 events?: string;
                 /**
-                 * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339; send the `+` of an offset as `%2B`.
+                 * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
                  * @example 2026-11-18
                  */
                 startDate?: components["parameters"]["StartDate"];
@@ -2029,15 +2045,15 @@ export interface operations {
                  * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
                  */
                 merchantId: components["parameters"]["MerchantInQuery"];
-                /** @description Only the events of this tag of the merchant. */
+                /** @description Only the events of this tag. When it is not a tag of the merchant, there are none. */
                 tagId?: components["parameters"]["TagInQuery"];
                 /**
-                 * @description Only events with one of these names, separated by commas.
+                 * @description Only events with one of these names, separated by commas. Their case matters; unknown names match nothing.
                  * @example Purchase
                  */
                 events?: string;
                 /**
-                 * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339; send the `+` of an offset as `%2B`.
+                 * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
                  * @example 2026-11-18
                  */
                 startDate?: components["parameters"]["StartDate"];
@@ -2049,7 +2065,7 @@ export interface operations {
                 /** @description `true`: only events of programs that call themselves bots; `false`: only the others. */
                 isBot?: components["parameters"]["IsBot"];
                 /**
-                 * @description The format of the file. NDJSON has one object a line. CSV has the names of the columns in its first line, and an apostrophe before each part of a `muid` that a spreadsheet would run as a formula. Parquet has times in microseconds.
+                 * @description The format of the file. NDJSON has one object a line. CSV has the names of the columns in its first line, and `raw_data` as JSON in one cell. No cell is a formula for a spreadsheet, whether it splits at commas or semicolons: `raw_data` has `\u003b` for `;`, which is the same JSON, and a part of a `muid` that would be a formula has an apostrophe before it. Parquet has times in microseconds and `raw_data` as text.
                  * @example csv
                  */
                 format?: "ndjson" | "csv" | "parquet";
@@ -2166,15 +2182,15 @@ export interface operations {
                  * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
                  */
                 merchantId: string;
-                /** @description Only the events of this tag of the merchant. */
+                /** @description Only the events of this tag. When it is not a tag of the merchant, there are none. */
                 tagId?: components["parameters"]["TagInQuery"];
                 /**
-                 * @description Only events with one of these names, separated by commas.
+                 * @description Only events with one of these names, separated by commas. Their case matters; unknown names match nothing.
                  * @example Purchase
                  */
                 events?: string;
                 /**
-                 * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339; send the `+` of an offset as `%2B`.
+                 * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
                  * @example 2026-11-18
                  */
                 startDate?: components["parameters"]["StartDate"];
@@ -2313,7 +2329,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice. */
+                /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests. */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
             };
             path?: never;
@@ -2493,7 +2509,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice. */
+                /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests. */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
             };
             path?: never;
@@ -2906,7 +2922,7 @@ export interface operations {
                     "application/json": components["schemas"]["Verified"];
                 };
             };
-            /** @description The record is not on all name servers yet, or a server gives no usable answer. Try again in some minutes */
+            /** @description The record is not on all name servers yet, or a server gives no usable answer. Try again in some minutes: new records usually take 5 to 30 minutes, in rare cases up to 48 hours */
             422: {
                 headers: {
                     [name: string]: unknown;

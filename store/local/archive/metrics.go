@@ -32,7 +32,7 @@ func (a *Archive) Metrics() []prometheus.Collector {
 	}
 	return []prometheus.Collector{
 		a.metrics.written,
-		gauge("mtagd_archive_events", "Events in the archive.", a.metrics.events.Load),
+		gauge("mtagd_archive_events", "Events in the archive: the older ones, packed.", a.metrics.events.Load),
 		gauge("mtagd_archive_bytes", "Bytes of the archive's tables.", func() int64 { all, _ := a.Sizes(); return all }),
 		gauge("mtagd_archive_dead_bytes", "Bytes of the archive's tables that are not needed; compactions give them back.", func() int64 { _, dead := a.Sizes(); return dead }),
 	}

@@ -22,12 +22,12 @@ func newDuration(name, help string) prometheus.Histogram {
 
 func newMergeDuration() prometheus.Histogram {
 	return newDuration("mtagd_index_merge_duration_seconds",
-		"Time that a merge takes to write the events in memory into index.db.")
+		"Time that a merge takes to write the events in memory into index.db, every few seconds.")
 }
 
 func newCompactionDuration() prometheus.Histogram {
 	return newDuration("mtagd_index_compaction_duration_seconds",
-		"Time that a compaction takes to merge segments of a merchant in index.db.")
+		"Time that a compaction takes to merge what index.db keeps for a merchant with many event names.")
 }
 
 // observeSince adds the time since then to a histogram.
@@ -63,9 +63,9 @@ const (
 
 var (
 	bytesDesc = prometheus.NewDesc("mtagd_index_event_bytes",
-		"Sum of the sizes of all events in index.db, before compression.", nil, nil)
+		"Bytes of all events, before compression; up to a minute old.", nil, nil)
 	merchantBytesDesc = prometheus.NewDesc("mtagd_merchant_event_bytes",
-		"Sum of the sizes of a merchant's events in index.db, before compression; only of the 100 largest merchants.",
+		"Bytes of a merchant's events, before compression; only of the 100 largest merchants.",
 		[]string{"merchant"}, nil)
 )
 

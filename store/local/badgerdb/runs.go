@@ -161,6 +161,65 @@ func (t *tables) get(key []byte, upTo uint64, buf *buffer) (e entry, known bool,
 	return e, known && err == nil, err
 }
 
+// firstEntry is the first key of some tables from a key on, and its newest entry up to a version.
+type firstEntry struct {
+	upTo  uint64
+	known bool
+	key   []byte
+	entry
+	block, spare buffer // key and entry are in block
+}
+
+// look looks for a key before the present one, or a newer entry of it.
+func (f *firstEntry) look(t *tables, from []byte) error {
+	for _, runs := range [][]run{t.first, t.added} {
+		for _, r := range runs {
+			if err := f.lookInRun(r, from); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (f *firstEntry) lookInRun(r run, from []byte) error {
+	i := sort.Search(len(r), func(i int) bool { return bytes.Compare(r[i].largest, from) >= 0 })
+	for ; i < len(r) && (!f.known || bytes.Compare(r[i].smallest, f.key) <= 0); i++ {
+		t := r[i]
+		if err := t.checkIndex(); err != nil {
+			return err
+		}
+		for b := t.block(y.KeyWithTs(from, math.MaxUint64)); b < t.blocks; b++ {
+			if f.known && bytes.Compare(y.ParseKey(t.base(b)), f.key) > 0 {
+				return nil
+			}
+			block, err := t.readBlock(b, &f.spare)
+			if err != nil {
+				return err
+			}
+			done := false
+			if err := eachInBlock(block, func(k []byte, v y.ValueStruct) {
+				key, version := y.ParseKey(k), y.ParseTs(k)
+				switch {
+				case done || version > f.upTo || bytes.Compare(key, from) < 0:
+				case f.known && (bytes.Compare(key, f.key) > 0 || bytes.Equal(key, f.key) && version <= f.version):
+					done = true // the newest version of a key comes first
+				default:
+					f.known, f.key, done = true, append(f.key[:0], key...), true
+					f.entry = entry{v.Value, version, v.ExpiresAt, v.Meta&metaDelete != 0}
+					f.block, f.spare = f.spare, f.block
+				}
+			}); err != nil {
+				return &Damage{t.path, err}
+			}
+			if done {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 // Get returns the newest value of a key, as of the last Flush or later. Unlike Txn.Get, it reads each block once, as it does not ask

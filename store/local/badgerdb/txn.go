@@ -121,6 +121,27 @@ func (t *Txn) entry(i int, key []byte) (e entry, known bool, err error) {
 	return e, true, err
 }
 
+// First returns the first key from a key on that has a value, among those with a prefix; false when there is none. It reads only tables: the
+// version of t must be that of a Flush. It costs a fraction of an iterator, which Badger seeks in every table. Key and value are valid until
+// the next call.
+func (t *Txn) First(from, prefix []byte) (key, value []byte, found bool, err error) {
+	for {
+		best := firstEntry{upTo: t.version}
+		for _, h := range t.parts {
+			if err := best.look(h.tables.Load(), from); err != nil {
+				return nil, nil, false, t.found(err)
+			}
+		}
+		if !best.known || !bytes.HasPrefix(best.key, prefix) {
+			return nil, nil, false, nil
+		}
+		if best.isLive() {
+			return best.key, best.value, true, nil
+		}
+		from = append(bytes.Clone(best.key), 0)
+	}
+}
+
 // covers reports whether a table may have keys from from to to, both included. A nil to is the end.
 func (t *tableFile) covers(from, to []byte) bool {
 	return bytes.Compare(t.largest, from) >= 0 && (to == nil || bytes.Compare(t.smallest, to) <= 0)

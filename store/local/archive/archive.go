@@ -74,7 +74,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -86,8 +85,10 @@ type Archive struct {
 	log   *slog.Logger
 	coder *coder
 
-	boundary atomic.Uint64
-	versions versions
+	boundary atomic.Uint64 // as of the last flush
+	versions versions      // as of the last flush
+	last     uint64        // the version of the last commit; guarded by writing
+	moved    uint64        // the boundary as of the last commit; guarded by writing
 
 	writing   sync.Mutex // held by whoever changes the archive
 	snapshots int        // that are open; guarded by writing
@@ -151,7 +152,8 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 		return nil, err
 	}
 	a := &Archive{dir: dir, db: db, log: log, coder: coder, metrics: newMetrics()}
-	a.versions.start(db, db.MaxVersion())
+	a.last = db.MaxVersion()
+	a.versions.start(db, a.last)
 	isNew := false
 	err = a.view(func(txn *badgerdb.Txn) error {
 		found, err := get(txn, keyFormat, func(v []byte) error {
@@ -165,13 +167,14 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 		}
 		boundary, err := getNumber(txn, keyBoundary)
 		a.boundary.Store(boundary)
+		a.moved = boundary
 		return err
 	})
-	if err == nil && isNew && a.versions.newest() > 0 {
+	if err == nil && isNew && a.last > 0 {
 		err = fmt.Errorf("%w: the archive has no format version", codec.ErrCorrupt)
 	}
 	if err == nil && isNew {
-		err = cmp.Or(a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyFormat, []byte(format)) }), db.Flush())
+		err = cmp.Or(a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyFormat, []byte(format)) }), a.flush())
 	}
 	if err == nil {
 		err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.metrics.add(u) })
@@ -203,15 +206,21 @@ func (a *Archive) Dir() string { return a.dir }
 // Boundary returns the number of a chunk of the journal: the archive has all events up to it, and reads return none after it.
 func (a *Archive) Boundary() uint64 { return a.boundary.Load() }
 
-// flush makes all commits durable.
-func (a *Archive) flush() error { return a.fail(a.db.Flush()) }
+// flush makes all commits durable. From now on they are read. The caller holds writing, or is alone.
+func (a *Archive) flush() error {
+	if err := a.db.Flush(); err != nil {
+		return a.fail(err)
+	}
+	a.versions.set(a.db, a.last)
+	a.boundary.Store(a.moved)
+	return nil
+}
 
 // commit writes one transaction. The caller holds writing, or is alone.
 func (a *Archive) commit(fill func(txn *badgerdb.Txn) error) error {
-	version := a.versions.newest() + 1
-	err := a.db.Commit(version, fill)
+	err := a.db.Commit(a.last+1, fill)
 	if err == nil {
-		a.versions.set(a.db, version)
+		a.last++
 	}
 	return err
 }

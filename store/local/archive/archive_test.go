@@ -200,8 +200,8 @@ func TestARunThatWasCutOffIsAddedAgain(t *testing.T) {
 			}
 		})
 	}()
-	if a.versions.newest() < 3 {
-		t.Fatalf("%d commits, want a part of the run", a.versions.newest())
+	if a.last < 3 {
+		t.Fatalf("%d commits, want a part of the run", a.last)
 	}
 	closeArchive(t, a)
 	a = openArchive(t, dir)

@@ -73,7 +73,7 @@ func (c *change) isEmpty() bool {
 	return len(c.sets)+len(c.deletes)+len(c.usage) == 0 && c.boundary == 0
 }
 
-// commit writes the change so far. When it returns nil, that is on disk.
+// commit writes the change so far. It is on disk, and read, after Archive.flush.
 func (c *change) commit() error {
 	if c.isEmpty() {
 		return nil
@@ -103,7 +103,7 @@ func (c *change) commit() error {
 		return c.a.fail(err)
 	}
 	if c.boundary > 0 {
-		c.a.boundary.Store(c.boundary)
+		c.a.moved = c.boundary
 	}
 	c.a.metrics.written.Add(float64(c.bytes))
 	c.a.metrics.add(c.delta)

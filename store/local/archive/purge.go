@@ -34,8 +34,11 @@ func (a *Archive) beginPurge() error {
 		return errBusy
 	}
 	// A backup that has the deleted blocks must not be continued.
-	if err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.versions.newest())) }); err != nil {
+	if err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.last)) }); err != nil {
 		return a.fail(err)
+	}
+	if err := a.flush(); err != nil {
+		return err
 	}
 	a.versions.wait()
 	return nil

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -71,47 +72,49 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 	var damaged Damaged
 	var memory memory
 	err := a.view(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
-		defer it.Close()
-		var key [blockKeyBytes]byte
+		prefix := appendMerchantKey(nil, prefixBlock, m)
+		var from [blockKeyBytes]byte
 		for i := 0; i < len(positions); {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			it.Seek(blockKey{merchant: m, last: positions[i]}.append(key[:0]))
-			if !atBlock(it) {
+			key, stored, found, err := firstBlock(txn, blockKey{merchant: m, last: positions[i]}.append(from[:0]), prefix)
+			if err != nil {
+				return err
+			}
+			if !found {
 				damaged = append(damaged, missing(m, positions[i]))
 				i++
 				continue
 			}
-			k, err := parseBlockKey(it.Item().Key())
+			k, err := parseBlockKey(key)
 			if err != nil {
 				return err
 			}
-			b, err := a.load(&memory, k, it.Item())
+			b, err := a.unpack(&memory, k, stored)
 			n := 1
 			for i+n < len(positions) && positions[i+n].Compare(k.last) <= 0 {
 				n++
 			}
-			found := 0
+			read := 0
 			if err == nil {
 				err = b.each(func(e Event) bool {
-					for found < n && positions[i+found].Compare(e.Position) < 0 {
-						damaged = append(damaged, missing(m, positions[i+found]))
-						found++
+					for read < n && positions[i+read].Compare(e.Position) < 0 {
+						damaged = append(damaged, missing(m, positions[i+read]))
+						read++
 					}
-					if found < n && positions[i+found] == e.Position {
-						use(i+found, e)
-						found++
+					if read < n && positions[i+read] == e.Position {
+						use(i+read, e)
+						read++
 					}
-					return found < n
+					return read < n
 				})
 			}
 			if err != nil {
 				damaged = append(damaged, Damage{m, endBefore(txn, m, positions[i]), k.last, err})
 			} else {
-				for ; found < n; found++ { // they were removed
-					damaged = append(damaged, missing(m, positions[i+found]))
+				for ; read < n; read++ { // they were removed
+					damaged = append(damaged, missing(m, positions[i+read]))
 				}
 			}
 			i += n
@@ -122,6 +125,17 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 		err = damaged
 	}
 	return err
+}
+
+// firstBlock returns the first block from a key on. It passes over keys that Purge is about to remove.
+func firstBlock(txn *badgerdb.Txn, from, prefix []byte) (key, stored []byte, found bool, err error) {
+	for {
+		key, stored, found, err = txn.First(from, prefix)
+		if err != nil || !found || len(key) == blockKeyBytes {
+			return key, stored, found, err
+		}
+		from = append(bytes.Clone(key), 0)
+	}
 }
 
 // IsMissing reports whether the damage is an event that no block has.

@@ -46,7 +46,8 @@ func (w *Writer) Put(e codec.Entry) error {
 func (w *Writer) Close(boundary uint64) error {
 	err := w.batch.Flush()
 	if err == nil {
-		w.a.versions.set(w.a.db, w.a.db.MaxVersion())
+		w.a.last = w.a.db.MaxVersion()
+		w.a.versions.set(w.a.db, w.a.last)
 		err = w.finish(boundary)
 	}
 	return errors.Join(err, w.a.Close())

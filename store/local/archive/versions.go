@@ -6,17 +6,17 @@ import (
 	"mtagd/store/local/badgerdb"
 )
 
-// versions has the version of the last commit, and the versions that are being read. While Badger writes a commit, reads of the
-// newest data see a part of it. So readers beside a writer read as of the last finished commit. Compactions keep what they need.
+// versions has the version of the last commit that was flushed, and the versions that are being read. Readers read as of that commit: while
+// Badger writes a later one, they would see a part of it, and only what was flushed is in tables. Compactions keep what they need.
 type versions struct {
 	mu      sync.Mutex
 	done    sync.Cond // a version is no longer read
-	last    uint64    // of the last commit
+	last    uint64    // of the last commit that was flushed
 	readers map[uint64]int
 	kept    uint64 // compactions keep what is needed to read as of this version, and later ones
 }
 
-// start sets the version of the last commit.
+// start sets that version.
 func (v *versions) start(db *badgerdb.DB, last uint64) {
 	v.done.L = &v.mu
 	v.readers = map[uint64]int{}
@@ -40,7 +40,7 @@ func (v *versions) oldest() uint64 {
 	return oldest
 }
 
-// set notes a commit.
+// set notes that commits up to a version were flushed.
 func (v *versions) set(db *badgerdb.DB, last uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -48,14 +48,7 @@ func (v *versions) set(db *badgerdb.DB, last uint64) {
 	v.keep(db)
 }
 
-// newest returns the version of the last commit.
-func (v *versions) newest() uint64 {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.last
-}
-
-// acquire returns the version of the last commit, which can be read until release.
+// acquire returns that version, which can be read until release.
 func (v *versions) acquire() uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -73,7 +66,7 @@ func (v *versions) release(db *badgerdb.DB, version uint64) {
 	v.done.Broadcast()
 }
 
-// wait waits until all readers read the version of the last commit. The caller holds Archive.writing.
+// wait waits until all readers read that version. The caller holds Archive.writing.
 func (v *versions) wait() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -82,7 +75,7 @@ func (v *versions) wait() {
 	}
 }
 
-// view reads the data as of the last commit.
+// view reads the data as of the last flush.
 func (a *Archive) view(read func(txn *badgerdb.Txn) error) error {
 	version := a.versions.acquire()
 	defer a.versions.release(a.db, version)

@@ -148,7 +148,8 @@ type Control interface {
 // Events is the engine's event data: events, identity links and remembered event_ids. Each belongs to one merchant.
 type Events interface {
 	// Record records marks in their order, and sets the Outcome of each. When it returns nil, all of that is on disk: it
-	// survives a kill and a power cut, and later calls of Events and Resolve see it. For each mark:
+	// survives a kill and a power cut, and later calls of Events and Resolve see it. When the merchant was deleted, the outcome of a mark is
+	// Removed, on an engine whose caller may not know that yet. For each other mark:
 	//
 	//  1. Resolve: a mark without a muid gets the muid of its first identifier that is linked to one. When no identifier
 	//     is linked, the outcome is Unresolved, and nothing of the mark is kept. When the person was erased with suppress, the

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"go/build"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What comments say about who knows whom: a package, or one in a directory that ends with a slash, imports of this program only these.
+var mayImport = []struct {
+	packages, imports string
+}{
+	{"store", ""},
+	{"store/budget store/local/crc store/local/durable store/local/space", ""},
+	{"store/group store/person store/removal store/local/codec", "store"},
+	{"store/local/log", "store/local/crc store/local/space"},
+	{"store/local/backup", "store/local/codec"},
+	{"store/local/badgerdb", "store/local/codec store/local/crc store/local/durable store/local/space"},
+	{"store/local/boltfile", "store store/local/codec store/local/crc"},
+	// The rooms of the embedded engine do not know each other.
+	{"store/local/journal", "store store/group store/person store/local/badgerdb store/local/codec store/local/durable store/local/log store/local/space"},
+	{"store/local/archive", "store store/local/badgerdb store/local/codec"},
+	{"store/local/rank", "store store/local/boltfile store/local/codec store/local/space"},
+	{"store/local/control", "store store/move store/removal store/local/boltfile store/local/codec store/local/durable store/local/space"},
+	// The engines know neither each other, nor who uses them.
+	{"store/local", "store store/move store/person store/removal store/local/"},
+	{"store/postgres", "store store/budget store/group store/move store/person store/removal store/local/codec"},
+	// The protocols see the engine's contract alone, and only the front door sees connections.
+	{"edge", "store store/budget edge/"},
+	{"edge/", "store edge/"},
+	{"edge/tag", "store edge/asset edge/check edge/clientaddr edge/limit edge/refused edge/requestid edge/sdk"},
+	{"partnerapi partnerapi/", "store store/budget partnerapi partnerapi/ edge/"},
+	{"tlsmgr tlsmgr/", "store tlsmgr/"},
+}
+
+func TestImports(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fits := func(name, list string) bool {
+		return slices.ContainsFunc(strings.Fields(list), func(one string) bool {
+			return name == one || strings.HasSuffix(one, "/") && strings.HasPrefix(name, one)
+		})
+	}
+	checked := 0
+	if err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return err
+		}
+		if strings.HasPrefix(e.Name(), ".") || e.Name() == "node_modules" || strings.HasSuffix(e.Name(), "test") {
+			return filepath.SkipDir
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		p, err := build.ImportDir(path, 0)
+		if err != nil {
+			return nil // there is no package
+		}
+		allowed, known := "", false
+		for _, rule := range mayImport { // the last one counts, and one of the package itself before those of its directory
+			if slices.Contains(strings.Fields(rule.packages), name) {
+				allowed, known = rule.imports, true
+			} else if fits(name, rule.packages) && !known {
+				allowed, known = rule.imports, true
+			}
+		}
+		if !known {
+			return nil
+		}
+		checked++
+		for _, imported := range p.Imports {
+			if of, is := strings.CutPrefix(imported, "mtagd/"); is && !fits(of, allowed) {
+				t.Errorf("%s imports %s. It may import %q", name, of, allowed)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if checked < 35 {
+		t.Errorf("only %d packages were checked", checked)
+	}
+}

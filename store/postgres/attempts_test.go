@@ -331,6 +331,22 @@ func TestAReadOfAPartnerHasATimeout(t *testing.T) {
 	}
 }
 
+// The same goes for a read of many statements, each of which takes little time.
+func TestTheStatementsOfAReadHaveOneTimeout(t *testing.T) {
+	s := newShop(t, Options{queryTimeout: time.Nanosecond})
+	read := func(ctx context.Context) error {
+		return s.read(ctx, func(tx pgx.Tx) error {
+			return query(ctx, tx, func(pgx.Rows) error { return nil }, "SELECT 1")
+		})
+	}
+	if err := read(store.WithPartner(t.Context(), s.partner)); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a partner's query begins too late: %v", err)
+	}
+	if err := read(t.Context()); err != nil {
+		t.Errorf("the service's own: %v", err)
+	}
+}
+
 // Changes that wait for their turn, because a change of another node is under way, leave the connections to events and to the
 // follower. A wrong link, which anybody can send, does not wait with them.
 func TestChangesThatWaitLeaveConnections(t *testing.T) {

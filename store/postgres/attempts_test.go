@@ -347,6 +347,44 @@ func TestTheStatementsOfAReadHaveOneTimeout(t *testing.T) {
 	}
 }
 
+// Slow reads of the service itself, and slow look-ups of one merchant's tag hosts, do not keep those of another merchant waiting.
+func TestLookUpsWaitForNoOtherReads(t *testing.T) {
+	const conns = 8
+	s := newShopOn(t, fmt.Sprintf("%s&pool_max_conns=%d", pgtest.Database(t), conns), Options{})
+	other := store.NewMerchantID()
+	var reading sync.WaitGroup
+	stop := make(chan struct{})
+	slow := func(read func(context.Context, func(pgx.Tx) error) error) {
+		var under atomic.Int64
+		for range conns {
+			reading.Go(func() {
+				if err := read(context.Background(), func(pgx.Tx) error {
+					under.Add(1)
+					<-stop
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		await(t, "no read has begun", func() bool { return under.Load() > 0 })
+	}
+	slow(s.read)
+	slow(func(ctx context.Context, read func(pgx.Tx) error) error { return s.readFor(ctx, string(other), read) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var who store.Identity
+	who.Add(store.Email, "a@example.com")
+	if _, err := s.Resolve(ctx, s.id, who); err != nil {
+		t.Errorf("a look-up: %v", err)
+	}
+	if _, err := s.Link(ctx, "mtl_"); store.KindOf(err) != store.KindNotFound {
+		t.Errorf("a link of the console: %v", err)
+	}
+	close(stop)
+	reading.Wait()
+}
+
 // Changes that wait for their turn, because a change of another node is under way, leave the connections to events and to the
 // follower. A wrong link, which anybody can send, does not wait with them.
 func TestChangesThatWaitLeaveConnections(t *testing.T) {

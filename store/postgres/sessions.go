@@ -49,7 +49,7 @@ func (e *engine) BeginSession(ctx context.Context, id store.KeyID) (s store.Sess
 
 // Link implements store.Control.
 func (e *engine) Link(ctx context.Context, text store.SessionText) (link store.Session, err error) {
-	err = e.read(ctx, func(tx pgx.Tx) error {
+	err = e.readFor(ctx, "console links", func(tx pgx.Tx) error { // anybody may ask
 		now, err := e.timeOf(ctx, tx)
 		if err == nil {
 			link, err = findLink(ctx, tx, text, now)

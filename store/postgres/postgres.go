@@ -174,7 +174,8 @@ type engine struct {
 	queryTimeout time.Duration
 	verifyPiece  int64
 	auditLimits  store.AuditLimits
-	auditDropped int // the last entry when there were last too many; only tidy uses it
+	auditDropped int                                      // the last entry when there were last too many; only tidy uses it
+	auditFull    atomic.Pointer[map[store.PartnerID]bool] // whose changes are refused; nil: nobody's
 	watches      watches
 	folding      folding
 	space        space

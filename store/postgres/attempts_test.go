@@ -347,6 +347,27 @@ func TestTheStatementsOfAReadHaveOneTimeout(t *testing.T) {
 	}
 }
 
+// To find a person's links takes longer than a query may when a merchant has many. It is not ended.
+func TestThePersonOfALargeMerchantIsFound(t *testing.T) {
+	s := newShop(t, Options{})
+	var begins sync.Map // the last one of each connection
+	var began any       // what the transaction that reads links began with
+	e := s.openWatched(&watcher{query: func(c *pgx.Conn, sql string) {
+		switch {
+		case strings.HasPrefix(sql, beginSnapshot):
+			begins.Store(c, sql)
+		case strings.Contains(sql, "FROM link"):
+			began, _ = begins.Load(c)
+		}
+	}})
+	if _, err := e.PersonalData(store.WithPartner(t.Context(), s.partner), s.id, store.Identity{MUID: "m"}, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if began != beginRead {
+		t.Errorf("the links are read after %q", began)
+	}
+}
+
 // Slow reads of the service itself, and slow look-ups of one merchant's tag hosts, do not keep those of another merchant waiting.
 func TestLookUpsWaitForNoOtherReads(t *testing.T) {
 	const conns = 8

@@ -195,7 +195,12 @@ func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) error {
 	if partner := store.PartnerOf(ctx); partner != "" {
 		return e.readFor(ctx, string(partner), read)
 	}
-	return e.inTurn(ctx, "", func() error { return e.readNow(ctx, read) })
+	return e.readLong(ctx, read)
+}
+
+// readLong is read with the timeout of background work, for whoever asks.
+func (e *engine) readLong(ctx context.Context, read func(tx pgx.Tx) error) error {
+	return e.inTurn(ctx, string(store.PartnerOf(ctx)), func() error { return e.readNow(ctx, read) })
 }
 
 // readFor is read for a holder of the budget other than the service itself: it must end soon.

@@ -200,6 +200,26 @@ func (c *change) addSession(s store.Session) error {
 	return nil
 }
 
+// noteSeen stores when sessions were last used here.
+func (e *engine) noteSeen(ctx context.Context) error {
+	seen := e.Directory().SeenSessions()
+	if len(seen) == 0 || e.follower.leaving.Load().err() != nil { // sessions do not move
+		return nil
+	}
+	return e.change(ctx, func(c *change) error {
+		for _, s := range seen {
+			done, err := c.tx.Exec(ctx, "UPDATE session SET record = $2 WHERE id = $1", string(s.ID), c.encode(s))
+			if err != nil {
+				return err
+			}
+			if done.RowsAffected() > 0 { // else it has just ended
+				c.publish(sessionSet, s)
+			}
+		}
+		return nil
+	})
+}
+
 func (c *change) deleteSession(s store.Session) {
 	c.exec("DELETE FROM session WHERE id = $1", string(s.ID))
 	if !s.IsLink {

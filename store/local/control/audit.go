@@ -124,11 +124,11 @@ func (c *change) drop(tx *bolt.Tx, s sums, holder store.PartnerID, n int) (dropp
 		if !ok || holderIn(value) != holder {
 			continue
 		}
-		if c.d.now().Sub(auditTime(string(key))) < age {
+		if oldest = auditID(string(key)); c.d.now().Sub(auditTime(string(key))) < age {
 			break
 		}
 		old = append(old, write{inLog, string(key), nil})
-		oldest = auditID(string(key)) + 1
+		oldest++
 	}
 	for _, w := range old {
 		if err := w.store(tx, s); err != nil {

@@ -501,6 +501,8 @@ func TestEngineErrors(t *testing.T) {
 		{"the partner does not see an internal error", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
 		{"an engine that cannot write says when to retry", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
 		{"a partner with too many requests is told when to retry", store.Busy("too many"), 429, "SERVICE_ERROR", "Too many requests at once. Please try again", "1", false},
+		{"a partner whose changes are refused is told why", store.ErrAuditFull, 429, "SERVICE_ERROR",
+			"Too many requests at once. Please try again: the partner has made too many changes in the last day", "1", false},
 		{"a partner that has reached a limit is told who can raise it", store.Limited("merchant", "cannot be created: ask the operator"), 403, "FORBIDDEN",
 			denied + ": merchant cannot be created: ask the operator", "", false},
 		{"an invalid field is named", store.Invalid("page", "is odd"), 400, "VALIDATION_ERROR", "Invalid request parameters: page is odd", "", false},

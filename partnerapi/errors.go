@@ -92,6 +92,8 @@ func (a *api) countRefusal(r *fasthttp.RequestCtx, err error) {
 	switch {
 	case isSuspension(e):
 		a.Refusals.Count(limit.Suspended, tenantOf(r))
+	case errors.Is(err, store.ErrAuditFull):
+		a.Refusals.Count(limit.PartnerWrites, tenantOf(r))
 	case errors.Is(err, errVerifications):
 		a.Refusals.Count(limit.Verifications, tenantOf(r))
 	case errors.Is(err, errReaders), errors.Is(err, errExports):
@@ -107,7 +109,7 @@ func (a *api) countRefusal(r *fasthttp.RequestCtx, err error) {
 // that may be another partner's has the spec's message alone.
 func mayTell(e *store.Error) bool {
 	return e.Kind == store.KindInvalid || e.Kind == store.KindUncertain || e.Kind == store.KindMismatch || e.Kind == store.KindLimited ||
-		e == errNoTagYet || e == errReadOnlyKey || e == errImpersonalKey || isSuspension(e)
+		error(e) == store.ErrAuditFull || e == errNoTagYet || e == errReadOnlyKey || e == errImpersonalKey || isSuspension(e)
 }
 
 func isSuspension(e *store.Error) bool {

@@ -35,9 +35,10 @@ type Directory struct {
 	// place.
 	owned    map[PartnerID][]MerchantID
 	hasTag   map[MerchantID]bool
-	sessions map[SessionID]Session   // without links
-	uses     map[KeyID]*atomic.Int64 // when each key last authenticated a request: s since 1970
-	damaged  map[string]bool         // ids whose records cannot be read
+	sessions map[SessionID]Session       // without links
+	seen     map[SessionID]*atomic.Int64 // when each of them last authenticated a request: s since 1970
+	uses     map[KeyID]*atomic.Int64     // when each key last authenticated a request: s since 1970
+	damaged  map[string]bool             // ids whose records cannot be read
 
 	damagedTags int // how many of damaged are tags
 }
@@ -81,6 +82,7 @@ func NewDirectory() *Directory {
 		owned:    map[PartnerID][]MerchantID{},
 		hasTag:   map[MerchantID]bool{},
 		sessions: map[SessionID]Session{},
+		seen:     map[SessionID]*atomic.Int64{},
 		uses:     map[KeyID]*atomic.Int64{},
 		damaged:  map[string]bool{},
 	}
@@ -131,7 +133,7 @@ func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, Key, bool
 	return partner, key, ok
 }
 
-// AuthenticateSession returns the session of a text, and its key, as Session does. It notes the use of the key.
+// AuthenticateSession returns the session of a text, and its key, as Session does. It notes the use of both.
 func (d *Directory) AuthenticateSession(text SessionText, now time.Time) (Session, Key, bool) {
 	id, err := text.ID()
 	if err != nil {
@@ -143,6 +145,11 @@ func (d *Directory) AuthenticateSession(text SessionText, now time.Time) (Sessio
 	}
 	if key.ID != "" {
 		d.SetLastUse(key.ID, now)
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if seen := d.seen[id]; seen != nil {
+		seen.Store(now.Unix())
 	}
 	return s, key, true
 }
@@ -168,7 +175,8 @@ func (d *Directory) keyOf(s Session, now time.Time) (Key, bool) {
 	return key, s.Valid(now) && (hasPartner || s.IsOperators()) && (s.Key == "" || hasKey && key.Valid(now))
 }
 
-// Sessions returns the sessions of a partner that are valid at the time now, newest first.
+// Sessions returns the sessions of a partner that are valid at the time now, newest first. Their SeenAt is right for requests to this
+// process.
 func (d *Directory) Sessions(partner PartnerID, now time.Time) (list []Session) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -177,12 +185,35 @@ func (d *Directory) Sessions(partner PartnerID, now time.Time) (list []Session) 
 			continue
 		}
 		if _, valid := d.keyOf(s, now); valid {
+			s.SeenAt = d.lastSeen(s)
 			list = append(list, s)
 		}
 	}
 	slices.SortFunc(list, func(a, b Session) int {
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
+	return list
+}
+
+// lastSeen returns when a session was last used. The caller holds d.mu.
+func (d *Directory) lastSeen(s Session) time.Time {
+	at := s.storedSeen()
+	if seen := time.Unix(d.seen[s.ID].Load(), 0).UTC(); seen.After(at) {
+		return seen
+	}
+	return at
+}
+
+// SeenSessions returns the sessions whose last use must be stored now, with the new SeenAt.
+func (d *Directory) SeenSessions() (list []Session) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, s := range d.sessions {
+		if at := d.lastSeen(s); at.Sub(s.storedSeen()) >= SessionSeenDelay {
+			s.SeenAt = at
+			list = append(list, s)
+		}
+	}
 	return list
 }
 
@@ -402,6 +433,9 @@ func (d *Directory) SetSession(s Session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sessions[s.ID] = s
+	if d.seen[s.ID] == nil {
+		d.seen[s.ID] = new(atomic.Int64)
+	}
 }
 
 // RemoveSession removes a session.
@@ -409,6 +443,7 @@ func (d *Directory) RemoveSession(id SessionID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.sessions, id)
+	delete(d.seen, id)
 }
 
 // RemovePartner removes a partner. Its keys, merchants and tags were removed before.

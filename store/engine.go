@@ -52,7 +52,7 @@ const (
 // Control is the engine's control data: partners, keys, merchants, tags. Each change is on disk when its method returns,
 // and is made as a whole or not at all.
 //
-// The comments give the errors of each method: the kind, and what it is about.
+// The comments give the errors of each method: the kind, and what it is about. A change of a partner may also fail with ErrAuditFull.
 type Control interface {
 	// AddPartner creates a partner. KindInvalid: name.
 	AddPartner(ctx context.Context, name string) (Partner, error)

@@ -160,19 +160,57 @@ func CheckName(field, name string) (string, error) {
 		return "", Invalid(field, "is required and must not be empty")
 	case n > maxNameLength:
 		return "", Invalid(field, "must have at most %d characters", maxNameLength)
-	case strings.ContainsFunc(name, isDeceptive):
+	case isDeceptive(name):
 		return "", Invalid(field, "must not have control characters, or characters that change the direction of the text or are not seen")
 	}
 	return name, nil
 }
 
-// isDeceptive reports whether a character makes a text look like another one, or breaks a line of a log or a terminal.
-func isDeceptive(c rune) bool {
+// isDeceptive reports whether a name has a character that makes it look like another one, or breaks a line of a log or a terminal: one
+// that is not seen, unless it changes what is beside it.
+func isDeceptive(name string) bool {
+	all := []rune(name)
+	for i, c := range all {
+		var before, after rune
+		if i > 0 {
+			before = all[i-1]
+		}
+		if i+1 < len(all) {
+			after = all[i+1]
+		}
+		switch {
+		case c == '\u200c', c == '\u200d': // joiners: Persian, Indic and other letters, emoji of several parts
+			if isUnseen(before) || isUnseen(after) || !isShaped(before) && !isShaped(after) && !unicode.Is(unicode.Variation_Selector, before) {
+				return true
+			}
+		case unicode.Is(unicode.Variation_Selector, c): // forms of ideographs and emoji, and of keys such as 1️⃣
+			if after != '\u20e3' && !isShaped(before) && !unicode.In(before, unicode.Han) {
+				return true
+			}
+		case isUnseen(c):
+			return true
+		}
+	}
+	return false
+}
+
+// isShaped reports whether joiners and variation selectors change how a character is written.
+func isShaped(c rune) bool {
+	return c > unicode.MaxASCII && (unicode.IsSymbol(c) || unicode.IsPunct(c)) || c == 'ℹ' ||
+		unicode.In(c, unicode.Arabic, unicode.Syriac, unicode.Mongolian, unicode.Nko, unicode.Phags_Pa, unicode.Devanagari, unicode.Bengali,
+			unicode.Gurmukhi, unicode.Gujarati, unicode.Oriya, unicode.Tamil, unicode.Telugu, unicode.Kannada, unicode.Malayalam, unicode.Sinhala,
+			unicode.Khmer, unicode.Myanmar, unicode.Tibetan)
+}
+
+// isUnseen reports whether a character has no shape of its own: Unicode's Default_Ignorable_Code_Point, controls, and ends of lines.
+// A few format characters do have one, such as the Arabic sign of a year.
+func isUnseen(c rune) bool {
 	switch c {
-	case '\u2028', '\u2029', '\u200b', '\u2060', '\ufeff': // ends of lines and paragraphs, blanks without a width
+	case '\u2028', '\u2029', '\u2800': // ends of a line and of a paragraph, and braille without dots
 		return true
 	}
-	return unicode.IsControl(c) || unicode.Is(unicode.Bidi_Control, c) || c >= 0xe0000 && c <= 0xe007f // tags
+	return unicode.IsControl(c) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, c) ||
+		unicode.Is(unicode.Cf, c) && !unicode.Is(unicode.Prepended_Concatenation_Mark, c)
 }
 
 // CheckUpdate returns an error unless an update has left what it must not change.

@@ -430,18 +430,42 @@ func TestDrawLabelFindsTheLastFreeLabel(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for name, want := range map[string]string{
-		" Shoe shop \n":           "Shoe shop",
-		"":                        "",
-		" \t ":                    "",
-		strings.Repeat("ö", 256):  strings.Repeat("ö", 256),
-		strings.Repeat("ö", 257):  "",
-		"Shop\x1b[31m":            "",
-		"Shop\nadmin":             "",
-		"Shop\u202egnp.exe":       "",
-		"Shop\u2066x\u2069":       "",
-		"Sh\u200bop":              "",
-		"Shop \U000e0041":         "",
-		"👩\u200d🎤 میخانه\u200cها": "👩\u200d🎤 میخانه\u200cها", // joiners are letters' business
+		" Shoe shop \n":          "Shoe shop",
+		"":                       "",
+		" \t ":                   "",
+		strings.Repeat("ö", 256): strings.Repeat("ö", 256),
+		strings.Repeat("ö", 257): "",
+		"Shop\x1b[31m":           "",
+		"Shop\nadmin":            "",
+		"Shop\u202egnp.exe":      "",
+		"Shop\u2066x\u2069":      "",
+		"Sh\u200bop":             "",
+		"Shop \U000e0041":        "",
+		"Sh\u00adop":             "", // soft hyphen
+		"Sh\u180eop":             "", // Mongolian vowel separator
+		"Sh\u2063op":             "", // invisible separator
+		"\u115f\u1160":           "", // Hangul fillers
+		"\u3164":                 "",
+		"Shop\uffa0":             "",
+		"\u2800":                 "", // braille without dots
+		"Sh\u034fop":             "", // grapheme joiner
+		"Shop\ufe0f":             "", // a selector that selects nothing
+		"\ufe00":                 "",
+		"Sh\U000e0100op":         "",
+		"Sh\u200dop":             "", // joiners that join nothing
+		"Shop\u200c":             "",
+		"\u200dShop":             "",
+		"خانه\u200c\u200cها":     "",
+		"❤\ufe0f\ufe0f":          "",
+		"👩\u200d":                "",
+
+		// Where joiners and selectors change what is seen, they are part of real names.
+		"👩🏽\u200d🎤 ❤\ufe0f\u200d🔥 1\ufe0f\u20e3 ‼\ufe0f ℹ\ufe0f": "👩🏽\u200d🎤 ❤\ufe0f\u200d🔥 1\ufe0f\u20e3 ‼\ufe0f ℹ\ufe0f",
+		"میخانه\u200cها CD\u200cها":                              "میخانه\u200cها CD\u200cها",
+		"ක්\u200dෂ क्\u200dष ক্\u200dষ":                          "ක්\u200dෂ क्\u200dष ক্\u200dষ",
+		"葛\U000e0100城":                    "葛\U000e0100城",
+		"ᠮᠣᠩᠭᠣᠯ\u180b":                    "ᠮᠣᠩᠭᠣᠯ\u180b",
+		"\u06dd Ærø-Café №1 한국 ไทย עברית": "\u06dd Ærø-Café №1 한국 ไทย עברית",
 	} {
 		if got, err := CheckName("name", name); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v", name, got, err)

@@ -18,6 +18,7 @@ type Session struct {
 	Link       SessionID `json:"linkId,omitempty"`    // that has begun it
 	CreatedAt  time.Time `json:"createdAt"`
 	ExpiresAt  time.Time `json:"expiresAt"`
+	SeenAt     time.Time `json:"seenAt,omitzero"` // when it was last used, as stored: up to SessionSeenDelay too early
 }
 
 // SessionID is the part of a session's text that is not secret.
@@ -29,6 +30,9 @@ type SessionText string
 const (
 	SessionLife = 12 * time.Hour   // a session ends after that, if nothing ends it before
 	LinkLife    = 15 * time.Minute // a link can be used for so long
+
+	// SessionSeenDelay is how often an engine stores that a session is used, so that few requests cause a write.
+	SessionSeenDelay = time.Hour
 
 	// MaxSessions is how many sessions may have been begun with one key, or by links for one partner or for operators; and how
 	// many links there may be for one of these. The oldest one ends for a new one.
@@ -82,6 +86,14 @@ func (s Session) Valid(now time.Time) bool {
 // Opens reports whether the text is that of a link that can still be used.
 func (t SessionText) Opens(link Session, now time.Time) bool {
 	return link.IsLink && t.Matches(link) && link.Valid(now)
+}
+
+// storedSeen returns when a session was last used, as far as that is stored.
+func (s Session) storedSeen() time.Time {
+	if s.SeenAt.After(s.CreatedAt) {
+		return s.SeenAt
+	}
+	return s.CreatedAt
 }
 
 // IsOperators reports whether a session, or the one that a link begins, is an operator's.

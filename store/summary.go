@@ -75,7 +75,8 @@ type Counts struct {
 // are the times of the merchants' first and last event, both nil when there are no events.
 //
 // KindInvalid: there are more than MaxSummaryBuckets, or the engine would read more than maxSummaryCost. Without From, there are
-// fewer buckets instead, and the first one has all earlier events too: anybody who knows a tag id can send an event of the year 1.
+// fewer buckets instead, and the first one has all earlier events too: anybody who knows a tag id can send an event of the year 1. Then
+// only a range that ended long ago can be too much.
 func (q *SummaryQuery) Starts(first, last *time.Time) (starts []time.Time, end time.Time, err error) {
 	from, to := q.From, q.To
 	if from == nil {
@@ -90,9 +91,13 @@ func (q *SummaryQuery) Starts(first, last *time.Time) (starts []time.Time, end t
 	if from == nil || from.After(*to) {
 		return nil, time.Time{}, nil
 	}
+	upTo := q.Now // the counters end about here
+	if last != nil && last.After(upTo) {
+		upTo = *last
+	}
 	if q.Bucket == NoBucket {
 		starts, end = []time.Time{from.UTC()}, to.UTC().Add(time.Microsecond)
-		return starts, end, q.checkCost(starts, end)
+		return starts, end, q.checkCost(starts, end, upTo)
 	}
 	zone := q.Zone
 	if zone == nil {
@@ -111,13 +116,10 @@ func (q *SummaryQuery) Starts(first, last *time.Time) (starts []time.Time, end t
 	}
 	end = at.UTC()
 	starts = starts[max(0, len(starts)-MaxSummaryBuckets):]
-	if q.From != nil {
-		return starts, end, q.checkCost(starts, end)
-	}
-	for len(starts) > 1 && q.checkCost(starts, end) != nil {
+	for q.From == nil && len(starts) > 1 && q.checkCost(starts, end, upTo) != nil {
 		starts = starts[len(starts)/2:]
 	}
-	return starts, end, nil
+	return starts, end, q.checkCost(starts, end, upTo)
 }
 
 // maxSummaryCost is how many counters a summary may read, about. A database reads a million in a second.
@@ -125,12 +127,16 @@ const maxSummaryCost = 5_000_000
 
 // checkCost returns an error when a summary with these buckets would read too much. A bucket that begins within an hour costs
 // more than one of whole hours, and days of UTC cost least: engines count the events of those.
-func (q *SummaryQuery) checkCost(starts []time.Time, end time.Time) error {
+//
+// Without From, the first bucket has what the others leave of all events. So its own counters are not read, but those after the range
+// are, up to upTo.
+func (q *SummaryQuery) checkCost(starts []time.Time, end, upTo time.Time) error {
 	const (
 		perPart  = 40                        // for the two ends of a bucket
 		mostTime = 30 * 365 * 24 * time.Hour // events are hardly older
+		day      = 24 * time.Hour
 	)
-	unit, parts := 24*time.Hour, 0
+	unit, parts := day, 0
 	for _, at := range starts[1:] {
 		switch {
 		case at.Unix()%3600 != 0 || at.Nanosecond() != 0:
@@ -140,11 +146,18 @@ func (q *SummaryQuery) checkCost(starts []time.Time, end time.Time) error {
 			unit = time.Hour
 		}
 	}
+	begin, after := starts[0], time.Duration(0)
+	if q.From == nil {
+		begin, after = end, max(0, upTo.Sub(end))
+		if len(starts) > 1 {
+			begin = starts[1]
+		}
+	}
 	names := max(1, len(q.Names))
 	if q.By == GroupByName && q.Names == nil {
 		names = MaxSummaryGroups
 	}
-	counters := int(min(end.Sub(starts[0]), mostTime)/unit) + perPart*parts
+	counters := 1 + int(min(end.Sub(begin), mostTime)/unit) + perPart*parts + int(min(after, mostTime)/day)
 	if cost := max(1, len(q.Merchants)) * names * counters; cost > maxSummaryCost {
 		return Invalid("bucket", "asks for too many counts: choose fewer names or merchants, a shorter range, a longer bucket, or a time zone of whole hours")
 	}

@@ -137,3 +137,27 @@ func TestASummaryHasACost(t *testing.T) {
 		}
 	}
 }
+
+// Nobody can make a summary fail with an old event. Only who asks for what ended long ago must say when it began.
+func TestASummaryWithoutARangeIsNotRefused(t *testing.T) {
+	now := time.Date(2026, 3, 5, 12, 0, 0, 0, time.UTC)
+	kathmandu, err := time.LoadLocation("Asia/Kathmandu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range []Bucket{NoBucket, Hourly, Daily, Monthly} {
+		for _, zone := range []*time.Location{nil, kathmandu} {
+			q := SummaryQuery{Merchants: make([]MerchantID, MaxSummaryMerchants), Names: make([]string, 300), Bucket: b, Zone: zone, Now: now, By: GroupByName}
+			for _, to := range []*time.Time{nil, new(now.AddDate(0, 0, -2))} {
+				q.To = to
+				if starts, end, err := q.Starts(new(time.Time{}), new(now)); err != nil || len(starts) == 0 || to == nil && !end.After(now) {
+					t.Errorf("by %q up to %v: %d buckets up to %v, %v", b, to, len(starts), end, err)
+				}
+			}
+			q.To = new(now.AddDate(-10, 0, 0))
+			if _, _, err := q.Starts(new(time.Time{}), new(now)); KindOf(err) != KindInvalid {
+				t.Errorf("by %q up to ten years ago: %v, want KindInvalid", b, err)
+			}
+		}
+	}
+}

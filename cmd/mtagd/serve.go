@@ -48,7 +48,7 @@ type serveCommand struct {
 	BackupRecipient    []string `placeholder:"age1..." help:"Encrypt backups for this age recipient. Repeatable."`
 	BackupCertificates bool     `help:"Back up TLS certificates and their private keys too."`
 
-	StoreSize string `name:"store-size" placeholder:"SIZE" help:"With --store: how much of the database events may take, such as 500GB, indexes included: each counts for its bytes and 1 KiB. Merchants, partners and addresses have shares of what is left (bytes stored in a day), and without space left events get 503. The disk must have that much: its free space is not known here. Default: 100GiB, or twice what is stored at the start if that is more."`
+	StoreSize string `name:"store-size" placeholder:"SIZE" help:"With --store: how much of the database events and links may take, such as 500GB, indexes included: an event counts for its bytes and 1 KiB, a linked identifier for up to 768 bytes. Merchants, partners and addresses have shares of what is left (bytes stored in a day), and without space left they get 503. The disk must have that much: its free space is not known here. Default: 100GiB, or twice what is stored at the start if that is more."`
 
 	RetentionDays int `name:"retention-days" default:"0" placeholder:"N" help:"Days that events are kept, by event_time, unless their merchant has another number; 0 for ever (default ${default})."`
 

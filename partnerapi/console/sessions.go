@@ -19,6 +19,7 @@ type signedInJSON struct {
 	ID        store.SessionID `json:"sessionId"`
 	Current   bool            `json:"current"` // it is that of the request
 	BegunAt   string          `json:"begunAt"`
+	SeenAt    string          `json:"seenAt"` // of its last request; up to an hour too early if another machine has answered that, or after a restart
 	ExpiresAt string          `json:"expiresAt"`
 	Key       store.KeyID     `json:"keyId,omitempty"`
 	KeyName   string          `json:"keyName,omitempty"`
@@ -53,7 +54,8 @@ func (c *Console) listSessions(r *fasthttp.RequestCtx, current store.Session) {
 	}{[]signedInJSON{}, len(all)}
 	for _, s := range all[:min(len(all), maxSessions)] {
 		key, _ := c.Engine.Directory().Key(s.Key)
-		view.Sessions = append(view.Sessions, signedInJSON{s.ID, s.ID == current.ID, store.FormatTime(s.CreatedAt), store.FormatTime(s.ExpiresAt),
+		view.Sessions = append(view.Sessions, signedInJSON{s.ID, s.ID == current.ID, store.FormatTime(s.CreatedAt), store.FormatTime(s.SeenAt),
+			store.FormatTime(s.ExpiresAt),
 			s.Key, key.Name, s.Link})
 	}
 	c.reply(r, view)

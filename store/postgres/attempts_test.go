@@ -331,6 +331,81 @@ func TestAReadOfAPartnerHasATimeout(t *testing.T) {
 	}
 }
 
+// The same goes for a read of many statements, each of which takes little time.
+func TestTheStatementsOfAReadHaveOneTimeout(t *testing.T) {
+	s := newShop(t, Options{queryTimeout: time.Nanosecond})
+	read := func(ctx context.Context) error {
+		return s.read(ctx, func(tx pgx.Tx) error {
+			return query(ctx, tx, func(pgx.Rows) error { return nil }, "SELECT 1")
+		})
+	}
+	if err := read(store.WithPartner(t.Context(), s.partner)); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a partner's query begins too late: %v", err)
+	}
+	if err := read(t.Context()); err != nil {
+		t.Errorf("the service's own: %v", err)
+	}
+}
+
+// To find a person's links takes longer than a query may when a merchant has many. It is not ended.
+func TestThePersonOfALargeMerchantIsFound(t *testing.T) {
+	s := newShop(t, Options{})
+	var begins sync.Map // the last one of each connection
+	var began any       // what the transaction that reads links began with
+	e := s.openWatched(&watcher{query: func(c *pgx.Conn, sql string) {
+		switch {
+		case strings.HasPrefix(sql, beginSnapshot):
+			begins.Store(c, sql)
+		case strings.Contains(sql, "FROM link"):
+			began, _ = begins.Load(c)
+		}
+	}})
+	if _, err := e.PersonalData(store.WithPartner(t.Context(), s.partner), s.id, store.Identity{MUID: "m"}, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if began != beginRead {
+		t.Errorf("the links are read after %q", began)
+	}
+}
+
+// Slow reads of the service itself, and slow look-ups of one merchant's tag hosts, do not keep those of another merchant waiting.
+func TestLookUpsWaitForNoOtherReads(t *testing.T) {
+	const conns = 8
+	s := newShopOn(t, fmt.Sprintf("%s&pool_max_conns=%d", pgtest.Database(t), conns), Options{})
+	other := store.NewMerchantID()
+	var reading sync.WaitGroup
+	stop := make(chan struct{})
+	slow := func(read func(context.Context, func(pgx.Tx) error) error) {
+		var under atomic.Int64
+		for range conns {
+			reading.Go(func() {
+				if err := read(context.Background(), func(pgx.Tx) error {
+					under.Add(1)
+					<-stop
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		await(t, "no read has begun", func() bool { return under.Load() > 0 })
+	}
+	slow(s.read)
+	slow(func(ctx context.Context, read func(pgx.Tx) error) error { return s.readFor(ctx, string(other), read) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var who store.Identity
+	who.Add(store.Email, "a@example.com")
+	if _, err := s.Resolve(ctx, s.id, who); err != nil {
+		t.Errorf("a look-up: %v", err)
+	}
+	if _, err := s.Link(ctx, "mtl_"); store.KindOf(err) != store.KindNotFound {
+		t.Errorf("a link of the console: %v", err)
+	}
+	close(stop)
+	reading.Wait()
+}
+
 // Changes that wait for their turn, because a change of another node is under way, leave the connections to events and to the
 // follower. A wrong link, which anybody can send, does not wait with them.
 func TestChangesThatWaitLeaveConnections(t *testing.T) {

@@ -20,6 +20,9 @@ func (c *change) audit(entries ...store.AuditEntry) error {
 			c.failed = c.tx.QueryRow(c.ctx, "SELECT coalesce(max(id), 0) FROM audit").Scan(&last)
 		}
 		entry = entry.Complete(c.ctx, last+1, c.now)
+		if full := c.e.auditFull.Load(); full != nil && (*full)[entry.Holder()] && entry.MayBeRefused() && c.failed == nil {
+			c.failed = store.ErrAuditFull
+		}
 		c.audited = append(c.audited, entry)
 		var partner *uuid.UUID
 		if key, ok := keyOf(entry.Partner); ok {
@@ -34,17 +37,17 @@ func (c *change) audit(entries ...store.AuditEntry) error {
 const byOperator = `(partner IS NULL OR record->'actor'->>'kind' = '` + string(store.ByOperator) + `')`
 
 // dropAudit drops the entries that are too many. Nodes may do it at the same time. Counting them takes a second or two of a full log, so
-// it waits until a hundredth of the log is new.
+// it waits until a hundredth of the log is new. Then it also finds out whose changes are refused.
 func (e *engine) dropAudit(ctx context.Context) error {
 	limits := e.auditLimits
 	// There may be far fewer than the difference of their numbers, but never more. That is found at once, and says enough while the log
 	// has not been full.
 	var last, span int
 	if err := e.pool.QueryRow(ctx, "SELECT coalesce(max(id), 0), coalesce(max(id) - min(id), 0) FROM audit").Scan(&last, &span); err != nil ||
-		span < min(limits.Partners, limits.Operators) || last-e.auditDropped < limits.Partners/100 {
+		span < min(limits.Partners, limits.Operators) || last-e.auditDropped < limits.Partners/100 && e.auditFull.Load() == nil {
 		return err
 	}
-	var before time.Time
+	var before, young time.Time
 	var partners []uuid.UUID
 	var held []int
 	if err := e.read(ctx, func(tx pgx.Tx) error {
@@ -52,7 +55,7 @@ func (e *engine) dropAudit(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		before, partners, held = now.Add(-limits.OperatorAge), nil, nil
+		before, young, partners, held = now.Add(-limits.OperatorAge), now.Add(-limits.PartnerAge), nil, nil
 		return query(ctx, tx, func(rows pgx.Rows) error {
 			var partner uuid.UUID
 			var n int
@@ -64,14 +67,26 @@ func (e *engine) dropAudit(ctx context.Context) error {
 		return err
 	}
 	quota := limits.Quota(held)
+	var full map[store.PartnerID]bool
 	for i, n := range held {
 		if n <= quota {
 			continue
 		}
-		if _, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE partner = $1 AND NOT "+byOperator+
-			" AND id <= (SELECT id FROM audit WHERE partner = $1 AND NOT "+byOperator+" ORDER BY id DESC OFFSET $2 LIMIT 1)", partners[i], quota); err != nil {
+		dropped, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE partner = $1 AND at <= $3 AND NOT "+byOperator+
+			" AND id <= (SELECT id FROM audit WHERE partner = $1 AND NOT "+byOperator+" ORDER BY id DESC OFFSET $2 LIMIT 1)", partners[i], quota, young)
+		if err != nil {
 			return err
 		}
+		if n-int(dropped.RowsAffected()) > quota {
+			if full == nil {
+				full = map[store.PartnerID]bool{}
+			}
+			full[store.PartnerID(partners[i].String())] = true
+		}
+	}
+	e.auditFull.Store(nil)
+	if full != nil {
+		e.auditFull.Store(&full)
 	}
 	_, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE "+byOperator+" AND at < $1 AND id <= (SELECT id FROM audit WHERE "+byOperator+
 		" ORDER BY id DESC OFFSET $2 LIMIT 1)", before, limits.Operators)

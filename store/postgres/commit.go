@@ -39,8 +39,8 @@ func (e *engine) commit(f *flush) error {
 	if len(f.events) > 0 {
 		e.watches.tell(f.withEvents())
 		e.folding.note(f.tallies)
-		e.space.note(f.tallies)
 	}
+	e.space.note(f.tallies, f.linkRows)
 	return nil
 }
 

@@ -182,30 +182,60 @@ const (
 // the node would take it that the database does not answer.
 const reserved = 4
 
-// newReads returns the budget of reads. Partners take turns, and one may have at most half of them under way.
-func newReads(config *pgxpool.Config) *budget.Budget[store.PartnerID] {
+// newReads returns the budget of reads. Its holders take turns, and one may have at most half of them under way: each partner; each
+// merchant, for the look-ups of its tag hosts; and the service itself (""), for what it reads in the background.
+func newReads(config *pgxpool.Config) *budget.Budget[string] {
 	total := max(int64(config.MaxConns)-reserved, 1)
-	return budget.New(total, func(store.PartnerID) int64 { return max(total/2, 1) }).Fair()
+	return budget.New(total, func(string) int64 { return max(total/2, 1) }).Fair()
 }
 
 // read reads in one transaction, as of one moment. read may be called again after a failure of the connection. When too many reads
 // are under way, it waits.
 func (e *engine) read(ctx context.Context, read func(tx pgx.Tx) error) error {
-	return e.inTurn(ctx, func() error {
-		if store.PartnerOf(ctx) == "" {
-			return e.readNow(ctx, read)
-		}
-		return e.readWithin(ctx, beginQuery, read)
+	if partner := store.PartnerOf(ctx); partner != "" {
+		return e.readFor(ctx, string(partner), read)
+	}
+	return e.readLong(ctx, read)
+}
+
+// readLong is read with the timeout of background work, for whoever asks.
+func (e *engine) readLong(ctx context.Context, read func(tx pgx.Tx) error) error {
+	return e.inTurn(ctx, string(store.PartnerOf(ctx)), func() error { return e.readNow(ctx, read) })
+}
+
+// readFor is read for a holder of the budget other than the service itself: it must end soon.
+func (e *engine) readFor(ctx context.Context, holder string, read func(tx pgx.Tx) error) error {
+	return e.inTurn(ctx, holder, func() error {
+		until := time.Now().Add(e.queryTimeout)
+		return e.readWithin(ctx, beginQuery, func(tx pgx.Tx) error { return read(timed{tx, until}) })
 	})
 }
 
+// queryTimeout is how long the statements of a request may take together.
+const queryTimeout = 20 * time.Second
+
+// timed is a transaction that begins no query after a time. The timeout of statements ends the last one.
+type timed struct {
+	pgx.Tx
+	until time.Time
+}
+
+// Query overrides pgx.Tx.
+func (t timed) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if time.Now().After(t.until) {
+		return nil, errTooSlow
+	}
+	return t.Tx.Query(ctx, sql, args...)
+}
+
+var errTooSlow = store.Unavailable("the database took too long to read")
+
 // inTurn waits while too many reads are under way, and then calls read. It refuses when the data has moved away.
-func (e *engine) inTurn(ctx context.Context, read func() error) error {
-	partner := store.PartnerOf(ctx)
-	if e.reading.Reserve(ctx, partner, 1) != nil {
+func (e *engine) inTurn(ctx context.Context, holder string, read func() error) error {
+	if e.reading.Reserve(ctx, holder, 1) != nil {
 		return ctx.Err()
 	}
-	defer e.reading.Release(partner, 1)
+	defer e.reading.Release(holder, 1)
 	if l := e.follower.leaving.Load(); l != nil && l.moved {
 		return errMovedAway // what was received since then is not here
 	}
@@ -221,7 +251,7 @@ func (e *engine) readWithin(ctx context.Context, begin string, read func(tx pgx.
 	return e.attempt(ctx, func() error {
 		err := pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: begin}, read)
 		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == queryCanceled {
-			err = fmt.Errorf("%w: %w", store.Unavailable("the database took too long to read"), err)
+			err = fmt.Errorf("%w: %w", errTooSlow, err)
 		}
 		return err
 	})

@@ -62,7 +62,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 // awaitCommits waits until the workers of a distributed database have committed the flushes that are visible. They commit after the
 // coordinator, while the flush still holds lockReceipt.
 func (e *engine) awaitCommits(ctx context.Context) error {
-	return e.inTurn(ctx, func() error {
+	return e.inTurn(ctx, string(store.PartnerOf(ctx)), func() error {
 		return e.attempt(ctx, func() error {
 			_, err := e.pool.Exec(ctx, "SELECT pg_advisory_xact_lock_shared($1)", lockReceipt)
 			return err

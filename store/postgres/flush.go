@@ -30,6 +30,7 @@ type flush struct {
 	known    links              // links of the database
 	changed  links              // links that the group makes
 	held     []heldLink         // those of them that are kept in any case
+	linkRows int                // that these links take, at most
 	linked   map[muidKey]bool   // muids that an identifier was linked to: those of the database that the group asks for, and the group's
 	events   []event
 	tallies  tallies // of the events
@@ -493,6 +494,7 @@ func (f *flush) queueLinks(b *pgx.Batch) {
 	for _, l := range f.held {
 		linked[newMUIDKey(l.merchant, l.muid)] = true
 	}
+	f.linkRows = len(at) + len(f.held) + len(linked)
 	queueLinkedMUIDs(b, slices.SortedFunc(maps.Keys(linked), func(a, b muidKey) int {
 		return cmp.Or(compareUUIDs(a.merchant, b.merchant), bytes.Compare(a.hash[:], b.hash[:]))
 	}))

@@ -143,13 +143,13 @@ func (e *engine) noteKeyUse() {
 			return
 		case <-tick.C:
 			if err := e.tidy(e.opened); err != nil && e.opened.Err() == nil {
-				e.log.Error("it cannot be stored when API keys were last used, and old rows cannot be deleted", "error", err)
+				e.log.Error("it cannot be stored when API keys and sessions were last used, and old rows cannot be deleted", "error", err)
 			}
 		}
 	}
 }
 
-// tidy stores when keys were last used here, and deletes what is too old to be needed.
+// tidy stores when keys and sessions were last used here, and deletes what is too old to be needed.
 func (e *engine) tidy(ctx context.Context) error {
 	var ids []string
 	var used []time.Time
@@ -171,6 +171,9 @@ func (e *engine) tidy(ctx context.Context) error {
 			WHERE api_key.id = n.id AND (used IS NULL OR used < n.at)`, ids, used); err != nil {
 			return err
 		}
+	}
+	if err := e.noteSeen(ctx); err != nil {
+		return err
 	}
 	return e.deleteOld(ctx)
 }

@@ -119,7 +119,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 	var of scope
 	var last int64
 	var held []store.PersonalRecord
-	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+	if err := e.readLong(ctx, func(tx pgx.Tx) (err error) { // linksOf may read all links
 		scopes, _, err := e.scopes(ctx, tx, key)
 		if err != nil {
 			return err
@@ -154,10 +154,12 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 	return claimed, err
 }
 
-// linksOf passes the links of a person, former ones included: those to its muids, and those of its identifiers.
+// linksOf passes the links of a person, former ones included: those to its muids, and those of its identifiers. No index has the hashes of
+// muids: so it reads all links of the merchant, a million in two or three seconds. All events of the merchant are read after that,
+// which takes longer, and with an index each new link would cost two more entries.
 func linksOf(ctx context.Context, tx querier, merchant uuid.UUID, who store.Person, use func(store.Link)) error {
 	where, args := ` WHERE merchant = $1 AND key = ANY($2::bytea[])`, []any{merchant, hashesIn(who.Identifiers)}
-	if len(who.MUIDs) > 0 { // which no index has
+	if len(who.MUIDs) > 0 {
 		where = ` WHERE merchant = $1 AND (key = ANY($2::bytea[]) OR sha256('\xff'::bytea || muid) = ANY($3::bytea[]))`
 		args = append(args, hashesIn(who.MUIDs))
 	}

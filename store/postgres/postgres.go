@@ -131,6 +131,7 @@ type Options struct {
 	// For tests. false and 0: the default.
 	eager        bool // life.eager
 	flushTimeout time.Duration
+	queryTimeout time.Duration
 	verifyPiece  int64
 	audit        store.AuditLimits
 }
@@ -156,7 +157,7 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 type engine struct {
 	pool    *pgxpool.Pool
 	hosts   *hosts
-	reading *budget.Budget[store.PartnerID] // of the reads that are under way
+	reading *budget.Budget[string] // of the reads that are under way
 	log     *slog.Logger
 	now     func() time.Time // nil: the database's clock
 	node    uuid.UUID        // of this engine
@@ -170,9 +171,11 @@ type engine struct {
 	flushing  atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
 
 	flushTimeout time.Duration
+	queryTimeout time.Duration
 	verifyPiece  int64
 	auditLimits  store.AuditLimits
-	auditDropped int // the last entry when there were last too many; only tidy uses it
+	auditDropped int                                      // the last entry when there were last too many; only tidy uses it
+	auditFull    atomic.Pointer[map[store.PartnerID]bool] // whose changes are refused; nil: nobody's
 	watches      watches
 	folding      folding
 	space        space
@@ -205,7 +208,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), metrics: removal.NewMetrics(opt.Metrics), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
+	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), metrics: removal.NewMetrics(opt.Metrics), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), queryTimeout: cmp.Or(opt.queryTimeout, queryTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()

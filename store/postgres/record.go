@@ -47,7 +47,7 @@ func (e *engine) Resolve(ctx context.Context, id store.MerchantID, who store.Ide
 	switch {
 	case who.MUID == "":
 		var seen snapshot
-		if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+		if err := e.readFor(ctx, string(id), func(tx pgx.Tx) (err error) {
 			if muid, err = resolve(ctx, tx, merchant, &who); err != nil || muid == "" {
 				return err
 			}

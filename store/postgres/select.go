@@ -47,8 +47,9 @@ func (s *selection) isFiltered() bool { return s.tag != nil || s.bot != nil }
 // node is a span, or the events of one name in it, and how many events of the selection it has.
 type node struct {
 	span
-	name string // "": all names of the selection
-	n    int
+	name    string // "": all names of the selection
+	n       int
+	outside bool // of a summary: its events are not in it
 }
 
 // namesOf returns the names that the counters of a node are under.
@@ -215,7 +216,7 @@ func (s *selection) expand(ctx context.Context, tx pgx.Tx, nodes []node) (childr
 	children = make([][]node, len(nodes))
 	for i, buckets := range found {
 		for number, n := range buckets {
-			children[i] = append(children[i], node{bucket(below[i].level, number), below[i].name, n})
+			children[i] = append(children[i], node{span: bucket(below[i].level, number), name: below[i].name, n: n})
 		}
 		slices.SortFunc(children[i], func(a, b node) int { return int(min(max(a.lo-b.lo, -1), 1)) })
 	}

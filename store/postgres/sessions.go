@@ -49,7 +49,7 @@ func (e *engine) BeginSession(ctx context.Context, id store.KeyID) (s store.Sess
 
 // Link implements store.Control.
 func (e *engine) Link(ctx context.Context, text store.SessionText) (link store.Session, err error) {
-	err = e.read(ctx, func(tx pgx.Tx) error {
+	err = e.readFor(ctx, "console links", func(tx pgx.Tx) error { // anybody may ask
 		now, err := e.timeOf(ctx, tx)
 		if err == nil {
 			link, err = findLink(ctx, tx, text, now)
@@ -198,6 +198,26 @@ func (c *change) addSession(s store.Session) error {
 		c.publish(sessionSet, s)
 	}
 	return nil
+}
+
+// noteSeen stores when sessions were last used here.
+func (e *engine) noteSeen(ctx context.Context) error {
+	seen := e.Directory().SeenSessions()
+	if len(seen) == 0 || e.follower.leaving.Load().err() != nil { // sessions do not move
+		return nil
+	}
+	return e.change(ctx, func(c *change) error {
+		for _, s := range seen {
+			done, err := c.tx.Exec(ctx, "UPDATE session SET record = $2 WHERE id = $1", string(s.ID), c.encode(s))
+			if err != nil {
+				return err
+			}
+			if done.RowsAffected() > 0 { // else it has just ended
+				c.publish(sessionSet, s)
+			}
+		}
+		return nil
+	})
 }
 
 func (c *change) deleteSession(s store.Session) {

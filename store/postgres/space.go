@@ -9,19 +9,22 @@ import (
 	"mtagd/store"
 )
 
-// DefaultSize is how many bytes events may take when Options.Size is 0. Twice what they take when the engine opens may be more: so a
+// DefaultSize is how many bytes events and links may take when Options.Size is 0. Twice what they take when the engine opens may be more: so a
 // new version of the program does not stop a service that has more already.
 const DefaultSize = 100 << 30
 
 const (
-	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id, a link. Plain events take less.
+	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id. Plain events take less.
 	eventCost = 1 << 10
+
+	// linkCost is about what a row of link, held_link or linked_muid takes, with its indexes.
+	linkCost = 256
 
 	spaceInterval = 5 * time.Second
 	spaceLooks    = 4 // in that time, what was recorded gets from the tally into usage
 )
 
-// space knows how much events may still take. What nodes have recorded is in usage only after a while. Of its own events, a node knows
+// space knows how much events and links may still take. What nodes have recorded is in usage only after a while. Of its own events, a node knows
 // that before: so it counts those of the last looks twice at worst, never not at all. Those of other nodes it counts late.
 type space struct {
 	recorded atomic.Int64 // bytes that this node has recorded since it opened
@@ -33,14 +36,20 @@ type space struct {
 	full    bool
 }
 
-// note counts what was recorded.
-func (s *space) note(t tallies) {
-	var bytes int64
+// note counts what was recorded: events, and rows of links.
+func (s *space) note(t tallies, links int) {
+	bytes := int64(links) * linkCost
 	for _, a := range t {
 		bytes += a.bytes + a.n*eventCost
 	}
 	s.recorded.Add(bytes)
 }
+
+// countLinks counts the rows of links, about: by the server's statistics, or as the last VACUUM or ANALYZE has found them if these are
+// more. After a crash the server has no statistics. A distributed database has both on the workers: there only those links count that
+// the node itself has just made.
+const countLinks = `SELECT coalesce(sum(greatest(reltuples, pg_stat_get_live_tuples(oid), 0)), 0)::bigint FROM pg_class
+	WHERE oid = ANY('{link,held_link,linked_muid}'::regclass[])`
 
 func (s *space) free() int64 { return max(0, s.limit.Load()-s.recorded.Load()) }
 
@@ -53,10 +62,14 @@ func (e *engine) lookAtSpace(ctx context.Context) error {
 	s.looking.Lock()
 	defer s.looking.Unlock()
 	recorded := s.recorded.Load()
-	var stored int64
+	var stored, links int64
 	if err := e.pool.QueryRow(ctx, "SELECT coalesce(sum(bytes + events * $1), 0)::bigint FROM usage", eventCost).Scan(&stored); err != nil {
 		return err
 	}
+	if err := e.pool.QueryRow(ctx, countLinks).Scan(&links); err != nil {
+		return err
+	}
+	stored += links * linkCost
 	if s.size == 0 {
 		s.size = max(DefaultSize, 2*stored)
 	}
@@ -67,7 +80,7 @@ func (e *engine) lookAtSpace(ctx context.Context) error {
 		s.full = full
 		message := "events are accepted: there is space again"
 		if full {
-			message = "events are refused: they take as much of the database as they may. Let it take more with --store-size, or keep events for less time"
+			message = "events are refused: they and links take as much of the database as they may. Let it take more with --store-size, or keep events for less time"
 		}
 		e.log.Warn(message, "accepting_events", !full, "stored_bytes", stored, "store_size", s.size)
 	}

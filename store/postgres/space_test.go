@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -59,5 +60,37 @@ func TestEventsTakeNoMoreThanTheSize(t *testing.T) {
 	look()
 	if n := record(s.engine, 1); n != 0 || s.FreeSpace() != 0 {
 		t.Errorf("the first node has recorded %d events more, and has %d bytes free", n, s.FreeSpace())
+	}
+}
+
+// Links take space too, and anybody with a tag id can make ever new ones. What they take is known at once, and later from what the
+// database has.
+func TestLinksTakeNoMoreThanTheSize(t *testing.T) {
+	const size = 64 << 10
+	s := newShop(t, Options{Size: size})
+	made := 0
+	for ; made < size/linkCost; made++ {
+		var who store.Identity
+		who.Add(store.Email, fmt.Sprint(made))
+		who.MUID = store.MUID(fmt.Sprint("m", made))
+		if _, err := s.Resolve(t.Context(), s.id, who); err != nil {
+			if store.KindOf(err) != store.KindUnavailable {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if made < 10 || made > size/linkCost/2 || s.FreeSpace() != 0 {
+		t.Errorf("%d links were made, and %d bytes are free", made, s.FreeSpace())
+	}
+	if _, err := s.pool.Exec(t.Context(), "ANALYZE link, held_link, linked_muid"); err != nil {
+		t.Fatal(err)
+	}
+	b := s.opened(openURL(s.url, Options{Log: quiet, Size: size}))
+	if free := b.FreeSpace(); free != 0 {
+		t.Errorf("another node takes it that %d bytes are free", free)
+	}
+	if err := b.Record(t.Context(), []store.Mark{s.visit(0, 0)}); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("an event: %v", err)
 	}
 }

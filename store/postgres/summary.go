@@ -14,7 +14,7 @@ import (
 )
 
 // Summary implements store.Events. Each bucket of the summary is split into spans; spans of the same level that follow each other
-// are read together.
+// are read together (nodes).
 func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (summary store.Summary, err error) {
 	var merchants []uuid.UUID
 	for _, id := range q.Merchants {
@@ -101,11 +101,7 @@ func (s *summing) summarize(ctx context.Context) (sum store.Summary, err error) 
 		if of.open, err = readOpen(ctx, s.tx, merchant); err != nil {
 			return sum, err
 		}
-		spans := s.spans(from)
-		nodes := make([]node, len(spans))
-		for i, sp := range spans {
-			nodes[i] = node{span: sp}
-		}
+		nodes := s.nodes(from)
 		switch s.q.By {
 		case store.GroupByTag:
 			err = s.add(ctx, of, nodes, true, func(c counted, tag string) {
@@ -121,10 +117,11 @@ func (s *summing) summarize(ctx context.Context) (sum store.Summary, err error) 
 		if len(names) == 0 {
 			continue
 		}
-		named := make([]node, 0, len(names)*len(spans))
+		named := make([]node, 0, len(names)*len(nodes))
 		for _, name := range names {
-			for _, sp := range spans {
-				named = append(named, node{span: sp, name: name})
+			for _, n := range nodes {
+				n.name = name
+				named = append(named, n)
 			}
 		}
 		if err := s.add(ctx, of, named, false, func(c counted, _ string) {
@@ -139,42 +136,68 @@ func (s *summing) summarize(ctx context.Context) (sum store.Summary, err error) 
 	return sum, nil
 }
 
-// spans returns the spans of all buckets, of a merchant's events from a time on.
-func (s *summing) spans(from int64) (spans []span) {
+// nodes returns what is to be counted of a merchant's events from a time on.
+//
+// Without From, the first bucket is what is left of all events: so it costs nothing that there are events of many years, or of one long
+// ago. Those that are not in the summary are subtracted, too.
+func (s *summing) nodes(from int64) (nodes []node) {
 	lo, hi := rangeOf(s.q.From, s.q.To)
-	lo, hi = max(lo, from), min(hi, s.end)
-	for i := range s.starts {
+	add := func(outside bool, spans ...span) {
+		for _, sp := range spans {
+			if n := len(nodes); n > 0 && nodes[n-1].level == sp.level && nodes[n-1].hi == sp.lo && nodes[n-1].outside == outside && sp.level != rawLevel {
+				nodes[n-1].hi = sp.hi
+				continue
+			}
+			nodes = append(nodes, node{span: sp, outside: outside})
+		}
+	}
+	first := 0
+	if s.q.From == nil {
+		first = 1
+		add(false, bucket(byLife, 0))
+		add(true, cover(earliest, from)...)
+		add(true, cover(max(hi, from), latest)...)
+	}
+	if s.q.To == nil {
+		hi = s.end
+	}
+	for i := first; i < len(s.starts); i++ {
 		until := s.end
 		if i+1 < len(s.starts) {
 			until = s.starts[i+1].UnixMicro()
 		}
-		from := lo // the first bucket has all earlier events too
-		if i > 0 {
-			from = max(lo, s.starts[i].UnixMicro())
-		}
-		for _, sp := range cover(from, min(hi, until)) {
-			if n := len(spans); n > 0 && spans[n-1].level == sp.level && spans[n-1].hi == sp.lo && sp.level != rawLevel {
-				spans[n-1].hi = sp.hi
-				continue
-			}
-			spans = append(spans, sp)
-		}
+		add(false, cover(max(lo, from, s.starts[i].UnixMicro()), min(hi, until))...)
 	}
-	return spans
+	return nodes
 }
 
 // count adds a number to the bucket of the summary in which it is.
 func (s *summing) count(to *store.Counts, n node, c counted) {
-	at := n.lo
-	if n.level != rawLevel {
-		at = max(bucket(n.level, c.bucket).lo, n.lo)
+	rest := 0 // what it adds to the first bucket
+	switch {
+	case n.level == byLife:
+		to.Total += c.n
+		rest = c.n
+	case n.outside:
+		to.Total -= c.n
+		rest = -c.n
+	default:
+		at := n.lo
+		if n.level != rawLevel {
+			at = max(bucket(n.level, c.bucket).lo, n.lo)
+		}
+		i, found := slices.BinarySearchFunc(s.starts, at, func(start time.Time, at int64) int { return cmp.Compare(start.UnixMicro(), at) })
+		if !found {
+			i = max(i-1, 0)
+		}
+		to.ByBuckets[i] += c.n
+		if s.q.From == nil {
+			rest = -c.n
+		} else {
+			to.Total += c.n
+		}
 	}
-	i, found := slices.BinarySearchFunc(s.starts, at, func(start time.Time, at int64) int { return cmp.Compare(start.UnixMicro(), at) })
-	if !found {
-		i = max(i-1, 0)
-	}
-	to.Total += c.n
-	to.ByBuckets[i] += c.n
+	to.ByBuckets[0] += rest
 }
 
 // add passes how many events there are in each bucket of nodes, and of each tag if that is wanted.

@@ -11,7 +11,7 @@ import (
 )
 
 // AuditLimits are what engines must be opened with: with those outside of tests, the log would be full after a million changes.
-var AuditLimits = store.AuditLimits{Partners: 120, Operators: 60, OperatorAge: 30 * day}
+var AuditLimits = store.AuditLimits{Partners: 120, PartnerAge: day, Operators: 60, OperatorAge: 30 * day}
 
 // auditLog returns the whole audit log, oldest entry first.
 func (b *bed) auditLog() []store.AuditEntry {
@@ -427,6 +427,7 @@ var auditTests = []test{
 				if _, err := b.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { p.Suspended = !p.Suspended; return p }); err != nil {
 					t.Fatal(err)
 				}
+				b.clock.move(time.Hour)
 			}
 		}
 		counts := func() map[store.PartnerID]int {
@@ -476,5 +477,36 @@ var auditTests = []test{
 		b.clock.move(AuditLimits.OperatorAge + time.Hour)
 		toggle(byOperator, quiet, AuditLimits.Operators)
 		expect("the old ones of them have gone", map[store.PartnerID]int{"": AuditLimits.Operators, quiet.ID: 10, noisy.ID: half, loud.ID: half})
+	}}, {"what a partner has just done stays in the audit log, whatever it does after that", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		ctx := store.WithActor(t.Context(), store.Actor{Kind: store.ByKey, Name: "aaaaaaaaaaaa"})
+		toggle := func() error {
+			_, err := b.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { p.Suspended = !p.Suspended; return p })
+			return err
+		}
+		if err := toggle(); err != nil {
+			t.Fatal(err)
+		}
+		first := b.auditLog()[1]
+		for range AuditLimits.Partners + 30 {
+			if err := toggle(); err != nil {
+				expectKind(t, err, store.KindBusy)
+				break
+			}
+		}
+		b.reopen()
+		if !slices.ContainsFunc(b.auditLog(), func(e store.AuditEntry) bool { return sameAuditEntry(e, first) }) {
+			t.Error("the first entry has gone")
+		}
+		b.clock.move(AuditLimits.PartnerAge)
+		for range 2 {
+			if err := toggle(); err != nil {
+				t.Errorf("a day later: %v", err)
+			}
+		}
+		b.reopen()
+		if log := b.auditLog(); len(log) > AuditLimits.Partners+30 || slices.ContainsFunc(log, func(e store.AuditEntry) bool { return sameAuditEntry(e, first) }) {
+			t.Errorf("%d entries, and the first one is there", len(log))
+		}
 	}},
 }

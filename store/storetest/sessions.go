@@ -59,6 +59,32 @@ var sessionTests = []test{
 		wrong[30] = 'a' + (wrong[30]-'a'+1)%26
 		b.expectSession(store.SessionText(wrong), false)
 	}},
+	{"it is stored when a session was last used, once in an hour", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		key, _ := b.key(p, 0)
+		_, text := b.begin(key)
+		began := b.clock.Now()
+		expect := func(when string, want time.Duration) {
+			t.Helper()
+			list := b.Directory().Sessions(p.ID, b.clock.Now())
+			if len(list) != 1 || list[0].SeenAt.Sub(began.Add(want)).Abs() > time.Minute {
+				t.Errorf("%s: %+v, want that it was seen after %v", when, list, want)
+			}
+		}
+		expect("unused", 0)
+		for range 2 {
+			b.clock.move(40 * time.Minute)
+			b.expectSession(text, true)
+		}
+		expect("used after 40 and 80 minutes", 80*time.Minute)
+		b.reopen() // at the latest when it closes
+		expect("after reopening", 80*time.Minute)
+		b.clock.move(10 * time.Minute)
+		b.expectSession(text, true)
+		expect("used ten minutes later", 90*time.Minute)
+		b.reopen()
+		expect("which is not stored yet", 80*time.Minute)
+	}},
 	{"a session ends with its life, its key and its partner", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		short, _ := b.key(p, time.Hour)

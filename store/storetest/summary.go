@@ -132,6 +132,34 @@ var summaryTests = []test{
 			}
 		}
 	}},
+	{"an old event does not make a summary of many merchants too much, and events outside of the range do not count", func(t *testing.T, b *bed) {
+		oracles, tags := newShops(b, 6)
+		q := store.SummaryQuery{Now: start}
+		for i, o := range oracles {
+			q.Merchants = append(q.Merchants, o.merchant)
+			var marks []store.Mark
+			for day := range 5 {
+				marks = append(marks, o.mark(tags[i][0], "New", start.AddDate(0, 0, -day)), o.mark(tags[i][1], "PageView", start.AddDate(0, -day, 0)))
+			}
+			b.record(append(marks, o.mark(tags[i][0], "Old", time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC))))
+		}
+		kept := oracles[5] // what is past its retention is not counted, even before it is removed
+		if _, err := b.UpdateMerchant(t.Context(), kept.merchant, func(m store.Merchant) store.Merchant { m.Retention = 60; return m }); err != nil {
+			t.Fatal(err)
+		}
+		cutoff, _ := store.Retention(60).Cutoff(b.clock.Now())
+		kept.events = slices.DeleteFunc(kept.events, func(k known) bool { return k.time.Before(cutoff) })
+		for _, q.Bucket = range []store.Bucket{store.NoBucket, store.Hourly, store.Daily, store.Monthly} {
+			for _, q.By = range everyGroup {
+				for _, q.To = range []*time.Time{nil, new(start.AddDate(0, 0, -3)), new(start.AddDate(-1, 0, 0))} {
+					if _, err := b.Summary(t.Context(), q); err != nil {
+						t.Errorf("by %q and %q up to %v: %v", q.Bucket, q.By, q.To, err)
+					}
+					expectSummary(t, b, oracles, q)
+				}
+			}
+		}
+	}},
 }
 
 // expectRandomSummaries compares so many random summaries, until one is wrong.

@@ -71,9 +71,10 @@ func (c *change) dropOldest(tx *bolt.Tx, s sums) error {
 	if len(c.entries) == 0 {
 		return nil
 	}
-	limits, added := c.d.AuditLimits, map[store.PartnerID]int{}
+	limits, added, mayFail := c.d.AuditLimits, map[store.PartnerID]int{}, map[store.PartnerID]bool{}
 	for _, e := range c.entries {
 		added[e.Holder()]++
+		mayFail[e.Holder()] = mayFail[e.Holder()] || e.MayBeRefused()
 	}
 	excess := map[store.PartnerID]int{}
 	full := s[inLog].n+uint64(len(c.entries)) > uint64(limits.Partners)
@@ -98,6 +99,9 @@ func (c *change) dropOldest(tx *bolt.Tx, s sums) error {
 			continue
 		}
 		dropped, err := c.drop(tx, s, holder, min(n, room))
+		if err == nil && dropped == 0 && mayFail[holder] {
+			err = store.ErrAuditFull
+		}
 		if room -= dropped; err != nil || room == 0 {
 			return err
 		}
@@ -109,7 +113,10 @@ func (c *change) dropOldest(tx *bolt.Tx, s sums) error {
 // others once, and not each time.
 func (c *change) drop(tx *bolt.Tx, s sums, holder store.PartnerID, n int) (dropped int, err error) {
 	h := c.d.state.held[holder]
-	oldest := h.oldest
+	oldest, age := h.oldest, c.d.AuditLimits.PartnerAge
+	if holder == "" {
+		age = c.d.AuditLimits.OperatorAge
+	}
 	var old []write
 	log := tx.Bucket([]byte(inLog)).Cursor()
 	for key, value := log.Seek(binary.BigEndian.AppendUint64(nil, uint64(oldest))); key != nil && len(old) < n; key, value = log.Next() {
@@ -117,11 +124,11 @@ func (c *change) drop(tx *bolt.Tx, s sums, holder store.PartnerID, n int) (dropp
 		if !ok || holderIn(value) != holder {
 			continue
 		}
-		if holder == "" && c.d.now().Sub(auditTime(string(key))) < c.d.AuditLimits.OperatorAge {
+		if oldest = auditID(string(key)); c.d.now().Sub(auditTime(string(key))) < age {
 			break
 		}
 		old = append(old, write{inLog, string(key), nil})
-		oldest = auditID(string(key)) + 1
+		oldest++
 	}
 	for _, w := range old {
 		if err := w.store(tx, s); err != nil {

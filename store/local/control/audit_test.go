@@ -1,7 +1,9 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -18,7 +20,7 @@ func TestTheAuditLogIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.AuditLimits.Partners = limit
+		d.AuditLimits.Partners, d.AuditLimits.PartnerAge = limit, 0
 		return d
 	}
 	var id store.PartnerID
@@ -114,5 +116,49 @@ func TestNoChangeWithoutItsEntry(t *testing.T) {
 	want := `level=INFO msg=audit id=1 action=partner.added actor=operator name=ann request_id=r1 partner=` + string(p.ID) + ` reason="contract 7"`
 	if got := lines.String(); !strings.Contains(got, want) || strings.Count(got, "msg=audit") != 1 {
 		t.Errorf("the copy in the log of the process is %s, want %s", got, want)
+	}
+}
+
+// A partner that has more young entries than its share is refused further ones, except when it takes access away. The service is not.
+func TestChangesAreRefusedBeforeYoungEntriesAreDropped(t *testing.T) {
+	d, err := Open(t.TempDir(), time.Now, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.AuditLimits.Partners = 10
+	p, err := d.AddPartner(t.Context(), "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, _, err := d.IssueKey(t.Context(), p.ID, store.KeyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	toggle := func(ctx context.Context) error {
+		_, err := d.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { p.Suspended = !p.Suspended; return p })
+		return err
+	}
+	byKey := store.WithActor(t.Context(), store.Actor{Kind: store.ByKey, Name: string(key.ID)})
+	for range 8 {
+		if err := toggle(byKey); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := toggle(byKey); !errors.Is(err, store.ErrAuditFull) {
+			t.Errorf("one more: %v", err)
+		}
+		if err := toggle(t.Context()); err != nil {
+			t.Errorf("of the service: %v", err)
+		}
+	}
+	if _, err := d.RevokeKey(byKey, key.ID, true); err != nil {
+		t.Errorf("to revoke the key: %v", err)
+	}
+	if entries, err := d.Audit(t.Context(), store.AuditQuery{Limit: 100}); err != nil || len(entries) != 13 {
+		t.Errorf("%d entries, %v", len(entries), err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

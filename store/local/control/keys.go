@@ -111,12 +111,20 @@ func (d *Data) RevokeKey(ctx context.Context, id store.KeyID, evenLast bool) (k 
 	return k, nil
 }
 
-// Tidy stores when keys were last used, and deletes replies that are too old to be given again, and sessions that have ended. The engine calls it once in
+// Tidy stores when keys and sessions were last used, and deletes replies that are too old to be given again, and sessions that have ended. The engine calls it once in
 // store.KeyUseDelay, so that no request has to write.
 func (d *Data) Tidy(ctx context.Context) error {
 	return d.update(ctx, func(c *change) error {
 		c.dropReplies(d.now())
 		c.dropSessions(d.now())
+		for _, s := range d.dir.SeenSessions() {
+			if !s.Valid(d.now()) {
+				continue // it was just dropped
+			}
+			if err := c.putSession(s); err != nil {
+				return err
+			}
+		}
 		if d.state.allReadable(inUses) != nil {
 			return nil // a damaged record cannot be replaced
 		}

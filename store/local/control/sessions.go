@@ -150,6 +150,10 @@ func (c *change) addSession(s store.Session) error {
 	if oldest, ends := s.Replaces(maps.Values(c.d.state.sessions)); ends {
 		c.deleteSession(oldest)
 	}
+	return c.putSession(s)
+}
+
+func (c *change) putSession(s store.Session) error {
 	return put(c, inSessions, string(s.ID), s, func(state *state) {
 		state.sessions[s.ID] = s
 		if !s.IsLink {

@@ -203,6 +203,7 @@ interface SignedIn {
   sessionId: string;
   current: boolean;
   begunAt: string;
+  seenAt: string;
   expiresAt: string;
   keyId?: string;
   keyName?: string;
@@ -240,7 +241,10 @@ function Sessions() {
                     <small><code>{s.linkId ?? s.keyId}</code></small>
                   </span>
                   <span>{s.current && <Pill tone="accent">You</Pill>}</span>
-                  <span class="dim">Began <Time at={s.begunAt} distance /></span>
+                  <span class="dim">
+                    Began <Time at={s.begunAt} distance />
+                    <small>Last used <Time at={s.seenAt} distance /></small>
+                  </span>
                   <span class="end">
                     {(mayChange.value || s.current) && <Button busy={task.busy} onClick={() => end(s)} aria-label={`Sign out ${s.current ? "here" : s.keyName || s.linkId || s.keyId}`}>Sign out</Button>}
                   </span>

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // When the disk is nearly full, a write fails with IsNearlyFull, and nothing is half done. The database can be read, also after a
@@ -22,7 +23,7 @@ import (
 func TestAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=160m"); err != nil {
-		t.Skip("a small file system cannot be mounted:", err)
+		testenv.Skip(t, "a small file system cannot be mounted: "+err.Error())
 	}
 	defer func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
 	m := newModel(t, filepath.Join(dir, "db"))

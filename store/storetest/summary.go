@@ -148,7 +148,7 @@ var summaryTests = []test{
 			t.Fatal(err)
 		}
 		cutoff, _ := store.Retention(60).Cutoff(b.clock.Now())
-		kept.events = slices.DeleteFunc(kept.events, func(k known) bool { return k.time.Before(cutoff) })
+		kept.events = slices.DeleteFunc(kept.events, func(k *known) bool { return k.time.Before(cutoff) })
 		for _, q.Bucket = range []store.Bucket{store.NoBucket, store.Hourly, store.Daily, store.Monthly} {
 			for _, q.By = range everyGroup {
 				for _, q.To = range []*time.Time{nil, new(start.AddDate(0, 0, -3)), new(start.AddDate(-1, 0, 0))} {
@@ -237,20 +237,20 @@ func expectSummary(t *testing.T, b *bed, oracles []*oracle, q store.SummaryQuery
 // summaryOf counts the oracles' events.
 func summaryOf(oracles []*oracle, q store.SummaryQuery) (sum store.Summary, groups map[string]store.Counts, err error) {
 	var first, last *time.Time
-	var counted []known
+	var counted []*known
 	for _, o := range oracles {
 		if !slices.Contains(q.Merchants, o.merchant) {
 			continue
 		}
-		for _, k := range o.events {
-			if first == nil || k.time.Before(*first) {
-				first = &k.time
+		if sorted := o.inOrder(order{store.ByTime, true}); len(sorted) > 0 {
+			if at := &sorted[0].time; first == nil || at.Before(*first) {
+				first = at
 			}
-			if last == nil || k.time.After(*last) {
-				last = &k.time
+			if at := &sorted[len(sorted)-1].time; last == nil || at.After(*last) {
+				last = at
 			}
 		}
-		matching, _ := o.page(store.Query{Tag: q.Tag, Names: q.Names, From: q.From, To: q.To, Bot: q.Bot, Limit: len(o.events), SortBy: store.ByTime})
+		matching, _ := o.page(store.Query{Tag: q.Tag, Names: q.Names, From: q.From, To: q.To, Bot: q.Bot, Limit: len(o.events), SortBy: store.ByTime, Asc: true})
 		counted = append(counted, matching...)
 	}
 	var end time.Time
@@ -260,14 +260,20 @@ func summaryOf(oracles []*oracle, q store.SummaryQuery) (sum store.Summary, grou
 	groups = map[string]store.Counts{}
 	sum.All.ByBuckets = make([]int, len(sum.Starts))
 	for _, k := range counted {
-		i := len(sum.Starts) - 1
-		for i > 0 && sum.Starts[i].After(k.time) {
-			i--
+		i, at := slices.BinarySearchFunc(sum.Starts, k.time, time.Time.Compare)
+		if !at {
+			i = max(0, i-1) // the bucket that began before
 		}
 		if !k.time.Before(end) {
 			continue // without To, the range ends with the last bucket
 		}
-		key := map[store.SummaryGroup]string{store.GroupByName: k.name, store.GroupByTag: string(k.tag)}[q.By]
+		key := ""
+		switch q.By {
+		case store.GroupByName:
+			key = k.name
+		case store.GroupByTag:
+			key = string(k.tag)
+		}
 		c := groups[key]
 		if c.ByBuckets == nil {
 			c.ByBuckets = make([]int, len(sum.Starts))

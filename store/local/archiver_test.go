@@ -14,6 +14,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
+	"mtagd/testenv"
 )
 
 // archiveAll archives everything that was recorded before.
@@ -229,7 +230,8 @@ func TestListingsWhileEventsMove(t *testing.T) {
 }
 
 // The log files of archived events are removed. A purge gives back the space of removed events.
-func TestArchivedEventsGiveSpaceBack(t *testing.T) {
+func TestDrillArchivedEventsGiveSpaceBack(t *testing.T) {
+	testenv.Drill(t)
 	dir, m := t.TempDir(), store.NewMerchantID()
 	noise := rand.NewChaCha8([32]byte{}) // cannot be compressed
 	logs := func() []string {

@@ -19,6 +19,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // logFiles returns the paths of the files of the log.
@@ -115,7 +116,8 @@ func TestADamagedChunkCostsItsOwnEvents(t *testing.T) {
 
 // Wrong bits anywhere in the log cost at most the records that they are in. Everything else is served, with exact
 // totals; verify and the metrics say what is lost; and the rest is kept when the index is rebuilt.
-func TestWrongBitsCostOnlyTheirRecords(t *testing.T) {
+func TestDrillWrongBitsCostOnlyTheirRecords(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	e := open(t, dir)
 	m := store.NewMerchantID()
@@ -198,7 +200,8 @@ func TestWrongBitsCostOnlyTheirRecords(t *testing.T) {
 }
 
 // The last chunk may be the damaged one: a listing after a replay does not wait for it.
-func TestTheLastChunkMayBeDamaged(t *testing.T) {
+func TestDrillTheLastChunkMayBeDamaged(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	e := open(t, dir)
 	m := store.NewMerchantID()

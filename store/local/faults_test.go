@@ -17,12 +17,13 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/faultfs"
+	"mtagd/testenv"
 )
 
 var (
-	powerCuts    = flag.Int("powercuts", 2, "how many power cuts TestAPowerCutLosesNothing tries")
-	kills        = flag.Int("kills", 3, "how many kills TestAKillLosesNothing tries")
-	failedWrites = flag.Int("failedwrites", 1, "in how many ways TestAFailedWriteLosesNothing lets writes fail; 3 are all")
+	powerCuts    = flag.Int("powercuts", 2, "how many power cuts TestDrillAPowerCutLosesNothing tries")
+	kills        = flag.Int("kills", 3, "how many kills TestDrillAKillLosesNothing tries")
+	failedWrites = flag.Int("failedwrites", 1, "in how many ways TestDrillAFailedWriteLosesNothing lets writes fail; 3 are all")
 	faultSeed    = flag.Uint64("faultseed", 0, "0: another one each time")
 )
 
@@ -206,7 +207,8 @@ func (a *acknowledged) check(t *testing.T, list string) {
 
 // Writes and syncs fail for a moment. Then the process is killed, started again, and the power is cut: what the kernel
 // believes to be on the disk is not there.
-func TestAFailedWriteLosesNothing(t *testing.T) {
+func TestDrillAFailedWriteLosesNothing(t *testing.T) {
+	testenv.Drill(t)
 	random := rand.New(rand.NewPCG(newSeed(t), 0))
 	rules := []faultfs.Rule{
 		{Op: faultfs.Write, Files: "*.log", Errno: syscall.EIO},
@@ -272,7 +274,8 @@ func TestAFailedWriteLosesNothing(t *testing.T) {
 
 // A table cannot be written. Badger would go on, and after a compaction delete what the table was made from. So the close fails, and the next
 // start has everything, also after a power cut.
-func TestATableThatCannotBeWrittenLosesNothing(t *testing.T) {
+func TestDrillATableThatCannotBeWrittenLosesNothing(t *testing.T) {
+	testenv.Drill(t)
 	d := faultfs.New(t)
 	data := filepath.Join(d.Dir, "data")
 	c := startChild(t, data)
@@ -298,7 +301,8 @@ func TestATableThatCannotBeWrittenLosesNothing(t *testing.T) {
 }
 
 // Each kill is at any moment: while events are recorded, while the engine starts or while it closes.
-func TestAKillLosesNothing(t *testing.T) {
+func TestDrillAKillLosesNothing(t *testing.T) {
+	testenv.Drill(t)
 	random := rand.New(rand.NewPCG(newSeed(t), 0))
 	data := filepath.Join(t.TempDir(), "data")
 	var a acknowledged
@@ -340,7 +344,8 @@ func TestAKillLosesNothing(t *testing.T) {
 	t.Logf("%d kills, %d events", done, 10*len(a.got))
 }
 
-func TestAPowerCutLosesNothing(t *testing.T) {
+func TestDrillAPowerCutLosesNothing(t *testing.T) {
+	testenv.Drill(t)
 	random := rand.New(rand.NewPCG(newSeed(t), 0))
 	d := faultfs.New(t)
 	data := filepath.Join(d.Dir, "data")

@@ -16,10 +16,11 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 var (
-	flips     = flag.Int("flips", 20, "how many wrong bits TestAWrongBitInAnyFileIsNeverServed tries")
+	flips     = flag.Int("flips", 20, "how many wrong bits TestDrillAWrongBitInAnyFileIsNeverServed tries")
 	flipFiles = flag.String("flipfiles", "", "only files whose path contains this get wrong bits")
 )
 
@@ -252,7 +253,8 @@ func (e *engine) without(page store.Page, m store.MerchantID, all []store.Event)
 
 // A wrong bit in any file of a data directory is corrected, has no effect, or costs what it is in. No answer is wrong without
 // an error, the process goes on, and the service starts.
-func TestAWrongBitInAnyFileIsNeverServed(t *testing.T) {
+func TestDrillAWrongBitInAnyFileIsNeverServed(t *testing.T) {
+	testenv.Drill(t)
 	killed, o := newFlipOracle(t)
 	if wrong, failed, refused := o.check(copied(t, killed)); wrong != nil || failed != nil || refused != nil {
 		t.Fatalf("without damage: %v, %v, %v", wrong, failed, refused)

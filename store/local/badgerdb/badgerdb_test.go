@@ -18,6 +18,7 @@ import (
 	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 var (
@@ -136,7 +137,8 @@ func (m *model) reopen(dir string) {
 }
 
 // What was committed is read, after flushes, compactions and restarts too.
-func TestCommitsAreRead(t *testing.T) {
+func TestDrillCommitsAreRead(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	m := newModel(t, dir)
 	for i := range 60 {
@@ -224,7 +226,8 @@ func TestAKillKeepsWhatWasFlushed(t *testing.T) {
 }
 
 // A kill at any step of a compaction changes nothing of what is read.
-func TestAKillWhileCompacting(t *testing.T) {
+func TestDrillAKillWhileCompacting(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	m := newModel(t, dir)
 	for range 30 {
@@ -363,7 +366,8 @@ func TestCompactLeavesNoBytes(t *testing.T) {
 
 // One wrong bit anywhere is harmless or is reported: at Open, or by each read that needs the place, and by Check. A
 // database is never shorter in silence.
-func TestOneWrongBit(t *testing.T) {
+func TestDrillOneWrongBit(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	m := newModel(t, dir)
 	for range 8 {

@@ -94,7 +94,8 @@ func flip(t *testing.T, path string, at int64) {
 
 // Damage of a block costs the reads that need it: not those of other keys, no commits, and nothing of another database. It can be
 // salvaged: only what is in the block is lost.
-func TestDamageCostsOnlyWhatIsThere(t *testing.T) {
+func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	m, other := newModel(t, dir), newModel(t, t.TempDir())
 	for range 10 {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // sized are parts of these sizes, in MB.
@@ -59,7 +60,8 @@ func TestMergesWriteAnEntryAFewTimes(t *testing.T) {
 }
 
 // A kill at any step of a merge changes nothing of what is read, and leaves no part that does not count.
-func TestAKillWhileMerging(t *testing.T) {
+func TestDrillAKillWhileMerging(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	m := newModel(t, dir)
 	for range 3 {

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/testenv"
 )
 
 var flips = flag.Int("flips", 15, "how many one-bit flips of control.db to try in each test")
 
 // Whatever bit of control.db is wrong, every answer is right, and the next change works.
-func TestEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
+func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
+	testenv.Drill(t)
 	for _, partners := range []int{1, 20} { // 1: small buckets are inside of the root page
 		dir := t.TempDir()
 		d := openHere(t, dir)
@@ -118,7 +120,8 @@ func firstPartner(t *testing.T, d *Data) store.PartnerID {
 
 // A wrong bit in a branch's key of a page hides nothing, but bbolt would lose its way with the next change below that key. The
 // next change of tryFile is below the last key of two branches. Of the other keys as many are tried as of the flips above.
-func TestAWrongBitInTheKeyOfABranch(t *testing.T) {
+func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	d := openHere(t, dir)
 	filled(t, d, 20)

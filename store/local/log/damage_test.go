@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"mtagd/testenv"
 )
 
 // image is a directory as a crash leaves it: the log as it was before an append, and the bytes that the append wrote.
@@ -132,7 +134,8 @@ func eachImage(t *testing.T, sizes []int, do func(t *testing.T, i image)) {
 	}
 }
 
-func TestAKillAtAnyByteOfAnAppendLosesAtMostThatRecord(t *testing.T) {
+func TestDrillAKillAtAnyByteOfAnAppendLosesAtMostThatRecord(t *testing.T) {
+	testenv.Drill(t)
 	eachImage(t, []int{20, 300, 5000}, func(t *testing.T, i image) {
 		dir := t.TempDir()
 		marks := []int64{0, headerSize, block, block + headSize, i.size - block, int64(len(i.last.payload)) + headSize, int64(len(i.last.payload)) + headSize + block}
@@ -145,7 +148,8 @@ func TestAKillAtAnyByteOfAnAppendLosesAtMostThatRecord(t *testing.T) {
 	})
 }
 
-func TestAPowerCutThatKeepsAnySectorsOfAnAppendLosesAtMostThatRecord(t *testing.T) {
+func TestDrillAPowerCutThatKeepsAnySectorsOfAnAppendLosesAtMostThatRecord(t *testing.T) {
+	testenv.Drill(t)
 	eachImage(t, []int{900, 3000, 9000}, func(t *testing.T, i image) {
 		dir := t.TempDir()
 		r := rand.New(rand.NewPCG(1, 2))
@@ -160,7 +164,8 @@ func TestAPowerCutThatKeepsAnySectorsOfAnAppendLosesAtMostThatRecord(t *testing.
 }
 
 // One wrong bit is corrected, or changes nothing.
-func TestEachFlippedBitIsHarmless(t *testing.T) {
+func TestDrillEachFlippedBitIsHarmless(t *testing.T) {
+	testenv.Drill(t)
 	if harmless, reported, refused := flipEach(t, 1); reported+refused > 0 || harmless < 1000 {
 		t.Errorf("%d flips were harmless, %d reported, %d refused", harmless, reported, refused)
 	}
@@ -168,7 +173,8 @@ func TestEachFlippedBitIsHarmless(t *testing.T) {
 
 // Two wrong bits must not change what the log says without being reported: each record is there as it was written, or lies in
 // damage that Replay reports, or Open refuses the file.
-func TestEachTwoFlippedBitsAreHarmlessOrReported(t *testing.T) {
+func TestDrillEachTwoFlippedBitsAreHarmlessOrReported(t *testing.T) {
+	testenv.Drill(t)
 	if harmless, reported, refused := flipEach(t, 5); reported < 1000 || harmless < 400 {
 		t.Errorf("%d flips were harmless, %d reported, %d refused", harmless, reported, refused)
 	}

@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build needs test quick chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
+.PHONY: run build needs test quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
 
 run: build
 	bin/mtagd dev
@@ -47,6 +47,11 @@ test: needs
 	test -n "$(RACE)" || echo "no C compiler: the race detector was off" >>$$out/skipped; \
 	if test -e $$out/skipped; then echo "Tests that were skipped, and why:"; sort $$out/skipped | uniq -c; fi; \
 	! test -e $$out/failed
+
+# The drills of make test, at DRILLS times as many random places. A drill that fails prints its seed, which DRILL_SEED repeats.
+drills: export DRILLS ?= 20
+drills:
+	$(TEST) -count=1 -timeout 0 -v -run '^TestDrill' $(DRILLED)
 
 # What takes a minute or two while one works: no browser, no server, no drill, no race detector.
 quick:

@@ -5,9 +5,11 @@ package testenv
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -66,6 +68,26 @@ func Skip(t testing.TB, why string) {
 		}
 	}
 	t.Skip(why)
+}
+
+// Rounds is how many random places a drill tries: n, or DRILLS times as many in make drills.
+func Rounds(n int) int {
+	times, err := strconv.Atoi(os.Getenv("DRILLS"))
+	if err != nil {
+		times = 1
+	}
+	return n * times
+}
+
+// Random is another source of random numbers in each run. The test logs its seed, which DRILL_SEED repeats.
+func Random(t testing.TB) *rand.Rand {
+	t.Helper()
+	seed, err := strconv.ParseUint(os.Getenv("DRILL_SEED"), 10, 64)
+	if err != nil {
+		seed = rand.Uint64()
+	}
+	t.Logf("DRILL_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // Drill skips a test under the race detector, which would make it several times slower and find nothing: it damages, kills and

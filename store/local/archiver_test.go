@@ -260,7 +260,7 @@ func TestDrillArchivedEventsGiveSpaceBack(t *testing.T) {
 	}
 	e := open(t, dir)
 	release := e.archiver.hold()
-	recordNoise(e, 170)
+	recordNoise(e, 80)
 	before := logs()
 	release()
 	if len(before) < 5 {
@@ -286,7 +286,7 @@ func TestDrillArchivedEventsGiveSpaceBack(t *testing.T) {
 	if err := e.archive.Purge(ctx, func() {}); err != nil {
 		t.Fatal(err)
 	}
-	if all, _ := e.archive.Sizes(); total != 172*16 || all > 20<<20 {
+	if all, _ := e.archive.Sizes(); total != 82*16 || all > 20<<20 {
 		t.Errorf("%d events were there; without them the archive has %d bytes", total, all)
 	}
 	closeEngine(t, e)

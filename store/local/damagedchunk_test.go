@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -130,9 +129,8 @@ func TestDrillWrongBitsCostOnlyTheirRecords(t *testing.T) {
 	if err != nil || len(logs) == 0 {
 		t.Fatal(logs, err)
 	}
-	seed := rand.Uint64()
-	random := rand.New(rand.NewPCG(seed, 0))
-	for round := range 10 {
+	random := testenv.Random(t)
+	for round := range testenv.Rounds(6) {
 		dir := copied(t, dir)
 		flips := 1 + random.IntN(8)
 		for range flips {
@@ -153,7 +151,7 @@ func TestDrillWrongBitsCostOnlyTheirRecords(t *testing.T) {
 		metrics := prometheus.NewRegistry()
 		opened, err := Open(dir, Options{Log: quiet, Metrics: metrics})
 		if err != nil {
-			t.Fatalf("seed %d, round %d: %v", seed, round, err)
+			t.Fatalf("round %d: %v", round, err)
 		}
 		e := opened.(*engine)
 		if round%3 == 0 { // found by verify first
@@ -178,22 +176,22 @@ func TestDrillWrongBitsCostOnlyTheirRecords(t *testing.T) {
 		want := slices.DeleteFunc(slices.Clone(recorded), func(e store.Event) bool { return damaged[e.ID] })
 		for _, page := range listed {
 			if page.Total != len(want) {
-				t.Errorf("seed %d, round %d: total %d, want %d", seed, round, page.Total, len(want))
+				t.Errorf("round %d: total %d, want %d", round, page.Total, len(want))
 			}
 		}
 		if !reflect.DeepEqual(listed[0].Events, want) {
-			t.Errorf("seed %d, round %d: other events", seed, round)
+			t.Errorf("round %d: other events", round)
 		}
 		if lost := len(recorded) - len(want); lost > flips*300 {
-			t.Errorf("seed %d, round %d: %d wrong bytes cost %d events", seed, round, flips, lost)
+			t.Errorf("round %d: %d wrong bytes cost %d events", round, flips, lost)
 		}
 		if n, err := gauge(metrics, "mtagd_damaged_chunks"); err != nil || int(n) != len(e.damage.notes) {
-			t.Errorf("seed %d, round %d: the metric is %v, %v, want %d", seed, round, n, err, len(e.damage.notes))
+			t.Errorf("round %d: the metric is %v, %v, want %d", round, n, err, len(e.damage.notes))
 		}
 		closeEngine(t, e)
 		for _, f := range closedFindings(t, dir) {
 			if f.Part == store.PartIndex || f.Part == store.PartEvents && !strings.HasPrefix(f.Where, "chunk") {
-				t.Errorf("seed %d, round %d: %v", seed, round, f)
+				t.Errorf("round %d: %v", round, f)
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package local
 
 import (
 	"bufio"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -19,22 +18,6 @@ import (
 	"mtagd/store/local/faultfs"
 	"mtagd/testenv"
 )
-
-var (
-	powerCuts    = flag.Int("powercuts", 2, "how many power cuts TestDrillAPowerCutLosesNothing tries")
-	kills        = flag.Int("kills", 3, "how many kills TestDrillAKillLosesNothing tries")
-	failedWrites = flag.Int("failedwrites", 1, "in how many ways TestDrillAFailedWriteLosesNothing lets writes fail; 3 are all")
-	faultSeed    = flag.Uint64("faultseed", 0, "0: another one each time")
-)
-
-func newSeed(t *testing.T) uint64 {
-	seed := *faultSeed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Log("-faultseed ", seed)
-	return seed
-}
 
 // endsSoon reports whether a drill must end with what it has done, because of -timeout.
 func endsSoon(t *testing.T) bool {
@@ -209,13 +192,13 @@ func (a *acknowledged) check(t *testing.T, list string) {
 // believes to be on the disk is not there.
 func TestDrillAFailedWriteLosesNothing(t *testing.T) {
 	testenv.Drill(t)
-	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	random := testenv.Random(t)
 	rules := []faultfs.Rule{
 		{Op: faultfs.Write, Files: "*.log", Errno: syscall.EIO},
 		{Op: faultfs.Sync, Files: "*.log", Errno: syscall.EIO},
 		{Op: faultfs.Write, Files: "*", Skip: 3, Count: 5, Errno: syscall.EIO},
 	}
-	for _, i := range random.Perm(len(rules))[:*failedWrites] {
+	for _, i := range random.Perm(len(rules))[:min(len(rules), testenv.Rounds(1))] {
 		rule := rules[i]
 		d := faultfs.New(t)
 		data := filepath.Join(d.Dir, "data")
@@ -303,11 +286,11 @@ func TestDrillATableThatCannotBeWrittenLosesNothing(t *testing.T) {
 // Each kill is at any moment: while events are recorded, while the engine starts or while it closes.
 func TestDrillAKillLosesNothing(t *testing.T) {
 	testenv.Drill(t)
-	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	random := testenv.Random(t)
 	data := filepath.Join(t.TempDir(), "data")
 	var a acknowledged
 	done := 0
-	for i := range *kills {
+	for i := range testenv.Rounds(3) {
 		if endsSoon(t) {
 			break
 		}
@@ -346,12 +329,12 @@ func TestDrillAKillLosesNothing(t *testing.T) {
 
 func TestDrillAPowerCutLosesNothing(t *testing.T) {
 	testenv.Drill(t)
-	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	random := testenv.Random(t)
 	d := faultfs.New(t)
 	data := filepath.Join(d.Dir, "data")
 	var a acknowledged
 	done := 0
-	for i := range *powerCuts {
+	for i := range testenv.Rounds(2) {
 		if endsSoon(t) {
 			break
 		}

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,10 +18,7 @@ import (
 	"mtagd/testenv"
 )
 
-var (
-	flips     = flag.Int("flips", 20, "how many wrong bits TestDrillAWrongBitInAnyFileIsNeverServed tries")
-	flipFiles = flag.String("flipfiles", "", "only files whose path contains this get wrong bits")
-)
+var flipFiles = flag.String("flipfiles", "", "only files whose path contains this get wrong bits")
 
 // flipOracle is what a data directory must answer.
 type flipOracle struct {
@@ -262,10 +258,11 @@ func TestDrillAWrongBitInAnyFileIsNeverServed(t *testing.T) {
 	files := slices.DeleteFunc(filesBelow(t, killed), func(path string) bool {
 		return !strings.Contains(path, *flipFiles) || strings.HasSuffix(path, "control.db") && *flipFiles == ""
 	})
-	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	random := testenv.Random(t)
+	random.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
 	type result struct{ fine, failed, refused, wrong int }
 	results := map[string]*result{}
-	for i := range *flips {
+	for i := range testenv.Rounds(10) {
 		if endsSoon(t) {
 			break
 		}

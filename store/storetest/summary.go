@@ -37,7 +37,7 @@ var summaryTests = []test{
 			expectRandomSummaries(t, b, r, oracles, tags, 3)
 		}
 		for range 2 {
-			expectRandomSummaries(t, b, r, oracles, tags, 200)
+			expectRandomSummaries(t, b, r, oracles, tags, 60)
 			b.reopen()
 		}
 	}},
@@ -55,14 +55,14 @@ var summaryTests = []test{
 				marks = append(marks, o.mark(pick(r, tags[0]...), randomName(r), randomTime(r)))
 			}
 			b.record(marks)
-			expectRandomSummaries(t, b, r, oracles, tags, 60)
+			expectRandomSummaries(t, b, r, oracles, tags, 20)
 			b.reopen()
 		}
 		sum, err := b.Summary(t.Context(), store.SummaryQuery{Merchants: []store.MerchantID{o.merchant}, By: store.GroupByName, Now: start})
 		if err != nil || len(sum.Groups) != store.MaxSummaryGroups || sum.Groups[0].Key != "PageView" || sum.Other.Total == 0 {
 			t.Errorf("the summary is %v, %v; want %d names, PageView first", sum, err, store.MaxSummaryGroups)
 		}
-		expectRandomSummaries(t, b, r, oracles, tags, 100)
+		expectRandomSummaries(t, b, r, oracles, tags, 40)
 	}},
 	{"a summary and a page have the same total while events come in", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 1)

@@ -2,9 +2,7 @@ package control
 
 import (
 	"encoding/binary"
-	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,8 +12,6 @@ import (
 	"mtagd/store"
 	"mtagd/testenv"
 )
-
-var flips = flag.Int("flips", 15, "how many one-bit flips of control.db to try in each test")
 
 // Whatever bit of control.db is wrong, every answer is right, and the next change works.
 func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
@@ -40,13 +36,12 @@ func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 			t.Fatal(err)
 		}
 		parts := inUse(t, dir)
-		seed := uint64(time.Now().UnixNano())
-		random := rand.New(rand.NewPCG(seed, 1))
+		random := testenv.Random(t)
 		refused := 0
-		for range *flips {
+		for range testenv.Rounds(15) {
 			part := parts[random.IntN(len(parts))]
 			at, bit := part[0]+random.IntN(part[1]), random.IntN(8)
-			name := fmt.Sprintf("%d partners, seed %d, byte %d, bit %d", partners, seed, at, bit)
+			name := fmt.Sprintf("%d partners, byte %d, bit %d", partners, at, bit)
 			sound[at] ^= 1 << bit
 			if problem := tryFile(t, sound, want); problem != "" {
 				t.Errorf("%s: %s", name, problem)
@@ -54,7 +49,7 @@ func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 			}
 			sound[at] ^= 1 << bit
 		}
-		t.Logf("%d pages in use, %d flips, %d not repaired", len(parts), *flips, refused)
+		t.Logf("%d pages in use, %d not repaired", len(parts), refused)
 	}
 }
 
@@ -149,8 +144,8 @@ func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 	if len(last) == 0 {
 		t.Error("there is no branch")
 	}
-	rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
-	for _, element := range append(last, others[:min(len(others), *flips)]...) {
+	testenv.Random(t).Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	for _, element := range append(last, others[:min(len(others), testenv.Rounds(15))]...) {
 		end := element + u32(element) + u32(element+4) - 1
 		sound[end] ^= 1
 		if problem := tryFile(t, sound, want); problem != "" {

@@ -2,12 +2,12 @@ package log
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"math/bits"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -152,8 +152,8 @@ func TestDrillAPowerCutThatKeepsAnySectorsOfAnAppendLosesAtMostThatRecord(t *tes
 	testenv.Drill(t)
 	eachImage(t, []int{900, 3000, 9000}, func(t *testing.T, i image) {
 		dir := t.TempDir()
-		r := rand.New(rand.NewPCG(1, 2))
-		for n := range 60 {
+		r := testenv.Random(t)
+		for n := range testenv.Rounds(20) {
 			keep := make([]bool, i.size/sector)
 			for s := range keep {
 				keep[s] = r.IntN(8) < 1+n%7
@@ -166,7 +166,7 @@ func TestDrillAPowerCutThatKeepsAnySectorsOfAnAppendLosesAtMostThatRecord(t *tes
 // One wrong bit is corrected, or changes nothing.
 func TestDrillEachFlippedBitIsHarmless(t *testing.T) {
 	testenv.Drill(t)
-	if harmless, reported, refused := flipEach(t, 1); reported+refused > 0 || harmless < 1000 {
+	if harmless, reported, refused := flipEach(t, 1); reported+refused > 0 || harmless == 0 {
 		t.Errorf("%d flips were harmless, %d reported, %d refused", harmless, reported, refused)
 	}
 }
@@ -175,15 +175,21 @@ func TestDrillEachFlippedBitIsHarmless(t *testing.T) {
 // damage that Replay reports, or Open refuses the file.
 func TestDrillEachTwoFlippedBitsAreHarmlessOrReported(t *testing.T) {
 	testenv.Drill(t)
-	if harmless, reported, refused := flipEach(t, 5); reported < 1000 || harmless < 400 {
+	if harmless, reported, refused := flipEach(t, 5); reported == 0 || harmless == 0 {
 		t.Errorf("%d flips were harmless, %d reported, %d refused", harmless, reported, refused)
 	}
 }
 
+// flipEach tries 400 of some thousands of bits.
 func flipEach(t *testing.T, mask byte) (harmless, reported, refused int) {
 	i := makeImage(t, 300, false)
 	all := append(slices.Clone(i.sound), i.last)
 	dir := t.TempDir()
+	type place struct {
+		name    string
+		at, bit int
+	}
+	var places []place
 	for name, content := range i.files {
 		for at := range content {
 			// Bits of all bytes that mean something; of payloads and of free space, of some.
@@ -195,35 +201,41 @@ func flipEach(t *testing.T, mask byte) (harmless, reported, refused int) {
 				if bit != at%8 && (in >= 64 || at/block%8 > 0) {
 					continue
 				}
-				flipped := slices.Clone(content)
-				flipped[at] ^= bits.RotateLeft8(mask, bit)
-				l, err := i.on(t, dir, name, flipped)
-				if errors.Is(err, ErrDamaged) {
-					refused++
-					continue
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				got, damage := replay(t, l, 0)
-				switch {
-				case same(got, all) == nil:
-					harmless++
-				case len(damage) == 0:
-					t.Fatalf("bit %d of byte %d of %s: %d records instead of %d, no damage", bit, at, name, len(got), len(all))
-				case !inOrder(got, all):
-					t.Fatalf("bit %d of byte %d of %s: other records", bit, at, name)
-				default:
-					reported++
-				}
-				if l.End() < i.last.at {
-					t.Fatalf("bit %d of byte %d of %s: the log ends at %d", bit, at, name, l.End())
-				}
-				add(t, l, payload(7, 7))
-				if err := l.Close(); err != nil {
-					t.Fatal(err)
-				}
+				places = append(places, place{name, at, bit})
 			}
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Or(cmp.Compare(a.name, b.name), a.at-b.at, a.bit-b.bit) })
+	testenv.Random(t).Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
+	for _, p := range places[:min(len(places), testenv.Rounds(400))] {
+		name, at, bit := p.name, p.at, p.bit
+		flipped := slices.Clone(i.files[name])
+		flipped[at] ^= bits.RotateLeft8(mask, bit)
+		l, err := i.on(t, dir, name, flipped)
+		if errors.Is(err, ErrDamaged) {
+			refused++
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, damage := replay(t, l, 0)
+		switch {
+		case same(got, all) == nil:
+			harmless++
+		case len(damage) == 0:
+			t.Fatalf("bit %d of byte %d of %s: %d records instead of %d, no damage", bit, at, name, len(got), len(all))
+		case !inOrder(got, all):
+			t.Fatalf("bit %d of byte %d of %s: other records", bit, at, name)
+		default:
+			reported++
+		}
+		if l.End() < i.last.at {
+			t.Fatalf("bit %d of byte %d of %s: the log ends at %d", bit, at, name, l.End())
+		}
+		add(t, l, payload(7, 7))
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return harmless, reported, refused

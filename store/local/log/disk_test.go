@@ -224,7 +224,9 @@ func TestDrillAnOpenThatFailsLosesNothing(t *testing.T) {
 // Whatever fails and whenever the power goes: acknowledged records are there, and at most one other, at the end.
 func TestDrillAcknowledgedRecordsSurvive(t *testing.T) {
 	testenv.Drill(t)
-	for seed := range uint64(40) {
+	seeds := testenv.Random(t)
+	for range testenv.Rounds(10) {
+		seed := uint64(seeds.Uint32())
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			disk := faultfs.New(t)
 			r := rand.New(rand.NewPCG(seed, 7))

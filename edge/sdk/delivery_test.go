@@ -230,7 +230,5 @@ const neverRetries = `<script>
 // offline disconnects the tab from the network, or connects it again.
 func (t *tab) offline(is bool) {
 	t.Helper()
-	if err := t.driver.offline(is); err != nil {
-		t.Fatal(err)
-	}
+	t.check(t.driver.offline(is))
 }

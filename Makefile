@@ -55,7 +55,7 @@ drills:
 
 # What takes a minute or two while one works: no browser, no server, no drill, no race detector.
 quick:
-	$(TEST) -short ./...
+	$(TEST) -short -p 4 ./...
 
 check: export CI = true
 check: needs format vet staticcheck tidy generated fuzz-json test

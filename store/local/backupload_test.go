@@ -18,6 +18,7 @@ import (
 
 // A point under load has every event that was acknowledged before the backup began, and no part of a commit.
 func TestAPointUnderLoad(t *testing.T) {
+	testenv.NotShort(t, "time")
 	dir := t.TempDir()
 	e := open(t, dir)
 	defer func() { closeEngine(t, e) }()

@@ -20,8 +20,9 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node
 # Tests often wait for browsers or servers, so three packages run at a time on a machine with two cores. FIRST has the packages that
 # take longest: if they began last, a core would idle at the end. ALONE has the machine for itself: it kills servers, and checks
 # promises that services must keep within seconds. The tests in DRILLED that have these names are left out under the race detector
-# (testenv.Drill, testenv.Race), and run without it.
-FIRST = ./store/local ./edge/sdk ./store/postgres ./partnerapi/console
+# (testenv.Drill, testenv.Race), and run without it. So do those of BROWSERS, which test another process.
+FIRST = ./store/local ./store/postgres
+BROWSERS = mtagd/edge/sdk mtagd/partnerapi/console
 ALONE = mtagd/cmd/mtagd
 DRILLS = '^TestDrill|Allocates$$'
 DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
@@ -40,8 +41,10 @@ TEST = GORACE=atexit_sleep_ms=50 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) 
 # Every test. The file in the variable SKIPPED gets what was missing (package testenv).
 test: needs
 	@out=$$(mktemp -d) && trap 'rm -r $$out' EXIT && export SKIPPED=$$out/skipped && { \
-	$(TEST) $(RACE) -p 3 $(FIRST) $(filter-out $(ALONE),$(shell $(GO) list ./...)) || touch $$out/failed; \
-	$(TEST) -p 3 -run $(DRILLS) $(DRILLED) || touch $$out/failed; \
+	$(TEST) $(RACE) -p 3 $(FIRST) $(filter-out $(ALONE) $(BROWSERS),$(shell $(GO) list ./...)) || touch $$out/failed; \
+	{ $(TEST) -p 2 $(BROWSERS) || touch $$out/failed; } & \
+	$(TEST) -p 2 -run $(DRILLS) $(DRILLED) || touch $$out/failed; \
+	wait; \
 	$(TEST) $(RACE) $(ALONE) || touch $$out/failed; } | tee $$out/log; \
 	echo "What took longest, in seconds:"; awk '($$1 == "ok" || $$1 == "FAIL") && $$3 ~ /s$$/ { print $$3, $$2 }' $$out/log | sort -rn | head -n 10; \
 	test -n "$(RACE)" || echo "no C compiler: the race detector was off" >>$$out/skipped; \

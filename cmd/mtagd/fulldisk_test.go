@@ -107,7 +107,7 @@ func (b *taggedService) total() int {
 // Every event that got 201 stays. When there is space, it accepts events by itself.
 func TestAFullDisk(t *testing.T) {
 	testenv.NotShort(t, "a few hundred megabytes")
-	disk := mountDisk(t, 500<<20)
+	disk := mountDisk(t, 400<<20)
 	ballast := filepath.Join(disk, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 160<<20), 0o600); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"mtagd/testenv"
 )
 
 // The tests in this file make random visits. The seed decides what the visitor does. What a request meets also depends
@@ -290,7 +292,7 @@ func TestARandomVisitLosesNothing(t *testing.T) {
 	weather := newWeather(s)
 	s.gate.setFault(weather.bad)
 	start := time.Now()
-	for step := 0; step < 60 && time.Since(start) < scenarioLimit; step++ {
+	for step := 0; step < testenv.Rounds(30) && time.Since(start) < scenarioLimit; step++ {
 		v := s.anyTab()
 		action := s.random.IntN(12)
 		t.Logf("%s: action %d; %d events, %d pages", v.path, action, s.events, s.pages)
@@ -347,7 +349,7 @@ func TestARandomVisitWithdrawsConsent(t *testing.T) {
 	}
 	muids := map[string]bool{}
 	start := time.Now()
-	for round := 0; round < 6 && time.Since(start) < scenarioLimit; round++ {
+	for round := 0; round < testenv.Rounds(3) && time.Since(start) < scenarioLimit; round++ {
 		weather := newWeather(s)
 		s.gate.setFault(weather.slow)
 		for range s.random.IntN(8) {

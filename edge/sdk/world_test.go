@@ -193,7 +193,7 @@ func (w *world) wait(what string, isTrue func() bool) {
 		if time.Now().After(end) {
 			w.Fatalf("waited in vain for %s; listed: %s; requests: %v", what, names(w.events()), w.gate.seen())
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // many tests wait at a time, and each look costs the browser something
 	}
 }
 

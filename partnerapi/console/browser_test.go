@@ -151,7 +151,7 @@ func (b *tab) open(path string) {
 // wait waits until an expression is true.
 func (b *tab) wait(what, expression string) {
 	b.Helper()
-	for end := time.Now().Add(waitLimit); b.ask("Boolean("+expression+")") != "true"; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(waitLimit); b.ask("Boolean("+expression+")") != "true"; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			b.Fatalf("no %s at %s; the page says:\n%s", what, b.ask("location.href"), b.ask("document.body.innerText"))
 		}

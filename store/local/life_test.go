@@ -401,8 +401,8 @@ func textsIn(dir string, texts ...string) []string {
 // A random life: events come in, persons are erased, events expire, merchants are deleted, the process is killed at any moment.
 // Whenever everything has settled, listing, totals, summary, and the feed from where a reader was have exactly what is left, and no
 // file has a byte of what was erased.
-func TestLife(t *testing.T) {
-	testenv.NotShort(t, "time")
+func TestDrillLife(t *testing.T) {
+	testenv.Drill(t)
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
 		defer flag.Set("rapid.checks", checks.DefValue)
 		if err := flag.Set("rapid.checks", "3"); err != nil {

@@ -23,14 +23,14 @@ var (
 func TestConformance(t *testing.T) { storetest.Run(t, newStore(Options{audit: storetest.AuditLimits})) }
 
 // The archiver moves every few events at once, and all the time.
-func TestWhileEventsAreArchived(t *testing.T) {
-	testenv.NotShort(t, "time")
+func TestDrillWhileEventsAreArchived(t *testing.T) {
+	testenv.Drill(t)
 	storetest.Run(t, newStore(Options{archiveRun: 1000}), "Marks", "Identities", "Listing", "Contexts", "Durability", "Feed")
 }
 
 // Most names of the suite are then in overflow series, some of them for one tag only. That concerns only the listing.
-func TestListingWhereFewSeriesAreCounted(t *testing.T) {
-	testenv.NotShort(t, "time")
+func TestDrillListingWhereFewSeriesAreCounted(t *testing.T) {
+	testenv.Drill(t)
 	storetest.Run(t, newStore(Options{maxSeries: 3}), "Listing")
 }
 

@@ -17,8 +17,8 @@ import (
 )
 
 // A move that is killed while the files get to their places is finished by another call, and until then nobody can open the directory.
-func TestAKillAtTheEndOfAMove(t *testing.T) {
-	testenv.NotShort(t, "time")
+func TestDrillAKillAtTheEndOfAMove(t *testing.T) {
+	testenv.Drill(t)
 	files := []string{"events", "archive", "index.db", "control.db"}
 	for moved := range len(files) + 2 {
 		dir, log := filepath.Join(t.TempDir(), "new"), quiet

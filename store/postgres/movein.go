@@ -201,7 +201,8 @@ func (d *Database) AddKeys(ctx context.Context, keys []move.Key) error {
 		if !k.Former {
 			f.changed[at] = link{muid: store.MUID(k.MUID)}
 		}
-		f.held = append(f.held, heldLink{at, store.MUID(k.MUID), k.Source})
+		held := heldKey{at, store.MUID(k.MUID)}
+		f.held[held], f.kept[held] = max(f.held[held], k.Source), true
 	}
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}

@@ -137,17 +137,76 @@ var personTests = []test{
 		for i := range 2 * person.MaxFormerLinks { // cannot push them out
 			marks = append(marks, markOf(m, tag, said(store.ByAnyone, store.MUID(fmt.Sprintf("eve-%d", i)), email("ann@example.com"))))
 		}
-		const trusted = 50 + person.MaxFormerLinks // those of cookies are limited
 		b.record(marks)
 		for range 2 {
 			events, links, claimed := b.personalData(m, who("", email("ann@example.com")), false)
-			if events < 2*trusted || events > 2*(trusted+1) || claimed < person.MaxFormerLinks || claimed > person.MaxFormerLinks+2 || links > trusted+person.MaxFormerLinks+2 {
+			if events != 2*muids || claimed < person.MaxFormerLinks || claimed > person.MaxFormerLinks+2 || links > muids+person.MaxFormerLinks+2 {
 				t.Errorf("%d events, %d claimed, %d links", events, claimed, links)
 			}
 			b.reopen()
 		}
 		b.erased(m, who("", email("ann@example.com")), false)
 		b.expectClaimed(m, who("", email("ann@example.com")), 0, 0)
+	}},
+	{"links that strangers have made in advance push out no trusted one, and block none", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		strangers := func(name string) (marks []store.Mark) {
+			for i := range 200 {
+				by := []store.LinkSource{store.ByAnyone, store.ByCookie}[i%2] // with a new cookie each time
+				marks = append(marks, markOf(m, tag, said(by, store.MUID(fmt.Sprintf("%s-%d", name, i)), email("ann@example.com"))))
+			}
+			return marks
+		}
+		b.record(append(strangers("eve"), markOf(m, tag, said(store.ByCookie, "ann", email("ann@example.com")))))
+		b.expectResolved(m, who("", email("ann@example.com")), "ann")
+		b.record(append(strangers("mallory"), mark(m, tag, "ann")))
+		for range 2 {
+			of := map[store.MUID]int{}
+			if _, err := b.PersonalData(t.Context(), m, who("", email("ann@example.com")), false, func(r *store.PersonalRecord) error {
+				if r.Event != nil {
+					of[r.Event.MUID]++
+				}
+				return nil
+			}); err != nil || of["ann"] != 2 {
+				t.Errorf("%d events of the muid are held, %v; want 2", of["ann"], err)
+			}
+			b.reopen()
+		}
+	}},
+	{"an identifier has a limited number of links by cookies: later ones are claimed", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		var marks []store.Mark
+		for i := range person.MaxCookieLinks {
+			marks = append(marks, markOf(m, tag, said(store.ByCookie, store.MUID(fmt.Sprintf("eve-%d", i)), email("ann@example.com"))))
+		}
+		b.record(marks)
+		b.record([]store.Mark{markOf(m, tag, said(store.ByCookie, "late", email("ann@example.com")))})
+		for range 2 {
+			b.expectClaimed(m, who("", email("ann@example.com")), person.MaxCookieLinks, 1)
+			b.reopen()
+		}
+		b.expectResolved(m, who("ann", email("ann@example.com")), "ann")
+		b.record([]store.Mark{mark(m, tag, "ann")})
+		b.expectClaimed(m, who("", email("ann@example.com")), person.MaxCookieLinks+1, 1)
+	}},
+	{"a link that comes back is what it was, also for the marks beside it", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		b.record([]store.Mark{
+			markOf(m, tag, who("ann", email("ann@example.com"))),
+			markOf(m, tag, said(store.ByAnyone, "eve", email("ann@example.com"))),
+			markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))),
+			markOf(m, tag, who("", email("ann@example.com"))), // by the merchant's link
+			markOf(m, tag, said(store.ByAnyone, "eve", email("ann@example.com"))),
+		})
+		b.expectClaimed(m, who("ann"), 3, 0)
+		b.record([]store.Mark{
+			markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))),
+			markOf(m, tag, who("", email("ann@example.com"))),
+		})
+		for range 2 {
+			b.expectClaimed(m, who("ann"), 5, 0)
+			b.reopen()
+		}
 	}},
 	{"a person whose identifier strangers have linked elsewhere keeps the events", func(t *testing.T, b *bed) {
 		m, tag := b.shop()

@@ -1,8 +1,11 @@
 package postgres
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
 	"mtagd/store/postgres/pgtest"
@@ -27,6 +30,31 @@ func storeIn(url string) storetest.Store {
 		Kill: func(t *testing.T) {
 			t.Helper()
 			pgtest.Disconnect(t, url)
+		},
+		Break: func(t *testing.T, merchants ...store.MerchantID) func() {
+			t.Helper()
+			exec := func(sql string) {
+				t.Helper()
+				db, err := pgxpool.New(t.Context(), url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer db.Close()
+				if _, err := db.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var ids []string
+			for _, m := range merchants {
+				ids = append(ids, "''"+string(m)+"''")
+			}
+			exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+				'BEGIN IF OLD.merchant IN (` + strings.Join(ids, ", ") + `) THEN RAISE ''a bad block''; END IF; RETURN OLD; END';
+				CREATE TRIGGER refuse BEFORE DELETE ON event FOR EACH ROW EXECUTE FUNCTION refuse()`)
+			return func() {
+				t.Helper()
+				exec("DROP TRIGGER refuse ON event")
+			}
 		},
 	}
 }

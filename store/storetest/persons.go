@@ -1,8 +1,9 @@
 package storetest
 
 import (
-	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -294,6 +295,71 @@ var personTests = []test{
 			b.reopen()
 		}
 	}},
+	{"a merchant whose events cannot be removed holds up no other, and each of its removals says so", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		type merchants struct{ erased, deleted, expired store.MerchantID }
+		add := func() (of merchants) {
+			for _, id := range []*store.MerchantID{&of.erased, &of.deleted, &of.expired} {
+				*id = b.merchant(p, "Shop").ID
+				b.record([]store.Mark{mark(*id, "cs_a", "ann"), mark(*id, "cs_a", "bob")})
+			}
+			return of
+		}
+		bad, well := add(), add()
+		b.clock.move(48 * time.Hour)
+		mend := b.store.Break(t, bad.erased, bad.deleted, bad.expired)
+		receipts := map[store.MerchantID]store.ErasureID{}
+		erase := func(m store.MerchantID, muid store.MUID) store.ErasureID {
+			e, err := b.Erase(t.Context(), m, who(muid), store.ErasureOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e.ID
+		}
+		for _, of := range []merchants{bad, well} {
+			receipts[of.erased] = erase(of.erased, "ann")
+			if _, err := b.DeleteMerchant(t.Context(), of.deleted); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.UpdateMerchant(t.Context(), of.expired, func(m store.Merchant) store.Merchant { m.Retention = 1; return m }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.clock.move(time.Hour)
+		moved := b.clock.Now()
+		b.reopen() // which begins at once
+		b.done(receipts[well.erased])
+		b.awaitRemovals(map[store.MerchantID]store.RemovalKind{bad.deleted: store.OfDeletion, bad.expired: store.OfRetention})
+		b.awaitStored(0, well.deleted, well.expired)
+		b.awaitStored(2, bad.expired)
+		var failed store.Erasure
+		b.await("the erasure has not failed", func() bool {
+			failed = b.erasure(receipts[bad.erased])
+			return failed.TriedAt.After(moved)
+		})
+		if failed.State == store.ErasureDone || failed.Attempts == 0 || failed.LastError == "" || strings.Contains(failed.LastError, "block") {
+			t.Errorf("the receipt of the erasure that fails is %+v", failed)
+		}
+
+		// Another erasure has its own attempts.
+		b.clock.stop()
+		other := erase(bad.erased, "bob")
+		b.await("the other erasure has not failed", func() bool { return b.erasure(other).LastError != "" })
+		if e := b.erasure(receipts[bad.erased]); e.Attempts != failed.Attempts || b.erasure(other).Attempts != 1 {
+			t.Errorf("after an attempt of another erasure, %d have failed of this one, and %d of that", e.Attempts, b.erasure(other).Attempts)
+		}
+
+		mend()
+		b.clock.move(time.Hour)
+		b.reopen()
+		for _, id := range []store.ErasureID{receipts[bad.erased], other} {
+			if e := b.done(id); e.Attempts == 0 || e.LastError != "" {
+				t.Errorf("the receipt is %+v", e)
+			}
+		}
+		b.awaitRemovals(nil)
+		b.awaitStored(0, bad.erased, bad.expired)
+	}},
 	{"what is past the retention is in no answer, by days of UTC in any time zone of the process", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		// With clocks of New York, which are put forward on 8 March, the limit would be an hour off.
@@ -331,20 +397,61 @@ func (b *bed) erased(m store.MerchantID, person store.Identity, suppress bool) s
 }
 
 // done waits until an erasure is done.
-func (b *bed) done(id store.ErasureID) store.Erasure {
+func (b *bed) done(id store.ErasureID) (e store.Erasure) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
-	defer cancel()
-	for {
-		e, err := b.Erasure(ctx, id)
+	b.await("an erasure is not done", func() bool {
+		e = b.erasure(id)
+		return e.State == store.ErasureDone
+	})
+	return e
+}
+
+func (b *bed) erasure(id store.ErasureID) store.Erasure {
+	b.t.Helper()
+	e, err := b.Erasure(b.t.Context(), id)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return e
+}
+
+// await waits until a condition holds.
+func (b *bed) await(otherwise string, holds func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("after a minute: %s", otherwise)
+		}
+	}
+}
+
+// awaitRemovals waits until only these removals are left, all of which have failed.
+func (b *bed) awaitRemovals(want map[store.MerchantID]store.RemovalKind) {
+	b.t.Helper()
+	b.await("other removals are left", func() bool {
+		left, err := b.Removals(b.t.Context())
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		if e.State == store.ErasureDone {
-			return e
+		for _, r := range left {
+			if want[r.Merchant] != r.Kind || r.Attempts == 0 || r.LastError == "" || r.TriedAt.IsZero() || r.State == store.ErasureDone {
+				return false
+			}
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return len(left) == len(want)
+	})
+}
+
+// awaitStored waits until so many events of each of these merchants are stored.
+func (b *bed) awaitStored(want uint64, merchants ...store.MerchantID) {
+	b.t.Helper()
+	b.await(fmt.Sprintf("other than %d events are stored", want), func() bool {
+		usage, err := b.Usage(b.t.Context(), merchants)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return !slices.ContainsFunc(usage, func(u store.Usage) bool { return u.Events != want })
+	})
 }
 
 // expectPersonalData expects how many events and links are held of a person.

@@ -295,6 +295,34 @@ var personTests = []test{
 			b.reopen()
 		}
 	}},
+	{"an erasure that is repeated once it has begun is another one, which takes what came in meanwhile", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		visit := markOf(m, tag, who("ann", email("ann@example.com")))
+		var ids []store.ErasureID
+		b.record([]store.Mark{visit, mark(m, tag, "bob")})
+		mend := b.store.Break(t, m) // so that it stays in the middle
+		for range 3 {
+			e, err := b.Erase(t.Context(), m, who("ann"), store.ErasureOptions{})
+			if err != nil || slices.Contains(ids, e.ID) {
+				t.Fatalf("after %v comes %s, %v", ids, e.ID, err)
+			}
+			ids = append(ids, e.ID)
+			b.await("the erasure has not begun", func() bool { return b.erasure(e.ID).LastError != "" })
+			b.record([]store.Mark{visit}, store.Recorded)
+		}
+		e, err := b.Erase(t.Context(), m, who("ann"), store.ErasureOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mend()
+		b.clock.move(time.Hour)
+		b.reopen()
+		for _, id := range append(ids, e.ID) {
+			b.done(id)
+		}
+		b.expectEvents(m, 1)
+		b.expectPersonalData(m, who("ann"), 0, 0)
+	}},
 	{"a merchant whose events cannot be removed holds up no other, and each of its removals says so", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		type merchants struct{ erased, deleted, expired store.MerchantID }

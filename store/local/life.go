@@ -72,6 +72,8 @@ func (l *life) run() {
 		if time.Since(expiry) >= expiryInterval {
 			try("the removal of events that are past the retention", l.expire)
 			expiry = time.Now()
+		} else {
+			try("the removal of events that are past the retention", l.retryExpiry)
 		}
 		timer := time.NewTimer(wait)
 		select {

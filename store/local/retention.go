@@ -53,6 +53,21 @@ const (
 // expire removes the events of all merchants that are past the retention.
 func (l *life) expire(ctx context.Context) error { return l.runner.Expire(ctx, l.e.Expiring()) }
 
+// retryExpiry attempts again what expire could not remove.
+func (l *life) retryExpiry(ctx context.Context) error {
+	removals, err := l.e.Removals(ctx)
+	failed := map[store.MerchantID]bool{}
+	for _, r := range removals {
+		if r.Kind == store.OfRetention {
+			failed[r.Merchant] = true
+		}
+	}
+	if err != nil || len(failed) == 0 {
+		return err
+	}
+	return l.runner.Expire(ctx, slices.DeleteFunc(l.e.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
+}
+
 // Reclaim implements removal.Engine.
 func (l *life) Reclaim(context.Context) error { return l.e.archiver.reclaim() }
 

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -35,12 +36,12 @@ func storeIn(url string) storetest.Store {
 			t.Helper()
 			exec := func(sql string) {
 				t.Helper()
-				db, err := pgxpool.New(t.Context(), url)
+				db, err := pgxpool.New(context.Background(), url)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer db.Close()
-				if _, err := db.Exec(t.Context(), sql); err != nil {
+				if _, err := db.Exec(context.Background(), sql); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -48,13 +49,12 @@ func storeIn(url string) storetest.Store {
 			for _, m := range merchants {
 				ids = append(ids, "''"+string(m)+"''")
 			}
-			exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+			exec(`CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 				'BEGIN IF OLD.merchant IN (` + strings.Join(ids, ", ") + `) THEN RAISE ''a bad block''; END IF; RETURN OLD; END';
 				CREATE TRIGGER refuse BEFORE DELETE ON event FOR EACH ROW EXECUTE FUNCTION refuse()`)
-			return func() {
-				t.Helper()
-				exec("DROP TRIGGER refuse ON event")
-			}
+			mend := func() { exec("DROP TRIGGER IF EXISTS refuse ON event") }
+			t.Cleanup(mend) // other tests get the database next
+			return mend
 		},
 	}
 }

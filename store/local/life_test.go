@@ -151,10 +151,12 @@ var lifeOps = map[string]func(c *lifeChild, command *lifeCommand, a *lifeAnswer)
 		return nil
 	},
 	"settle": func(c *lifeChild, _ *lifeCommand, _ *lifeAnswer) error {
-		for len(c.Unfinished())+len(c.Removals()) > 0 {
+		for {
+			if left, err := c.Removals(ctx); err != nil || len(left)+len(c.Unfinished()) == 0 {
+				return cmp.Or(err, c.life.do(ctx, c.life.expire))
+			}
 			time.Sleep(time.Millisecond)
 		}
-		return c.life.do(ctx, c.life.expire)
 	},
 	"read": func(c *lifeChild, command *lifeCommand, a *lifeAnswer) error {
 		page, err := c.Events(ctx, store.Query{Merchant: command.Merchant, SortBy: store.ByTime, Limit: 100_000})

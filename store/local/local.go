@@ -121,7 +121,9 @@ type Options struct {
 	maxSeries  int  // rank.LimitSeries
 	maxNumbers int  // tail.maxNumbers
 	eager      bool // what is left of deleted merchants is removed without removalDelay
-	audit      store.AuditLimits
+
+	broken func(store.MerchantID) error // why the events of a merchant cannot be removed; "": why the files cannot be purged
+	audit  store.AuditLimits
 }
 
 func (o Options) withDefaults() Options {

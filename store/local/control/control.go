@@ -43,8 +43,9 @@
 //	domains     root domain → id of the server-side tag that has the claim to it
 //	replies     partner id, "/", SHA-256 of an idempotency key in hexadecimal → what the call with this key has created (reply)
 //	removals    merchant id → Removal: a merchant that was deleted, and whose events are still to be removed
+//	expiries    merchant id → Removal: an attempt has failed to remove its events that are past the retention
 //	erasures    erasure id → Erasure
-//	sessions    session id → Session; the file of an earlier version gets this bucket when it is opened
+//	sessions    session id → Session; the file of an earlier version gets this bucket, and expiries, when it is opened
 //	suppressed  merchant id, "/", store.IdentityKey in hexadecimal → erasure id: events of this person are refused
 //	log         AuditID, time in nanoseconds since 1970 (8 bytes each, big endian) → AuditEntry
 //

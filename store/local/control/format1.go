@@ -256,6 +256,9 @@ func (s *state) writes() (all []write, err error) {
 	for id, r := range s.removals {
 		add(newWrite(inRemovals, string(id), r))
 	}
+	for id, r := range s.expiries {
+		add(newWrite(inExpiries, string(id), r))
+	}
 	for id, e := range s.erasures {
 		add(newWrite(inErasures, string(id), e))
 	}

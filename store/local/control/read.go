@@ -195,7 +195,7 @@ func (r *reading) damaged(bucket, key, why string) {
 	case inErasures:
 		r.state.damaged[key] = true
 	case inRemovals: // the key says enough
-		r.state.removals[store.MerchantID(key)] = store.Removal{Merchant: store.MerchantID(key)}
+		r.state.removals[store.MerchantID(key)] = store.Removal{Kind: store.OfDeletion, Merchant: store.MerchantID(key)}
 	case inLog:
 		r.noteEntry(key, nil)
 	}
@@ -227,7 +227,14 @@ func (r *reading) decode(bucket, key string, rec boltfile.Record) (err error) {
 	case inReplies:
 		return decodeInto(s.replies, key, rec.Value, func(r reply) string { return replyKey(r.Partner, r.Key) })
 	case inRemovals:
-		return decodeInto(s.removals, key, rec.Value, func(r store.Removal) store.MerchantID { return r.Merchant })
+		if err := decodeInto(s.removals, key, rec.Value, removedMerchant); err != nil {
+			return err
+		}
+		of := s.removals[store.MerchantID(key)]
+		of.Kind = store.OfDeletion // earlier versions wrote none
+		s.removals[of.Merchant] = of
+	case inExpiries:
+		return decodeInto(s.expiries, key, rec.Value, removedMerchant)
 	case inErasures:
 		return decodeInto(s.erasures, key, rec.Value, func(e store.Erasure) store.ErasureID { return e.ID })
 	case inSuppressed:
@@ -258,6 +265,8 @@ func (r *reading) noteEntry(key string, value []byte) {
 		r.state.hold(holderIn(value), auditID(key))
 	}
 }
+
+func removedMerchant(r store.Removal) store.MerchantID { return r.Merchant }
 
 // decodeInto decodes a record whose key is its id.
 func decodeInto[K ~string, V any](m map[K]V, key string, value []byte, id func(V) K) error {

@@ -24,13 +24,14 @@ const (
 	inDomains    = "domains"
 	inReplies    = "replies"
 	inRemovals   = "removals"
+	inExpiries   = "expiries"
 	inErasures   = "erasures"
 	inSuppressed = "suppressed"
 	inLog        = "log"
 )
 
 var buckets = []string{inMeta, inPartners, inKeys, inUses, inMerchants, inTags, inDomains, inReplies, inRemovals,
-	inErasures, inSuppressed, inSessions, inLog}
+	inExpiries, inErasures, inSuppressed, inSessions, inLog}
 
 // The keys of the bucket meta.
 const (

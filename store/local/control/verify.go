@@ -54,7 +54,7 @@ func (d *Data) readAgain() (_ *reading, err error) {
 		return nil, err
 	}
 	defer f.Close()
-	return read(f, snapshot.Version)
+	return read(f, uint64(snapshot.tx.ID()))
 }
 
 // compare finds records that do not agree with each other. The seals are right, so this would be a fault of the program.

@@ -136,6 +136,9 @@ func openError(data string, err error) error {
 
 // checkData reports whether opening the data directory creates a store, or why the directory must not be opened.
 func checkData(data string, create bool) (creates bool, err error) {
+	if err := local.CheckFinished(data); err != nil {
+		return false, fmt.Errorf("cannot be used: %w", err)
+	}
 	found, err := control.Inspect(data)
 	switch {
 	case err != nil:

@@ -6,6 +6,7 @@
 //	DIR/index.db        rank/     the index of the events; rebuilt from the other two when it is missing
 //	DIR/set-aside/      a damaged index.db or archive/ that was replaced
 //	DIR/damaged.jsonl   the damaged chunks and blocks that were found
+//	DIR/unfinished      a restore or a repair is filling the directory
 //
 // They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and values), boltfile (bbolt
 // files with a format version), durable (files that a power cut does not leave half written), crc (a wrong bit) and space (of the disk).
@@ -70,6 +71,7 @@
 //	damage.go   notes damaged chunks
 //	lost.go     what is known of lost events
 //	source.go   what a backup reads (the package backup)
+//	fill.go     fills a new data directory, which cannot be opened before it is complete
 //	restore.go  a new data directory from a backup
 //	moveout.go  all data, for another engine (package move)
 //	movein.go   a new data directory from another engine: begins and finishes it
@@ -114,7 +116,8 @@ type Options struct {
 	// opened with another value, at first for ever.
 	Retention store.Retention
 
-	keepAll bool // nothing is removed in the background
+	keepAll    bool // nothing is removed in the background
+	unfinished bool // the directory is being filled: CheckFinished is left out
 
 	// For tests. 0 and false: the default.
 	archiveRun int  // bytes of events that are archived together, without pauses
@@ -196,8 +199,10 @@ func OpenControl(dir string, opt Options) (*control.Data, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(checkFinished(dir), checkParts(dir), checkMoved(dir)); err != nil {
-		return nil, err
+	if !opt.unfinished {
+		if err := cmp.Or(CheckFinished(dir), checkParts(dir), checkMoved(dir)); err != nil {
+			return nil, err
+		}
 	}
 	opt = opt.withDefaults()
 	data, err := control.Open(dir, opt.Now, opt.Log)

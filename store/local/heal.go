@@ -246,6 +246,9 @@ func (e *engine) tryRebuild() (err error) {
 			err = errors.Join(err, x.Discard(), removeIfExists(path+newSuffix))
 		}
 	}()
+	if err := x.SetOpening(e.parts.opening.now); err != nil {
+		return err
+	}
 	if e.opt.maxSeries > 0 {
 		x.LimitSeries(e.opt.maxSeries)
 	}

@@ -6,6 +6,7 @@
 //	DIR/index.db        rank/     the index of the events; rebuilt from the other two when it is missing
 //	DIR/set-aside/      a damaged index.db or archive/ that was replaced
 //	DIR/damaged.jsonl   the damaged chunks and blocks that were found
+//	DIR/generation      which files belong together (generation.go)
 //	DIR/unfinished      a restore or a repair is filling the directory
 //
 // They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and values), boltfile (bbolt
@@ -63,6 +64,7 @@
 //	erase.go    erases persons, and removes what is left of deleted merchants
 //	person.go   finds what belongs to a person
 //	retention.go  which events are kept
+//	generation.go  notices files that are older than the others
 //	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
@@ -152,6 +154,7 @@ type engine struct {
 	*control.Data
 	dir      string
 	opt      Options
+	parts    *generation
 	journal  *journal.Journal
 	archive  *archive.Archive
 	index    liveIndex
@@ -171,11 +174,11 @@ var _ store.Engine = (*engine)(nil)
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
 	opt = opt.withDefaults()
-	data, err := OpenControl(dir, opt)
+	data, parts, err := openControl(dir, opt)
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{Data: data, dir: dir, opt: opt}
+	e := &engine{Data: data, dir: dir, opt: opt, parts: parts}
 	e.opened, e.close = context.WithCancel(context.Background())
 	e.life = newLife(e, opt.Log)
 	if opt.Retention != 0 {
@@ -196,26 +199,36 @@ func Open(dir string, opt Options) (store.Engine, error) {
 // OpenControl opens or creates only the control data in dir, for operator commands while no server runs. It fails with
 // store.ErrInUse when another process has it open.
 func OpenControl(dir string, opt Options) (*control.Data, error) {
+	data, _, err := openControl(dir, opt)
+	return data, err
+}
+
+func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !opt.unfinished {
 		if err := cmp.Or(CheckFinished(dir), checkParts(dir), checkMoved(dir)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	opt = opt.withDefaults()
 	data, err := control.Open(dir, opt.Now, opt.Log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	parts, err := openGeneration(dir, data, opt.Log)
+	if err != nil {
+		return nil, nil, errors.Join(err, data.Close())
+	}
+	data.Changing, data.Changed = parts.changing, parts.changed
 	if opt.audit != (store.AuditLimits{}) {
 		data.AuditLimits = opt.audit
 	}
 	if err := finishSalvage(dir); err != nil {
-		return nil, errors.Join(err, data.Close())
+		return nil, nil, errors.Join(err, data.Close())
 	}
-	return data, nil
+	return data, parts, nil
 }
 
 // checkParts refuses a directory that has events, but no control.db or an empty one. A new control.db would lack the merchants of
@@ -257,7 +270,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	e.index.now = newUsedIndex(x)
 	x.OnDamage(func(err error) { e.healIndex(x, err) })
-	err = durable.SyncPath(dir) // the names of new files
+	err = errors.Join(durable.SyncPath(dir), e.parts.advance(x.SetOpening)) // the first: names of new files
 	last, lastErr := e.lastChunk()
 	e.tail = newTail(last)
 	if opt.maxNumbers > 0 {

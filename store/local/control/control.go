@@ -101,6 +101,11 @@ type Data struct {
 
 	AuditLimits store.AuditLimits // of the audit log; set before the first change
 
+	// Changing is called with the Sum that a change will make, before it is committed; its error keeps the change from being made.
+	// Changed is called when the change is on disk. Both are set before the first change, and may be nil.
+	Changing func(sum uint64) error
+	Changed  func()
+
 	writing sync.Mutex                  // held while a change is made
 	frozen  error                       // guarded by writing: why nothing is changed now; nil: changes are made
 	sums    sums                        // guarded by writing
@@ -128,6 +133,14 @@ func (d *Data) Close() error {
 		return d.file.Close()
 	}
 	return d.db.Close()
+}
+
+// Sum returns a number that identifies all records. It is not known when the record with the sums of all buckets is damaged: then
+// nothing can be changed.
+func (d *Data) Sum() (sum uint64, known bool) {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	return d.sums.sum(), d.sums != nil
 }
 
 // Directory returns the in-memory view of the control data, as store.Engine describes it.
@@ -260,6 +273,11 @@ func (d *Data) store(c *change) error {
 			if err := storeAll(tx, next, c.writes); err != nil {
 				return err
 			}
+			if d.Changing != nil {
+				if err := d.Changing(next.sum()); err != nil {
+					return err
+				}
+			}
 			committing = tx.ID()
 			return nil
 		})
@@ -269,6 +287,9 @@ func (d *Data) store(c *change) error {
 	switch {
 	case err == nil:
 		d.sums = next
+		if d.Changed != nil {
+			d.Changed()
+		}
 	case !returned:
 		d.broken.Store(&err)
 		d.log.Error("control.db is damaged: nothing is changed in it until the next start, which checks it", "error", err)

@@ -25,7 +25,6 @@
 //	verify.go     checks all records
 //	salvage.go    writes what can be read of a damaged file into a new one
 //	read.go       reads all of a file, and what is wrong with it
-//	format1.go    the older format, and its migration
 //	records.go    the bytes of records, their seals and sums
 //
 // # What is in control.db
@@ -58,7 +57,8 @@
 //
 // Open reads the whole file, before bbolt does, and checks the pages (package boltfile), the seals and the sums.
 //
-//   - One wrong bit on a page is corrected, and logged.
+//   - When no record is lost, as with one wrong bit or a damaged page that has none, the file is rebuilt: a new one is written beside
+//     it, and replaces it. The seals and the sums prove that nothing is missing.
 //   - A record that is damaged otherwise is out of service, with everything that belongs to it: a partner with its merchants, a
 //     merchant with its tags. Its requests fail, which is logged with the record's name; they never find it missing. Everything
 //     else goes on. An audit entry is listed as damaged.
@@ -124,7 +124,7 @@ type Data struct {
 const fileName = "control.db"
 
 // format2 is the version of the file's layout. The next version must be "5", not "3": a start that finds a version with one bit
-// other than "2" corrects it to "2". "5" differs in three bits, so it is refused, even with one wrong bit.
+// other than "2" takes it for "2". "5" differs in three bits, so it is refused, even with one wrong bit.
 const format2 = "2"
 
 // Close closes the file.

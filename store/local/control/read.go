@@ -125,13 +125,13 @@ func (r *reading) salvaged(damage error) *reading {
 	}
 	s := newReading()
 	s.scan, s.keep, s.mended = r.scan, r.keep, true
-	if damage != nil {
+	if s.wrong = r.wrong; damage != nil {
 		s.report(problem{text: damage.Error(), fatal: true})
 	}
 	for _, w := range best.raw {
 		s.sound(w.bucket, w.key, w.value)
 	}
-	s.found, s.format = best.found, cmp.Or(best.format, format2)
+	s.found, s.format = best.found, cmp.Or(r.format, best.format, format2)
 	return s
 }
 
@@ -153,7 +153,7 @@ func (s *salvage) take(key, value []byte, mend bool) bool {
 		k, v, ok := s.mend(key, value)
 		return ok && s.take(k, v, false)
 	}
-	if string(key) == keyFormat && len(value) == len(format2) {
+	if string(key) == keyFormat && len(value) < sealSize {
 		s.format = string(value)
 		return true
 	}

@@ -49,12 +49,13 @@ type generation struct {
 
 	mu      sync.Mutex
 	known   bool // else it is missing
+	cutOff  bool // a change of the control data was
 	opening present
 	control present
 }
 
-// openGeneration reads DIR/generation, and compares all but index.db with it. Nobody else has the control data open.
-func openGeneration(dir string, data *control.Data, log *slog.Logger) (*generation, error) {
+// readGeneration reads DIR/generation, and compares all but index.db with it. Nobody else changes the control data meanwhile.
+func readGeneration(dir string, data *control.Data, log *slog.Logger) (*generation, error) {
 	sum, sumKnown := data.Sum()
 	g := &generation{dir: dir, log: log}
 	b, err := os.ReadFile(filepath.Join(dir, generationFile))
@@ -85,11 +86,20 @@ func openGeneration(dir string, data *control.Data, log *slog.Logger) (*generati
 			return nil, fmt.Errorf("%s %w. %s", part, errOtherTime, adviceOtherTime)
 		}
 	}
-	if settled := (present{sum, sum}); sumKnown && g.control != settled { // a change was cut off
-		g.control = settled
-		return g, g.write(synced)
+	if sumKnown {
+		g.cutOff = g.control != present{sum, sum}
+		g.control = present{sum, sum}
 	}
 	return g, nil
+}
+
+// openGeneration is readGeneration for a directory that is changed from now on.
+func openGeneration(dir string, data *control.Data, log *slog.Logger) (*generation, error) {
+	g, err := readGeneration(dir, data, log)
+	if err == nil && g.cutOff {
+		err = g.write(synced)
+	}
+	return g, err
 }
 
 // hasIndex reports whether index.db may be that of the last opening. 0: it has no number.

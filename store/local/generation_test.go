@@ -29,6 +29,11 @@ func TestAFileThatIsOlderThanTheOthersIsNoticed(t *testing.T) {
 	for _, part := range []string{"control.db", "events", "events/log", "events/keys", "archive", "index.db", generationFile} {
 		mixed := copied(t, dir)
 		replacePart(t, mixed, older, part)
+		if part != "index.db" {
+			if found := closedFindings(t, mixed); len(found) == 0 {
+				t.Errorf("with an older %s, a verification finds nothing", part)
+			}
+		}
 		before := fileSums(t, mixed)
 		opened, err := Open(mixed, Options{Log: quiet})
 		if part == "index.db" {
@@ -57,6 +62,18 @@ func TestAFileThatIsOlderThanTheOthersIsNoticed(t *testing.T) {
 			t.Errorf("with an older %s, a command gets %v", part, err)
 		}
 	}
+	// A repair goes on with what there is, and says so.
+	mixed, said := copied(t, dir), 0
+	replacePart(t, mixed, older, "control.db")
+	to := filepath.Join(t.TempDir(), "new")
+	if err := Repair(ctx, mixed, to, quiet, func(f store.Finding) {
+		if said++; !strings.Contains(f.Problem, "revoked") {
+			t.Errorf("lost: %+v", f)
+		}
+	}); err != nil || said != 1 {
+		t.Errorf("a repair says %d things, %v", said, err)
+	}
+	closeEngine(t, open(t, to))
 	// All of it may go back to an earlier moment.
 	closeEngine(t, open(t, older))
 }

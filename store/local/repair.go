@@ -27,9 +27,12 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 	}
 	if err == nil {
 		defer func() { err = errors.Join(err, old.Close()) }()
+		if _, err := readGeneration(dir, old, log); err != nil {
+			lost(store.Finding{Part: store.PartControl, Where: dir, Problem: "what was changed since may be lost, and a key that was revoked may be valid: " + err.Error()})
+		}
 	} else {
 		lost(store.Finding{Part: store.PartControl, Where: "control.db",
-			Problem: "cannot be opened, so all partners, keys, merchants and tags are lost: restore it from a backup: " + err.Error()})
+			Problem: "cannot be opened, so all partners, keys, merchants and tags are lost: " + err.Error()})
 	}
 	err = fill(to, "mtagd repair", func() error {
 		if err := salvageControl(old, to, log, lost); err != nil {

@@ -201,7 +201,7 @@ func OpenReadOnly(dir string) (*Data, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	d.file, d.state = f, r.state
+	d.file, d.state, d.sums = f, r.state, r.wanted
 	d.state.derive()
 	return d, r.close()
 }

@@ -4,7 +4,7 @@
 //	DIR/events/         journal/  a log of new events; identity links and remembered event_ids
 //	DIR/archive/        archive/  older events, packed by merchant
 //	DIR/index.db        rank/     the index of the events; rebuilt from the other two when it is missing
-//	DIR/set-aside/      a damaged index.db or archive/ that was replaced
+//	DIR/archive.damaged a damaged archive/ that was replaced
 //	DIR/damaged.jsonl   the damaged chunks and blocks that were found
 //	DIR/generation      which files belong together (generation.go)
 //	DIR/unfinished      a restore or a repair is filling the directory
@@ -12,9 +12,6 @@
 // They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and values), boltfile (bbolt
 // files with a format version), durable (files that a power cut does not leave half written), crc (a wrong bit) and space (of the disk).
 // Each package comment describes the format of its files.
-//
-// DIR/set-aside/ has a directory for each start or rebuild that set something aside, named after its time in UTC, such as
-// 20261122T143000.000000Z. Only the newest index.db is kept. The service reads none of these files.
 //
 // DIR/damaged.jsonl has a line for each damaged chunk, an object of JSON (note in damage.go), between two line feeds: the line
 // before may have been cut short. A line that cannot be read is skipped.

@@ -66,7 +66,7 @@
 //     be the merchant's tag of this type, or have the label. No domain is claimed while a claim or a partner is damaged. Nothing
 //     is deleted while a record is damaged that may belong to it.
 //   - When it is not known which records are damaged, as on a page that cannot be read, Open fails. "mtagd repair" makes a new
-//     file of the others.
+//     file of the others: zeros over a page lose at most the records that were on it.
 //
 // What the disk does to the file later does not reach requests. A change that meets damage fails, and changes nothing.
 package control

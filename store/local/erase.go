@@ -229,7 +229,7 @@ func (l *life) Purge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	removed, err := removeSetAside(l.e.dir)
+	removed, err := removeReplaced(l.e.dir)
 	if len(removed) > 0 {
 		l.log.Warn("copies of damaged files were removed, because they may have data that had to be erased", "directories", removed)
 	}

@@ -77,6 +77,11 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 		}
 		v.Found(store.Finding{Part: store.PartControl, Where: "control.db", Problem: "cannot be opened: " + err.Error()})
 	}
+	if w.control != nil {
+		if _, err := readGeneration(dir, w.control, Options{}.withDefaults().Log); err != nil {
+			v.Found(store.Finding{Part: store.PartControl, Where: dir, Problem: err.Error()})
+		}
+	}
 	events := filepath.Join(dir, "events")
 	if _, err := os.Stat(events); errors.Is(err, os.ErrNotExist) && w.control != nil {
 		return w.counts, w.verify() // no server has run yet

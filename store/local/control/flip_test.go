@@ -99,7 +99,7 @@ func inUse(t *testing.T, dir string) [][2]int {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	r, err := d.readAgain()
+	r, err := d.readAgain(false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,8 +46,7 @@ func (d *Data) Import(c *move.Control) error {
 	if err := d.db.Close(); err != nil {
 		return err
 	}
-	_, err = d.open()
-	return err
+	return d.open()
 }
 
 // writesOf returns the records of control data, for the directory with this id.

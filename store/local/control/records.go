@@ -92,6 +92,17 @@ func (s sums) remove(bucket string, seal uint64) {
 	s[bucket] = sum{of.n - 1, of.seals - seal}
 }
 
+// sum identifies the records: with other ones it is another number. A number that is 0 stands for no records.
+func (s sums) sum() uint64 {
+	h := xxhash.New()
+	for _, bucket := range buckets {
+		if of := s[bucket]; of.n > 0 {
+			_, _ = fmt.Fprintln(h, bucket, of.n, of.seals) // never fails
+		}
+	}
+	return h.Sum64()
+}
+
 // bytes returns the sums of all buckets: name (length-prefixed), number (uvarint), sum (8 bytes, big endian). Before them is the
 // transaction that writes them, as the number of a bucket without a name, which earlier versions skip.
 func (s sums) bytes(transaction uint64) []byte {

@@ -48,7 +48,7 @@ func guardedPages(t *testing.T, token string, notReady error) http.Handler {
 		t.Fatal(err)
 	}
 	ready := func() error { return notReady }
-	return guardAdmin(adminPages(metrics, ready), ready, token, refusals)
+	return guardAdmin(adminPages(metrics, ready, func() error { return nil }), ready, token, refusals)
 }
 
 // A page in a browser on the server's machine cannot read the admin pages through a name of its own that leads to a

@@ -3,7 +3,6 @@ package local
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
@@ -333,8 +331,5 @@ func (e *engine) readArchived(ctx context.Context, m codec.MerchantKey, wanted [
 	if err == nil && damaged != nil {
 		err = damaged
 	}
-	if errors.Is(err, codec.ErrCorrupt) && !isDamage(err) { // damage of a table: the next start corrects or reports it
-		err = fmt.Errorf("%w: %v", store.Unavailable("some events cannot be read now"), err)
-	}
-	return n, err
+	return n, unread(ctx, m, err)
 }

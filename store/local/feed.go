@@ -92,6 +92,9 @@ func (e *engine) feedArchived(ctx context.Context, f *feed, end codec.Position) 
 func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) (archive.Next, error) {
 	for range maxSetAside {
 		next, err := e.archive.Next(ctx, f.merchants, f.at, end, f.portion)
+		if unreadable, ok := errors.AsType[archive.Unread](err); ok {
+			err = unread(ctx, unreadable.Merchant, err)
+		}
 		if err != nil {
 			return archive.Next{}, ofEvents("archive/", err)
 		}

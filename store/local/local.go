@@ -68,6 +68,8 @@
 //	repair.go   salvages what can be read into a new directory
 //	salvage.go  salvages a damaged archive when the engine opens
 //	damage.go   notes damaged chunks
+//	complete.go compares what answers read with what the index counts
+//	mend.go     replaces damaged tables while the engine runs
 //	lost.go     what is known of lost events
 //	source.go   what a backup reads (the package backup)
 //	restore.go  a new data directory from a backup
@@ -156,10 +158,11 @@ type engine struct {
 	archiver *archiver
 	tail     *tail
 	life     *life
+	shorts   *shorts
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
-	running   sync.WaitGroup // life, and noteKeyUse
+	running   sync.WaitGroup // life, mendTables, and noteKeyUse
 	verifying sync.RWMutex   // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
 
@@ -172,7 +175,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{Data: data, dir: dir, opt: opt}
+	e := &engine{Data: data, dir: dir, opt: opt, shorts: newShorts()}
 	e.opened, e.close = context.WithCancel(context.Background())
 	e.life = newLife(e, opt.Log)
 	if opt.Retention != 0 {
@@ -184,6 +187,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	e.running.Go(e.noteKeyUse)
+	e.running.Go(e.mendTables)
 	if !opt.keepAll {
 		e.running.Go(e.life.run)
 	}
@@ -273,7 +277,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	e.tail.start()
 	e.archiver.start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics())...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.completeMetrics())...)
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64)
 	if err != nil {
 		return false, err
 	}
-	defer l.change(m)()
+	defer l.change(m)(0) // they are counted already
 	err = l.e.withIndex(func(x *usedIndex) error {
 		indexed, err := x.RemoveBefore(ctx, m, from)
 		left = indexed.Events > removed
@@ -139,7 +139,7 @@ func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, la
 			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 			return err != nil || event.Time >= from
 		}, l.damaged)
-		done()
+		done(removed.Events)
 		events += removed.Events
 		if err == nil && !l.failing {
 			if err := l.erase(ctx); err != nil && ctx.Err() == nil {

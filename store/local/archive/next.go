@@ -23,6 +23,15 @@ type Next struct {
 	Damaged Damaged
 }
 
+// Unread is the error of Next when a table is damaged where it has events of a merchant.
+type Unread struct {
+	Merchant codec.MerchantKey
+	Err      error
+}
+
+func (u Unread) Error() string { return u.Err.Error() }
+func (u Unread) Unwrap() error { return u.Err }
+
 // nextBytes bounds the bodies that a call of Next returns, except for one that is larger.
 const nextBytes = 8 << 20
 
@@ -41,6 +50,7 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 			}
 			prefix := appendMerchantKey(nil, prefixBlock, m)
 			from := after
+			it.Within(prefix)
 			for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); it.ValidForPrefix(prefix); it.Next() {
 				if len(it.Item().Key()) != blockKeyBytes {
 					continue // what Purge is about to remove
@@ -64,6 +74,9 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 					break
 				}
 				from = k.last
+			}
+			if err := it.Err(); err != nil {
+				return Unread{m, err}
 			}
 		}
 		return nil

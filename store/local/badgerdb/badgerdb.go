@@ -86,9 +86,9 @@ type DB struct {
 	log  *slog.Logger
 	lock *os.File
 
-	keep    atomic.Uint64
-	clean   bool
-	damaged atomic.Uint64
+	keep  atomic.Uint64
+	clean bool
+	met   met
 
 	compacting sync.Mutex // held while Compact runs; locked before writing
 	writing    sync.Mutex // held by whoever writes to the current generation, or replaces it
@@ -108,7 +108,7 @@ type handle struct {
 	log      *badgerLog
 	list     list                         // guarded by DB.writing
 	tables   atomic.Pointer[[]*tableFile] // all that Badger has, but for the newest
-	damaged  *atomic.Uint64
+	met      *met
 	readOnly bool
 
 	readers int           // those who use it, and one while it is current
@@ -176,7 +176,7 @@ func (d *DB) use(n int, readOnly bool) error {
 
 // openGeneration checks the files of a generation, and opens it. To a reader that must not write, Badger gets a directory of links.
 func (d *DB) openGeneration(n int, readOnly bool) (h *handle, err error) {
-	h = &handle{dir: generationDir(d.dir, n), number: n, log: &badgerLog{log: d.log}, damaged: &d.damaged, readOnly: readOnly, closed: make(chan struct{})}
+	h = &handle{dir: generationDir(d.dir, n), number: n, log: &badgerLog{log: d.log}, met: &d.met, readOnly: readOnly, closed: make(chan struct{})}
 	tables, l, isNew, err := checkFiles(h.dir, h.log, readOnly)
 	if err != nil {
 		return nil, err
@@ -302,8 +302,31 @@ func OpenReadOnly(dir string, log *slog.Logger) (*DB, error) {
 // files since. Reads find it too.
 func (d *DB) StoppedCleanly() bool { return d.clean }
 
-// DamagedBlocks returns how often a read has met damage.
-func (d *DB) DamagedBlocks() uint64 { return d.damaged.Load() }
+// met is the first damage that a read, a compaction or Check has met since the database was opened, or Adopt.
+type met struct{ first atomic.Pointer[error] }
+
+func (m *met) note(err error) {
+	if err != nil {
+		m.first.CompareAndSwap(nil, &err)
+	}
+}
+
+// Damage returns damage that was met, or nil.
+func (d *DB) Damage() error {
+	if err := d.met.first.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Recheck reads all tables after damage was met. It returns nil when they are sound: the disk had returned an error for a while.
+func (d *DB) Recheck(ctx context.Context, pace func()) error {
+	d.met.first.Store(nil)
+	if err := d.Check(ctx, pace, func(*Damage) {}); err != nil {
+		return err
+	}
+	return d.Damage()
+}
 
 // acquire returns the current generation, which stays open until release.
 func (d *DB) acquire() *handle {
@@ -593,6 +616,7 @@ func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error 
 		d.release(h)
 		var damage *Damage
 		if errors.As(err, &damage) {
+			d.met.note(damage)
 			found(damage)
 		} else if err != nil {
 			return err
@@ -623,7 +647,7 @@ func (d *DB) Close() error {
 		var l list
 		if tables, l, _, err = checkFiles(h.dir, h.log, true); err == nil {
 			closeTables(tables)
-			l.version, l.closed = d.last, d.damaged.Load() == 0
+			l.version, l.closed = d.last, d.Damage() == nil
 			err = l.write(h.dir)
 		}
 	}

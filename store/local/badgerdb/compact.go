@@ -177,10 +177,10 @@ func (c *compaction) checkInput() error {
 	return c.compare("the tables have", all)
 }
 
-// failed counts damage.
+// failed notes damage.
 func (c *compaction) failed(err error) error {
 	if c.ctx.Err() == nil {
-		c.d.damaged.Add(1)
+		c.d.met.note(err)
 	}
 	return err
 }
@@ -339,4 +339,24 @@ func (c *compaction) switchOver() (was *handle, err error) {
 	}
 	d.dirty = false
 	return d.replace(h, true), nil
+}
+
+// Adopt replaces what the database has by what the database in another directory has, which must be closed, and loses its tables.
+// Reads that have begun go on with the old tables, which are removed when they end. A kill leaves the one or the other.
+func (d *DB) Adopt(dir string) error {
+	d.compacting.Lock()
+	defer d.compacting.Unlock()
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	newest, _, err := generation(dir)
+	if err != nil {
+		return err
+	}
+	c := compaction{d: d, h: d.current, dir: generationDir(dir, newest), number: d.current.number + 1}
+	if _, err := c.switchOver(); err != nil {
+		return err
+	}
+	d.last = max(d.last, d.current.list.version, d.current.newestVersion())
+	d.met.first.Store(nil)
+	return nil
 }

@@ -203,6 +203,14 @@ func (t *tableFile) block(key []byte) int {
 	return max(0, sort.Search(t.blocks, func(i int) bool { return y.CompareKeys(t.base(i), key) > 0 })-1)
 }
 
+// blockBefore is block; -1 when the table begins behind the key.
+func (t *tableFile) blockBefore(key []byte) int {
+	if y.CompareKeys(t.base(0), key) > 0 {
+		return -1
+	}
+	return t.block(key)
+}
+
 // buffer is reused from block to block.
 type buffer struct{ b []byte }
 

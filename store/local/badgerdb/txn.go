@@ -2,6 +2,7 @@ package badgerdb
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"math"
 	"slices"
@@ -28,7 +29,7 @@ type Txn struct {
 // found notes damage.
 func (t *Txn) found(err error) error {
 	if err != nil {
-		t.h.damaged.Add(1)
+		t.h.met.note(err)
 		if t.bad == nil {
 			t.bad = err
 		}
@@ -145,6 +146,10 @@ func (it *Iterator) Seek(key []byte) {
 // Rewind is badger.Iterator.Rewind.
 func (it *Iterator) Rewind() { it.Seek(nil) }
 
+// Within says that only keys with a prefix are needed from the next Seek on, though the iterator may go further: damage behind them
+// does not matter.
+func (it *Iterator) Within(prefix []byte) { it.prefix, it.after = prefix, after(prefix) }
+
 // Next is badger.Iterator.Next.
 func (it *Iterator) Next() {
 	if it.bad = it.t.found(it.next); it.bad == nil {
@@ -152,8 +157,16 @@ func (it *Iterator) Next() {
 	}
 }
 
+// Err returns the damage at which the iterator has ended, or nil.
+func (it *Iterator) Err() error { return cmp.Or(it.bad, it.lost) }
+
 // Valid is badger.Iterator.Valid.
 func (it *Iterator) Valid() bool { return it.bad == nil && it.lost == nil && it.Iterator.Valid() }
+
+// ValidForPrefix is badger.Iterator.ValidForPrefix.
+func (it *Iterator) ValidForPrefix(prefix []byte) bool {
+	return it.Valid() && it.Iterator.ValidForPrefix(prefix)
+}
 
 // move calls step, and checks the blocks up to the key that it has reached.
 func (it *Iterator) move(step func()) {
@@ -164,7 +177,10 @@ func (it *Iterator) move(step func()) {
 		it.checkEnd()
 		return
 	}
-	if key := it.Iterator.Item().Key(); it.limit == nil || it.reverse == (bytes.Compare(key, it.limit) < 0) {
+	key := it.Iterator.Item().Key()
+	if !it.reverse && it.after != nil && bytes.Compare(key, it.after) >= 0 {
+		it.checkEnd()
+	} else if it.limit == nil || it.reverse == (bytes.Compare(key, it.limit) < 0) {
 		it.check(key)
 	}
 }
@@ -179,18 +195,22 @@ func (it *Iterator) check(key []byte) {
 			if len(key) > 0 {
 				b = s.f.block(y.KeyWithTs(key, math.MaxUint64))
 			}
-			it.cover(s, b, s.hi, nil)
+			if it.cover(s, b, s.hi, nil); it.bad != nil {
+				return
+			}
 			it.cover(s, max(0, b-1), max(s.hi, min(b+1, s.f.blocks-1)), &it.next)
 			if s.lo > 0 {
 				it.narrow(s.f.base(min(s.lo+1, s.f.blocks-1)))
 			}
 			continue
 		}
-		b := s.f.block(y.KeyWithTs(key, 0))
-		it.cover(s, s.lo, b, nil)
+		b := s.f.blockBefore(y.KeyWithTs(key, 0))
+		if it.cover(s, s.lo, b, nil); it.bad != nil {
+			return
+		}
 		it.cover(s, s.lo, min(b+1, s.f.blocks-1), &it.next)
 		if s.hi < s.f.blocks-1 {
-			it.narrow(s.f.base(s.hi))
+			it.narrow(s.f.base(max(0, s.hi)))
 		}
 	}
 }
@@ -212,7 +232,7 @@ func (it *Iterator) checkEnd() {
 		case it.reverse:
 			it.cover(s, 0, s.hi, nil)
 		case it.after != nil:
-			it.cover(s, s.lo, s.f.block(y.KeyWithTs(it.after, math.MaxUint64)), nil)
+			it.cover(s, s.lo, s.f.blockBefore(y.KeyWithTs(it.after, math.MaxUint64)), nil)
 		default:
 			it.cover(s, s.lo, s.f.blocks-1, nil)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"os"
 	"time"
 
 	"mtagd/store/local/badgerdb"
@@ -122,6 +123,31 @@ func (j *Journal) tidyOnce() (err error) {
 		err = errors.Join(err, j.tryWrite())
 	}
 	return err
+}
+
+// Damage returns damage of the database that a read has met, or nil.
+func (j *Journal) Damage() error { return j.keys.db.Damage() }
+
+// Recheck reads the whole database after damage was met, and returns what is wrong with it.
+func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, pause(ctx)) }
+
+// Mend replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails with ErrCopied
+// during a backup.
+func (j *Journal) Mend(ctx context.Context, damage error) error {
+	j.copying.Lock()
+	defer j.copying.Unlock()
+	j.flushes.Lock()
+	defer j.flushes.Unlock()
+	if j.copies > 0 || !j.compacting.CompareAndSwap(false, true) {
+		return ErrCopied
+	}
+	defer j.compacting.Store(false)
+	dir := keysDir(j.dir)
+	part := dir + ".part"
+	if err := copyKeys(ctx, dir, part, j.logger, damage); err != nil {
+		return err
+	}
+	return errors.Join(j.keys.db.Adopt(part), os.RemoveAll(part))
 }
 
 func (j *Journal) compact() {

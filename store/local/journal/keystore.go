@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -83,10 +84,9 @@ func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	return k, nil
 }
 
-// rebuildKeys replaces a damaged database by one of what can be read of it. A kill before the end leaves the damaged one.
-func rebuildKeys(dir string, logger *slog.Logger, damage error) error {
+// copyKeys makes a new database of what can be read of a damaged one, in the directory part.
+func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage error) error {
 	logger.Error("the database of links and event_ids is damaged: a new one is made of what can be read", "error", damage)
-	part := dir + ".part"
 	if err := os.RemoveAll(part); err != nil {
 		return err
 	}
@@ -95,10 +95,16 @@ func rebuildKeys(dir string, logger *slog.Logger, damage error) error {
 		return err
 	}
 	w := &Writer{keys: keys, batch: keys.db.Batch()}
-	err = salvageKeys(context.Background(), dir, w, func(path string, err error) {
+	err = salvageKeys(ctx, dir, w, func(path string, err error) {
 		logger.Error("a part of the links and event_ids cannot be read", "file", path, "error", err)
 	})
-	if err := errors.Join(err, w.batch.Flush(), keys.db.Close()); err != nil {
+	return errors.Join(err, w.batch.Flush(), keys.db.Close())
+}
+
+// rebuildKeys replaces a damaged database by one of what can be read of it. A kill before the end leaves the damaged one.
+func rebuildKeys(dir string, logger *slog.Logger, damage error) error {
+	part := dir + ".part"
+	if err := copyKeys(context.Background(), dir, part, logger, damage); err != nil {
 		return err
 	}
 	old := dir + ".damaged"
@@ -161,7 +167,15 @@ func (k *keyStore) stored(key []byte) (value []byte, found bool, err error) {
 		value, err = item.ValueCopy(nil)
 		return err
 	})
-	return value, found, err
+	return value, found, notNow(err)
+}
+
+// notNow gives damage of a table the kind of a request that may be repeated: it is mended soon.
+func notNow(err error) error {
+	if damage, ok := errors.AsType[*badgerdb.Damage](err); ok {
+		err = fmt.Errorf("%w: %w", store.Unavailable("links and event_ids cannot be read now"), damage)
+	}
+	return err
 }
 
 // add adds what a commit has changed.
@@ -252,7 +266,7 @@ const keysAtOnce = badgerdb.MaxCommitBytes / (2 * store.MaxMUIDLength)
 // each calls use with all entries of the database whose keys begin with a prefix and that were written after the version since, in the
 // order of the keys, beginning at the key from. use gets values of its own.
 func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value []byte) error) error {
-	return k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
+	return notNow(k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: prefix, SinceTs: since})
 		defer it.Close()
 		for it.Seek(from); it.Valid(); it.Next() {
@@ -265,7 +279,7 @@ func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value [
 			}
 		}
 		return nil
-	})
+	}))
 }
 
 // number returns the number that a key has; 0 when there is none.

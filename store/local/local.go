@@ -272,6 +272,9 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), x.Close(), e.archive.Close(), e.journal.Close())
 	}
+	if e.journal.HasLost() {
+		_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of the log of events is lost")) // it is not known yet which events
+	}
 	e.index.pushed = last
 	x.Start()
 	e.tail.start()

@@ -25,6 +25,7 @@
 //	add.go       stores a run of events
 //	change.go    deletes and writes blocks, with the counts of their merchants
 //	read.go      reads events by position, of a merchant since a position
+//	chain.go     finds gaps between blocks
 //	next.go      reads events of several merchants in the order of receipt
 //	select.go    reads a merchant's events with several processors
 //	remove.go    removes events of a merchant
@@ -47,13 +48,15 @@
 //	'F'                                   format version, in ASCII digits
 //	'S'                                   boundary (8 bytes): all events of the journal's chunks up to it are here
 //	'P'                                   version (8 bytes) of the last commit before the last purge, if there was one
-//	'M' merchant                          number of events, bytes of the bodies, bytes of the blocks (uvarints)
+//	'G'                                   number of a chunk (8 bytes): blocks that begin up to it may be behind a gap
+//	'M' merchant                          number of events, bytes of the bodies, bytes of the blocks (uvarints), end of the last
+//	                                      block (position)
 //	'B' merchant, last position, revision (4 bytes)
 //	                                      block. The revision is greater than that of an earlier block with this position
 //	'B' merchant, last position, revision, 0 (1 byte)
 //	                                      empty value, which reads skip: earlier versions wrote it before they removed a block's bytes
 //
-// The values of 'S', 'P' and 'M' are sealed (codec.Seal). A block is:
+// The values of 'S', 'P', 'G' and 'M' are sealed (codec.Seal). A block is:
 //
 //	length of the block (4 bytes, with these and the checksum) | merchant | first position | last position |
 //	number of events (4 bytes) | length of the content (4 bytes) | content, compressed with zstd | CRC-32C of all that (4 bytes)
@@ -74,6 +77,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -89,6 +93,7 @@ type Archive struct {
 	coder *coder
 
 	boundary atomic.Uint64
+	gaps     uint64 // blocks that begin in a chunk up to this one may be behind a gap
 	versions versions
 
 	writing   sync.Mutex // held by whoever changes the archive
@@ -120,7 +125,7 @@ func Open(dir string, log *slog.Logger) (*Archive, error) {
 	}
 	var a *Archive
 	if err == nil {
-		a, err = open(dir, db, log)
+		a, err = open(dir, db, log, false)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
@@ -140,21 +145,21 @@ func OpenReadOnly(dir string, log *slog.Logger) (*Archive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	a, err := open(dir, db, log)
+	a, err := open(dir, db, log, true)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
 	return a, nil
 }
 
-func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
+func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archive, error) {
 	coder, err := newCoder()
 	if err != nil {
 		return nil, err
 	}
 	a := &Archive{dir: dir, db: db, log: log, coder: coder, metrics: newMetrics()}
 	a.versions.start(db, db.MaxVersion())
-	isNew := false
+	isNew, hasGaps := false, false
 	err = a.view(func(txn *badgerdb.Txn) error {
 		found, err := get(txn, keyFormat, func(v []byte) error {
 			if string(v) != format {
@@ -167,6 +172,12 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 		}
 		boundary, err := getNumber(txn, keyBoundary)
 		a.boundary.Store(boundary)
+		if err == nil {
+			hasGaps, err = get(txn, keyGaps, func(v []byte) (err error) {
+				a.gaps, err = parseNumber(keyGaps, v)
+				return err
+			})
+		}
 		return err
 	})
 	if err == nil && isNew && a.versions.newest() > 0 {
@@ -175,10 +186,28 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 	if err == nil && isNew {
 		err = cmp.Or(a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyFormat, []byte(format)) }), db.Flush())
 	}
+	if err == nil && !hasGaps {
+		if a.gaps = a.Boundary(); !isNew { // an earlier version has left gaps; after a kill, also behind the boundary
+			a.gaps += uint64(time.Hour.Microseconds())
+		}
+		if !readOnly {
+			err = a.allowGaps(a.gaps)
+		}
+	}
 	if err == nil {
 		err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.metrics.add(u) })
 	}
 	return a, err
+}
+
+// allowGaps notes that blocks which begin in a chunk up to this one may be behind a gap.
+func (a *Archive) allowGaps(upTo uint64) error {
+	a.gaps = upTo
+	err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyGaps, encodeNumber(keyGaps, upTo)) })
+	if badgerdb.IsNearlyFull(err) {
+		return nil // the next start notes it
+	}
+	return cmp.Or(err, a.db.Flush())
 }
 
 // get calls use with the value of a key, and reports whether it has one.

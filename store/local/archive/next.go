@@ -49,7 +49,8 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 				return err
 			}
 			prefix := appendMerchantKey(nil, prefixBlock, m)
-			from := after
+			from, ended := after, true
+			chain := a.newChain(m, after, upTo)
 			it.Within(prefix)
 			for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); it.ValidForPrefix(prefix); it.Next() {
 				if len(it.Item().Key()) != blockKeyBytes {
@@ -60,6 +61,11 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 					return err
 				}
 				b, more, err := a.loadFrom(&memory, k, it.Item(), f.upTo)
+				if err == nil {
+					if gap, found := chain.next(b.first, k.last); found {
+						damaged = append(damaged, gap)
+					}
+				}
 				if err == nil && more {
 					err = b.each(func(e Event) bool {
 						if e.Compare(after) > 0 {
@@ -71,12 +77,23 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 				if err != nil {
 					damaged = append(damaged, Damage{m, from, k.last, err})
 				} else if !more {
+					ended = false
 					break
 				}
 				from = k.last
 			}
 			if err := it.Err(); err != nil {
 				return Unread{m, err}
+			}
+			if !ended {
+				continue
+			}
+			gap, found, err := chain.atEnd(txn)
+			if err != nil {
+				return Unread{m, err}
+			}
+			if found {
+				damaged = append(damaged, gap)
 			}
 		}
 		return nil
@@ -93,7 +110,7 @@ func (a *Archive) loadFrom(m *memory, k blockKey, item *badger.Item, upTo codec.
 		return block{}, false, err
 	}
 	if b, _, err := readHeader(m.stored); err == nil && b.merchant == k.merchant && b.last == k.last && b.first.Compare(upTo) > 0 {
-		return block{}, false, nil
+		return b, false, nil
 	}
 	b, err = a.unpack(m, k, m.stored)
 	return b, true, err

@@ -93,7 +93,7 @@ type Archive struct {
 	coder *coder
 
 	boundary atomic.Uint64
-	gaps     uint64 // blocks that begin in a chunk up to this one may be behind a gap
+	gaps     atomic.Uint64 // blocks that begin in a chunk up to this one may be behind a gap
 	versions versions
 
 	writing   sync.Mutex // held by whoever changes the archive
@@ -174,7 +174,8 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 		a.boundary.Store(boundary)
 		if err == nil {
 			hasGaps, err = get(txn, keyGaps, func(v []byte) (err error) {
-				a.gaps, err = parseNumber(keyGaps, v)
+				gaps, err := parseNumber(keyGaps, v)
+				a.gaps.Store(gaps)
 				return err
 			})
 		}
@@ -187,11 +188,12 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 		err = cmp.Or(a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyFormat, []byte(format)) }), db.Flush())
 	}
 	if err == nil && !hasGaps {
-		if a.gaps = a.Boundary(); !isNew { // an earlier version has left gaps; after a kill, also behind the boundary
-			a.gaps += uint64(time.Hour.Microseconds())
+		gaps := a.Boundary()
+		if !isNew { // an earlier version has left gaps; after a kill, also behind the boundary
+			gaps += uint64(time.Hour.Microseconds())
 		}
-		if !readOnly {
-			err = a.allowGaps(a.gaps)
+		if a.gaps.Store(gaps); !readOnly {
+			err = a.allowGaps(gaps)
 		}
 	}
 	if err == nil {
@@ -202,7 +204,7 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 
 // allowGaps notes that blocks which begin in a chunk up to this one may be behind a gap.
 func (a *Archive) allowGaps(upTo uint64) error {
-	a.gaps = upTo
+	a.gaps.Store(upTo)
 	err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyGaps, encodeNumber(keyGaps, upTo)) })
 	if badgerdb.IsNearlyFull(err) {
 		return nil // the next start notes it

@@ -31,7 +31,7 @@ func (a *Archive) newChain(m codec.MerchantKey, after, upTo codec.Position) chai
 func (c *chain) next(first, last codec.Position) (gap Damage, found bool) {
 	from := c.end
 	c.end = last
-	if first.Seq <= c.a.gaps || next(from).Compare(first) >= 0 || from.Compare(c.upTo) >= 0 {
+	if first.Seq <= c.a.gaps.Load() || next(from).Compare(first) >= 0 || from.Compare(c.upTo) >= 0 {
 		return Damage{}, false
 	}
 	return Damage{c.m, from, before(first), errGap}, true

@@ -35,6 +35,7 @@ func (a *Archive) Mend(ctx context.Context, part string, wrong func(path string,
 		return err
 	}
 	a.versions.set(a.db, a.db.MaxVersion())
+	a.gaps.Store(a.Boundary()) // as Salvage has noted
 	// What was removed may be back, and what a backup has may be lost: no backup is continued.
 	if err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.versions.newest())) }); err != nil {
 		return a.fail(err)

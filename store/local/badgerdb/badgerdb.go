@@ -493,7 +493,7 @@ func (h *handle) checkNew() error {
 			t.close()
 			return err
 		}
-		h.list.tables[id] = listed{t.size, c}
+		h.list.tables[id] = listed{t.size, c, t.sum}
 		all = append(all, t)
 	}
 	h.tables.Store(&all)

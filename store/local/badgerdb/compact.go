@@ -308,7 +308,7 @@ func (c *compaction) readBack(l list) error {
 			if t.close(); err != nil {
 				return err
 			}
-			l.tables[id] = listed{t.size, found}
+			l.tables[id] = listed{t.size, found, t.sum}
 		}
 		all.join(l.tables[id].contents)
 	}

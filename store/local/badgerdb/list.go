@@ -19,7 +19,7 @@ import (
 )
 
 // list is what the file "tables" of a generation has: the version of the last commit, and a line for each table, with its number,
-// its size, the number of its entries, and the sum of their hashes. The file is sealed (codec.Seal) with its name as the key. The line "closed" says that
+// its size, the number of its entries, the sum of their hashes, and the checksum of its index. The file is sealed (codec.Seal) with its name as the key. The line "closed" says that
 // the last stop was clean.
 type list struct {
 	version uint64 // tables may not have it any more: versions must not come twice
@@ -30,6 +30,7 @@ type list struct {
 type listed struct {
 	size int64
 	contents
+	index uint32 // checksum of the table's index; 0: an earlier version did not note it
 }
 
 const (
@@ -41,7 +42,7 @@ func (l list) write(dir string) error {
 	b := fmt.Appendf(nil, "version %d\n", l.version)
 	for _, id := range slices.Sorted(maps.Keys(l.tables)) {
 		t := l.tables[id]
-		b = fmt.Appendf(b, "%d %d %d %x\n", id, t.size, t.entries, t.sum)
+		b = fmt.Appendf(b, "%d %d %d %x %x\n", id, t.size, t.entries, t.sum, t.index)
 	}
 	if l.closed {
 		b = append(b, "closed\n"...)
@@ -74,7 +75,7 @@ func readList(dir string) (l list, err error) {
 		}
 		var id uint64
 		var t listed
-		if _, err := fmt.Sscanf(line, "%d %d %d %x\n", &id, &t.size, &t.entries, &t.sum); err != nil {
+		if n, _ := fmt.Sscanf(line, "%d %d %d %x %x\n", &id, &t.size, &t.entries, &t.sum, &t.index); n < 4 {
 			return list{}, damaged(path, "a line")
 		}
 		l.tables[id] = t
@@ -149,7 +150,7 @@ func checkFiles(dir string, log *badgerLog, readOnly bool) (tables map[uint64]*t
 			if err != nil {
 				return nil, l, false, err
 			}
-			l.tables[id] = listed{t.size, c}
+			l.tables[id] = listed{t.size, c, t.sum}
 			if !readOnly && isListed {
 				if err := errors.Join(writeAgain(t.path), writeAgain(manifest)); err != nil {
 					return nil, l, false, err
@@ -157,6 +158,8 @@ func checkFiles(dir string, log *badgerLog, readOnly bool) (tables map[uint64]*t
 			}
 		case was.size != t.size:
 			return nil, l, false, damaged(t.path, "it has %d bytes instead of %d", t.size, was.size)
+		case was.index != 0 && was.index != t.sum:
+			return nil, l, false, damaged(t.path, "it is another table")
 		}
 	}
 	return tables, l, !isListed, nil

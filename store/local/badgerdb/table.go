@@ -72,7 +72,8 @@ type tableFile struct {
 	size    int64
 	mapped  []byte // the file; only the index is read from it
 	index   *fb.TableIndex
-	from    int64 // where the index begins
+	sum     uint32 // of the index
+	from    int64  // where the index begins
 	blocks  int
 	version uint64 // the greatest
 	entries uint32
@@ -119,7 +120,7 @@ func (t *tableFile) load() error {
 	if err != nil {
 		return err
 	}
-	t.from = t.size - int64(len(index.after))
+	t.from, t.sum = t.size-int64(len(index.after)), index.sum
 	if t.mapped, err = unix.Mmap(int(t.file.Fd()), 0, int(t.size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		return fmt.Errorf("map %s: %w", t.path, err)
 	}
@@ -142,6 +143,7 @@ func (t *tableFile) close() {
 type tail struct {
 	after []byte // from the index to the end of the file
 	size  int    // of the index
+	sum   uint32 // of the index
 }
 
 // readIndex reads the index, and checks it.
@@ -169,7 +171,7 @@ func (t *tableFile) readIndex() (tail, error) {
 		return tail{}, damaged(t.path, "checksum of the index")
 	}
 	t.sound.Store(time.Now().UnixNano())
-	return tail{b, int(size)}, nil
+	return tail{b, int(size), sum}, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

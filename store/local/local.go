@@ -47,7 +47,12 @@
 //
 // If a record of the log cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log, and removed
 // from the index. So pages and totals have only events that can be served. A rebuild of the index skips such chunks. The same holds
-// for a damaged block of the archive. If the archive cannot be opened, the engine makes a new one of what can be read.
+// for a damaged block of the archive. If the archive cannot be opened, or a table is damaged while the engine runs, the engine makes
+// a new one of what can be read (mend.go).
+//
+// The index counts events independently of the archive. Personal data and erasures compare what they read with it, and so does verify
+// (complete.go). A feed or an export sees that it has all of the archive's blocks of its range (package archive). The first answer that
+// finds events missing fails, and the events are noted.
 //
 // Damage of the index costs no events: the engine rebuilds the index from the archive and the journal by itself.
 //

@@ -45,6 +45,7 @@
 package badgerdb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -319,13 +320,16 @@ func (d *DB) Damage() error {
 	return nil
 }
 
-// Recheck reads all tables after damage was met. It returns nil when they are sound: the disk had returned an error for a while.
-func (d *DB) Recheck(ctx context.Context, pace func()) error {
-	d.met.first.Store(nil)
-	if err := d.Check(ctx, pace, func(*Damage) {}); err != nil {
+// Recheck reads all tables after damage was met, and returns the first damage. When they are sound, the disk had returned an error for a
+// while: then Damage returns nil again.
+func (d *DB) Recheck(ctx context.Context, pace func()) (damage error) {
+	if err := d.Check(ctx, pace, func(found *Damage) { damage = cmp.Or(damage, error(found)) }); err != nil {
 		return err
 	}
-	return d.Damage()
+	if damage == nil {
+		d.met.first.Store(nil)
+	}
+	return damage
 }
 
 // acquire returns the current generation, which stays open until release.

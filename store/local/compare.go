@@ -124,7 +124,18 @@ func (c *comparison) locate() error {
 	}); err != nil {
 		return err
 	}
+	erasing := map[codec.MerchantKey]bool{} // the index has lost their events already: an erasure was cut off, and goes on soon
+	if c.control != nil {
+		for _, era := range c.control.Unfinished() {
+			if m, err := codec.NewMerchantKey(era.Merchant); err == nil && era.State == store.ErasureRemoving {
+				erasing[m] = true
+			}
+		}
+	}
 	for e, indexed := range c.events {
+		if !indexed && erasing[e.m] {
+			continue
+		}
 		if i := slices.IndexFunc(c.verifier.blocks, func(d archive.Damage) bool { return d.Merchant == e.m && d.Has(e.key.Position) }); i >= 0 && indexed {
 			c.blocks[i].add(e.m, e.key)
 			continue

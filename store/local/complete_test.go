@@ -16,6 +16,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/badgerdb"
+	"mtagd/store/local/rank"
 )
 
 var besides = flag.Int("besides", 15, "how many verifications TestVerifyBesideEverything makes")
@@ -211,4 +212,35 @@ func TestAVanishedBlockIsNoShorterAnswer(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An erasure that a kill has cut off between the index and the archive is no damage.
+func TestACutOffErasureIsNoDamage(t *testing.T) {
+	x := newErasing(t)
+	x.visit(x.shop, 20, 3)
+	archiveAll(t, x.engine)
+	x.life.busy.Lock() // the erasure does not go on by itself
+	era := x.erase(byMUID(3), false)
+	if err := x.UpdateErasures(ctx, []store.ErasureID{era.ID}, func(era *store.Erasure) []store.IdentityKey {
+		era.State, era.UpTo = store.ErasureRemoving, x.journal.Committed()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.withIndex(func(u *usedIndex) error {
+		var keys []rank.Key
+		err := u.ScanEvents(ctx, keyOf(t, x.shop), func(k rank.Key, _ string) { keys = append(keys, k) })
+		if err == nil {
+			_, err = u.Remove(ctx, keyOf(t, x.shop), keys[:3])
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	findNothing(t, x.engine)
+	if found := withoutTags(closedFindings(t, copied(t, x.dir))); len(found) > 0 {
+		t.Errorf("after a kill: %v", found)
+	}
+	x.life.busy.Unlock()
+	closeEngine(t, x.engine)
 }

@@ -206,10 +206,13 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 func (a *Archive) allowGaps(upTo uint64) error {
 	a.gaps.Store(upTo)
 	err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyGaps, encodeNumber(keyGaps, upTo)) })
+	if err == nil {
+		err = a.db.Flush()
+	}
 	if badgerdb.IsNearlyFull(err) {
 		return nil // the next start notes it
 	}
-	return cmp.Or(err, a.db.Flush())
+	return err
 }
 
 // get calls use with the value of a key, and reports whether it has one.

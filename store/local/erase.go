@@ -136,7 +136,7 @@ type foundEvents struct {
 func (l *life) find(ctx context.Context, m codec.MerchantKey, p *person.Persons, upTo []uint64) (found foundEvents, err error) {
 	found.count, found.claimed = make([]int, len(upTo)), make([]int, len(upTo))
 	var reader person.EventReader
-	err = l.e.eachOf(ctx, m, p, slices.Max(upTo), l.pace(), func(e *journal.Event, owners, claimed []int) error {
+	err = l.e.eachOf(ctx, m, p, l.pace(), func(e *journal.Event, owners, claimed []int) error {
 		for _, i := range claimed {
 			if e.Seq <= upTo[i] {
 				found.claimed[i]++
@@ -171,9 +171,11 @@ func (l *life) removeEvents(ctx context.Context, m codec.MerchantKey, keys []ran
 	if len(keys) == 0 {
 		return nil
 	}
-	defer l.change(m)()
-	if err := l.e.withIndex(func(x *usedIndex) error {
-		_, err := x.Remove(ctx, m, keys)
+	var indexed rank.Removed
+	done := l.change(m)
+	defer func() { done(indexed.Events) }()
+	if err := l.e.withIndex(func(x *usedIndex) (err error) {
+		indexed, err = x.Remove(ctx, m, keys)
 		return err
 	}); err != nil {
 		return err
@@ -183,13 +185,19 @@ func (l *life) removeEvents(ctx context.Context, m codec.MerchantKey, keys []ran
 		positions[i] = k.Position
 	}
 	slices.SortFunc(positions, codec.Position.Compare)
+	removed := 0
 	for near := range neighbours(positions) {
-		if _, err := l.e.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
+		some, err := l.e.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
 			_, goes := slices.BinarySearchFunc(near, e.Position, codec.Position.Compare)
 			return !goes
-		}, l.damaged, l.pace()); err != nil {
+		}, l.damaged, l.pace())
+		if err != nil {
 			return err
 		}
+		removed += int(some.Events)
+	}
+	if removed < len(keys) {
+		return l.e.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s could not be removed", len(keys)-removed, len(keys), m.ID()))
 	}
 	return nil
 }
@@ -206,7 +214,7 @@ func (l *life) Drop(ctx context.Context, id store.MerchantID) error {
 	if err := l.e.journal.RemoveMerchant(ctx, m, l.pace()); err != nil {
 		return err
 	}
-	defer l.change(m)()
+	defer l.change(m)(0)
 	if err := l.e.withIndex(func(x *usedIndex) error { return x.Drop(ctx, m) }); err != nil {
 		return err
 	}

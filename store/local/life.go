@@ -26,10 +26,11 @@ type life struct {
 	mu      sync.Mutex
 	changed map[codec.MerchantKey]uint64 // the number of the last change
 	changes uint64
+	removed map[codec.MerchantKey]uint64 // how many events
 }
 
 func newLife(e *engine, log *slog.Logger) *life {
-	l := &life{e: e, log: log, wake: make(chan struct{}, 1), changed: map[codec.MerchantKey]uint64{}}
+	l := &life{e: e, log: log, wake: make(chan struct{}, 1), changed: map[codec.MerchantKey]uint64{}, removed: map[codec.MerchantKey]uint64{}}
 	l.runner = &removal.Runner{Engine: l, Metrics: removal.NewMetrics(e.opt.Metrics), Delay: removalDelay}
 	if e.opt.eager {
 		l.runner.Delay = 0
@@ -113,17 +114,25 @@ func (l *life) nudge() {
 	}
 }
 
-// change is called before events of a merchant are removed, and done afterwards. In between, the index and the archive differ. So a
+// change is called before events of a merchant are removed, and done afterwards, with their number. In between, the index and the archive differ. So a
 // comparison of the two waits, and skips merchants from which events were removed since it began (unchanged).
-func (l *life) change(m codec.MerchantKey) (done func()) {
+func (l *life) change(m codec.MerchantKey) (done func(events uint64)) {
 	l.e.damage.removing.Lock()
-	return func() {
+	return func(events uint64) {
 		l.mu.Lock()
 		l.changes++
 		l.changed[m] = l.changes
+		l.removed[m] += events
 		l.mu.Unlock()
 		l.e.damage.removing.Unlock()
 	}
+}
+
+// removedOf returns how many events of a merchant were removed since the engine was opened.
+func (l *life) removedOf(m codec.MerchantKey) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.removed[m]
 }
 
 // moment returns the number of the last change, for unchanged.

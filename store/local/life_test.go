@@ -451,6 +451,9 @@ func TestLife(t *testing.T) {
 			"kill": func(r *rapid.T) {
 				time.Sleep(time.Duration(rapid.IntRange(0, 50).Draw(r, "ms")) * time.Millisecond)
 				l.kill()
+				for _, f := range withoutTags(closedFindings(t, l.dir)) {
+					r.Errorf("after a kill: %+v", f)
+				}
 				l.launch()
 				l.do(lifeCommand{Op: "open"})
 			},

@@ -46,7 +46,12 @@
 //
 // If a record of the log cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log, and removed
 // from the index. So pages and totals have only events that can be served. A rebuild of the index skips such chunks. The same holds
-// for a damaged block of the archive. If the archive cannot be opened, the engine makes a new one of what can be read.
+// for a damaged block of the archive. If the archive cannot be opened, or a table is damaged while the engine runs, the engine makes
+// a new one of what can be read (mend.go).
+//
+// The index counts events independently of the archive. Personal data and erasures compare what they read with it, and so does verify
+// (complete.go). A feed or an export sees that it has all of the archive's blocks of its range (package archive). The first answer that
+// finds events missing fails, and the events are noted.
 //
 // Damage of the index costs no events: the engine rebuilds the index from the archive and the journal by itself.
 //
@@ -68,6 +73,8 @@
 //	repair.go   salvages what can be read into a new directory
 //	salvage.go  salvages a damaged archive when the engine opens
 //	damage.go   notes damaged chunks
+//	complete.go compares what answers read with what the index counts
+//	mend.go     replaces damaged tables while the engine runs
 //	lost.go     what is known of lost events
 //	source.go   what a backup reads (the package backup)
 //	fill.go     fills a new data directory, which cannot be opened before it is complete
@@ -162,10 +169,11 @@ type engine struct {
 	background *background
 	tail       *tail
 	life       *life
+	shorts     *shorts
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
-	running   sync.WaitGroup // life, and noteKeyUse
+	running   sync.WaitGroup // life, mendTables, and noteKeyUse
 	verifying sync.RWMutex   // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
 
@@ -178,7 +186,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{Data: data, dir: dir, opt: opt, parts: parts}
+	e := &engine{Data: data, dir: dir, opt: opt, parts: parts, shorts: newShorts()}
 	e.opened, e.close = context.WithCancel(context.Background())
 	e.background = newBackground(e.opened, opt.archiveRun > 0)
 	e.life = newLife(e, opt.Log)
@@ -191,6 +199,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	e.running.Go(e.noteKeyUse)
+	e.running.Go(e.mendTables)
 	if !opt.keepAll {
 		e.running.Go(e.life.run)
 	}
@@ -288,12 +297,15 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), x.Close(), e.archive.Close(), e.journal.Close())
 	}
+	if e.journal.HasLost() {
+		_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of the log of events is lost")) // it is not known yet which events
+	}
 	e.index.pushed = last
 	x.Start()
 	e.tail.start()
 	e.archiver.start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics())...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.completeMetrics())...)
 	}
 	return nil
 }

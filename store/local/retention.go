@@ -125,7 +125,7 @@ func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64)
 	if err != nil {
 		return false, err
 	}
-	defer l.change(m)()
+	defer l.change(m)(0) // they are counted already
 	err = l.e.withIndex(func(x *usedIndex) error {
 		indexed, err := x.RemoveBefore(ctx, m, from)
 		left = indexed.Events > removed
@@ -145,7 +145,7 @@ func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, la
 			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 			return err != nil || event.Time >= from
 		}, l.damaged)
-		done()
+		done(removed.Events)
 		events += removed.Events
 		if err == nil {
 			if err := l.runner.Run(ctx); err != nil && ctx.Err() == nil {

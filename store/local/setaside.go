@@ -155,6 +155,27 @@ func (e *engine) setAsideArchived(ctx context.Context, x *usedIndex, found archi
 	return nil
 }
 
+// setMissingAside notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps events from
+// moving and from being removed.
+func (e *engine) setMissingAside(ctx context.Context, x *usedIndex, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
+	var lost eventGroup
+	for m, keys := range keys {
+		for _, k := range keys {
+			lost.add(m, k)
+		}
+	}
+	if err := e.damage.add(note{Chunk: max(1, upTo), Archived: fmt.Sprintf("missing, %d events", lost.events), Reason: "neither archive/ nor events/ has the events",
+		Events: lost.events, Merchants: lost.ids(), From: timeOf(lost.from), To: timeOf(lost.to)}); err != nil {
+		return fmt.Errorf("note lost events: %w", err)
+	}
+	for m, keys := range keys {
+		if _, err := x.Remove(ctx, m, keys); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // noteOf returns what the archive knows of a damaged block.
 func noteOf(d archive.Damage) note {
 	return note{Chunk: d.Last.Seq, Archived: string(d.Merchant.ID()) + " " + string(d.Last.EventID()),

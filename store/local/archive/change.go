@@ -38,7 +38,7 @@ func (c *change) add(txn *badgerdb.Txn, b *block, revision uint32, bytes uint64)
 	stored := c.a.coder.append(nil, b)
 	c.sets = append(c.sets, entry{key, stored})
 	c.bytes += len(key) + len(stored)
-	return c.count(txn, b.merchant, func(u *Usage) { u.add(Usage{uint64(b.events), bytes, uint64(len(stored))}) })
+	return c.count(txn, b.merchant, func(u *Usage) { u.add(Usage{uint64(b.events), bytes, uint64(len(stored)), b.last}) })
 }
 
 // remove deletes a block.

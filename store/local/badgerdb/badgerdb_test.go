@@ -125,8 +125,7 @@ func (m *model) check() {
 
 // mergeNewest merges the last part alone, so that there are many parts.
 func (m *model) mergeNewest() error {
-	_, err := m.compact(ctx, noPace, func(parts []*part) int { return len(parts) - 1 })
-	return err
+	return m.compact(ctx, noPace, func(parts []*part) int { return len(parts) - 1 })
 }
 
 func (m *model) reopen(dir string) {

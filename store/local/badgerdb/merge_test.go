@@ -71,7 +71,7 @@ func TestAKillWhileMerging(t *testing.T) {
 	m.change(100_000)
 	check(t, m.Flush())
 	steps := 0
-	_, err := m.compact(ctx, func() {
+	err := m.compact(ctx, func() {
 		if steps++; steps%499 != 0 {
 			return
 		}

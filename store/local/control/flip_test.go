@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"encoding/binary"
 	"flag"
 	"fmt"
@@ -154,5 +155,34 @@ func TestAWrongBitInTheKeyOfABranch(t *testing.T) {
 			t.Errorf("key at byte %d of page %d: %s", end%os.Getpagesize(), element/os.Getpagesize(), problem)
 		}
 		sound[end] ^= 1
+	}
+}
+
+// Verify finds nothing while control data changes all the time.
+func TestVerifyBesideChanges(t *testing.T) {
+	d := open(t, t.TempDir())
+	stop, changed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				changed <- nil
+				return
+			default:
+				if _, err := d.ReplaceID(); err != nil {
+					changed <- err
+					return
+				}
+			}
+		}
+	}()
+	for range 100 {
+		if _, err := d.Verify(context.Background(), func(where, problem string) { t.Errorf("%s %s", where, problem) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	if err := <-changed; err != nil {
+		t.Fatal(err)
 	}
 }

@@ -54,7 +54,19 @@ func (d *Data) readAgain(keep bool) (_ *reading, err error) {
 		return nil, err
 	}
 	defer f.Close()
-	return read(f, uint64(snapshot.tx.ID()), keep)
+	r, err := read(f, uint64(snapshot.tx.ID()), keep)
+	if err == nil && len(r.wrong) == 0 {
+		return r, nil
+	}
+	if err == nil {
+		err = r.close()
+	}
+	// The meta page is overwritten by the second change after the snapshot. So read again while nothing changes.
+	again, nextErr := d.Snapshot(func() { r, err = read(f, 0, keep) })
+	if nextErr != nil {
+		return nil, nextErr
+	}
+	return r, errors.Join(err, again.Close())
 }
 
 // compare finds records that do not agree with each other. The seals are right, so this would be a fault of the program.

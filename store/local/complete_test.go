@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/badgerdb"
@@ -178,13 +176,11 @@ func TestAVanishedBlockIsNoShorterAnswer(t *testing.T) {
 			t.Run(name+", "+answer, func(t *testing.T) {
 				t.Parallel()
 				dir := copied(t, live)
+				keys, err := keysOfBadger(filepath.Join(dir, "archive"), append([]byte{'B'}, key[:]...))
+				if err != nil {
+					t.Fatal(err)
+				}
 				if err := changeBadger(filepath.Join(dir, "archive"), func(txn *badgerdb.Txn) error {
-					var keys [][]byte
-					it := txn.NewIterator(badger.IteratorOptions{Prefix: append([]byte{'B'}, key[:]...)})
-					for it.Rewind(); it.Valid(); it.Next() {
-						keys = append(keys, it.Item().KeyCopy(nil))
-					}
-					it.Close()
 					for _, k := range which(keys) {
 						if err := txn.Delete(k); err != nil {
 							return err

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -40,8 +41,14 @@ func fill(dir, command string, do func() error) error {
 }
 
 func beginFill(dir, command string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+	if !exists(dir) { // a kill must not leave an empty one, which would be a new store
+		made := filepath.Clean(dir) + ".new"
+		if err := errors.Join(os.RemoveAll(made), os.MkdirAll(made, 0o700)); err != nil {
+			return err
+		}
+		if err := cmp.Or(writeMarker(made, command), os.Rename(made, dir)); err != nil {
+			return err
+		}
 	}
 	found, err := os.ReadDir(dir)
 	if err != nil {
@@ -52,12 +59,7 @@ func beginFill(dir, command string) error {
 	if again := exists(marker); len(found) > 0 && !again {
 		return fmt.Errorf("%s %w", dir, ErrNotEmpty)
 	}
-	f, err := os.Create(marker)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(command)
-	if err := errors.Join(err, f.Sync(), f.Close(), durable.SyncPath(dir), durable.SyncPath(filepath.Dir(dir))); err != nil {
+	if err := errors.Join(writeMarker(dir, command), durable.SyncPath(filepath.Dir(dir))); err != nil {
 		return err
 	}
 	for _, entry := range found {
@@ -68,6 +70,15 @@ func beginFill(dir, command string) error {
 		}
 	}
 	return nil
+}
+
+func writeMarker(dir, command string) error {
+	f, err := os.Create(filepath.Join(dir, unfinishedFile))
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(command)
+	return errors.Join(err, f.Sync(), f.Close(), durable.SyncPath(dir))
 }
 
 // CheckFinished returns an error when a restore, a repair or a move into a data directory was cut off.

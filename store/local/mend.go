@@ -27,7 +27,7 @@ import (
 
 const (
 	mendInterval = 200 * time.Millisecond // between two looks for damage
-	mendRetry    = 30 * time.Second       // after a failure
+	mendRetry    = 5 * time.Second        // after a failure
 )
 
 // mendTables looks for damage that reads have met, until the engine closes.

@@ -11,6 +11,7 @@ import (
 
 	"mtagd/edge/refused"
 	"mtagd/store"
+	"mtagd/testenv"
 )
 
 // noopEngine is an engine that does nothing: what is left is the work of edge and edge/tag.
@@ -61,7 +62,7 @@ func markRequest(t testing.TB, limits bool, memory *refused.Memory) (*Server, *f
 
 // The path of an event to the engine allocates nothing.
 func TestMarkAllocates(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		t.Skip("the race detector empties pools at random")
 	}
 	s, ctx := markRequest(t, true, refused.New(time.Now))
@@ -88,7 +89,7 @@ func BenchmarkMark(b *testing.B) {
 
 // The same holds for an event from a page. One that asks for the cookie may allocate once: to look up the public suffix.
 func TestMarkOfAPageAllocates(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		t.Skip("the race detector empties pools at random")
 	}
 	for query, most := range map[string]float64{"": 0, "?renew=1": 1} {

@@ -17,6 +17,7 @@ import (
 
 	"mtagd/edge/tag/tagtest"
 	"mtagd/store"
+	"mtagd/testenv"
 )
 
 // announce begins a request with a large body, of which it sends only the first byte.
@@ -50,6 +51,7 @@ func (w *world) sendFrom(client, host, path, body string) *http.Response {
 // A client that announces large bodies and does not send them uses up its own share of the memory, and not that of
 // others.
 func TestAClientHasAShareOfTheMemoryForBodies(t *testing.T) {
+	testenv.NotShort(t, "time")
 	w := newTunedWorld(t, patient)
 	path := "/mark/" + string(w.Client.ID)
 	const uploads = clientShare / store.MaxBatchBytes

@@ -14,6 +14,8 @@ import (
 	"github.com/pires/go-proxyproto"
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
+
+	"mtagd/testenv"
 )
 
 // health asks for /health on a connection, and returns whether there is an answer.
@@ -145,6 +147,7 @@ func TestANewConnectionTakesThePlaceOfASilentOne(t *testing.T) {
 
 // A client that does not read its answer loses the connection. One that reads slowly gets all of it.
 func TestAnAnswerMustLeaveFastEnough(t *testing.T) {
+	testenv.NotShort(t, "time")
 	answer := make([]byte, 32<<20) // more than the kernels on both sides buffer
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {

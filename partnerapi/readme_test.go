@@ -14,14 +14,13 @@ import (
 
 	"mtagd/edge/refused"
 	"mtagd/store"
+	"mtagd/testenv"
 )
 
 // TestReadmeExamples runs the commands of README.md, in their order. Each answer must have the fields of
 // the JSON that the README shows below the command.
 func TestReadmeExamples(t *testing.T) {
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("the examples need curl")
-	}
+	testenv.Program(t, "curl")
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)

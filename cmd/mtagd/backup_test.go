@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"mtagd/testenv"
 )
 
 // Backups are made under load, each an increment of the last. Each point has every event that was acknowledged before the
 // backup began. The last one, made while nothing arrives, restores to exactly the acknowledged events.
 func TestBackupUnderLoad(t *testing.T) {
+	testenv.NotShort(t, "time")
 	const (
 		workers = 8
 		rounds  = 3

@@ -103,6 +103,7 @@ func newChaos(t *testing.T) *chaos {
 		seed = rand.Uint64()
 	}
 	t.Logf("seed %d", seed)
+	pgtest.Need(t)
 	cluster, err := pgtest.NewCluster(3)
 	if err != nil {
 		t.Fatal(err)

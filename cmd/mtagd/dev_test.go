@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"mtagd/partnerapi"
+	"mtagd/testenv"
 )
 
 // startDev runs "mtagd dev" in dir on a free port, and returns its address and the API key that it prints.
@@ -142,9 +143,7 @@ func TestGuideSnippet(t *testing.T) {
 
 // The shell commands in the README work as they are.
 func TestReadmeCommands(t *testing.T) {
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("the README's commands need curl")
-	}
+	testenv.Program(t, "curl")
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mtagd/testenv"
 )
 
 // mountDisk mounts a new ext4 file system of this size. It skips the test where that is not permitted.
@@ -28,7 +30,7 @@ func mountDisk(t *testing.T, size int64) (dir string) {
 	}
 	for _, command := range [][]string{{"mkfs.ext4", "-q", "-m", "0", image}, {"mount", "-o", "loop", image, dir}} {
 		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("a disk of its own, which this test fills, cannot be mounted: %v: %s", err, out)
+			testenv.Skip(t, fmt.Sprintf("a disk of its own, which the test fills, cannot be mounted: %v: %s", err, out))
 		}
 	}
 	t.Cleanup(func() {
@@ -104,9 +106,7 @@ func (b *taggedService) total() int {
 // A flood, and then another program, fill the disk. The service reads, stops, is killed, and starts without a free byte.
 // Every event that got 201 stays. When there is space, it accepts events by itself.
 func TestAFullDisk(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it writes a few hundred megabytes")
-	}
+	testenv.NotShort(t, "a few hundred megabytes")
 	disk := mountDisk(t, 500<<20)
 	ballast := filepath.Join(disk, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 160<<20), 0o600); err != nil {

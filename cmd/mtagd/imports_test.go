@@ -51,12 +51,12 @@ func TestImports(t *testing.T) {
 		if err != nil || !e.IsDir() {
 			return err
 		}
-		if strings.HasPrefix(e.Name(), ".") || e.Name() == "node_modules" || strings.HasSuffix(e.Name(), "test") {
-			return filepath.SkipDir
-		}
 		name, err := filepath.Rel(root, path)
 		if err != nil {
 			return err
+		}
+		if name != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "node_modules" || strings.HasSuffix(e.Name(), "test")) {
+			return filepath.SkipDir
 		}
 		p, err := build.ImportDir(path, 0)
 		if err != nil {

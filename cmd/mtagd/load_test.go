@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"mtagd/testenv"
 )
 
 // taggedService is a service with one partner, one merchant and its client-side tag.
@@ -133,6 +135,7 @@ func (b *taggedService) muids() (count map[string]int, total int) {
 // The service is killed three times under load. After each kill, every event that got 201 is listed exactly once, and
 // the total is the number of events listed.
 func TestKillUnderLoad(t *testing.T) {
+	testenv.NotShort(t, "time")
 	const (
 		rounds  = 3
 		workers = 16
@@ -201,6 +204,7 @@ func TestKillUnderLoad(t *testing.T) {
 
 // Requests that are in progress when the service stops are answered, and their events are there after the next start.
 func TestStopUnderLoad(t *testing.T) {
+	testenv.NotShort(t, "time")
 	b := newTaggedService(t)
 	var (
 		all     sync.WaitGroup

@@ -14,20 +14,16 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"mtagd/testenv"
 )
 
 // promtool runs Prometheus's tool of that name on a file.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs promtool")
-	}
-	program, err := exec.LookPath("promtool")
-	if err != nil {
-		program = "../../bin/promtool" // where make promtool puts it
-	}
+	program := testenv.Program(t, "promtool", "../../bin/promtool") // where make promtool puts it
 	if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
-		t.Errorf("promtool %s: %v (make promtool gets the program): %s", strings.Join(args, " "), err, out)
+		t.Errorf("promtool %s: %v: %s", strings.Join(args, " "), err, out)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mtagd/testenv"
 )
 
 // The slack of Go's monitor thread is the one that matters. Nothing shows which thread that is, so check all of them.
@@ -20,7 +22,7 @@ func TestAllThreadsHaveRelaxedTimers(t *testing.T) {
 	for _, thread := range threads {
 		slack, err := os.ReadFile(filepath.Join("/proc", filepath.Base(thread), "timerslack_ns"))
 		if errors.Is(err, fs.ErrPermission) {
-			t.Skip("only root may read the timer slack of another process")
+			testenv.Skip(t, "only root may read the timer slack of another process")
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it has ended

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"mtagd/testenv"
 	"mtagd/tlsmgr/acmetest"
 )
 
@@ -173,6 +174,7 @@ const secureHosts = 100
 // Many shops at the same time generate a tag, verify it, send an event over HTTPS and list it. The CA gets one order for
 // each of their hosts, and for the service's own two.
 func TestShopsOverTLS(t *testing.T) {
+	testenv.NotShort(t, "time")
 	w := newSecureWorld(t)
 	client := w.client()
 	var all sync.WaitGroup

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"mtagd/testenv"
 )
 
 // settings returns the values of a setting in a file of deploy/.
@@ -71,10 +73,11 @@ func TestUnitRestartsAfterACrash(t *testing.T) {
 // analyze runs systemd-analyze, which needs no running systemd. It returns what it prints.
 func analyze(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Skip("needs systemd-analyze")
+	path, err := testenv.Find("systemd-analyze")
+	if err != nil {
+		testenv.Skip(t, err.Error())
 	}
-	out, err := exec.Command("systemd-analyze", args...).CombinedOutput()
+	out, err := exec.Command(path, args...).CombinedOutput()
 	return string(out), err
 }
 
@@ -98,7 +101,7 @@ func TestUnitsAreValid(t *testing.T) {
 func TestUnitIsLittleExposed(t *testing.T) {
 	out, err := analyze(t, "security", "--offline=true", "--threshold=17", "--no-pager", "../../deploy/mtagd.service")
 	if strings.Contains(out, "unrecognized option") {
-		t.Skip("needs systemd-analyze of systemd 250 or newer")
+		testenv.Skip(t, "systemd-analyze is older than that of systemd 250")
 	}
 	if err != nil {
 		t.Errorf("%v: %s", err, out)

@@ -118,6 +118,8 @@ func (b *bidi) call(method string, p params, result any) error {
 		switch {
 		case !ok:
 			return b.failed
+		case m.Error == "unknown command", m.Error == "invalid argument":
+			return fmt.Errorf("%s: %w: %s", method, errTooOld, m.Message)
 		case m.Type == "error":
 			return fmt.Errorf("%s: %s: %s", method, m.Error, m.Message)
 		case result == nil:
@@ -133,6 +135,8 @@ func (b *bidi) listen(context string, console func(logEntry)) {
 	defer b.mu.Unlock()
 	b.consoles[context] = console
 }
+
+var errTooOld = errors.New("the browser does not know the command, or its parameters")
 
 var errScript = errors.New("the script has thrown an exception")
 

@@ -2,8 +2,6 @@ package sdk_test
 
 import (
 	"context"
-	"fmt"
-	"os/exec"
 
 	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/network"
@@ -20,11 +18,7 @@ type chromium struct {
 }
 
 // startChromium starts Chromium with a new data directory. It resolves every host name to this machine.
-func startChromium(dir string) (browser, error) {
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		return nil, fmt.Errorf("the tests of the browser tag need Chromium; make test installs it: %w", err)
-	}
+func startChromium(path, dir string) (browser, error) {
 	allocator, cancel := chromedp.NewExecAllocator(context.Background(),
 		chromedp.ExecPath(path), chromedp.UserDataDir(dir), chromedp.NoSandbox, chromedp.NoFirstRun,
 		chromedp.Flag("headless", "new"), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true),

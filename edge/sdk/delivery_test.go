@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mtagd/testenv"
 )
 
 func TestEventsOutlastAnUnavailableTagHost(t *testing.T) {
@@ -173,6 +175,7 @@ func TestAnEventThatNeverGetsAnAnswerDoesNotBlockOthers(t *testing.T) {
 }
 
 func TestAServerThatIsKilledAndStartedAgain(t *testing.T) {
+	testenv.NotShort(t, "a browser")
 	s, err := startService(filepath.Join(t.TempDir(), "data"))
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +230,5 @@ const neverRetries = `<script>
 // offline disconnects the tab from the network, or connects it again.
 func (t *tab) offline(is bool) {
 	t.Helper()
-	if err := t.driver.offline(is); err != nil {
-		t.Fatal(err)
-	}
+	t.check(t.driver.offline(is))
 }

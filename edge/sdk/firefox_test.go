@@ -17,6 +17,8 @@ import (
 
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
+
+	"mtagd/testenv"
 )
 
 // TestInFirefox runs in Firefox the tests of what browsers do differently: storage, cookies, the network, and the end of
@@ -24,7 +26,7 @@ import (
 func TestInFirefox(t *testing.T) {
 	t.Parallel()
 	var err error
-	if inFirefox, err = startFirefox(filepath.Join(t.TempDir(), "profile")); err != nil {
+	if inFirefox, err = startFirefox(testenv.Program(t, "firefox-esr", "firefox"), filepath.Join(t.TempDir(), "profile")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(inFirefox.stop)
@@ -82,11 +84,7 @@ user_pref("browser.newtabpage.enabled", false);
 `
 
 // startFirefox starts Firefox with a new data directory.
-func startFirefox(dir string) (browser, error) {
-	path, err := exec.LookPath("firefox-esr")
-	if err != nil {
-		return nil, fmt.Errorf("the tests of the browser tag need Firefox; make test installs it: %w", err)
-	}
+func startFirefox(path, dir string) (browser, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}

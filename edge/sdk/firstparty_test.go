@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"mtagd/testenv"
 )
 
 // proxyExample makes a path of a site a proxy for the tag host.
@@ -21,10 +23,7 @@ const proxyExample = "../../deploy/first-party/nginx.conf"
 // the tag host of the gate, over TLS, and all others to the pages of the shop. The result is the URL of a host of the shop.
 func (w *world) startNginx(host string) string {
 	w.Helper()
-	nginx, err := exec.LookPath("nginx")
-	if err != nil {
-		nginx = "/usr/sbin/nginx" // Debian's, which is not in everybody's PATH
-	}
+	nginx := testenv.Program(w, "nginx")
 	dir := w.TempDir()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -48,7 +47,7 @@ func (w *world) startNginx(host string) string {
 	var log strings.Builder
 	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {
-		w.Fatalf("the test of the first-party guide needs nginx; make test installs it: %v", err)
+		w.Fatal(err)
 	}
 	w.Cleanup(func() {
 		cmd.Process.Signal(syscall.SIGTERM) // ends the worker process too; fails only when nginx has already ended

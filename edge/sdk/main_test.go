@@ -14,6 +14,7 @@ import (
 	_ "mtagd/edge"
 	_ "mtagd/partnerapi"
 	_ "mtagd/store/local"
+	"mtagd/testenv"
 )
 
 // The hosts of the tests. The shop and the tag host are of one site, on localhost: browsers treat it as secure without
@@ -42,6 +43,9 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
+	if testing.Short() {
+		return m.Run() // without browsers
+	}
 	dir, err := os.MkdirTemp("", "mtagd-sdk-")
 	if err != nil {
 		return fail(err)
@@ -51,10 +55,12 @@ func runTests(m *testing.M) int {
 	if out, err := exec.Command("go", "build", "-pgo=off", "-o", mtagd, "mtagd/cmd/mtagd").CombinedOutput(); err != nil {
 		return fail(fmt.Errorf("%w: %s", err, out))
 	}
-	if inChromium, err = startChromium(filepath.Join(dir, "profile")); err != nil {
-		return fail(err)
+	if path, err := testenv.Find("chromium"); err == nil {
+		if inChromium, err = startChromium(path, filepath.Join(dir, "profile")); err != nil {
+			return fail(err)
+		}
+		defer inChromium.stop()
 	}
-	defer inChromium.stop()
 	if shared, err = startService(filepath.Join(dir, "data")); err != nil {
 		return fail(err)
 	}

@@ -7,8 +7,11 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
+
+	"mtagd/testenv"
 )
 
 // tab is a tab of a world's profile.
@@ -72,9 +75,20 @@ func (t *tab) check(err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("the page does not answer; requests: %v; console: %q", t.gate.seen(), t.lines())
 	}
+	if isTooOld(err) {
+		testenv.Missing(t, "a newer browser, for "+t.Name()+", is not installed: "+err.Error())
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// isTooOld reports whether a browser does not know a command, or its parameters.
+func isTooOld(err error) bool {
+	if e, ok := errors.AsType[*cdproto.Error](err); ok {
+		return e.Code == -32601 || e.Code == -32602 // of JSON-RPC: no such method, invalid parameters
+	}
+	return errors.Is(err, errTooOld)
 }
 
 // goTo loads a page.

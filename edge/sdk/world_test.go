@@ -14,6 +14,7 @@ import (
 
 	"mtagd/partnerapi"
 	"mtagd/store"
+	"mtagd/testenv"
 )
 
 // world is a merchant with a client-side tag, the pages of its shop, and a browser profile that visits them.
@@ -42,6 +43,10 @@ func newWorld(t testing.TB, on ...*service) *world {
 	t.Helper()
 	if t, ok := t.(*testing.T); ok {
 		t.Parallel()
+	}
+	testenv.NotShort(t, "a browser")
+	if browserOf(t) == nil {
+		testenv.Program(t, "chromium")
 	}
 	s := shared
 	if len(on) > 0 {

@@ -18,6 +18,8 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"mtagd/testenv"
 )
 
 // startBrowser starts headless Chromium, which finds the hosts of a service and no others.
@@ -25,7 +27,7 @@ func startBrowser(t testing.TB, s *service) context.Context {
 	t.Helper()
 	rules := "MAP *.test " + s.proxy.Listener.Addr().String() + ", MAP * ~NOTFOUND"
 	allocator, stop := chromedp.NewExecAllocator(context.Background(),
-		chromedp.ExecPath("chromium"), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.NoFirstRun,
+		chromedp.ExecPath(testenv.Program(t, "chromium")), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.NoFirstRun,
 		chromedp.Flag("headless", "new"), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("lang", "en-US"),
@@ -34,7 +36,7 @@ func startBrowser(t testing.TB, s *service) context.Context {
 	ctx, closeTab := chromedp.NewContext(allocator)
 	t.Cleanup(closeTab)
 	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("this test needs Chromium, which make test installs: %v", err)
+		t.Fatal(err)
 	}
 	_, err := chromedp.CallBrowser(ctx, cdpbrowser.SetDownloadBehavior, cdpbrowser.SetDownloadBehaviorParams{Behavior: cdpbrowser.SetDownloadBehaviorBehaviorDeny})
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
+
+	"mtagd/testenv"
 )
 
 // page is a page of the console, by its name in the guide. operator is true for those that only operators have.
@@ -103,6 +105,7 @@ var (
 // everyPage looks at each page as axe-core does, which stands for a screen reader and for eyes that see colours badly, and whether
 // it fits the window.
 func everyPage(b *tab, p *partner) {
+	testenv.Program(b, "npm")
 	axe, err := os.ReadFile(filepath.Join("app", "node_modules", "axe-core", "axe.min.js"))
 	if err != nil {
 		b.Fatalf("this test needs the packages of the console, which make test installs: %v", err)
@@ -190,7 +193,7 @@ func everyPage(b *tab, p *partner) {
 
 // TestTypes checks the types of the program in the browser.
 func TestTypes(t *testing.T) {
-	check := exec.Command("npm", "run", "--silent", "check")
+	check := exec.Command(testenv.Program(t, "npm"), "run", "--silent", "check")
 	check.Dir = "app"
 	if out, err := check.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)

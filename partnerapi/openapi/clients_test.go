@@ -11,6 +11,7 @@ import (
 	"github.com/oapi-codegen/nullable"
 
 	client "mtagd/partnerapi/client/go"
+	"mtagd/testenv"
 )
 
 // TestTheGoClient goes the way from a new merchant to its first event.
@@ -133,12 +134,9 @@ func TestTheClientsAreUpToDate(t *testing.T) {
 // needNode returns the program node. It skips the test without node and the packages of the TypeScript client.
 func needNode(t *testing.T) string {
 	t.Helper()
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("the TypeScript client needs node")
-	}
+	node := testenv.Program(t, "node")
 	if _, err := os.Stat(typescriptDir + "/node_modules"); err != nil {
-		t.Skip("the TypeScript client needs its packages: make node")
+		testenv.Missing(t, "the packages of the TypeScript client are not installed: make node")
 	}
 	return node
 }

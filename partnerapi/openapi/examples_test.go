@@ -13,14 +13,13 @@ import (
 	"testing"
 
 	"mtagd/partnerapi/openapi/openapitest"
+	"mtagd/testenv"
 )
 
 // TestTheCommandsOfThePageWork runs the cURL command of each operation, as the page of the running service shows it. Each must
 // succeed, and the answer must fit the document.
 func TestTheCommandsOfThePageWork(t *testing.T) {
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("the examples need curl")
-	}
+	testenv.Program(t, "curl")
 	s := newService(t)
 	_, page := s.send("", newRequest(t, "GET", s.url+"/v1/docs", ""))
 	for _, o := range s.document.Operations() {

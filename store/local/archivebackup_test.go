@@ -11,11 +11,13 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // Each point restores to what the data directory was at its moment, also when events move to the archive between two points,
 // blocks are written again, and all events of a merchant are removed.
-func TestEveryPointOfAnArchiveRestores(t *testing.T) {
+func TestDrillEveryPointOfAnArchiveRestores(t *testing.T) {
+	testenv.Drill(t)
 	for _, small := range []bool{false, true} {
 		t.Run(fmt.Sprintf("small=%v", small), func(t *testing.T) {
 			dir, shops := t.TempDir(), newShops(3)

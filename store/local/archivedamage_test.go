@@ -11,6 +11,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/journal"
+	"mtagd/testenv"
 )
 
 // archivedDirectory makes a directory with archived events of two merchants, and returns them with their numbers of events.
@@ -118,7 +119,8 @@ func TestALeftoverOfASalvage(t *testing.T) {
 }
 
 // A kill at any step of a salvage loses nothing more.
-func TestAKillWhileAnArchiveIsSalvaged(t *testing.T) {
+func TestDrillAKillWhileAnArchiveIsSalvaged(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	recorded := archivedDirectory(t, dir)
 	if err := damageTable(dir); err != nil {
@@ -221,7 +223,8 @@ func withoutTags(all []store.Finding) (found []store.Finding) {
 }
 
 // Repair makes a sound directory of each of these, with all events but those that it says are lost.
-func TestRepairOfAnArchive(t *testing.T) {
+func TestDrillRepairOfAnArchive(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	recorded := archivedDirectory(t, dir)
 	all := 0

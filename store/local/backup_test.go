@@ -14,6 +14,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
+	"mtagd/testenv"
 )
 
 // destination opens a directory as a destination.
@@ -120,7 +121,8 @@ func change(t *testing.T, e *engine, m store.MerchantID, round int) {
 }
 
 // Each kept point of a chain restores to what the data directory was at its moment.
-func TestEveryPointRestores(t *testing.T) {
+func TestDrillEveryPointRestores(t *testing.T) {
+	testenv.Drill(t)
 	for _, small := range []bool{false, true} {
 		t.Run(fmt.Sprintf("small=%v", small), func(t *testing.T) {
 			dir := t.TempDir()

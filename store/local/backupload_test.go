@@ -13,10 +13,12 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
+	"mtagd/testenv"
 )
 
 // A point under load has every event that was acknowledged before the backup began, and no part of a commit.
 func TestAPointUnderLoad(t *testing.T) {
+	testenv.NotShort(t, "time")
 	dir := t.TempDir()
 	e := open(t, dir)
 	defer func() { closeEngine(t, e) }()
@@ -71,11 +73,12 @@ func TestAPointUnderLoad(t *testing.T) {
 	}
 }
 
-var underLoad = flag.Int("underload", 1, "how many chains of backups TestAPointHasExactlyWhatWasAcknowledged makes")
+var underLoad = flag.Int("underload", 1, "how many chains of backups TestDrillAPointHasExactlyWhatWasAcknowledged makes")
 
 // Incremental backups are taken under full load. A restored point has each event that was acknowledged before the backup began,
 // once and byte for byte. It has no event of a call that began after the backup had ended, and of each call all or nothing.
-func TestAPointHasExactlyWhatWasAcknowledged(t *testing.T) {
+func TestDrillAPointHasExactlyWhatWasAcknowledged(t *testing.T) {
+	testenv.Drill(t)
 	for range *underLoad {
 		dir := t.TempDir()
 		e := open(t, dir)

@@ -18,6 +18,7 @@ import (
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/faultfs"
+	"mtagd/testenv"
 )
 
 func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
@@ -78,7 +79,8 @@ func damage(t *testing.T, path string, change func([]byte) []byte) {
 }
 
 // A database of links and event_ids that cannot be opened is rebuilt from what can be read of it.
-func TestADamagedDatabaseOfLinksIsRebuilt(t *testing.T) {
+func TestDrillADamagedDatabaseOfLinksIsRebuilt(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	e := open(t, dir)
 	mark := newMark(store.NewMerchantID(), "Login", 1, []byte("{}"))
@@ -256,7 +258,8 @@ func TestARebuildThatIsCutOffBeginsAgain(t *testing.T) {
 
 // bbolt panics on a damaged page, and reading past the end of a file that was cut short is a memory fault. Either must
 // become an error, no listing may be wrong, and the index is rebuilt.
-func TestADamagedIndexFileIsRebuilt(t *testing.T) {
+func TestDrillADamagedIndexFileIsRebuilt(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	e := open(t, dir)
 	m := store.NewMerchantID()

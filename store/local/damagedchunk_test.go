@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,6 +18,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // logFiles returns the paths of the files of the log.
@@ -115,7 +115,8 @@ func TestADamagedChunkCostsItsOwnEvents(t *testing.T) {
 
 // Wrong bits anywhere in the log cost at most the records that they are in. Everything else is served, with exact
 // totals; verify and the metrics say what is lost; and the rest is kept when the index is rebuilt.
-func TestWrongBitsCostOnlyTheirRecords(t *testing.T) {
+func TestDrillWrongBitsCostOnlyTheirRecords(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	e := open(t, dir)
 	m := store.NewMerchantID()
@@ -128,9 +129,8 @@ func TestWrongBitsCostOnlyTheirRecords(t *testing.T) {
 	if err != nil || len(logs) == 0 {
 		t.Fatal(logs, err)
 	}
-	seed := rand.Uint64()
-	random := rand.New(rand.NewPCG(seed, 0))
-	for round := range 10 {
+	random := testenv.Random(t)
+	for round := range testenv.Rounds(6) {
 		dir := copied(t, dir)
 		flips := 1 + random.IntN(8)
 		for range flips {
@@ -151,7 +151,7 @@ func TestWrongBitsCostOnlyTheirRecords(t *testing.T) {
 		metrics := prometheus.NewRegistry()
 		opened, err := Open(dir, Options{Log: quiet, Metrics: metrics})
 		if err != nil {
-			t.Fatalf("seed %d, round %d: %v", seed, round, err)
+			t.Fatalf("round %d: %v", round, err)
 		}
 		e := opened.(*engine)
 		if round%3 == 0 { // found by verify first
@@ -176,29 +176,30 @@ func TestWrongBitsCostOnlyTheirRecords(t *testing.T) {
 		want := slices.DeleteFunc(slices.Clone(recorded), func(e store.Event) bool { return damaged[e.ID] })
 		for _, page := range listed {
 			if page.Total != len(want) {
-				t.Errorf("seed %d, round %d: total %d, want %d", seed, round, page.Total, len(want))
+				t.Errorf("round %d: total %d, want %d", round, page.Total, len(want))
 			}
 		}
 		if !reflect.DeepEqual(listed[0].Events, want) {
-			t.Errorf("seed %d, round %d: other events", seed, round)
+			t.Errorf("round %d: other events", round)
 		}
 		if lost := len(recorded) - len(want); lost > flips*300 {
-			t.Errorf("seed %d, round %d: %d wrong bytes cost %d events", seed, round, flips, lost)
+			t.Errorf("round %d: %d wrong bytes cost %d events", round, flips, lost)
 		}
 		if n, err := gauge(metrics, "mtagd_damaged_chunks"); err != nil || int(n) != len(e.damage.notes) {
-			t.Errorf("seed %d, round %d: the metric is %v, %v, want %d", seed, round, n, err, len(e.damage.notes))
+			t.Errorf("round %d: the metric is %v, %v, want %d", round, n, err, len(e.damage.notes))
 		}
 		closeEngine(t, e)
 		for _, f := range closedFindings(t, dir) {
 			if f.Part == store.PartIndex || f.Part == store.PartEvents && !strings.HasPrefix(f.Where, "chunk") {
-				t.Errorf("seed %d, round %d: %v", seed, round, f)
+				t.Errorf("round %d: %v", round, f)
 			}
 		}
 	}
 }
 
 // The last chunk may be the damaged one: a listing after a replay does not wait for it.
-func TestTheLastChunkMayBeDamaged(t *testing.T) {
+func TestDrillTheLastChunkMayBeDamaged(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	e := open(t, dir)
 	m := store.NewMerchantID()

@@ -17,6 +17,7 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
+	"mtagd/testenv"
 )
 
 // erasing is an engine with a merchant, and visitors who have a muid, an email and events with a word of their own.
@@ -217,7 +218,8 @@ func TestErasure(t *testing.T) {
 }
 
 // The visitors of one merchant only: another one may know the same person.
-func TestNoByteIsLeftAfterAnErasure(t *testing.T) {
+func TestDrillNoByteIsLeftAfterAnErasure(t *testing.T) {
+	testenv.Drill(t)
 	x := newErasing(t)
 	x.visit(x.shop, 200, 4)
 	x.visit(x.shop, 200, 0)

@@ -2,7 +2,6 @@ package local
 
 import (
 	"bufio"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -17,23 +16,8 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/faultfs"
+	"mtagd/testenv"
 )
-
-var (
-	powerCuts    = flag.Int("powercuts", 2, "how many power cuts TestAPowerCutLosesNothing tries")
-	kills        = flag.Int("kills", 3, "how many kills TestAKillLosesNothing tries")
-	failedWrites = flag.Int("failedwrites", 1, "in how many ways TestAFailedWriteLosesNothing lets writes fail; 3 are all")
-	faultSeed    = flag.Uint64("faultseed", 0, "0: another one each time")
-)
-
-func newSeed(t *testing.T) uint64 {
-	seed := *faultSeed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Log("-faultseed ", seed)
-	return seed
-}
 
 // endsSoon reports whether a drill must end with what it has done, because of -timeout.
 func endsSoon(t *testing.T) bool {
@@ -206,14 +190,15 @@ func (a *acknowledged) check(t *testing.T, list string) {
 
 // Writes and syncs fail for a moment. Then the process is killed, started again, and the power is cut: what the kernel
 // believes to be on the disk is not there.
-func TestAFailedWriteLosesNothing(t *testing.T) {
-	random := rand.New(rand.NewPCG(newSeed(t), 0))
+func TestDrillAFailedWriteLosesNothing(t *testing.T) {
+	testenv.Drill(t)
+	random := testenv.Random(t)
 	rules := []faultfs.Rule{
 		{Op: faultfs.Write, Files: "*.log", Errno: syscall.EIO},
 		{Op: faultfs.Sync, Files: "*.log", Errno: syscall.EIO},
 		{Op: faultfs.Write, Files: "*", Skip: 3, Count: 5, Errno: syscall.EIO},
 	}
-	for _, i := range random.Perm(len(rules))[:*failedWrites] {
+	for _, i := range random.Perm(len(rules))[:min(len(rules), testenv.Rounds(1))] {
 		rule := rules[i]
 		d := faultfs.New(t)
 		data := filepath.Join(d.Dir, "data")
@@ -272,7 +257,8 @@ func TestAFailedWriteLosesNothing(t *testing.T) {
 
 // A table cannot be written. Badger would go on, and after a compaction delete what the table was made from. So the close fails, and the next
 // start has everything, also after a power cut.
-func TestATableThatCannotBeWrittenLosesNothing(t *testing.T) {
+func TestDrillATableThatCannotBeWrittenLosesNothing(t *testing.T) {
+	testenv.Drill(t)
 	d := faultfs.New(t)
 	data := filepath.Join(d.Dir, "data")
 	c := startChild(t, data)
@@ -298,12 +284,13 @@ func TestATableThatCannotBeWrittenLosesNothing(t *testing.T) {
 }
 
 // Each kill is at any moment: while events are recorded, while the engine starts or while it closes.
-func TestAKillLosesNothing(t *testing.T) {
-	random := rand.New(rand.NewPCG(newSeed(t), 0))
+func TestDrillAKillLosesNothing(t *testing.T) {
+	testenv.Drill(t)
+	random := testenv.Random(t)
 	data := filepath.Join(t.TempDir(), "data")
 	var a acknowledged
 	done := 0
-	for i := range *kills {
+	for i := range testenv.Rounds(3) {
 		if endsSoon(t) {
 			break
 		}
@@ -340,13 +327,14 @@ func TestAKillLosesNothing(t *testing.T) {
 	t.Logf("%d kills, %d events", done, 10*len(a.got))
 }
 
-func TestAPowerCutLosesNothing(t *testing.T) {
-	random := rand.New(rand.NewPCG(newSeed(t), 0))
+func TestDrillAPowerCutLosesNothing(t *testing.T) {
+	testenv.Drill(t)
+	random := testenv.Random(t)
 	d := faultfs.New(t)
 	data := filepath.Join(d.Dir, "data")
 	var a acknowledged
 	done := 0
-	for i := range *powerCuts {
+	for i := range testenv.Rounds(2) {
 		if endsSoon(t) {
 			break
 		}

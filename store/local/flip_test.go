@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -16,12 +15,10 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
-var (
-	flips     = flag.Int("flips", 20, "how many wrong bits TestAWrongBitInAnyFileIsNeverServed tries")
-	flipFiles = flag.String("flipfiles", "", "only files whose path contains this get wrong bits")
-)
+var flipFiles = flag.String("flipfiles", "", "only files whose path contains this get wrong bits")
 
 // flipOracle is what a data directory must answer.
 type flipOracle struct {
@@ -252,7 +249,8 @@ func (e *engine) without(page store.Page, m store.MerchantID, all []store.Event)
 
 // A wrong bit in any file of a data directory is corrected, has no effect, or costs what it is in. No answer is wrong without
 // an error, the process goes on, and the service starts.
-func TestAWrongBitInAnyFileIsNeverServed(t *testing.T) {
+func TestDrillAWrongBitInAnyFileIsNeverServed(t *testing.T) {
+	testenv.Drill(t)
 	killed, o := newFlipOracle(t)
 	if wrong, failed, refused := o.check(copied(t, killed)); wrong != nil || failed != nil || refused != nil {
 		t.Fatalf("without damage: %v, %v, %v", wrong, failed, refused)
@@ -260,10 +258,11 @@ func TestAWrongBitInAnyFileIsNeverServed(t *testing.T) {
 	files := slices.DeleteFunc(filesBelow(t, killed), func(path string) bool {
 		return !strings.Contains(path, *flipFiles) || strings.HasSuffix(path, "control.db") && *flipFiles == ""
 	})
-	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	random := testenv.Random(t)
+	random.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
 	type result struct{ fine, failed, refused, wrong int }
 	results := map[string]*result{}
-	for i := range *flips {
+	for i := range testenv.Rounds(10) {
 		if endsSoon(t) {
 			break
 		}

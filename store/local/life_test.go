@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mtagd/store"
+	"mtagd/testenv"
 )
 
 // lifeCommand is what TestLife has its child do. The child is an engine in a process of its own.
@@ -403,6 +404,7 @@ func textsIn(dir string, texts ...string) []string {
 // Whenever everything has settled, listing, totals, summary, and the feed from where a reader was have exactly what is left, and no
 // file has a byte of what was erased.
 func TestLife(t *testing.T) {
+	testenv.NotShort(t, "time")
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
 		defer flag.Set("rapid.checks", checks.DefValue)
 		if err := flag.Set("rapid.checks", "3"); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/storetest"
+	"mtagd/testenv"
 )
 
 var (
@@ -26,16 +27,19 @@ func TestConformance(t *testing.T) { storetest.Run(t, newStore(Options{audit: st
 
 // The archiver moves every few events at once, and all the time.
 func TestWhileEventsAreArchived(t *testing.T) {
+	testenv.NotShort(t, "time")
 	storetest.Run(t, newStore(Options{archiveRun: 1000}), "Marks", "Identities", "Listing", "Contexts", "Durability", "Feed")
 }
 
 // Most names of the suite are then in overflow series, some of them for one tag only. That concerns only the listing.
 func TestListingWhereFewSeriesAreCounted(t *testing.T) {
+	testenv.NotShort(t, "time")
 	storetest.Run(t, newStore(Options{maxSeries: 3}), "Listing")
 }
 
 // The tail then forgets most chunks at once, so that reading goes back and forth between it and the journal.
 func TestFeedWhereTheTailForgets(t *testing.T) {
+	testenv.NotShort(t, "time")
 	storetest.Run(t, newStore(Options{maxNumbers: 3}), "Feed")
 }
 

@@ -13,10 +13,12 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/move"
+	"mtagd/testenv"
 )
 
 // A move that is killed while the files get to their places is finished by another call, and until then nobody can open the directory.
 func TestAKillAtTheEndOfAMove(t *testing.T) {
+	testenv.NotShort(t, "time")
 	files := []string{"events", "archive", "index.db", "control.db"}
 	for moved := range len(files) + 2 {
 		dir, log := filepath.Join(t.TempDir(), "new"), quiet

@@ -14,11 +14,13 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
+	"mtagd/testenv"
 )
 
 // Repair makes a sound directory of each of these damaged ones, with everything but what it says is lost, and does not change
 // the old one.
-func TestRepair(t *testing.T) {
+func TestDrillRepair(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	merchants := soundDirectory(t, dir)
 	killed := copiedWhileOpen(t, dir, merchants[0])

@@ -23,6 +23,7 @@ import (
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
+	"mtagd/testenv"
 )
 
 // soundDirectory makes a directory with control data and events of existing tags, some of them in overflow series. It returns the
@@ -163,7 +164,8 @@ func TestAKillIsNotDamage(t *testing.T) {
 }
 
 // Verify finds each of these faults, and says where it is.
-func TestVerifyFinds(t *testing.T) {
+func TestDrillVerifyFinds(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	merchants := soundDirectory(t, dir)
 	key, err := codec.NewMerchantKey(merchants[1])

@@ -73,7 +73,7 @@ func collect(t *testing.T, b *bed, q store.Query) map[store.EventID]int {
 // inOrder reports whether a may be listed right before b.
 func inOrder(q store.Query, a, b store.Event) bool {
 	// order.compare needs numbers in the order of receipt. Here the ids give that order.
-	x, y := known{n: 0, name: a.Name, time: a.Time}, known{n: 1, name: b.Name, time: b.Time}
+	x, y := &known{n: 0, name: a.Name, time: a.Time}, &known{n: 1, name: b.Name, time: b.Time}
 	if a.ID > b.ID {
 		x.n, y.n = 1, 0
 	}

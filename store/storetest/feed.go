@@ -40,7 +40,7 @@ func (rs *receipts) record(b *bed, r *rand.Rand, n int, shops ...int) {
 	b.record(marks)
 }
 
-func (rs *receipts) known(at receipt) known { return rs.oracles[at.shop].events[at.n] }
+func (rs *receipts) known(at receipt) *known { return rs.oracles[at.shop].events[at.n] }
 
 func (rs *receipts) merchants(shops ...int) (ids []store.MerchantID) {
 	for _, i := range shops {

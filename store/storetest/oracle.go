@@ -15,8 +15,8 @@ import (
 // what an engine's page must be.
 type oracle struct {
 	merchant store.MerchantID
-	events   []known
-	sorted   map[order][]known // the events in each order that was asked for; sorted again when events were added
+	events   []*known
+	sorted   map[order][]*known // the events in each order that was asked for; sorted again when events were added
 }
 
 // known is an event that the oracle knows. Its body has its number n, so that a test recognises the event in a listing:
@@ -53,7 +53,7 @@ func newShops(b *bed, n int) (oracles []*oracle, tags [][]store.TagID) {
 // mark adds an event to the oracle, and returns its mark. The test must record it.
 func (o *oracle) mark(tag store.TagID, name string, at time.Time) store.Mark {
 	n := len(o.events)
-	k := known{
+	k := &known{
 		n: n, tag: tag, muid: store.MUID(fmt.Sprintf("user-%d", n%17)),
 		name: name, time: at.Truncate(time.Microsecond), raw: fmt.Sprintf(`{"n":%d}`, n), bot: n%7 < 2,
 	}
@@ -64,7 +64,7 @@ func (o *oracle) mark(tag store.TagID, name string, at time.Time) store.Mark {
 }
 
 // compare compares as the contract demands (store.ByTime, store.ByName).
-func (o order) compare(a, b known) int {
+func (o order) compare(a, b *known) int {
 	sign := -1
 	if o.asc {
 		sign = 1
@@ -76,18 +76,22 @@ func (o order) compare(a, b known) int {
 	return cmp.Or(sign*cmp.Compare(a.name, b.name), -byTime)
 }
 
-// page returns the page that a query must give.
-func (o *oracle) page(q store.Query) (page []known, total int) {
-	way := order{q.SortBy, q.Asc}
+// inOrder returns the events in an order.
+func (o *oracle) inOrder(way order) []*known {
 	sorted := o.sorted[way]
 	if len(sorted) != len(o.events) {
 		sorted = slices.SortedFunc(slices.Values(o.events), way.compare)
 		if o.sorted == nil {
-			o.sorted = map[order][]known{}
+			o.sorted = map[order][]*known{}
 		}
 		o.sorted[way] = sorted
 	}
-	for _, k := range sorted {
+	return sorted
+}
+
+// page returns the page that a query must give.
+func (o *oracle) page(q store.Query) (page []*known, total int) {
+	for _, k := range o.inOrder(order{q.SortBy, q.Asc}) {
 		switch {
 		case q.Tag != "" && k.tag != q.Tag,
 			q.Names != nil && !slices.Contains(q.Names, k.name),
@@ -129,7 +133,7 @@ func (o *oracle) expect(t *testing.T, b *bed, q store.Query) bool {
 		e := got.Events[i]
 		if string(e.Raw) != k.raw || e.MUID != k.muid || e.Name != k.name || !e.Time.Equal(k.time) || e.Bot != k.bot {
 			t.Errorf("%s: event %d of the page is %+v with body %s, want %+v\n got numbers %v\nwant numbers %v",
-				describe(q), i, e, e.Raw, k, numbersOf(got.Events), numbers())
+				describe(q), i, e, e.Raw, *k, numbersOf(got.Events), numbers())
 			return false
 		}
 	}

@@ -9,10 +9,12 @@ import (
 	"golang.org/x/time/rate"
 
 	"mtagd/store"
+	"mtagd/testenv"
 	"mtagd/tlsmgr/acmetest"
 )
 
 func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
+	testenv.NotShort(t, "time")
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{Validity: 12 * time.Second}) // would be renewed after 8
 	w.start(func(cfg *Config, _ *pace) { cfg.Hosts = store.NewHosts(w.engine.Directory()) })

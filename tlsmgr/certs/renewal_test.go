@@ -12,10 +12,12 @@ import (
 	"github.com/mholt/acmez/v3/acme"
 
 	"mtagd/store"
+	"mtagd/testenv"
 	"mtagd/tlsmgr/acmetest"
 )
 
 func TestCertificateIsRenewedWithoutVisitors(t *testing.T) {
+	testenv.NotShort(t, "time")
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{Validity: 24 * time.Second}) // renewed after 16
 	w.start()

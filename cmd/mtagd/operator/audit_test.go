@@ -16,6 +16,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local"
+	"mtagd/testenv"
 )
 
 func TestParseMoment(t *testing.T) {
@@ -44,7 +45,7 @@ func TestParseMoment(t *testing.T) {
 func TestTheAuditLogNamesTheUser(t *testing.T) {
 	me, err := user.LookupId(strconv.Itoa(os.Geteuid()))
 	if err != nil {
-		t.Skip("this user has no name: ", err)
+		testenv.Skip(t, "this user has no name")
 	}
 	data := t.TempDir()
 	control, err := local.OpenControl(data, local.Options{})

@@ -13,6 +13,7 @@ import (
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 var (
@@ -147,7 +148,8 @@ func TestEventsAreReadAsTheyWereAdded(t *testing.T) {
 }
 
 // Merchants that send one event at a time get few blocks, and their events are written again only a few times.
-func TestSmallMerchantsGetFewBlocks(t *testing.T) {
+func TestDrillSmallMerchantsGetFewBlocks(t *testing.T) {
+	testenv.Drill(t)
 	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(3, 4)), model{}
 	a := openArchive(t, dir)
 	defer closeArchive(t, a)

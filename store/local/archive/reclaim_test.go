@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // The space of events that were removed comes back when it is a quarter of all.
-func TestReclaimGivesBackTheSpaceOfRemovedEvents(t *testing.T) {
+func TestDrillReclaimGivesBackTheSpaceOfRemovedEvents(t *testing.T) {
+	testenv.Drill(t)
 	a := openArchive(t, t.TempDir())
 	defer closeArchive(t, a)
 	const events = 150_000

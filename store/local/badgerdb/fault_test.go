@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // When the disk is nearly full, a write fails with IsNearlyFull, and nothing is half done. The database can be read, also after a
@@ -22,7 +23,7 @@ import (
 func TestAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=160m"); err != nil {
-		t.Skip("a small file system cannot be mounted:", err)
+		testenv.Skip(t, "a small file system cannot be mounted: "+err.Error())
 	}
 	defer func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
 	m := newModel(t, filepath.Join(dir, "db"))
@@ -68,6 +69,8 @@ func TestAFullDisk(t *testing.T) {
 	check(t, m.Close())
 	m.DB = open(t, filepath.Join(dir, "db"))
 	m.check()
+	check(t, os.Remove(filepath.Join(dir, "other"))) // the close may have removed files
+	fill(margin - 1<<20)
 	if err := m.Commit(m.version+1, func(*Txn) error { return nil }); !IsNearlyFull(err) {
 		t.Fatal("a commit on a full disk after a restart:", err)
 	}
@@ -93,7 +96,8 @@ func flip(t *testing.T, path string, at int64) {
 
 // Damage of a block costs the reads that need it: not those of other keys, no commits, and nothing of another database. It can be
 // salvaged: only what is in the block is lost.
-func TestDamageCostsOnlyWhatIsThere(t *testing.T) {
+func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	m, other := newModel(t, dir), newModel(t, t.TempDir())
 	for range 10 {

@@ -18,6 +18,7 @@ import (
 
 	"mtagd/store/local/codec"
 	"mtagd/store/local/faultfs"
+	"mtagd/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -72,7 +73,8 @@ func TestMergesWriteAnEntryAFewTimes(t *testing.T) {
 }
 
 // A kill at any step of a merge changes nothing of what is read, and leaves no part that does not count.
-func TestAKillWhileMerging(t *testing.T) {
+func TestDrillAKillWhileMerging(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	m := newModel(t, dir)
 	for range 3 {

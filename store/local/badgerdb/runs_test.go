@@ -7,9 +7,12 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/y"
+
+	"mtagd/testenv"
 )
 
-func TestAKeyFilterHasItsKeysAndFewOthers(t *testing.T) {
+func TestDrillAKeyFilterHasItsKeysAndFewOthers(t *testing.T) {
+	testenv.Drill(t)
 	hash := func(n int) uint32 { return y.Hash(binary.BigEndian.AppendUint64(nil, uint64(n))) }
 	f := new(keyFilter)
 	const keys = 1_000_000
@@ -78,7 +81,8 @@ func TestGetFindsTheNewestEntry(t *testing.T) {
 }
 
 // First finds the same entries as an iterator, with several parts and as of an earlier version, too.
-func TestFirstFindsWhatAnIteratorFinds(t *testing.T) {
+func TestDrillFirstFindsWhatAnIteratorFinds(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	m := newModel(t, dir)
 	for i := range 40 {

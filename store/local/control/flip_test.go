@@ -3,9 +3,7 @@ package control
 import (
 	"context"
 	"encoding/binary"
-	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,12 +11,12 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/testenv"
 )
 
-var flips = flag.Int("flips", 15, "how many one-bit flips of control.db to try in each test")
-
 // Whatever bit of control.db is wrong, every answer is right, and the next change works.
-func TestEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
+func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
+	testenv.Drill(t)
 	for _, partners := range []int{1, 20} { // 1: small buckets are inside of the root page
 		dir := t.TempDir()
 		d := openHere(t, dir)
@@ -39,13 +37,12 @@ func TestEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 			t.Fatal(err)
 		}
 		parts := inUse(t, dir)
-		seed := uint64(time.Now().UnixNano())
-		random := rand.New(rand.NewPCG(seed, 1))
+		random := testenv.Random(t)
 		refused := 0
-		for range *flips {
+		for range testenv.Rounds(15) {
 			part := parts[random.IntN(len(parts))]
 			at, bit := part[0]+random.IntN(part[1]), random.IntN(8)
-			name := fmt.Sprintf("%d partners, seed %d, byte %d, bit %d", partners, seed, at, bit)
+			name := fmt.Sprintf("%d partners, byte %d, bit %d", partners, at, bit)
 			sound[at] ^= 1 << bit
 			if problem := tryFile(t, sound, want); problem != "" {
 				t.Errorf("%s: %s", name, problem)
@@ -53,7 +50,7 @@ func TestEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 			}
 			sound[at] ^= 1 << bit
 		}
-		t.Logf("%d pages in use, %d flips, %d not repaired", len(parts), *flips, refused)
+		t.Logf("%d pages in use, %d not repaired", len(parts), refused)
 	}
 }
 
@@ -119,7 +116,8 @@ func firstPartner(t *testing.T, d *Data) store.PartnerID {
 
 // A wrong bit in a branch's key of a page hides nothing, but bbolt would lose its way with the next change below that key. The
 // next change of tryFile is below the last key of two branches. Of the other keys as many are tried as of the flips above.
-func TestAWrongBitInTheKeyOfABranch(t *testing.T) {
+func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	d := openHere(t, dir)
 	filled(t, d, 20)
@@ -147,8 +145,8 @@ func TestAWrongBitInTheKeyOfABranch(t *testing.T) {
 	if len(last) == 0 {
 		t.Error("there is no branch")
 	}
-	rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
-	for _, element := range append(last, others[:min(len(others), *flips)]...) {
+	testenv.Random(t).Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	for _, element := range append(last, others[:min(len(others), testenv.Rounds(15))]...) {
 		end := element + u32(element) + u32(element+4) - 1
 		sound[end] ^= 1
 		if problem := tryFile(t, sound, want); problem != "" {

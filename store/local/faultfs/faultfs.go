@@ -25,6 +25,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"mtagd/testenv"
 )
 
 // Op is what a rule applies to.
@@ -92,7 +94,7 @@ func (d *Disk) mount() {
 	var refused string
 	d.call("Mount", struct{}{}, &refused)
 	if refused != "" {
-		d.t.Skip("SKIPPED: FUSE is not permitted here, so nothing is tested on a failing disk: ", refused)
+		testenv.Skip(d.t, "FUSE is not permitted here, so nothing is tested on a failing disk: "+refused)
 	}
 }
 

@@ -2,16 +2,18 @@ package log
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"math/bits"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"mtagd/testenv"
 )
 
 // image is a directory as a crash leaves it: the log as it was before an append, and the bytes that the append wrote.
@@ -132,7 +134,8 @@ func eachImage(t *testing.T, sizes []int, do func(t *testing.T, i image)) {
 	}
 }
 
-func TestAKillAtAnyByteOfAnAppendLosesAtMostThatRecord(t *testing.T) {
+func TestDrillAKillAtAnyByteOfAnAppendLosesAtMostThatRecord(t *testing.T) {
+	testenv.Drill(t)
 	eachImage(t, []int{20, 300, 5000}, func(t *testing.T, i image) {
 		dir := t.TempDir()
 		marks := []int64{0, headerSize, block, block + headSize, i.size - block, int64(len(i.last.payload)) + headSize, int64(len(i.last.payload)) + headSize + block}
@@ -145,11 +148,12 @@ func TestAKillAtAnyByteOfAnAppendLosesAtMostThatRecord(t *testing.T) {
 	})
 }
 
-func TestAPowerCutThatKeepsAnySectorsOfAnAppendLosesAtMostThatRecord(t *testing.T) {
+func TestDrillAPowerCutThatKeepsAnySectorsOfAnAppendLosesAtMostThatRecord(t *testing.T) {
+	testenv.Drill(t)
 	eachImage(t, []int{900, 3000, 9000}, func(t *testing.T, i image) {
 		dir := t.TempDir()
-		r := rand.New(rand.NewPCG(1, 2))
-		for n := range 60 {
+		r := testenv.Random(t)
+		for n := range testenv.Rounds(20) {
 			keep := make([]bool, i.size/sector)
 			for s := range keep {
 				keep[s] = r.IntN(8) < 1+n%7
@@ -160,24 +164,32 @@ func TestAPowerCutThatKeepsAnySectorsOfAnAppendLosesAtMostThatRecord(t *testing.
 }
 
 // One wrong bit is corrected, or changes nothing.
-func TestEachFlippedBitIsHarmless(t *testing.T) {
-	if harmless, reported, refused := flipEach(t, 1); reported+refused > 0 || harmless < 1000 {
+func TestDrillEachFlippedBitIsHarmless(t *testing.T) {
+	testenv.Drill(t)
+	if harmless, reported, refused := flipEach(t, 1); reported+refused > 0 || harmless == 0 {
 		t.Errorf("%d flips were harmless, %d reported, %d refused", harmless, reported, refused)
 	}
 }
 
 // Two wrong bits must not change what the log says without being reported: each record is there as it was written, or lies in
 // damage that Replay reports, or Open refuses the file.
-func TestEachTwoFlippedBitsAreHarmlessOrReported(t *testing.T) {
-	if harmless, reported, refused := flipEach(t, 5); reported < 1000 || harmless < 400 {
+func TestDrillEachTwoFlippedBitsAreHarmlessOrReported(t *testing.T) {
+	testenv.Drill(t)
+	if harmless, reported, refused := flipEach(t, 5); reported == 0 || harmless == 0 {
 		t.Errorf("%d flips were harmless, %d reported, %d refused", harmless, reported, refused)
 	}
 }
 
+// flipEach tries 400 of some thousands of bits.
 func flipEach(t *testing.T, mask byte) (harmless, reported, refused int) {
 	i := makeImage(t, 300, false)
 	all := append(slices.Clone(i.sound), i.last)
 	dir := t.TempDir()
+	type place struct {
+		name    string
+		at, bit int
+	}
+	var places []place
 	for name, content := range i.files {
 		for at := range content {
 			// Bits of all bytes that mean something; of payloads and of free space, of some.
@@ -189,35 +201,41 @@ func flipEach(t *testing.T, mask byte) (harmless, reported, refused int) {
 				if bit != at%8 && (in >= 64 || at/block%8 > 0) {
 					continue
 				}
-				flipped := slices.Clone(content)
-				flipped[at] ^= bits.RotateLeft8(mask, bit)
-				l, err := i.on(t, dir, name, flipped)
-				if errors.Is(err, ErrDamaged) {
-					refused++
-					continue
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				got, damage := replay(t, l, 0)
-				switch {
-				case same(got, all) == nil:
-					harmless++
-				case len(damage) == 0:
-					t.Fatalf("bit %d of byte %d of %s: %d records instead of %d, no damage", bit, at, name, len(got), len(all))
-				case !inOrder(got, all):
-					t.Fatalf("bit %d of byte %d of %s: other records", bit, at, name)
-				default:
-					reported++
-				}
-				if l.End() < i.last.at {
-					t.Fatalf("bit %d of byte %d of %s: the log ends at %d", bit, at, name, l.End())
-				}
-				add(t, l, payload(7, 7))
-				if err := l.Close(); err != nil {
-					t.Fatal(err)
-				}
+				places = append(places, place{name, at, bit})
 			}
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Or(cmp.Compare(a.name, b.name), a.at-b.at, a.bit-b.bit) })
+	testenv.Random(t).Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
+	for _, p := range places[:min(len(places), testenv.Rounds(400))] {
+		name, at, bit := p.name, p.at, p.bit
+		flipped := slices.Clone(i.files[name])
+		flipped[at] ^= bits.RotateLeft8(mask, bit)
+		l, err := i.on(t, dir, name, flipped)
+		if errors.Is(err, ErrDamaged) {
+			refused++
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, damage := replay(t, l, 0)
+		switch {
+		case same(got, all) == nil:
+			harmless++
+		case len(damage) == 0:
+			t.Fatalf("bit %d of byte %d of %s: %d records instead of %d, no damage", bit, at, name, len(got), len(all))
+		case !inOrder(got, all):
+			t.Fatalf("bit %d of byte %d of %s: other records", bit, at, name)
+		default:
+			reported++
+		}
+		if l.End() < i.last.at {
+			t.Fatalf("bit %d of byte %d of %s: the log ends at %d", bit, at, name, l.End())
+		}
+		add(t, l, payload(7, 7))
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return harmless, reported, refused

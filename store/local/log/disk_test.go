@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mtagd/store/local/faultfs"
+	"mtagd/testenv"
 )
 
 // appendUncertain appends while the disk fails.
@@ -192,7 +193,8 @@ func TestAFullDiskDoesNotKeepTheLogFromOpening(t *testing.T) {
 	mustHold(t, reopen(t, l), 0, want)
 }
 
-func TestAnOpenThatFailsLosesNothing(t *testing.T) {
+func TestDrillAnOpenThatFailsLosesNothing(t *testing.T) {
+	testenv.Drill(t)
 	for _, op := range []faultfs.Op{faultfs.Write, faultfs.Sync} {
 		for skip := range 7 {
 			t.Run(fmt.Sprint(op, skip), func(t *testing.T) {
@@ -220,8 +222,11 @@ func TestAnOpenThatFailsLosesNothing(t *testing.T) {
 }
 
 // Whatever fails and whenever the power goes: acknowledged records are there, and at most one other, at the end.
-func TestAcknowledgedRecordsSurvive(t *testing.T) {
-	for seed := range uint64(40) {
+func TestDrillAcknowledgedRecordsSurvive(t *testing.T) {
+	testenv.Drill(t)
+	seeds := testenv.Random(t)
+	for range testenv.Rounds(10) {
+		seed := uint64(seeds.Uint32())
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			disk := faultfs.New(t)
 			r := rand.New(rand.NewPCG(seed, 7))

@@ -8,6 +8,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // withMadeUpNames returns an index with events of 10 common names and, at the same times, one of each made-up name. All
@@ -65,7 +66,8 @@ func withMadeUpNames(t *testing.T, m codec.MerchantKey, common, madeUp int, made
 
 // Whoever can send events can make up names. However many there are, each page loads few nodes and blocks, and keeps to
 // that in every order, with every filter, everywhere in the listing.
-func TestMadeUpNamesDoNotMakePagesCostly(t *testing.T) {
+func TestDrillMadeUpNamesDoNotMakePagesCostly(t *testing.T) {
+	testenv.Drill(t)
 	const common = 20_000
 	m := newMerchant(t)
 	for _, madeUpFirst := range []bool{false, true} {

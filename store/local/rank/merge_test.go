@@ -15,6 +15,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // copied returns a copy of a directory.
@@ -29,7 +30,8 @@ func copied(t *testing.T, dir string) string {
 
 // A merge may be cut off after any of its transactions. The next start must then find every event once, and the next
 // merge must leave no unused nodes behind.
-func TestAMergeMayBeCutOffAnywhere(t *testing.T) {
+func TestDrillAMergeMayBeCutOffAnywhere(t *testing.T) {
+	testenv.Drill(t)
 	for name, with := range map[string]struct {
 		budget int // of a transaction
 		names  int // made-up ones
@@ -348,7 +350,8 @@ func TestAReplayOnAFullDiskIsMergedLater(t *testing.T) {
 
 // A compaction may be cut off after any of its transactions. The events are then as before, and the next compaction
 // leaves nothing behind.
-func TestACompactionMayBeCutOffAnywhere(t *testing.T) {
+func TestDrillACompactionMayBeCutOffAnywhere(t *testing.T) {
+	testenv.Drill(t)
 	m := newMerchant(t)
 	j := journal{names: 1000, maxSeries: 3}
 	dir := t.TempDir()

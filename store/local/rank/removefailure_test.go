@@ -15,11 +15,13 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // A removal may be cut off after any of its transactions. Then either all of the events are removed or none, the same
 // removal can be done again, and nothing is left behind.
-func TestARemovalMayBeCutOffAnywhere(t *testing.T) {
+func TestDrillARemovalMayBeCutOffAnywhere(t *testing.T) {
+	testenv.Drill(t)
 	m := newMerchant(t)
 	j := journal{names: 1000, maxSeries: 3}
 	dir := t.TempDir()

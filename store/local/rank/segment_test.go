@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // inMemory returns a reader of a segment with these events.
@@ -111,7 +112,8 @@ func TestASegmentCountsAndFindsItsEvents(t *testing.T) {
 	}
 }
 
-func TestMergedSegmentsHaveTheEventsOfAll(t *testing.T) {
+func TestDrillMergedSegmentsHaveTheEventsOfAll(t *testing.T) {
+	testenv.Drill(t)
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, sizes := range [][]int{{1, 1}, {64, 1, 1024}, {3000, 5, 700, 1}, {33_000, 8_000}, {500}} {
 		total := 0

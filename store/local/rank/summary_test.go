@@ -12,11 +12,13 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // Trees with several levels of inner nodes, stored and in memory, have the counts that counting gives: whether there are
 // many bounds in a node or one, and wherever it is.
-func TestSummariesOfHighTrees(t *testing.T) {
+func TestDrillSummariesOfHighTrees(t *testing.T) {
+	testenv.Drill(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	var j journal
 	x, m, events := j.open(t, t.TempDir()), newMerchant(t), model{}

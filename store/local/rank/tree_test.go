@@ -12,6 +12,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/codec"
+	"mtagd/testenv"
 )
 
 // openMerger returns a merger of an empty file.
@@ -78,7 +79,8 @@ func entriesOf(c *child) (all []entry) {
 	return all
 }
 
-func TestTreeHoldsWhatWasInserted(t *testing.T) {
+func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
+	testenv.Drill(t)
 	orders := map[string]func(rng *rand.Rand, i int) int64{
 		"ascending":        func(_ *rand.Rand, i int) int64 { return int64(i) * 1000 },
 		"descending":       func(_ *rand.Rand, i int) int64 { return -int64(i) * 1000 },

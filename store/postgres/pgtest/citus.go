@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/testenv"
 )
 
 // Citus is a coordinator and two workers with the extension Citus.
@@ -39,13 +41,14 @@ citus.enable_statistics_collection = off
 // distributes them.
 func NewCitus(t testing.TB, prepare func(url string) error) *Citus {
 	t.Helper()
+	Need(t)
 	path, err := find("pg_config")
 	if err == nil {
 		version := filepath.Base(filepath.Dir(filepath.Dir(path)))
 		_, err = os.Stat("/usr/share/postgresql/" + version + "/extension/citus.control")
 	}
 	if err != nil {
-		t.Skip("the extension Citus is not installed beside PostgreSQL")
+		testenv.Skip(t, "the extension Citus is not installed beside PostgreSQL")
 	}
 	c := &Citus{prepare: prepare}
 	for i := range 3 {

@@ -6,6 +6,7 @@ import (
 
 // A cluster survives what tests do to it.
 func TestCluster(t *testing.T) {
+	Need(t)
 	c, err := NewCluster(3)
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package pgtest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/testenv"
 )
 
 var (
@@ -17,9 +20,23 @@ var (
 	databases atomic.Int64
 )
 
-// Main runs the tests of a package with a server. prepare makes the template of all databases, such as their tables.
+// Need skips a test where PostgreSQL is not installed, and with -short.
+func Need(t testing.TB) {
+	t.Helper()
+	testenv.NotShort(t, "PostgreSQL")
+	if _, err := find("initdb"); err != nil {
+		testenv.Missing(t, err.Error())
+	}
+}
+
+// Main runs the tests of a package with a server, if PostgreSQL is installed. prepare makes the template of all databases, such as
+// their tables.
 func Main(m *testing.M, prepare func(url string) error) int {
-	var err error
+	flag.Parse()
+	_, err := find("initdb")
+	if err != nil || testing.Short() {
+		return m.Run()
+	}
 	if server, err = Start(Options{}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -44,6 +61,7 @@ var (
 // Database returns the address of a database with the template's empty tables.
 func Database(t testing.TB) (url string) {
 	t.Helper()
+	Need(t)
 	mu.Lock()
 	name := ""
 	if n := len(free); n > 0 {
@@ -74,6 +92,7 @@ func EmptyDatabase(t testing.TB) (url string) {
 
 func create(t testing.TB, options string) (name string) {
 	t.Helper()
+	Need(t)
 	name = fmt.Sprintf("test%d", databases.Add(1))
 	if err := server.exec("CREATE DATABASE " + name + options); err != nil {
 		t.Fatal(err)
@@ -121,6 +140,7 @@ func EndConnections(url string) error {
 // NewServer starts a server that the test may kill.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
+	Need(t)
 	s, err := Start(Options{})
 	if err != nil {
 		t.Fatal(err)

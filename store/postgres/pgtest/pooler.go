@@ -13,19 +13,16 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/testenv"
 )
 
 // Pooler starts PgBouncer in front of the databases of Database, and returns the function that makes the address of a database
 // one that leads through it. mode is its pool_mode. The test is skipped where PgBouncer is not installed.
 func Pooler(t testing.TB, mode string) (through func(address string) string) {
 	t.Helper()
-	path, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		path = "/usr/sbin/pgbouncer" // of Debian: not in the path of every user
-		if _, err := os.Stat(path); err != nil {
-			t.Skip("pgbouncer is not installed: make pgbouncer")
-		}
-	}
+	Need(t)
+	path := testenv.Program(t, "pgbouncer")
 	pooler, err := newServer("pgbouncer", Options{}) // for its directory and its user
 	if err != nil {
 		t.Fatal(err)

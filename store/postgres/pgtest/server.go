@@ -17,7 +17,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -330,7 +329,7 @@ func find(name string) (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s is not installed: install postgresql-15 (make postgres): %w", strings.TrimSpace(name), err)
+		return "", fmt.Errorf("PostgreSQL is not installed (make postgres): %w", err)
 	}
 	return path, err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // openBrowser starts headless Chromium for one test.

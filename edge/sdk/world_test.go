@@ -14,7 +14,7 @@ import (
 
 	"mtagd/partnerapi"
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // world is a merchant with a client-side tag, the pages of its shop, and a browser profile that visits them.

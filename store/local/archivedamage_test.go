@@ -11,7 +11,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/journal"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // archivedDirectory makes a directory with archived events of two merchants, and returns them with their numbers of events.

@@ -14,7 +14,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // destination opens a directory as a destination.

@@ -18,7 +18,7 @@ import (
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/faultfs"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // erasing is an engine with a merchant, and visitors who have a muid, an email and events with a word of their own.

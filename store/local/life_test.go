@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // lifeCommand is what TestLife has its child do. The child is an engine in a process of its own.

@@ -15,7 +15,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/storetest"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 var (

@@ -23,7 +23,7 @@ import (
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // soundDirectory makes a directory with control data and events of existing tags, some of them in overflow series. It returns the

@@ -13,7 +13,7 @@ import (
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 var (

@@ -18,7 +18,7 @@ import (
 	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 var (

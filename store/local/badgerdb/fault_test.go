@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // When the disk is nearly full, a write fails with IsNearlyFull, and nothing is half done. The database can be read, also after a

@@ -18,7 +18,7 @@ import (
 
 	"mtagd/store/local/codec"
 	"mtagd/store/local/faultfs"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 func TestMain(m *testing.M) {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // Whatever bit of control.db is wrong, every answer is right, and the next change works.

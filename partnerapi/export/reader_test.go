@@ -167,7 +167,7 @@ func TestAFileWithoutEventsHasItsColumns(t *testing.T) {
 	}
 }
 
-// Apache Arrow's implementation reads what parquet-go has written.
+// Apache Arrow's implementation reads what the writer has written.
 func TestParquetIsReadByAnotherImplementation(t *testing.T) {
 	events := randomEvents(rowGroupEvents + 1000)
 	rows := readParquet(t, write(t, Parquet, events))
